@@ -1,0 +1,154 @@
+"""Cluster: how many devices of each role there are and what one of them can do; from YAML or flags, validated.
+
+A flat file: every key of it is a field of `Cluster`, and a flag of `htrain compile`.
+
+    groups: 2               # dense replicas
+    trainers: 2             # per group
+    group_ps: 2             # per group; 0: the one trainer of a group holds the dense parameters (EASGD, HT 2.2)
+    sparse_ps: 2
+    dense_ps: 1
+    sparse_ps_memory: 512GiB
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import psutil
+import yaml
+
+from htrain.errors import ClusterError
+
+GIB = 1024**3
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices by role. Memory is in bytes, bandwidth in bytes per second each way; cores and the rates are per device.
+
+    `core_flops` and `memory_bandwidth` say how fast one core computes and one device reads memory; the cost model divides by them.
+    """
+
+    groups: int = 1
+    trainers: int = 1
+    group_ps: int = 1
+    sparse_ps: int = 1
+    dense_ps: int = 1
+    trainer_cores: int = 18
+    group_ps_cores: int = 18
+    sparse_ps_cores: int = 18
+    dense_ps_cores: int = 18
+    trainer_memory: int = 64 * GIB
+    group_ps_memory: int = 64 * GIB
+    sparse_ps_memory: int = 256 * GIB
+    dense_ps_memory: int = 64 * GIB
+    trainer_bandwidth: int = 3_125_000_000
+    group_ps_bandwidth: int = 3_125_000_000
+    sparse_ps_bandwidth: int = 3_125_000_000
+    dense_ps_bandwidth: int = 3_125_000_000
+    core_flops: int = 40_000_000_000
+    memory_bandwidth: int = 20_000_000_000
+
+    def memory_of(self, device: str) -> int:
+        """Memory of a device such as `sparse_ps:3`, in bytes."""
+        return int(getattr(self, f"{role_of(device)}_memory"))
+
+    def cores_of(self, device: str) -> int:
+        return int(getattr(self, f"{role_of(device)}_cores"))
+
+    def bandwidth_of(self, device: str) -> int:
+        return int(getattr(self, f"{role_of(device)}_bandwidth"))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that a net can be placed on: one trainer and the group PSs stand for those of every group."""
+        ps = [f"{role}:{k}" for role in ("group_ps", "sparse_ps", "dense_ps") for k in range(getattr(self, role))]
+        return ("trainer", *ps)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Every role of a run: `trainer:G:I`, `group_ps:G:K`, `sparse_ps:K`, `dense_ps:K`."""
+        inner = [f"{role}:{g}:{i}" for g in range(self.groups) for role, n in (("trainer", self.trainers), ("group_ps", self.group_ps)) for i in range(n)]
+        return (*inner, *(f"sparse_ps:{k}" for k in range(self.sparse_ps)), *(f"dense_ps:{k}" for k in range(self.dense_ps)))
+
+
+def role_of(device: str) -> str:
+    """The role's name in a device or role name: `group_ps` of `group_ps:0:1`."""
+    return device.split(":", 1)[0]
+
+
+def device_of(role: str) -> str:
+    """The device that a role runs: `group_ps:1` of `group_ps:0:1` (group 0), `trainer` of `trainer:0:1`."""
+    kind, *rest = role.split(":")
+    return "trainer" if kind == "trainer" else f"{kind}:{rest[-1]}"
+
+
+def this_machine(**counts: int) -> Cluster:
+    """A cluster of local processes: its roles share this machine's cores and memory evenly; messages cross the loopback."""
+    cluster = replace(Cluster(), **counts)
+    share = psutil.virtual_memory().total // max(1, len(cluster.roles))
+    cores = os.cpu_count() or 1
+    kinds = ("trainer", "group_ps", "sparse_ps", "dense_ps")
+    limits = {f"{kind}_{what}": value for kind in kinds for what, value in (("cores", cores), ("memory", share), ("bandwidth", 10**9))}
+    return replace(cluster, **{name: value for name, value in limits.items() if name not in counts})
+
+
+def load_cluster(path: Path, overrides: Mapping[str, int]) -> Cluster:
+    """The cluster of a YAML file, `overrides` on top. Raises ClusterError naming file, line and field."""
+    try:
+        text = path.read_text()
+        document = yaml.compose(text, Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise ClusterError(f"{path}: {error.strerror}; give a cluster file, or leave --cluster out to use this machine") from error
+    except UnicodeDecodeError as error:
+        raise ClusterError(f"{path}: not a text file; want YAML such as 'groups: 2'") from error
+    except yaml.YAMLError as error:
+        raise ClusterError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, yaml.MappingNode):
+        raise ClusterError(f"{path}:1: want 'field: value' lines such as 'groups: 2'")
+    values: dict[str, int] = {}
+    for key, value in document.value:
+        where = f"{path}:{key.start_mark.line + 1}"
+        if key.value in values:
+            raise ClusterError(f"{where}: '{key.value}' is given twice")
+        values[key.value] = parse_field(str(key.value), value.value, where=where)
+    return validated({**values, **overrides}, where=str(path))
+
+
+def validated(values: Mapping[str, int], *, where: str) -> Cluster:
+    """A cluster of `values`. Raises ClusterError when they contradict each other."""
+    cluster = replace(Cluster(), **values)
+    if cluster.group_ps == 0 and cluster.trainers > 1:
+        raise ClusterError(
+            f"{where}: {cluster.trainers} trainers share one dense replica, which needs group_ps >= 1; for EASGD use trainers: 1 and more groups"
+        )
+    if cluster.groups > 1 and cluster.dense_ps == 0:
+        raise ClusterError(f"{where}: {cluster.groups} groups are synchronised through dense PSs: dense_ps must be at least 1")
+    if cluster.sparse_ps == 0 and cluster.groups * cluster.trainers > 1:
+        raise ClusterError(f"{where}: {cluster.groups * cluster.trainers} trainers share the tables: sparse_ps must be at least 1")
+    return cluster
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_BITS = {"KBIT/S": 10**3, "MBIT/S": 10**6, "GBIT/S": 10**9}
+_LEAST = {"group_ps": 0, "sparse_ps": 0, "dense_ps": 0}
+
+
+def parse_field(name: str, text: object, *, where: str) -> int:
+    """The value of a field written as text: a count, or a size such as `512GiB` or `25Gbit/s`. Raises ClusterError."""
+    known = [f.name for f in fields(Cluster)]
+    if name not in known:
+        raise ClusterError(f"{where}: unknown field '{name}'; the fields are {', '.join(known)}")
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*([A-Za-z/]*)", str(text).strip().replace("_", ""))
+    unit = match.group(2).upper() if match else "?"
+    sized = name.endswith(("memory", "bandwidth")) or name == "core_flops"
+    factor = _UNITS.get(unit.removesuffix("/S"), 0) or _BITS.get(unit, 0) / 8
+    if not match or not factor or (unit and not sized):
+        raise ClusterError(f"{where}: {name}: '{text}' is not {'a size such as 512GiB or 25Gbit/s' if sized else 'a whole number'}")
+    value = float(match.group(1)) * factor
+    least = _LEAST.get(name, 1)
+    if value != int(value) or value < least or value > 2**62:
+        raise ClusterError(f"{where}: {name}: '{text}' must be a whole number of at least {least}")
+    return int(value)

@@ -1,0 +1,1 @@
+"""Readers: a data file in, batches of named arrays out."""

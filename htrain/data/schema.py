@@ -1,0 +1,68 @@
+"""What one example looks like: the named inputs of a model, their dtypes and widths, and how many rows each id may address.
+
+A schema stands between a data file and a model: readers fill its inputs, the zoo sizes its tables from it, and the frontend
+makes example inputs from it. `B` is the batch size.
+
+| kind     | arrays of a batch                                                                            |
+|----------|----------------------------------------------------------------------------------------------|
+| `dense`  | `name`: float32[B,width]                                                                     |
+| `ids`    | `name`: int64[B,width], column c below `rows[c]`                                             |
+| `padded` | `name`: int64[B,width], 0 after the end of the list; `name_length`: int64[B]                 |
+| `bag`    | `name`: int64[N], the lists of all examples one after another; `name_offsets`: int64[B], starts |
+
+The label is `label`: float32[B].
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["dense", "ids", "padded", "bag"]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One named input of a model.
+
+    `columns` are the source columns' names, `rows` the number of rows that ids may address: one per column for `ids`, one in
+    all for `padded` and `bag`, empty for `dense`. `tables` names the embedding table of each entry of `rows`; columns that
+    name the same table share it. `width` is the number of columns, or the padded length; for a `bag`, the mean length.
+    """
+
+    name: str
+    kind: Kind
+    width: int
+    columns: tuple[str, ...] = ()
+    rows: tuple[int, ...] = ()
+    tables: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The inputs of an example, in order. The label is not one of them."""
+
+    inputs: tuple[Input, ...]
+
+    def input(self, name: str) -> Input:
+        """The input called `name`. Raises KeyError where there is none."""
+        for candidate in self.inputs:
+            if candidate.name == name:
+                return candidate
+        raise KeyError(f"no input {name!r}; the schema has {', '.join(self.names)}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(i.name for i in self.inputs)
+
+
+def click_schema(num_dense: int, rows: tuple[int, ...], *, tables: tuple[str, ...] = ()) -> Schema:
+    """The schema of a click log: `dense`: float32[B,num_dense] (left out when 0) and `sparse`: int64[B,len(rows)].
+
+    Column c of `sparse` is called `C{c+1}` and addresses a table of `rows[c]` rows, its own unless `tables` says otherwise.
+    """
+    names = tuple(f"C{c + 1}" for c in range(len(rows)))
+    dense = Input("dense", "dense", num_dense, tuple(f"I{c + 1}" for c in range(num_dense)))
+    sparse = Input("sparse", "ids", len(rows), names, rows, tables or names)
+    return Schema((dense, sparse) if num_dense else (sparse,))
+
+
+CRITEO = click_schema(13, (100_000,) * 26)

@@ -1,0 +1,224 @@
+"""A device's net as a program: straight-line stages, cut where a value from elsewhere comes in (DESIGN 5).
+
+A stage is the run of ops that wait for the same messages. When they are all there for one context, and the stages before it
+have run, it runs to its end without waiting. Each stage is one generated Python function: parameters and kernels are bound
+into it, values of the stage are its locals, and values that a later stage needs are kept in the context.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from htrain.net import Net, Op, Tensor
+from htrain.ops import OPS
+from htrain.ops.base import tensor_of
+
+GATE = -1  # the "message" that lets a step write: granted by the staleness gate
+Values = dict[str, Any]
+Send = Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Ops that wait for the same messages. `prefetch` stages only find out which rows to ask for: they read no parameter.
+    `after` are the stages that must have run. `reads` and `writes` number the clocks of dense weights that it reads first or
+    writes (a clock per stage that steps dense weights)."""
+
+    index: int
+    waits: frozenset[int]
+    prefetch: bool
+    ops: tuple[Op, ...]
+    after: frozenset[int]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    source: str
+    run: Callable[[Values, Send, int], None]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The stages of one net, and which message each received blob comes with."""
+
+    net: Net
+    stages: tuple[Stage, ...]
+    messages: Mapping[str, int]
+    peers: Mapping[int, str]
+    num_clocks: int
+
+
+def build_program(net: Net, parameters: Mapping[str, torch.Tensor]) -> Program:
+    """Compile `net` over `parameters`, which its updates change in place.
+
+    Requires: a net that `htrain.plan` has checked.
+    """
+    keys = _stage_keys(net)
+    order = sorted(set(keys), key=lambda key: (len(key[0]), not key[1], min(i for i, k in enumerate(keys) if k == key)))
+    clocks = _clocks(net, keys, order)
+    homes = {output: keys[i] for i, op in enumerate(net.ops) for output in op.outputs}
+    stages = []
+    for index, key in enumerate(order):
+        ops = tuple(op for op, k in zip(net.ops, keys, strict=True) if k == key)
+        after = frozenset(i for i, other in enumerate(order) if other != key and other[0] <= key[0] and i < index)
+        kept = _kept(net, key, keys, homes)
+        source = _source(net, index, ops, kept)
+        reads, writes = clocks[index]
+        run = _compile(net, index, ops, source, parameters)
+        stages.append(Stage(index, key[0], key[1], ops, after, reads, writes, source, run))
+    received = {op.outputs[0]: op for op in net.ops if op.type == "Recv"}
+    messages = {name: _message(op) for name, op in received.items()}
+    peers = {_message(op): str(op.attrs["peer"]) for op in received.values()}
+    return Program(net, tuple(stages), messages, peers, sum(len(w) for _, w in clocks))
+
+
+StageKey = tuple[frozenset[int], bool]
+
+
+def _stage_keys(net: Net) -> list[StageKey]:
+    """What each op waits for: messages, through blobs or through the order of ops on one parameter."""
+    waits: dict[str, frozenset[int]] = {name: frozenset() for name in net.inputs}
+    touched: dict[str, frozenset[int]] = {}
+    updated: frozenset[int] = frozenset()
+    leading = _leading(net)
+    keys: list[StageKey] = []
+    for op in net.ops:
+        need: frozenset[int] = frozenset({_message(op)}) if op.type == "Recv" else frozenset()
+        need = need.union(*(waits[name] for name in op.inputs if name not in net.parameters))
+        written = {op.inputs[i] for i in OPS[op.type].writes}
+        need = need.union(*(touched.get(name, frozenset()) for name in written))
+        if op.type == "GradientSeed":
+            need |= {GATE}
+        if op.type == "Ack":
+            need |= updated
+        for name in op.inputs:
+            if name in net.parameters:
+                touched[name] = touched.get(name, frozenset()) | need
+        updated = updated | need if written else updated
+        waits.update(dict.fromkeys(op.outputs, need))
+        keys.append((need, not need and _prefetches(op, leading)))
+    return keys
+
+
+def _leading(net: Net) -> set[str]:
+    """Blobs that lead to the ids that sparse PSs are asked for."""
+    producers = net.producers()
+    leading: set[str] = set()
+    pending = [op.inputs[0] for op in net.ops if op.type == "Send" and _asks_for_rows(op)]
+    while pending:
+        name = pending.pop()
+        if name not in leading and name not in net.parameters:
+            leading.add(name)
+            op = producers.get(name)
+            pending.extend(op.inputs if op else ())
+    return leading
+
+
+def _prefetches(op: Op, leading: set[str]) -> bool:
+    return _asks_for_rows(op) if op.type == "Send" else bool(leading.intersection(op.outputs))
+
+
+def _asks_for_rows(op: Op) -> bool:
+    return str(op.attrs["peer"]).startswith("sparse_ps")
+
+
+def _message(op: Op) -> int:
+    message = op.attrs["message"]
+    assert isinstance(message, int)
+    return message
+
+
+def _clocks(net: Net, keys: Sequence[StageKey], order: Sequence[StageKey]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """For each stage, the clocks it reads first and the clock it writes. A stage that steps dense weights has a clock."""
+    dense = {name for name, p in net.parameters.items() if p.kind == "weight"}
+    place = {key: index for index, key in enumerate(order)}
+    writers: dict[int, set[str]] = {}
+    first_read: dict[str, int] = {}
+    for op, key in zip(net.ops, keys, strict=True):
+        written = {op.inputs[i] for i in OPS[op.type].writes} & dense
+        if written and op.type not in ("Relax", "ElasticDifference"):
+            writers.setdefault(place[key], set()).update(written)
+        for name in dense.intersection(op.inputs):
+            first_read[name] = min(first_read.get(name, place[key]), place[key])
+    reads: list[list[int]] = [[] for _ in order]
+    writes: list[list[int]] = [[] for _ in order]
+    for clock, (stage, names) in enumerate(sorted(writers.items())):
+        writes[stage].append(clock)
+        reads[min(first_read[name] for name in names)].append(clock)
+    return [(tuple(r), tuple(w)) for r, w in zip(reads, writes, strict=True)]
+
+
+def _kept(net: Net, key: StageKey, keys: Sequence[StageKey], homes: Mapping[str, StageKey]) -> set[str]:
+    """Blobs of this stage that another stage, or the caller, reads."""
+    used = {name for op, k in zip(net.ops, keys, strict=True) if k != key for name in op.inputs} | set(net.outputs)
+    return {name for name in used if homes.get(name) == key}
+
+
+def _source(net: Net, index: int, ops: Sequence[Op], kept: set[str]) -> str:
+    """The stage as Python. Sends to one peer leave together, when the last of their values is made."""
+    names: dict[str, str] = {}
+    local = {output for op in ops if op.type != "Recv" for output in op.outputs}
+    loads = [n for n in dict.fromkeys(n for op in ops for n in op.inputs) if n not in local and n not in net.parameters]
+    lines = [f"def stage_{index}(values, send, batch):"]
+    for name in loads:
+        names[name] = f"v{len(names)}"
+        lines.append(f"    {names[name]} = values[{name!r}]")
+    last = {(op.attrs["peer"], op.attrs["message"]): i for i, op in enumerate(ops) if op.type == "Send"}
+    last_use = {name: i for i, op in enumerate(ops) for name in op.inputs}
+    pending: dict[tuple[Any, Any], list[str]] = {}
+    for i, op in enumerate(ops):
+        if op.type == "Recv":
+            continue
+        if op.type == "Send":
+            packet = (op.attrs["peer"], op.attrs["message"])
+            pending.setdefault(packet, []).append(op.inputs[0])
+            if last[packet] == i:
+                blobs = pending.pop(packet)
+                lines.append(f"    send({packet[0]!r}, {tuple(blobs)!r}, ({', '.join(names[b] for b in blobs)},))")
+            continue
+        lines += _call(net, i, op, names, kept)
+        dead = [n for n in dict.fromkeys(op.inputs) if last_use[n] == i and n in local and not any(n in p for p in pending.values())]
+        if dead:
+            lines.append(f"    del {', '.join(names[n] for n in dead)}")
+    return "\n".join(lines if len(lines) > 1 else [*lines, "    pass"]) + "\n"
+
+
+def _call(net: Net, position: int, op: Op, names: dict[str, str], kept: set[str]) -> list[str]:
+    if op.type == "Constant":
+        names[op.outputs[0]] = f"v{len(names)}"
+        lines = [f"    {names[op.outputs[0]]} = c{position}"]
+    else:
+        arguments = [f"p{net_index(net, n)}" if n in net.parameters else names[n] for n in op.inputs]
+        if OPS[op.type].needs_batch:
+            arguments.append("batch=batch")
+        for output in op.outputs:
+            names[output] = f"v{len(names)}"
+        targets = ", ".join(names[o] for o in op.outputs)
+        comma = "," if len(op.outputs) == 1 and _gives_tuple(op) else ""
+        lines = [f"    {targets}{comma}{' = ' if targets else ''}k{position}({', '.join(arguments)})"]
+    return lines + [f"    values[{o!r}] = {names[o]}" for o in op.outputs if o in kept]
+
+
+def _gives_tuple(op: Op) -> bool:
+    """Kernels with a variable number of outputs give a tuple also for one."""
+    return op.type in ("Split", "SplitRows", "FCGradient")
+
+
+def net_index(net: Net, parameter: str) -> int:
+    """The place of a parameter in its net, which names it in generated code."""
+    return list(net.parameters).index(parameter)
+
+
+def _compile(net: Net, index: int, ops: Sequence[Op], source: str, parameters: Mapping[str, torch.Tensor]) -> Callable[[Values, Send, int], None]:
+    space: dict[str, Any] = {f"p{i}": parameters[name] for i, name in enumerate(net.parameters) if any(name in op.inputs for op in ops)}
+    for i, op in enumerate(ops):
+        value = op.attrs.get("value")
+        if op.type == "Constant" and isinstance(value, Tensor):
+            space[f"c{i}"] = tensor_of(value)
+        else:
+            kernel = OPS[op.type].kernel
+            space[f"k{i}"] = partial(kernel, **op.attrs) if op.attrs else kernel
+    exec(compile(source, f"<{net.name} stage {index}>", "exec"), space)
+    run: Callable[[Values, Send, int], None] = space[f"stage_{index}"]
+    return run

@@ -1,0 +1,16 @@
+"""The operator set: a file per family, and `OPS`, the table of all of them by type."""
+
+from htrain.ops import comm, elementwise, embedding, fc, init, loss, matrix, optimizer, reduce, shape
+from htrain.ops.base import OpDef, vjp_definition, vjp_gradient
+
+_FAMILIES = (fc, elementwise, matrix, reduce, shape, embedding, loss, optimizer, comm, init)
+_WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}
+_GENERIC = {
+    definition.type + "Gradient": vjp_definition(definition)
+    for definition in _WRITTEN.values()
+    if definition.gradient is vjp_gradient or definition.type == "MatMul"
+}
+
+OPS: dict[str, OpDef] = {**_WRITTEN, **_GENERIC}
+
+__all__ = ["OPS", "OpDef"]

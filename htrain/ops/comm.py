@@ -1,0 +1,54 @@
+"""Communication between devices, and the elastic averaging of a sync net. All are effects: never dropped, merged or moved."""
+
+from collections.abc import Sequence
+
+import torch
+
+from htrain.net import Blob, Op
+from htrain.ops.base import Cost, OpDef, Signature, no_outputs, same_as_input
+
+
+def _by_engine(*tensors: torch.Tensor, **attrs: object) -> None:
+    raise AssertionError("the engine carries out communication ops; they have no kernel of their own")
+
+
+def _declared(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    raise AssertionError("a Recv's blob is declared by the pass that cuts the net")
+
+
+def _ack() -> torch.Tensor:
+    return torch.zeros(0, dtype=torch.int8)
+
+
+def _ack_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    return [((0,), "int8")]
+
+
+def _snapshot(parameter: torch.Tensor) -> torch.Tensor:
+    return parameter.clone()
+
+
+def _elastic_difference(center: torch.Tensor, snapshot: torch.Tensor, *, alpha: float) -> torch.Tensor:
+    """alpha * (snapshot - center), which the centre absorbs and the group gives up: their sum stays (EASGD; HT 2.2)."""
+    difference = (snapshot - center).mul_(alpha)
+    center.add_(difference)
+    return difference
+
+
+def _relax(parameter: torch.Tensor, difference: torch.Tensor) -> None:
+    parameter.sub_(difference)
+
+
+def _transfer(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    return Cost(0.0, float(sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))))
+
+
+DEFINITIONS = (
+    OpDef("Send", _by_engine, no_outputs, _transfer, None, effects=True),
+    OpDef("Recv", _by_engine, _declared, _transfer, None, effects=True, cuts=True),
+    # Runs after every update of its device in a step, so that the trainer knows that the step has ended there.
+    OpDef("Ack", _ack, _ack_infer, gradient=None, effects=True),
+    OpDef("Snapshot", _snapshot, same_as_input(0), gradient=None, effects=True),
+    OpDef("ElasticDifference", _elastic_difference, same_as_input(1), gradient=None, effects=True, writes=(0,)),
+    OpDef("Relax", _relax, no_outputs, gradient=None, effects=True, writes=(0,)),
+)

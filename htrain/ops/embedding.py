@@ -1,0 +1,214 @@
+"""Embedding lookups, as the model says them and as they run.
+
+As the model says them: `Embedding(table, ids)` and `EmbeddingBag(table, ids[, offsets][, weights])`.
+
+As they run (htrain.transform.lookups), so that a row travels once per batch:
+    unique, inverse = Dedupe(ids)           ids[n] -> the distinct ids, and each id's place among them; -1 for the padding id
+    rows            = Lookup(table, unique)  where the table lives; rows[u,D]
+    y               = TakeRows(rows, inverse)   or   PoolRows(rows, inverse[, offsets][, weights])
+The gradient of `rows` is already summed over duplicates: (unique, rows_grad) is the sparse gradient of the table.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import functional as F
+
+from htrain.net import Attr, BatchDim, Blob, Dim, Op
+from htrain.ops import sparse_loops
+from htrain.ops.base import Builder, Cost, OpDef, Signature
+
+# -- as the model says them ------------------------------------------------------------------------------------------
+
+
+def _embedding(table: torch.Tensor, ids: torch.Tensor, *, padding_idx: int) -> torch.Tensor:
+    return F.embedding(ids, table)
+
+
+def _embedding_bag(table: torch.Tensor, ids: torch.Tensor, *rest: torch.Tensor, mode: str, padding_idx: int, weighted: bool) -> torch.Tensor:
+    offsets = rest[0] if ids.dim() == 1 else None
+    weights = rest[-1] if weighted else None
+    return F.embedding_bag(ids, table, offsets, mode=mode, per_sample_weights=weights, padding_idx=None if padding_idx < 0 else padding_idx)
+
+
+def _embedding_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    table, ids = inputs
+    return [((*ids.shape, table.shape[1]), table.dtype)]
+
+
+def _embedding_bag_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    table, ids, *rest = inputs
+    bags = rest[0].shape[0] if len(ids.shape) == 1 else ids.shape[0]
+    return [((bags, table.shape[1]), table.dtype)]
+
+
+# -- as they run -----------------------------------------------------------------------------------------------------
+
+
+def _dedupe(*ids: torch.Tensor, padding_idx: int) -> tuple[torch.Tensor, ...]:
+    """The distinct ids of all inputs in order of first appearance, and for each input its ids' places among them."""
+    flat = ids[0].reshape(-1) if len(ids) == 1 else torch.cat([i.reshape(-1) for i in ids])
+    unique, inverse = sparse_loops.dedupe(flat.numpy(), padding_idx)
+    places = torch.from_numpy(inverse).split([i.numel() for i in ids])
+    return (torch.from_numpy(unique), *(p.reshape(i.shape) for p, i in zip(places, ids, strict=True)))
+
+
+def _dedupe_sharded(*ids: torch.Tensor, padding_idx: int, bounds: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    """As Dedupe, the distinct ids grouped by the row range [bounds[k], bounds[k+1]) of each shard."""
+    flat = ids[0].reshape(-1) if len(ids) == 1 else torch.cat([i.reshape(-1) for i in ids])
+    shards, inverse = sparse_loops.dedupe_sharded(flat.numpy(), bounds, padding_idx)
+    places = torch.from_numpy(inverse).split([i.numel() for i in ids])
+    return (*map(torch.from_numpy, shards), *(p.reshape(i.shape) for p, i in zip(places, ids, strict=True)))
+
+
+def _mask_places(places: torch.Tensor, ids: torch.Tensor, *, padding_idx: int) -> torch.Tensor:
+    return places.masked_fill(ids == padding_idx, -1)
+
+
+def _lookup(table: torch.Tensor, ids: torch.Tensor, *, first_row: int) -> torch.Tensor:
+    return torch.from_numpy(sparse_loops.gather_rows(table.numpy(), ids.numpy(), first_row))
+
+
+def _take_rows(rows: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    taken = sparse_loops.take_rows(rows.numpy(), inverse.reshape(-1).numpy())
+    return torch.from_numpy(taken).reshape(*inverse.shape, rows.shape[1])
+
+
+def _take_rows_gradient(rows: torch.Tensor, inverse: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    flat = dy.reshape(-1, rows.shape[1]).contiguous()
+    return torch.from_numpy(sparse_loops.take_rows_gradient(flat.numpy(), inverse.reshape(-1).numpy(), rows.shape[0]))
+
+
+def _bags(inverse: torch.Tensor, rest: Sequence[torch.Tensor], weighted: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Flat places, bag starts and per-sample weights (empty when there are none)."""
+    if inverse.dim() == 1:
+        offsets = rest[0]
+    else:
+        offsets = torch.arange(0, inverse.numel(), inverse.shape[1]) if inverse.shape[1] else torch.zeros(inverse.shape[0], dtype=torch.int64)
+    weights = rest[-1].reshape(-1) if weighted else torch.empty(0)
+    return inverse.reshape(-1), offsets, weights
+
+
+def _pool_rows(rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool) -> torch.Tensor:
+    """y[B,D]: the sum or mean of each bag's rows; a padding place (-1) counts for nothing."""
+    places, offsets, weights = _bags(inverse, rest, weighted)
+    return torch.from_numpy(sparse_loops.pool_rows(rows.numpy(), places.numpy(), offsets.numpy(), weights.numpy(), mode == "mean"))
+
+
+def _pool_rows_gradient(
+    rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool, wants_weights: bool
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    *rest, dy = rest
+    places, offsets, weights = _bags(inverse, rest, weighted)
+    arguments = (dy.contiguous().numpy(), places.numpy(), offsets.numpy(), weights.numpy())
+    drows = torch.from_numpy(sparse_loops.pool_rows_gradient(*arguments, mode == "mean", rows.shape[0]))
+    if not wants_weights:
+        return drows
+    dweights = sparse_loops.pool_weights_gradient(rows.numpy(), *arguments[:3])
+    return drows, torch.from_numpy(dweights).reshape(rest[-1].shape)
+
+
+def _concat_rows(*rows: torch.Tensor) -> torch.Tensor:
+    """The rows of a table's shards, one shard after another."""
+    return torch.cat(rows)
+
+
+def _split_rows(rows: torch.Tensor, *ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return rows.split([i.numel() for i in ids])
+
+
+def _num_ids(inputs: Sequence[Blob]) -> BatchDim:
+    """The upper bound on the distinct ids of some id blobs, per example."""
+    return BatchDim(max(1, sum(_per_example(b) for b in inputs)), bound=True)
+
+
+def _per_example(ids: Blob) -> int:
+    constant, batch = 1, 0
+    for dim in ids.shape:
+        if isinstance(dim, BatchDim):
+            batch = dim.per_example
+        else:
+            constant *= dim
+    return constant * batch
+
+
+def _dedupe_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    bounds = op.attrs.get("bounds", (0, 0))
+    assert isinstance(bounds, tuple)
+    unique: Signature = ((_num_ids(inputs),), "int64")
+    return [*[unique] * (len(bounds) - 1), *((b.shape, "int64") for b in inputs)]
+
+
+def _lookup_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    table, ids = inputs
+    return [((ids.shape[0], table.shape[1]), table.dtype)]
+
+
+def _take_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    rows, inverse, *_ = inputs
+    return [((*inverse.shape, rows.shape[1]), rows.dtype)]
+
+
+def _pool_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    rows, inverse, *rest = inputs
+    bags: Dim = rest[0].shape[0] if len(inverse.shape) == 1 else inverse.shape[0]
+    return [((bags, rows.shape[1]), rows.dtype)]
+
+
+def _rows_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    weights = [(inputs[-2].shape, inputs[-2].dtype)] if op.attrs.get("wants_weights") else []
+    return [(inputs[0].shape, inputs[0].dtype), *weights]
+
+
+def _concat_rows_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    return [(inputs[0].shape, inputs[0].dtype)]  # no shard's ids exceed the bound on all of them, and neither does their union
+
+
+def _split_rows_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    rows, *ids = inputs
+    return [((i.shape[0], rows.shape[1]), rows.dtype) for i in ids]
+
+
+def _gather_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """The rows that the batch touches, read and written; never the whole table."""
+    rows = sum(b.num_bytes(batch_size) for b in outputs)
+    ids = sum(b.num_bytes(batch_size) for b in inputs if b.dtype == "int64")
+    return Cost(0.0, 2.0 * rows + ids)
+
+
+def _pool_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """One add per element of every id's row."""
+    ids = sum(b.num_bytes(batch_size) for b in inputs if b.dtype == "int64")
+    width = inputs[0].shape[1]
+    assert isinstance(width, int)
+    touched = _per_example(inputs[1]) * batch_size * width
+    return Cost(float(touched), 8.0 * touched + ids)
+
+
+def _take_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    names = (builder.gradient_name(op.inputs[0]),)
+    return [*builder.add("TakeRowsGradient", (*op.inputs, dys[0]), module=op.module, outputs=names), ""]
+
+
+def _pool_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    wants_weights = bool(op.attrs["weighted"]) and wanted[-1]
+    attrs: dict[str, Attr] = {**op.attrs, "wants_weights": wants_weights}
+    names = [builder.gradient_name(op.inputs[0])] + [builder.gradient_name(op.inputs[-1])] * wants_weights
+    grads = builder.add("PoolRowsGradient", (*op.inputs, dys[0]), attrs=attrs, module=op.module, outputs=names)
+    return [grads[0], *[""] * (len(op.inputs) - 2), grads[1] if wants_weights else ""]
+
+
+DEFINITIONS = (
+    OpDef("Embedding", _embedding, _embedding_infer, _gather_cost, gradient=None),
+    OpDef("EmbeddingBag", _embedding_bag, _embedding_bag_infer, _gather_cost, gradient=None),
+    OpDef("Dedupe", _dedupe, _dedupe_infer, gradient=None),
+    OpDef("DedupeSharded", _dedupe_sharded, _dedupe_infer, gradient=None),
+    OpDef("MaskPlaces", _mask_places, gradient=None),
+    OpDef("Lookup", _lookup, _lookup_infer, _gather_cost, gradient=None, effects=True),
+    OpDef("TakeRows", _take_rows, _take_infer, _gather_cost, gradient=_take_rule),
+    OpDef("TakeRowsGradient", _take_rows_gradient, _rows_infer, _pool_cost, gradient=None),
+    OpDef("PoolRows", _pool_rows, _pool_infer, _pool_cost, gradient=_pool_rule),
+    OpDef("PoolRowsGradient", _pool_rows_gradient, _rows_infer, _pool_cost, gradient=None),
+    OpDef("ConcatRows", _concat_rows, _concat_rows_infer, gradient=None),
+    OpDef("SplitRows", _split_rows, _split_rows_infer, gradient=None),
+)

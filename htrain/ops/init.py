@@ -1,0 +1,48 @@
+"""First values of parameters: effects in the init net of the parameter's owner (HT 3.2.1).
+
+Random fills are counter-based: a value depends on (seed, row, column) alone, so a table's rows are the same however it is
+sharded, and every group starts from the same dense replica.
+"""
+
+import torch
+
+from htrain.ops import row_init
+from htrain.ops.base import OpDef, no_outputs
+
+
+def _rows_of(parameter: torch.Tensor) -> torch.Tensor:
+    return parameter.reshape(parameter.shape[0], -1) if parameter.dim() else parameter.reshape(1, 1)
+
+
+def _uniform(parameter: torch.Tensor, *, seed: int, first_row: int, low: float, high: float) -> None:
+    row_init.fill_uniform(_rows_of(parameter).numpy(), seed, first_row, low, high)
+
+
+def _normal(parameter: torch.Tensor, *, seed: int, first_row: int, mean: float, std: float) -> None:
+    row_init.fill_normal(_rows_of(parameter).numpy(), seed, first_row, mean, std)
+
+
+def _constant(parameter: torch.Tensor, *, value: float) -> None:
+    parameter.fill_(value)
+
+
+def _zero_rows(parameter: torch.Tensor, *, rows: tuple[int, ...], first_row: int) -> None:
+    for row in rows:
+        if first_row <= row < first_row + parameter.shape[0]:
+            parameter[row - first_row].zero_()
+
+
+def _from_file(parameter: torch.Tensor, **attrs: object) -> None:
+    raise AssertionError("the executor reads a parameter's file; it knows the plan's folder")
+
+
+DEFINITIONS = tuple(
+    OpDef(name, kernel, no_outputs, gradient=None, effects=True, writes=(0,))
+    for name, kernel in (
+        ("UniformFill", _uniform),
+        ("NormalFill", _normal),
+        ("ConstantFill", _constant),
+        ("ZeroRows", _zero_rows),
+        ("FileFill", _from_file),
+    )
+)

@@ -1,0 +1,45 @@
+"""Losses over a batch, their gradients, and the seed from which the backward pass starts."""
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import functional as F
+
+from htrain.net import Blob, Op
+from htrain.ops.base import Builder, OpDef, Signature, same_as_input
+
+
+def _bce_with_logits(logit: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """Mean binary cross entropy; `label` float32[B] takes the logit's shape, [B] or [B,1]."""
+    return F.binary_cross_entropy_with_logits(logit, label.reshape(logit.shape))
+
+
+def _bce_gradient(logit: torch.Tensor, label: torch.Tensor, dloss: torch.Tensor) -> torch.Tensor:
+    return (torch.sigmoid(logit) - label.reshape(logit.shape)) * (dloss / logit.numel())
+
+
+def _mse(prediction: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    return F.mse_loss(prediction, label.reshape(prediction.shape))
+
+
+def _mse_gradient(prediction: torch.Tensor, label: torch.Tensor, dloss: torch.Tensor) -> torch.Tensor:
+    return (prediction - label.reshape(prediction.shape)) * (2 * dloss / prediction.numel())
+
+
+def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    names = (builder.gradient_name(op.inputs[0]),)
+    return [builder.add(op.type + "Gradient", (*op.inputs, dys[0]), module=op.module, outputs=names)[0], ""]
+
+
+def _scalar(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    return [((), inputs[0].dtype)]
+
+
+DEFINITIONS = (
+    OpDef("BceWithLogits", _bce_with_logits, _scalar, gradient=_rule),
+    OpDef("BceWithLogitsGradient", _bce_gradient, same_as_input(0), gradient=None),
+    OpDef("MeanSquaredError", _mse, _scalar, gradient=_rule),
+    OpDef("MeanSquaredErrorGradient", _mse_gradient, same_as_input(0), gradient=None),
+    # An effect and a cut: the executor passes it once the step may write (htrain.sync.staleness).
+    OpDef("GradientSeed", torch.ones_like, same_as_input(0), gradient=None, effects=True, cuts=True),
+)

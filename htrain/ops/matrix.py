@@ -1,0 +1,56 @@
+"""MatMul and Einsum: batched products of activations, as in DLRM's interaction layer and in attention."""
+
+from collections.abc import Sequence
+
+import torch
+
+from htrain.net import Blob, Op, numel
+from htrain.ops.base import Builder, Cost, OpDef
+
+
+def _einsum(*xs: torch.Tensor, equation: str) -> torch.Tensor:
+    return torch.einsum(equation, *xs)
+
+
+def _matmul_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    inner = numel(inputs[0].shape[-1:], batch_size)
+    moved = sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))
+    return Cost(2.0 * numel(outputs[0].shape, batch_size) * inner, float(moved))
+
+
+def _einsum_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """One multiply-add per point of the space that all letters span."""
+    equation = str(op.attrs["equation"]).replace(" ", "").split("->")[0].split(",")
+    sizes = {letter: blob.shape[i] for term, blob in zip(equation, inputs, strict=True) for i, letter in enumerate(term) if letter != "."}
+    moved = sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))
+    return Cost(2.0 * numel(tuple(sizes.values()), batch_size), float(moved))
+
+
+def _matmul_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    """da = dy @ b.T and db = a.T @ dy where neither side was broadcast; the generic rule otherwise."""
+    a, b = (builder.blob(name) for name in op.inputs)
+    same = len(a.shape) == len(b.shape) >= 2 and a.shape[:-2] == b.shape[:-2]
+    if not same:
+        names = tuple(builder.gradient_name(n) for n, want in zip(op.inputs, wanted, strict=True) if want)
+        attrs = {"num_inputs": 2, "wrt": tuple(i for i in range(2) if wanted[i]), "given": (0,)}
+        grads = iter(builder.add("MatMulGradient", (*op.inputs, dys[0]), attrs=attrs, module=op.module, outputs=names))
+        return [next(grads) if want else "" for want in wanted]
+    da = _product(builder, op, (dys[0], _transposed(builder, op, b)), a.name) if wanted[0] else ""
+    db = _product(builder, op, (_transposed(builder, op, a), dys[0]), b.name) if wanted[1] else ""
+    return [da, db]
+
+
+def _transposed(builder: Builder, op: Op, blob: Blob) -> str:
+    rank = len(blob.shape)
+    perm = (*range(rank - 2), rank - 1, rank - 2)
+    return builder.add("Transpose", (blob.name,), attrs={"perm": perm}, module=op.module)[0]
+
+
+def _product(builder: Builder, op: Op, factors: tuple[str, str], source: str) -> str:
+    return builder.add("MatMul", factors, module=op.module, outputs=(builder.gradient_name(source),))[0]
+
+
+DEFINITIONS = (
+    OpDef("MatMul", torch.matmul, cost=_matmul_cost, gradient=_matmul_gradient),
+    OpDef("Einsum", _einsum, cost=_einsum_cost),
+)

@@ -1,0 +1,87 @@
+"""Optimizer steps: effects that write a parameter and its state, with torch.optim's arithmetic.
+
+Dense steps take a parameter, its state and its gradient. Sparse steps take a table (or a row shard of it that starts at
+`first_row`), its state, the distinct ids of a batch and one summed gradient row for each.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from htrain.net import Blob, Op, numel
+from htrain.ops import sparse_loops
+from htrain.ops.base import Cost, CostRule, OpDef, no_outputs
+
+
+def _sgd(w: torch.Tensor, dw: torch.Tensor, *, lr: float) -> None:
+    w.sub_(dw, alpha=lr)
+
+
+def _adagrad(w: torch.Tensor, accumulator: torch.Tensor, dw: torch.Tensor, *, lr: float, eps: float) -> None:
+    accumulator.addcmul_(dw, dw)
+    w.addcdiv_(dw, accumulator.sqrt().add_(eps), value=-lr)
+
+
+def _adam(
+    w: torch.Tensor,
+    mean: torch.Tensor,
+    square: torch.Tensor,
+    step: torch.Tensor,
+    dw: torch.Tensor,
+    *,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+) -> None:
+    t = float(step.add_(1))
+    mean.lerp_(dw, 1 - beta1)
+    square.mul_(beta2).addcmul_(dw, dw, value=1 - beta2)
+    denominator = square.sqrt().div_((1 - beta2**t) ** 0.5).add_(eps)
+    w.addcdiv_(mean, denominator, value=-lr / (1 - beta1**t))
+
+
+def _sparse_sgd(table: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, first_row: int) -> None:
+    sparse_loops.sgd_rows(table.numpy(), ids.numpy(), rows.numpy(), first_row, lr)
+
+
+def _sparse_adagrad(
+    table: torch.Tensor, accumulator: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, eps: float, first_row: int
+) -> None:
+    sparse_loops.adagrad_rows(table.numpy(), accumulator.numpy(), ids.numpy(), rows.numpy(), first_row, lr, eps)
+
+
+def _row_wise_adagrad(
+    table: torch.Tensor, accumulator: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, eps: float, first_row: int
+) -> None:
+    sparse_loops.rowwise_adagrad_rows(table.numpy(), accumulator.numpy(), ids.numpy(), rows.numpy(), first_row, lr, eps)
+
+
+def _dense_cost(flops_per_element: int) -> CostRule:
+    def cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+        elements = numel(inputs[0].shape, batch_size)
+        moved = sum(b.num_bytes(batch_size) for b in inputs) + sum(b.num_bytes(batch_size) for b in inputs[:-1])
+        return Cost(float(flops_per_element * elements), float(moved))
+
+    return cost
+
+
+def _sparse_cost(flops_per_element: int) -> CostRule:
+    """The rows of a batch only: gradients read, table and state rows read and written."""
+
+    def cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+        gradients = inputs[-1]
+        touched = numel(gradients.shape, batch_size)
+        return Cost(float(flops_per_element * touched), (2.0 * len(inputs) - 3) * gradients.num_bytes(batch_size))
+
+    return cost
+
+
+DEFINITIONS = (
+    OpDef("Sgd", _sgd, no_outputs, _dense_cost(2), None, effects=True, writes=(0,)),
+    OpDef("Adagrad", _adagrad, no_outputs, _dense_cost(6), None, effects=True, writes=(0, 1)),
+    OpDef("Adam", _adam, no_outputs, _dense_cost(12), None, effects=True, writes=(0, 1, 2, 3)),
+    OpDef("SparseSgd", _sparse_sgd, no_outputs, _sparse_cost(2), None, effects=True, writes=(0,)),
+    OpDef("SparseAdagrad", _sparse_adagrad, no_outputs, _sparse_cost(6), None, effects=True, writes=(0, 1)),
+    OpDef("SparseRowWiseAdagrad", _row_wise_adagrad, no_outputs, _sparse_cost(5), None, effects=True, writes=(0, 1)),
+)

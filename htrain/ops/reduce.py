@@ -1,0 +1,79 @@
+"""Reductions, Softmax and normalization: ONNX's names; `axes` empty means all of them."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.nn import functional as F
+
+from htrain.net import Op
+from htrain.ops.base import Builder, OpDef, same_as_input
+
+
+def _over(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A torch reduction over several axes, as an ONNX kernel."""
+
+    def kernel(x: torch.Tensor, *, axes: tuple[int, ...], keepdims: bool) -> torch.Tensor:
+        return reduce(x, dim=axes or tuple(range(x.dim())), keepdim=keepdims)
+
+    return kernel
+
+
+def _arg_max(x: torch.Tensor, *, axis: int, keepdims: bool) -> torch.Tensor:
+    return x.argmax(axis, keepdim=keepdims)
+
+
+def _reduce_prod(x: torch.Tensor, *, axes: tuple[int, ...], keepdims: bool) -> torch.Tensor:
+    for axis in sorted((a % x.dim() for a in axes or range(x.dim())), reverse=True):
+        x = x.prod(axis, keepdim=keepdims)
+    return x
+
+
+def _norm(x: torch.Tensor, dim: tuple[int, ...], keepdim: bool) -> torch.Tensor:
+    return torch.linalg.vector_norm(x, dim=dim, keepdim=keepdim)
+
+
+def _cumulative_sum(x: torch.Tensor, *, axis: int) -> torch.Tensor:
+    return x.cumsum(axis)
+
+
+def _softmax(x: torch.Tensor, *, axis: int) -> torch.Tensor:
+    return torch.softmax(x, axis)
+
+
+def _log_softmax(x: torch.Tensor, *, axis: int) -> torch.Tensor:
+    return torch.log_softmax(x, axis)
+
+
+def _softmax_gradient(y: torch.Tensor, dy: torch.Tensor, *, axis: int) -> torch.Tensor:
+    return torch.ops.aten._softmax_backward_data(dy, y, axis, y.dtype)
+
+
+def _softmax_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    names = (builder.gradient_name(op.inputs[0]),)
+    return builder.add("SoftmaxGradient", (op.outputs[0], dys[0]), attrs=op.attrs, module=op.module, outputs=names)
+
+
+def _layer_normalization(x: torch.Tensor, *scale_bias: torch.Tensor, axis: int, epsilon: float) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[axis:], *scale_bias, eps=epsilon)
+
+
+def _variance(x: torch.Tensor, dim: tuple[int, ...], keepdim: bool) -> torch.Tensor:
+    return x.var(dim=dim, keepdim=keepdim, correction=0)
+
+
+DEFINITIONS = (
+    OpDef("ReduceSum", _over(torch.sum)),
+    OpDef("ReduceMean", _over(torch.mean)),
+    OpDef("ReduceMax", _over(torch.amax)),
+    OpDef("ReduceMin", _over(torch.amin)),
+    OpDef("ReduceProd", _reduce_prod),
+    OpDef("ReduceL2", _over(_norm)),
+    OpDef("ReduceVariance", _over(_variance)),
+    OpDef("ReduceLogSumExp", _over(torch.logsumexp)),
+    OpDef("ArgMax", _arg_max, gradient=None),
+    OpDef("CumSum", _cumulative_sum),
+    OpDef("Softmax", _softmax, gradient=_softmax_rule),
+    OpDef("SoftmaxGradient", _softmax_gradient, same_as_input(0), gradient=None),
+    OpDef("LogSoftmax", _log_softmax),
+    OpDef("LayerNormalization", _layer_normalization),
+)

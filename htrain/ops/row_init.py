@@ -1,0 +1,60 @@
+"""Counter-based random fills: a value is a hash of (seed, row, column), so it does not depend on sharding or order."""
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Rows = NDArray[np.float32]
+
+
+def fill_uniform(out: Rows, seed: int, first_row: int, low: float, high: float) -> None:
+    """Fill out[R,D] in place with uniform values in [low, high); row r of it is row first_row + r of its parameter."""
+    _uniform(out, np.uint64(seed), first_row, low, high)
+
+
+def fill_normal(out: Rows, seed: int, first_row: int, mean: float, std: float) -> None:
+    """Fill out[R,D] in place with normal values (Box-Muller)."""
+    _normal(out, np.uint64(seed), first_row, mean, std)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _mix(x):  # type: ignore[no-untyped-def]
+    """A bijection of 64 bits in which every input bit moves every output bit (two multiply-xorshift rounds)."""
+    x ^= x >> np.uint64(32)
+    x *= np.uint64(0xD6E8FEB86659FD93)
+    x ^= x >> np.uint64(32)
+    x *= np.uint64(0xD6E8FEB86659FD93)
+    x ^= x >> np.uint64(32)
+    return x
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _bits(row_key, column):  # type: ignore[no-untyped-def]
+    return _mix(row_key + np.uint64(column) * np.uint64(0x9E3779B97F4A7C15))
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _row_key(seed, row):  # type: ignore[no-untyped-def]
+    return _mix(_mix(seed ^ np.uint64(0x5851F42D4C957F2D)) + np.uint64(row) * np.uint64(0xC2B2AE3D27D4EB4F))
+
+
+@njit(nogil=True, cache=True)
+def _uniform(out, seed, first_row, low, high):  # type: ignore[no-untyped-def]
+    scale = (high - low) / 16777216.0
+    for r in range(out.shape[0]):
+        key = _row_key(seed, first_row + r)
+        for d in range(out.shape[1]):
+            out[r, d] = low + scale * np.float64(_bits(key, d) >> np.uint64(40))
+
+
+@njit(nogil=True, cache=True)
+def _normal(out, seed, first_row, mean, std):  # type: ignore[no-untyped-def]
+    for r in range(out.shape[0]):
+        key = _row_key(seed, first_row + r)
+        for d in range(out.shape[1]):
+            bits = _bits(key, d)
+            first = (np.float64(bits >> np.uint64(32)) + 1.0) / 4294967296.0  # in (0, 1]: its logarithm is finite
+            second = np.float64(bits & np.uint64(0xFFFFFFFF)) / 4294967296.0
+            out[r, d] = mean + std * math.sqrt(-2.0 * math.log(first)) * math.cos(2.0 * math.pi * second)

@@ -1,0 +1,156 @@
+"""Ops that move elements without computing: ONNX's names; a batch-dependent entry of a `shape` is -k for k * B."""
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import functional as F
+
+from htrain.net import BatchDim, Blob, Op, Tensor
+from htrain.ops.base import Builder, OpDef, Signature, dtype_of, no_cost, tensor_of
+
+
+def _reshape(x: torch.Tensor, *, shape: tuple[int, ...]) -> torch.Tensor:
+    return x.reshape(shape)
+
+
+def _transpose(x: torch.Tensor, *, perm: tuple[int, ...]) -> torch.Tensor:
+    return x.permute(perm)
+
+
+def _concat(*xs: torch.Tensor, axis: int) -> torch.Tensor:
+    return torch.cat(xs, axis)
+
+
+def _split(x: torch.Tensor, *, axis: int, split: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    return x.split(split, axis)
+
+
+def _slice(x: torch.Tensor, *, axis: int, start: int, end: int, step: int) -> torch.Tensor:
+    return x[(slice(None),) * (axis % x.dim()) + (slice(start, end, step),)]
+
+
+def _gather(x: torch.Tensor, indices: torch.Tensor, *, axis: int) -> torch.Tensor:
+    axis %= x.dim()
+    taken = x.index_select(axis, indices.reshape(-1))
+    return taken.reshape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
+
+
+def _gather_elements(x: torch.Tensor, indices: torch.Tensor, *, axis: int) -> torch.Tensor:
+    return x.gather(axis, indices)
+
+
+def _broadcast_to(x: torch.Tensor, *, shape: tuple[int, ...], batch: int) -> torch.Tensor:
+    return x.expand([-d * batch if d < 0 else d for d in shape])
+
+
+def _fill(*, shape: tuple[int, ...], value: float, dtype: str, batch: int) -> torch.Tensor:
+    return torch.full([-d * batch if d < 0 else d for d in shape], value, dtype=dtype_of(dtype))
+
+
+def _constant(*, value: Tensor) -> torch.Tensor:
+    return tensor_of(value)
+
+
+def _pad(x: torch.Tensor, *, pads: tuple[int, ...], value: float) -> torch.Tensor:
+    return F.pad(x, pads, value=value)
+
+
+def _tril(x: torch.Tensor, *, diagonal: int) -> torch.Tensor:
+    return x.tril(diagonal)
+
+
+def _triu(x: torch.Tensor, *, diagonal: int) -> torch.Tensor:
+    return x.triu(diagonal)
+
+
+def _flip(x: torch.Tensor, *, axes: tuple[int, ...]) -> torch.Tensor:
+    return x.flip(axes)
+
+
+def _reshape_like(dy: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return dy.reshape(like.shape)
+
+
+def _slice_gradient(x: torch.Tensor, dy: torch.Tensor, *, axis: int, start: int, end: int, step: int) -> torch.Tensor:
+    dx = torch.zeros(x.shape, dtype=dy.dtype, device=dy.device)
+    _slice(dx, axis=axis, start=start, end=end, step=step).copy_(dy)
+    return dx
+
+
+def _constant_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    value = op.attrs["value"]
+    assert isinstance(value, Tensor)
+    return [(value.shape, value.dtype)]
+
+
+def _like_second(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    return [(inputs[1].shape, inputs[0].dtype)]
+
+
+def _like_first(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    return [(inputs[0].shape, inputs[1].dtype)]
+
+
+def _reshape_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    """A shape with at most one batch-dependent entry comes back by Reshape; another one needs the input itself."""
+    source = builder.blob(op.inputs[0])
+    names = (builder.gradient_name(source.name),)
+    if sum(isinstance(d, BatchDim) for d in source.shape) > 1:
+        return builder.add("ReshapeLike", (dys[0], source.name), module=op.module, outputs=names)
+    shape = tuple(d if isinstance(d, int) else -1 for d in source.shape)
+    return builder.add("Reshape", (dys[0],), attrs={"shape": shape}, module=op.module, outputs=names)
+
+
+def _transpose_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    perm = op.attrs["perm"]
+    assert isinstance(perm, tuple)
+    inverse = tuple(sorted(range(len(perm)), key=perm.__getitem__))
+    names = (builder.gradient_name(op.inputs[0]),)
+    return builder.add("Transpose", (dys[0],), attrs={"perm": inverse}, module=op.module, outputs=names)
+
+
+def _concat_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    axis = op.attrs["axis"]
+    assert isinstance(axis, int)
+    widths = tuple(builder.blob(name).shape[axis] for name in op.inputs)
+    names = [builder.gradient_name(name) for name in op.inputs]
+    names = [f"{name}_part{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
+    attrs = {"axis": axis, "split": tuple(w if isinstance(w, int) else -w.per_example for w in widths)}
+    return builder.add("Split", (dys[0],), attrs=attrs, module=op.module, outputs=names)
+
+
+def _split_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    """An output that nobody used gets zeros: Mul of itself with 0 keeps its batch-dependent shape."""
+    parts = [dy or _zeros_like(builder, op, output) for dy, output in zip(dys, op.outputs, strict=True)]
+    names = (builder.gradient_name(op.inputs[0]),)
+    return builder.add("Concat", parts, attrs={"axis": op.attrs["axis"]}, module=op.module, outputs=names)
+
+
+def _zeros_like(builder: Builder, op: Op, blob: str) -> str:
+    return builder.add("ZerosLike", (blob,), module=op.module)[0]
+
+
+def _slice_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    names = (builder.gradient_name(op.inputs[0]),)
+    return builder.add("SliceGradient", (op.inputs[0], dys[0]), attrs=op.attrs, module=op.module, outputs=names)
+
+
+DEFINITIONS = (
+    OpDef("Reshape", _reshape, cost=no_cost, gradient=_reshape_rule),
+    OpDef("ReshapeLike", _reshape_like, _like_second, no_cost, gradient=None),
+    OpDef("Transpose", _transpose, cost=no_cost, gradient=_transpose_rule),
+    OpDef("Concat", _concat, gradient=_concat_rule),
+    OpDef("Split", _split, cost=no_cost, gradient=_split_rule),
+    OpDef("ZerosLike", torch.zeros_like, gradient=None),
+    OpDef("Slice", _slice, cost=no_cost, gradient=_slice_rule),
+    OpDef("SliceGradient", _slice_gradient, _like_first, gradient=None),
+    OpDef("Gather", _gather),
+    OpDef("GatherElements", _gather_elements),
+    OpDef("BroadcastTo", _broadcast_to, cost=no_cost, needs_batch=True),
+    OpDef("Fill", _fill, gradient=None, needs_batch=True),
+    OpDef("Constant", _constant, _constant_infer, no_cost, gradient=None),
+    OpDef("Pad", _pad),
+    OpDef("Tril", _tril),
+    OpDef("Triu", _triu),
+    OpDef("Flip", _flip),
+)

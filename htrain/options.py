@@ -1,0 +1,61 @@
+"""Options: how a plan trains. Each field is a flag of `htrain compile` and an entry of plan.yaml."""
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_type_hints
+
+from htrain.errors import UsageError
+
+Loss = Literal["bce", "mse"]
+DenseOptimizer = Literal["sgd", "adagrad", "adam"]
+SparseOptimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a plan fixes besides placement.
+
+    `net_replicas` is the number of concurrent net replicas per trainer (Hogwild). `sync_alpha` is EASGD's elastic rate, 0 for
+    0.9 / groups; `sync_period` the steps of a group between two background rounds. With `prefetch`, a replica asks for the next batch's rows
+    before the current step has ended, so those rows may miss that step's update. `bounded_staleness` holds dense staleness
+    within trainers x net replicas (HT 3.1.1).
+    """
+
+    batch_size: int = 128
+    net_replicas: int = 2
+    loss: Loss = "bce"
+    dense_optimizer: DenseOptimizer = "adagrad"
+    sparse_optimizer: SparseOptimizer = "adagrad"
+    dense_lr: float = 0.02
+    sparse_lr: float = 0.02
+    eps: float = 1e-10
+    adam_eps: float = 1e-8
+    beta1: float = 0.9
+    beta2: float = 0.999
+    sync_alpha: float = 0.0
+    sync_period: int = 8
+    prefetch: bool = True
+    bounded_staleness: bool = True
+    seed: int = 0
+
+
+_LEAST = {"batch_size": 1, "net_replicas": 1, "sync_period": 1, "seed": 0}
+_ABOVE_ZERO = ("dense_lr", "sparse_lr", "eps", "adam_eps")
+
+
+def checked(options: Options) -> Options:
+    """`options` itself. Raises UsageError naming the first field with a value that cannot work."""
+    hints = get_type_hints(Options)
+    for field in fields(options):
+        value = getattr(options, field.name)
+        choices = get_args(hints[field.name])
+        flag = "--" + field.name.replace("_", "-")
+        if choices and value not in choices:
+            raise UsageError(f"{flag}: '{value}' is not one of {', '.join(choices)}")
+        if value < _LEAST.get(field.name, value):
+            raise UsageError(f"{flag}: {value} is too small, want at least {_LEAST[field.name]}")
+        if field.name in _ABOVE_ZERO and not 0 < value < float("inf"):
+            raise UsageError(f"{flag}: {value} must be a finite number above 0")
+    for name in ("beta1", "beta2", "sync_alpha"):
+        if not 0 <= getattr(options, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')}: {getattr(options, name)} must be at least 0 and below 1")
+    return options

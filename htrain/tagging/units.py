@@ -1,0 +1,72 @@
+"""Units: what a placement moves as one. A unit is a module, or several that share dense parameters (HT 3.2.1, step 1)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from htrain.net import Net, Op
+from htrain.placement import Shard, shard_name
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Ops that one device runs: positions in the net, the modules they belong to, and the dense weights that they own."""
+
+    name: str
+    ops: tuple[int, ...]
+    modules: tuple[str, ...]
+    weights: tuple[str, ...]
+    weight_bytes: int
+
+
+_LOOKUPS = {"Dedupe", "DedupeSharded", "MaskPlaces", "ConcatRows", "SplitRows"}
+_LOSSES = {"BceWithLogits", "BceWithLogitsGradient", "MeanSquaredError", "MeanSquaredErrorGradient", "GradientSeed"}
+_ON_TRAINER = _LOOKUPS | _LOSSES
+
+
+def table_owners(shards: Mapping[str, Sequence[Shard]]) -> dict[str, str]:
+    """The device of each table parameter (a shard of a table, or the whole)."""
+    return {shard_name(table, k, len(parts)): part.device for table, parts in shards.items() for k, part in enumerate(parts)}
+
+
+def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
+    """Ops that have no choice: those that touch a table are on its owner; the rest of a lookup, the loss and its seed are on
+    the trainer, where the ids, the label and the control of the step are."""
+    tags = {}
+    for index, op in enumerate(net.ops):
+        owner = next((owners[name] for name in op.inputs if name in owners), "")
+        if owner or op.type in _ON_TRAINER:
+            tags[index] = owner or "trainer"
+    return tags
+
+
+def find_units(net: Net, fixed: Mapping[int, str]) -> list[Unit]:
+    """The units of all ops that are not `fixed`, in order of their first op."""
+    leader: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while leader.setdefault(name, name) != name:
+            leader[name] = leader[leader[name]]
+            name = leader[name]
+        return name
+
+    for index, op in enumerate(net.ops):
+        if index not in fixed:
+            for parameter in _dense(net, op):
+                leader[find("parameter " + parameter)] = find(op.module)
+    members: dict[str, list[int]] = {}
+    for index, op in enumerate(net.ops):
+        if index not in fixed:
+            members.setdefault(find(op.module), []).append(index)
+    return [_unit(net, ops) for ops in members.values()]
+
+
+def _unit(net: Net, ops: Sequence[int]) -> Unit:
+    modules = tuple(dict.fromkeys(net.ops[i].module for i in ops))
+    parameters = dict.fromkeys(name for i in ops for name in _dense(net, net.ops[i]))
+    weights = tuple(name for name in parameters if net.parameters[name].kind == "weight")
+    return Unit(modules[0], tuple(ops), modules, weights, sum(net.parameters[name].num_bytes for name in parameters))
+
+
+def _dense(net: Net, op: Op) -> list[str]:
+    """The dense parameters that an op touches: weights and their optimizer's state."""
+    return [name for name in op.inputs if name in net.parameters and net.parameters[name].kind != "table"]

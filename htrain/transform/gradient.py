@@ -1,0 +1,58 @@
+"""The backward pass: gradients are ops in the net, made op by op, last to first (HT 2.1; Caffe2's way)."""
+
+from collections.abc import Mapping
+
+from htrain.errors import ModelError
+from htrain.net import Net, Op
+from htrain.ops import OPS
+from htrain.ops.builder import NetBuilder
+
+
+def add_gradients(net: Net) -> tuple[Net, Mapping[str, str]]:
+    """Append the gradient ops of the loss, the net's first output.
+
+    Requires: lookups are lowered; the net computes a loss.
+    Ensures:  the second result names the gradient blob of every trained weight and of the rows of every lookup. A weight
+              that does not reach the loss is not in it.
+    Raises ModelError when an op between the loss and a trained weight has no gradient.
+    """
+    wanted = _reached_from_parameters(net)
+    builder = NetBuilder.of(net)
+    parts: dict[str, list[str]] = {}
+    loss = net.outputs[0]
+    parts[loss] = list(builder.add("GradientSeed", (loss,), module="loss", outputs=(builder.gradient_name(loss),)))
+    for op in reversed(net.ops):
+        if op.outputs and wanted.intersection(op.outputs) and any(parts.get(o) for o in op.outputs):
+            _differentiate(builder, op, wanted, parts)
+    sources = [op.outputs[0] for op in net.ops if op.type == "Lookup"] + [n for n, p in net.parameters.items() if p.kind == "weight"]
+    gradients = {name: _summed(builder, name, parts[name], name) for name in sources if name in parts}
+    return builder.build(net.outputs), gradients
+
+
+def _reached_from_parameters(net: Net) -> set[str]:
+    """Blobs whose gradient somebody needs: computed from a trained weight or a looked-up row."""
+    wanted = {name for name, p in net.parameters.items() if p.trained and p.kind != "state"}
+    for op in net.ops:
+        if wanted.intersection(op.inputs):
+            wanted.update(o for o in op.outputs if net.blobs[o].dtype.startswith(("float", "bfloat")))
+    return wanted
+
+
+def _differentiate(builder: NetBuilder, op: Op, wanted: set[str], parts: dict[str, list[str]]) -> None:
+    rule = OPS[op.type].gradient
+    if op.type == "Lookup":
+        return
+    if rule is None:
+        raise ModelError(f"{op.label} has no gradient, but trained parameters come before it: detach its input or replace it")
+    dys = [_summed(builder, o, parts.pop(o), op.module) if o in parts else "" for o in op.outputs]
+    needs = [name in wanted for name in op.inputs]
+    for name, need, part in zip(op.inputs, needs, rule(builder, op, dys, needs), strict=True):
+        if need and part:
+            parts.setdefault(name, []).append(part)
+
+
+def _summed(builder: NetBuilder, name: str, parts: list[str], module: str) -> str:
+    """One gradient blob of `name`: the sum, where several readers contribute."""
+    if len(parts) == 1:
+        return parts[0]
+    return builder.add("Sum", parts, module=module, outputs=(builder.gradient_name(name),))[0]

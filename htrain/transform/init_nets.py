@@ -1,0 +1,39 @@
+"""Init nets: first values of every parameter, on its owner (HT 3.2.1, 3.2.2)."""
+
+import hashlib
+
+from htrain.net import Attr, Net, Op, Parameter
+
+_FILLS = {"constant": ("ConstantFill", ("value",)), "uniform": ("UniformFill", ("low", "high")), "normal": ("NormalFill", ("mean", "std"))}
+
+
+def init_net(device: str, net: Net, seed: int) -> Net:
+    """The net that fills every parameter of `net`, which `device` runs.
+
+    Ensures: a value depends on `seed`, the parameter's name and the place in it alone: shards and groups agree.
+    """
+    ops = [op for parameter in net.parameters.values() for op in _fill(device, parameter, seed)]
+    name = f"init_{device.replace(':', '_')}"
+    return Net(name, (), (), (), {}, dict(net.parameters)).with_ops(ops)
+
+
+def _fill(device: str, parameter: Parameter, seed: int) -> list[Op]:
+    init = parameter.init
+    if init.kind == "file":
+        attrs: dict[str, Attr] = {"first_row": parameter.first_row}
+        return [Op("FileFill", (parameter.name,), (), attrs, device, parameter.name)]
+    type, names = _FILLS[init.kind]
+    attrs = dict(zip(names, init.arguments, strict=True))
+    if init.kind != "constant":
+        attrs |= {"seed": _seed(parameter, seed), "first_row": parameter.first_row}
+    ops = [Op(type, (parameter.name,), (), attrs, device, parameter.name)]
+    if init.zero_rows:
+        attrs = {"rows": init.zero_rows, "first_row": parameter.first_row}
+        ops.append(Op("ZeroRows", (parameter.name,), (), attrs, device, parameter.name))
+    return ops
+
+
+def _seed(parameter: Parameter, seed: int) -> int:
+    """A seed of its own for every parameter; the shards of a table share the table's."""
+    whole = parameter.of if parameter.kind == "table" and parameter.of else parameter.name
+    return int.from_bytes(hashlib.blake2b(f"{seed}:{whole}".encode(), digest_size=7).digest(), "big")

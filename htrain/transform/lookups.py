@@ -1,0 +1,95 @@
+"""Embedding lookups as they run: every row of a table travels once per batch, whoever looks it up (DESIGN 3)."""
+
+from htrain.net import Net, Op
+from htrain.ops.builder import NetBuilder
+
+_MODELLED = ("Embedding", "EmbeddingBag")
+
+
+def lower_lookups(net: Net) -> Net:
+    """Replace `Embedding` and `EmbeddingBag` by Dedupe, Lookup and TakeRows or PoolRows.
+
+    Requires: forward ops only.
+    Ensures:  each table has one Dedupe and one Lookup, at its first use; all its uses share them, so that the gradient of
+              its rows is summed over all of them and the optimizer steps once.
+    """
+    builder = NetBuilder(net.name)
+    for name in net.inputs:
+        builder.input(net.blobs[name])
+    for parameter in net.parameters.values():
+        builder.parameter(parameter)
+    uses = _uses(net)
+    prepared: dict[str, tuple[str, dict[Use, str]]] = {}
+    for op in _with_ids_first(net):
+        if op.type not in _MODELLED:
+            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+            continue
+        table = op.inputs[0]
+        if table not in prepared:
+            prepared[table] = _prepare(builder, table, uses[table])
+        rows, places = prepared[table]
+        _read(builder, op, rows, places[_use(op)])
+    return builder.build(net.outputs)
+
+
+Use = tuple[str, int]  # an id blob and the padding id that its reader ignores, -1 for none
+
+
+def _use(op: Op) -> Use:
+    padding_idx = op.attrs["padding_idx"]
+    assert isinstance(padding_idx, int)
+    return op.inputs[1], padding_idx
+
+
+def _uses(net: Net) -> dict[str, list[Use]]:
+    """How each table is read, in order, without repeats."""
+    uses: dict[str, list[Use]] = {}
+    for op in net.ops:
+        if op.type in _MODELLED:
+            known = uses.setdefault(op.inputs[0], [])
+            known.extend(use for use in (_use(op),) if use not in known)
+    return uses
+
+
+def _with_ids_first(net: Net) -> list[Op]:
+    """The ops, those that lead to ids before all others: then every id of a table is there at its first lookup, and the
+    next batch's lookups can start before any parameter is read."""
+    producers = net.producers()
+    leading: set[str] = set()
+    pending = [name for op in net.ops if op.type in _MODELLED for name in op.inputs[1:2]]
+    while pending:
+        op = producers.get(pending.pop())
+        if op and op.outputs[0] not in leading:
+            leading.update(op.outputs)
+            pending.extend(op.inputs)
+    first = [op for op in net.ops if op.outputs and op.outputs[0] in leading]
+    return first + [op for op in net.ops if not (op.outputs and op.outputs[0] in leading)]
+
+
+def _prepare(builder: NetBuilder, table: str, uses: list[Use]) -> tuple[str, dict[Use, str]]:
+    """Add the table's Dedupe and Lookup; return the blob of its rows and each use's places in it."""
+    ids = list(dict.fromkeys(name for name, _ in uses))
+    paddings = {padding_idx for _, padding_idx in uses}
+    shared = paddings.pop() if len(paddings) == 1 else -1
+    names = [builder.fresh(f"{table}_ids"), *(builder.fresh(f"{table}_places{i or ''}") for i in range(len(ids)))]
+    unique, *found = builder.add("Dedupe", ids, attrs={"padding_idx": shared}, module=table, outputs=names)
+    places = dict(zip(ids, found, strict=True))
+    rows = builder.add("Lookup", (table, unique), attrs={"first_row": 0}, module=table, outputs=(builder.fresh(f"{table}_rows"),))[0]
+    return rows, {use: _masked(builder, table, places[use[0]], use, shared) for use in uses}
+
+
+def _masked(builder: NetBuilder, table: str, places: str, use: Use, shared: int) -> str:
+    """The places with -1 for the padding id, where Dedupe could not leave it out because another use wants it."""
+    ids, padding_idx = use
+    if padding_idx in (-1, shared):
+        return places
+    return builder.add("MaskPlaces", (places, ids), attrs={"padding_idx": padding_idx}, module=table)[0]
+
+
+def _read(builder: NetBuilder, op: Op, rows: str, places: str) -> None:
+    inputs = (rows, places, *op.inputs[2:])
+    if op.type == "Embedding":
+        builder.add("TakeRows", inputs, module=op.module, outputs=op.outputs)
+        return
+    attrs = {"mode": op.attrs["mode"], "weighted": op.attrs["weighted"]}
+    builder.add("PoolRows", inputs, attrs=attrs, module=op.module, outputs=op.outputs)

@@ -1,0 +1,149 @@
+"""Cut the tagged train net into one net per device (HT 3.2.2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from htrain.errors import PlanError
+from htrain.net import Blob, Net, Op
+from htrain.ops import OPS
+
+TRAINER = "trainer"
+
+
+@dataclass
+class _Part:
+    """One device's net in the making. `needs[blob]` is the set of messages that the blob waits for, directly or not;
+    `lookup` holds the ops whose only use is to find out which rows to ask for."""
+
+    ops: list[Op] = field(default_factory=list)
+    received: set[str] = field(default_factory=set)
+
+
+Stage = tuple[str, frozenset[int], bool]  # device, the messages it waits for, whether it only leads to lookups
+
+
+def split_by_node(net: Net) -> dict[str, Net]:
+    """Cut `net` where an edge crosses node_names; put a Send/Recv pair on each cut edge.
+
+    Requires: every op is tagged; ops are in def-before-use order.
+    Ensures:  running the nets together computes what `net` computes; exactly one Send and one Recv per (blob, reader);
+              values that become ready together and go the same way carry the same `message` number and travel as one;
+              each device that updates parameters acknowledges the end of the step to the trainer.
+    """
+    cutter = _Cutter(net)
+    for op in net.ops:
+        cutter.place(op)
+    for output in net.outputs:
+        cutter.fetch(output, TRAINER)
+    for device in list(cutter.parts):
+        cutter.acknowledge(device)
+    return {device: cutter.finish(device) for device in cutter.parts}
+
+
+class _Cutter:
+    """The state of one cut: parts by device, and what every blob and parameter on a device waits for."""
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self.parts: dict[str, _Part] = {TRAINER: _Part()}
+        self.home = {name: TRAINER for name in net.inputs} | {o: op.node_name for op in net.ops for o in op.outputs}
+        self.leads_to_lookup = _leading_to_lookups(net)
+        self.waits: dict[tuple[str, str], frozenset[int]] = {(TRAINER, name): frozenset() for name in net.inputs}
+        self.touched: dict[str, frozenset[int]] = {}  # parameter -> messages that its readers and writers so far wait for
+        self.updated: dict[str, frozenset[int]] = {}  # device -> messages that its updates wait for
+        self.messages: dict[tuple[Stage, str], int] = {}
+        self.acks: dict[str, Blob] = {}
+
+    def place(self, op: Op) -> None:
+        """Append `op` to its device's net, fetching what it reads from elsewhere."""
+        device = op.node_name
+        if not device:
+            raise PlanError(f"{op.label} has no node_name")
+        part = self.parts.setdefault(device, _Part())
+        waits: frozenset[int] = frozenset()
+        for name in op.inputs:
+            if name not in self.net.parameters:
+                self.fetch(name, device)
+                waits |= self.waits[device, name]
+        waits |= self._order_on_parameters(op, waits)
+        if op.type == "GradientSeed":
+            waits |= {self._number((device, waits, False), "gate")}
+        part.ops.append(op)
+        self.waits.update({(device, output): waits for output in op.outputs})
+
+    def _order_on_parameters(self, op: Op, waits: frozenset[int]) -> frozenset[int]:
+        """An op that writes a parameter comes after all that touched it before, also when no blob says so."""
+        definition = OPS[op.type]
+        written = {op.inputs[i] for i in definition.writes}
+        for name in op.inputs:
+            if name in self.net.parameters:
+                if name in written:
+                    waits |= self.touched.get(name, frozenset())
+                self.touched[name] = self.touched.get(name, frozenset()) | waits
+        if written:
+            self.updated[op.node_name] = self.updated.get(op.node_name, frozenset()) | waits
+        return waits
+
+    def fetch(self, name: str, device: str) -> None:
+        """Make blob `name` known on `device`: a Send where it is made, a Recv here, once."""
+        home = self.home[name]
+        part = self.parts[device]
+        if home == device or name in part.received:
+            return
+        stage = (home, self.waits[home, name], self.leads_to_lookup.get(name, False))
+        message = self._number(stage, device)
+        self.parts[home].ops.append(Op("Send", (name,), (), {"peer": device, "message": message}, home, "send"))
+        part.ops.append(Op("Recv", (), (name,), {"peer": home, "message": message}, device, "recv"))
+        part.received.add(name)
+        self.waits[device, name] = frozenset({message})
+
+    def _number(self, stage: Stage, reader: str) -> int:
+        return self.messages.setdefault((stage, reader), len(self.messages))
+
+    def acknowledge(self, device: str) -> None:
+        """After all updates of `device`, tell the trainer."""
+        if device == TRAINER or device not in self.updated:
+            return
+        blob = Blob("done_" + device.replace(":", "_"), (0,), "int8")
+        self.acks[blob.name] = blob
+        self.parts[device].ops.append(Op("Ack", (), (blob.name,), {}, device, "ack"))
+        self.home[blob.name] = device
+        self.waits[device, blob.name] = self.updated[device]
+        self.fetch(blob.name, TRAINER)
+
+    def finish(self, device: str) -> Net:
+        """The net of one device: sends stand right after the op that makes their value."""
+        ops = _sends_early(self.parts[device].ops)
+        declared = replace(self.net, blobs={**self.net.blobs, **self.acks})
+        inputs = tuple(name for name in self.net.inputs) if device == TRAINER else ()
+        outputs = self.net.outputs if device == TRAINER else ()
+        return replace(declared, name=device.replace(":", "_"), inputs=inputs, outputs=outputs).with_ops(ops)
+
+
+def _sends_early(ops: Sequence[Op]) -> list[Op]:
+    """Sends moved up behind the op (or input) that makes their value, in a stable order."""
+    after: dict[str, list[Op]] = {}
+    made = {output for op in ops for output in op.outputs}
+    for op in ops:
+        if op.type == "Send":
+            after.setdefault(op.inputs[0] if op.inputs[0] in made else "", []).append(op)
+    moved = list(after.get("", ()))
+    for op in ops:
+        if op.type != "Send":
+            moved.append(op)
+            moved += [send for output in op.outputs for send in after.get(output, ())]
+    return moved
+
+
+def _leading_to_lookups(net: Net) -> dict[str, bool]:
+    """Blobs that are needed only, or first, to know which rows to look up: their messages may leave before the step begins."""
+    producers = net.producers()
+    leading: dict[str, bool] = {}
+    pending = [op.inputs[1] for op in net.ops if op.type == "Lookup"]
+    while pending:
+        name = pending.pop()
+        if name not in leading:
+            leading[name] = True
+            op = producers.get(name)
+            pending.extend(i for i in (op.inputs if op else ()) if i not in net.parameters)
+    return leading
