@@ -1,1 +1,1 @@
-
+"""A model in, a forward net out: PyTorch modules and ONNX files."""

@@ -1,0 +1,77 @@
+"""The pipeline: a captured model in, a plan out. `compile_net` is the list of its steps (DESIGN 1)."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from htrain.cluster import Cluster
+from htrain.frontend.captured import Captured
+from htrain.net import Net
+from htrain.options import Options, checked
+from htrain.placement import Decision
+from htrain.plan import Plan, digest_of, net_name
+from htrain.plan_check import check_plan
+from htrain.sync.easgd import default_alpha
+from htrain.tagging.cost import predict
+from htrain.tagging.rules import apply_tags, tag_by_rules
+from htrain.tagging.shards import place_tables
+from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
+from htrain.transform.gradient import add_gradients
+from htrain.transform.init_nets import init_net
+from htrain.transform.lookups import lower_lookups
+from htrain.transform.loss import add_loss
+from htrain.transform.modules import name_modules
+from htrain.transform.optimizer import add_optimizers
+from htrain.transform.shard_lookups import shard_lookups
+from htrain.transform.split import split_by_node
+from htrain.transform.sync_nets import assign_centers, center_net, sync_net
+
+Tagger = Callable[[Net, Sequence[Unit], int], Sequence[Decision]]
+NO_SPLITS: Mapping[str, int] = {}
+
+
+def compile_net(
+    captured: Captured, cluster: Cluster, options: Options, *, name: str, tagger: Tagger = tag_by_rules, table_splits: Mapping[str, int] = NO_SPLITS
+) -> Plan:
+    """Compile a captured model for `cluster`.
+
+    `tagger` decides the device of every unit; `table_splits` cuts the named tables into that many row shards.
+    Raises ModelError for what has no gradient or would never train, PlacementError for what does not fit, PlanError if the
+    result does not hold together (a `tagger` that breaks a rule).
+    """
+    checked(options)
+    net = name_modules(add_loss(lower_lookups(captured.net), options.loss))
+    net, gradients = add_gradients(net)
+    net = add_optimizers(net, gradients, options)
+    shards = place_tables(net, cluster, table_splits)
+    net = shard_lookups(net, shards)
+
+    fixed = fixed_tags(net, table_owners(shards))
+    units = find_units(net, fixed)
+    decisions = tuple(tagger(net, units, cluster.group_ps))
+    train = apply_tags(net, units, {d.module: d.device for d in decisions}, fixed)
+
+    parts = split_by_node(train)
+    nets = {"train": train, **{net_name(device): part for device, part in parts.items()}}
+    nets.update({f"init_{net_name(device)}": init_net(device, part, options.seed) for device, part in parts.items()})
+    centers, synced = _sync_nets(parts, cluster, options)
+    nets.update(synced)
+    eps, loads = predict(parts, cluster, options.batch_size)
+    inputs = {n: str(net.blobs[n]).partition(": ")[2] for n in net.inputs}
+    plan = Plan(name, digest_of(nets), cluster, options, inputs, shards, centers, decisions, eps, loads, nets, captured.values)
+    return check_plan(plan)
+
+
+def _sync_nets(parts: Mapping[str, Net], cluster: Cluster, options: Options) -> tuple[dict[str, str], dict[str, Net]]:
+    """The centre of each weight, and the sync, centre and centre-init nets; nothing when there is one group only."""
+    if cluster.groups == 1:
+        return {}, {}
+    alpha = options.sync_alpha or default_alpha(cluster.groups)
+    holders = {d: part for d, part in parts.items() if any(p.kind == "weight" and p.trained for p in part.parameters.values())}
+    centers = assign_centers(holders, cluster.dense_ps)
+    nets: dict[str, Net] = {}
+    for holder, part in holders.items():
+        nets[f"sync_{net_name(holder)}"] = sync_net(holder, part, centers)
+        for dense_ps in sorted({centers[name] for name in part.parameters if name in centers}):
+            center = center_net(dense_ps, holder, part, centers, alpha)
+            nets[center.name] = center
+            nets["init_" + center.name] = init_net(dense_ps, center, options.seed)
+    return centers, nets

@@ -1,0 +1,157 @@
+"""A plan checks itself: on `htrain check`, and before every run (DESIGN 4)."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from htrain.errors import PlanError
+from htrain.net import Net, Op
+from htrain.ops import OPS
+from htrain.plan import Plan, digest_of, net_name
+
+_COMMUNICATION = ("Send", "Recv", "Ack")
+
+
+def check_plan(plan: Plan) -> Plan:
+    """`plan` itself, if it can run. Raises PlanError naming the first op, blob, parameter or device that is wrong:
+
+    each op of the train net is placed once, where its tag says; each crossing value has one Send and its Recv; no device
+    waits for itself; every parameter has one owner, one first value and, if it is trained, one optimizer step; every table's
+    shards cover it; memory is within limits.
+    """
+    for problem in _problems(plan):
+        raise PlanError(problem)
+    return plan
+
+
+def _problems(plan: Plan) -> Iterator[str]:
+    devices = [d for d in plan.cluster.devices if net_name(d) in plan.nets]
+    missing = [n for n in ("train", "trainer") if n not in plan.nets]
+    if missing:
+        yield f"plan.yaml: the net '{missing[0]}' is missing"
+        return
+    nets = {d: plan.net_of(d) for d in devices if not d.startswith("dense_ps")}
+    yield from _placement(plan.nets["train"], nets)
+    yield from _crossings(nets)
+    yield from _owners(nets)
+    yield from _steps(plan.nets["train"])
+    yield from _first_values(plan, nets)
+    yield from _shards(plan)
+    yield from _centers(plan)
+    yield from _waits(nets)
+    yield from _memory(plan, nets)
+    if digest_of(plan.nets) != plan.digest:
+        yield "plan.yaml: the digest is not that of the nets: a net was changed after the plan was made; compile again"
+
+
+def _key(op: Op) -> str:
+    return f"{op.node_name} | {op.module} | {op}"
+
+
+def _placement(train: Net, nets: Mapping[str, Net]) -> Iterator[str]:
+    wanted = Counter(_key(op) for op in train.ops)
+    found: Counter[str] = Counter()
+    for device, net in nets.items():
+        for op in net.ops:
+            if op.node_name != device:
+                yield f"nets/{net.name}.onnx: {op.label} is tagged '{op.node_name}', this is the net of '{device}'"
+            if op.type not in _COMMUNICATION:
+                found[_key(op)] += 1
+    for op in train.ops:
+        if found[_key(op)] != wanted[_key(op)]:
+            yield f"{op.label} is placed {found[_key(op)]} times, want {wanted[_key(op)]} (on '{op.node_name}')"
+    for extra in found.keys() - wanted.keys():
+        yield f"a device runs an op that the train net does not have: {extra}"
+
+
+def _crossings(nets: Mapping[str, Net]) -> Iterator[str]:
+    sends = Counter((d, op.attrs.get("peer"), op.inputs[0], op.attrs.get("message")) for d, n in nets.items() for op in n.ops if op.type == "Send")
+    receives = Counter((op.attrs.get("peer"), d, op.outputs[0], op.attrs.get("message")) for d, n in nets.items() for op in n.ops if op.type == "Recv")
+    for key in sends.keys() | receives.keys():
+        if sends[key] != 1 or receives[key] != 1:
+            yield f"blob '{key[2]}' from '{key[0]}' to '{key[1]}' has {sends[key]} Send and {receives[key]} Recv, want one of each"
+
+
+def _owners(nets: Mapping[str, Net]) -> Iterator[str]:
+    owner: dict[str, str] = {}
+    for device, net in nets.items():
+        for name, parameter in net.parameters.items():
+            if name in owner:
+                yield f"{parameter.kind} '{name}' is on '{owner[name]}' and on '{device}': it must have one owner"
+            owner[name] = device
+
+
+def _steps(train: Net) -> Iterator[str]:
+    steps = Counter(op.inputs[0] for op in train.ops if OPS[op.type].writes)
+    for name, parameter in train.parameters.items():
+        wanted = int(parameter.trained and parameter.kind != "state")
+        if steps[name] != wanted:
+            yield f"{parameter.kind} '{name}' has {steps[name]} optimizer steps, want {wanted}: it would {'silently never train' if wanted else 'change'}"
+
+
+def _first_values(plan: Plan, nets: Mapping[str, Net]) -> Iterator[str]:
+    for device, net in nets.items():
+        filled = {op.inputs[0] for op in _net(plan, f"init_{net_name(device)}").ops}
+        for name in net.parameters.keys() - filled:
+            yield f"parameter '{name}' of '{device}' has no op in its init net"
+
+
+def _net(plan: Plan, name: str) -> Net:
+    if name not in plan.nets:
+        raise PlanError(f"plan.yaml: the net '{name}' is missing")
+    return plan.nets[name]
+
+
+def _shards(plan: Plan) -> Iterator[str]:
+    parameters = plan.nets["train"].parameters
+    for table, shards in plan.tables.items():
+        expected = 0
+        for index, shard in enumerate(shards):
+            name = table if len(shards) == 1 else f"{table}/{index}"
+            stored = parameters.get(name)
+            if shard.first_row != expected or stored is None or stored.shape[0] != shard.num_rows or stored.first_row != shard.first_row:
+                yield f"plan.yaml: shard {index} of table '{table}' does not continue at row {expected}, or the nets hold another one"
+            expected = shard.first_row + shard.num_rows
+
+
+def _centers(plan: Plan) -> Iterator[str]:
+    if plan.cluster.groups == 1:
+        return
+    weights = [p.name for p in plan.nets["train"].parameters.values() if p.kind == "weight" and p.trained]
+    relaxed = Counter(op.inputs[0] for name, net in plan.nets.items() if name.startswith("sync_") for op in net.ops if op.type == "Relax")
+    absorbed = Counter(op.inputs[0] for name, net in plan.nets.items() if name.startswith("center_") for op in net.ops if op.type == "ElasticDifference")
+    for name in weights:
+        if plan.centers.get(name) not in plan.cluster.devices or relaxed[name] != 1 or absorbed[name] != 1:
+            yield f"weight '{name}' is not synchronised with one centre on a dense PS"
+
+
+def _waits(nets: Mapping[str, Net]) -> Iterator[str]:
+    """Run the nets in the mind, each device's stages as one: whatever never becomes ready waits for itself."""
+    known: dict[str, set[str]] = {d: set(n.inputs) | set(n.parameters) for d, n in nets.items()}
+    waiting = {d: list(n.ops) for d, n in nets.items()}
+    sent: set[tuple[str, object, str]] = set()
+    progress = True
+    while progress:
+        progress = False
+        for device, ops in waiting.items():
+            rest = []
+            for op in ops:
+                ready = (op.attrs.get("peer"), device, op.outputs[0]) in sent if op.type == "Recv" else known[device].issuperset(op.inputs)
+                if not ready:
+                    rest.append(op)
+                    continue
+                progress = True
+                known[device].update(op.outputs)
+                if op.type == "Send":
+                    sent.add((device, op.attrs.get("peer"), op.inputs[0]))
+            waiting[device] = rest
+    for device, ops in waiting.items():
+        for op in ops:
+            yield f"'{device}' would wait for ever: {op.label} never gets '{(op.inputs or op.outputs)[0]}'"
+
+
+def _memory(plan: Plan, nets: Mapping[str, Net]) -> Iterator[str]:
+    for device, net in nets.items():
+        needed = sum(p.num_bytes for p in net.parameters.values())
+        limit = plan.cluster.memory_of(device)
+        if needed > limit:
+            yield f"'{device}' holds {needed:,} bytes of parameters, its memory is {limit:,}: add devices or raise {device.split(':')[0]}_memory"
