@@ -1,0 +1,40 @@
+"""A batch of examples, and where in its data a reader stands."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from htrain.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Position:
+    """The next unread row: its epoch, the chunk of the file (of all chunks, not of one shard's), and the row in the chunk."""
+
+    epoch: int
+    chunk: int
+    row: int
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Any) -> "Position":
+        """Raises CheckpointError for anything but three counts."""
+        names = ("epoch", "chunk", "row")
+        if not isinstance(values, dict) or set(values) != set(names) or not all(isinstance(values[n], int) and values[n] >= 0 for n in names):
+            raise CheckpointError(f"a reader's position must hold epoch, chunk and row, got {values!r}")
+        return cls(**values)
+
+
+START = Position(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`num_examples` examples: the columns of the schema and `label`, as numpy arrays. `position` is where the reader stands after it."""
+
+    columns: dict[str, np.ndarray]
+    num_examples: int
+    position: Position

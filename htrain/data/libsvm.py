@@ -1,0 +1,163 @@
+"""libFM and libSVM: `label id:value id:value ...`; a label of -1 means 0."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numba import njit
+
+from htrain.data.rows import Rows
+from htrain.data.schema import Input, Schema
+from htrain.data.text import MAX_CHUNK_BYTES, Fault, open_text
+from htrain.errors import DataError
+
+_REASONS = ("", "the label is not a number", "is not 'label id:value ...' at column {}", "id {} is outside the table's rows", "has {} fields, unlike other rows")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a scan of a file found: the largest id, the number of fields of every row (0 when rows differ), whether all values are 1."""
+
+    max_id: int
+    width: int
+    ones: bool
+    rows: int
+    mean_width: int
+
+
+def scan(path: Path) -> Shape:
+    """Read the whole file once. Raises DataError for an empty file, or one without a good row."""
+    max_id, widths, ones, count, total = 0, set[int](), True, 0, 0
+    first: tuple[int, str] | None = None
+    with open_text(path) as file:
+        while data := file.read(MAX_CHUNK_BYTES):
+            data += file.readline()
+            _, ids, values, starts, faults = _arrays(np.frombuffer(data, np.uint8), np.iinfo(np.int64).max)
+            first = first or (faults[0] if faults else None)
+            max_id = max(max_id, int(ids.max(initial=0)))
+            widths |= set(np.unique(np.diff(starts)).tolist())
+            ones = ones and bool((values == 1).all())
+            count += starts.size - 1
+            total += ids.size
+    if not count:
+        raise DataError(f"{path}:{first[0] + 1}: {first[1]}" if first else f"{path}: is empty")
+    return Shape(max_id, widths.pop() if len(widths) == 1 else 0, ones, count, max(1, round(total / count)))
+
+
+def schema_of(shape: Shape, rows: int) -> Schema:
+    """`sparse`: ids of one shared table `ids`, as a matrix or, for rows of different lengths, a bag; `values` where they differ from 1."""
+    if not shape.width:
+        return Schema((Input("sparse", "bag", shape.mean_width, ("sparse",), (rows,), ("ids",)),))
+    names = tuple(f"F{c + 1}" for c in range(shape.width))
+    sparse = Input("sparse", "ids", shape.width, names, (rows,) * shape.width, ("ids",) * shape.width)
+    return Schema((sparse,) if shape.ones else (Input("values", "dense", shape.width, names), sparse))
+
+
+def parse_libsvm(data: np.ndarray, schema: Schema) -> tuple[Rows, Sequence[Fault]]:
+    """Parse whole lines into the schema's inputs and `label`."""
+    sparse = schema.input("sparse")
+    label, ids, values, starts, faults = _arrays(data, sparse.rows[0])
+    if sparse.kind == "bag":
+        return Rows(label.size, {"label": label}, {"sparse": (ids, starts)}), faults
+    right = np.diff(starts) == sparse.width
+    if not right.all():
+        lines = np.setdiff1d(np.arange(right.size + len(faults)), [line for line, _ in faults])
+        faults = [*faults, *((int(lines[i]), _REASONS[4].format(int(np.diff(starts)[i]))) for i in np.flatnonzero(~right))]
+        keep = np.repeat(right, np.diff(starts))
+        label, ids, values = label[right], ids[keep], values[keep]
+    fixed = {"label": label, "sparse": ids.reshape(-1, sparse.width)}
+    if "values" in schema.names:
+        fixed["values"] = values.reshape(-1, sparse.width)
+    return Rows(label.size, fixed, {}), faults
+
+
+def _arrays(data: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[Fault]]:
+    """Labels, ids, values, starts[n+1] of each row among them, and the faults."""
+    lines, pairs = int(np.count_nonzero(data == 10)) + 1, int(np.count_nonzero(data == 58))
+    label, starts = np.empty(lines, np.float32), np.zeros(lines + 1, np.int64)
+    ids, values = np.empty(pairs, np.int64), np.empty(pairs, np.float32)
+    faults = np.empty((lines, 3), np.int64)
+    count, bad = _parse(data, rows, label, ids, values, starts, faults)
+    used = starts[count]
+    found = [(int(line), _REASONS[code].format(what)) for line, code, what in faults[:bad]]
+    return label[:count], ids[:used], values[:used], starts[: count + 1], found
+
+
+@njit(nogil=True, cache=True)
+def _number(data, i):  # type: ignore[no-untyped-def]
+    """A decimal number at i: its value, where it ends (i itself when there is none)."""
+    begin, sign, value, digits = i, 1.0, 0.0, 0
+    if i < data.size and (data[i] == 45 or data[i] == 43):
+        sign = -1.0 if data[i] == 45 else 1.0
+        i += 1
+    while i < data.size and data[i] >= 48 and data[i] <= 57:
+        value = value * 10.0 + (data[i] - 48)
+        digits += 1
+        i += 1
+    if i < data.size and data[i] == 46:
+        i += 1
+        scale = 0.1
+        while i < data.size and data[i] >= 48 and data[i] <= 57:
+            value += scale * (data[i] - 48)
+            scale *= 0.1
+            digits += 1
+            i += 1
+    if not digits:
+        return 0.0, begin
+    if i < data.size and (data[i] == 101 or data[i] == 69):
+        j = i + 1
+        minus = j < data.size and data[j] == 45
+        if j < data.size and (data[j] == 45 or data[j] == 43):
+            j += 1
+        exponent, seen = 0, False
+        while j < data.size and data[j] >= 48 and data[j] <= 57:
+            exponent = min(exponent * 10 + (data[j] - 48), 400)
+            seen = True
+            j += 1
+        if seen:
+            value *= 10.0 ** (-exponent if minus else exponent)
+            i = j
+    return sign * value, i
+
+
+@njit(nogil=True, cache=True)
+def _parse(data, rows, label, ids, values, starts, faults):  # type: ignore[no-untyped-def]
+    """Good rows are packed at the front of the outputs. Returns good and bad rows."""
+    count, bad, used, line, i = 0, 0, 0, 0, 0
+    while i < data.size:
+        begin, code, what, here = i, 0, 0, used
+        number, i = _number(data, i)
+        if i == begin:
+            code = 1
+        while code == 0 and i < data.size and data[i] != 10:
+            if data[i] == 32 or data[i] == 9 or data[i] == 13:
+                i += 1
+                continue
+            id_number, end = _number(data, i)
+            ok = end > i and end < data.size and data[end] == 58 and id_number == np.floor(id_number)
+            value, after = _number(data, end + 1) if ok else (0.0, end + 1)
+            if not ok or after == end + 1:
+                code, what = 2, i - begin + 1
+                break
+            if id_number < 0 or id_number >= rows:
+                code, what = 3, np.int64(id_number)
+                break
+            ids[here] = np.int64(id_number)
+            values[here] = value
+            here += 1
+            i = after
+        while i < data.size and data[i] != 10:
+            i += 1
+        blank = i == begin or (i == begin + 1 and data[begin] == 13)
+        if not blank and code:
+            faults[bad, 0], faults[bad, 1], faults[bad, 2] = line, code, what
+            bad += 1
+        elif not blank:
+            label[count] = 0.0 if number == -1.0 else number
+            used = here
+            count += 1
+            starts[count] = used
+        line += 1
+        i += 1
+    return count, bad

@@ -1,0 +1,73 @@
+"""From chunks of a source to batches: sharded, streamed, resumable (DESIGN 5).
+
+A source is a sequence of chunks; shard s of n reads the chunks c with c % n == s. A batch may span chunks, never an epoch.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from htrain.data.batch import Batch, Position
+from htrain.data.malformed import Malformed
+from htrain.data.rows import Rows, joined
+from htrain.data.schema import Schema
+
+
+class Source(Protocol):
+    """Where rows come from."""
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+
+    def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
+        """The shard's chunks from number `first` on, with their numbers, in order."""
+
+    def num_examples(self) -> int:
+        """How many examples there are; 0 when only reading all would tell."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A source and the schema of its rows."""
+
+    source: Source
+    schema: Schema
+
+    def num_examples(self) -> int:
+        return self.source.num_examples()
+
+    def batches(self, *, batch_size: int, shard: int, num_shards: int, epochs: int, start: Position, malformed: Malformed) -> Iterator[Batch]:
+        """Batches of `batch_size` examples, the last of an epoch smaller, from `start` on.
+
+        Over all shards every example comes once per epoch. From a batch's position, with the same arguments, the
+        batches that would have followed come again. Raises DataError for what cannot be read.
+        """
+        for epoch in range(start.epoch, epochs):
+            begin = start if epoch == start.epoch else Position(epoch, 0, 0)
+            yield from self._epoch(begin, batch_size, shard, num_shards, malformed)
+            malformed.at_end(self.source.name)
+
+    def _epoch(self, start: Position, batch_size: int, shard: int, num_shards: int, malformed: Malformed) -> Iterator[Batch]:
+        held: list[Rows] = []
+        count = 0
+        position = start
+        for chunk, rows in self.source.chunks(shard=shard, num_shards=num_shards, first=start.chunk, malformed=malformed):
+            used = min(start.row, rows.count) if chunk == start.chunk else 0
+            while rows.count - used + count >= batch_size:
+                taken = batch_size - count
+                held.append(rows.cut(used, used + taken))
+                used += taken
+                position = Position(start.epoch, chunk, used)
+                yield _batch(held, position)
+                held, count = [], 0
+            if used < rows.count:
+                held.append(rows.cut(used, rows.count))
+                count += rows.count - used
+        if held:
+            yield _batch(held, Position(start.epoch + 1, 0, 0))
+
+
+def _batch(parts: list[Rows], position: Position) -> Batch:
+    rows = joined(parts)
+    return Batch(rows.columns(), rows.count, position)

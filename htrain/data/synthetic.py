@@ -1,0 +1,183 @@
+"""A click log with a planted model: Zipf ids, co-occurrence locality, and a best reachable NE and AUC that are known.
+
+An example belongs to one of `communities`. Each of its ids is, with probability `locality`, drawn from the community's own part of
+the field's rows, and from all rows otherwise, both times by a Zipf law. Its label is drawn from
+    p = sigmoid(bias + sum of the effects of its ids + dense @ slopes + factor(id of field 0) . factor(id of field 1))
+where effects and factors are hashes of (field, id). Block b of the log is a function of (options, b) alone.
+"""
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from htrain.data.evaluation import auc, entropy
+from htrain.data.malformed import Malformed
+from htrain.data.rows import Rows
+from htrain.errors import DataError
+
+BLOCK_ROWS = 4096
+NUM_DENSE, NUM_SPARSE = 13, 26
+_FACTORS = 4
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """Options of a synthetic log in Criteo's shape: 13 counts, 26 categories of `table_rows` rows each."""
+
+    rows: int = 100_000
+    table_rows: int = 100_000
+    zipf: float = 1.05
+    locality: float = 0.5
+    communities: int = 64
+    signal: float = 0.35
+    bias: float = -1.2
+    seed: int = 0
+
+    @property
+    def num_blocks(self) -> int:
+        return -(-self.rows // BLOCK_ROWS)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What a model that knew the planted probabilities would reach on the generated rows."""
+
+    best_ne: float
+    best_auc: float
+    positive_rate: float
+
+
+def block(options: Synthetic, number: int) -> tuple[Rows, np.ndarray]:
+    """Block `number`: rows with `counts`: int64[n,13], `sparse`: int64[n,26], `label`: float32[n]; and each label's true probability."""
+    n = min(BLOCK_ROWS, options.rows - number * BLOCK_ROWS)
+    random = np.random.default_rng([options.seed, 1, number])
+    community = random.integers(options.communities, size=n)
+    counts = np.floor(random.lognormal(1.0, 1.2, size=(n, NUM_DENSE))).astype(np.int64)
+    sparse = _ids(options, random, community)
+    logit = _logit(options, np.log1p(counts), sparse)
+    probability = 1 / (1 + np.exp(-logit))
+    label = (random.random(n) < probability).astype(np.float32)
+    return Rows(n, {"counts": counts, "sparse": sparse, "label": label}, {}), probability
+
+
+def _ids(options: Synthetic, random: np.random.Generator, community: np.ndarray) -> np.ndarray:
+    shape = (community.size, NUM_SPARSE)
+    anywhere = _zipf(random.random(shape), options.table_rows, options.zipf)
+    part = max(1, options.table_rows // options.communities)
+    near = community[:, None] * part + _zipf(random.random(shape), part, options.zipf)
+    local = random.random(shape) < options.locality
+    ranks = np.where(local, np.minimum(near, options.table_rows - 1), anywhere)
+    # Ranks become ids by a fixed shuffle of the residues, so that frequent ids are spread over the rows of a table.
+    return (ranks * _odd_step(options.table_rows) + np.arange(NUM_SPARSE) * 7919) % options.table_rows
+
+
+def _odd_step(rows: int) -> int:
+    """A multiplier without a common factor with `rows`: multiplication is then a shuffle of the residues."""
+    step = int(rows * 0.6180339887) | 1
+    while np.gcd(step, rows) != 1:
+        step += 2
+    return step
+
+
+def _zipf(uniform: np.ndarray, count: int, exponent: float) -> np.ndarray:
+    """Ranks below `count` with P(rank r) falling as 1 / (r + 1)^exponent, by inverting the integral of the density."""
+    if abs(exponent - 1) < 1e-9:
+        ranks = np.exp(uniform * np.log(count + 1)) - 1
+    else:
+        power = 1 - exponent
+        ranks = (1 + uniform * ((count + 1) ** power - 1)) ** (1 / power) - 1
+    return np.minimum(ranks.astype(np.int64), count - 1)
+
+
+def _logit(options: Synthetic, dense: np.ndarray, sparse: np.ndarray) -> np.ndarray:
+    fields = np.arange(NUM_SPARSE)
+    effects = _gaussian(options.seed, sparse, fields) @ np.full(NUM_SPARSE, options.signal)
+    slopes = np.random.default_rng([options.seed, 2]).normal(0, 0.25, NUM_DENSE)
+    left = np.stack([_gaussian(options.seed + 1 + k, sparse[:, 0], 0) for k in range(_FACTORS)], 1)
+    right = np.stack([_gaussian(options.seed + 1 + k, sparse[:, 1], 1) for k in range(_FACTORS)], 1)
+    return options.bias + effects + (dense - dense.mean(0)) @ slopes + options.signal * (left * right).sum(1)
+
+
+def _gaussian(seed: int, ids: np.ndarray, field: int | np.ndarray) -> np.ndarray:
+    """Nearly normal values, mean 0 and deviation 1, hashed from (seed, field, id): the sum of four 16-bit parts of a hash."""
+    mixed = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= (np.atleast_1d(field).astype(np.uint64) + np.uint64(1 + 1000 * seed)) * np.uint64(0xC2B2AE3D27D4EB4F)
+    for _ in range(2):
+        mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xD6E8FEB86659FD93)
+    mixed ^= mixed >> np.uint64(32)
+    parts = sum(((mixed >> np.uint64(16 * k)) & np.uint64(0xFFFF)).astype(np.float64) for k in range(4))
+    return (parts / 65535.0 - 2.0) * np.sqrt(3.0)
+
+
+def planted(options: Synthetic) -> Planted:
+    """The best reachable figures over all rows."""
+    labels, probabilities = zip(*((rows.fixed["label"], p) for rows, p in (block(options, b) for b in range(options.num_blocks))), strict=True)
+    return _figures(np.concatenate(labels), np.concatenate(probabilities))
+
+
+def _figures(label: np.ndarray, probability: np.ndarray) -> Planted:
+    loss = -np.mean(np.where(label > 0, np.log(probability), np.log1p(-probability)))
+    rate = float(label.mean())
+    return Planted(float(loss) / entropy(rate), auc(probability, label), rate)
+
+
+def write_criteo(path: Path, options: Synthetic) -> Planted:
+    """Write the log as Criteo TSV (.gz by its name), and `PATH.meta.json` beside it; nothing is left of a write that was cut short.
+
+    Raises DataError when the file cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    labels, probabilities = [], []
+    try:
+        with gzip.open(partial, "wb", compresslevel=1) if path.suffix == ".gz" else partial.open("wb") as file:
+            for number in range(options.num_blocks):
+                rows, probability = block(options, number)
+                file.write(_lines(rows))
+                labels.append(rows.fixed["label"])
+                probabilities.append(probability)
+        figures = _figures(np.concatenate(labels), np.concatenate(probabilities))
+        path.with_name(path.name + ".meta.json").write_text(json.dumps({"options": asdict(options), "planted": asdict(figures)}, indent=1) + "\n")
+        os.replace(partial, path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return figures
+
+
+def _lines(rows: Rows) -> bytes:
+    """The rows as TSV: columns joined by numpy's string arithmetic, line by line in C."""
+    columns = [rows.fixed["label"].astype(np.int64).astype(str)]
+    columns += [rows.fixed["counts"][:, c].astype(str) for c in range(NUM_DENSE)]
+    digits = np.array([f"{b:02x}" for b in range(256)])
+    for c in range(NUM_SPARSE):
+        ids = rows.fixed["sparse"][:, c]
+        parts = [digits[(ids >> shift) & 0xFF] for shift in (24, 16, 8, 0)]
+        columns.append(np.char.add(np.char.add(parts[0], parts[1]), np.char.add(parts[2], parts[3])))
+    return ("\n".join(map("\t".join, zip(*(c.tolist() for c in columns), strict=True))) + "\n").encode()
+
+
+@dataclass(frozen=True)
+class SyntheticSource:
+    """The generator as a source: a chunk is a block."""
+
+    options: Synthetic
+
+    @property
+    def name(self) -> str:
+        return "synthetic:"
+
+    def num_examples(self) -> int:
+        return self.options.rows
+
+    def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
+        for number in range(first + (shard - first) % num_shards, self.options.num_blocks, num_shards):
+            rows, _ = block(self.options, number)
+            malformed.saw(rows.count, [])
+            dense = np.log1p(rows.fixed["counts"]).astype(np.float32)
+            yield number, Rows(rows.count, {"dense": dense, "sparse": rows.fixed["sparse"], "label": rows.fixed["label"]}, {})

@@ -1,0 +1,260 @@
+"""A role from its first breath to its last: build, report, obey (DESIGN 5)."""
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from htrain.data import Malformed, Position, open_data
+from htrain.errors import Error, RunError
+from htrain.executor.checkpoint import load_role_into, read_manifest, save_role
+from htrain.executor.engine import Engine
+from htrain.executor.gate import Gate, GateKeeper, LocalGate, OpenGate, RemoteGate
+from htrain.executor.link import Link
+from htrain.executor.port import Network, Outbox
+from htrain.executor.program import build_program
+from htrain.executor.server import Server
+from htrain.executor.settings import RunSettings
+from htrain.executor.store import Store, allocate, fill
+from htrain.executor.sync_loop import SyncLoop
+from htrain.executor.trainer import Feed, Trainer
+from htrain.net import Net
+from htrain.plan import Plan, net_name
+from htrain.cluster import device_of, role_of
+from htrain.sync.easgd import SyncRounds
+
+_BEAT_SECONDS = 0.5
+_TICK_SECONDS = 0.05
+
+
+class Role:
+    """One role: its parameters, its threads, and its answers to the launcher's orders."""
+
+    def __init__(self, name: str, plan: Plan, settings: RunSettings, network: Network) -> None:
+        self.name = name
+        self.plan = plan
+        self.settings = settings
+        self.device = device_of(name)
+        self.store: Store = {}
+        self.trainer: Trainer | None = None
+        self.server: Server | None = None
+        self.sync: SyncLoop | None = None
+        self.malformed = Malformed(settings.malformed_share)
+        self._network = network
+        self._build()
+
+    def _build(self) -> None:
+        """Make the programs over uninitialised parameters, and open the endpoints."""
+        kind = role_of(self.name)
+        options, settings = self.plan.options, self.settings
+        if kind == "dense_ps":
+            engines = {holder: self._engine(net) for holder, net in self._center_nets().items()}
+            empty = Engine(build_program(Net("", (), (), (), {}, {}), {}))
+            self.server = Server(self.name, self._network, empty, engines, GateKeeper(1), 1)
+            return
+        engine = self._engine(self.plan.net_of(self.device))
+        if kind == "trainer":
+            prefetch = options.prefetch and not settings.deterministic
+            self.trainer = Trainer(self.name, self._network, engine, self._replicas, prefetch, settings.deadline_seconds)
+        else:
+            self.server = Server(self.name, self._network, engine, {}, GateKeeper(self._bound), settings.workers)
+        self._build_sync()
+
+    def _engine(self, net: Net) -> Engine:
+        for name, tensor in allocate(net).items():
+            self.store.setdefault(name, tensor)
+        return Engine(build_program(net, self.store))
+
+    def _center_nets(self) -> dict[int, Net]:
+        """This dense PS's nets by the index of the holder that they answer."""
+        prefix = f"center_{net_name(self.device)}_"
+        holders = {name.removeprefix(prefix): net for name, net in self.plan.nets.items() if name.startswith(prefix)}
+        return {int(holder.rpartition("_")[2]) if "_" in holder else 0: net for holder, net in holders.items()}
+
+    def _build_sync(self) -> None:
+        net = self.plan.nets.get(f"sync_{net_name(self.device)}")
+        if net is None:
+            return
+        _, group, index = self.name.split(":")
+        rounds = SyncRounds(self.plan.options.sync_period)
+        self.sync = SyncLoop(
+            self.name, int(group), int(index), self._network, Engine(build_program(net, self.store)), rounds, self._steps, self.settings.deadline_seconds
+        )
+
+    @property
+    def _replicas(self) -> int:
+        return 1 if self.settings.deterministic else self.plan.options.net_replicas
+
+    @property
+    def _bound(self) -> int:
+        """Steps under way at once in a group, which is HT 3.1.1's bound on staleness."""
+        return self.plan.cluster.trainers * self._replicas
+
+    def _steps(self) -> int:
+        if self.trainer:
+            return self.trainer.totals.steps
+        return self.server.passes_done if self.server else 0
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        inboxes = [*(self.trainer.inboxes if self.trainer else ()), *([self.server.inbox] if self.server else ()), *([self.sync.inbox] if self.sync else ())]
+        return {inbox.name: inbox.address for inbox in inboxes}
+
+    def fill(self) -> None:
+        """First values for every parameter, or those of a checkpoint. Raises PlanError, CheckpointError."""
+        if self.settings.restore:
+            folder = Path(self.settings.restore)
+            load_role_into(folder, self.name, read_manifest(folder), self.store)
+            return
+        prefix = f"init_center_{net_name(self.device)}_"
+        names = [f"init_{net_name(self.device)}", *(n for n in self.plan.nets if n.startswith(prefix))]
+        for name in names:
+            if name in self.plan.nets:
+                fill(self.store, self.plan.nets[name], self.settings.plan_folder)
+
+    def start(self, book: dict[str, str]) -> None:
+        if self.server:
+            self.server.start(book)
+        if self.trainer:
+            self._start_trainer(self.trainer, book)
+        if self.sync:
+            self.sync.start(book)
+
+    def _start_trainer(self, trainer: Trainer, book: dict[str, str]) -> None:
+        cluster = self.plan.cluster
+        _, group, index = self.name.split(":")
+        shard, shards = int(group) * cluster.trainers + int(index), cluster.groups * cluster.trainers
+        state = self.settings.positions.get(self.name, {})
+        start = Position.from_dict(state["position"]) if state else Position(0, 0, 0)
+        for name, value in state.get("totals", {}).items():
+            setattr(trainer.totals, name, value)
+        batches = open_data(self.settings.data).batches(
+            batch_size=self.plan.options.batch_size, shard=shard, num_shards=shards, epochs=self.settings.epochs, start=start, malformed=self.malformed
+        )
+        shared = LocalGate(self._bound, self.settings.deadline_seconds)
+
+        def gate(endpoint: str, outbox: Outbox) -> Gate:
+            if not self.plan.options.bounded_staleness:
+                return OpenGate()
+            return shared if cluster.trainers == 1 else RemoteGate(endpoint, f"group_ps:{group}:0", outbox)
+
+        trainer.start(book, Feed(batches, start, 2 * self._replicas), gate, self.settings.stop_after_steps)
+
+    def pause(self) -> None:
+        if self.trainer:
+            self.trainer.pause()
+        if self.sync:
+            self.sync.pause()
+
+    def resume(self) -> None:
+        if self.trainer:
+            self.trainer.resume()
+        if self.sync:
+            self.sync.resume()
+
+    @property
+    def quiet(self) -> bool:
+        return all(part.quiet for part in (self.trainer, self.sync) if part)
+
+    @property
+    def finished(self) -> bool:
+        return self.trainer is not None and self.trainer.finished
+
+    @property
+    def error(self) -> Exception | None:
+        return next((part.error for part in (self.trainer, self.server, self.sync) if part and part.error), None)
+
+    def state(self) -> dict[str, Any]:
+        return self.trainer.state() if self.trainer else {}
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write the role's parameters; nothing may be under way."""
+        saved = save_role(folder, self.name, self.store) if self.store else None
+        return {"file": [saved.name, saved.num_bytes, saved.digest]} if saved else {}
+
+    def metrics(self) -> dict[str, Any]:
+        """What the role has measured since it started."""
+        engine = self.trainer.engine if self.trainer else self.server.engine if self.server else None
+        worker = self.trainer or self.server
+        measured: dict[str, Any] = {
+            "cpu_seconds": time.process_time(),
+            "memory_bytes": psutil.Process(os.getpid()).memory_info().rss,
+            "bytes_sent": (worker.bytes_sent if worker else 0) + (self.sync.bytes_sent if self.sync else 0),
+            "staleness": {str(k): v for k, v in engine.clocks.histogram.copy().items()} if engine else {},
+            "sync_rounds": self.sync.rounds_done if self.sync else 0,
+        }
+        if self.trainer:
+            totals = self.trainer.totals
+            measured |= {"examples": totals.examples, "steps": totals.steps, "log_loss": totals.log_loss, "positives": totals.positives}
+            measured["malformed"] = self.malformed.count
+        return measured
+
+    def stop(self) -> None:
+        for part in (self.sync, self.trainer, self.server):
+            if part:
+                part.stop()
+
+
+def play(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: str) -> None:
+    """Be role `name` until the launcher says stop. A failure is reported to the launcher, never raised."""
+    torch.set_grad_enabled(False)
+    link = Link(name, network, launcher)
+    role: Role | None = None
+    try:
+        role = Role(name, plan, settings, network)
+        book = link.hello(role.endpoints, settings.deadline_seconds)
+        role.fill()
+        link.ready()
+        _obey(role, link, book)
+    except Error as error:
+        link.failed(error)
+    except Exception as error:
+        link.failed(RunError(f"{name}: {type(error).__name__}: {error}"))
+    finally:
+        if role:
+            role.stop()
+        link.close()
+
+
+def _obey(role: Role, link: Link, book: dict[str, str]) -> None:
+    """Carry out orders, beat, and tell what has changed, until told to stop. Raises the error of any of the role's threads."""
+    said: Mapping[str, bool] = {}
+    pausing, last_beat = False, 0.0
+    while True:
+        order = link.order(_TICK_SECONDS)
+        if order and order.verb in ("stop", "abort"):
+            link.beat(0, role.metrics())
+            return
+        if order and order.verb == "start":
+            role.start(book)
+        elif order and order.verb == "pause":
+            role.pause()
+            pausing = True
+        elif order and order.verb == "resume":
+            role.resume()
+        elif order and order.verb == "save":
+            link.state("saved", role.save(Path(order.folder)))
+        if role.error:
+            raise role.error
+        if role.finished and not said:
+            said = {"finished": True}
+            link.beat(0, role.metrics())
+            link.state("finished", role.state())
+        if pausing and role.quiet:
+            pausing = False
+            link.state("paused", role.state())
+        if time.monotonic() - last_beat > _BEAT_SECONDS:
+            last_beat = time.monotonic()
+            link.beat(0, role.metrics())
+
+
+def thread_role(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: str) -> threading.Thread:
+    """Play a role in a thread of this process."""
+    thread = threading.Thread(target=play, args=(name, plan, settings, network, launcher), name=name, daemon=True)
+    thread.start()
+    return thread

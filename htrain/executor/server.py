@@ -1,0 +1,137 @@
+"""A parameter server of any kind: passes come in by message, their stages run on shared parameters (HT 3.1.1).
+
+A group PS serves its group's trainers, a sparse PS all trainers, a dense PS the background rounds of every sync net. They differ by
+their nets alone.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+from htrain.errors import Error, RunError
+from htrain.executor.engine import Engine, Pass
+from htrain.executor.gate import GateKeeper
+from htrain.executor.port import Network, Outbox
+from htrain.executor.program import Stage
+from htrain.executor.wire import Context, GateRequest, Values
+
+SYNC_REPLICA = -1
+Job = tuple[Engine, Context, str, Pass, Stage]
+
+
+def endpoint_of(peer: str, context: Context) -> str:
+    """The endpoint behind a device's name in a net, for a context: its own group's, or its own replica."""
+    if peer == "trainer":
+        return f"trainer:{context.group}:{context.trainer}/{context.replica}"
+    kind, _, index = peer.partition(":")
+    return f"group_ps:{context.group}:{index}" if kind == "group_ps" else peer
+
+
+class Server:
+    """The serving threads of one role. `engine` runs training passes; `centers` the rounds of sync nets, by holder's index.
+
+    One thread receives; `workers` threads run stages. With one worker, the receiving thread runs them itself.
+    """
+
+    def __init__(self, role: str, network: Network, engine: Engine, centers: Mapping[int, Engine], keeper: GateKeeper, workers: int) -> None:
+        self.role = role
+        self.engine = engine
+        self.centers = centers
+        self.keeper = keeper
+        self.passes_done = 0
+        self.cpu_seconds = 0.0
+        self.error: Exception | None = None
+        self.inbox = network.inbox(role)
+        self._network = network
+        self._workers = workers
+        self._book: dict[str, str] = {}
+        self._outboxes: list[Outbox] = []
+        self._passes: dict[Context, tuple[Engine, Pass]] = {}
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, book: dict[str, str]) -> None:
+        """Serve from now on."""
+        self._book = book
+        loops: list[Callable[[Outbox], None]] = [self._receive_loop] + ([self._work_loop] * self._workers if self._workers > 1 else [])
+        for number, loop in enumerate(loops):
+            outbox = self._network.outbox(book)
+            self._outboxes.append(outbox)
+            thread = threading.Thread(target=self._guarded, args=(loop, outbox), name=f"{self.role} {number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """End all threads; what has arrived is dropped."""
+        self._stopping.set()
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join(timeout=10)
+        for outbox in self._outboxes:
+            outbox.close()
+        self.inbox.close()
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(sum(outbox.bytes_sent.values()) for outbox in self._outboxes)
+
+    def _guarded(self, loop: Callable[[Outbox], None], outbox: Outbox) -> None:
+        """Run a loop; keep what it raises for the role's main thread, which tells the launcher."""
+        torch.set_grad_enabled(False)
+        try:
+            loop(outbox)
+        except Exception as error:
+            self.error = error if isinstance(error, Error) else RunError(f"{self.role}: {type(error).__name__}: {error}")
+            self._stopping.set()
+
+    def _receive_loop(self, outbox: Outbox) -> None:
+        while not self._stopping.is_set():
+            got = self.inbox.receive(0.2)
+            if got is None:
+                continue
+            message, tensors = got
+            if isinstance(message, Values):
+                self._on_values(message, tensors, outbox)
+            elif isinstance(message, GateRequest):
+                self.keeper.on_request(message, outbox)
+            self.cpu_seconds = time.thread_time()
+
+    def _on_values(self, message: Values, tensors: Mapping[str, torch.Tensor], outbox: Outbox) -> None:
+        context = message.context
+        known = self._passes.get(context)
+        if known is None:
+            engine = self.centers[context.trainer] if context.replica == SYNC_REPLICA else self.engine
+            known = self._passes[context] = (engine, engine.begin(message.batch_size, {}))
+            self._dispatch(known[0], context, message.source, known[1], engine.start(known[1]), outbox)
+        engine, state = known
+        self._dispatch(engine, context, message.source, state, engine.receive(state, tensors), outbox)
+
+    def _dispatch(self, engine: Engine, context: Context, source: str, state: Pass, stages: list[Stage], outbox: Outbox) -> None:
+        for stage in stages:
+            if self._workers > 1:
+                self._jobs.put((engine, context, source, state, stage))
+            else:
+                self._run((engine, context, source, state, stage), outbox)
+
+    def _work_loop(self, outbox: Outbox) -> None:
+        while not self._stopping.is_set():
+            job = self._jobs.get()
+            if job is not None:
+                self._run(job, outbox)
+
+    def _run(self, job: Job, outbox: Outbox) -> None:
+        engine, context, source, state, stage = job
+
+        def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
+            to = source if context.replica == SYNC_REPLICA else endpoint_of(peer, context)
+            outbox.send_values(to, Values(self.role, context, state.batch_size, []), names, tensors)
+
+        self._dispatch(engine, context, source, state, engine.run(state, stage, send), outbox)
+        if engine.done(state):
+            self._passes.pop(context, None)
+            self.passes_done += 1

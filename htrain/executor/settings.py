@@ -1,0 +1,27 @@
+"""How one run of a plan goes: what the plan leaves open."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Settings of a run, the same for every role.
+
+    `deterministic` reads, steps and syncs in one fixed order: no prefetch. A role that hears nothing for `deadline_seconds` gives up.
+    `checkpoint_seconds` is the time between two checkpoints, 0 for none but the last. `stop_after_steps` ends every
+    replica early, 0 for never.
+    """
+
+    plan_folder: Path
+    data: str
+    run_folder: Path
+    epochs: int = 1
+    deadline_seconds: float = 60.0
+    checkpoint_seconds: float = 300.0
+    deterministic: bool = False
+    malformed_share: float = 0.01
+    workers: int = 2
+    stop_after_steps: int = 0
+    restore: str = ""
+    positions: dict[str, dict[str, int]] = field(default_factory=dict)

@@ -1,0 +1,99 @@
+"""The background thread that keeps one group's dense parameters near the centre (HT 2.2, ShadowSync)."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+
+from htrain.errors import Error, PeerLost, RunError
+from htrain.executor.engine import Engine
+from htrain.executor.port import Network, Outbox
+from htrain.executor.server import SYNC_REPLICA
+from htrain.executor.wire import Context, Values
+from htrain.sync.easgd import SyncRounds
+
+_POLL_SECONDS = 0.005
+
+
+class SyncLoop:
+    """Runs a sync net round after round, never in the way of a step. `steps` tells how many steps the group has done."""
+
+    def __init__(self, holder: str, group: int, index: int, network: Network, engine: Engine, rounds: SyncRounds, steps: Callable[[], int], deadline_seconds: float) -> None:
+        self.endpoint = f"{holder}/sync"
+        self.inbox = network.inbox(self.endpoint)
+        self.error: Exception | None = None
+        self.rounds_done = 0
+        self.bytes_sent = 0
+        self._group, self._index = group, index
+        self._network = network
+        self._engine = engine
+        self._rounds = rounds
+        self._steps = steps
+        self._deadline_seconds = deadline_seconds
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._guarded, name=self.endpoint, daemon=True)
+        self._book: dict[str, str] = {}
+
+    def start(self, book: dict[str, str]) -> None:
+        self._book = book
+        self._thread.start()
+
+    def pause(self) -> None:
+        with self._lock:
+            self._rounds.pause()
+
+    def resume(self) -> None:
+        with self._lock:
+            self._rounds.resume()
+
+    @property
+    def quiet(self) -> bool:
+        with self._lock:
+            return self._rounds.quiet
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(timeout=10)
+        self.inbox.close()
+
+    def _guarded(self) -> None:
+        outbox = self._network.outbox(self._book)
+        torch.set_grad_enabled(False)
+        try:
+            while not self._stopping.is_set():
+                with self._lock:
+                    number = self._rounds.on_steps(self._steps())
+                if number:
+                    self._round(number, outbox)
+                else:
+                    self._stopping.wait(_POLL_SECONDS)
+        except Exception as error:
+            self.error = error if isinstance(error, Error) else RunError(f"{self.endpoint}: {type(error).__name__}: {error}")
+        finally:
+            outbox.close()
+
+    def _round(self, number: int, outbox: Outbox) -> None:
+        context = Context(self._group, self._index, SYNC_REPLICA, number)
+        state = self._engine.begin(0, {})
+
+        def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
+            outbox.send_values(peer, Values(self.endpoint, context, 0, []), names, tensors)
+
+        ready = self._engine.start(state)
+        deadline = time.monotonic() + self._deadline_seconds
+        while not self._engine.done(state):
+            while ready:
+                ready += self._engine.run(state, ready.pop(0), send)
+            if self._engine.done(state) or self._stopping.is_set():
+                break
+            got = self.inbox.receive(0.2)
+            if got and isinstance(got[0], Values) and got[0].context == context:
+                ready += self._engine.receive(state, got[1])
+            elif time.monotonic() > deadline:
+                raise PeerLost(f"{self.endpoint}: no answer from {', '.join(self._engine.missing(state))} to round {number} within {self._deadline_seconds:.0f} s")
+        with self._lock:
+            self._rounds.on_reply(number)
+        self.rounds_done += 1
+        self.bytes_sent = sum(outbox.bytes_sent.values())

@@ -1,0 +1,204 @@
+"""A trainer: reads its share of the data and drives its net replicas (HT 3.1)."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from htrain.data import Batch, Position
+from htrain.errors import Error, RunError
+from htrain.executor.engine import Engine
+from htrain.executor.gate import Gate
+from htrain.executor.port import Network, Outbox
+from htrain.executor.replica import Replica, Step
+
+
+@dataclass
+class Totals:
+    """What the trainer has done since the run began, resumed parts included."""
+
+    examples: int = 0
+    steps: int = 0
+    log_loss: float = 0.0
+    positives: float = 0.0
+
+
+class Feed:
+    """Batches for all replicas of a trainer, read ahead by one thread. `position` is where a resumed run goes on."""
+
+    def __init__(self, batches: Iterator[Batch], position: Position, ahead: int) -> None:
+        self.position = position
+        self.error: Exception | None = None
+        self._batches = batches
+        self._queue: queue.Queue[Batch | None] = queue.Queue(maxsize=ahead)
+        self._lock = threading.Lock()
+        self._over = False
+        self._stopping = False
+        self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
+        self._thread.start()
+
+    def next(self) -> Batch | None:
+        """The next batch, or None at the end of the data. Raises what the reader raised."""
+        with self._lock:
+            batch = None if self._over else self._queue.get()
+            if batch is None:
+                self._over = True
+                if self.error:
+                    raise self.error
+                return None
+            self.position = batch.position
+            return batch
+
+    def stop(self) -> None:
+        """End the reading thread."""
+        self._stopping = True
+        while self._thread.is_alive():
+            try:
+                self._queue.get_nowait()
+            except queue.Empty:
+                self._thread.join(timeout=0.05)
+
+    def _read(self) -> None:
+        try:
+            for batch in self._batches:
+                self._queue.put(batch)
+                if self._stopping:
+                    return
+        except Exception as error:
+            self.error = error
+        self._queue.put(None)
+
+
+class Trainer:
+    """The replica threads of one trainer. They stop between steps when paused, and end with the data."""
+
+    def __init__(self, role: str, network: Network, engine: Engine, replicas: int, prefetch: bool, deadline_seconds: float) -> None:
+        self.role = role
+        self.engine = engine
+        self.totals = Totals()
+        self.error: Exception | None = None
+        self.inboxes = [network.inbox(f"{role}/{r}") for r in range(replicas)]
+        self.cpu_seconds = 0.0
+        self.losses: list[float] = []
+        self.keep_losses = False
+        self._network = network
+        self._prefetch = prefetch
+        self._deadline_seconds = deadline_seconds
+        self._lock = threading.Lock()
+        self._resumed = threading.Event()
+        self._resumed.set()
+        self._stopping = threading.Event()
+        self._idle = 0
+        self._finished = 0
+        self._outboxes: list[Outbox] = []
+        self._threads: list[threading.Thread] = []
+        self._stop_after_steps = 0
+
+    def start(self, book: dict[str, str], feed: Feed, gate: Callable[[str, Outbox], Gate], stop_after_steps: int) -> None:
+        """Train from now on; `gate` makes a replica's gate from its endpoint and outbox."""
+        self._feed = feed
+        self._stop_after_steps = stop_after_steps
+        _, group, index = self.role.split(":")
+        for number, inbox in enumerate(self.inboxes):
+            outbox = self._network.outbox(book)
+            self._outboxes.append(outbox)
+            replica = Replica(int(group), int(index), number, self.engine, inbox, outbox, gate(inbox.name, outbox), self._deadline_seconds)
+            replica.stopping = self._stopping.is_set
+            thread = threading.Thread(target=self._guarded, args=(replica,), name=inbox.name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def pause(self) -> None:
+        """Ask the replicas to stop after the steps they have taken."""
+        self._resumed.clear()
+
+    def resume(self) -> None:
+        self._resumed.set()
+
+    @property
+    def quiet(self) -> bool:
+        """No replica has a step under way."""
+        return self._idle + self._finished == len(self._threads)
+
+    @property
+    def finished(self) -> bool:
+        """All data has been trained."""
+        return bool(self._threads) and self._finished == len(self._threads)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of a trainer besides parameters."""
+        totals = {"examples": self.totals.examples, "steps": self.totals.steps, "log_loss": self.totals.log_loss, "positives": self.totals.positives}
+        return {"position": self._feed.position.to_dict(), "totals": totals}
+
+    def stop(self) -> None:
+        """End all threads."""
+        self._stopping.set()
+        self._resumed.set()
+        for thread in self._threads:
+            thread.join(timeout=10)
+        for outbox in self._outboxes:
+            outbox.close()
+        for inbox in self.inboxes:
+            inbox.close()
+        if self._threads:
+            self._feed.stop()
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(sum(outbox.bytes_sent.values()) for outbox in self._outboxes)
+
+    def _guarded(self, replica: Replica) -> None:
+        torch.set_grad_enabled(False)
+        try:
+            self._loop(replica)
+        except Exception as error:
+            self.error = error if isinstance(error, Error) else RunError(f"{replica.endpoint}: {type(error).__name__}: {error}")
+
+    def _loop(self, replica: Replica) -> None:
+        upcoming = self._open(replica)
+        taken = int(upcoming is not None)
+        while upcoming is not None and not self._stopping.is_set():
+            step = upcoming
+            more = not (self._stop_after_steps and taken >= self._stop_after_steps)
+            upcoming = self._open(replica) if more and self._prefetch and self._resumed.is_set() else None
+            replica.run(step)
+            self._count(step)
+            if upcoming is None and more:
+                self._wait()
+                upcoming = self._open(replica)
+            taken += int(upcoming is not None)
+        with self._lock:
+            self._finished += 1
+
+    def _wait(self) -> None:
+        """Between steps: stay here while the trainer is paused."""
+        if self._resumed.is_set():
+            return
+        with self._lock:
+            self._idle += 1
+        self._resumed.wait()
+        with self._lock:
+            self._idle -= 1
+
+    def _open(self, replica: Replica) -> Step | None:
+        batch = None if self._stopping.is_set() else self._feed.next()
+        if batch is None:
+            return None
+        inputs = {name: torch.from_numpy(column) for name, column in batch.columns.items()}
+        return replica.open(inputs, batch.num_examples)
+
+    def _count(self, step: Step) -> None:
+        loss = float(step.state.values[self.engine.program.net.outputs[0]])
+        positives = float(step.state.values["label"].sum())
+        with self._lock:
+            self.totals.examples += step.num_examples
+            self.totals.steps += 1
+            self.totals.log_loss += loss * step.num_examples
+            self.totals.positives += positives
+            if self.keep_losses:
+                self.losses.append(loss)
+        self.cpu_seconds = time.process_time()
