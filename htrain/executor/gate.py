@@ -1,12 +1,13 @@
 """How a replica passes the staleness gate of its group: a gate in its own process, or one on the group's first PS."""
 
 import threading
+from collections.abc import Sequence
 from typing import Protocol
 
 from htrain.errors import PeerLost
 from htrain.executor.port import Outbox
 from htrain.executor.wire import Context, GateGrant, GateRequest
-from htrain.sync.staleness import StalenessGate
+from htrain.sync.staleness import Grant, Phase, StalenessGate
 
 
 class Gate(Protocol):
@@ -36,7 +37,7 @@ class LocalGate:
     """The gate of a group with one trainer, shared by its replicas' threads: commit blocks."""
 
     def __init__(self, bound: int, deadline_seconds: float) -> None:
-        self._gate = StalenessGate(bound)
+        self._gate: StalenessGate[Context] = StalenessGate(bound)
         self._condition = threading.Condition()
         self._granted: set[Context] = set()
         self._deadline_seconds = deadline_seconds
@@ -58,9 +59,9 @@ class LocalGate:
         with self._condition:
             self._take(self._gate.end(context))
 
-    def _take(self, granted: list) -> None:
-        if granted:
-            self._granted.update(granted)
+    def _take(self, grants: Sequence[Grant[Context]]) -> None:
+        if grants:
+            self._granted.update(grant.context for grant in grants)
             self._condition.notify_all()
 
 
@@ -88,21 +89,21 @@ class GateKeeper:
     """The gate's side on the group PS: requests in, grants out."""
 
     def __init__(self, bound: int) -> None:
-        self._gate = StalenessGate(bound)
+        self._gate: StalenessGate[Context] = StalenessGate(bound)
         self._endpoints: dict[Context, str] = {}
 
     def on_request(self, request: GateRequest, outbox: Outbox) -> None:
         context = request.context
         if request.action == "begin":
-            self._gate.begin(context)
             self._endpoints[context] = request.source
-            outbox.send(request.source, GateGrant(context, "begin"))
+            self._tell(self._gate.begin(context), outbox)
         elif request.action == "commit":
-            self._grant(self._gate.commit(context), outbox)
+            self._tell(self._gate.commit(context), outbox)
         else:
             del self._endpoints[context]
-            self._grant(self._gate.end(context), outbox)
+            self._tell(self._gate.end(context), outbox)
 
-    def _grant(self, contexts: list, outbox: Outbox) -> None:
-        for context in contexts:
-            outbox.send(self._endpoints[context], GateGrant(context, "commit"))
+    def _tell(self, grants: Sequence[Grant[Context]], outbox: Outbox) -> None:
+        for grant in grants:
+            action = "begin" if grant.phase is Phase.READING else "commit"
+            outbox.send(self._endpoints[grant.context], GateGrant(grant.context, action))

@@ -26,7 +26,7 @@ from htrain.executor.trainer import Feed, Trainer
 from htrain.net import Net
 from htrain.plan import Plan, net_name
 from htrain.cluster import device_of, role_of
-from htrain.sync.easgd import SyncRounds
+from htrain.sync.easgd import SyncPolicy, SyncRounds, default_alpha
 
 _BEAT_SECONDS = 0.5
 _TICK_SECONDS = 0.05
@@ -81,7 +81,9 @@ class Role:
         if net is None:
             return
         _, group, index = self.name.split(":")
-        rounds = SyncRounds(self.plan.options.sync_period)
+        options = self.plan.options
+        alpha = options.sync_alpha or default_alpha(self.plan.cluster.groups)
+        rounds = SyncRounds(SyncPolicy(alpha, options.sync_period))
         self.sync = SyncLoop(
             self.name, int(group), int(index), self._network, Engine(build_program(net, self.store)), rounds, self._steps, self.settings.deadline_seconds
         )

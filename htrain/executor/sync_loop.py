@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -11,7 +11,7 @@ from htrain.executor.engine import Engine
 from htrain.executor.port import Network, Outbox
 from htrain.executor.server import SYNC_REPLICA
 from htrain.executor.wire import Context, Values
-from htrain.sync.easgd import SyncRounds
+from htrain.sync.easgd import Instruction, Quiet, StartRound, SyncRounds
 
 _POLL_SECONDS = 0.005
 
@@ -35,23 +35,30 @@ class SyncLoop:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._guarded, name=self.endpoint, daemon=True)
         self._book: dict[str, str] = {}
+        self._due: list[int] = []
+        self.quiet = False
 
     def start(self, book: dict[str, str]) -> None:
         self._book = book
         self._thread.start()
 
     def pause(self) -> None:
+        """Start no more rounds; `quiet` once none is in flight."""
         with self._lock:
-            self._rounds.pause()
+            self._take(self._rounds.pause())
 
     def resume(self) -> None:
         with self._lock:
-            self._rounds.resume()
+            self.quiet = False
+            self._take(self._rounds.resume())
 
-    @property
-    def quiet(self) -> bool:
-        with self._lock:
-            return self._rounds.quiet
+    def _take(self, instructions: Sequence[Instruction]) -> None:
+        """Remember what is to be done."""
+        for instruction in instructions:
+            if isinstance(instruction, StartRound):
+                self._due.append(instruction.round)
+            elif isinstance(instruction, Quiet):
+                self.quiet = True
 
     def stop(self) -> None:
         self._stopping.set()
@@ -64,9 +71,9 @@ class SyncLoop:
         try:
             while not self._stopping.is_set():
                 with self._lock:
-                    number = self._rounds.on_steps(self._steps())
-                if number:
-                    self._round(number, outbox)
+                    self._take(self._rounds.steps_done(self._steps()))
+                if self._due:
+                    self._round(self._due.pop(0), outbox)
                 else:
                     self._stopping.wait(_POLL_SECONDS)
         except Exception as error:
@@ -90,10 +97,10 @@ class SyncLoop:
                 break
             got = self.inbox.receive(0.2)
             if got and isinstance(got[0], Values) and got[0].context == context:
-                ready += self._engine.receive(state, got[1])
+                ready += self._engine.receive(state, got[1])  # one Relax per blob, so a repeated message changes nothing
             elif time.monotonic() > deadline:
                 raise PeerLost(f"{self.endpoint}: no answer from {', '.join(self._engine.missing(state))} to round {number} within {self._deadline_seconds:.0f} s")
         with self._lock:
-            self._rounds.on_reply(number)
+            self._take(self._rounds.reply(number))
         self.rounds_done += 1
         self.bytes_sent = sum(outbox.bytes_sent.values())

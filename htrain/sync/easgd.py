@@ -44,7 +44,7 @@ def elastic_difference(replica: Tensor, center: Tensor, alpha: float) -> Tensor:
 
 @torch.no_grad()
 def absorb(center: Tensor, snapshot: Tensor, alpha: float) -> Tensor:
-    """Move `center` in place towards a group's `snapshot` of the same shape; return the diff to `relax` the group by."""
+    """Move `center` in place towards a group's `snapshot`, of the same shape; return the diff for its `relax`."""
     diff = elastic_difference(snapshot, center, alpha)
     center.add_(diff)
     return diff
@@ -59,7 +59,7 @@ def relax(replica: Tensor, diff: Tensor) -> None:
 
 @dataclass(frozen=True)
 class SyncPolicy:
-    """How strongly and how often a group is drawn to the centre: the elastic rate, the steps of the group between syncs.
+    """How strongly and how often a group is drawn to the centre: the elastic rate, and the group's steps between syncs.
 
     Raises ClusterError unless 0 < alpha < 1 and period_steps >= 1.
     """

@@ -7,22 +7,22 @@ other steps whose *write phase* touches the time from this step's `begin` to its
     step c        begin ───── reads ───── commit ··· waits ··· granted ───── writes ───── end
     missed(c)     the steps in their write phase at c's begin, and one more for each step granted until c's end
 
-so the true staleness of each write of c is at most `missed(c)` at c's end, whenever inside its phases c reads and writes.
+so the true staleness of each write of c is at most `missed(c)` at c's end, whenever in its phases c reads and writes.
 
-**Invariant.** Let c_1, c_2, ..., c_n be the steps that have begun and may not write yet, oldest first. After every event
+**Invariant.** Let c_1, ..., c_n be the steps that have begun and may not write yet, oldest first. After every event
 
     (A) missed(c_i) + (i - 1) <= bound    for i = 1..n: room for the i - 1 older ones to be granted before it
     (B) missed(d) <= bound                for every step d in its write phase
 
-- *It holds.* `begin` adds c_{n+1} with missed = number of writers: missed + n is the number of other steps in flight, at
-  most `bound`. A grant to c_k adds 1 to what all others have missed: a writer d and an older c_i (i < k) are checked
+- *It holds.* `begin` adds c_{n+1} with missed = number of writers: missed + n is the number of other steps in flight,
+  at most `bound`. A grant to c_k adds 1 to what all others have missed: a writer d and an older c_i (i < k) are checked
   before; a younger c_j gains one missed write but loses one older step; c_k itself had (A) and so has (B). `end` and
   `leave` only remove steps. By (B), then, no staleness exceeds `bound`.
 - *No deadlock.* By (A) the oldest step, c_1, asks nothing of others but (B): that no writer is at `bound`. Writers wait
   for nobody and end, so c_1 is granted at its commit or when a writer ends.
-- *No needless wait.* missed(c_1) >= missed(c_2) >= ..., for an older step has missed all that a younger one has. Were (A)
-  broken at i, whichever of c_1..c_i is granted last would miss at least missed(c_i) + i - 1 > `bound`. To who knows the
-  phases and not what happens inside them, every refusal is forced.
+- *No needless wait.* missed(c_1) >= missed(c_2) >= ..., for an older step has missed all that a younger one has. Were
+  (A) broken at i, whichever of c_1..c_i is granted last would miss at least missed(c_i) + i - 1 > `bound`. To a gate
+  that knows the phases and not what happens inside them, every refusal is forced.
 - *Oldest first.* What refuses c_k, a full writer or an older step without room, refuses all younger ones, too.
 
 One gate serves a whole group, over all of its group PSs: gates that see the steps begin in different orders could wait
