@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -20,6 +21,15 @@ from htrain.executor.port import Network
 from htrain.executor.role import play, thread_role
 from htrain.executor.settings import RunSettings
 from htrain.plan import Plan, load_plan
+
+
+@dataclass(frozen=True)
+class Muster:
+    """What the nursery is told."""
+
+    roles: list[str]
+    settings: RunSettings
+    launcher: str
 
 
 class ThreadCrew:
@@ -47,9 +57,8 @@ class ProcessCrew:
         )
         self.pids: dict[str, int] = {}
         self._gone: dict[str, int] = {}
-        order = {"roles": list(roles), "settings": msgspec.to_builtins(settings, builtin_types=()), "launcher": launcher, "num_threads": num_threads}
         assert self._nursery.stdin
-        self._nursery.stdin.write(json.dumps(order, default=str) + "\n")
+        self._nursery.stdin.write(msgspec.json.encode(Muster(list(roles), settings, launcher), enc_hook=str).decode() + "\n")
         self._nursery.stdin.flush()
 
     def lost(self) -> str:
@@ -90,14 +99,13 @@ class ProcessCrew:
 
 def nursery() -> None:
     """Fork a child per role, report how each ends, and end them all when standard input closes."""
-    order = json.loads(sys.stdin.readline())
-    settings = msgspec.convert({**order["settings"], "plan_folder": order["settings"]["plan_folder"]}, RunSettings, dec_hook=lambda kind, value: kind(value))
+    muster = msgspec.json.decode(sys.stdin.readline(), type=Muster, dec_hook=lambda kind, value: kind(value))
     children: dict[int, str] = {}
-    for role in order["roles"]:
+    for role in muster.roles:
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
-            _be(role, settings, order["launcher"])
+            _be(role, muster.settings, muster.launcher)
         children[pid] = role
         _say({"role": role, "pid": pid})
     while children:

@@ -1,4 +1,4 @@
-"""EASGD by its algebra, what the centre gains the groups give; its machines under events in any order, twice, or late."""
+"""EASGD by its algebra, what the centre gains the groups give; its machines under events twice, late, in any order."""
 
 import pytest
 import torch
@@ -123,6 +123,7 @@ def test_sync_due_in_flight_starts_with_the_reply() -> None:
     assert rounds.steps_done(9) == []
     assert rounds.steps_done(10) == [StartRound(0)]
     assert rounds.steps_done(35) == []
+    assert rounds.steps_done(12) == []  # late news
     assert rounds.reply(0) == [ApplyRound(0), StartRound(1)]
     assert rounds.reply(1) == [ApplyRound(1)]
     assert rounds.steps_done(44) == []

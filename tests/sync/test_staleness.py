@@ -5,7 +5,7 @@ import random
 from typing import NamedTuple
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -125,14 +125,13 @@ class GateMachine(RuleBasedStateMachine):
         for _ in range(num_actions):
             self.group.advance(replica)
 
-    @rule(who=st.integers(0, 5))
-    def run_all_but_one(self, who: int) -> None:
-        for _ in range(20):
-            for i, replica in enumerate(self.group.replicas):
-                if i != who % self.group.bound:
-                    self.group.advance(replica)
+    @rule(fast=st.sets(st.integers(0, 5), min_size=1), num_rounds=st.integers(1, 60))
+    def run_some_replicas_beside_stopped_ones(self, fast: set[int], num_rounds: int) -> None:
+        for _ in range(num_rounds):
+            for i in fast:
+                self.group.advance(self.group.replicas[i % self.group.bound])
 
-    @precondition(lambda self: self.group.bound > 1)
+    @precondition(lambda self: self.group.random.random() < 0.2)
     @rule(trainer=st.integers(0, 2))
     def trainer_leaves_and_another_comes(self, trainer: int) -> None:
         self.group.leave(trainer)
@@ -203,6 +202,46 @@ def test_fast_replica_overtakes_a_slow_one_bound_times_before_it_waits() -> None
     assert gate.commit(fast) == []
     assert gate.commit(slow) == [Grant(slow, Phase.WRITING)]
     assert gate.end(slow) == [Grant(fast, Phase.WRITING)]
+
+
+def test_slow_steps_keep_room_for_each_other() -> None:
+    gate: StalenessGate[Step] = StalenessGate(3)
+    slow, slower = Step(0, 0, 0), Step(0, 1, 0)
+    gate.begin(slow)
+    gate.begin(slower)
+    for number in range(2):
+        fast = Step(1, 0, number)
+        gate.begin(fast)
+        assert gate.commit(fast) == [Grant(fast, Phase.WRITING)]
+        gate.end(fast)
+    gate.begin(Step(1, 0, 2))
+    assert gate.commit(Step(1, 0, 2)) == []
+    gate.commit(slow)
+    assert gate.missed(slower) == 3
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(num_replicas=st.integers(2, 5), num_gates=st.integers(2, 4), seed=st.integers(0, 2**16))
+def test_gates_passed_in_one_order_never_wait_in_a_circle(num_replicas: int, num_gates: int, seed: int) -> None:
+    """Each step begins at the gates in an order of its own; all commit in the same order and end before the next commit."""
+    shuffled = random.Random(seed)
+    gates: list[StalenessGate[Step]] = [StalenessGate(num_replicas) for _ in range(num_gates)]
+    speeds = [shuffled.choice([1, 20]) for _ in range(num_replicas)]
+    steps = [Step(replica, 0, 0) for replica in range(num_replicas)]
+    programs: list[list[tuple[str, int]]] = [[] for _ in steps]
+    granted = [True] * num_replicas
+    for _ in range(600):
+        able = [replica for replica in range(num_replicas) if granted[replica]]
+        assert able, "all wait"
+        now = shuffled.choices(able, weights=[speeds[replica] for replica in able])[0]
+        if not programs[now]:
+            steps[now] = steps[now]._replace(number=steps[now].number + 1)
+            begins = [("begin", gate) for gate in shuffled.sample(range(num_gates), num_gates)]
+            programs[now] = begins + [(event, gate) for gate in range(num_gates) for event in ("commit", "end")]
+        event, gate = programs[now].pop(0)
+        granted[now] = event != "commit"
+        for grant in getattr(gates[gate], event)(steps[now]):
+            granted[grant.context.trainer] = True
 
 
 def test_waiting_steps_are_granted_oldest_first() -> None:
