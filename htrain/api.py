@@ -1,0 +1,96 @@
+"""The Python API: compile, run, evaluate. The CLI's commands are these."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import nn
+
+from htrain.cluster import Cluster, this_machine
+from htrain.compile import NO_SPLITS, compile_net
+from htrain.data import CRITEO, Schema, open_data
+from htrain.errors import UsageError
+from htrain.executor.coordinator import RunResult
+from htrain.executor.evaluate import Evaluation, evaluate_run
+from htrain.executor.run import Hosting, read_record, run_plan
+from htrain.executor.settings import RunSettings
+from htrain.frontend.captured import Captured
+from htrain.frontend.load import load_model
+from htrain.frontend.onnx_model import capture_onnx
+from htrain.frontend.torch_model import capture
+from htrain.options import Options
+from htrain.plan import Plan
+
+NO_INPUTS: Mapping[str, torch.Tensor] = {}
+
+
+def compile(
+    model: str | nn.Module,
+    *,
+    cluster: Cluster | None = None,
+    options: Options = Options(),  # noqa: B008  frozen
+    data: str = "",
+    example_inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    logit: str | int = "",
+    label: str = "label",
+    table_splits: Mapping[str, int] = NO_SPLITS,
+) -> Plan:
+    """Compile a model to a plan for `cluster`, by default one of local processes on this machine.
+
+    `model` is an `nn.Module`, a file with a `build` function (`models/dlrm.py`, `models/dcn.py:build_v1`), `package.module:factory`, or
+    an ONNX file. `data` sizes the tables of a model that is built from a schema. `example_inputs`, for a module, are its forward()'s
+    arguments by name, with the batch first. `logit` names the output to train where there are several.
+    Raises ModelError, PlacementError, DataError, ClusterError.
+    """
+    cluster = cluster or this_machine()
+    schema = open_data(data).schema if data else CRITEO
+    if isinstance(model, nn.Module):
+        if not example_inputs:
+            raise UsageError("compile: an nn.Module needs example_inputs: a tensor for each argument of forward(), the batch first")
+        captured, name = capture(model, example_inputs, logit=logit), type(model).__name__
+    elif model.endswith(".onnx"):
+        captured, name = capture_onnx(Path(model), logit=str(logit), label=label), Path(model).stem
+    else:
+        captured, name = _from_spec(model, schema, logit), Path(model.split(":")[0]).stem
+    return compile_net(captured, cluster, options, name=name, table_splits=table_splits)
+
+
+def _from_spec(spec: str, schema: Schema, logit: str | int) -> Captured:
+    loaded = load_model(spec, schema)
+    return loaded.initialised(capture(loaded.module, loaded.example_inputs, logit=logit))
+
+
+def run(
+    plan: str | Path,
+    *,
+    data: str,
+    out: str | Path = "",
+    resume: str | Path = "",
+    epochs: int = 1,
+    hosting: Hosting = "processes",
+    deterministic: bool = False,
+    checkpoint_seconds: float = 300.0,
+    deadline_seconds: float = 60.0,
+    malformed_share: float = 0.01,
+    workers: int = 2,
+    num_threads: int = 1,
+    console: Console | None = None,
+) -> RunResult:
+    """Train a plan: into the new folder `out`, or on from the last checkpoint of the folder `resume`.
+
+    `hosting` is `processes`, one per role, or `threads` of this process. Progress goes to `console`, standard error by default.
+    Raises what `htrain.errors` lists under RunError, and errors of the plan, data or checkpoint.
+    """
+    if bool(out) == bool(resume):
+        raise UsageError("run: give either out=, a new run folder, or resume=, the folder of a run to go on with")
+    settings = RunSettings(
+        Path(plan), data, Path(out or resume), epochs, deadline_seconds, checkpoint_seconds, deterministic, malformed_share, workers
+    )
+    return run_plan(settings, hosting=hosting, resume=bool(resume), num_threads=num_threads, console=console or Console(stderr=True))
+
+
+def evaluate(run_folder: str | Path, *, data: str, plan: str | Path = "", replica: str = "center") -> Evaluation:
+    """NE, AUC and log loss of the last checkpoint of a run on a dataset; `plan` where the run's plan has moved."""
+    folder = Path(run_folder)
+    return evaluate_run(Path(plan or read_record(folder).plan), folder, data, replica=replica)

@@ -1,0 +1,248 @@
+"""`htrain ...`: each command is a few lines over the API. Documents go to stdout, progress to stderr; errors are one line."""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import click
+
+import htrain
+from htrain.cluster import Cluster, load_cluster, parse_field, this_machine, validated
+from htrain.errors import Error, UsageError
+from htrain.options import Options, checked
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+Command = Callable[..., None]
+
+
+@click.group(context_settings=_CONTEXT)
+@click.version_option(htrain.__version__, prog_name="htrain")
+def commands() -> None:
+    """Compile a recommendation model to a placement plan for a CPU cluster, and train it there.
+
+    \b
+    htrain data synth criteo --rows 500000 --out train.tsv
+    htrain compile models/dlrm.py --data criteo:train.tsv --groups 2 --trainers 2 --group-ps 2 --out plan/
+    htrain show plan/
+    htrain run plan/ --data criteo:train.tsv --out runs/a
+    htrain eval runs/a --data criteo:test.tsv
+    """
+
+
+def _training_flags(command: Command) -> Command:
+    """A flag for every field of Options."""
+    hints = get_type_hints(Options)
+    for field in reversed(fields(Options)):
+        flag = "--" + field.name.replace("_", "-")
+        help = f"[default: {field.default}]"
+        if isinstance(field.default, bool):
+            command = click.option(f"{flag}/--no-{flag[2:]}", field.name, default=field.default, help=help)(command)
+        else:
+            choices = get_args(hints[field.name])
+            command = click.option(flag, field.name, type=click.Choice(choices) if choices else hints[field.name], default=field.default, help=help)(command)
+    return command
+
+
+def _cluster_flags(command: Command) -> Command:
+    """A flag for every field of the cluster file."""
+    for field in reversed(fields(Cluster)):
+        sized = field.name.endswith(("memory", "bandwidth"))
+        metavar = "SIZE" if sized else "N"
+        help = "Such as 512GiB." if field.name.endswith("memory") else "Such as 25Gbit/s." if sized else ""
+        command = click.option("--" + field.name.replace("_", "-"), "cluster_" + field.name, metavar=metavar, default="", help=help)(command)
+    return command
+
+
+_json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no nan."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def _show(document: Mapping[str, Any], text: str, as_json: bool) -> None:
+    click.echo(json.dumps(_finite(document), indent=1) if as_json else text.rstrip("\n"))
+
+
+@commands.command(name="compile")
+@click.argument("model")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The plan folder to write.")
+@click.option("--cluster", "cluster_file", type=click.Path(path_type=Path), help="A cluster file; without one, the cluster is this machine.")
+@click.option("--data", default="", help="Data such as criteo:train.tsv; sizes the tables of a model that is built from a schema.")
+@click.option("--logit", default="", help="The output to train, where the model has several: its name or position.")
+@click.option("--label", default="label", help="The label input of an ONNX model that carries one.")
+@click.option("--split-table", "splits", multiple=True, metavar="TABLE=N", help="Cut a table into N row shards.")
+@_cluster_flags
+@_training_flags
+@_json_flag
+def compile_command(model: str, out: Path, cluster_file: Path | None, data: str, logit: str, label: str, splits: tuple[str, ...], as_json: bool, **flags: Any) -> None:
+    """Compile MODEL to a plan folder.
+
+    MODEL is a Python file with a `build` function (or file.py:factory), package.module:factory, or model.onnx.
+
+    \b
+    htrain compile models/dlrm.py --cluster cluster.yaml --out plan/
+    htrain compile models/wide_deep.py --data libfm:train.libfm --groups 2 --trainers 2 --group-ps 1 --out plan/
+    """
+    given = {n.removeprefix("cluster_"): v for n, v in flags.items() if n.startswith("cluster_") and v}
+    overrides = {name: parse_field(name, text, where="--" + name.replace("_", "-")) for name, text in given.items()}
+    cluster = load_cluster(cluster_file, overrides) if cluster_file else validated(asdict(this_machine(**overrides)), where="the flags")
+    options = checked(Options(**{n: v for n, v in flags.items() if not n.startswith("cluster_")}))
+    plan = htrain.compile(model, cluster=cluster, options=options, data=data, logit=logit, label=label, table_splits=_table_splits(splits))
+    plan.save(out)
+    text = f"{out}: {len(plan.nets)} nets, {len(plan.tables)} tables, predicted {plan.predicted_eps:,.0f} EPS; look at it with: htrain show {out}"
+    _show({"plan": str(out), "digest": plan.digest, "nets": list(plan.nets), "predicted_eps": plan.predicted_eps}, text, as_json)
+
+
+def _table_splits(splits: tuple[str, ...]) -> dict[str, int]:
+    found = {}
+    for split in splits:
+        table, _, count = split.rpartition("=")
+        if not table or not count.isdigit() or int(count) < 1:
+            raise UsageError(f"--split-table {split}: want TABLE=N, such as --split-table C1=4")
+        found[table] = int(count)
+    return found
+
+
+@commands.command()
+@click.argument("plan", type=click.Path(path_type=Path))
+@click.option("--net", default="", help="Print one net as text: train, trainer, group_ps_0, ...")
+@_json_flag
+def show(plan: Path, net: str, as_json: bool) -> None:
+    """Show a plan: per device its ops, flops, bytes and memory; where tables and modules are, and why."""
+    loaded = import_module("htrain.plan").load_plan(plan)
+    texts = import_module("htrain.plan_text")
+    text = texts.net_text(loaded, net) if net else texts.plan_text(loaded)
+    document = {
+        "model": loaded.model,
+        "digest": loaded.digest,
+        "cluster": asdict(loaded.cluster),
+        "options": asdict(loaded.options),
+        "predicted_eps": loaded.predicted_eps,
+        "devices": {device: asdict(load) for device, load in loaded.loads.items()},
+        "tables": {table: [asdict(s) for s in shards] for table, shards in loaded.tables.items()},
+        "decisions": [asdict(d) for d in loaded.decisions],
+        **({"net": net, "text": text} if net else {}),
+    }
+    _show(document, text, as_json)
+
+
+@commands.command()
+@click.argument("plan", type=click.Path(path_type=Path))
+@_json_flag
+def check(plan: Path, as_json: bool) -> None:
+    """Check a plan folder; what would stop a run is an error that names it."""
+    loaded = import_module("htrain.plan_check").check_plan(import_module("htrain.plan").load_plan(plan))
+    _show({"plan": str(plan), "digest": loaded.digest, "ok": True}, f"{plan}: ok", as_json)
+
+
+@commands.command()
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@_json_flag
+def diff(old: Path, new: Path, as_json: bool) -> None:
+    """Say what moved from plan OLD to plan NEW. Exits with 0 when nothing did, 1 otherwise."""
+    load = import_module("htrain.plan").load_plan
+    lines = import_module("htrain.plan_text").plan_diff(load(old), load(new))
+    _show({"changes": lines}, "\n".join(lines) or "no difference", as_json)
+    sys.exit(1 if lines else 0)
+
+
+@commands.command()
+@click.argument("plan", type=click.Path(path_type=Path))
+@click.option("--data", required=True, help="FORMAT:PATH[?key=value], such as criteo:train.tsv, libfm:a.libfm, csv:a.csv?schema=s.yaml, synthetic:?rows=100000.")
+@click.option("--out", type=click.Path(path_type=Path), help="A new run folder.")
+@click.option("--resume", type=click.Path(path_type=Path), help="Go on from the last checkpoint of this run folder.")
+@click.option("--epochs", default=1, type=click.IntRange(1), help="Passes over the data. [default: 1]")
+@click.option("--threads", is_flag=True, help="All roles as threads of this process.")
+@click.option("--deterministic", is_flag=True, help="One net replica per trainer, no prefetch; with one trainer, a run repeats bit for bit.")
+@click.option("--checkpoint-seconds", default=300.0, type=click.FloatRange(0), help="Seconds between checkpoints, 0 for the last only. [default: 300]")
+@click.option("--deadline-seconds", default=60.0, type=click.FloatRange(1), help="A role that hears nothing for this long gives up. [default: 60]")
+@click.option("--malformed-share", default=0.01, type=click.FloatRange(0, 1), help="More malformed rows than this share stop the run. [default: 0.01]")
+@click.option("--workers", default=2, type=click.IntRange(1), help="Threads of a PS that run ops. [default: 2]")
+@click.option("--intra-op-threads", default=1, type=click.IntRange(1), help="torch threads per op. [default: 1]")
+@_json_flag
+def run(plan: Path, data: str, out: Path | None, resume: Path | None, threads: bool, intra_op_threads: int, as_json: bool, **settings: Any) -> None:
+    """Train a plan on this machine: a process per role, or --threads. Under mpiexec, a rank per role.
+
+    Ctrl-C and SIGTERM write a checkpoint and end the run; --resume goes on from it.
+    """
+    hosting = "threads" if threads else "processes"
+    result = htrain.run(plan, data=data, out=out or "", resume=resume or "", hosting=hosting, num_threads=intra_op_threads, **settings)
+    totals = result.totals
+    text = (
+        f"{totals.examples:,} examples in {result.train_seconds:.1f} s: {totals.examples / max(result.train_seconds, 1e-9):,.0f} EPS, loss {totals.loss:.4f}, "
+        f"NE {totals.ne:.4f}, dense staleness at most {totals.max_staleness} (mean {totals.mean_staleness:.2f}); checkpoint {result.checkpoint}"
+    )
+    _show({"checkpoint": str(result.checkpoint), "train_seconds": result.train_seconds, **totals.to_dict()}, text, as_json)
+
+
+@commands.command(name="eval")
+@click.argument("run_folder", type=click.Path(path_type=Path))
+@click.option("--data", required=True, help="FORMAT:PATH[?key=value], such as criteo:test.tsv.")
+@click.option("--plan", type=click.Path(path_type=Path), help="The run's plan, where it has moved.")
+@click.option("--replica", default="center", help="Whose dense parameters: center, or group:N. [default: center]")
+@_json_flag
+def eval_command(run_folder: Path, data: str, plan: Path | None, replica: str, as_json: bool) -> None:
+    """Evaluate the last checkpoint of RUN_FOLDER: NE, AUC and log loss."""
+    found = htrain.evaluate(run_folder, data=data, plan=plan or "", replica=replica)
+    text = f"{found.examples:,} examples: NE {found.ne:.4f}, AUC {found.auc:.4f}, log loss {found.log_loss:.4f}, positive rate {found.positive_rate:.4f}"
+    _show(asdict(found), text, as_json)
+
+
+@commands.group()
+def data() -> None:
+    """Make data."""
+
+
+@data.group()
+def synth() -> None:
+    """Synthesise data with a planted model, so that the best reachable NE and AUC are known."""
+
+
+@synth.command()
+@click.option("--rows", default=500_000, type=click.IntRange(1), help="[default: 500000]")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The TSV file to write; .gz compresses.")
+@click.option("--table-rows", default=100_000, type=click.IntRange(1), help="Distinct ids per field. [default: 100000]")
+@click.option("--zipf", default=1.05, type=float, help="Exponent of the id frequencies. [default: 1.05]")
+@click.option("--locality", default=0.5, type=click.FloatRange(0, 1), help="Share of ids drawn from the example's community. [default: 0.5]")
+@click.option("--signal", default=0.35, type=float, help="Strength of the ids' effects on the label. [default: 0.35]")
+@click.option("--seed", default=0, type=click.IntRange(0), help="[default: 0]")
+@_json_flag
+def criteo(out: Path, as_json: bool, **options: Any) -> None:
+    """Write a Criteo-format TSV file."""
+    synthetic = import_module("htrain.data.synthetic")
+    figures = synthetic.write_criteo(out, synthetic.Synthetic(**options))
+    text = f"{out}: {options['rows']:,} rows; best reachable NE {figures.best_ne:.4f}, AUC {figures.best_auc:.4f}; positive rate {figures.positive_rate:.4f}"
+    _show({"path": str(out), **asdict(figures)}, text, as_json)
+
+
+def main() -> None:
+    """Run a command; exit with 0, 1 (the user can mend it), 2 (usage), or 130 (interrupted)."""
+    try:
+        commands.main(standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        context = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
+        click.echo(f"htrain: {' '.join(error.format_message().split())}{context}", err=True)
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("htrain: interrupted", err=True)
+        sys.exit(130)
+    except Error as error:
+        click.echo(f"htrain: {' '.join(str(error).split())}", err=True)
+        sys.exit(error.exit_status)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)

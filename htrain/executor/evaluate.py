@@ -1,0 +1,137 @@
+"""Evaluating a checkpoint: the forward net in one process, over parameters mapped from the checkpoint's files."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+
+from htrain.cluster import device_of
+from htrain.data import START, Dataset, Malformed, open_data
+from htrain.data.evaluation import auc, entropy
+from htrain.errors import CheckpointError
+from htrain.executor.checkpoint import Manifest, latest_checkpoint, read_manifest
+from htrain.executor.engine import Engine
+from htrain.executor.program import build_program
+from htrain.executor.run import check_belongs, check_inputs
+from htrain.net import Net
+from htrain.plan import Plan, load_plan
+
+_BATCH = 4096
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """`ne` and `log_loss` for BCE; `log_loss` is the mean squared error for MSE, and `ne` and `auc` nan."""
+
+    examples: int
+    log_loss: float
+    ne: float
+    auc: float
+    positive_rate: float
+
+
+def evaluate_run(plan_folder: Path, run_folder: Path, data: str, *, replica: str) -> Evaluation:
+    """Evaluate the last checkpoint of a run on a dataset.
+
+    `replica` says whose dense parameters: `center` (the dense PSs', where there are several groups) or `group:N`.
+    Raises CheckpointError, PlanError, DataError.
+    """
+    plan = load_plan(plan_folder)
+    folder = latest_checkpoint(run_folder)
+    manifest = read_manifest(folder)
+    check_belongs(manifest, plan, folder)
+    dataset = open_data(data)
+    check_inputs(plan, dataset)
+    net = forward_net(plan.nets["train"])
+    parameters = load_parameters(plan, net, folder, manifest, replica)
+    return evaluate(plan, net, parameters, dataset)
+
+
+def forward_net(train: Net) -> Net:
+    """The ops of a train net that lead to the logit, its second output; the first stays the loss."""
+    producers = train.producers()
+    needed: set[int] = set()
+    pending = list(train.outputs)
+    while pending:
+        op = producers.get(pending.pop())
+        if op is not None and id(op) not in needed:
+            needed.add(id(op))
+            pending.extend(op.inputs)
+    return train.with_ops(op for op in train.ops if id(op) in needed)
+
+
+def load_parameters(plan: Plan, net: Net, folder: Path, manifest: Manifest, replica: str) -> dict[str, torch.Tensor]:
+    """Every parameter of `net`, mapped from the files of the roles that own it. Raises CheckpointError."""
+    group = _group(plan, replica)
+    owners = {role for role in manifest.files if _serves(role, group)}
+    found: dict[str, torch.Tensor] = {}
+    for role in sorted(owners):
+        path = folder / manifest.files[role].name
+        try:
+            with safe_open(path, "pt") as file:
+                found.update({name: file.get_tensor(name) for name in file.keys() if name in net.parameters and name not in found})  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    missing = net.parameters.keys() - found.keys()
+    if missing:
+        raise CheckpointError(f"{folder}: holds no value of '{min(missing)}'")
+    return found
+
+
+def _group(plan: Plan, replica: str) -> int:
+    """The group whose dense replica to read; -1 for the centre."""
+    if replica == "center":
+        return -1 if plan.cluster.groups > 1 else 0
+    kind, _, number = replica.partition(":")
+    if kind != "group" or not number.isdigit() or int(number) >= plan.cluster.groups:
+        raise CheckpointError(f"'{replica}': want center, or group:N with N below {plan.cluster.groups}")
+    return int(number)
+
+
+def _serves(role: str, group: int) -> bool:
+    """Whether a role's parameters belong to the replica: sparse PSs always, dense PSs for the centre, a group's own for a group.
+
+    What the centre lacks (weights that are not trained) comes from group 0, whose roles sort behind `dense_ps`.
+    """
+    device = device_of(role)
+    if device.startswith("sparse_ps"):
+        return True
+    if device.startswith("dense_ps"):
+        return group < 0
+    return int(role.split(":")[1]) == max(group, 0)
+
+
+def evaluate(plan: Plan, net: Net, parameters: Mapping[str, torch.Tensor], dataset: Dataset) -> Evaluation:
+    """Run the forward net over all of a dataset."""
+    engine = Engine(build_program(net, parameters))
+    scores, labels, total, examples = [], [], 0.0, 0
+    for logit, label, loss in _scores(engine, dataset):
+        scores.append(logit)
+        labels.append(label)
+        total += loss * label.size
+        examples += label.size
+    score, label = np.concatenate(scores), np.concatenate(labels)
+    rate = float(label.mean())
+    binary = plan.options.loss == "bce"
+    mean = total / examples
+    return Evaluation(examples, mean, mean / entropy(rate) if binary else float("nan"), auc(score, label) if binary else float("nan"), rate)
+
+
+def _scores(engine: Engine, dataset: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
+    loss_name, logit_name = engine.program.net.outputs
+    batches = dataset.batches(batch_size=_BATCH, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed())
+    with torch.no_grad():
+        for batch in batches:
+            state = engine.begin(batch.num_examples, {name: torch.from_numpy(column) for name, column in batch.columns.items()})
+            ready = engine.start(state)
+            while ready:
+                ready += engine.run(state, ready.pop(0), _no_peer)
+            logit = state.values[logit_name].reshape(-1).numpy()
+            yield logit, batch.columns["label"], float(state.values[loss_name])
+
+
+def _no_peer(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
+    raise AssertionError(f"a forward net sends {names} to {peer}")

@@ -1,0 +1,90 @@
+"""A plan in words: what `htrain show` and `htrain diff` print."""
+
+from collections.abc import Iterator
+
+from htrain.errors import PlanError
+from htrain.plan import Plan
+
+GIB = 2**30
+
+
+def plan_text(plan: Plan) -> str:
+    """Per device: ops, flops, bytes, memory, utilization; then tables and decisions."""
+    return "\n".join(_lines(plan)) + "\n"
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    cluster, options = plan.cluster, plan.options
+    yield f"plan of {plan.model}, digest {plan.digest[:12]}"
+    yield (
+        f"{cluster.groups} groups x ({cluster.trainers} trainers x {options.net_replicas} net replicas + {cluster.group_ps} group PSs), "
+        f"{cluster.sparse_ps} sparse PSs, {cluster.dense_ps} dense PSs; batch {options.batch_size}"
+    )
+    yield f"dense {options.dense_optimizer} lr {options.dense_lr:g}, sparse {options.sparse_optimizer} lr {options.sparse_lr:g}, loss {options.loss}, seed {options.seed}"
+    bottleneck, what = _bottleneck(plan)
+    yield f"predicted {plan.predicted_eps:,.0f} EPS; the bottleneck is the {what} of {bottleneck}"
+    yield ""
+    yield f"{'device':<14}{'ops':>5}{'kflop/ex':>11}{'kB/ex':>9}{'in B/ex':>10}{'out B/ex':>10}{'parameters':>13}{'CPU':>7}{'net':>7}{'mem':>7}"
+    for device, load in plan.loads.items():
+        yield (
+            f"{device:<14}{load.ops:>5}{load.flops_per_example / 1e3:>11.1f}{load.bytes_per_example / 1e3:>9.1f}{load.received_per_example:>10.0f}"
+            f"{load.sent_per_example:>10.0f}{_size(load.parameter_bytes):>13}{load.cpu:>7.1%}{load.network:>7.1%}{load.memory:>7.1%}"
+        )
+    yield ""
+    yield "tables"
+    for table, shards in plan.tables.items():
+        rows = sum(s.num_rows for s in shards)
+        places = ", ".join(f"{s.device} [{s.first_row}, {s.first_row + s.num_rows})" for s in shards) if len(shards) > 1 else shards[0].device
+        yield f"  {table}: {rows:,} rows on {places}"
+    yield ""
+    yield "modules"
+    for decision in plan.decisions:
+        yield f"  {decision.module}: {decision.device} by rule '{decision.rule}': {decision.reason}"
+
+
+def _bottleneck(plan: Plan) -> tuple[str, str]:
+    loads = ((getattr(load, what), device, what) for device, load in plan.loads.items() for what in ("cpu", "network"))
+    _, device, what = max(loads, default=(0.0, "trainer", "cpu"), key=lambda entry: entry[0])
+    return device, {"cpu": "CPU", "network": "network"}[what]
+
+
+def _size(num_bytes: int) -> str:
+    if num_bytes >= GIB:
+        return f"{num_bytes / GIB:,.1f} GiB"
+    return f"{num_bytes / 2**20:.1f} MiB" if num_bytes >= 2**20 else f"{num_bytes / 2**10:.1f} KiB"
+
+
+def net_text(plan: Plan, name: str) -> str:
+    """One of a plan's nets. Raises PlanError listing them when there is none of that name."""
+    if name not in plan.nets:
+        raise PlanError(f"the plan has no net '{name}'; it has {', '.join(plan.nets)}")
+    return plan.nets[name].text()
+
+
+def plan_diff(old: Plan, new: Plan) -> list[str]:
+    """What moved or changed from one plan to the other, a line each; empty when nothing did."""
+    return [*_changed("cluster", vars(old.cluster), vars(new.cluster)), *_changed("option", vars(old.options), vars(new.options)), *_moved(old, new)]
+
+
+def _changed(kind: str, old: dict[str, object], new: dict[str, object]) -> Iterator[str]:
+    for name in old:
+        if old[name] != new[name]:
+            yield f"{kind} {name}: {old[name]} -> {new[name]}"
+
+
+def _moved(old: Plan, new: Plan) -> Iterator[str]:
+    before = {d.module: d.device for d in old.decisions} | {f"table {t}": _places(old, t) for t in old.tables}
+    after = {d.module: d.device for d in new.decisions} | {f"table {t}": _places(new, t) for t in new.tables}
+    for name in [*before, *(n for n in after if n not in before)]:
+        if before.get(name) != after.get(name):
+            yield f"{name}: {before.get(name, 'not there')} -> {after.get(name, 'gone')}"
+    for name in dict.fromkeys([*old.nets, *new.nets]):
+        left, right = old.nets.get(name), new.nets.get(name)
+        if left is None or right is None:
+            yield f"net {name}: {'new' if left is None else 'gone'}"
+        elif left != right:
+            yield f"net {name}: {len(left.ops)} -> {len(right.ops)} ops"
+
+
+def _places(plan: Plan, table: str) -> str:
+    return ", ".join(f"{s.device} [{s.first_row}, {s.first_row + s.num_rows})" for s in plan.tables[table])
