@@ -98,6 +98,11 @@ def _pass_on(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool
     return [dys[0]]
 
 
+def _stop(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    """The user said that no gradient goes further."""
+    return [""]
+
+
 def _cast_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
     to = builder.blob(op.inputs[0]).dtype
     return builder.add("Cast", (dys[0],), attrs={"to": to}, module=op.module, outputs=(builder.gradient_name(op.inputs[0]),))
@@ -170,6 +175,7 @@ DEFINITIONS = (
     OpDef("Sum", _total, gradient=_sum_gradient),
     OpDef("SumLike", _sum_like, same_as_input(1), gradient=None),
     OpDef("Identity", torch.Tensor.clone, gradient=_pass_on),
+    OpDef("Detach", torch.Tensor.clone, gradient=_stop),
     OpDef("Cast", _cast, gradient=_cast_gradient),
     OpDef("Relu", torch.relu, gradient=_from_output),
     OpDef("ReluGradient", _relu_gradient, gradient=None),

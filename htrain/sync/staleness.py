@@ -26,12 +26,13 @@ so the true staleness of each write of c is at most `missed(c)` at c's end, when
 - *Oldest first.* What refuses c_k, a full writer or an older step without room, refuses all younger ones, too.
 
 **Several gates.** A group may have one gate per unit of parameters, each where its parameters live. No circle of waits
-arises, though each gate sees the steps begin in another order, if a write phase waits for nothing and all steps commit to
-the gates in the same order (a partial one, such as that of the backward stages, will do): take the first gate at which a
-step waits; its oldest step waits neither there, where it would be granted, nor at an earlier gate; so it can go on.
+arises, though each gate may see the steps begin in another order, if a write phase waits for nothing and all steps
+commit to the gates in the same order (a partial one, such as that of the backward stages, will do). Take the first gate
+at which a step waits: its oldest step waits neither there, where it would be granted, nor at an earlier gate, so it can
+go on.
 
-A step's begin counts all that write, so long write phases make all wait: commit when the gradients are there, and let the
-write phase be the optimizer steps alone.
+A step counts all that write at its begin, so long write phases make all wait: commit when the gradients are there, and
+let the write phase be the optimizer steps alone.
 """
 
 from collections.abc import Hashable

@@ -223,7 +223,7 @@ def test_slow_steps_keep_room_for_each_other() -> None:
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(num_replicas=st.integers(2, 5), num_gates=st.integers(2, 4), seed=st.integers(0, 2**16))
 def test_gates_passed_in_one_order_never_wait_in_a_circle(num_replicas: int, num_gates: int, seed: int) -> None:
-    """Each step begins at the gates in an order of its own; all commit in the same order and end before the next commit."""
+    """Each step begins at the gates in an order of its own; all commit in one order and end before the next commit."""
     shuffled = random.Random(seed)
     gates: list[StalenessGate[Step]] = [StalenessGate(num_replicas) for _ in range(num_gates)]
     speeds = [shuffled.choice([1, 20]) for _ in range(num_replicas)]

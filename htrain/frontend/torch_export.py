@@ -1,0 +1,129 @@
+"""torch.export behind one door: embedding calls kept whole, parameters without memory, one-line errors."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim, ExportedProgram, default_decompositions
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn import functional as F
+
+from htrain.errors import ModelError
+
+_KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", "log_softmax.int", "einsum.default", "matmul.default",
+         "scaled_dot_product_attention.default", "silu.default", "mish.default", "hardswish.default", "hardsigmoid.default", "elu.default",
+         "leaky_relu.default", "prelu.default", "softplus.default", "dropout.default", "embedding.default", "stack.default",
+         "linalg_vector_norm.default", "var.correction", "var.dim", "logsumexp.default", "batch_norm.default", "masked_fill.Scalar",
+         "addmm.default", "baddbmm.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "rsub.Scalar", "clamp.default",
+         "upsample_nearest2d.vec")  # fmt: skip
+
+
+def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
+    """The program of `model` with a free batch dimension, decomposed to the ops that the frontend translates.
+
+    `model` may be on the meta device; it is left as it was. Raises ModelError in one line when torch cannot capture it.
+    """
+    batch = Dim("batch", min=2)
+    shapes = {name: {0: Dim(f"{name}_count", min=2) if is_bag(name, example_inputs) else batch} for name in example_inputs}
+    try:
+        with _without_memory(model), _whole_embedding_bags(), torch.no_grad():
+            program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
+            return program.run_decompositions(_decompositions())
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"torch.export cannot capture {type(model).__name__}: {_one_line(error)}") from error
+
+
+def is_bag(name: str, inputs: Mapping[str, torch.Tensor]) -> bool:
+    """Whether an input holds the lists of all examples one after another: it has a `NAME_offsets` beside it."""
+    return f"{name}_offsets" in inputs
+
+
+def _one_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = next((line for line in lines if "batch" in line and ("constant" in line or "specializ" in line)), "")
+    if telling:
+        return f"the batch dimension is fixed by the model's code ({telling})"
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+
+
+def _decompositions() -> dict:
+    table = default_decompositions()
+    for name in _KEPT:
+        packet, _, overload = name.partition(".")
+        if hasattr(torch.ops.aten, packet):
+            table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
+    return table
+
+
+@contextmanager
+def _without_memory(model: nn.Module) -> Iterator[None]:
+    """Parameters and buffers on the meta device stand in as tensors of the CPU that hold no memory."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    saved: list[tuple[dict, str, torch.Tensor]] = []
+    stand_ins: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for space in (module._parameters, module._buffers):
+            for name, tensor in space.items():
+                if tensor is not None and tensor.is_meta:
+                    saved.append((space, name, tensor))
+    try:
+        for space, name, tensor in saved:
+            if id(tensor) not in stand_ins:  # tied parameters stay tied
+                stand_ins[id(tensor)] = _stand_in(tensor, mode)
+            space[name] = stand_ins[id(tensor)]  # type: ignore[assignment]
+        yield
+    finally:
+        for space, name, tensor in saved:
+            space[name] = tensor
+
+
+def _stand_in(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    with mode:
+        empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    return nn.Parameter(empty, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+
+@cache
+def _library() -> torch.library.Library:
+    """The op that stands for F.embedding_bag while a model is captured; torch's own exports to a loop."""
+    library = torch.library.Library("htrain", "DEF")
+    library.define("embedding_bag(Tensor weight, Tensor ids, Tensor? offsets, Tensor? weights, str mode, int padding_idx, bool closed) -> Tensor")
+
+    def shape(
+        weight: torch.Tensor, ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None, mode: str, padding_idx: int, closed: bool
+    ) -> torch.Tensor:
+        bags = ids.shape[0] if offsets is None else offsets.shape[0] - closed
+        return weight.new_empty(bags, weight.shape[1])
+
+    library.impl("embedding_bag", shape, "Meta")
+    library.impl("embedding_bag", shape, "CPU")
+    return library
+
+
+@contextmanager
+def _whole_embedding_bags() -> Iterator[None]:
+    """Within, F.embedding_bag is captured as one op."""
+    original = F.embedding_bag
+    _library()
+
+    def whole(
+        input: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor | None = None, max_norm: float | None = None, norm_type: float = 2,
+        scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: torch.Tensor | None = None,
+        include_last_offset: bool = False, padding_idx: int | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        if max_norm is not None or scale_grad_by_freq or mode not in ("sum", "mean"):
+            what = "max_norm" if max_norm is not None else "scale_grad_by_freq" if scale_grad_by_freq else f"mode='{mode}'"
+            raise ModelError(f"an EmbeddingBag with {what} cannot be compiled: use mode 'sum' or 'mean' without max_norm and scale_grad_by_freq")
+        padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
+        return torch.ops.htrain.embedding_bag(weight, input, offsets, per_sample_weights, mode, padding, include_last_offset)
+
+    F.embedding_bag = whole  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        F.embedding_bag = original

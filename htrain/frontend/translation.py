@@ -1,0 +1,134 @@
+"""The state of one capture: which blob, constant or parameter each node of the exported graph has become."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from htrain.errors import ModelError
+from htrain.net import Attr, BatchDim, Blob, Dim, Net, Parameter
+from htrain.ops.base import constant_of
+from htrain.ops.builder import NO_ATTRS, NetBuilder
+
+_PROBES = (1009, 2003)
+
+
+class Translation:
+    """Handlers of ATen ops write to `builder` through this."""
+
+    def __init__(self, name: str, batch: Any, bags: Mapping[Any, int]) -> None:
+        self.builder = NetBuilder(name)
+        self.names: dict[fx.Node, str] = {}
+        self.parts: dict[fx.Node, Sequence[str]] = {}  # nodes with several outputs
+        self.static: dict[fx.Node, Any] = {}  # nodes that depend on no input: their values
+        self.tables: set[str] = set()
+        self._batch = batch
+        self._bags = bags
+        self._constants: dict[fx.Node, str] = {}
+
+    def declare_input(self, node: fx.Node) -> None:
+        self.names[node] = self.builder.input(Blob(str(node.target), self.shape(node), dtype_name(node.meta["val"].dtype)))
+
+    def parameter(self, node: fx.Node, parameter: Parameter) -> None:
+        self.names[node] = self.builder.parameter(parameter)
+
+    def make_table(self, name: str) -> None:
+        """The parameter `name` is an embedding table."""
+        self.builder.parameters[name] = replace(self.builder.parameters[name], kind="table")
+
+    def blob(self, value: Any, *, like: torch.Tensor | None = None) -> str:
+        """The blob of a node, a constant tensor or a number; a number takes the dtype that torch would give it beside `like`."""
+        if isinstance(value, fx.Node) and value in self.names:
+            return self.names[value]
+        if isinstance(value, fx.Node) and value in self.static:
+            if value not in self._constants:
+                self._constants[value] = self.constant(self.static[value], module=self.module_of(value))
+            return self._constants[value]
+        if isinstance(value, bool | int | float):
+            return self.constant(torch.tensor(value, dtype=_scalar_dtype(value, like)), module="")
+        raise ModelError(f"'{value}' is not a tensor that the net computes")
+
+    def constant(self, value: torch.Tensor, *, module: str) -> str:
+        return self.builder.add("Constant", (), attrs={"value": constant_of(value)}, module=module)[0]
+
+    def add(self, node: fx.Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
+        """Append an op that computes `node`; it is named after it."""
+        name = self.builder.add(type, inputs, attrs=attrs, module=self.module_of(node), outputs=(self.builder.fresh(node.name),))[0]
+        self.names[node] = name
+        return name
+
+    def step(self, node: fx.Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
+        """Append an op on the way to `node`."""
+        return self.builder.add(type, inputs, attrs=attrs, module=self.module_of(node))[0]
+
+    def alias(self, node: fx.Node, source: Any) -> None:
+        """`node` is the same tensor as `source`."""
+        self.names[node] = self.blob(source)
+
+    def shape(self, node: fx.Node) -> tuple[Dim, ...]:
+        """The shape of a node's value, in batches."""
+        return tuple(self.dim(size, node) for size in node.meta["val"].shape)
+
+    def dim(self, size: Any, node: fx.Node) -> Dim:
+        """A size that torch left symbolic as a multiple of the batch. Raises ModelError when it is none."""
+        if isinstance(size, int):
+            return size
+        expression = size.node.expr
+        if expression in self._bags:
+            return BatchDim(self._bags[expression], bound=True)
+        if expression.free_symbols == {self._batch}:
+            small, large = (int(expression.subs(self._batch, probe)) for probe in _PROBES)
+            if small % _PROBES[0] == 0 and small // _PROBES[0] * _PROBES[1] == large:
+                return BatchDim(small // _PROBES[0])
+        raise ModelError(f"{node.target} in module '{self.module_of(node)}': size {expression} is not a multiple of the batch size")
+
+    def open_shape(self, node: fx.Node) -> tuple[int, ...]:
+        """A node's shape for Reshape: the batch-dependent entry is -1. Raises ModelError when there are two."""
+        shape = self.shape(node)
+        if sum(isinstance(d, BatchDim) for d in shape) > 1:
+            raise ModelError(f"{node.target} in module '{self.module_of(node)}': two dimensions of {list(map(str, shape))} depend on the batch")
+        return tuple(d if isinstance(d, int) else -1 for d in shape)
+
+    def batch_shape(self, shape: Sequence[Dim]) -> tuple[int, ...]:
+        """A shape for BroadcastTo and Fill: -k stands for k * B."""
+        return tuple(d if isinstance(d, int) else -d.per_example for d in shape)
+
+    def module_of(self, node: fx.Node) -> str:
+        """The dotted path of the innermost module that a node comes from; "" for the model itself."""
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        return str(stack[-1][0]) if stack else ""
+
+    def build(self, output: str) -> Net:
+        return self.builder.build((output,))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _scalar_dtype(value: float, like: torch.Tensor | None) -> torch.dtype:
+    if like is None:
+        return torch.float32 if isinstance(value, float) else torch.int64
+    return torch.float32 if isinstance(value, float) and not like.dtype.is_floating_point else like.dtype
+
+
+def static_value(translation: Translation, node: fx.Node) -> Any:
+    """The value of a node that depends on no input and no parameter, computed now; None for other nodes."""
+    args, kwargs = node.args, node.kwargs
+    inputs = node.all_input_nodes
+    if any(source not in translation.static for source in inputs) or _is_symbolic(node):
+        return None
+    if isinstance(node.meta["val"], torch.Tensor) and not inputs and node.meta["val"].numel() > 1 << 22:
+        return None
+    args, kwargs = fx.node.map_arg((args, kwargs), lambda source: translation.static[source])
+    if "device" in kwargs:
+        kwargs = {**kwargs, "device": "cpu"}
+    return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _is_symbolic(node: fx.Node) -> bool:
+    values = node.meta["val"]
+    tensors = values if isinstance(values, tuple | list) else (values,)
+    return any(isinstance(t, torch.Tensor) and any(not isinstance(s, int) for s in t.shape) for t in tensors)

@@ -1,0 +1,33 @@
+"""Wide & Deep (Cheng et al. 2016): a linear model on the ids beside an MLP on their embeddings."""
+
+import torch
+from fields import FieldEmbeddings, mlp, num_dense
+from torch import nn
+
+from htrain.data import Schema
+
+
+class WideDeep(nn.Module):
+    def __init__(self, schema: Schema, dim: int, hidden: list[int]) -> None:
+        super().__init__()
+        fields = schema.input("sparse").width
+        self.wide = FieldEmbeddings(schema, 1)
+        self.embeddings = FieldEmbeddings(schema, dim)
+        self.deep = mlp([fields * dim + num_dense(schema), *hidden, 1], last_activation=False)
+
+    def forward(self, sparse: torch.Tensor) -> torch.Tensor:
+        """ids[B,F] -> logit[B]."""
+        deep = self.deep(self.embeddings(sparse).flatten(1))
+        return (self.wide(sparse).sum(dim=1) + deep).squeeze(1)
+
+
+class WideDeepDense(WideDeep):
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """dense[B,D], ids[B,F] -> logit[B]."""
+        deep = self.deep(torch.cat([self.embeddings(sparse).flatten(1), dense], dim=1))
+        return (self.wide(sparse).sum(dim=1) + deep).squeeze(1)
+
+
+def build(schema: Schema, dim: int = 16) -> nn.Module:
+    """Wide & Deep; dense features, where there are any, go into the deep part."""
+    return (WideDeepDense if num_dense(schema) else WideDeep)(schema, dim, hidden=[256, 64])
