@@ -15,6 +15,7 @@ from htrain.errors import CheckpointError
 from htrain.executor.checkpoint import Manifest, latest_checkpoint, read_manifest
 from htrain.executor.engine import Engine
 from htrain.executor.program import build_program
+from htrain.executor.wire import Context
 from htrain.executor.run import check_belongs, check_inputs
 from htrain.net import Net
 from htrain.plan import Plan, load_plan
@@ -125,7 +126,7 @@ def _scores(engine: Engine, dataset: Dataset) -> Iterator[tuple[np.ndarray, np.n
     batches = dataset.batches(batch_size=_BATCH, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed())
     with torch.no_grad():
         for batch in batches:
-            state = engine.begin(batch.num_examples, {name: torch.from_numpy(column) for name, column in batch.columns.items()})
+            state = engine.begin(Context(0, 0, 0, 0), "", batch.num_examples, {name: torch.from_numpy(column) for name, column in batch.columns.items()})
             ready = engine.start(state)
             while ready:
                 ready += engine.run(state, ready.pop(0), _no_peer)

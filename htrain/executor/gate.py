@@ -1,109 +1,56 @@
-"""How a replica passes the staleness gate of its group: a gate in its own process, or one on the group's first PS."""
+"""The staleness gates of one device, and what they measure (HT 3.1.1).
+
+Each stage that steps dense weights has a gate: a step is between its first read of those weights and its write of them while
+the gate knows it. Gradients are computed and sent before the gate is asked, so a step that waits holds up nobody's backward pass.
+"""
 
 import threading
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Generic, TypeVar
 
-from htrain.errors import PeerLost
-from htrain.executor.port import Outbox
-from htrain.executor.wire import Context, GateGrant, GateRequest
-from htrain.sync.staleness import Grant, Phase, StalenessGate
+from htrain.executor.wire import Context
+from htrain.sync.staleness import StalenessGate
 
-
-class Gate(Protocol):
-    """One replica's view. A request that is not answered at once comes back as a GateGrant to the replica's inbox."""
-
-    def begin(self, context: Context) -> bool: ...
-
-    def commit(self, context: Context) -> bool: ...
-
-    def end(self, context: Context) -> None: ...
+Job = TypeVar("Job")
 
 
-class OpenGate:
-    """No gate: plain Hogwild."""
+class WriteGates(Generic[Job]):
+    """`count` gates for at most `bound` steps under way; bound 0 lets everything through and only measures.
 
-    def begin(self, context: Context) -> bool:
-        return True
+    `histogram[s]` counts the writes with staleness s: the writes of other steps between a step's read and its own write.
+    Thread-safe. A job is whatever the caller wants back when its write may go on.
+    """
 
-    def commit(self, context: Context) -> bool:
-        return True
+    def __init__(self, count: int, bound: int) -> None:
+        self.histogram: dict[int, int] = {}
+        self._gates: list[StalenessGate[Context]] = [StalenessGate(bound) for _ in range(count if bound else 0)]
+        self._written = [0] * count
+        self._seen: list[dict[Context, int]] = [{} for _ in range(count)]
+        self._jobs: dict[tuple[int, Context], Job] = {}
+        self._lock = threading.Lock()
 
-    def end(self, context: Context) -> None:
-        return
+    def begin(self, clocks: Sequence[int], context: Context) -> None:
+        """The step is about to read the weights of these clocks."""
+        with self._lock:
+            for clock in clocks:
+                self._seen[clock][context] = self._written[clock]
+                if self._gates:
+                    self._gates[clock].begin(context)
 
+    def commit(self, clock: int, context: Context, job: Job) -> list[Job]:
+        """The step has its gradients and would write. Return the jobs, this one or others, that may write now."""
+        with self._lock:
+            if not self._gates:
+                return [job]
+            self._jobs[clock, context] = job
+            return [self._jobs.pop((clock, grant.context)) for grant in self._gates[clock].commit(context)]
 
-class LocalGate:
-    """The gate of a group with one trainer, shared by its replicas' threads: commit blocks."""
-
-    def __init__(self, bound: int, deadline_seconds: float) -> None:
-        self._gate: StalenessGate[Context] = StalenessGate(bound)
-        self._condition = threading.Condition()
-        self._granted: set[Context] = set()
-        self._deadline_seconds = deadline_seconds
-
-    def begin(self, context: Context) -> bool:
-        with self._condition:
-            self._gate.begin(context)
-        return True
-
-    def commit(self, context: Context) -> bool:
-        with self._condition:
-            self._take(self._gate.commit(context))
-            if not self._condition.wait_for(lambda: context in self._granted, self._deadline_seconds):
-                raise PeerLost(f"step {context.step} of replica {context.replica} waited {self._deadline_seconds:.0f} s for slower replicas to end their step")
-            self._granted.discard(context)
-        return True
-
-    def end(self, context: Context) -> None:
-        with self._condition:
-            self._take(self._gate.end(context))
-
-    def _take(self, grants: Sequence[Grant[Context]]) -> None:
-        if grants:
-            self._granted.update(grant.context for grant in grants)
-            self._condition.notify_all()
-
-
-class RemoteGate:
-    """The gate of a group with several trainers, on `keeper`, the group's first PS."""
-
-    def __init__(self, endpoint: str, keeper: str, outbox: Outbox) -> None:
-        self._endpoint = endpoint
-        self._keeper = keeper
-        self._outbox = outbox
-
-    def begin(self, context: Context) -> bool:
-        self._outbox.send(self._keeper, GateRequest(self._endpoint, context, "begin"))
-        return False
-
-    def commit(self, context: Context) -> bool:
-        self._outbox.send(self._keeper, GateRequest(self._endpoint, context, "commit"))
-        return False
-
-    def end(self, context: Context) -> None:
-        self._outbox.send(self._keeper, GateRequest(self._endpoint, context, "end"))
-
-
-class GateKeeper:
-    """The gate's side on the group PS: requests in, grants out."""
-
-    def __init__(self, bound: int) -> None:
-        self._gate: StalenessGate[Context] = StalenessGate(bound)
-        self._endpoints: dict[Context, str] = {}
-
-    def on_request(self, request: GateRequest, outbox: Outbox) -> None:
-        context = request.context
-        if request.action == "begin":
-            self._endpoints[context] = request.source
-            self._tell(self._gate.begin(context), outbox)
-        elif request.action == "commit":
-            self._tell(self._gate.commit(context), outbox)
-        else:
-            del self._endpoints[context]
-            self._tell(self._gate.end(context), outbox)
-
-    def _tell(self, grants: Sequence[Grant[Context]], outbox: Outbox) -> None:
-        for grant in grants:
-            action = "begin" if grant.phase is Phase.READING else "commit"
-            outbox.send(self._endpoints[grant.context], GateGrant(grant.context, action))
+    def end(self, clock: int, context: Context) -> list[Job]:
+        """The step has written. Return the jobs that may write now."""
+        with self._lock:
+            staleness = self._written[clock] - self._seen[clock].pop(context)
+            self.histogram[staleness] = self.histogram.get(staleness, 0) + 1
+            self._written[clock] += 1
+            if not self._gates:
+                return []
+            return [self._jobs.pop((clock, grant.context)) for grant in self._gates[clock].end(context)]

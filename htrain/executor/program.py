@@ -16,7 +16,7 @@ from htrain.net import Net, Op, Tensor
 from htrain.ops import OPS
 from htrain.ops.base import tensor_of
 
-GATE = -1  # the "message" that lets a step write: granted by the staleness gate
+GATE = -1  # what optimizer steps of dense weights wait for besides messages: the staleness gate's grant
 Values = dict[str, Any]
 Send = Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]
 
@@ -24,8 +24,8 @@ Send = Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]
 @dataclass(frozen=True)
 class Stage:
     """Ops that wait for the same messages. `prefetch` stages only find out which rows to ask for: they read no parameter.
-    `after` are the stages that must have run. `reads` and `writes` number the clocks of dense weights that it reads first or
-    writes (a clock per stage that steps dense weights)."""
+    `after` are the stages that must have run. A stage that steps dense weights has a clock of its own, `writes`; `reads` are the
+    clocks whose weights this stage is the first to read."""
 
     index: int
     waits: frozenset[int]
@@ -55,7 +55,8 @@ def build_program(net: Net, parameters: Mapping[str, torch.Tensor]) -> Program:
     Requires: a net that `htrain.plan` has checked.
     """
     keys = _stage_keys(net)
-    order = sorted(set(keys), key=lambda key: (len(key[0]), not key[1], min(i for i, k in enumerate(keys) if k == key)))
+    first = {key: i for i, key in reversed(list(enumerate(keys)))}
+    order = sorted(first, key=lambda key: (len(key[0]), not key[1], first[key]))
     clocks = _clocks(net, keys, order)
     homes = {output: keys[i] for i, op in enumerate(net.ops) for output in op.outputs}
     stages = []
@@ -88,7 +89,7 @@ def _stage_keys(net: Net) -> list[StageKey]:
         need = need.union(*(waits[name] for name in op.inputs if name not in net.parameters))
         written = {op.inputs[i] for i in OPS[op.type].writes}
         need = need.union(*(touched.get(name, frozenset()) for name in written))
-        if op.type == "GradientSeed":
+        if OPS[op.type].steps_weights:
             need |= {GATE}
         if op.type == "Ack":
             need |= updated
@@ -137,7 +138,7 @@ def _clocks(net: Net, keys: Sequence[StageKey], order: Sequence[StageKey]) -> li
     first_read: dict[str, int] = {}
     for op, key in zip(net.ops, keys, strict=True):
         written = {op.inputs[i] for i in OPS[op.type].writes} & dense
-        if written and op.type not in ("Relax", "ElasticDifference"):
+        if written and OPS[op.type].steps_weights:
             writers.setdefault(place[key], set()).update(written)
         for name in dense.intersection(op.inputs):
             first_read[name] = min(first_read.get(name, place[key]), place[key])

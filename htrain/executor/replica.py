@@ -1,5 +1,6 @@
 """One net replica of a trainer: the loop that drives its steps (HT 2.2, 3.1.1)."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,48 +9,47 @@ import torch
 
 from htrain.errors import PeerLost
 from htrain.executor.engine import Engine, Pass
-from htrain.executor.gate import Gate
+from htrain.executor.gate import WriteGates
 from htrain.executor.port import Inbox, Outbox
 from htrain.executor.program import Stage
 from htrain.executor.server import endpoint_of
-from htrain.executor.wire import Context, GateGrant, Values
+from htrain.executor.wire import Context, Values
 
 
 @dataclass
 class Step:
-    """A pass on its way: its context, and the stages that may run once it has begun."""
+    """A pass on its way, and its stages that are ready."""
 
-    context: Context
     state: Pass
-    num_examples: int
     pending: list[Stage] = field(default_factory=list)
-    begun: bool = False
 
 
 class Replica:
     """Runs one step at a time; the next step's lookups may already be under way. For one thread."""
 
-    def __init__(self, group: int, trainer: int, number: int, engine: Engine, inbox: Inbox, outbox: Outbox, gate: Gate, deadline_seconds: float) -> None:
+    def __init__(self, number: int, engine: Engine, gates: WriteGates[threading.Event], inbox: Inbox, outbox: Outbox, deadline_seconds: float) -> None:
+        role, _, _ = inbox.name.partition("/")
+        _, group, trainer = role.split(":")
         self.endpoint = inbox.name
-        self._group, self._trainer, self._number = group, trainer, number
+        self.stopping: Callable[[], bool] = lambda: False
+        self._place = (int(group), int(trainer), number)
         self._engine = engine
+        self._gates = gates
         self._inbox = inbox
         self._outbox = outbox
-        self._gate = gate
         self._deadline_seconds = deadline_seconds
         self._next_step = 0
         self._open: dict[Context, Step] = {}
-        self.stopping: Callable[[], bool] = lambda: False
 
     def open(self, inputs: Mapping[str, torch.Tensor], num_examples: int) -> Step:
-        """Take a batch and ask for its rows."""
-        context = Context(self._group, self._trainer, self._number, self._next_step)
+        """Take a batch and ask for its rows; no parameter is read yet."""
+        context = Context(*self._place, self._next_step)
         self._next_step += 1
-        step = Step(context, self._engine.begin(num_examples, inputs), num_examples)
+        step = Step(self._engine.begin(context, self.endpoint, num_examples, inputs))
         self._open[context] = step
         for stage in self._engine.start(step.state):
             if stage.prefetch:
-                step.pending += self._engine.run(step.state, stage, self._sender(step))
+                step.pending += self._engine.run(step.state, stage, self._sender(step.state))
             else:
                 step.pending.append(stage)
         return step
@@ -59,26 +59,35 @@ class Replica:
 
         Raises PeerLost when a peer is silent for longer than the deadline.
         """
-        step.begun = self._gate.begin(step.context)
-        asked = False
         while not self._engine.done(step.state):
-            while step.begun and step.pending:
-                step.pending += self._engine.run(step.state, step.pending.pop(0), self._sender(step))
-            if self._engine.done(step.state):
-                break
-            if not asked and self._engine.wants_grant(step.state):
-                asked = True
-                if self._gate.commit(step.context):
-                    step.pending += self._engine.grant(step.state)
-                    continue
-            self._receive(step)
-        self._gate.end(step.context)
-        del self._open[step.context]
+            if step.pending:
+                self._run_stage(step, step.pending.pop(0))
+            else:
+                self._receive(step)
+        del self._open[step.state.context]
 
-    def _sender(self, step: Step) -> Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]:
+    def _run_stage(self, step: Step, stage: Stage) -> None:
+        context = step.state.context
+        if stage.writes:
+            self._pass_gate(stage.writes[0], context)
+        self._gates.begin(stage.reads, context)
+        step.pending += self._engine.run(step.state, stage, self._sender(step.state))
+        if stage.writes:
+            for event in self._gates.end(stage.writes[0], context):
+                event.set()
+
+    def _pass_gate(self, clock: int, context: Context) -> None:
+        """Wait until this step may write. The oldest step never waits here, so somebody always goes on."""
+        granted = threading.Event()
+        for event in self._gates.commit(clock, context, granted):
+            event.set()
+        if not granted.wait(self._deadline_seconds):
+            raise PeerLost(f"{self.endpoint}: step {context.step} waited {self._deadline_seconds:.0f} s for slower replicas to write first")
+
+    def _sender(self, state: Pass) -> Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]:
         def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
-            values = Values(self.endpoint, step.context, step.num_examples, [])
-            self._outbox.send_values(endpoint_of(peer, step.context), values, names, tensors)
+            values = Values(self.endpoint, state.context, state.batch_size, [])
+            self._outbox.send_values(endpoint_of(peer, state.context), values, names, tensors)
 
         return send
 
@@ -87,14 +96,9 @@ class Replica:
         deadline = time.monotonic() + self._deadline_seconds
         while (got := self._inbox.receive(0.5)) is None:
             if self.stopping() or time.monotonic() > deadline:
-                waited = ", ".join(self._engine.missing(step.state)) or "the staleness gate"
-                raise PeerLost(f"{self.endpoint}: nothing from {waited} for {self._deadline_seconds:.0f} s at step {step.context.step}")
+                waited = ", ".join(self._engine.missing(step.state))
+                raise PeerLost(f"{self.endpoint}: nothing from {waited} for {self._deadline_seconds:.0f} s at step {step.state.context.step}")
         message, tensors = got
         if isinstance(message, Values):
             target = self._open[message.context]
             target.pending += self._engine.receive(target.state, tensors)
-        elif isinstance(message, GateGrant) and message.action == "begin":
-            self._open[message.context].begun = True
-        elif isinstance(message, GateGrant):
-            target = self._open[message.context]
-            target.pending += self._engine.grant(target.state)

@@ -14,9 +14,8 @@ from htrain.data import Malformed, Position, open_data
 from htrain.errors import Error, RunError
 from htrain.executor.checkpoint import load_role_into, read_manifest, save_role
 from htrain.executor.engine import Engine
-from htrain.executor.gate import Gate, GateKeeper, LocalGate, OpenGate, RemoteGate
 from htrain.executor.link import Link
-from htrain.executor.port import Network, Outbox
+from htrain.executor.port import Network
 from htrain.executor.program import build_program
 from htrain.executor.server import Server
 from htrain.executor.settings import RunSettings
@@ -55,14 +54,14 @@ class Role:
         if kind == "dense_ps":
             engines = {holder: self._engine(net) for holder, net in self._center_nets().items()}
             empty = Engine(build_program(Net("", (), (), (), {}, {}), {}))
-            self.server = Server(self.name, self._network, empty, engines, GateKeeper(1), 1)
+            self.server = Server(self.name, self._network, empty, engines, 0, 1)
             return
         engine = self._engine(self.plan.net_of(self.device))
         if kind == "trainer":
             prefetch = options.prefetch and not settings.deterministic
-            self.trainer = Trainer(self.name, self._network, engine, self._replicas, prefetch, settings.deadline_seconds)
+            self.trainer = Trainer(self.name, self._network, engine, self._replicas, self._bound, prefetch, settings.deadline_seconds)
         else:
-            self.server = Server(self.name, self._network, engine, {}, GateKeeper(self._bound), settings.workers)
+            self.server = Server(self.name, self._network, engine, {}, self._bound, settings.workers)
         self._build_sync()
 
     def _engine(self, net: Net) -> Engine:
@@ -94,8 +93,8 @@ class Role:
 
     @property
     def _bound(self) -> int:
-        """Steps under way at once in a group, which is HT 3.1.1's bound on staleness."""
-        return self.plan.cluster.trainers * self._replicas
+        """Steps under way at once in a group, which is HT 3.1.1's bound on staleness; 0 for no bound."""
+        return self.plan.cluster.trainers * self._replicas if self.plan.options.bounded_staleness else 0
 
     def _steps(self) -> int:
         if self.trainer:
@@ -138,14 +137,7 @@ class Role:
         batches = open_data(self.settings.data).batches(
             batch_size=self.plan.options.batch_size, shard=shard, num_shards=shards, epochs=self.settings.epochs, start=start, malformed=self.malformed
         )
-        shared = LocalGate(self._bound, self.settings.deadline_seconds)
-
-        def gate(endpoint: str, outbox: Outbox) -> Gate:
-            if not self.plan.options.bounded_staleness:
-                return OpenGate()
-            return shared if cluster.trainers == 1 else RemoteGate(endpoint, f"group_ps:{group}:0", outbox)
-
-        trainer.start(book, Feed(batches, start, 2 * self._replicas), gate, self.settings.stop_after_steps)
+        trainer.start(book, Feed(batches, start, 2 * self._replicas), self.settings.stop_after_steps)
 
     def pause(self) -> None:
         if self.trainer:
@@ -181,13 +173,12 @@ class Role:
 
     def metrics(self) -> dict[str, Any]:
         """What the role has measured since it started."""
-        engine = self.trainer.engine if self.trainer else self.server.engine if self.server else None
         worker = self.trainer or self.server
         measured: dict[str, Any] = {
             "cpu_seconds": time.process_time(),
             "memory_bytes": psutil.Process(os.getpid()).memory_info().rss,
             "bytes_sent": (worker.bytes_sent if worker else 0) + (self.sync.bytes_sent if self.sync else 0),
-            "staleness": {str(k): v for k, v in engine.clocks.histogram.copy().items()} if engine else {},
+            "staleness": {str(k): v for k, v in worker.gates.histogram.copy().items()} if worker else {},
             "sync_rounds": self.sync.rounds_done if self.sync else 0,
         }
         if self.trainer:

@@ -6,20 +6,20 @@ their nets alone.
 
 import queue
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from htrain.errors import Error, RunError
 from htrain.executor.engine import Engine, Pass
-from htrain.executor.gate import GateKeeper
+from htrain.executor.gate import WriteGates
 from htrain.executor.port import Network, Outbox
 from htrain.executor.program import Stage
-from htrain.executor.wire import Context, GateRequest, Values
+from htrain.executor.wire import Context, Values
+from htrain.sync.easgd import AppliedRounds
 
 SYNC_REPLICA = -1
-Job = tuple[Engine, Context, str, Pass, Stage]
+Job = tuple[Engine, Pass, Stage]
 
 
 def endpoint_of(peer: str, context: Context) -> str:
@@ -36,18 +36,17 @@ class Server:
     One thread receives; `workers` threads run stages. With one worker, the receiving thread runs them itself.
     """
 
-    def __init__(self, role: str, network: Network, engine: Engine, centers: Mapping[int, Engine], keeper: GateKeeper, workers: int) -> None:
+    def __init__(self, role: str, network: Network, engine: Engine, centers: Mapping[int, Engine], bound: int, workers: int) -> None:
         self.role = role
         self.engine = engine
         self.centers = centers
-        self.keeper = keeper
+        self.gates: WriteGates[Job] = WriteGates(engine.program.num_clocks, bound)
         self.passes_done = 0
-        self.cpu_seconds = 0.0
         self.error: Exception | None = None
         self.inbox = network.inbox(role)
         self._network = network
         self._workers = workers
-        self._book: dict[str, str] = {}
+        self._rounds: AppliedRounds[str] = AppliedRounds({})
         self._outboxes: list[Outbox] = []
         self._passes: dict[Context, tuple[Engine, Pass]] = {}
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -56,7 +55,6 @@ class Server:
 
     def start(self, book: dict[str, str]) -> None:
         """Serve from now on."""
-        self._book = book
         loops: list[Callable[[Outbox], None]] = [self._receive_loop] + ([self._work_loop] * self._workers if self._workers > 1 else [])
         for number, loop in enumerate(loops):
             outbox = self._network.outbox(book)
@@ -78,7 +76,7 @@ class Server:
 
     @property
     def bytes_sent(self) -> int:
-        return sum(sum(outbox.bytes_sent.values()) for outbox in self._outboxes)
+        return sum(sum(outbox.bytes_sent.copy().values()) for outbox in self._outboxes)
 
     def _guarded(self, loop: Callable[[Outbox], None], outbox: Outbox) -> None:
         """Run a loop; keep what it raises for the role's main thread, which tells the launcher."""
@@ -92,31 +90,33 @@ class Server:
     def _receive_loop(self, outbox: Outbox) -> None:
         while not self._stopping.is_set():
             got = self.inbox.receive(0.2)
-            if got is None:
-                continue
-            message, tensors = got
-            if isinstance(message, Values):
-                self._on_values(message, tensors, outbox)
-            elif isinstance(message, GateRequest):
-                self.keeper.on_request(message, outbox)
-            self.cpu_seconds = time.thread_time()
+            if got and isinstance(got[0], Values):
+                self._on_values(got[0], got[1], outbox)
 
     def _on_values(self, message: Values, tensors: Mapping[str, torch.Tensor], outbox: Outbox) -> None:
         context = message.context
         known = self._passes.get(context)
         if known is None:
+            if context.replica == SYNC_REPLICA and not self._rounds.admit(message.source, context.step):
+                return  # a repeated message of a round that has been absorbed
             engine = self.centers[context.trainer] if context.replica == SYNC_REPLICA else self.engine
-            known = self._passes[context] = (engine, engine.begin(message.batch_size, {}))
-            self._dispatch(known[0], context, message.source, known[1], engine.start(known[1]), outbox)
+            known = self._passes[context] = (engine, engine.begin(context, message.source, message.batch_size, {}))
+            self._offer(engine, known[1], engine.start(known[1]), outbox)
         engine, state = known
-        self._dispatch(engine, context, message.source, state, engine.receive(state, tensors), outbox)
+        self._offer(engine, state, engine.receive(state, tensors), outbox)
 
-    def _dispatch(self, engine: Engine, context: Context, source: str, state: Pass, stages: list[Stage], outbox: Outbox) -> None:
+    def _offer(self, engine: Engine, state: Pass, stages: Sequence[Stage], outbox: Outbox) -> None:
+        """Stages that are ready: those that write pass the gate first."""
         for stage in stages:
+            job = (engine, state, stage)
+            self._dispatch(self.gates.commit(stage.writes[0], state.context, job) if stage.writes else [job], outbox)
+
+    def _dispatch(self, jobs: Sequence[Job], outbox: Outbox) -> None:
+        for job in jobs:
             if self._workers > 1:
-                self._jobs.put((engine, context, source, state, stage))
+                self._jobs.put(job)
             else:
-                self._run((engine, context, source, state, stage), outbox)
+                self._run(job, outbox)
 
     def _work_loop(self, outbox: Outbox) -> None:
         while not self._stopping.is_set():
@@ -125,13 +125,18 @@ class Server:
                 self._run(job, outbox)
 
     def _run(self, job: Job, outbox: Outbox) -> None:
-        engine, context, source, state, stage = job
+        engine, state, stage = job
+        context = state.context
 
         def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
-            to = source if context.replica == SYNC_REPLICA else endpoint_of(peer, context)
+            to = state.source if context.replica == SYNC_REPLICA else endpoint_of(peer, context)
             outbox.send_values(to, Values(self.role, context, state.batch_size, []), names, tensors)
 
-        self._dispatch(engine, context, source, state, engine.run(state, stage, send), outbox)
+        self.gates.begin(stage.reads, context)
+        ready = engine.run(state, stage, send)
+        if stage.writes:
+            self._dispatch(self.gates.end(stage.writes[0], context), outbox)
+        self._offer(engine, state, ready, outbox)
         if engine.done(state):
             self._passes.pop(context, None)
             self.passes_done += 1

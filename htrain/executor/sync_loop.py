@@ -83,7 +83,7 @@ class SyncLoop:
 
     def _round(self, number: int, outbox: Outbox) -> None:
         context = Context(self._group, self._index, SYNC_REPLICA, number)
-        state = self._engine.begin(0, {})
+        state = self._engine.begin(context, self.endpoint, 0, {})
 
         def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
             outbox.send_values(peer, Values(self.endpoint, context, 0, []), names, tensors)

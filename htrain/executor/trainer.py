@@ -2,8 +2,7 @@
 
 import queue
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from htrain.data import Batch, Position
 from htrain.errors import Error, RunError
 from htrain.executor.engine import Engine
-from htrain.executor.gate import Gate
+from htrain.executor.gate import WriteGates
 from htrain.executor.port import Network, Outbox
 from htrain.executor.replica import Replica, Step
 
@@ -76,13 +75,13 @@ class Feed:
 class Trainer:
     """The replica threads of one trainer. They stop between steps when paused, and end with the data."""
 
-    def __init__(self, role: str, network: Network, engine: Engine, replicas: int, prefetch: bool, deadline_seconds: float) -> None:
+    def __init__(self, role: str, network: Network, engine: Engine, replicas: int, bound: int, prefetch: bool, deadline_seconds: float) -> None:
         self.role = role
         self.engine = engine
+        self.gates: WriteGates[threading.Event] = WriteGates(engine.program.num_clocks, bound)
         self.totals = Totals()
         self.error: Exception | None = None
         self.inboxes = [network.inbox(f"{role}/{r}") for r in range(replicas)]
-        self.cpu_seconds = 0.0
         self.losses: list[float] = []
         self.keep_losses = False
         self._network = network
@@ -98,15 +97,14 @@ class Trainer:
         self._threads: list[threading.Thread] = []
         self._stop_after_steps = 0
 
-    def start(self, book: dict[str, str], feed: Feed, gate: Callable[[str, Outbox], Gate], stop_after_steps: int) -> None:
-        """Train from now on; `gate` makes a replica's gate from its endpoint and outbox."""
+    def start(self, book: dict[str, str], feed: Feed, stop_after_steps: int) -> None:
+        """Train from now on."""
         self._feed = feed
         self._stop_after_steps = stop_after_steps
-        _, group, index = self.role.split(":")
         for number, inbox in enumerate(self.inboxes):
             outbox = self._network.outbox(book)
             self._outboxes.append(outbox)
-            replica = Replica(int(group), int(index), number, self.engine, inbox, outbox, gate(inbox.name, outbox), self._deadline_seconds)
+            replica = Replica(number, self.engine, self.gates, inbox, outbox, self._deadline_seconds)
             replica.stopping = self._stopping.is_set
             thread = threading.Thread(target=self._guarded, args=(replica,), name=inbox.name, daemon=True)
             self._threads.append(thread)
@@ -149,7 +147,7 @@ class Trainer:
 
     @property
     def bytes_sent(self) -> int:
-        return sum(sum(outbox.bytes_sent.values()) for outbox in self._outboxes)
+        return sum(sum(outbox.bytes_sent.copy().values()) for outbox in self._outboxes)
 
     def _guarded(self, replica: Replica) -> None:
         torch.set_grad_enabled(False)
@@ -195,10 +193,9 @@ class Trainer:
         loss = float(step.state.values[self.engine.program.net.outputs[0]])
         positives = float(step.state.values["label"].sum())
         with self._lock:
-            self.totals.examples += step.num_examples
+            self.totals.examples += step.state.batch_size
             self.totals.steps += 1
-            self.totals.log_loss += loss * step.num_examples
+            self.totals.log_loss += loss * step.state.batch_size
             self.totals.positives += positives
             if self.keep_losses:
                 self.losses.append(loss)
-        self.cpu_seconds = time.process_time()

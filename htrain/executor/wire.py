@@ -38,21 +38,6 @@ class Values(msgspec.Struct, tag="values", array_like=True):
     tensors: list[TensorSpec]
 
 
-class GateRequest(msgspec.Struct, tag="gate", array_like=True):
-    """A step begins, asks to write, or has ended (htrain.sync.staleness)."""
-
-    source: str
-    context: Context
-    action: str
-
-
-class GateGrant(msgspec.Struct, tag="grant", array_like=True):
-    """The answer to a `begin` or `commit`."""
-
-    context: Context
-    action: str
-
-
 class Hello(msgspec.Struct, tag="hello", array_like=True):
     """A role is up; `endpoints` are its addresses by name."""
 
@@ -105,7 +90,7 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
     error: str
 
 
-Message = Values | GateRequest | GateGrant | Hello | Addresses | Ready | Order | Beat | State | Failed
+Message = Values | Hello | Addresses | Ready | Order | Beat | State | Failed
 Frame = bytes | memoryview
 
 _ENCODER = msgspec.msgpack.Encoder()

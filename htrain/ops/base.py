@@ -117,7 +117,8 @@ class OpDef:
 
     `gradient` is None for what has no derivative (ids, comparisons, effects). `effects`: never dropped, merged or moved across
     another effect. `writes` are the positions of the inputs that the op mutates: always parameters. `needs_batch`: the kernel
-    takes the batch size as keyword `batch`. `cuts`: the engine starts a new stage at it.
+    takes the batch size as keyword `batch`. `steps_weights`: an optimizer step of a dense weight, which the engine runs only when
+    the staleness gate lets it.
     """
 
     type: str
@@ -128,7 +129,7 @@ class OpDef:
     effects: bool = False
     writes: tuple[int, ...] = ()
     needs_batch: bool = False
-    cuts: bool = False
+    steps_weights: bool = False
 
 
 def vjp_definition(forward: OpDef) -> OpDef:

@@ -40,6 +40,5 @@ DEFINITIONS = (
     OpDef("BceWithLogitsGradient", _bce_gradient, same_as_input(0), gradient=None),
     OpDef("MeanSquaredError", _mse, _scalar, gradient=_rule),
     OpDef("MeanSquaredErrorGradient", _mse_gradient, same_as_input(0), gradient=None),
-    # An effect and a cut: the executor passes it once the step may write (htrain.sync.staleness).
-    OpDef("GradientSeed", torch.ones_like, same_as_input(0), gradient=None, effects=True, cuts=True),
+    OpDef("GradientSeed", torch.ones_like, same_as_input(0), gradient=None),
 )

@@ -78,9 +78,9 @@ def _sparse_cost(flops_per_element: int) -> CostRule:
 
 
 DEFINITIONS = (
-    OpDef("Sgd", _sgd, no_outputs, _dense_cost(2), None, effects=True, writes=(0,)),
-    OpDef("Adagrad", _adagrad, no_outputs, _dense_cost(6), None, effects=True, writes=(0, 1)),
-    OpDef("Adam", _adam, no_outputs, _dense_cost(12), None, effects=True, writes=(0, 1, 2, 3)),
+    OpDef("Sgd", _sgd, no_outputs, _dense_cost(2), None, effects=True, writes=(0,), steps_weights=True),
+    OpDef("Adagrad", _adagrad, no_outputs, _dense_cost(6), None, effects=True, writes=(0, 1), steps_weights=True),
+    OpDef("Adam", _adam, no_outputs, _dense_cost(12), None, effects=True, writes=(0, 1, 2, 3), steps_weights=True),
     OpDef("SparseSgd", _sparse_sgd, no_outputs, _sparse_cost(2), None, effects=True, writes=(0,)),
     OpDef("SparseAdagrad", _sparse_adagrad, no_outputs, _sparse_cost(6), None, effects=True, writes=(0, 1)),
     OpDef("SparseRowWiseAdagrad", _row_wise_adagrad, no_outputs, _sparse_cost(5), None, effects=True, writes=(0, 1)),

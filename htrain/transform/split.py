@@ -8,6 +8,7 @@ from htrain.net import Blob, Net, Op
 from htrain.ops import OPS
 
 TRAINER = "trainer"
+GATE = -1  # optimizer steps of dense weights wait for the staleness gate, too: what they write is a stage of its own
 
 
 @dataclass
@@ -66,8 +67,8 @@ class _Cutter:
                 self.fetch(name, device)
                 waits |= self.waits[device, name]
         waits |= self._order_on_parameters(op, waits)
-        if op.type == "GradientSeed":
-            waits |= {self._number((device, waits, False), "gate")}
+        if OPS[op.type].steps_weights:
+            waits |= {GATE}
         part.ops.append(op)
         self.waits.update({(device, output): waits for output in op.outputs})
 
