@@ -17,7 +17,6 @@ from htrain.executor.run import Hosting, read_record, run_plan
 from htrain.executor.settings import RunSettings
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
-from htrain.frontend.onnx_model import capture_onnx
 from htrain.frontend.torch_model import capture
 from htrain.options import Options
 from htrain.plan import Plan
@@ -49,8 +48,6 @@ def compile(
         if not example_inputs:
             raise UsageError("compile: an nn.Module needs example_inputs: a tensor for each argument of forward(), the batch first")
         captured, name = capture(model, example_inputs, logit=logit), type(model).__name__
-    elif model.endswith(".onnx"):
-        captured, name = capture_onnx(Path(model), logit=str(logit), label=label), Path(model).stem
     else:
         captured, name = _from_spec(model, schema, logit), Path(model.split(":")[0]).stem
     return compile_net(captured, cluster, options, name=name, table_splits=table_splits)

@@ -82,8 +82,7 @@ def _stage_keys(net: Net) -> list[StageKey]:
     waits: dict[str, frozenset[int]] = {name: frozenset() for name in net.inputs}
     touched: dict[str, frozenset[int]] = {}
     updated: frozenset[int] = frozenset()
-    leading = _leading(net)
-    keys: list[StageKey] = []
+    needs: list[frozenset[int]] = []
     for op in net.ops:
         need: frozenset[int] = frozenset({_message(op)}) if op.type == "Recv" else frozenset()
         need = need.union(*(waits[name] for name in op.inputs if name not in net.parameters))
@@ -98,15 +97,16 @@ def _stage_keys(net: Net) -> list[StageKey]:
                 touched[name] = touched.get(name, frozenset()) | need
         updated = updated | need if written else updated
         waits.update(dict.fromkeys(op.outputs, need))
-        keys.append((need, not need and _prefetches(op, leading)))
-    return keys
+        needs.append(need)
+    leading = _leading(net, waits)
+    return [(need, not need and _prefetches(op, leading)) for op, need in zip(net.ops, needs, strict=True)]
 
 
-def _leading(net: Net) -> set[str]:
-    """Blobs that lead to the ids that sparse PSs are asked for."""
+def _leading(net: Net, waits: Mapping[str, frozenset[int]]) -> set[str]:
+    """Blobs that lead to the ids that sparse PSs are asked for, where these wait for nothing."""
     producers = net.producers()
     leading: set[str] = set()
-    pending = [op.inputs[0] for op in net.ops if op.type == "Send" and _asks_for_rows(op)]
+    pending = [op.inputs[0] for op in net.ops if op.type == "Send" and _asks_for_rows(op) and not waits[op.inputs[0]]]
     while pending:
         name = pending.pop()
         if name not in leading and name not in net.parameters:

@@ -1,5 +1,6 @@
 """torch.export behind one door: embedding calls kept whole, parameters without memory, one-line errors."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -29,7 +30,8 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     batch = Dim("batch", min=2)
     shapes = {name: {0: Dim(f"{name}_count", min=2) if is_bag(name, example_inputs) else batch} for name in example_inputs}
     try:
-        with _without_memory(model), _whole_embedding_bags(), torch.no_grad():
+        with _without_memory(model), _whole_embedding_bags(), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its own internals
             program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
             return program.run_decompositions(_decompositions())
     except ModelError:

@@ -1,0 +1,121 @@
+"""Running plans in this process, and the same training by PyTorch alone."""
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from htrain.data import START, Malformed, open_data
+from htrain.executor.port import Network
+from htrain.executor.role import Role
+from htrain.executor.settings import RunSettings
+from htrain.options import Options
+from htrain.plan import Plan
+
+
+def run_roles(plan: Plan, folder: Path, settings: RunSettings, *, seconds: float = 60.0) -> dict[str, Role]:
+    """Run every role of a plan in this process to the end of the data; return them, stopped."""
+    plan.save(folder)
+    network = Network("inproc")
+    roles = {name: Role(name, plan, settings, network) for name in plan.cluster.roles}
+    book = {name: address for role in roles.values() for name, address in role.endpoints.items()}
+    try:
+        for role in roles.values():
+            if role.trainer:
+                role.trainer.keep_losses = True
+            role.fill()
+        for role in roles.values():
+            role.start(book)
+        deadline = time.monotonic() + seconds
+        while not all(role.finished for role in roles.values() if role.trainer):
+            for role in roles.values():
+                if role.error:
+                    raise role.error
+            assert time.monotonic() < deadline, f"not done after {seconds} s"
+            time.sleep(0.002)
+        return roles
+    finally:
+        for role in roles.values():
+            role.stop()
+        network.close()
+
+
+def losses_of(plan: Plan, folder: Path, data: str) -> list[float]:
+    """The loss of every step of a deterministic run of one trainer."""
+    settings = RunSettings(folder, data, folder / "run", deterministic=True, deadline_seconds=20)
+    role = run_roles(plan, folder, settings)["trainer:0:0"]
+    assert role.trainer
+    return role.trainer.losses
+
+
+def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = "") -> list[float]:
+    """The loss of every step when PyTorch trains a copy of `model` on the same batches."""
+    model = copy.deepcopy(model)
+    tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.num_embeddings > 16]
+    sparse = {id(p) for p in tables}
+    dense_step = _optimizer(options.dense_optimizer, [p for p in model.parameters() if id(p) not in sparse], options.dense_lr, options)
+    sparse_step = _optimizer(options.sparse_optimizer, list({id(p): p for p in tables}.values()), options.sparse_lr, options)
+    criterion = nn.BCEWithLogitsLoss() if options.loss == "bce" else nn.MSELoss()
+    losses = []
+    for batch in batches_of(data, options.batch_size):
+        label = batch.pop("label")
+        outputs = model(**{name: value for name, value in batch.items() if name in _arguments(model)})
+        output = outputs[logit] if logit else outputs
+        loss = criterion(output.reshape(-1), label)
+        model.zero_grad()
+        loss.backward()
+        dense_step.step()
+        sparse_step.step()
+        losses.append(loss.item())
+    return losses
+
+
+def _arguments(model: nn.Module) -> Sequence[str]:
+    return model.forward.__code__.co_varnames[1 : model.forward.__code__.co_argcount]
+
+
+def batches_of(data: str, batch_size: int) -> list[dict[str, torch.Tensor]]:
+    """Every batch of a dataset, in order."""
+    batches = open_data(data).batches(batch_size=batch_size, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed())
+    return [{name: torch.from_numpy(column) for name, column in batch.columns.items()} for batch in batches]
+
+
+class RowWiseAdagrad(torch.optim.Optimizer):
+    """One accumulator per row, of the mean of the squared gradient: written from the formula, dense."""
+
+    def __init__(self, params: Sequence[nn.Parameter], lr: float, eps: float) -> None:
+        super().__init__(params, {"lr": lr, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state.setdefault(p, {})
+                total = state.setdefault("sum", torch.zeros(p.shape[0]))
+                total += p.grad.square().mean(1)
+                touched = p.grad.abs().sum(1) > 0
+                p[touched] -= (group["lr"] / (total.sqrt() + group["eps"]))[touched, None] * p.grad[touched]
+
+
+def _optimizer(name: str, params: Sequence[nn.Parameter], lr: float, options: Options) -> torch.optim.Optimizer:
+    if not params:
+        return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr)
+    if name == "sgd":
+        return torch.optim.SGD(params, lr=lr)
+    if name == "adagrad":
+        return torch.optim.Adagrad(params, lr=lr, eps=options.eps)
+    if name == "rowwise_adagrad":
+        return RowWiseAdagrad(params, lr, options.eps)
+    return torch.optim.Adam(params, lr=lr, betas=(options.beta1, options.beta2), eps=options.adam_eps)
+
+
+def relative_differences(seen: Sequence[float], wanted: Sequence[float]) -> list[float]:
+    """|seen - wanted| / |wanted| of each step."""
+    assert len(seen) == len(wanted)
+    return [abs(a - b) / max(abs(b), 1e-12) for a, b in zip(seen, wanted, strict=True)]
+
+
+Values = Mapping[str, torch.Tensor]
