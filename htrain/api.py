@@ -46,7 +46,9 @@ def compile(
     schema = open_data(data).schema if data else CRITEO
     if isinstance(model, nn.Module):
         if not example_inputs:
-            raise UsageError("compile: an nn.Module needs example_inputs: a tensor for each argument of forward(), the batch first")
+            raise UsageError(
+                "compile: an nn.Module needs example_inputs: a tensor for each argument of forward(), the batch first"
+            )
         captured, name = capture(model, example_inputs, logit=logit), type(model).__name__
     else:
         captured, name = _from_spec(model, schema, logit), Path(model.split(":")[0]).stem
@@ -82,9 +84,19 @@ def run(
     if bool(out) == bool(resume):
         raise UsageError("run: give either out=, a new run folder, or resume=, the folder of a run to go on with")
     settings = RunSettings(
-        Path(plan), data, Path(out or resume), epochs, deadline_seconds, checkpoint_seconds, deterministic, malformed_share, workers
+        Path(plan),
+        data,
+        Path(out or resume),
+        epochs,
+        deadline_seconds,
+        checkpoint_seconds,
+        deterministic,
+        malformed_share,
+        workers,
     )
-    return run_plan(settings, hosting=hosting, resume=bool(resume), num_threads=num_threads, console=console or Console(stderr=True))
+    return run_plan(
+        settings, hosting=hosting, resume=bool(resume), num_threads=num_threads, console=console or Console(stderr=True)
+    )
 
 
 def evaluate(run_folder: str | Path, *, data: str, plan: str | Path = "", replica: str = "center") -> Evaluation:

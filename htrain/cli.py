@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import click
 
@@ -44,7 +44,13 @@ def _training_flags(command: Command) -> Command:
             command = click.option(f"{flag}/--no-{flag[2:]}", field.name, default=field.default, help=help)(command)
         else:
             choices = get_args(hints[field.name])
-            command = click.option(flag, field.name, type=click.Choice(choices) if choices else hints[field.name], default=field.default, help=help)(command)
+            command = click.option(
+                flag,
+                field.name,
+                type=click.Choice(choices) if choices else hints[field.name],
+                default=field.default,
+                help=help,
+            )(command)
     return command
 
 
@@ -54,7 +60,9 @@ def _cluster_flags(command: Command) -> Command:
         sized = field.name.endswith(("memory", "bandwidth"))
         metavar = "SIZE" if sized else "N"
         help = "Such as 512GiB." if field.name.endswith("memory") else "Such as 25Gbit/s." if sized else ""
-        command = click.option("--" + field.name.replace("_", "-"), "cluster_" + field.name, metavar=metavar, default="", help=help)(command)
+        command = click.option(
+            "--" + field.name.replace("_", "-"), "cluster_" + field.name, metavar=metavar, default="", help=help
+        )(command)
     return command
 
 
@@ -77,15 +85,32 @@ def _show(document: Mapping[str, Any], text: str, as_json: bool) -> None:
 @commands.command(name="compile")
 @click.argument("model")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The plan folder to write.")
-@click.option("--cluster", "cluster_file", type=click.Path(path_type=Path), help="A cluster file; without one, the cluster is this machine.")
-@click.option("--data", default="", help="Data such as criteo:train.tsv; sizes the tables of a model that is built from a schema.")
+@click.option(
+    "--cluster",
+    "cluster_file",
+    type=click.Path(path_type=Path),
+    help="A cluster file; without one, the cluster is this machine.",
+)
+@click.option(
+    "--data", default="", help="Data such as criteo:train.tsv; sizes the tables of a model that is built from a schema."
+)
 @click.option("--logit", default="", help="The output to train, where the model has several: its name or position.")
 @click.option("--label", default="label", help="The label input of an ONNX model that carries one.")
 @click.option("--split-table", "splits", multiple=True, metavar="TABLE=N", help="Cut a table into N row shards.")
 @_cluster_flags
 @_training_flags
 @_json_flag
-def compile_command(model: str, out: Path, cluster_file: Path | None, data: str, logit: str, label: str, splits: tuple[str, ...], as_json: bool, **flags: Any) -> None:
+def compile_command(
+    model: str,
+    out: Path,
+    cluster_file: Path | None,
+    data: str,
+    logit: str,
+    label: str,
+    splits: tuple[str, ...],
+    as_json: bool,
+    **flags: Any,
+) -> None:
     """Compile MODEL to a plan folder.
 
     MODEL is a Python file with a `build` function (or file.py:factory), package.module:factory, or model.onnx.
@@ -96,12 +121,22 @@ def compile_command(model: str, out: Path, cluster_file: Path | None, data: str,
     """
     given = {n.removeprefix("cluster_"): v for n, v in flags.items() if n.startswith("cluster_") and v}
     overrides = {name: parse_field(name, text, where="--" + name.replace("_", "-")) for name, text in given.items()}
-    cluster = load_cluster(cluster_file, overrides) if cluster_file else validated(asdict(this_machine(**overrides)), where="the flags")
+    cluster = (
+        load_cluster(cluster_file, overrides)
+        if cluster_file
+        else validated(asdict(this_machine(**overrides)), where="the flags")
+    )
     options = checked(Options(**{n: v for n, v in flags.items() if not n.startswith("cluster_")}))
-    plan = htrain.compile(model, cluster=cluster, options=options, data=data, logit=logit, label=label, table_splits=_table_splits(splits))
+    plan = htrain.compile(
+        model, cluster=cluster, options=options, data=data, logit=logit, label=label, table_splits=_table_splits(splits)
+    )
     plan.save(out)
     text = f"{out}: {len(plan.nets)} nets, {len(plan.tables)} tables, predicted {plan.predicted_eps:,.0f} EPS; look at it with: htrain show {out}"
-    _show({"plan": str(out), "digest": plan.digest, "nets": list(plan.nets), "predicted_eps": plan.predicted_eps}, text, as_json)
+    _show(
+        {"plan": str(out), "digest": plan.digest, "nets": list(plan.nets), "predicted_eps": plan.predicted_eps},
+        text,
+        as_json,
+    )
 
 
 def _table_splits(splits: tuple[str, ...]) -> dict[str, int]:
@@ -160,31 +195,67 @@ def diff(old: Path, new: Path, as_json: bool) -> None:
 
 @commands.command()
 @click.argument("plan", type=click.Path(path_type=Path))
-@click.option("--data", required=True, help="FORMAT:PATH[?key=value], such as criteo:train.tsv, libfm:a.libfm, csv:a.csv?schema=s.yaml, synthetic:?rows=100000.")
+@click.option(
+    "--data",
+    required=True,
+    help="FORMAT:PATH[?key=value], such as criteo:train.tsv, libfm:a.libfm, csv:a.csv?schema=s.yaml, synthetic:?rows=100000.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="A new run folder.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Go on from the last checkpoint of this run folder.")
 @click.option("--epochs", default=1, type=click.IntRange(1), help="Passes over the data. [default: 1]")
 @click.option("--threads", is_flag=True, help="All roles as threads of this process.")
-@click.option("--deterministic", is_flag=True, help="One net replica per trainer, no prefetch; with one trainer, a run repeats bit for bit.")
-@click.option("--checkpoint-seconds", default=300.0, type=click.FloatRange(0), help="Seconds between checkpoints, 0 for the last only. [default: 300]")
-@click.option("--deadline-seconds", default=60.0, type=click.FloatRange(1), help="A role that hears nothing for this long gives up. [default: 60]")
-@click.option("--malformed-share", default=0.01, type=click.FloatRange(0, 1), help="More malformed rows than this share stop the run. [default: 0.01]")
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="One net replica per trainer, no prefetch; with one trainer, a run repeats bit for bit.",
+)
+@click.option(
+    "--checkpoint-seconds",
+    default=300.0,
+    type=click.FloatRange(0),
+    help="Seconds between checkpoints, 0 for the last only. [default: 300]",
+)
+@click.option(
+    "--deadline-seconds",
+    default=60.0,
+    type=click.FloatRange(1),
+    help="A role that hears nothing for this long gives up. [default: 60]",
+)
+@click.option(
+    "--malformed-share",
+    default=0.01,
+    type=click.FloatRange(0, 1),
+    help="More malformed rows than this share stop the run. [default: 0.01]",
+)
 @click.option("--workers", default=2, type=click.IntRange(1), help="Threads of a PS that run ops. [default: 2]")
 @click.option("--intra-op-threads", default=1, type=click.IntRange(1), help="torch threads per op. [default: 1]")
 @_json_flag
-def run(plan: Path, data: str, out: Path | None, resume: Path | None, threads: bool, intra_op_threads: int, as_json: bool, **settings: Any) -> None:
+def run(
+    plan: Path,
+    data: str,
+    out: Path | None,
+    resume: Path | None,
+    threads: bool,
+    intra_op_threads: int,
+    as_json: bool,
+    **settings: Any,
+) -> None:
     """Train a plan on this machine: a process per role, or --threads. Under mpiexec, a rank per role.
 
     Ctrl-C and SIGTERM write a checkpoint and end the run; --resume goes on from it.
     """
-    hosting = "threads" if threads else "processes"
-    result = htrain.run(plan, data=data, out=out or "", resume=resume or "", hosting=hosting, num_threads=intra_op_threads, **settings)
+    hosting: Literal["processes", "threads"] = "threads" if threads else "processes"
+    result = htrain.run(
+        plan, data=data, out=out or "", resume=resume or "", hosting=hosting, num_threads=intra_op_threads, **settings
+    )
     totals = result.totals
     text = (
         f"{totals.examples:,} examples in {result.train_seconds:.1f} s: {totals.examples / max(result.train_seconds, 1e-9):,.0f} EPS, loss {totals.loss:.4f}, "
         f"NE {totals.ne:.4f}, dense staleness at most {totals.max_staleness} (mean {totals.mean_staleness:.2f}); checkpoint {result.checkpoint}"
     )
-    _show({"checkpoint": str(result.checkpoint), "train_seconds": result.train_seconds, **totals.to_dict()}, text, as_json)
+    _show(
+        {"checkpoint": str(result.checkpoint), "train_seconds": result.train_seconds, **totals.to_dict()}, text, as_json
+    )
 
 
 @commands.command(name="eval")
@@ -215,7 +286,12 @@ def synth() -> None:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The TSV file to write; .gz compresses.")
 @click.option("--table-rows", default=100_000, type=click.IntRange(1), help="Distinct ids per field. [default: 100000]")
 @click.option("--zipf", default=1.05, type=float, help="Exponent of the id frequencies. [default: 1.05]")
-@click.option("--locality", default=0.5, type=click.FloatRange(0, 1), help="Share of ids drawn from the example's community. [default: 0.5]")
+@click.option(
+    "--locality",
+    default=0.5,
+    type=click.FloatRange(0, 1),
+    help="Share of ids drawn from the example's community. [default: 0.5]",
+)
 @click.option("--signal", default=0.35, type=float, help="Strength of the ids' effects on the label. [default: 0.35]")
 @click.option("--seed", default=0, type=click.IntRange(0), help="[default: 0]")
 @_json_flag

@@ -70,8 +70,17 @@ class Cluster:
     @property
     def roles(self) -> tuple[str, ...]:
         """Every role of a run: `trainer:G:I`, `group_ps:G:K`, `sparse_ps:K`, `dense_ps:K`."""
-        inner = [f"{role}:{g}:{i}" for g in range(self.groups) for role, n in (("trainer", self.trainers), ("group_ps", self.group_ps)) for i in range(n)]
-        return (*inner, *(f"sparse_ps:{k}" for k in range(self.sparse_ps)), *(f"dense_ps:{k}" for k in range(self.dense_ps)))
+        inner = [
+            f"{role}:{g}:{i}"
+            for g in range(self.groups)
+            for role, n in (("trainer", self.trainers), ("group_ps", self.group_ps))
+            for i in range(n)
+        ]
+        return (
+            *inner,
+            *(f"sparse_ps:{k}" for k in range(self.sparse_ps)),
+            *(f"dense_ps:{k}" for k in range(self.dense_ps)),
+        )
 
 
 def role_of(device: str) -> str:
@@ -91,7 +100,11 @@ def this_machine(**counts: int) -> Cluster:
     share = psutil.virtual_memory().total // max(1, len(cluster.roles))
     cores = os.cpu_count() or 1
     kinds = ("trainer", "group_ps", "sparse_ps", "dense_ps")
-    limits = {f"{kind}_{what}": value for kind in kinds for what, value in (("cores", cores), ("memory", share), ("bandwidth", 10**9))}
+    limits = {
+        f"{kind}_{what}": value
+        for kind in kinds
+        for what, value in (("cores", cores), ("memory", share), ("bandwidth", 10**9))
+    }
     return replace(cluster, **{name: value for name, value in limits.items() if name not in counts})
 
 
@@ -101,7 +114,9 @@ def load_cluster(path: Path, overrides: Mapping[str, int]) -> Cluster:
         text = path.read_text()
         document = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
-        raise ClusterError(f"{path}: {error.strerror}; give a cluster file, or leave --cluster out to use this machine") from error
+        raise ClusterError(
+            f"{path}: {error.strerror}; give a cluster file, or leave --cluster out to use this machine"
+        ) from error
     except UnicodeDecodeError as error:
         raise ClusterError(f"{path}: not a text file; want YAML such as 'groups: 2'") from error
     except yaml.YAMLError as error:
@@ -125,13 +140,28 @@ def validated(values: Mapping[str, int], *, where: str) -> Cluster:
             f"{where}: {cluster.trainers} trainers share one dense replica, which needs group_ps >= 1; for EASGD use trainers: 1 and more groups"
         )
     if cluster.groups > 1 and cluster.dense_ps == 0:
-        raise ClusterError(f"{where}: {cluster.groups} groups are synchronised through dense PSs: dense_ps must be at least 1")
+        raise ClusterError(
+            f"{where}: {cluster.groups} groups are synchronised through dense PSs: dense_ps must be at least 1"
+        )
     if cluster.sparse_ps == 0 and cluster.groups * cluster.trainers > 1:
-        raise ClusterError(f"{where}: {cluster.groups * cluster.trainers} trainers share the tables: sparse_ps must be at least 1")
+        raise ClusterError(
+            f"{where}: {cluster.groups * cluster.trainers} trainers share the tables: sparse_ps must be at least 1"
+        )
     return cluster
 
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
 _BITS = {"KBIT/S": 10**3, "MBIT/S": 10**6, "GBIT/S": 10**9}
 _LEAST = {"group_ps": 0, "sparse_ps": 0, "dense_ps": 0}
 
@@ -146,7 +176,9 @@ def parse_field(name: str, text: object, *, where: str) -> int:
     sized = name.endswith(("memory", "bandwidth")) or name == "core_flops"
     factor = _UNITS.get(unit.removesuffix("/S"), 0) or _BITS.get(unit, 0) / 8
     if not match or not factor or (unit and not sized):
-        raise ClusterError(f"{where}: {name}: '{text}' is not {'a size such as 512GiB or 25Gbit/s' if sized else 'a whole number'}")
+        raise ClusterError(
+            f"{where}: {name}: '{text}' is not {'a size such as 512GiB or 25Gbit/s' if sized else 'a whole number'}"
+        )
     value = float(match.group(1)) * factor
     least = _LEAST.get(name, 1)
     if value != int(value) or value < least or value > 2**62:

@@ -29,7 +29,13 @@ NO_SPLITS: Mapping[str, int] = {}
 
 
 def compile_net(
-    captured: Captured, cluster: Cluster, options: Options, *, name: str, tagger: Tagger = tag_by_rules, table_splits: Mapping[str, int] = NO_SPLITS
+    captured: Captured,
+    cluster: Cluster,
+    options: Options,
+    *,
+    name: str,
+    tagger: Tagger = tag_by_rules,
+    table_splits: Mapping[str, int] = NO_SPLITS,
 ) -> Plan:
     """Compile a captured model for `cluster`.
 
@@ -56,7 +62,9 @@ def compile_net(
     nets.update(synced)
     eps, loads = predict(parts, cluster, options.batch_size)
     inputs = {n: str(net.blobs[n]).partition(": ")[2] for n in net.inputs}
-    plan = Plan(name, digest_of(nets), cluster, options, inputs, shards, centers, decisions, eps, loads, nets, captured.values)
+    plan = Plan(
+        name, digest_of(nets), cluster, options, inputs, shards, centers, decisions, eps, loads, nets, captured.values
+    )
     return check_plan(plan)
 
 
@@ -65,7 +73,9 @@ def _sync_nets(parts: Mapping[str, Net], cluster: Cluster, options: Options) -> 
     if cluster.groups == 1:
         return {}, {}
     alpha = options.sync_alpha or default_alpha(cluster.groups)
-    holders = {d: part for d, part in parts.items() if any(p.kind == "weight" and p.trained for p in part.parameters.values())}
+    holders = {
+        d: part for d, part in parts.items() if any(p.kind == "weight" and p.trained for p in part.parameters.values())
+    }
     centers = assign_centers(holders, cluster.dense_ps)
     nets: dict[str, Net] = {}
     for holder, part in holders.items():

@@ -1,9 +1,9 @@
 """The plan: a folder that says which nets run where (DESIGN 4). Everything left of it knows models, everything right of it sockets.
 
-    plan.yaml          version, model digest, cluster, options, tables -> shards, centres, decisions, prediction
-    nets/train.onnx    the whole tagged train net
-    nets/trainer.onnx, group_ps_0.onnx, ..., init_group_ps_0.onnx, ..., sync_group_ps_0.onnx, center_dense_ps_0_group_ps_0.onnx, ...
-    params/*.safetensors   initial values, where the model came with them
+plan.yaml          version, model digest, cluster, options, tables -> shards, centres, decisions, prediction
+nets/train.onnx    the whole tagged train net
+nets/trainer.onnx, group_ps_0.onnx, ..., init_group_ps_0.onnx, ..., sync_group_ps_0.onnx, center_dense_ps_0_group_ps_0.onnx, ...
+params/*.safetensors   initial values, where the model came with them
 """
 
 import os
@@ -75,7 +75,9 @@ class Plan:
 
         Raises PlanError when `folder` holds something that is not a plan.
         """
-        if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "plan.yaml").is_file())):
+        if folder.exists() and (
+            not folder.is_dir() or (any(folder.iterdir()) and not (folder / "plan.yaml").is_file())
+        ):
             raise PlanError(f"{folder}: exists and is not a plan folder: choose another --out, or remove it")
         partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
         try:
@@ -94,7 +96,9 @@ class Plan:
             write_net(net, folder / "nets" / f"{name}.onnx")
         if self.values:
             (folder / "params").mkdir()
-            save_file({name: tensor.contiguous() for name, tensor in self.values.items()}, folder / "params" / VALUES_FILE)
+            save_file(
+                {name: tensor.contiguous() for name, tensor in self.values.items()}, folder / "params" / VALUES_FILE
+            )
         (folder / "plan.yaml").write_text(yaml.safe_dump(self._header(), sort_keys=False, width=160))
 
     def _header(self) -> dict[str, Any]:
@@ -107,7 +111,9 @@ class Plan:
             "inputs": dict(self.inputs),
             "predicted_eps": self.predicted_eps,
             "loads": {device: asdict(load) for device, load in self.loads.items()},
-            "tables": {table: [[s.first_row, s.num_rows, s.device] for s in shards] for table, shards in self.tables.items()},
+            "tables": {
+                table: [[s.first_row, s.num_rows, s.device] for s in shards] for table, shards in self.tables.items()
+            },
             "centers": dict(self.centers),
             "decisions": {d.module: f"{d.device} by rule '{d.rule}': {d.reason}" for d in self.decisions},
             "nets": list(self.nets),
@@ -167,13 +173,17 @@ def _read_header(folder: Path) -> _Header:
         document = yaml.safe_load(path.read_text())
         header = msgspec.convert(document, _Header)
     except OSError as error:
-        raise PlanError(f"{folder}: not a plan folder ({path.name}: {error.strerror}); make one with 'htrain compile ... --out {folder}'") from error
+        raise PlanError(
+            f"{folder}: not a plan folder ({path.name}: {error.strerror}); make one with 'htrain compile ... --out {folder}'"
+        ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     except msgspec.ValidationError as error:
         raise PlanError(f"{path}: {error}") from error
     if header.version != VERSION:
-        raise PlanError(f"{path}: version {header.version}, this htrain reads version {VERSION}: compile the model again")
+        raise PlanError(
+            f"{path}: version {header.version}, this htrain reads version {VERSION}: compile the model again"
+        )
     return header
 
 
@@ -189,7 +199,9 @@ def _settings(folder: Path, header: _Header) -> tuple[Cluster, Options]:
     for kind, given in ((Cluster, header.cluster), (Options, header.options)):
         known = {field.name for field in fields(kind)}
         if set(given) != known:
-            raise PlanError(f"{path}: {kind.__name__.lower()} has the fields {', '.join(sorted(set(given) ^ known))} too many or too few")
+            raise PlanError(
+                f"{path}: {kind.__name__.lower()} has the fields {', '.join(sorted(set(given) ^ known))} too many or too few"
+            )
     try:
         options = checked(msgspec.convert(header.options, Options))
         return validated(header.cluster, where=str(path)), options

@@ -64,8 +64,18 @@ def _placement(train: Net, nets: Mapping[str, Net]) -> Iterator[str]:
 
 
 def _crossings(nets: Mapping[str, Net]) -> Iterator[str]:
-    sends = Counter((d, op.attrs.get("peer"), op.inputs[0], op.attrs.get("message")) for d, n in nets.items() for op in n.ops if op.type == "Send")
-    receives = Counter((op.attrs.get("peer"), d, op.outputs[0], op.attrs.get("message")) for d, n in nets.items() for op in n.ops if op.type == "Recv")
+    sends: Counter[tuple[object, ...]] = Counter(
+        (d, op.attrs.get("peer"), op.inputs[0], op.attrs.get("message"))
+        for d, n in nets.items()
+        for op in n.ops
+        if op.type == "Send"
+    )
+    receives: Counter[tuple[object, ...]] = Counter(
+        (op.attrs.get("peer"), d, op.outputs[0], op.attrs.get("message"))
+        for d, n in nets.items()
+        for op in n.ops
+        if op.type == "Recv"
+    )
     for key in sends.keys() | receives.keys():
         if sends[key] != 1 or receives[key] != 1:
             yield f"blob '{key[2]}' from '{key[0]}' to '{key[1]}' has {sends[key]} Send and {receives[key]} Recv, want one of each"
@@ -108,7 +118,12 @@ def _shards(plan: Plan) -> Iterator[str]:
         for index, shard in enumerate(shards):
             name = table if len(shards) == 1 else f"{table}/{index}"
             stored = parameters.get(name)
-            if shard.first_row != expected or stored is None or stored.shape[0] != shard.num_rows or stored.first_row != shard.first_row:
+            if (
+                shard.first_row != expected
+                or stored is None
+                or stored.shape[0] != shard.num_rows
+                or stored.first_row != shard.first_row
+            ):
                 yield f"plan.yaml: shard {index} of table '{table}' does not continue at row {expected}, or the nets hold another one"
             expected = shard.first_row + shard.num_rows
 
@@ -117,8 +132,20 @@ def _centers(plan: Plan) -> Iterator[str]:
     if plan.cluster.groups == 1:
         return
     weights = [p.name for p in plan.nets["train"].parameters.values() if p.kind == "weight" and p.trained]
-    relaxed = Counter(op.inputs[0] for name, net in plan.nets.items() if name.startswith("sync_") for op in net.ops if op.type == "Relax")
-    absorbed = Counter(op.inputs[0] for name, net in plan.nets.items() if name.startswith("center_") for op in net.ops if op.type == "ElasticDifference")
+    relaxed = Counter(
+        op.inputs[0]
+        for name, net in plan.nets.items()
+        if name.startswith("sync_")
+        for op in net.ops
+        if op.type == "Relax"
+    )
+    absorbed = Counter(
+        op.inputs[0]
+        for name, net in plan.nets.items()
+        if name.startswith("center_")
+        for op in net.ops
+        if op.type == "ElasticDifference"
+    )
     for name in weights:
         if plan.centers.get(name) not in plan.cluster.devices or relaxed[name] != 1 or absorbed[name] != 1:
             yield f"weight '{name}' is not synchronised with one centre on a dense PS"
@@ -135,7 +162,11 @@ def _waits(nets: Mapping[str, Net]) -> Iterator[str]:
         for device, ops in waiting.items():
             rest = []
             for op in ops:
-                ready = (op.attrs.get("peer"), device, op.outputs[0]) in sent if op.type == "Recv" else known[device].issuperset(op.inputs)
+                ready = (
+                    (op.attrs.get("peer"), device, op.outputs[0]) in sent
+                    if op.type == "Recv"
+                    else known[device].issuperset(op.inputs)
+                )
                 if not ready:
                     rest.append(op)
                     continue

@@ -20,7 +20,8 @@ def _lines(plan: Plan) -> Iterator[str]:
         f"{cluster.groups} groups x ({cluster.trainers} trainers x {options.net_replicas} net replicas + {cluster.group_ps} group PSs), "
         f"{cluster.sparse_ps} sparse PSs, {cluster.dense_ps} dense PSs; batch {options.batch_size}"
     )
-    yield f"dense {options.dense_optimizer} lr {options.dense_lr:g}, sparse {options.sparse_optimizer} lr {options.sparse_lr:g}, loss {options.loss}, seed {options.seed}"
+    rates = f"dense {options.dense_optimizer} lr {options.dense_lr:g}, sparse {options.sparse_optimizer} lr {options.sparse_lr:g}"
+    yield f"{rates}, loss {options.loss}, seed {options.seed}"
     bottleneck, what = _bottleneck(plan)
     yield f"predicted {plan.predicted_eps:,.0f} EPS; the bottleneck is the {what} of {bottleneck}"
     yield ""
@@ -34,7 +35,11 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield "tables"
     for table, shards in plan.tables.items():
         rows = sum(s.num_rows for s in shards)
-        places = ", ".join(f"{s.device} [{s.first_row}, {s.first_row + s.num_rows})" for s in shards) if len(shards) > 1 else shards[0].device
+        places = (
+            ", ".join(f"{s.device} [{s.first_row}, {s.first_row + s.num_rows})" for s in shards)
+            if len(shards) > 1
+            else shards[0].device
+        )
         yield f"  {table}: {rows:,} rows on {places}"
     yield ""
     yield "modules"
@@ -63,7 +68,11 @@ def net_text(plan: Plan, name: str) -> str:
 
 def plan_diff(old: Plan, new: Plan) -> list[str]:
     """What moved or changed from one plan to the other, a line each; empty when nothing did."""
-    return [*_changed("cluster", vars(old.cluster), vars(new.cluster)), *_changed("option", vars(old.options), vars(new.options)), *_moved(old, new)]
+    return [
+        *_changed("cluster", vars(old.cluster), vars(new.cluster)),
+        *_changed("option", vars(old.options), vars(new.options)),
+        *_moved(old, new),
+    ]
 
 
 def _changed(kind: str, old: dict[str, object], new: dict[str, object]) -> Iterator[str]:

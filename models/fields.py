@@ -1,5 +1,7 @@
 """Embedding tables for the columns of a click log."""
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -13,7 +15,10 @@ class FieldEmbeddings(nn.Module):
         super().__init__()
         sparse = schema.input("sparse")
         self.columns = list(sparse.tables)
-        rows = {table: max(r for r, t in zip(sparse.rows, sparse.tables, strict=True) if t == table) for table in self.columns}
+        rows = {
+            table: max(r for r, t in zip(sparse.rows, sparse.tables, strict=True) if t == table)
+            for table in self.columns
+        }
         self.tables = nn.ModuleDict({table: nn.Embedding(count, dim) for table, count in rows.items()})
         for table in self.tables.values():
             bound = table.num_embeddings**-0.5
@@ -29,7 +34,7 @@ class FieldEmbeddings(nn.Module):
 def mlp(widths: list[int], last_activation: bool) -> nn.Sequential:
     """Linear layers with ReLU between them, and after the last one if asked."""
     layers: list[nn.Module] = []
-    for k, n in zip(widths, widths[1:], strict=False):
+    for k, n in itertools.pairwise(widths):
         layers += [nn.Linear(k, n), nn.ReLU()]
     return nn.Sequential(*(layers if last_activation else layers[:-1]))
 

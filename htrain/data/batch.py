@@ -23,7 +23,11 @@ class Position:
     def from_dict(cls, values: Any) -> "Position":
         """Raises CheckpointError for anything but three counts."""
         names = ("epoch", "chunk", "row")
-        if not isinstance(values, dict) or set(values) != set(names) or not all(isinstance(values[n], int) and values[n] >= 0 for n in names):
+        if (
+            not isinstance(values, dict)
+            or set(values) != set(names)
+            or not all(isinstance(values[n], int) and values[n] >= 0 for n in names)
+        ):
             raise CheckpointError(f"a reader's position must hold epoch, chunk and row, got {values!r}")
         return cls(**values)
 

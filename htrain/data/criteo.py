@@ -3,6 +3,9 @@
 A count x becomes log1p(max(x, 0)), missing 0. A category becomes its number modulo the rows of its table, missing 0.
 """
 
+# mypy: disable-error-code=assignment
+# Numba infers the types of its functions; their numpy scalars are not mypy's ints.
+
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +15,13 @@ from htrain.data.rows import Rows
 from htrain.data.text import Fault
 
 NUM_DENSE, NUM_SPARSE = 13, 26
-_REASONS = ("", "the label is not 0 or 1", "column {} is not a whole number", "column {} is not a hexadecimal number", "has {} columns, want 40")
+_REASONS = (
+    "",
+    "the label is not 0 or 1",
+    "column {} is not a whole number",
+    "column {} is not a hexadecimal number",
+    "has {} columns, want 40",
+)
 
 
 def parse_criteo(data: np.ndarray, rows_per_field: int) -> tuple[Rows, Sequence[Fault]]:

@@ -1,5 +1,8 @@
 """libFM and libSVM: `label id:value id:value ...`; a label of -1 means 0."""
 
+# mypy: disable-error-code=assignment
+# Numba infers the types of its functions; their numpy scalars are not mypy's ints.
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +15,13 @@ from htrain.data.schema import Input, Schema
 from htrain.data.text import MAX_CHUNK_BYTES, Fault, open_text
 from htrain.errors import DataError
 
-_REASONS = ("", "the label is not a number", "is not 'label id:value ...' at column {}", "id {} is outside the table's rows", "has {} fields, unlike other rows")
+_REASONS = (
+    "",
+    "the label is not a number",
+    "is not 'label id:value ...' at column {}",
+    "id {} is outside the table's rows",
+    "has {} fields, unlike other rows",
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,10 @@ def parse_libsvm(data: np.ndarray, schema: Schema) -> tuple[Rows, Sequence[Fault
     right = np.diff(starts) == sparse.width
     if not right.all():
         lines = np.setdiff1d(np.arange(right.size + len(faults)), [line for line, _ in faults])
-        faults = [*faults, *((int(lines[i]), _REASONS[4].format(int(np.diff(starts)[i]))) for i in np.flatnonzero(~right))]
+        faults = [
+            *faults,
+            *((int(lines[i]), _REASONS[4].format(int(np.diff(starts)[i]))) for i in np.flatnonzero(~right)),
+        ]
         keep = np.repeat(right, np.diff(starts))
         label, ids, values = label[right], ids[keep], values[keep]
     fixed = {"label": label, "sparse": ids.reshape(-1, sparse.width)}

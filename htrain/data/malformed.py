@@ -25,7 +25,9 @@ class Malformed:
             self.count += len(bad)
             self.examples += bad[: max(0, 5 - len(self.examples))]
             if self.count > max(_AT_LEAST, self.share * self.rows):
-                raise DataError(f"{self.examples[0]} ({self.count} of {self.rows} rows are malformed, at most {self.share:.1%} may be)")
+                raise DataError(
+                    f"{self.examples[0]} ({self.count} of {self.rows} rows are malformed, at most {self.share:.1%} may be)"
+                )
 
     def at_end(self, source: str) -> None:
         """A whole pass over `source` is over. Raises DataError when it held no good row."""

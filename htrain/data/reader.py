@@ -37,7 +37,9 @@ class Dataset:
     def num_examples(self) -> int:
         return self.source.num_examples()
 
-    def batches(self, *, batch_size: int, shard: int, num_shards: int, epochs: int, start: Position, malformed: Malformed) -> Iterator[Batch]:
+    def batches(
+        self, *, batch_size: int, shard: int, num_shards: int, epochs: int, start: Position, malformed: Malformed
+    ) -> Iterator[Batch]:
         """Batches of `batch_size` examples, the last of an epoch smaller, from `start` on.
 
         Over all shards every example comes once per epoch. From a batch's position, with the same arguments, the
@@ -48,11 +50,15 @@ class Dataset:
             yield from self._epoch(begin, batch_size, shard, num_shards, malformed)
             malformed.at_end(self.source.name)
 
-    def _epoch(self, start: Position, batch_size: int, shard: int, num_shards: int, malformed: Malformed) -> Iterator[Batch]:
+    def _epoch(
+        self, start: Position, batch_size: int, shard: int, num_shards: int, malformed: Malformed
+    ) -> Iterator[Batch]:
         held: list[Rows] = []
         count = 0
         position = start
-        for chunk, rows in self.source.chunks(shard=shard, num_shards=num_shards, first=start.chunk, malformed=malformed):
+        for chunk, rows in self.source.chunks(
+            shard=shard, num_shards=num_shards, first=start.chunk, malformed=malformed
+        ):
             used = min(start.row, rows.count) if chunk == start.chunk else 0
             while rows.count - used + count >= batch_size:
                 taken = batch_size - count

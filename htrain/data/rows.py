@@ -19,7 +19,11 @@ class Rows:
     def cut(self, start: int, end: int) -> "Rows":
         """Examples start to end - 1, as views."""
         fixed = {name: values[start:end] for name, values in self.fixed.items()}
-        return Rows(end - start, fixed, {name: _cut(values, starts, start, end) for name, (values, starts) in self.lists.items()})
+        return Rows(
+            end - start,
+            fixed,
+            {name: _cut(values, starts, start, end) for name, (values, starts) in self.lists.items()},
+        )
 
     def columns(self) -> dict[str, Array]:
         """The arrays of a batch: a list becomes `name` and `name_offsets`, the start of each example's part."""

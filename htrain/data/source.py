@@ -1,7 +1,7 @@
 """Data URIs: `FORMAT:PATH[?key=value&...]` to a dataset."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 
@@ -56,7 +56,9 @@ def _count(values: Values, key: str, default: int) -> int:
 
 def _criteo(path: Path, values: Values) -> Dataset:
     rows = _count(values, "rows", 100_000)
-    return Dataset(TextSource(path, partial(parse_criteo, rows_per_field=rows)), click_schema(NUM_DENSE, (rows,) * NUM_SPARSE))
+    return Dataset(
+        TextSource(path, partial(parse_criteo, rows_per_field=rows)), click_schema(NUM_DENSE, (rows,) * NUM_SPARSE)
+    )
 
 
 def _libsvm(path: Path, values: Values) -> Dataset:
@@ -85,15 +87,24 @@ def _synthetic(path: Path, values: Values) -> Dataset:
         if field.name not in values:
             continue
         try:
-            given[field.name] = type(field.default)(values[field.name])
+            given[field.name] = _DEFAULT_TYPES[field.name](values[field.name])
         except ValueError as error:
             raise DataError(f"option {field.name}={values[field.name]}: want a number") from error
     options = Synthetic(**given)  # type: ignore[arg-type]
-    if options.rows < 1 or options.table_rows < 1 or options.communities < 1 or options.seed < 0 or not 0 <= options.locality <= 1:
-        raise DataError("synthetic: rows, table_rows and communities must be above 0, seed at least 0, locality from 0 to 1")
+    if (
+        options.rows < 1
+        or options.table_rows < 1
+        or options.communities < 1
+        or options.seed < 0
+        or not 0 <= options.locality <= 1
+    ):
+        raise DataError(
+            "synthetic: rows, table_rows and communities must be above 0, seed at least 0, locality from 0 to 1"
+        )
     return Dataset(SyntheticSource(options), click_schema(NUM_DENSE, (options.table_rows,) * NUM_SPARSE))
 
 
+_DEFAULT_TYPES: dict[str, type[int] | type[float]] = {name: type(value) for name, value in asdict(Synthetic()).items()}
 _FORMATS: dict[str, Callable[[Path, Values], Dataset]] = {
     "criteo": _criteo,
     "libfm": _libsvm,

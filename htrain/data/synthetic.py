@@ -116,7 +116,9 @@ def _gaussian(seed: int, ids: np.ndarray, field: int | np.ndarray) -> np.ndarray
 
 def planted(options: Synthetic) -> Planted:
     """The best reachable figures over all rows."""
-    labels, probabilities = zip(*((rows.fixed["label"], p) for rows, p in (block(options, b) for b in range(options.num_blocks))), strict=True)
+    labels, probabilities = zip(
+        *((rows.fixed["label"], p) for rows, p in (block(options, b) for b in range(options.num_blocks))), strict=True
+    )
     return _figures(np.concatenate(labels), np.concatenate(probabilities))
 
 
@@ -141,7 +143,9 @@ def write_criteo(path: Path, options: Synthetic) -> Planted:
                 labels.append(rows.fixed["label"])
                 probabilities.append(probability)
         figures = _figures(np.concatenate(labels), np.concatenate(probabilities))
-        path.with_name(path.name + ".meta.json").write_text(json.dumps({"options": asdict(options), "planted": asdict(figures)}, indent=1) + "\n")
+        path.with_name(path.name + ".meta.json").write_text(
+            json.dumps({"options": asdict(options), "planted": asdict(figures)}, indent=1) + "\n"
+        )
         os.replace(partial, path)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
@@ -180,4 +184,7 @@ class SyntheticSource:
             rows, _ = block(self.options, number)
             malformed.saw(rows.count, [])
             dense = np.log1p(rows.fixed["counts"]).astype(np.float32)
-            yield number, Rows(rows.count, {"dense": dense, "sparse": rows.fixed["sparse"], "label": rows.fixed["label"]}, {})
+            yield (
+                number,
+                Rows(rows.count, {"dense": dense, "sparse": rows.fixed["sparse"], "label": rows.fixed["label"]}, {}),
+            )

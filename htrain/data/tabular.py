@@ -83,7 +83,11 @@ def load_layout(path: Path) -> Layout:
 
 def _input(path: Path, name: str, column: _Column) -> Input:
     columns = tuple(column.columns or ([column.column] if column.column else []))
-    rows = tuple(column.rows) if isinstance(column.rows, list) else (column.rows,) * (len(columns) if column.kind == "ids" else 1)
+    rows = (
+        tuple(column.rows)
+        if isinstance(column.rows, list)
+        else (column.rows,) * (len(columns) if column.kind == "ids" else 1)
+    )
     where = f"{path}: inputs.{name}"
     if not columns or (column.kind in ("padded", "bag") and len(columns) != 1):
         raise DataError(f"{where}: name its columns: `columns: [A, B]`, or `column: A` for a {column.kind} input")
@@ -129,7 +133,11 @@ def parse_csv(data: np.ndarray, names: tuple[str, ...], layout: Layout) -> tuple
         pa.BufferReader(pa.py_buffer(data)),
         read_options=pacsv.ReadOptions(column_names=names, use_threads=False, block_size=max(data.size, 1) + 1),
         parse_options=pacsv.ParseOptions(invalid_row_handler=on_invalid),
-        convert_options=pacsv.ConvertOptions(include_columns=layout.columns, column_types={c: pa.string() for c in layout.columns}, strings_can_be_null=True),
+        convert_options=pacsv.ConvertOptions(
+            include_columns=layout.columns,
+            column_types={c: pa.string() for c in layout.columns},
+            strings_can_be_null=True,
+        ),
     )
     bad_lines = _lines_of(data, lines, invalid)
     good_lines = np.setdiff1d(lines, np.asarray(bad_lines, np.int64))
@@ -172,7 +180,9 @@ def table_rows(table: pa.Table, layout: Layout) -> tuple[Rows, list[Fault]]:
     for item in layout.schema.inputs:
         if item.kind == "dense":
             values = np.stack([_numbers(table[c], c, bad, reasons, missing_is_fault=False) for c in item.columns], 1)
-            fixed[item.name] = (np.log1p(np.maximum(values, 0)) if item.name in layout.logarithmic else values).astype(np.float32)
+            fixed[item.name] = (np.log1p(np.maximum(values, 0)) if item.name in layout.logarithmic else values).astype(
+                np.float32
+            )
         elif item.kind == "ids":
             fixed[item.name] = np.stack([_ids(table[c], r) for c, r in zip(item.columns, item.rows, strict=True)], 1)
         else:
@@ -192,17 +202,28 @@ def _only(rows: Rows, keep: np.ndarray) -> Rows:
     lists = {}
     for name, (values, starts) in rows.lists.items():
         counts = np.diff(starts)
-        lists[name] = (values[np.repeat(keep, counts)], np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[keep])]))
+        lists[name] = (
+            values[np.repeat(keep, counts)],
+            np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[keep])]),
+        )
     return Rows(int(keep.sum()), fixed, lists)
 
 
-def _numbers(column: pa.ChunkedArray, name: str, bad: np.ndarray, reasons: dict[int, str], *, missing_is_fault: bool) -> np.ndarray:
+def _numbers(
+    column: pa.ChunkedArray, name: str, bad: np.ndarray, reasons: dict[int, str], *, missing_is_fault: bool
+) -> np.ndarray:
     """float64[n]; missing is 0. Marks in `bad` the rows whose text is no number."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = pc.utf8_trim_whitespace(column)
         empty = pc.or_kleene(pc.is_null(column), pc.equal(column, ""))
-        valid = pc.fill_null(pc.match_substring_regex(column, r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"), False)
-        wrong = pc.and_(pc.invert(valid), pc.invert(pc.fill_null(empty, True))).to_numpy(zero_copy_only=False) if column.num_chunks else np.zeros(0, bool)
+        valid = pc.fill_null(
+            pc.match_substring_regex(column, r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"), False
+        )
+        wrong = (
+            pc.and_(pc.invert(valid), pc.invert(pc.fill_null(empty, True))).to_numpy(zero_copy_only=False)
+            if column.num_chunks
+            else np.zeros(0, bool)
+        )
         column = pc.if_else(valid, column, None).cast(pa.float64())
     else:
         wrong = np.zeros(len(column), bool)
@@ -269,12 +290,17 @@ class ParquetSource:
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
         try:
-            batches = pq.ParquetFile(self.path).iter_batches(_BLOCK_ROWS, columns=self.layout.columns, use_threads=False)
+            batches = pq.ParquetFile(self.path).iter_batches(
+                _BLOCK_ROWS, columns=self.layout.columns, use_threads=False
+            )
             for number, batch in enumerate(batches):
                 if number < first or number % num_shards != shard:
                     continue
                 rows, faults = table_rows(pa.Table.from_batches([batch]), self.layout)
-                malformed.saw(rows.count + len(faults), [f"{self.path}: row {number * _BLOCK_ROWS + row + 1}: {reason}" for row, reason in faults])
+                malformed.saw(
+                    rows.count + len(faults),
+                    [f"{self.path}: row {number * _BLOCK_ROWS + row + 1}: {reason}" for row, reason in faults],
+                )
                 yield number, rows
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self.path}: cannot be read: {' '.join(str(error).split())}") from error

@@ -63,7 +63,9 @@ class TextSource:
         number = first + (shard - first) % num_shards
         with self.path.open("rb") as file:
             while number * step < size:
-                offset, data = _lines_between(file, max(number * step, self.header_bytes), min((number + 1) * step, size))
+                offset, data = _lines_between(
+                    file, max(number * step, self.header_bytes), min((number + 1) * step, size)
+                )
                 if data:
                     yield number, offset, data
                 number += num_shards

@@ -73,16 +73,22 @@ def load_role_into(folder: Path, role: str, manifest: Manifest, tensors: Mapping
         raise CheckpointError(f"{folder}: holds nothing for {role}: it was made by a plan with other roles")
     path = folder / saved.name
     if path.stat().st_size != saved.num_bytes or _crc(path) != saved.digest:
-        raise CheckpointError(f"{path}: damaged (size or checksum is not the manifest's): resume from an older checkpoint")
+        raise CheckpointError(
+            f"{path}: damaged (size or checksum is not the manifest's): resume from an older checkpoint"
+        )
     try:
         with safe_open(path, "pt") as file:
             names = set(file.keys())
             if names != set(tensors):
-                raise CheckpointError(f"{path}: holds {sorted(names ^ set(tensors))[0]!r} too much or too little for {role}")
+                raise CheckpointError(
+                    f"{path}: holds {sorted(names ^ set(tensors))[0]!r} too much or too little for {role}"
+                )
             for name, target in tensors.items():
                 value = file.get_tensor(name)
                 if value.shape != target.shape or value.dtype != target.dtype:
-                    raise CheckpointError(f"{path}: '{name}' is {value.dtype}{list(value.shape)}, want {target.dtype}{list(target.shape)}")
+                    raise CheckpointError(
+                        f"{path}: '{name}' is {value.dtype}{list(value.shape)}, want {target.dtype}{list(target.shape)}"
+                    )
                 target.copy_(value)
     except SafetensorError as error:
         raise CheckpointError(f"{path}: not a safetensors file: {error}") from error
@@ -126,7 +132,9 @@ def latest_checkpoint(run_folder: Path) -> Path:
         raise CheckpointError(f"{run_folder}: no such run folder")
     complete = sorted(p.parent for p in (run_folder / "checkpoints").glob("examples_*/manifest.json"))
     if not complete:
-        raise CheckpointError(f"{run_folder}: holds no complete checkpoint: the run ended before its first; start it again without --resume")
+        raise CheckpointError(
+            f"{run_folder}: holds no complete checkpoint: the run ended before its first; start it again without --resume"
+        )
     return complete[-1]
 
 

@@ -110,7 +110,12 @@ class Coordinator:
                 self._outbox.close()
 
     def _gather(self, crew: Crew) -> None:
-        self._await(crew, lambda: len({n.partition("/")[0] for n in self._seen.book}) == len(self._roles), "did not come up", self._deadline_seconds + 60)
+        self._await(
+            crew,
+            lambda: len({n.partition("/")[0] for n in self._seen.book}) == len(self._roles),
+            "did not come up",
+            self._deadline_seconds + 60,
+        )
         self._outbox = self._network.outbox(self._seen.book)
         for role in self._roles:
             self._outbox.send(f"{role}/control", Addresses(self._seen.book))
@@ -150,7 +155,9 @@ class Coordinator:
         got = self._inbox.receive(0.1)
         lost = "" if got else crew.lost()
         if lost:
-            raise PeerLost(f"{lost} (its last step: {self._last_step(lost.partition(' ')[0])}); the last checkpoint is in {self._run_folder}")
+            raise PeerLost(
+                f"{lost} (its last step: {self._last_step(lost.partition(' ')[0])}); the last checkpoint is in {self._run_folder}"
+            )
         while got:
             self._take(got[0])
             got = self._inbox.receive(0)
@@ -179,7 +186,9 @@ class Coordinator:
     def _check_silence(self, now: float) -> None:
         for role, heard in self._seen.heard.items():
             if now - heard > _SILENCE_SECONDS:
-                raise PeerLost(f"{role} has been silent for {_SILENCE_SECONDS:.0f} s (its last step: {self._last_step(role)}); go on with --resume {self._run_folder}")
+                raise PeerLost(
+                    f"{role} has been silent for {_SILENCE_SECONDS:.0f} s (its last step: {self._last_step(role)}); go on with --resume {self._run_folder}"
+                )
 
     def _checkpoint(self, crew: Crew, *, finished: bool) -> Path:
         """Bring all roles to rest between steps, save them, and make the checkpoint valid."""

@@ -35,7 +35,9 @@ class Muster:
 class ThreadCrew:
     """All roles in this process. A thread cannot die by itself: failures come as messages."""
 
-    def __init__(self, roles: Sequence[str], plan: Plan, settings: RunSettings, network: Network, launcher: str) -> None:
+    def __init__(
+        self, roles: Sequence[str], plan: Plan, settings: RunSettings, network: Network, launcher: str
+    ) -> None:
         self._threads: list[threading.Thread] = [thread_role(role, plan, settings, network, launcher) for role in roles]
 
     def lost(self) -> str:
@@ -50,15 +52,28 @@ class ProcessCrew:
     """A process per role, forked from a nursery."""
 
     def __init__(self, roles: Sequence[str], settings: RunSettings, launcher: str, num_threads: int) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": str(num_threads), "MKL_NUM_THREADS": str(num_threads), "OPENBLAS_NUM_THREADS": "1"}
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(num_threads),
+            "MKL_NUM_THREADS": str(num_threads),
+            "OPENBLAS_NUM_THREADS": "1",
+        }
         command = [sys.executable, "-c", "from htrain.executor.crew import nursery; nursery()"]
         self._nursery = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True, text=True, bufsize=1
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+            text=True,
+            bufsize=1,
         )
         self.pids: dict[str, int] = {}
         self._gone: dict[str, int] = {}
         assert self._nursery.stdin
-        self._nursery.stdin.write(msgspec.json.encode(Muster(list(roles), settings, launcher), enc_hook=str).decode() + "\n")
+        self._nursery.stdin.write(
+            msgspec.json.encode(Muster(list(roles), settings, launcher), enc_hook=str).decode() + "\n"
+        )
         self._nursery.stdin.flush()
 
     def lost(self) -> str:
@@ -66,7 +81,11 @@ class ProcessCrew:
         for role, status in self._gone.items():
             if status:
                 how = f"killed by signal {-status}" if status < 0 else f"ended with status {status}"
-                return f"{role} (process {self.pids.get(role, 0)}) was {how}" if status < 0 else f"{role} (process {self.pids.get(role, 0)}) {how}"
+                return (
+                    f"{role} (process {self.pids.get(role, 0)}) was {how}"
+                    if status < 0
+                    else f"{role} (process {self.pids.get(role, 0)}) {how}"
+                )
         if self._nursery.poll() is not None:
             return f"the process that starts roles ended with status {self._nursery.returncode}"
         return ""

@@ -78,10 +78,16 @@ class Engine:
 
     def missing(self, state: Pass) -> list[str]:
         """The peers whose messages the pass waits for."""
-        messages = {m for stage in self.program.stages if stage.index not in state.started for m in stage.waits - state.arrived}
+        messages = {
+            m for stage in self.program.stages if stage.index not in state.started for m in stage.waits - state.arrived
+        }
         return sorted({self.program.peers[m] for m in messages})
 
     def _ready(self, state: Pass) -> list[Stage]:
-        stages = [s for s in self.program.stages if s.index not in state.started and s.waits <= state.arrived and s.after <= state.ended]
+        stages = [
+            s
+            for s in self.program.stages
+            if s.index not in state.started and s.waits <= state.arrived and s.after <= state.ended
+        ]
         state.started.update(s.index for s in stages)
         return stages

@@ -15,8 +15,8 @@ from htrain.errors import CheckpointError
 from htrain.executor.checkpoint import Manifest, latest_checkpoint, read_manifest
 from htrain.executor.engine import Engine
 from htrain.executor.program import build_program
-from htrain.executor.wire import Context
 from htrain.executor.run import check_belongs, check_inputs
+from htrain.executor.wire import Context
 from htrain.net import Net
 from htrain.plan import Plan, load_plan
 
@@ -73,7 +73,12 @@ def load_parameters(plan: Plan, net: Net, folder: Path, manifest: Manifest, repl
         path = folder / manifest.files[role].name
         try:
             with safe_open(path, "pt") as file:
-                found.update({name: file.get_tensor(name) for name in file.keys() if name in net.parameters and name not in found})  # noqa: SIM118
+                found.update(
+                    {
+                        name: file.get_tensor(name)
+                        for name in sorted(set(file.keys()) & net.parameters.keys() - found.keys())
+                    }
+                )
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: cannot be read: {error}") from error
     missing = net.parameters.keys() - found.keys()
@@ -118,7 +123,13 @@ def evaluate(plan: Plan, net: Net, parameters: Mapping[str, torch.Tensor], datas
     rate = float(label.mean())
     binary = plan.options.loss == "bce"
     mean = total / examples
-    return Evaluation(examples, mean, mean / entropy(rate) if binary else float("nan"), auc(score, label) if binary else float("nan"), rate)
+    return Evaluation(
+        examples,
+        mean,
+        mean / entropy(rate) if binary else float("nan"),
+        auc(score, label) if binary else float("nan"),
+        rate,
+    )
 
 
 def _scores(engine: Engine, dataset: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
@@ -126,7 +137,12 @@ def _scores(engine: Engine, dataset: Dataset) -> Iterator[tuple[np.ndarray, np.n
     batches = dataset.batches(batch_size=_BATCH, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed())
     with torch.no_grad():
         for batch in batches:
-            state = engine.begin(Context(0, 0, 0, 0), "", batch.num_examples, {name: torch.from_numpy(column) for name, column in batch.columns.items()})
+            state = engine.begin(
+                Context(0, 0, 0, 0),
+                "",
+                batch.num_examples,
+                {name: torch.from_numpy(column) for name, column in batch.columns.items()},
+            )
             ready = engine.start(state)
             while ready:
                 ready += engine.run(state, ready.pop(0), _no_peer)

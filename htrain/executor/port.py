@@ -89,7 +89,9 @@ class Outbox:
         try:
             socket.send_multipart(frames, copy=copy)
         except zmq.Again as error:
-            raise PeerLost(f"{peer} did not take a message within {_CONNECT_SECONDS:.0f} s: it is not reachable") from error
+            raise PeerLost(
+                f"{peer} did not take a message within {_CONNECT_SECONDS:.0f} s: it is not reachable"
+            ) from error
 
     def _connect(self, peer: str) -> zmq.Socket:
         address = self._book.get(peer)

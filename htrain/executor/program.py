@@ -130,7 +130,9 @@ def _message(op: Op) -> int:
     return message
 
 
-def _clocks(net: Net, keys: Sequence[StageKey], order: Sequence[StageKey]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _clocks(
+    net: Net, keys: Sequence[StageKey], order: Sequence[StageKey]
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """For each stage, the clocks it reads first and the clock it writes. A stage that steps dense weights has a clock."""
     dense = {name for name, p in net.parameters.items() if p.kind == "weight"}
     place = {key: index for index, key in enumerate(order)}
@@ -179,7 +181,11 @@ def _source(net: Net, index: int, ops: Sequence[Op], kept: set[str]) -> str:
                 lines.append(f"    send({packet[0]!r}, {tuple(blobs)!r}, ({', '.join(names[b] for b in blobs)},))")
             continue
         lines += _call(net, i, op, names, kept)
-        dead = [n for n in dict.fromkeys(op.inputs) if last_use[n] == i and n in local and not any(n in p for p in pending.values())]
+        dead = [
+            n
+            for n in dict.fromkeys(op.inputs)
+            if last_use[n] == i and n in local and not any(n in p for p in pending.values())
+        ]
         if dead:
             lines.append(f"    del {', '.join(names[n] for n in dead)}")
     return "\n".join(lines if len(lines) > 1 else [*lines, "    pass"]) + "\n"
@@ -211,8 +217,12 @@ def net_index(net: Net, parameter: str) -> int:
     return list(net.parameters).index(parameter)
 
 
-def _compile(net: Net, index: int, ops: Sequence[Op], source: str, parameters: Mapping[str, torch.Tensor]) -> Callable[[Values, Send, int], None]:
-    space: dict[str, Any] = {f"p{i}": parameters[name] for i, name in enumerate(net.parameters) if any(name in op.inputs for op in ops)}
+def _compile(
+    net: Net, index: int, ops: Sequence[Op], source: str, parameters: Mapping[str, torch.Tensor]
+) -> Callable[[Values, Send, int], None]:
+    space: dict[str, Any] = {
+        f"p{i}": parameters[name] for i, name in enumerate(net.parameters) if any(name in op.inputs for op in ops)
+    }
     for i, op in enumerate(ops):
         value = op.attrs.get("value")
         if op.type == "Constant" and isinstance(value, Tensor):

@@ -29,7 +29,9 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._live:
             self._live.stop()
 
@@ -52,7 +54,9 @@ class Progress:
         for heading in ("role", "CPU", "memory", "sent"):
             table.add_column(heading, justify="left" if heading == "role" else "right")
         for kind in totals.cpu_share:
-            table.add_row(kind, f"{totals.cpu_share[kind]:.0%}", size(totals.memory_bytes[kind]), size(totals.bytes_sent[kind]))
+            table.add_row(
+                kind, f"{totals.cpu_share[kind]:.0%}", size(totals.memory_bytes[kind]), size(totals.bytes_sent[kind])
+            )
         bar = ProgressBar(total=self._total or None, completed=totals.examples, width=60)
         return Group(Text(line(totals)), bar, table, Text(self._note))
 

@@ -27,7 +27,15 @@ class Step:
 class Replica:
     """Runs one step at a time; the next step's lookups may already be under way. For one thread."""
 
-    def __init__(self, number: int, engine: Engine, gates: WriteGates[threading.Event], inbox: Inbox, outbox: Outbox, deadline_seconds: float) -> None:
+    def __init__(
+        self,
+        number: int,
+        engine: Engine,
+        gates: WriteGates[threading.Event],
+        inbox: Inbox,
+        outbox: Outbox,
+        deadline_seconds: float,
+    ) -> None:
         role, _, _ = inbox.name.partition("/")
         _, group, trainer = role.split(":")
         self.endpoint = inbox.name
@@ -82,7 +90,9 @@ class Replica:
         for event in self._gates.commit(clock, context, granted):
             event.set()
         if not granted.wait(self._deadline_seconds):
-            raise PeerLost(f"{self.endpoint}: step {context.step} waited {self._deadline_seconds:.0f} s for slower replicas to write first")
+            raise PeerLost(
+                f"{self.endpoint}: step {context.step} waited {self._deadline_seconds:.0f} s for slower replicas to write first"
+            )
 
     def _sender(self, state: Pass) -> Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]:
         def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
@@ -97,7 +107,9 @@ class Replica:
         while (got := self._inbox.receive(0.5)) is None:
             if self.stopping() or time.monotonic() > deadline:
                 waited = ", ".join(self._engine.missing(step.state))
-                raise PeerLost(f"{self.endpoint}: nothing from {waited} for {self._deadline_seconds:.0f} s at step {step.state.context.step}")
+                raise PeerLost(
+                    f"{self.endpoint}: nothing from {waited} for {self._deadline_seconds:.0f} s at step {step.state.context.step}"
+                )
         message, tensors = got
         if isinstance(message, Values):
             target = self._open[message.context]

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import torch
 
+from htrain.cluster import device_of, role_of
 from htrain.data import Malformed, Position, open_data
 from htrain.errors import Error, RunError
 from htrain.executor.checkpoint import load_role_into, read_manifest, save_role
@@ -24,7 +25,6 @@ from htrain.executor.sync_loop import SyncLoop
 from htrain.executor.trainer import Feed, Trainer
 from htrain.net import Net
 from htrain.plan import Plan, net_name
-from htrain.cluster import device_of, role_of
 from htrain.sync.easgd import SyncPolicy, SyncRounds, default_alpha
 
 _BEAT_SECONDS = 0.5
@@ -59,7 +59,9 @@ class Role:
         engine = self._engine(self.plan.net_of(self.device))
         if kind == "trainer":
             prefetch = options.prefetch and not settings.deterministic
-            self.trainer = Trainer(self.name, self._network, engine, self._replicas, self._bound, prefetch, settings.deadline_seconds)
+            self.trainer = Trainer(
+                self.name, self._network, engine, self._replicas, self._bound, prefetch, settings.deadline_seconds
+            )
         else:
             self.server = Server(self.name, self._network, engine, {}, self._bound, settings.workers)
         self._build_sync()
@@ -84,7 +86,14 @@ class Role:
         alpha = options.sync_alpha or default_alpha(self.plan.cluster.groups)
         rounds = SyncRounds(SyncPolicy(alpha, options.sync_period))
         self.sync = SyncLoop(
-            self.name, int(group), int(index), self._network, Engine(build_program(net, self.store)), rounds, self._steps, self.settings.deadline_seconds
+            self.name,
+            int(group),
+            int(index),
+            self._network,
+            Engine(build_program(net, self.store)),
+            rounds,
+            self._steps,
+            self.settings.deadline_seconds,
         )
 
     @property
@@ -103,7 +112,11 @@ class Role:
 
     @property
     def endpoints(self) -> dict[str, str]:
-        inboxes = [*(self.trainer.inboxes if self.trainer else ()), *([self.server.inbox] if self.server else ()), *([self.sync.inbox] if self.sync else ())]
+        inboxes = [
+            *(self.trainer.inboxes if self.trainer else ()),
+            *([self.server.inbox] if self.server else ()),
+            *([self.sync.inbox] if self.sync else ()),
+        ]
         return {inbox.name: inbox.address for inbox in inboxes}
 
     def fill(self) -> None:
@@ -135,7 +148,12 @@ class Role:
         for name, value in state.get("totals", {}).items():
             setattr(trainer.totals, name, value)
         batches = open_data(self.settings.data).batches(
-            batch_size=self.plan.options.batch_size, shard=shard, num_shards=shards, epochs=self.settings.epochs, start=start, malformed=self.malformed
+            batch_size=self.plan.options.batch_size,
+            shard=shard,
+            num_shards=shards,
+            epochs=self.settings.epochs,
+            start=start,
+            malformed=self.malformed,
         )
         trainer.start(book, Feed(batches, start, 2 * self._replicas), self.settings.stop_after_steps)
 
@@ -183,7 +201,12 @@ class Role:
         }
         if self.trainer:
             totals = self.trainer.totals
-            measured |= {"examples": totals.examples, "steps": totals.steps, "log_loss": totals.log_loss, "positives": totals.positives}
+            measured |= {
+                "examples": totals.examples,
+                "steps": totals.steps,
+                "log_loss": totals.log_loss,
+                "positives": totals.positives,
+            }
             measured["malformed"] = self.malformed.count
         return measured
 

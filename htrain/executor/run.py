@@ -2,9 +2,8 @@
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -63,7 +62,12 @@ def run_plan(settings: RunSettings, *, hosting: Hosting, resume: bool, num_threa
 
 
 def _coordinator(
-    plan: Plan, settings: RunSettings, network: Network, interrupted: Callable[[], bool], log: RunLog, progress: Progress
+    plan: Plan,
+    settings: RunSettings,
+    network: Network,
+    interrupted: Callable[[], bool],
+    log: RunLog,
+    progress: Progress,
 ) -> Coordinator:
     def on_totals(totals: RunTotals, reports: dict[str, dict[str, Any]]) -> None:
         log.write(totals, reports)
@@ -82,7 +86,9 @@ def _coordinator(
     )
 
 
-def _crew(plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: str, num_threads: int) -> Crew:
+def _crew(
+    plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: str, num_threads: int
+) -> Crew:
     if hosting == "threads":
         torch.set_num_threads(num_threads)
         return ThreadCrew(plan.cluster.roles, plan, settings, network, launcher)
@@ -95,7 +101,9 @@ def check_inputs(plan: Plan, dataset: Dataset) -> None:
     for name, wanted in plan.inputs.items():
         if columns.get(name) != wanted:
             seen = columns.get(name, "no such input")
-            raise DataError(f"{dataset.source.name}: the plan wants input '{name}' as {wanted}, the data has {seen}; compile the model with --data for this data")
+            raise DataError(
+                f"{dataset.source.name}: the plan wants input '{name}' as {wanted}, the data has {seen}; compile the model with --data for this data"
+            )
 
 
 def input_columns(dataset: Dataset) -> dict[str, str]:
@@ -105,7 +113,10 @@ def input_columns(dataset: Dataset) -> dict[str, str]:
         if item.kind == "dense":
             columns[item.name] = f"float32[B,{item.width}]"
         elif item.kind == "bag":
-            columns |= {item.name: f"int64[<={item.width if item.width > 1 else ''}B]", f"{item.name}_offsets": "int64[B]"}
+            columns |= {
+                item.name: f"int64[<={item.width if item.width > 1 else ''}B]",
+                f"{item.name}_offsets": "int64[B]",
+            }
         else:
             columns[item.name] = f"int64[B,{item.width}]"
             columns |= {f"{item.name}_length": "int64[B]"} if item.kind == "padded" else {}
@@ -146,7 +157,9 @@ def _resumed(plan: Plan, settings: RunSettings) -> RunSettings:
 def check_belongs(manifest: Manifest, plan: Plan, folder: Path) -> None:
     """Raises CheckpointError when a checkpoint was made by another plan."""
     if manifest.plan_digest != plan.digest:
-        raise CheckpointError(f"{folder}: belongs to another plan (digest {manifest.plan_digest[:12]}, this one has {plan.digest[:12]}): resume with the plan of the run")
+        raise CheckpointError(
+            f"{folder}: belongs to another plan (digest {manifest.plan_digest[:12]}, this one has {plan.digest[:12]}): resume with the plan of the run"
+        )
 
 
 @contextmanager

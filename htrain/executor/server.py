@@ -36,7 +36,9 @@ class Server:
     One thread receives; `workers` threads run stages. With one worker, the receiving thread runs them itself.
     """
 
-    def __init__(self, role: str, network: Network, engine: Engine, centers: Mapping[int, Engine], bound: int, workers: int) -> None:
+    def __init__(
+        self, role: str, network: Network, engine: Engine, centers: Mapping[int, Engine], bound: int, workers: int
+    ) -> None:
         self.role = role
         self.engine = engine
         self.centers = centers
@@ -55,11 +57,14 @@ class Server:
 
     def start(self, book: dict[str, str]) -> None:
         """Serve from now on."""
-        loops: list[Callable[[Outbox], None]] = [self._receive_loop] + ([self._work_loop] * self._workers if self._workers > 1 else [])
+        loops: list[Callable[[Outbox], None]] = [self._receive_loop]
+        loops += [self._work_loop] * (self._workers if self._workers > 1 else 0)
         for number, loop in enumerate(loops):
             outbox = self._network.outbox(book)
             self._outboxes.append(outbox)
-            thread = threading.Thread(target=self._guarded, args=(loop, outbox), name=f"{self.role} {number}", daemon=True)
+            thread = threading.Thread(
+                target=self._guarded, args=(loop, outbox), name=f"{self.role} {number}", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 
@@ -84,7 +89,9 @@ class Server:
         try:
             loop(outbox)
         except Exception as error:
-            self.error = error if isinstance(error, Error) else RunError(f"{self.role}: {type(error).__name__}: {error}")
+            self.error = (
+                error if isinstance(error, Error) else RunError(f"{self.role}: {type(error).__name__}: {error}")
+            )
             self._stopping.set()
 
     def _receive_loop(self, outbox: Outbox) -> None:

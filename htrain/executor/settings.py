@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -24,4 +25,4 @@ class RunSettings:
     workers: int = 2
     stop_after_steps: int = 0
     restore: str = ""
-    positions: dict[str, dict[str, int]] = field(default_factory=dict)
+    positions: dict[str, dict[str, Any]] = field(default_factory=dict)

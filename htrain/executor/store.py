@@ -33,7 +33,11 @@ def _load(target: torch.Tensor, parameter: Parameter, op: Op, path: Path) -> Non
     try:
         with safe_open(path, "pt") as file:
             rows = file.get_slice(name)
-            value = rows[parameter.first_row : parameter.first_row + target.shape[0]] if target.dim() else file.get_tensor(name)
+            value = (
+                rows[parameter.first_row : parameter.first_row + target.shape[0]]
+                if target.dim()
+                else file.get_tensor(name)
+            )
         target.copy_(value)
     except (SafetensorError, OSError, RuntimeError) as error:
         raise PlanError(f"{path}: no usable value of '{parameter.name}': {' '.join(str(error).split())}") from error

@@ -19,7 +19,17 @@ _POLL_SECONDS = 0.005
 class SyncLoop:
     """Runs a sync net round after round, never in the way of a step. `steps` tells how many steps the group has done."""
 
-    def __init__(self, holder: str, group: int, index: int, network: Network, engine: Engine, rounds: SyncRounds, steps: Callable[[], int], deadline_seconds: float) -> None:
+    def __init__(
+        self,
+        holder: str,
+        group: int,
+        index: int,
+        network: Network,
+        engine: Engine,
+        rounds: SyncRounds,
+        steps: Callable[[], int],
+        deadline_seconds: float,
+    ) -> None:
         self.endpoint = f"{holder}/sync"
         self.inbox = network.inbox(self.endpoint)
         self.error: Exception | None = None
@@ -77,7 +87,9 @@ class SyncLoop:
                 else:
                     self._stopping.wait(_POLL_SECONDS)
         except Exception as error:
-            self.error = error if isinstance(error, Error) else RunError(f"{self.endpoint}: {type(error).__name__}: {error}")
+            self.error = (
+                error if isinstance(error, Error) else RunError(f"{self.endpoint}: {type(error).__name__}: {error}")
+            )
         finally:
             outbox.close()
 
@@ -97,9 +109,13 @@ class SyncLoop:
                 break
             got = self.inbox.receive(0.2)
             if got and isinstance(got[0], Values) and got[0].context == context:
-                ready += self._engine.receive(state, got[1])  # one Relax per blob, so a repeated message changes nothing
+                ready += self._engine.receive(
+                    state, got[1]
+                )  # one Relax per blob, so a repeated message changes nothing
             elif time.monotonic() > deadline:
-                raise PeerLost(f"{self.endpoint}: no answer from {', '.join(self._engine.missing(state))} to round {number} within {self._deadline_seconds:.0f} s")
+                raise PeerLost(
+                    f"{self.endpoint}: no answer from {', '.join(self._engine.missing(state))} to round {number} within {self._deadline_seconds:.0f} s"
+                )
         with self._lock:
             self._take(self._rounds.reply(number))
         self.rounds_done += 1

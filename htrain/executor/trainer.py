@@ -75,7 +75,16 @@ class Feed:
 class Trainer:
     """The replica threads of one trainer. They stop between steps when paused, and end with the data."""
 
-    def __init__(self, role: str, network: Network, engine: Engine, replicas: int, bound: int, prefetch: bool, deadline_seconds: float) -> None:
+    def __init__(
+        self,
+        role: str,
+        network: Network,
+        engine: Engine,
+        replicas: int,
+        bound: int,
+        prefetch: bool,
+        deadline_seconds: float,
+    ) -> None:
         self.role = role
         self.engine = engine
         self.gates: WriteGates[threading.Event] = WriteGates(engine.program.num_clocks, bound)
@@ -129,7 +138,12 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of a trainer besides parameters."""
-        totals = {"examples": self.totals.examples, "steps": self.totals.steps, "log_loss": self.totals.log_loss, "positives": self.totals.positives}
+        totals = {
+            "examples": self.totals.examples,
+            "steps": self.totals.steps,
+            "log_loss": self.totals.log_loss,
+            "positives": self.totals.positives,
+        }
         return {"position": self._feed.position.to_dict(), "totals": totals}
 
     def stop(self) -> None:
@@ -154,7 +168,9 @@ class Trainer:
         try:
             self._loop(replica)
         except Exception as error:
-            self.error = error if isinstance(error, Error) else RunError(f"{replica.endpoint}: {type(error).__name__}: {error}")
+            self.error = (
+                error if isinstance(error, Error) else RunError(f"{replica.endpoint}: {type(error).__name__}: {error}")
+            )
 
     def _loop(self, replica: Replica) -> None:
         upcoming = self._open(replica)

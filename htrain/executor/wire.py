@@ -96,7 +96,8 @@ Frame = bytes | memoryview
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Message)
 DTYPES: Mapping[str, torch.dtype] = {
-    name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int8", "uint8", "bool")
+    name: getattr(torch, name)
+    for name in ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int8", "uint8", "bool")
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -119,7 +120,7 @@ def _bytes_of(tensor: torch.Tensor) -> Frame:
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.dtype == torch.bfloat16:
         flat = flat.view(torch.int16)
-    return memoryview(flat.numpy()).cast("B")
+    return memoryview(flat.numpy().data).cast("B")
 
 
 def decode(frames: Sequence[Any]) -> tuple[Message, dict[str, torch.Tensor]]:
@@ -131,8 +132,12 @@ def decode(frames: Sequence[Any]) -> tuple[Message, dict[str, torch.Tensor]]:
     if not isinstance(message, Values):
         return message, {}
     if len(frames) != len(message.tensors) + 1:
-        raise RunError(f"a message from {message.source} announces {len(message.tensors)} tensors and brings {len(frames) - 1}")
-    return message, {spec.name: _tensor(spec, frame, message.source) for spec, frame in zip(message.tensors, frames[1:], strict=True)}
+        raise RunError(
+            f"a message from {message.source} announces {len(message.tensors)} tensors and brings {len(frames) - 1}"
+        )
+    return message, {
+        spec.name: _tensor(spec, frame, message.source) for spec, frame in zip(message.tensors, frames[1:], strict=True)
+    }
 
 
 def _tensor(spec: TensorSpec, frame: Any, source: str) -> torch.Tensor:

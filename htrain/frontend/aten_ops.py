@@ -8,16 +8,23 @@ from torch import fx
 
 from htrain.errors import ModelError
 from htrain.frontend.translation import Translation, dtype_name
-from htrain.net import BatchDim
+from htrain.net import Attr, BatchDim
 
-Handler = Callable[[Translation, fx.Node], object]
+Node = Any  # an fx.Node; the types of its arguments are as wide as Python
+Handler = Callable[[Translation, Node], object]
 
 IGNORED = frozenset(
-    {"aten.sym_size.int", "aten._assert_scalar.default", "aten._assert_tensor_metadata.default", "aten.sym_constrain_range_for_size.default", "aten._assert_async.msg"}
+    {
+        "aten.sym_size.int",
+        "aten._assert_scalar.default",
+        "aten._assert_tensor_metadata.default",
+        "aten.sym_constrain_range_for_size.default",
+        "aten._assert_async.msg",
+    }
 )
 
 
-def _refuse(t: Translation, node: fx.Node, why: str) -> ModelError:
+def _refuse(t: Translation, node: Node, why: str) -> ModelError:
     return ModelError(f"{node.target} in module '{t.module_of(node)}' cannot be compiled: {why}")
 
 
@@ -25,18 +32,18 @@ def _unary(type: str) -> Handler:
     return lambda t, node: t.add(node, type, (t.blob(node.args[0]),))
 
 
-def _argument(node: fx.Node, position: int, name: str, default: Any) -> Any:
+def _argument(node: Node, position: int, name: str, default: Any) -> Any:
     """An argument that may be given by place, by name, or not at all."""
     return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
 
 
-def _tensor_of(node: fx.Node) -> torch.Tensor:
+def _tensor_of(node: Node) -> torch.Tensor:
     """The first tensor among the operands: a number beside it takes its dtype."""
     return next(a.meta["val"] for a in node.args if isinstance(a, fx.Node) and isinstance(a.meta["val"], torch.Tensor))
 
 
 def _binary(type: str) -> Handler:
-    def handle(t: Translation, node: fx.Node) -> None:
+    def handle(t: Translation, node: Node) -> None:
         like = _tensor_of(node)
         left, right = t.blob(node.args[0], like=like), t.blob(node.args[1], like=like)
         alpha = node.kwargs.get("alpha", 1)
@@ -47,12 +54,12 @@ def _binary(type: str) -> Handler:
     return handle
 
 
-def _reversed_sub(t: Translation, node: fx.Node) -> None:
+def _reversed_sub(t: Translation, node: Node) -> None:
     like = _tensor_of(node)
     t.add(node, "Sub", (t.blob(node.args[1], like=like), t.blob(node.args[0])))
 
 
-def _divide(t: Translation, node: fx.Node) -> None:
+def _divide(t: Translation, node: Node) -> None:
     like, mode = _tensor_of(node), node.kwargs.get("rounding_mode")
     operands = (t.blob(node.args[0], like=like), t.blob(node.args[1], like=like))
     if mode not in (None, "floor"):
@@ -60,11 +67,11 @@ def _divide(t: Translation, node: fx.Node) -> None:
     t.add(node, "FloorDiv" if mode else "Div", operands)
 
 
-def _alias(t: Translation, node: fx.Node) -> None:
+def _alias(t: Translation, node: Node) -> None:
     t.alias(node, node.args[0])
 
 
-def _reshape(t: Translation, node: fx.Node) -> None:
+def _reshape(t: Translation, node: Node) -> None:
     source = node.args[0]
     assert isinstance(source, fx.Node)
     if t.shape(source) == t.shape(node):
@@ -73,20 +80,20 @@ def _reshape(t: Translation, node: fx.Node) -> None:
         t.add(node, "Reshape", (t.blob(source),), {"shape": t.open_shape(node)})
 
 
-def _permute(t: Translation, node: fx.Node) -> None:
+def _permute(t: Translation, node: Node) -> None:
     rank = len(node.meta["val"].shape)
-    t.add(node, "Transpose", (t.blob(node.args[0]),), {"perm": tuple(int(d) % rank for d in node.args[1])})  # type: ignore[union-attr,arg-type]
+    t.add(node, "Transpose", (t.blob(node.args[0]),), {"perm": tuple(int(d) % rank for d in node.args[1])})
 
 
-def _transpose(t: Translation, node: fx.Node) -> None:
+def _transpose(t: Translation, node: Node) -> None:
     rank = len(node.meta["val"].shape)
-    a, b = (int(d) % rank for d in (node.args[1:3] or (0, 1)))  # type: ignore[arg-type]
+    a, b = (int(d) % rank for d in (node.args[1:3] or (0, 1)))
     perm = list(range(rank))
     perm[a], perm[b] = b, a
     t.add(node, "Transpose", (t.blob(node.args[0]),), {"perm": tuple(perm)})
 
 
-def _expand(t: Translation, node: fx.Node) -> None:
+def _expand(t: Translation, node: Node) -> None:
     source = node.args[0]
     assert isinstance(source, fx.Node)
     if t.shape(source) == t.shape(node):
@@ -95,8 +102,8 @@ def _expand(t: Translation, node: fx.Node) -> None:
         t.add(node, "BroadcastTo", (t.blob(source),), {"shape": t.batch_shape(t.shape(node))})
 
 
-def _repeat(t: Translation, node: fx.Node) -> None:
-    source, repeats = node.args[0], list(node.args[1])  # type: ignore[arg-type]
+def _repeat(t: Translation, node: Node) -> None:
+    source, repeats = node.args[0], list(node.args[1])
     assert isinstance(source, fx.Node)
     shape = t.shape(source)
     name = t.blob(source)
@@ -111,21 +118,21 @@ def _repeat(t: Translation, node: fx.Node) -> None:
     t.names[node] = name
 
 
-def _concat(t: Translation, node: fx.Node) -> None:
-    parts = [p for p in node.args[0] if tuple(p.meta["val"].shape) != (0,)]  # type: ignore[union-attr]
+def _concat(t: Translation, node: Node) -> None:
+    parts = [p for p in node.args[0] if tuple(p.meta["val"].shape) != (0,)]
     axis = _argument(node, 1, "dim", 0) % len(node.meta["val"].shape)
     t.add(node, "Concat", [t.blob(p) for p in parts], {"axis": axis})
 
 
-def _stack(t: Translation, node: fx.Node) -> None:
+def _stack(t: Translation, node: Node) -> None:
     axis = _argument(node, 1, "dim", 0) % len(node.meta["val"].shape)
     shape = t.open_shape(node)
     one = (*shape[:axis], 1, *shape[axis + 1 :])
-    parts = [t.step(node, "Reshape", (t.blob(p),), {"shape": one}) for p in node.args[0]]  # type: ignore[union-attr]
+    parts = [t.step(node, "Reshape", (t.blob(p),), {"shape": one}) for p in node.args[0]]
     t.add(node, "Concat", parts, {"axis": axis})
 
 
-def _pieces(t: Translation, node: fx.Node) -> tuple[fx.Node, int, list[int]]:
+def _pieces(t: Translation, node: Node) -> tuple[fx.Node, int, list[int]]:
     """Source, axis and widths of a split into the node's outputs."""
     source = node.args[0]
     assert isinstance(source, fx.Node)
@@ -137,9 +144,9 @@ def _pieces(t: Translation, node: fx.Node) -> tuple[fx.Node, int, list[int]]:
     return source, axis, widths
 
 
-def _split(t: Translation, node: fx.Node) -> None:
+def _split(t: Translation, node: Node) -> None:
     source, axis, widths = _pieces(t, node)
-    attrs = {"axis": axis, "split": tuple(widths)}
+    attrs: dict[str, Attr] = {"axis": axis, "split": tuple(widths)}
     names = t.builder.add("Split", (t.blob(source),), attrs=attrs, module=t.module_of(node))
     if str(node.target) == "aten.unbind.int":
         shape = [d if isinstance(d, int) else -1 for d in t.shape(source)]
@@ -148,16 +155,16 @@ def _split(t: Translation, node: fx.Node) -> None:
     t.parts[node] = names
 
 
-def _get_item(t: Translation, node: fx.Node) -> None:
+def _get_item(t: Translation, node: Node) -> None:
     source, index = node.args
     assert isinstance(source, fx.Node)
     parts = t.parts[source]
-    if int(index) >= len(parts):  # type: ignore[arg-type]
+    if int(index) >= len(parts):
         raise _refuse(t, source, f"its output {index} has no counterpart (of max, only the values)")
-    t.names[node] = parts[int(index)]  # type: ignore[arg-type]
+    t.names[node] = parts[int(index)]
 
 
-def _slice(t: Translation, node: fx.Node) -> None:
+def _slice(t: Translation, node: Node) -> None:
     source = node.args[0]
     assert isinstance(source, fx.Node)
     if t.shape(source) == t.shape(node):
@@ -172,10 +179,10 @@ def _slice(t: Translation, node: fx.Node) -> None:
     t.add(node, "Slice", (t.blob(source),), {"axis": axis, "start": start, "end": min(end, 1 << 40), "step": step})
 
 
-def _select(t: Translation, node: fx.Node) -> None:
+def _select(t: Translation, node: Node) -> None:
     source, dim, index = node.args
     assert isinstance(source, fx.Node)
-    axis = int(dim) % len(source.meta["val"].shape)  # type: ignore[arg-type]
+    axis = int(dim) % len(source.meta["val"].shape)
     size = t.shape(source)[axis]
     if isinstance(size, BatchDim) or not isinstance(index, int):
         raise _refuse(t, node, "it picks an example of the batch")
@@ -184,9 +191,9 @@ def _select(t: Translation, node: fx.Node) -> None:
     t.add(node, "Reshape", (part,), {"shape": t.open_shape(node)})
 
 
-def _index(t: Translation, node: fx.Node) -> None:
+def _index(t: Translation, node: Node) -> None:
     """x[:, i, j] with constant index tensors over adjacent dimensions, as in DLRM's lower triangle; or x[:, i] with one."""
-    source, indices = node.args[0], list(node.args[1])  # type: ignore[arg-type]
+    source, indices = node.args[0], list(node.args[1])
     assert isinstance(source, fx.Node)
     places = [d for d, index in enumerate(indices) if index is not None]
     if len(places) == 1:
@@ -194,12 +201,17 @@ def _index(t: Translation, node: fx.Node) -> None:
         return
     shape = t.shape(source)
     sizes = shape[places[0] : places[-1] + 1]
-    if places != list(range(places[0], places[-1] + 1)) or any(indices[d] not in t.static for d in places) or any(isinstance(s, BatchDim) for s in sizes):
+    if (
+        places != list(range(places[0], places[-1] + 1))
+        or any(indices[d] not in t.static for d in places)
+        or any(isinstance(s, BatchDim) for s in sizes)
+    ):
         raise _refuse(t, node, "several index tensors must be constants over adjacent dimensions other than the batch")
     flat = torch.zeros((), dtype=torch.int64)
     total = 1
     for d in places:
-        size = int(shape[d])  # type: ignore[arg-type]
+        size = shape[d]
+        assert isinstance(size, int)
         flat = flat * size + t.static[indices[d]] % size
         total *= size
     merged = tuple(d if isinstance(d, int) else -1 for d in (*shape[: places[0]], total, *shape[places[-1] + 1 :]))
@@ -207,17 +219,17 @@ def _index(t: Translation, node: fx.Node) -> None:
     t.add(node, "Gather", (source_name, t.constant(flat, module=t.module_of(node))), {"axis": places[0]})
 
 
-def _gather(t: Translation, node: fx.Node) -> None:
+def _gather(t: Translation, node: Node) -> None:
     rank = len(node.meta["val"].shape)
-    t.add(node, "GatherElements", (t.blob(node.args[0]), t.blob(node.args[2])), {"axis": int(node.args[1]) % rank})  # type: ignore[arg-type]
+    t.add(node, "GatherElements", (t.blob(node.args[0]), t.blob(node.args[2])), {"axis": int(node.args[1]) % rank})
 
 
-def _index_select(t: Translation, node: fx.Node) -> None:
+def _index_select(t: Translation, node: Node) -> None:
     rank = len(node.meta["val"].shape)
-    t.add(node, "Gather", (t.blob(node.args[0]), t.blob(node.args[2])), {"axis": int(node.args[1]) % rank})  # type: ignore[arg-type]
+    t.add(node, "Gather", (t.blob(node.args[0]), t.blob(node.args[2])), {"axis": int(node.args[1]) % rank})
 
 
-def _embedding(t: Translation, node: fx.Node) -> None:
+def _embedding(t: Translation, node: Node) -> None:
     weight, ids = t.blob(node.args[0]), t.blob(node.args[1])
     padding = int(_argument(node, 2, "padding_idx", -1))
     if weight in t.tables:
@@ -226,7 +238,7 @@ def _embedding(t: Translation, node: fx.Node) -> None:
         t.add(node, "Gather", (weight, ids), {"axis": 0})
 
 
-def _embedding_bag(t: Translation, node: fx.Node) -> None:
+def _embedding_bag(t: Translation, node: Node) -> None:
     weight, ids, offsets, weights, mode, padding, closed = node.args
     name = t.blob(weight)
     if name not in t.tables:
@@ -239,10 +251,12 @@ def _embedding_bag(t: Translation, node: fx.Node) -> None:
         inputs.append(starts)
     if weights is not None:
         inputs.append(t.blob(weights))
-    t.add(node, "EmbeddingBag", inputs, {"mode": str(mode), "padding_idx": int(padding), "weighted": weights is not None})  # type: ignore[call-overload]
+    t.add(
+        node, "EmbeddingBag", inputs, {"mode": str(mode), "padding_idx": int(padding), "weighted": weights is not None}
+    )
 
 
-def _linear(t: Translation, node: fx.Node) -> None:
+def _linear(t: Translation, node: Node) -> None:
     """FC has a matrix for x: other ranks are flattened around it."""
     x, weight = node.args[0], t.blob(node.args[1])
     bias = _argument(node, 2, "bias", None)
@@ -252,16 +266,16 @@ def _linear(t: Translation, node: fx.Node) -> None:
     if len(shape) == 2:
         t.add(node, "FC", (name, weight, *rest))
         return
-    flat = t.step(node, "Reshape", (name,), {"shape": (-1, int(shape[-1]))})  # type: ignore[arg-type]
+    flat = t.step(node, "Reshape", (name,), {"shape": (-1, x.meta["val"].shape[-1])})
     product = t.step(node, "FC", (flat, weight, *rest))
     t.add(node, "Reshape", (product,), {"shape": t.open_shape(node)})
 
 
-def _matmul(t: Translation, node: fx.Node) -> None:
+def _matmul(t: Translation, node: Node) -> None:
     t.add(node, "MatMul", (t.blob(node.args[0]), t.blob(node.args[1])))
 
 
-def _add_matmul(t: Translation, node: fx.Node) -> None:
+def _add_matmul(t: Translation, node: Node) -> None:
     """addmm and baddbmm: bias + a @ b."""
     if node.kwargs.get("alpha", 1) != 1 or node.kwargs.get("beta", 1) != 1:
         raise _refuse(t, node, "alpha and beta other than 1")
@@ -269,12 +283,12 @@ def _add_matmul(t: Translation, node: fx.Node) -> None:
     t.add(node, "Add", (product, t.blob(node.args[0])))
 
 
-def _einsum(t: Translation, node: fx.Node) -> None:
+def _einsum(t: Translation, node: Node) -> None:
     equation, operands = node.args[0], node.args[1]
-    t.add(node, "Einsum", [t.blob(x) for x in operands], {"equation": str(equation).replace(" ", "")})  # type: ignore[union-attr]
+    t.add(node, "Einsum", [t.blob(x) for x in operands], {"equation": str(equation).replace(" ", "")})
 
 
-def _axes(node: fx.Node, position: int) -> tuple[int, ...]:
+def _axes(node: Node, position: int) -> tuple[int, ...]:
     source = node.args[0]
     assert isinstance(source, fx.Node)
     rank = len(source.meta["val"].shape)
@@ -284,7 +298,7 @@ def _axes(node: fx.Node, position: int) -> tuple[int, ...]:
 
 
 def _reduce(type: str, axes_at: int, keep_at: int) -> Handler:
-    def handle(t: Translation, node: fx.Node) -> None:
+    def handle(t: Translation, node: Node) -> None:
         source = node.args[0]
         assert isinstance(source, fx.Node)
         axes = _axes(node, axes_at)
@@ -295,30 +309,36 @@ def _reduce(type: str, axes_at: int, keep_at: int) -> Handler:
         dtype = (value[0] if isinstance(value, tuple) else value).dtype
         if source.meta["val"].dtype != dtype:
             name = t.step(node, "Cast", (name,), {"to": dtype_name(dtype)})
-        result = t.step(node, type, (name,), {"axes": axes, "keepdims": bool(_argument(node, keep_at, "keepdim", False))})
+        result = t.step(
+            node, type, (name,), {"axes": axes, "keepdims": bool(_argument(node, keep_at, "keepdim", False))}
+        )
         t.names[node] = result
         t.parts[node] = (result,)
 
     return handle
 
 
-def _norm(t: Translation, node: fx.Node) -> None:
+def _norm(t: Translation, node: Node) -> None:
     if _argument(node, 1, "ord", 2) != 2:
         raise _refuse(t, node, "a norm other than the 2-norm")
     _reduce("ReduceL2", 2, 3)(t, node)
 
 
-def _variance(t: Translation, node: fx.Node) -> None:
-    unbiased = node.kwargs.get("correction", 1) if str(node.target).endswith("correction") else int(bool(_argument(node, 2, "unbiased", True)))
+def _variance(t: Translation, node: Node) -> None:
+    unbiased = (
+        node.kwargs.get("correction", 1)
+        if str(node.target).endswith("correction")
+        else int(bool(_argument(node, 2, "unbiased", True)))
+    )
     if unbiased:
         raise _refuse(t, node, "an unbiased variance: use correction=0")
     _reduce("ReduceVariance", 1, 3)(t, node)
 
 
 def _softmax(type: str) -> Handler:
-    def handle(t: Translation, node: fx.Node) -> None:
+    def handle(t: Translation, node: Node) -> None:
         rank = len(node.meta["val"].shape)
-        axis = int(node.args[1]) % rank  # type: ignore[arg-type]
+        axis = int(node.args[1]) % rank
         if isinstance(t.shape(node)[axis], BatchDim):
             raise _refuse(t, node, "it normalises over the batch")
         t.add(node, type, (t.blob(node.args[0]),), {"axis": axis})
@@ -327,17 +347,19 @@ def _softmax(type: str) -> Handler:
 
 
 def _axis_op(type: str) -> Handler:
-    return lambda t, node: t.add(node, type, (t.blob(node.args[0]),), {"axis": int(node.args[1]) % len(node.meta["val"].shape)})  # type: ignore[arg-type]
+    return lambda t, node: t.add(
+        node, type, (t.blob(node.args[0]),), {"axis": int(node.args[1]) % len(node.meta["val"].shape)}
+    )
 
 
-def _layer_norm(t: Translation, node: fx.Node) -> None:
-    dims = len(node.args[1])  # type: ignore[arg-type]
+def _layer_norm(t: Translation, node: Node) -> None:
+    dims = len(node.args[1])
     scale = [t.blob(p) for p in (_argument(node, 2, "weight", None), _argument(node, 3, "bias", None)) if p is not None]
     epsilon = float(_argument(node, 4, "eps", 1e-5))
     t.add(node, "LayerNormalization", (t.blob(node.args[0]), *scale), {"axis": -dims, "epsilon": epsilon})
 
 
-def _cast(t: Translation, node: fx.Node) -> None:
+def _cast(t: Translation, node: Node) -> None:
     source = node.args[0]
     assert isinstance(source, fx.Node)
     to = node.meta["val"].dtype
@@ -347,17 +369,17 @@ def _cast(t: Translation, node: fx.Node) -> None:
         t.add(node, "Cast", (t.blob(source),), {"to": dtype_name(to)})
 
 
-def _where(t: Translation, node: fx.Node) -> None:
+def _where(t: Translation, node: Node) -> None:
     like = node.meta["val"]
     t.add(node, "Where", (t.blob(node.args[0]), t.blob(node.args[1], like=like), t.blob(node.args[2], like=like)))
 
 
-def _masked_fill(t: Translation, node: fx.Node) -> None:
+def _masked_fill(t: Translation, node: Node) -> None:
     x, mask, value = node.args
     t.add(node, "Where", (t.blob(mask), t.blob(value, like=node.meta["val"]), t.blob(x)))
 
 
-def _clamp(t: Translation, node: fx.Node) -> None:
+def _clamp(t: Translation, node: Node) -> None:
     low, high = _argument(node, 1, "min", None), _argument(node, 2, "max", None)
     if isinstance(low, fx.Node) or isinstance(high, fx.Node):
         raise _refuse(t, node, "bounds that are tensors")
@@ -365,12 +387,12 @@ def _clamp(t: Translation, node: fx.Node) -> None:
     t.add(node, "Clip", (t.blob(node.args[0]),), attrs)
 
 
-def _gelu(t: Translation, node: fx.Node) -> None:
+def _gelu(t: Translation, node: Node) -> None:
     t.add(node, "Gelu", (t.blob(node.args[0]),), {"approximate": str(node.kwargs.get("approximate", "none"))})
 
 
 def _with_alpha(type: str, default: float) -> Handler:
-    def handle(t: Translation, node: fx.Node) -> None:
+    def handle(t: Translation, node: Node) -> None:
         if len(node.args) > 2 and any(a != 1 for a in node.args[2:]):
             raise _refuse(t, node, "scales other than 1")
         t.add(node, type, (t.blob(node.args[0]),), {"alpha": float(_argument(node, 1, "alpha", default))})
@@ -378,13 +400,13 @@ def _with_alpha(type: str, default: float) -> Handler:
     return handle
 
 
-def _softplus(t: Translation, node: fx.Node) -> None:
+def _softplus(t: Translation, node: Node) -> None:
     if _argument(node, 1, "beta", 1) != 1:
         raise _refuse(t, node, "a beta other than 1")
     t.add(node, "Softplus", (t.blob(node.args[0]),))
 
 
-def _prelu(t: Translation, node: fx.Node) -> None:
+def _prelu(t: Translation, node: Node) -> None:
     x = node.args[0]
     assert isinstance(x, fx.Node)
     assert isinstance(node.args[1], fx.Node)
@@ -394,35 +416,42 @@ def _prelu(t: Translation, node: fx.Node) -> None:
     t.add(node, "PRelu", (t.blob(x), t.blob(node.args[1])))
 
 
-def _dropout(t: Translation, node: fx.Node) -> None:
+def _dropout(t: Translation, node: Node) -> None:
     if node.args[2] and node.args[1]:
         raise _refuse(t, node, "dropout while training: set p=0, or call model.eval() before compiling")
     t.alias(node, node.args[0])
 
 
-def _fill(t: Translation, node: fx.Node) -> None:
+def _fill(t: Translation, node: Node) -> None:
     """full, zeros, ones and their *_like: constants of a batch-dependent shape."""
     name = str(node.target)
     value = 0.0 if "zeros" in name else 1.0 if "ones" in name else node.args[1]
     if not isinstance(value, int | float):
         raise _refuse(t, node, "a fill with a computed value")
-    attrs = {"shape": t.batch_shape(t.shape(node)), "value": float(value), "dtype": dtype_name(node.meta["val"].dtype)}
+    attrs: dict[str, Attr] = {"shape": t.batch_shape(t.shape(node)), "value": float(value), "dtype": dtype_name(node.meta["val"].dtype)}
     t.add(node, "Fill", (), attrs)
 
 
 def _triangle(type: str) -> Handler:
-    return lambda t, node: t.add(node, type, (t.blob(node.args[0]),), {"diagonal": int(_argument(node, 1, "diagonal", 0))})
+    return lambda t, node: t.add(
+        node, type, (t.blob(node.args[0]),), {"diagonal": int(_argument(node, 1, "diagonal", 0))}
+    )
 
 
-def _flip(t: Translation, node: fx.Node) -> None:
-    t.add(node, "Flip", (t.blob(node.args[0]),), {"axes": tuple(node.args[1])})  # type: ignore[arg-type]
+def _flip(t: Translation, node: Node) -> None:
+    t.add(node, "Flip", (t.blob(node.args[0]),), {"axes": tuple(node.args[1])})
 
 
-def _pad(t: Translation, node: fx.Node) -> None:
-    t.add(node, "Pad", (t.blob(node.args[0]),), {"pads": tuple(node.args[1]), "value": float(_argument(node, 2, "value", 0.0))})  # type: ignore[arg-type]
+def _pad(t: Translation, node: Node) -> None:
+    t.add(
+        node,
+        "Pad",
+        (t.blob(node.args[0]),),
+        {"pads": tuple(node.args[1]), "value": float(_argument(node, 2, "value", 0.0))},
+    )
 
 
-def _attention(t: Translation, node: fx.Node) -> None:
+def _attention(t: Translation, node: Node) -> None:
     """softmax(q @ k.T * scale + mask) @ v; a bool mask keeps what is True."""
     q, k, v = node.args[:3]
     mask = _argument(node, 3, "attn_mask", None)
@@ -451,8 +480,10 @@ _UNARY = {
     "detach": "Detach",
 }  # fmt: skip
 _BINARY = {
-    "add": "Add", "sub": "Sub", "mul": "Mul", "pow": "Pow", "maximum": "Max", "minimum": "Min", "eq": "Equal", "ne": "NotEqual", "lt": "Less", "le": "LessOrEqual",
-    "gt": "Greater", "ge": "GreaterOrEqual", "logical_and": "And", "logical_or": "Or", "logical_xor": "Xor", "bitwise_and": "And", "bitwise_or": "Or",
+    "add": "Add", "sub": "Sub", "mul": "Mul", "pow": "Pow", "maximum": "Max", "minimum": "Min", "eq": "Equal", "ne": "NotEqual", "lt": "Less",
+    "le": "LessOrEqual",
+    "gt": "Greater", "ge": "GreaterOrEqual",
+    "logical_and": "And", "logical_or": "Or", "logical_xor": "Xor", "bitwise_and": "And", "bitwise_or": "Or",
     "remainder": "Mod", "floor_divide": "FloorDiv",
 }  # fmt: skip
 _OVERLOADS = ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar")

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from htrain.data import Schema
+from htrain.data.schema import Schema
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
 from htrain.net import Init
@@ -37,7 +37,9 @@ class LoadedModel:
 
     def initialised(self, captured: Captured) -> Captured:
         """`captured` with the recorded inits on its parameters."""
-        parameters = {name: replace(p, init=self.inits.get(name, p.init)) for name, p in captured.net.parameters.items()}
+        parameters = {
+            name: replace(p, init=self.inits.get(name, p.init)) for name, p in captured.net.parameters.items()
+        }
         return replace(captured, net=replace(captured.net, parameters=parameters))
 
 
@@ -51,7 +53,9 @@ def load_model(spec: str, schema: Schema) -> LoadedModel:
     module = _module_of(place)
     factory = getattr(module, name or "build", None)
     if not callable(factory):
-        raise ModelError(f"{place}: has no function '{name or 'build'}': give one that returns the model, as {place}:FACTORY")
+        raise ModelError(
+            f"{place}: has no function '{name or 'build'}': give one that returns the model, as {place}:FACTORY"
+        )
     recorder = _Recorder()
     with torch.device("meta"), recorder:
         model = _call(spec, factory, schema)
@@ -71,7 +75,9 @@ def _module_of(place: str) -> ModuleType:
     except FileNotFoundError as error:
         raise ModelError(f"{place}: no such file") from error
     except ModuleNotFoundError as error:
-        raise ModelError(f"{place}: {error}; want a file such as models/dlrm.py, package.module:factory, or model.onnx") from error
+        raise ModelError(
+            f"{place}: {error}; want a file such as models/dlrm.py, package.module:factory, or model.onnx"
+        ) from error
     except Exception as error:
         raise ModelError(f"{place}: cannot be imported: {type(error).__name__}: {error}") from error
 
@@ -81,7 +87,8 @@ def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     folder = str(path.parent.resolve())
     sys.path.insert(0, folder)
@@ -137,7 +144,7 @@ class _OnlyParametersOnMeta:
             small = param is None or param.is_meta or param.numel() * param.element_size() <= 1 << 20
             original(module, name, param if small else nn.Parameter(param.detach().to("meta"), param.requires_grad))  # type: ignore[union-attr]
 
-        nn.Module.register_parameter = register  # type: ignore[method-assign]
+        nn.Module.register_parameter = register  # type: ignore[method-assign, assignment]
 
     def __exit__(self, *error: object) -> None:
         nn.Module.register_parameter = self._original  # type: ignore[method-assign]
@@ -161,7 +168,13 @@ class _Recorder(TorchDispatchMode):
             self._inits.pop(key, None)
             if made is not None:
                 self._inits[key] = made
-        elif name.endswith("_") and not name.endswith("__") and args and isinstance(args[0], torch.Tensor) and name not in _HARMLESS:
+        elif (
+            name.endswith("_")
+            and not name.endswith("__")
+            and args
+            and isinstance(args[0], torch.Tensor)
+            and name not in _HARMLESS
+        ):
             self._inits.pop(_storage(args[0]), None)
         return result
 

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,7 +29,9 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     `model` may be on the meta device; it is left as it was. Raises ModelError in one line when torch cannot capture it.
     """
     batch = Dim("batch", min=2)
-    shapes = {name: {0: Dim(f"{name}_count", min=2) if is_bag(name, example_inputs) else batch} for name in example_inputs}
+    shapes = {
+        name: {0: Dim(f"{name}_count", min=2) if is_bag(name, example_inputs) else batch} for name in example_inputs
+    }
     try:
         with _without_memory(model), _whole_embedding_bags(), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its own internals
@@ -66,10 +69,11 @@ def _decompositions() -> dict:
 def _without_memory(model: nn.Module) -> Iterator[None]:
     """Parameters and buffers on the meta device stand in as tensors of the CPU that hold no memory."""
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
-    saved: list[tuple[dict, str, torch.Tensor]] = []
+    saved: list[tuple[dict[str, Any], str, torch.Tensor]] = []
     stand_ins: dict[int, torch.Tensor] = {}
     for module in model.modules():
-        for space in (module._parameters, module._buffers):
+        spaces: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for space in spaces:
             for name, tensor in space.items():
                 if tensor is not None and tensor.is_meta:
                     saved.append((space, name, tensor))
@@ -77,7 +81,7 @@ def _without_memory(model: nn.Module) -> Iterator[None]:
         for space, name, tensor in saved:
             if id(tensor) not in stand_ins:  # tied parameters stay tied
                 stand_ins[id(tensor)] = _stand_in(tensor, mode)
-            space[name] = stand_ins[id(tensor)]  # type: ignore[assignment]
+            space[name] = stand_ins[id(tensor)]
         yield
     finally:
         for space, name, tensor in saved:
@@ -94,10 +98,18 @@ def _stand_in(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 def _library() -> torch.library.Library:
     """The op that stands for F.embedding_bag while a model is captured; torch's own exports to a loop."""
     library = torch.library.Library("htrain", "DEF")
-    library.define("embedding_bag(Tensor weight, Tensor ids, Tensor? offsets, Tensor? weights, str mode, int padding_idx, bool closed) -> Tensor")
+    library.define(
+        "embedding_bag(Tensor weight, Tensor ids, Tensor? offsets, Tensor? weights, str mode, int padding_idx, bool closed) -> Tensor"
+    )
 
     def shape(
-        weight: torch.Tensor, ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None, mode: str, padding_idx: int, closed: bool
+        weight: torch.Tensor,
+        ids: torch.Tensor,
+        offsets: torch.Tensor | None,
+        weights: torch.Tensor | None,
+        mode: str,
+        padding_idx: int,
+        closed: bool,
     ) -> torch.Tensor:
         bags = ids.shape[0] if offsets is None else offsets.shape[0] - closed
         return weight.new_empty(bags, weight.shape[1])
@@ -119,12 +131,18 @@ def _whole_embedding_bags() -> Iterator[None]:
         include_last_offset: bool = False, padding_idx: int | None = None,
     ) -> torch.Tensor:  # fmt: skip
         if max_norm is not None or scale_grad_by_freq or mode not in ("sum", "mean"):
-            what = "max_norm" if max_norm is not None else "scale_grad_by_freq" if scale_grad_by_freq else f"mode='{mode}'"
-            raise ModelError(f"an EmbeddingBag with {what} cannot be compiled: use mode 'sum' or 'mean' without max_norm and scale_grad_by_freq")
+            what = (
+                "max_norm" if max_norm is not None else "scale_grad_by_freq" if scale_grad_by_freq else f"mode='{mode}'"
+            )
+            raise ModelError(
+                f"an EmbeddingBag with {what} cannot be compiled: use mode 'sum' or 'mean' without max_norm and scale_grad_by_freq"
+            )
         padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
-        return torch.ops.htrain.embedding_bag(weight, input, offsets, per_sample_weights, mode, padding, include_last_offset)
+        return torch.ops.htrain.embedding_bag(
+            weight, input, offsets, per_sample_weights, mode, padding, include_last_offset
+        )
 
-    F.embedding_bag = whole  # type: ignore[assignment]
+    F.embedding_bag = whole
     try:
         yield
     finally:

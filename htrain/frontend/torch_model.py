@@ -27,7 +27,9 @@ def capture(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], *, log
     Raises ModelError naming the op and the module that cannot be compiled.
     """
     program = export(model, example_inputs)
-    translation = Translation(type(model).__name__, _batch_symbol(program, example_inputs), _bag_lengths(program, example_inputs))
+    translation = Translation(
+        type(model).__name__, _batch_symbol(program, example_inputs), _bag_lengths(program, example_inputs)
+    )
     values = _declare_inputs(translation, program, model)
     translation.tables = _tables(program, translation)
     for node in program.graph.nodes:
@@ -45,7 +47,9 @@ def _batch_symbol(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) 
         size = node.meta["val"].shape[0]
         if not is_bag(name, inputs):
             if isinstance(size, int):
-                raise ModelError(f"the model fixes the batch size of input '{name}' to {size}: write its code for any batch size")
+                raise ModelError(
+                    f"the model fixes the batch size of input '{name}' to {size}: write its code for any batch size"
+                )
             return size.node.expr
     raise ModelError("the model has no input with a batch dimension")
 
@@ -70,7 +74,10 @@ def _declare_inputs(translation: Translation, program: ExportedProgram, model: n
     """Declare inputs, parameters and buffers; return the values that the model came with."""
     values: dict[str, torch.Tensor] = {}
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
-    state = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+    state = {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
     declared: dict[int, str] = {}
     for node in (n for n in program.graph.nodes if n.op == "placeholder"):
         spec = specs[node.name]
@@ -81,22 +88,35 @@ def _declare_inputs(translation: Translation, program: ExportedProgram, model: n
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             _declare_parameter(translation, node, str(spec.target), state[str(spec.target)], declared, values)
         else:
-            raise ModelError(f"input '{spec.target}' is {spec.kind.name.lower()}: htrain compiles tensors and parameters only")
+            raise ModelError(
+                f"input '{spec.target}' is {spec.kind.name.lower()}: htrain compiles tensors and parameters only"
+            )
     return values
 
 
 def _declare_parameter(
-    translation: Translation, node: fx.Node, name: str, tensor: torch.Tensor, declared: dict[int, str], values: dict[str, torch.Tensor]
+    translation: Translation,
+    node: fx.Node,
+    name: str,
+    tensor: torch.Tensor,
+    declared: dict[int, str],
+    values: dict[str, torch.Tensor],
 ) -> None:
     trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
     if id(tensor) in declared:  # tied: the first name wins
         translation.names[node] = declared[id(tensor)]
         return
-    if not isinstance(tensor, nn.Parameter) and not tensor.is_meta and tensor.numel() * tensor.element_size() <= _CONSTANT_BYTES:
+    if (
+        not isinstance(tensor, nn.Parameter)
+        and not tensor.is_meta
+        and tensor.numel() * tensor.element_size() <= _CONSTANT_BYTES
+    ):
         translation.static[node] = tensor
         return
     if not isinstance(tensor, nn.Parameter) and tensor.is_meta:
-        raise ModelError(f"buffer '{name}' has no value on the meta device: create it with device='cpu', or compute it in forward()")
+        raise ModelError(
+            f"buffer '{name}' has no value on the meta device: create it with device='cpu', or compute it in forward()"
+        )
     init = Init("constant", (0.0,)) if tensor.is_meta else Init("file")
     dtype = str(tensor.dtype).removeprefix("torch.")
     translation.parameter(node, Parameter(name, tuple(tensor.shape), dtype, "weight", init, trained=trained))
@@ -118,7 +138,10 @@ def _tables(program: ExportedProgram, translation: Translation) -> set[str]:
             name = translation.names.get(source, "")
             if name not in translation.builder.parameters:
                 continue
-            embeds = node.op == "call_function" and str(node.target) in ("aten.embedding.default", "htrain.embedding_bag.default")
+            embeds = node.op == "call_function" and str(node.target) in (
+                "aten.embedding.default",
+                "htrain.embedding_bag.default",
+            )
             (looked_up if embeds and node.args[0] is source and node.args[1] in dynamic else otherwise).add(name)
     tables = looked_up - otherwise
     for name in tables:
@@ -137,7 +160,9 @@ def _translate(translation: Translation, node: fx.Node) -> None:
         return
     handler = HANDLERS.get(name)
     if handler is None:
-        raise ModelError(f"{name} in module '{translation.module_of(node) or type(translation).__name__}' cannot be compiled: htrain has no such op")
+        raise ModelError(
+            f"{name} in module '{translation.module_of(node) or type(translation).__name__}' cannot be compiled: htrain has no such op"
+        )
     handler(translation, node)
 
 
@@ -154,7 +179,9 @@ def _logit(program: ExportedProgram, logit: str | int) -> fx.Node:
         return outputs[names.index(wanted)]
     if wanted.isdigit() and int(wanted) < len(outputs):
         return outputs[int(wanted)]
-    raise ModelError(f"the model has {len(outputs)} outputs ({', '.join(names)}): say which is the logit (--logit {names[0]})")
+    raise ModelError(
+        f"the model has {len(outputs)} outputs ({', '.join(names)}): say which is the logit (--logit {names[0]})"
+    )
 
 
 def _only_needed(net: Net) -> Net:

@@ -29,7 +29,9 @@ class Translation:
         self._constants: dict[fx.Node, str] = {}
 
     def declare_input(self, node: fx.Node) -> None:
-        self.names[node] = self.builder.input(Blob(str(node.target), self.shape(node), dtype_name(node.meta["val"].dtype)))
+        self.names[node] = self.builder.input(
+            Blob(str(node.target), self.shape(node), dtype_name(node.meta["val"].dtype))
+        )
 
     def parameter(self, node: fx.Node, parameter: Parameter) -> None:
         self.names[node] = self.builder.parameter(parameter)
@@ -55,7 +57,9 @@ class Translation:
 
     def add(self, node: fx.Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
         """Append an op that computes `node`; it is named after it."""
-        name = self.builder.add(type, inputs, attrs=attrs, module=self.module_of(node), outputs=(self.builder.fresh(node.name),))[0]
+        name = self.builder.add(
+            type, inputs, attrs=attrs, module=self.module_of(node), outputs=(self.builder.fresh(node.name),)
+        )[0]
         self.names[node] = name
         return name
 
@@ -82,13 +86,17 @@ class Translation:
             small, large = (int(expression.subs(self._batch, probe)) for probe in _PROBES)
             if small % _PROBES[0] == 0 and small // _PROBES[0] * _PROBES[1] == large:
                 return BatchDim(small // _PROBES[0])
-        raise ModelError(f"{node.target} in module '{self.module_of(node)}': size {expression} is not a multiple of the batch size")
+        raise ModelError(
+            f"{node.target} in module '{self.module_of(node)}': size {expression} is not a multiple of the batch size"
+        )
 
     def open_shape(self, node: fx.Node) -> tuple[int, ...]:
         """A node's shape for Reshape: the batch-dependent entry is -1. Raises ModelError when there are two."""
         shape = self.shape(node)
         if sum(isinstance(d, BatchDim) for d in shape) > 1:
-            raise ModelError(f"{node.target} in module '{self.module_of(node)}': two dimensions of {list(map(str, shape))} depend on the batch")
+            raise ModelError(
+                f"{node.target} in module '{self.module_of(node)}': two dimensions of {list(map(str, shape))} depend on the batch"
+            )
         return tuple(d if isinstance(d, int) else -1 for d in shape)
 
     def batch_shape(self, shape: Sequence[Dim]) -> tuple[int, ...]:

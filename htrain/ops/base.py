@@ -18,7 +18,13 @@ class Builder(Protocol):
     """What a gradient rule needs of the net it writes to; `htrain.ops.builder.NetBuilder` is one."""
 
     def add(
-        self, type: str, inputs: Iterable[str], *, attrs: Mapping[str, Attr] = ..., module: str = ..., outputs: Sequence[str] = ...
+        self,
+        type: str,
+        inputs: Iterable[str],
+        *,
+        attrs: Mapping[str, Attr] = ...,
+        module: str = ...,
+        outputs: Sequence[str] = ...,
     ) -> tuple[str, ...]: ...
 
     def blob(self, name: str) -> Blob: ...
@@ -62,7 +68,11 @@ _PROBES = (1009, 2003)  # primes, so that no product of a model's own dimensions
 
 def _run_on_meta(definition: "OpDef", op: Op, inputs: Sequence[Blob], batch_size: int) -> Sequence[torch.Tensor]:
     tensors = [
-        torch.empty([d if isinstance(d, int) else d.at(batch_size) for d in blob.shape], dtype=dtype_of(blob.dtype), device="meta")
+        torch.empty(
+            [d if isinstance(d, int) else d.at(batch_size) for d in blob.shape],
+            dtype=dtype_of(blob.dtype),
+            device="meta",
+        )
         for blob in inputs
     ]
     extra = {"batch": batch_size} if definition.needs_batch else {}
@@ -83,7 +93,9 @@ def _symbolic_dim(op: Op, small: int, large: int) -> Dim:
         return small
     per_example, rest = divmod(small, _PROBES[0])
     if rest or per_example * _PROBES[1] != large:
-        raise ModelError(f"{op.label}: an output dimension is {small} at batch {_PROBES[0]} and {large} at {_PROBES[1]}: not a multiple")
+        raise ModelError(
+            f"{op.label}: an output dimension is {small} at batch {_PROBES[0]} and {large} at {_PROBES[1]}: not a multiple"
+        )
     return BatchDim(per_example)
 
 
@@ -138,7 +150,9 @@ def vjp_definition(forward: OpDef) -> OpDef:
     Inputs: the forward op's inputs, then the gradients of the outputs in `given`. Outputs: the gradients of the inputs in `wrt`.
     """
 
-    def kernel(*tensors: torch.Tensor, num_inputs: int, wrt: tuple[int, ...], given: tuple[int, ...], **attrs: Any) -> Any:
+    def kernel(
+        *tensors: torch.Tensor, num_inputs: int, wrt: tuple[int, ...], given: tuple[int, ...], **attrs: Any
+    ) -> Any:
         inputs, dys = tensors[:num_inputs], tensors[num_inputs:]
         with torch.enable_grad():
             leaves = [x.detach().requires_grad_(i in wrt) for i, x in enumerate(inputs)]
@@ -158,7 +172,9 @@ def vjp_definition(forward: OpDef) -> OpDef:
         assert isinstance(num_inputs, int)
         assert isinstance(given, tuple)
         once = forward.cost(op, inputs[:num_inputs], inputs[num_inputs:], batch_size)
-        return Cost(3 * once.flops, 3 * once.bytes)  # the forward again, and twice that for the products of the chain rule
+        return Cost(
+            3 * once.flops, 3 * once.bytes
+        )  # the forward again, and twice that for the products of the chain rule
 
     return OpDef(forward.type + "Gradient", kernel, infer, cost, gradient=None, needs_batch=forward.needs_batch)
 
@@ -179,7 +195,11 @@ def no_outputs(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Si
 
 def tensor_of(value: Tensor) -> torch.Tensor:
     """A constant attribute as a torch tensor."""
-    flat = torch.frombuffer(bytearray(value.data), dtype=dtype_of(value.dtype)) if value.data else torch.empty(0, dtype=dtype_of(value.dtype))
+    flat = (
+        torch.frombuffer(bytearray(value.data), dtype=dtype_of(value.dtype))
+        if value.data
+        else torch.empty(0, dtype=dtype_of(value.dtype))
+    )
     return flat.reshape(value.shape)
 
 

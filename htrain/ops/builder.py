@@ -1,13 +1,11 @@
 """NetBuilder: how frontends and passes write ops: names stay unique, shapes are inferred as each op is added."""
 
 from collections.abc import Iterable, Mapping, Sequence
-
 from types import MappingProxyType
 
 from htrain.errors import ModelError
 from htrain.net import Attr, Blob, Net, Op, Parameter, check
 from htrain.ops import OPS
-
 
 NO_ATTRS: Mapping[str, Attr] = MappingProxyType({})
 
@@ -96,7 +94,9 @@ class NetBuilder:
 
     def build(self, outputs: Sequence[str]) -> Net:
         """The net, checked."""
-        return check(Net(self.name, tuple(self.ops), tuple(self.inputs), tuple(outputs), dict(self.blobs), dict(self.parameters)))
+        return check(
+            Net(self.name, tuple(self.ops), tuple(self.inputs), tuple(outputs), dict(self.blobs), dict(self.parameters))
+        )
 
     def _claim(self, name: str) -> None:
         if name in self.blobs or name in self.parameters:

@@ -105,7 +105,9 @@ def _stop(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) 
 
 def _cast_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
     to = builder.blob(op.inputs[0]).dtype
-    return builder.add("Cast", (dys[0],), attrs={"to": to}, module=op.module, outputs=(builder.gradient_name(op.inputs[0]),))
+    return builder.add(
+        "Cast", (dys[0],), attrs={"to": to}, module=op.module, outputs=(builder.gradient_name(op.inputs[0]),)
+    )
 
 
 def _relu_gradient(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:

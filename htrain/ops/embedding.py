@@ -25,10 +25,14 @@ def _embedding(table: torch.Tensor, ids: torch.Tensor, *, padding_idx: int) -> t
     return F.embedding(ids, table)
 
 
-def _embedding_bag(table: torch.Tensor, ids: torch.Tensor, *rest: torch.Tensor, mode: str, padding_idx: int, weighted: bool) -> torch.Tensor:
+def _embedding_bag(
+    table: torch.Tensor, ids: torch.Tensor, *rest: torch.Tensor, mode: str, padding_idx: int, weighted: bool
+) -> torch.Tensor:
     offsets = rest[0] if ids.dim() == 1 else None
     weights = rest[-1] if weighted else None
-    return F.embedding_bag(ids, table, offsets, mode=mode, per_sample_weights=weights, padding_idx=None if padding_idx < 0 else padding_idx)
+    return F.embedding_bag(
+        ids, table, offsets, mode=mode, per_sample_weights=weights, padding_idx=None if padding_idx < 0 else padding_idx
+    )
 
 
 def _embedding_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
@@ -79,33 +83,43 @@ def _take_rows_gradient(rows: torch.Tensor, inverse: torch.Tensor, dy: torch.Ten
     return torch.from_numpy(sparse_loops.take_rows_gradient(flat.numpy(), inverse.reshape(-1).numpy(), rows.shape[0]))
 
 
-def _bags(inverse: torch.Tensor, rest: Sequence[torch.Tensor], weighted: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _bags(
+    inverse: torch.Tensor, rest: Sequence[torch.Tensor], weighted: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Flat places, bag starts and per-sample weights (empty when there are none)."""
     if inverse.dim() == 1:
         offsets = rest[0]
     else:
-        offsets = torch.arange(0, inverse.numel(), inverse.shape[1]) if inverse.shape[1] else torch.zeros(inverse.shape[0], dtype=torch.int64)
+        offsets = (
+            torch.arange(0, inverse.numel(), inverse.shape[1])
+            if inverse.shape[1]
+            else torch.zeros(inverse.shape[0], dtype=torch.int64)
+        )
     weights = rest[-1].reshape(-1) if weighted else torch.empty(0)
     return inverse.reshape(-1), offsets, weights
 
 
-def _pool_rows(rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool) -> torch.Tensor:
+def _pool_rows(
+    rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool
+) -> torch.Tensor:
     """y[B,D]: the sum or mean of each bag's rows; a padding place (-1) counts for nothing."""
     places, offsets, weights = _bags(inverse, rest, weighted)
-    return torch.from_numpy(sparse_loops.pool_rows(rows.numpy(), places.numpy(), offsets.numpy(), weights.numpy(), mode == "mean"))
+    return torch.from_numpy(
+        sparse_loops.pool_rows(rows.numpy(), places.numpy(), offsets.numpy(), weights.numpy(), mode == "mean")
+    )
 
 
 def _pool_rows_gradient(
     rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool, wants_weights: bool
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    *rest, dy = rest
-    places, offsets, weights = _bags(inverse, rest, weighted)
+    *bags, dy = rest
+    places, offsets, weights = _bags(inverse, bags, weighted)
     arguments = (dy.contiguous().numpy(), places.numpy(), offsets.numpy(), weights.numpy())
     drows = torch.from_numpy(sparse_loops.pool_rows_gradient(*arguments, mode == "mean", rows.shape[0]))
     if not wants_weights:
         return drows
     dweights = sparse_loops.pool_weights_gradient(rows.numpy(), *arguments[:3])
-    return drows, torch.from_numpy(dweights).reshape(rest[-1].shape)
+    return drows, torch.from_numpy(dweights).reshape(bags[-1].shape)
 
 
 def _concat_rows(*rows: torch.Tensor) -> torch.Tensor:
@@ -161,7 +175,9 @@ def _rows_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[S
 
 
 def _concat_rows_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
-    return [(inputs[0].shape, inputs[0].dtype)]  # no shard's ids exceed the bound on all of them, and neither does their union
+    return [
+        (inputs[0].shape, inputs[0].dtype)
+    ]  # no shard's ids exceed the bound on all of them, and neither does their union
 
 
 def _split_rows_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:

@@ -28,7 +28,9 @@ def _kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tens
     return linear(x, w, *bias)
 
 
-def _gradient_kernel(x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, *, bias: bool, wants_x: bool) -> tuple[torch.Tensor, ...]:
+def _gradient_kernel(
+    x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, *, bias: bool, wants_x: bool
+) -> tuple[torch.Tensor, ...]:
     dw = dy.t() @ x
     db = (dy.sum(0),) if bias else ()
     dx = (dy @ w,) if wants_x else ()

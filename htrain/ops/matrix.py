@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from htrain.net import Blob, Op, numel
+from htrain.net import Attr, Blob, Op, numel
 from htrain.ops.base import Builder, Cost, OpDef
 
 
@@ -21,7 +21,12 @@ def _matmul_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_
 def _einsum_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
     """One multiply-add per point of the space that all letters span."""
     equation = str(op.attrs["equation"]).replace(" ", "").split("->")[0].split(",")
-    sizes = {letter: blob.shape[i] for term, blob in zip(equation, inputs, strict=True) for i, letter in enumerate(term) if letter != "."}
+    sizes = {
+        letter: blob.shape[i]
+        for term, blob in zip(equation, inputs, strict=True)
+        for i, letter in enumerate(term)
+        if letter != "."
+    }
     moved = sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))
     return Cost(2.0 * numel(tuple(sizes.values()), batch_size), float(moved))
 
@@ -32,7 +37,7 @@ def _matmul_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Seque
     same = len(a.shape) == len(b.shape) >= 2 and a.shape[:-2] == b.shape[:-2]
     if not same:
         names = tuple(builder.gradient_name(n) for n, want in zip(op.inputs, wanted, strict=True) if want)
-        attrs = {"num_inputs": 2, "wrt": tuple(i for i in range(2) if wanted[i]), "given": (0,)}
+        attrs: dict[str, Attr] = {"num_inputs": 2, "wrt": tuple(i for i in range(2) if wanted[i]), "given": (0,)}
         grads = iter(builder.add("MatMulGradient", (*op.inputs, dys[0]), attrs=attrs, module=op.module, outputs=names))
         return [next(grads) if want else "" for want in wanted]
     da = _product(builder, op, (dys[0], _transposed(builder, op, b)), a.name) if wanted[0] else ""

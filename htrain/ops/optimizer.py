@@ -46,13 +46,27 @@ def _sparse_sgd(table: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, l
 
 
 def _sparse_adagrad(
-    table: torch.Tensor, accumulator: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, eps: float, first_row: int
+    table: torch.Tensor,
+    accumulator: torch.Tensor,
+    ids: torch.Tensor,
+    rows: torch.Tensor,
+    *,
+    lr: float,
+    eps: float,
+    first_row: int,
 ) -> None:
     sparse_loops.adagrad_rows(table.numpy(), accumulator.numpy(), ids.numpy(), rows.numpy(), first_row, lr, eps)
 
 
 def _row_wise_adagrad(
-    table: torch.Tensor, accumulator: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, eps: float, first_row: int
+    table: torch.Tensor,
+    accumulator: torch.Tensor,
+    ids: torch.Tensor,
+    rows: torch.Tensor,
+    *,
+    lr: float,
+    eps: float,
+    first_row: int,
 ) -> None:
     sparse_loops.rowwise_adagrad_rows(table.numpy(), accumulator.numpy(), ids.numpy(), rows.numpy(), first_row, lr, eps)
 

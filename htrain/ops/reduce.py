@@ -54,7 +54,8 @@ def _softmax_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence
 
 
 def _layer_normalization(x: torch.Tensor, *scale_bias: torch.Tensor, axis: int, epsilon: float) -> torch.Tensor:
-    return F.layer_norm(x, x.shape[axis:], *scale_bias, eps=epsilon)
+    weight, bias = (*scale_bias, None, None)[:2]
+    return F.layer_norm(x, list(x.shape[axis:]), weight, bias, epsilon)
 
 
 def _variance(x: torch.Tensor, dim: tuple[int, ...], keepdim: bool) -> torch.Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional as F
 
-from htrain.net import BatchDim, Blob, Op, Tensor
+from htrain.net import Attr, BatchDim, Blob, Op, Tensor
 from htrain.ops.base import Builder, OpDef, Signature, dtype_of, no_cost, tensor_of
 
 
@@ -115,7 +115,7 @@ def _concat_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[
     widths = tuple(builder.blob(name).shape[axis] for name in op.inputs)
     names = [builder.gradient_name(name) for name in op.inputs]
     names = [f"{name}_part{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
-    attrs = {"axis": axis, "split": tuple(w if isinstance(w, int) else -w.per_example for w in widths)}
+    attrs: dict[str, Attr] = {"axis": axis, "split": tuple(w if isinstance(w, int) else -w.per_example for w in widths)}
     return builder.add("Split", (dys[0],), attrs=attrs, module=op.module, outputs=names)
 
 

@@ -49,10 +49,15 @@ TRAINER_RULES: tuple[Rule, ...] = (
 )
 
 
-def tag_by_rules(net: Net, units: Sequence[Unit], num_group_ps: int, rules: Sequence[Rule] = TRAINER_RULES) -> list[Decision]:
+def tag_by_rules(
+    net: Net, units: Sequence[Unit], num_group_ps: int, rules: Sequence[Rule] = TRAINER_RULES
+) -> list[Decision]:
     """A device for every unit. Without group PSs everything is on the trainer."""
     if not num_group_ps:
-        return [Decision(u.name, "trainer", "no group PS", "a group without group PSs runs its dense part on its trainer") for u in units]
+        return [
+            Decision(u.name, "trainer", "no group PS", "a group without group PSs runs its dense part on its trainer")
+            for u in units
+        ]
     view = view_of(net, units)
     decisions: dict[int, Decision] = {}
     for index, unit in enumerate(units):
@@ -63,7 +68,12 @@ def tag_by_rules(net: Net, units: Sequence[Unit], num_group_ps: int, rules: Sequ
     parts = _components(view, [i for i in range(len(units)) if i not in decisions])
     for part in parts:
         if not any(units[i].weight_bytes for i in part):
-            decisions.update({i: Decision(units[i].name, "trainer", "no parameters", "no unit with parameters is next to it") for i in part})
+            decisions.update(
+                {
+                    i: Decision(units[i].name, "trainer", "no parameters", "no unit with parameters is next to it")
+                    for i in part
+                }
+            )
     heavy = [part for part in parts if any(units[i].weight_bytes for i in part)]
     decisions.update(_balance(units, _cut_heavy(units, heavy, num_group_ps), num_group_ps))
     return [decisions[i] for i in range(len(units))]
@@ -75,12 +85,18 @@ def view_of(net: Net, units: Sequence[Unit]) -> View:
     forward = frozenset(range(seed))
     owner = {i: u for u, unit in enumerate(units) for i in unit.ops}
     maker = {output: index for index in forward for output in net.ops[index].outputs}
-    source: dict[str, int] = {name: READER for name in net.inputs}
+    source: dict[str, int] = dict.fromkeys(net.inputs, READER)
     source.update({blob: owner.get(index, LOOKUP) for blob, index in maker.items()})
     constants = {o for index in forward for o in net.ops[index].outputs if not net.ops[index].inputs}
     feeds = []
     for u, unit in enumerate(units):
-        read = {name for i in unit.ops if i in forward for name in net.ops[i].inputs if name in source and name not in constants}
+        read = {
+            name
+            for i in unit.ops
+            if i in forward
+            for name in net.ops[i].inputs
+            if name in source and name not in constants
+        }
         feeds.append(frozenset(source[name] for name in read) - {u})
     return View(net, units, forward, feeds)
 
@@ -135,7 +151,9 @@ def _balance(units: Sequence[Unit], parts: Sequence[Sequence[int]], num_group_ps
     for p in sorted(range(len(parts)), key=lambda p: (-weights[p], p)):
         k = min(range(num_group_ps), key=lambda k: (loads[k], k))
         loads[k] += weights[p]
-        reason = f"component of {len(parts[p])} units with {weights[p]:,} bytes of weights, on the group PS with the fewest"
+        reason = (
+            f"component of {len(parts[p])} units with {weights[p]:,} bytes of weights, on the group PS with the fewest"
+        )
         decisions.update({i: Decision(units[i].name, f"group_ps:{k}", "component", reason) for i in parts[p]})
     return decisions
 

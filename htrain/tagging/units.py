@@ -25,7 +25,9 @@ _ON_TRAINER = _LOOKUPS | _LOSSES
 
 def table_owners(shards: Mapping[str, Sequence[Shard]]) -> dict[str, str]:
     """The device of each table parameter (a shard of a table, or the whole)."""
-    return {shard_name(table, k, len(parts)): part.device for table, parts in shards.items() for k, part in enumerate(parts)}
+    return {
+        shard_name(table, k, len(parts)): part.device for table, parts in shards.items() for k, part in enumerate(parts)
+    }
 
 
 def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:

@@ -24,7 +24,9 @@ def add_gradients(net: Net) -> tuple[Net, Mapping[str, str]]:
     for op in reversed(net.ops):
         if op.outputs and wanted.intersection(op.outputs) and any(parts.get(o) for o in op.outputs):
             _differentiate(builder, op, wanted, parts)
-    sources = [op.outputs[0] for op in net.ops if op.type == "Lookup"] + [n for n, p in net.parameters.items() if p.kind == "weight"]
+    sources = [op.outputs[0] for op in net.ops if op.type == "Lookup"] + [
+        n for n, p in net.parameters.items() if p.kind == "weight"
+    ]
     gradients = {name: _summed(builder, name, parts[name], name) for name in sources if name in parts}
     return builder.build(net.outputs), gradients
 
@@ -43,7 +45,9 @@ def _differentiate(builder: NetBuilder, op: Op, wanted: set[str], parts: dict[st
     if op.type == "Lookup":
         return
     if rule is None:
-        raise ModelError(f"{op.label} has no gradient, but trained parameters come before it: detach its input or replace it")
+        raise ModelError(
+            f"{op.label} has no gradient, but trained parameters come before it: detach its input or replace it"
+        )
     dys = [_summed(builder, o, parts.pop(o), op.module) if o in parts else "" for o in op.outputs]
     needs = [name in wanted for name in op.inputs]
     for name, need, part in zip(op.inputs, needs, rule(builder, op, dys, needs), strict=True):

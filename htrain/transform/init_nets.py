@@ -4,7 +4,11 @@ import hashlib
 
 from htrain.net import Attr, Net, Op, Parameter
 
-_FILLS = {"constant": ("ConstantFill", ("value",)), "uniform": ("UniformFill", ("low", "high")), "normal": ("NormalFill", ("mean", "std"))}
+_FILLS = {
+    "constant": ("ConstantFill", ("value",)),
+    "uniform": ("UniformFill", ("low", "high")),
+    "normal": ("NormalFill", ("mean", "std")),
+}
 
 
 def init_net(device: str, net: Net, seed: int) -> Net:

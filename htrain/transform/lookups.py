@@ -74,7 +74,9 @@ def _prepare(builder: NetBuilder, table: str, uses: list[Use]) -> tuple[str, dic
     names = [builder.fresh(f"{table}_ids"), *(builder.fresh(f"{table}_places{i or ''}") for i in range(len(ids)))]
     unique, *found = builder.add("Dedupe", ids, attrs={"padding_idx": shared}, module=table, outputs=names)
     places = dict(zip(ids, found, strict=True))
-    rows = builder.add("Lookup", (table, unique), attrs={"first_row": 0}, module=table, outputs=(builder.fresh(f"{table}_rows"),))[0]
+    rows = builder.add(
+        "Lookup", (table, unique), attrs={"first_row": 0}, module=table, outputs=(builder.fresh(f"{table}_rows"),)
+    )[0]
     return rows, {use: _masked(builder, table, places[use[0]], use, shared) for use in uses}
 
 

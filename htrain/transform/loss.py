@@ -18,7 +18,9 @@ def add_loss(net: Net, loss: str) -> Net:
     if logit.shape not in ((B,), (B, 1)) or logit.dtype != "float32":
         raise ModelError(f"the logit {logit} must be float32[B] or float32[B,1]: name another output with --logit")
     if LABEL.name in net.inputs:
-        raise ModelError("the model has an input called 'label'; htrain gives that name to the reader's label: rename it")
+        raise ModelError(
+            "the model has an input called 'label'; htrain gives that name to the reader's label: rename it"
+        )
     builder = NetBuilder.of(net)
     builder.input(LABEL)
     (loss_blob,) = builder.add(LOSSES[loss], (logit.name, LABEL.name), module="loss", outputs=(builder.fresh("loss"),))

@@ -14,7 +14,10 @@ def name_modules(net: Net) -> Net:
     """
     shared = Counter(op.module for op in net.ops)
     ops = [
-        op if any(name in net.parameters for name in op.inputs) or (op.module and shared[op.module] == 1) or op.type == "Dedupe"
+        op
+        if any(name in net.parameters for name in op.inputs)
+        or (op.module and shared[op.module] == 1)
+        or op.type == "Dedupe"
         else replace(op, module=f"{op.module}/{op.outputs[0]}".lstrip("/"))
         for op in net.ops
     ]

@@ -76,11 +76,13 @@ def _sort_by_shard(builder: NetBuilder, op: Op, table: str, shards: Sequence[Sha
 
 
 def _look_up_shards(builder: NetBuilder, op: Op, table: str, shards: Sequence[Shard], ids: Sequence[str]) -> None:
-    parts = []
+    parts: list[str] = []
     for k, shard in enumerate(shards):
         name = shard_name(table, k, len(shards))
         outputs = (builder.fresh(f"{op.outputs[0]}/{k}"),)
-        parts += builder.add("Lookup", (name, ids[k]), attrs={"first_row": shard.first_row}, module=name, outputs=outputs)
+        parts += builder.add(
+            "Lookup", (name, ids[k]), attrs={"first_row": shard.first_row}, module=name, outputs=outputs
+        )
     builder.add("ConcatRows", parts, module=table, outputs=op.outputs)
 
 

@@ -47,10 +47,12 @@ class _Cutter:
     def __init__(self, net: Net) -> None:
         self.net = net
         self.parts: dict[str, _Part] = {TRAINER: _Part()}
-        self.home = {name: TRAINER for name in net.inputs} | {o: op.node_name for op in net.ops for o in op.outputs}
+        self.home = dict.fromkeys(net.inputs, TRAINER) | {o: op.node_name for op in net.ops for o in op.outputs}
         self.leads_to_lookup = _leading_to_lookups(net)
         self.waits: dict[tuple[str, str], frozenset[int]] = {(TRAINER, name): frozenset() for name in net.inputs}
-        self.touched: dict[str, frozenset[int]] = {}  # parameter -> messages that its readers and writers so far wait for
+        self.touched: dict[
+            str, frozenset[int]
+        ] = {}  # parameter -> messages that its readers and writers so far wait for
         self.updated: dict[str, frozenset[int]] = {}  # device -> messages that its updates wait for
         self.messages: dict[tuple[Stage, str], int] = {}
         self.acks: dict[str, Blob] = {}

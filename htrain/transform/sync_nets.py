@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from htrain.net import Blob, Net, Op, Parameter
+from htrain.net import Attr, Blob, Net, Op, Parameter
 
 
 def assign_centers(holders: Mapping[str, Net], num_dense_ps: int) -> dict[str, str]:
@@ -25,11 +25,18 @@ def sync_net(holder: str, net: Net, centers: Mapping[str, str]) -> Net:
         sent, _ = _names(weight)
         ops += [
             Op("Snapshot", (weight.name,), (sent.name,), {}, holder, weight.name),
-            Op("Send", (sent.name,), (), {"peer": centers[weight.name], "message": _message(centers, weight, 0)}, holder, "send"),
+            Op(
+                "Send",
+                (sent.name,),
+                (),
+                {"peer": centers[weight.name], "message": _message(centers, weight, 0)},
+                holder,
+                "send",
+            ),
         ]
     for weight in weights:
         _, difference = _names(weight)
-        attrs = {"peer": centers[weight.name], "message": _message(centers, weight, 1)}
+        attrs: dict[str, Attr] = {"peer": centers[weight.name], "message": _message(centers, weight, 1)}
         ops += [
             Op("Recv", (), (difference.name,), attrs, holder, "recv"),
             Op("Relax", (weight.name, difference.name), (), {}, holder, weight.name),
@@ -45,8 +52,22 @@ def center_net(dense_ps: str, holder: str, net: Net, centers: Mapping[str, str],
         sent, difference = _names(weight)
         ops += [
             Op("Recv", (), (sent.name,), {"peer": holder, "message": _message(centers, weight, 0)}, dense_ps, "recv"),
-            Op("ElasticDifference", (weight.name, sent.name), (difference.name,), {"alpha": alpha}, dense_ps, weight.name),
-            Op("Send", (difference.name,), (), {"peer": holder, "message": _message(centers, weight, 1)}, dense_ps, "send"),
+            Op(
+                "ElasticDifference",
+                (weight.name, sent.name),
+                (difference.name,),
+                {"alpha": alpha},
+                dense_ps,
+                weight.name,
+            ),
+            Op(
+                "Send",
+                (difference.name,),
+                (),
+                {"peer": holder, "message": _message(centers, weight, 1)},
+                dense_ps,
+                "send",
+            ),
         ]
     return _net(f"center_{dense_ps}_{holder}".replace(":", "_"), ops, weights)
 
@@ -56,7 +77,9 @@ def _synced(net: Net, centers: Mapping[str, str]) -> list[Parameter]:
 
 
 def _names(weight: Parameter) -> tuple[Blob, Blob]:
-    return Blob(f"{weight.name}:snapshot", weight.shape, weight.dtype), Blob(f"{weight.name}:difference", weight.shape, weight.dtype)
+    return Blob(f"{weight.name}:snapshot", weight.shape, weight.dtype), Blob(
+        f"{weight.name}:difference", weight.shape, weight.dtype
+    )
 
 
 def _message(centers: Mapping[str, str], weight: Parameter, direction: int) -> int:

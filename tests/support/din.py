@@ -23,14 +23,23 @@ class DIN(nn.Module):
         nn.init.zeros_(self.item.weight[0])
         nn.init.zeros_(self.category.weight[0])
 
-    def forward(self, dense: torch.Tensor, target: torch.Tensor, history: torch.Tensor, history_length: torch.Tensor, tags: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(
+        self,
+        dense: torch.Tensor,
+        target: torch.Tensor,
+        history: torch.Tensor,
+        history_length: torch.Tensor,
+        tags: torch.Tensor,
+    ) -> dict[str, torch.Tensor]:
         """dense[B,3], target[B,1], history[B,T] padded with 0, history_length[B], tags[B,L] padded with 0."""
         steps = history.size(1)
         wanted = self.item(target)[:, 0]
         seen = self.item(history) + self.position(torch.arange(steps))
         pairs = torch.cat([seen, wanted.unsqueeze(1).expand(-1, steps, -1), seen * wanted[:, None]], dim=-1)
         mask = torch.arange(steps)[None, :] < history_length[:, None]
-        weights = F.softmax(self.score(pairs).squeeze(-1).masked_fill(~mask, -1e9), dim=1) * (history_length > 0).unsqueeze(1)
+        weights = F.softmax(self.score(pairs).squeeze(-1).masked_fill(~mask, -1e9), dim=1) * (
+            history_length > 0
+        ).unsqueeze(1)
         interest = torch.einsum("bt,btd->bd", weights, seen)
         interest = self.norm(interest + self.shared(F.gelu(self.shared(interest))))
         mixed = torch.einsum("bd,de,be->b", interest, self.mix, wanted).unsqueeze(1)

@@ -54,10 +54,16 @@ def losses_of(plan: Plan, folder: Path, data: str) -> list[float]:
 def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = "") -> list[float]:
     """The loss of every step when PyTorch trains a copy of `model` on the same batches."""
     model = copy.deepcopy(model)
-    tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.num_embeddings > 16]
+    tables = [
+        m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.num_embeddings > 16
+    ]
     sparse = {id(p) for p in tables}
-    dense_step = _optimizer(options.dense_optimizer, [p for p in model.parameters() if id(p) not in sparse], options.dense_lr, options)
-    sparse_step = _optimizer(options.sparse_optimizer, list({id(p): p for p in tables}.values()), options.sparse_lr, options)
+    dense_step = _optimizer(
+        options.dense_optimizer, [p for p in model.parameters() if id(p) not in sparse], options.dense_lr, options
+    )
+    sparse_step = _optimizer(
+        options.sparse_optimizer, list({id(p): p for p in tables}.values()), options.sparse_lr, options
+    )
     criterion = nn.BCEWithLogitsLoss() if options.loss == "bce" else nn.MSELoss()
     losses = []
     for batch in batches_of(data, options.batch_size):
@@ -79,7 +85,9 @@ def _arguments(model: nn.Module) -> Sequence[str]:
 
 def batches_of(data: str, batch_size: int) -> list[dict[str, torch.Tensor]]:
     """Every batch of a dataset, in order."""
-    batches = open_data(data).batches(batch_size=batch_size, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed())
+    batches = open_data(data).batches(
+        batch_size=batch_size, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed()
+    )
     return [{name: torch.from_numpy(column) for name, column in batch.columns.items()} for batch in batches]
 
 

@@ -38,7 +38,15 @@ def scatter(seed: int, *, trainer_may_hold_weights: bool):
     def tagger(net: Net, units: Sequence[Unit], num_group_ps: int) -> list[Decision]:
         draw = random.Random(seed)
         places = [f"group_ps:{k}" for k in range(num_group_ps)]
-        return [Decision(u.name, draw.choice(places + ["trainer"] * (trainer_may_hold_weights or not u.weights or not places)), "random", "drawn") for u in units]
+        return [
+            Decision(
+                u.name,
+                draw.choice(places + ["trainer"] * (trainer_may_hold_weights or not u.weights or not places)),
+                "random",
+                "drawn",
+            )
+            for u in units
+        ]
 
     return tagger
 
@@ -64,7 +72,8 @@ def unplanned(folder: str) -> tuple[nn.Module, Captured, str]:
     lists = [random_state.integers(1, 60, size=random_state.integers(0, 7)).tolist() for _ in range(count)]
     tags = [random_state.integers(1, 20, size=random_state.integers(0, 4)).tolist() for _ in range(count)]
     table = pa.table({
-        "click": random_state.integers(0, 2, count), "x": random_state.normal(size=count), "y": random_state.normal(size=count), "z": random_state.normal(size=count),
+        "click": random_state.integers(0, 2, count), "x": random_state.normal(size=count), "y": random_state.normal(size=count), 
+        "z": random_state.normal(size=count),
         "item": random_state.integers(0, 60, count), "hist": lists, "tags": tags,
     })  # fmt: skip
     pq.write_table(table, f"{folder}/clicks.parquet")
@@ -107,20 +116,34 @@ OPTIONS = st.builds(
     seed=st.integers(0, 1 << 30),
 )
 def test_any_placement_of_any_zoo_model_follows_pytorch(
-    name: str, options: Options, group_ps: int, sparse_ps: int, shards: int, seed: int, tmp_path_factory: pytest.TempPathFactory
+    name: str,
+    options: Options,
+    group_ps: int,
+    sparse_ps: int,
+    shards: int,
+    seed: int,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     captured = zoo_model(name)[1]
     tables = [n for n, p in captured.net.parameters.items() if p.kind == "table"]
-    splits = {table: shards for table in random.Random(seed).sample(tables, len(tables) // 2)} if sparse_ps else {}
+    splits = dict.fromkeys(random.Random(seed).sample(tables, len(tables) // 2), shards) if sparse_ps else {}
     cluster = this_machine(group_ps=group_ps, sparse_ps=sparse_ps)
-    plan = compile_net(captured, cluster, options, name=name, tagger=scatter(seed, trainer_may_hold_weights=True), table_splits=splits)
+    plan = compile_net(
+        captured, cluster, options, name=name, tagger=scatter(seed, trainer_may_hold_weights=True), table_splits=splits
+    )
     losses = losses_of(plan, tmp_path_factory.mktemp("plan") / "plan", CLICKS)
     assert len(losses) == STEPS
     assert max(relative_differences(losses, reference(name, options))) <= 1e-4
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(options=OPTIONS, group_ps=st.integers(0, 3), sparse_ps=st.integers(0, 3), shards=st.integers(1, 4), seed=st.integers(0, 1 << 30))
+@given(
+    options=OPTIONS,
+    group_ps=st.integers(0, 3),
+    sparse_ps=st.integers(0, 3),
+    shards=st.integers(1, 4),
+    seed=st.integers(0, 1 << 30),
+)
 def test_any_placement_of_the_unplanned_model_follows_pytorch(
     options: Options, group_ps: int, sparse_ps: int, shards: int, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -129,7 +152,9 @@ def test_any_placement_of_the_unplanned_model_follows_pytorch(
     model, captured, data = unplanned(str(base))
     cluster = this_machine(group_ps=group_ps, sparse_ps=sparse_ps)
     splits = {"item.weight": shards} if sparse_ps else {}
-    plan = compile_net(captured, cluster, options, name="din", tagger=scatter(seed, trainer_may_hold_weights=True), table_splits=splits)
+    plan = compile_net(
+        captured, cluster, options, name="din", tagger=scatter(seed, trainer_may_hold_weights=True), table_splits=splits
+    )
     losses = losses_of(plan, tmp_path_factory.mktemp("plan") / "plan", data)
     assert max(relative_differences(losses, torch_losses(model, data, options, logit="logit"))) <= 1e-4
 
