@@ -293,7 +293,8 @@ def synth() -> None:
     help="Share of ids drawn from the example's community. [default: 0.5]",
 )
 @click.option("--signal", default=0.35, type=float, help="Strength of the ids' effects on the label. [default: 0.35]")
-@click.option("--seed", default=0, type=click.IntRange(0), help="[default: 0]")
+@click.option("--seed", default=0, type=click.IntRange(0), help="Another seed is another planted model. [default: 0]")
+@click.option("--first-block", default=0, type=click.IntRange(0), help="Start elsewhere in the seed's log: test data. [default: 0]")
 @_json_flag
 def criteo(out: Path, as_json: bool, **options: Any) -> None:
     """Write a Criteo-format TSV file."""

@@ -3,7 +3,8 @@
 An example belongs to one of `communities`. Each of its ids is, with probability `locality`, drawn from the community's own part of
 the field's rows, and from all rows otherwise, both times by a Zipf law. Its label is drawn from
     p = sigmoid(bias + sum of the effects of its ids + dense @ slopes + factor(id of field 0) . factor(id of field 1))
-where effects and factors are hashes of (field, id). Block b of the log is a function of (options, b) alone.
+where effects and factors are hashes of (field, id). Block b of the log is a function of (options, b) alone; the log of one
+seed has no end, so that training and test data are different blocks of it.
 """
 
 import gzip
@@ -37,6 +38,7 @@ class Synthetic:
     signal: float = 0.35
     bias: float = -1.2
     seed: int = 0
+    first_block: int = 0  # skip so many blocks of the endless log: test data of the same planted model
 
     @property
     def num_blocks(self) -> int:
@@ -55,7 +57,7 @@ class Planted:
 def block(options: Synthetic, number: int) -> tuple[Rows, np.ndarray]:
     """Block `number`: rows with `counts`: int64[n,13], `sparse`: int64[n,26], `label`: float32[n]; and each label's true probability."""
     n = min(BLOCK_ROWS, options.rows - number * BLOCK_ROWS)
-    random = np.random.default_rng([options.seed, 1, number])
+    random = np.random.default_rng([options.seed, 1, options.first_block + number])
     community = random.integers(options.communities, size=n)
     counts = np.floor(random.lognormal(1.0, 1.2, size=(n, NUM_DENSE))).astype(np.int64)
     sparse = _ids(options, random, community)

@@ -41,7 +41,7 @@ class Progress:
             self._live.update(self._picture(totals))
         elif time.monotonic() - self._printed > _PLAIN_SECONDS:
             self._printed = time.monotonic()
-            self._console.print(line(totals), highlight=False)
+            self._console.print(line(totals), highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Remember a piece of news, such as the last checkpoint."""
