@@ -8,7 +8,7 @@ from rich.console import Console
 from torch import nn
 
 from htrain.cluster import Cluster, this_machine
-from htrain.compile import NO_SPLITS, compile_net
+from htrain.compiler import NO_SPLITS, compile_net
 from htrain.data import CRITEO, Schema, open_data
 from htrain.errors import UsageError
 from htrain.executor.coordinator import RunResult

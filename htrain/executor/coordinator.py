@@ -1,5 +1,6 @@
 """The launcher's side of a run: brings roles together, watches them, checkpoints, and ends the run (DESIGN 5)."""
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ class _Seen:
     """What the launcher knows of its roles."""
 
     book: dict[str, str] = field(default_factory=dict)
+    places: dict[str, dict[str, Any]] = field(default_factory=dict)
     ready: set[str] = field(default_factory=set)
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
     finished: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -117,6 +119,7 @@ class Coordinator:
             self._deadline_seconds + 60,
         )
         self._outbox = self._network.outbox(self._seen.book)
+        (self._run_folder / "roles.json").write_text(json.dumps(self._seen.places, indent=1) + "\n")
         for role in self._roles:
             self._outbox.send(f"{role}/control", Addresses(self._seen.book))
         self._await(crew, lambda: len(self._seen.ready) == len(self._roles), "did not load its parameters", 3600.0)
@@ -170,6 +173,7 @@ class Coordinator:
         seen = self._seen
         if isinstance(message, Hello):
             seen.book.update(message.endpoints)
+            seen.places[message.source] = {"host": message.host, "pid": message.pid}
         elif isinstance(message, Ready):
             seen.ready.add(message.source)
         elif isinstance(message, Beat):
@@ -218,21 +222,14 @@ class Coordinator:
                 raise PeerLost(f"{min(set(roles) - set(self._seen.states))} did not answer the order to {verb}")
 
     def _tell_all(self, verb: str, folder: str = "") -> None:
+        """Never waits: a role that cannot take an order is gone, and its crew or its silence will say so."""
         assert self._outbox
         for role in self._roles:
-            self._outbox.send(f"{role}/control", Order(verb, folder))
+            self._outbox.offer(f"{role}/control", Order(verb, folder))
 
     def _abort(self) -> None:
-        """Tell whoever still listens; a role that is gone cannot be told."""
-        for role in self._roles if self._outbox else ():
-            try:
-                self._tell(role)
-            except PeerLost:
-                continue
-
-    def _tell(self, role: str) -> None:
-        assert self._outbox
-        self._outbox.send(f"{role}/control", Order("abort"))
+        if self._outbox:
+            self._tell_all("abort")
 
     def _totals(self) -> RunTotals:
         now = time.monotonic()

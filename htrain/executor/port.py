@@ -1,16 +1,26 @@
-"""Ports: the only door to ZeroMQ. An Inbox receives, an Outbox sends; each belongs to one thread."""
+"""Ports: the only door to ZeroMQ. An Inbox receives, an Outbox sends; each belongs to one thread at a time.
 
+Queues are unbounded here: the protocol bounds them, since a step sends a fixed number of messages and then waits.
+"""
+
+import contextlib
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import zmq
 
-from htrain.errors import PeerLost
-from htrain.executor.wire import Message, Values, decode, encode, spec_of
+from htrain.errors import PeerLost, RunError
+from htrain.executor.wire import Frame, Message, Values, decode, encode, spec_of
 
-_COPY_BELOW_BYTES = 64 * 1024  # sending a small frame is cheaper by copy than by tracking its memory
-_CONNECT_SECONDS = 15.0
+SEND_SECONDS = 15.0
+_COPY_BELOW_BYTES = (
+    64 * 1024
+)  # below this, a copy costs less CPU than telling Python when ZeroMQ is done with the memory
+_LINGER_MILLISECONDS = 1000
+_MORE = int(zmq.SNDMORE)
 
 
 class Network:
@@ -25,88 +35,156 @@ class Network:
         self._lock = threading.Lock()
 
     def inbox(self, name: str) -> "Inbox":
-        """A new endpoint called `name`."""
+        """A new endpoint called `name`. Raises RunError when `host` is not an address of this machine."""
         if self.scheme == "tcp":
             return Inbox(self.context, name, f"tcp://{self.host}:*")
         with self._lock:
             self._number += 1
             return Inbox(self.context, name, f"inproc://{self._number}")
 
-    def outbox(self, book: dict[str, str]) -> "Outbox":
-        """A sender to the endpoints of `book`, for one thread."""
-        return Outbox(self.context, book)
+    def outbox(self, book: Mapping[str, str], *, deadline_seconds: float = SEND_SECONDS) -> "Outbox":
+        """A sender to the endpoints of `book`, name -> address, for one thread."""
+        return Outbox(self.context, book, deadline_seconds=deadline_seconds)
 
     def close(self) -> None:
-        """Close every socket and end; what is not sent within a second is dropped."""
-        self.context.destroy(linger=1000)
+        """Close every socket and end; what is not sent within a second is dropped.
+
+        Requires: no other thread uses an inbox or outbox of this network any more.
+        """
+        self.context.destroy(linger=_LINGER_MILLISECONDS)
 
 
 class Inbox:
-    """Receives messages for one endpoint, from anybody, in the order in which each peer sent them."""
+    """Receives messages for one endpoint, from anybody, in the order in which each outbox sent them.
+
+    `address` is what others connect to: the port that was chosen for `tcp://host:*` is in it.
+    """
 
     def __init__(self, context: zmq.Context, name: str, bind: str) -> None:
         self.name = name
-        self._socket = context.socket(zmq.PULL)
+        self._socket = _open(context, zmq.PULL, name)
         self._socket.set(zmq.RCVHWM, 0)
         self._socket.set(zmq.LINGER, 0)
-        self._socket.bind(bind)
-        self.address: str = self._socket.get(zmq.LAST_ENDPOINT).decode().rstrip("\0")
+        try:
+            self._socket.bind(bind)
+        except zmq.ZMQError as error:
+            self._socket.close()
+            raise RunError(
+                f"{name}: cannot listen on {bind}: {error.strerror}; give an address of this host"
+            ) from error
+        self.address: str = self._socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        self._timeout_milliseconds = -1
 
     def receive(self, seconds: float) -> tuple[Message, dict[str, torch.Tensor]] | None:
-        """The next message and its tensors, or None when none came within `seconds`. Raises RunError for a damaged one."""
-        if not self._socket.poll(int(seconds * 1000)):
+        """The next message and its tensors, or None when none came within `seconds`.
+
+        Raises RunError for a damaged message, which is then gone: the next call gives the next one.
+        """
+        timeout = max(0, math.ceil(seconds * 1000))
+        try:
+            if timeout != self._timeout_milliseconds:
+                self._socket.set(zmq.RCVTIMEO, timeout)
+                self._timeout_milliseconds = timeout
+            frame = self._socket.recv(copy=False)
+            frames = [frame.buffer]
+            while frame.more:  # the frames of a message come together or not at all
+                frame = self._socket.recv(copy=False)
+                frames.append(frame.buffer)
+        except zmq.Again:
             return None
-        frames = self._socket.recv_multipart(copy=False)
-        return decode([frame.buffer for frame in frames])
+        except zmq.ZMQError as error:
+            raise RunError(f"{self.name}: cannot receive: {error.strerror}") from error
+        return decode(frames)
 
     def close(self) -> None:
+        """Stop receiving; what has come and was not received is dropped."""
         self._socket.close()
 
 
 class Outbox:
-    """Sends messages to endpoints by name; connects on first use. For one thread. `bytes_sent` counts tensor bytes by peer."""
+    """Sends messages to endpoints by name; connects on first use. For one thread.
 
-    def __init__(self, context: zmq.Context, book: dict[str, str]) -> None:
+    A peer has `deadline_seconds` to be reachable, at the first message and at each later one. A message that was queued
+    for a peer that then died is lost. `bytes_sent` counts the bytes of tensors by peer.
+    """
+
+    def __init__(
+        self, context: zmq.Context, book: Mapping[str, str], *, deadline_seconds: float = SEND_SECONDS
+    ) -> None:
         self._context = context
         self._book = book
-        self._sockets: dict[str, zmq.Socket] = {}
+        self._deadline_seconds = deadline_seconds
+        self._sockets: list[zmq.Socket] = []
+        self._sends: dict[str, Callable[..., Any]] = {}
         self.bytes_sent: dict[str, int] = {}
 
     def send(self, peer: str, message: Message) -> None:
         """Send a message without tensors. Raises PeerLost when `peer` cannot be reached."""
         self._send(peer, encode(message))
 
+    def offer(self, peer: str, message: Message) -> None:
+        """Send a message without tensors if `peer` can take it at once; drop it otherwise. Never waits.
+
+        The first word to a peer must be a `send`: a connection that is still being made takes nothing.
+        """
+        send = self._sends.get(peer) or self._connect(peer)
+        with contextlib.suppress(zmq.Again):
+            send(encode(message)[0], zmq.DONTWAIT, False)
+
     def send_values(self, peer: str, values: Values, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:
-        """Send blobs. The tensors must not change afterwards: they are not copied. Raises PeerLost."""
+        """Send blobs. The tensors must not change afterwards: large ones are not copied.
+
+        Raises PeerLost when `peer` cannot be reached, RunError for a dtype that messages do not carry.
+        """
         values.tensors = [spec_of(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
         frames = encode(values, tensors)
-        self.bytes_sent[peer] = self.bytes_sent.get(peer, 0) + sum(len(frame) for frame in frames)
         self._send(peer, frames)
+        self.bytes_sent[peer] = self.bytes_sent.get(peer, 0) + sum(map(len, frames)) - len(frames[0])
 
-    def _send(self, peer: str, frames: Sequence[bytes | memoryview]) -> None:
-        socket = self._sockets.get(peer) or self._connect(peer)
-        copy = all(len(frame) < _COPY_BELOW_BYTES for frame in frames)
+    def _send(self, peer: str, frames: Sequence[Frame]) -> None:
+        send = self._sends.get(peer) or self._connect(peer)
+        last = len(frames) - 1
         try:
-            socket.send_multipart(frames, copy=copy)
+            for frame in frames[:last]:
+                send(frame, _MORE, False)
+            send(frames[last], 0, False)
         except zmq.Again as error:
+            seconds = f"{self._deadline_seconds:g} s"
             raise PeerLost(
-                f"{peer} did not take a message within {_CONNECT_SECONDS:.0f} s: it is not reachable"
+                f"{peer} did not take a message within {seconds}: nobody answers at {self._book[peer]}"
             ) from error
+        except zmq.ZMQError as error:
+            raise RunError(f"cannot send to {peer} at {self._book[peer]}: {error.strerror}") from error
 
-    def _connect(self, peer: str) -> zmq.Socket:
+    def _connect(self, peer: str) -> Callable[..., Any]:
+        """A new connection's `send(frame, flags, copy)`."""
         address = self._book.get(peer)
         if address is None:
             raise PeerLost(f"nobody is known as '{peer}': the plan and the run disagree about the roles")
-        socket = self._context.socket(zmq.PUSH)
+        socket = _open(self._context, zmq.PUSH, peer)
+        self._sockets.append(socket)
+        socket.copy_threshold = _COPY_BELOW_BYTES
         socket.set(zmq.SNDHWM, 0)
         socket.set(zmq.IMMEDIATE, 1)  # queue only on a live connection, so that a dead peer is noticed
-        socket.set(zmq.SNDTIMEO, int(_CONNECT_SECONDS * 1000))
-        socket.set(zmq.LINGER, 1000)
-        socket.connect(address)
-        self._sockets[peer] = socket
-        return socket
+        socket.set(zmq.SNDTIMEO, math.ceil(self._deadline_seconds * 1000))
+        socket.set(zmq.LINGER, _LINGER_MILLISECONDS)
+        try:
+            socket.connect(address)
+        except zmq.ZMQError as error:
+            raise RunError(f"{peer} has the address '{address}', which is none: {error.strerror}") from error
+        self._sends[peer] = socket.send
+        return socket.send
 
     def close(self) -> None:
-        for socket in self._sockets.values():
-            socket.close()
-        self._sockets.clear()
+        """Close every connection; what is not sent within a second is dropped."""
+        self._sends.clear()
+        while self._sockets:
+            self._sockets.pop().close()
+
+
+def _open(context: zmq.Context, kind: int, name: str) -> zmq.Socket:
+    try:
+        return context.socket(kind)
+    except zmq.ZMQError as error:
+        cure = "allow this process more open files (ulimit -n)"
+        raise RunError(f"{name}: no socket can be opened: {error.strerror}; {cure}") from error

@@ -4,9 +4,10 @@ A received message is untrusted: what does not hold together raises RunError in 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 import torch
 
 from htrain.errors import RunError
@@ -34,7 +35,7 @@ class Values(msgspec.Struct, tag="values", array_like=True):
 
     source: str
     context: Context
-    batch_size: int
+    batch_size: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
     tensors: list[TensorSpec]
 
 
@@ -93,64 +94,96 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
 Message = Values | Hello | Addresses | Ready | Order | Beat | State | Failed
 Frame = bytes | memoryview
 
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Message)
 DTYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name)
     for name in ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int8", "uint8", "bool")
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_IN_NUMPY = {name: np.dtype("int16" if name == "bfloat16" else name) for name in DTYPES}
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Message)
+_SHOWN_CHARACTERS = 120
 
 
 def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
-    """The header entry of a tensor."""
-    return TensorSpec(name, _NAMES[tensor.dtype], tuple(tensor.shape))
+    """The header entry of a tensor. Raises RunError for a dtype that is not in DTYPES."""
+    dtype = _NAMES.get(tensor.dtype)
+    if dtype is None:
+        raise RunError(f"blob '{name}' is {tensor.dtype}, a message carries {', '.join(DTYPES)}: cast it in the model")
+    return TensorSpec(name, dtype, tuple(tensor.shape))
 
 
 def encode(message: Message, tensors: Sequence[torch.Tensor] = ()) -> list[Frame]:
-    """The frames of a message. The tensors are not copied: do not change one until it has been sent."""
-    frames: list[Frame] = [_ENCODER.encode(message)]
-    frames += [_bytes_of(tensor) for tensor in tensors]
-    return frames
+    """The frames of a message: its header, then the bytes of each tensor in row-major order.
+
+    A contiguous tensor is not copied: do not change one until it has been sent, nor, within a process, until it has been read.
+    """
+    return [_ENCODER.encode(message), *map(_bytes_of, tensors)]
 
 
 def _bytes_of(tensor: torch.Tensor) -> Frame:
-    if tensor.numel() == 0:
-        return b""
-    flat = tensor.detach().contiguous().reshape(-1)
-    if flat.dtype == torch.bfloat16:
-        flat = flat.view(torch.int16)
-    return memoryview(flat.numpy().data).cast("B")
+    if not tensor.numel():
+        return b""  # memoryview cannot cast a shape with zeros
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.int16)
+    return memoryview(tensor.numpy().data).cast("B")
 
 
 def decode(frames: Sequence[Any]) -> tuple[Message, dict[str, torch.Tensor]]:
-    """The message and its tensors by name; a tensor views its frame's memory. Raises RunError when they do not agree."""
+    """The message and its tensors by name.
+
+    A tensor views its frame's memory, unless that is read-only or not aligned to the dtype: then it is copied.
+    Raises RunError when the frames are no message, or when a tensor's dtype, shape and bytes do not agree.
+    """
     try:
         message = _DECODER.decode(memoryview(frames[0]))
-    except (msgspec.MsgspecError, IndexError) as error:
-        raise RunError(f"a message cannot be read: {error}") from error
-    if not isinstance(message, Values):
-        return message, {}
-    if len(frames) != len(message.tensors) + 1:
-        raise RunError(
-            f"a message from {message.source} announces {len(message.tensors)} tensors and brings {len(frames) - 1}"
-        )
-    return message, {
-        spec.name: _tensor(spec, frame, message.source) for spec, frame in zip(message.tensors, frames[1:], strict=True)
-    }
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError) as error:
+        what = _shown(str(error))
+        raise RunError(f"a message cannot be read: {what}; do all roles run the same version of htrain?") from error
+    specs = message.tensors if isinstance(message, Values) else []
+    if len(frames) != len(specs) + 1:
+        raise RunError(f"{_sender(message)} announces {len(specs)} tensors and brings {len(frames) - 1}")
+    tensors = {spec.name: _tensor(spec, frame, message) for spec, frame in zip(specs, frames[1:], strict=True)}
+    if len(tensors) != len(specs):
+        raise RunError(f"{_sender(message)} brings a blob twice: {_shown(', '.join(spec.name for spec in specs))}")
+    return message, tensors
 
 
-def _tensor(spec: TensorSpec, frame: Any, source: str) -> torch.Tensor:
-    dtype = DTYPES.get(spec.dtype)
+def _tensor(spec: TensorSpec, frame: Any, message: Message) -> torch.Tensor:
+    dtype = _IN_NUMPY.get(spec.dtype)
     view = memoryview(frame)
-    elements = 1
-    for size in spec.shape:
-        elements *= max(size, 0) if size >= 0 else -1
-    if dtype is None or elements < 0 or elements * dtype.itemsize != view.nbytes:
-        shape = ",".join(map(str, spec.shape))
-        raise RunError(f"blob '{spec.name}' from {source}: {view.nbytes} bytes are not a {spec.dtype}[{shape}]")
-    if not elements:
-        return torch.empty(spec.shape, dtype=dtype)
-    if view.readonly:  # torch wants memory that could be written; nobody writes a received blob
+    if dtype is None:
+        raise RunError(f"{_sender(message)} brings blob {_shown(spec.name)} of unknown dtype {_shown(spec.dtype)}")
+    if view.readonly:  # torch takes writable memory only
         view = memoryview(bytearray(view))
-    return torch.frombuffer(view, dtype=dtype).reshape(spec.shape)
+    try:
+        array = np.ndarray(spec.shape, dtype, view)
+    except (TypeError, ValueError) as error:  # a shape that no array can have, or that needs more bytes than there are
+        raise _mismatch(spec, view, message) from error
+    if array.shape != spec.shape or array.nbytes != view.nbytes:  # numpy takes a size of -1 as "the rest"
+        raise _mismatch(spec, view, message)
+    if not array.flags.aligned:  # a small frame lies anywhere in ZeroMQ's receive buffer; Numba wants aligned arrays
+        array = array.copy()
+    if spec.dtype == "bool":
+        array = array.view(np.uint8) != 0  # a byte that is neither 0 nor 1 must not become a C++ bool
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if spec.dtype == "bfloat16" else tensor
+
+
+def _mismatch(spec: TensorSpec, view: memoryview, message: Message) -> RunError:
+    shape = _shown(",".join(map(str, spec.shape)))
+    return RunError(
+        f"{_sender(message)} brings blob {_shown(spec.name)}: {view.nbytes} bytes are not {spec.dtype}[{shape}]"
+    )
+
+
+def _sender(message: Message) -> str:
+    kind = type(message).__name__
+    source = getattr(message, "source", "")
+    return f"a message {kind} from {_shown(source)}" if source else f"a message {kind}"
+
+
+def _shown(text: str) -> str:
+    """A peer's text, fit for one line of an error."""
+    return text[:_SHOWN_CHARACTERS].encode("unicode_escape").decode()

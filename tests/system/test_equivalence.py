@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from htrain.cluster import this_machine
-from htrain.compile import compile_net
+from htrain.compiler import compile_net
 from htrain.data import click_schema, open_data
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import example_batch, load_model
@@ -72,7 +72,7 @@ def unplanned(folder: str) -> tuple[nn.Module, Captured, str]:
     lists = [random_state.integers(1, 60, size=random_state.integers(0, 7)).tolist() for _ in range(count)]
     tags = [random_state.integers(1, 20, size=random_state.integers(0, 4)).tolist() for _ in range(count)]
     table = pa.table({
-        "click": random_state.integers(0, 2, count), "x": random_state.normal(size=count), "y": random_state.normal(size=count), 
+        "click": random_state.integers(0, 2, count), "x": random_state.normal(size=count), "y": random_state.normal(size=count),
         "z": random_state.normal(size=count),
         "item": random_state.integers(0, 60, count), "hist": lists, "tags": tags,
     })  # fmt: skip

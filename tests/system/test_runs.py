@@ -1,0 +1,164 @@
+"""Whole runs, as processes: interrupted, resumed, killed, and held within their bounds."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from harness import run_roles
+from safetensors.torch import load_file
+
+import htrain
+from htrain.cluster import this_machine
+from htrain.compiler import compile_net
+from htrain.data import click_schema
+from htrain.executor.settings import RunSettings
+from htrain.frontend.load import load_model
+from htrain.frontend.torch_model import capture
+from htrain.options import Options
+
+ROOT = Path(__file__).parents[2]
+WIDE_DEEP = str(ROOT / "models" / "wide_deep.py")
+HTRAIN = str(Path(sys.executable).with_name("htrain"))
+
+
+def libfm(path: Path, rows: int, *, fields: int = 4, ids: int = 50) -> str:
+    """A libFM file of random rows; its URI."""
+    draw = random.Random(0)
+    lines = (
+        f"{draw.choice((1, -1))} " + " ".join(f"{draw.randrange(ids)}:1" for _ in range(fields)) for _ in range(rows)
+    )
+    path.write_text("\n".join(lines) + "\n")
+    return f"libfm:{path}?rows={ids}"
+
+
+def start(plan: Path, data: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [HTRAIN, "run", str(plan), "--data", data, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_examples(run: Path, process: subprocess.Popen[str], count: int) -> None:
+    """Until the run's metrics tell of `count` examples."""
+    log = run / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        records = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        if any(r["role"] == "run" and r["examples"] >= count for r in records):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"the run did not get to {count} examples: {process.communicate()}")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A plan of one trainer, a group PS and a sparse PS, and data for some seconds."""
+    folder = tmp_path_factory.mktemp("small")
+    data = libfm(folder / "train.libfm", 60_000)
+    options = Options(batch_size=32, dense_optimizer="adam")
+    htrain.compile(WIDE_DEEP, data=data, cluster=this_machine(), options=options).save(folder / "plan")
+    return folder / "plan", data
+
+
+def parameters(run: Path) -> dict[str, torch.Tensor]:
+    """Everything that a run's last checkpoint holds."""
+    folder = max((run / "checkpoints").iterdir())
+    return {
+        f"{file.stem} {name}": value
+        for file in sorted(folder.glob("*.safetensors"))
+        for name, value in load_file(file).items()
+    }
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
+    small: tuple[Path, str], tmp_path: Path, number: signal.Signals
+) -> None:
+    plan, data = small
+    htrain.run(plan, data=data, out=tmp_path / "whole", deterministic=True)
+    process = start(plan, data, "--out", str(tmp_path / "cut"), "--deterministic")
+    wait_for_examples(tmp_path / "cut", process, 1)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "--resume" in said.splitlines()[-1]
+    done = int(max((tmp_path / "cut" / "checkpoints").iterdir()).name.removeprefix("examples_"))
+    assert 0 < done < 60_000
+    htrain.run(plan, data=data, resume=tmp_path / "cut", deterministic=True)
+    whole, resumed = parameters(tmp_path / "whole"), parameters(tmp_path / "cut")
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+@pytest.mark.parametrize("victim", ["trainer:0:0", "group_ps:0:0", "sparse_ps:0"])
+def test_killed_role_ends_the_run_with_an_error_that_names_it(
+    small: tuple[Path, str], tmp_path: Path, victim: str
+) -> None:
+    plan, data = small
+    process = start(plan, data, "--out", str(tmp_path / "run"), "--epochs", "50", "--checkpoint-seconds", "1")
+    wait_for_examples(tmp_path / "run", process, 1)
+    places = json.loads((tmp_path / "run" / "roles.json").read_text())
+    family = psutil.Process(process.pid).children(recursive=True)
+    killed = time.monotonic()
+    os.kill(places[victim]["pid"], signal.SIGKILL)
+    _, said = process.communicate(timeout=30)
+    assert time.monotonic() - killed < 15
+    assert process.returncode == 1
+    assert said.splitlines()[-1].startswith(
+        f"htrain: {victim} (process {places[victim]['pid']}) was killed by signal 9"
+    )
+    assert "Traceback" not in said
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert not alive
+
+
+def test_killed_launcher_leaves_no_process_behind(small: tuple[Path, str], tmp_path: Path) -> None:
+    plan, data = small
+    process = start(plan, data, "--out", str(tmp_path / "run"), "--epochs", "50")
+    wait_for_examples(tmp_path / "run", process, 1)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
+
+
+def test_run_killed_between_checkpoints_resumes_from_the_last_one(small: tuple[Path, str], tmp_path: Path) -> None:
+    plan, data = small
+    process = start(plan, data, "--out", str(tmp_path / "run"), "--epochs", "50", "--checkpoint-seconds", "0.5")
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "run").glob("checkpoints/*/manifest.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    result = htrain.run(plan, data=data, resume=tmp_path / "run", epochs=1)
+    assert result.totals.examples >= 60_000
+
+
+def test_dense_staleness_never_exceeds_trainers_times_replicas_over_ten_thousand_updates(tmp_path: Path) -> None:
+    data = libfm(tmp_path / "train.libfm", 42_000)
+    loaded = load_model(WIDE_DEEP, click_schema(0, (50,) * 4, tables=("ids",) * 4))
+    captured = loaded.initialised(capture(loaded.module, loaded.example_inputs))
+    cluster = this_machine(trainers=2, group_ps=2, sparse_ps=1)
+    plan = compile_net(captured, cluster, Options(batch_size=4, net_replicas=3), name="wide_deep")
+    settings = RunSettings(tmp_path / "plan", data, tmp_path / "run", workers=2, deadline_seconds=30)
+    roles = run_roles(plan, tmp_path / "plan", settings, seconds=150)
+    histograms = [
+        role.server.gates.histogram for name, role in roles.items() if name.startswith("group_ps") and role.server
+    ]
+    assert min(sum(h.values()) for h in histograms) >= 10_000
+    assert 1 <= max(max(h) for h in histograms) <= 2 * 3
+
+
+def test_every_example_is_trained_once_per_epoch_over_trainers_and_replicas(tmp_path: Path) -> None:
+    data = libfm(tmp_path / "train.libfm", 5_003)
+    cluster = this_machine(groups=2, trainers=2, group_ps=1, sparse_ps=2)
+    htrain.compile(WIDE_DEEP, data=data, cluster=cluster, options=Options(batch_size=7)).save(tmp_path / "plan")
+    result = htrain.run(tmp_path / "plan", data=data, out=tmp_path / "run", epochs=2, hosting="threads")
+    assert result.totals.examples == 2 * 5_003
