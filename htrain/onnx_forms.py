@@ -4,33 +4,17 @@ An op is written as ONNX's only where ONNX's means exactly the same for its oper
 """
 
 import functools
-import inspect
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_origin
 
 import torch
-from onnx import TensorProto, defs
+from onnx import defs
 
-from htrain.errors import PlanError
 from htrain.net import Attr, Blob, Op, Tensor
-from htrain.ops import OPS
+from htrain.onnx_values import DTYPE_NAMES, DTYPES
 from htrain.ops.base import constant_of, dtype_of, tensor_of
 
 OPSET = 20
-DTYPES: Mapping[str, int] = {
-    "float32": TensorProto.FLOAT,
-    "float64": TensorProto.DOUBLE,
-    "float16": TensorProto.FLOAT16,
-    "bfloat16": TensorProto.BFLOAT16,
-    "int64": TensorProto.INT64,
-    "int32": TensorProto.INT32,
-    "int8": TensorProto.INT8,
-    "uint8": TensorProto.UINT8,
-    "bool": TensorProto.BOOL,
-}
-DTYPE_NAMES = {value: name for name, value in DTYPES.items()}
 _ONNX_WORDS = {"float32": "float", "float64": "double"}  # in type strings: tensor(float)
 
 Attrs = Mapping[str, Attr]
@@ -41,8 +25,8 @@ Operands = Mapping[str, Tensor]  # constant inputs by the attribute that they ho
 class Form:
     """An ONNX op that means what an op of htrain means.
 
-    `fits` says whether it does for these attributes and operands. `write` gives ONNX's attributes and the constant inputs,
-    `read` the op's attributes back from them. `operands` are the names of the constant inputs, in order.
+    `fits` says whether it does for these attributes and operands. `write` gives ONNX's attributes and the constant
+    inputs, `read` the op's attributes back from them. `operands` are the names of the constant inputs, in order.
     """
 
     type: str
@@ -53,7 +37,7 @@ class Form:
 
 
 def form_of(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob]) -> tuple[Form, Attrs, Operands] | None:
-    """ONNX's form of `op`, its attributes there and its constant inputs; None where ONNX has no op that means the same."""
+    """ONNX's form of `op`, its attributes and constant inputs there; None where no ONNX op means the same."""
     form = FORMS.get(op.type)
     if form is None or not form.fits(op, inputs, outputs):
         return None
@@ -67,60 +51,6 @@ def type_of(onnx_type: str, attrs: Attrs) -> str:
     if onnx_type == "Trilu":
         return "Triu" if attrs.get("upper") == 1 else "Tril"
     return _READ_AS.get(onnx_type, "")
-
-
-# -- attributes, as the kernels declare them -------------------------------------------------------------------------
-
-_BY_ENGINE: Mapping[str, Mapping[str, type]] = {
-    "Send": {"peer": str, "message": int},
-    "Recv": {"peer": str, "message": int},
-    "FileFill": {"first_row": int},
-}
-_OF_VJP: Mapping[str, type] = {"num_inputs": int, "wrt": tuple, "given": tuple}
-
-
-@functools.cache
-def attributes_of(type: str) -> Mapping[str, type]:
-    """The attributes that an op takes and the type of each: int, float, bool, str, tuple (of ints) or Tensor."""
-    if type in _BY_ENGINE:
-        return _BY_ENGINE[type]
-    kernel = OPS[type].kernel
-    if isinstance(kernel, types.BuiltinFunctionType | types.BuiltinMethodType | types.MethodDescriptorType):
-        return {}
-    parameters = inspect.signature(kernel).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return {**attributes_of(type.removesuffix("Gradient")), **_OF_VJP}
-    return {p.name: get_origin(p.annotation) or p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "batch"}
-
-
-def check_attributes(op: Op, where: str) -> None:
-    """Raises PlanError, beginning with `where`, for an attribute that `op` lacks, does not know or that is of another type."""
-    wanted = attributes_of(op.type)
-    for name in sorted(set(op.attrs) - set(wanted)):
-        raise PlanError(f"{where}: attribute '{name}' is not one of {op.type}'s ({', '.join(wanted) or 'it has none'})")
-    for name, kind in wanted.items():
-        if name not in op.attrs:
-            if name not in _optional(op.type):
-                raise PlanError(f"{where}: attribute '{name}' is missing")
-        elif not _is(op.attrs[name], kind):
-            raise PlanError(f"{where}: attribute '{name}' is {str(op.attrs[name])[:60]}, want {kind.__name__}")
-
-
-@functools.cache
-def _optional(type: str) -> frozenset[str]:
-    """Attributes with a value of their own when an op does not give them."""
-    if type in _BY_ENGINE or not attributes_of(type):
-        return frozenset()
-    parameters = inspect.signature(OPS[type].kernel).parameters
-    return frozenset(name for name, p in parameters.items() if p.default is not p.empty)
-
-
-def _is(value: Attr, kind: type) -> bool:
-    if kind is tuple:
-        return isinstance(value, tuple) and all(_is(v, int) for v in value)
-    if kind is int:
-        return isinstance(value, int) and abs(value) < 1 << 63
-    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
 
 
 # -- operands --------------------------------------------------------------------------------------------------------
@@ -213,7 +143,8 @@ def _read_clip(attrs: Attrs, operands: Operands) -> Attrs:
 def _pads_fit(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob]) -> bool:
     pads = op.attrs["pads"]
     assert isinstance(pads, tuple)
-    return _is_floating(op, inputs, outputs) and min(pads, default=0) >= 0 and len(pads) % 2 == 0 and len(pads) <= 2 * len(inputs[0].shape)
+    paired = len(pads) % 2 == 0 and len(pads) <= 2 * len(inputs[0].shape)
+    return _is_floating(op, inputs, outputs) and min(pads, default=0) >= 0 and paired
 
 
 def _write_pad(attrs: Attrs, inputs: Sequence[Blob]) -> tuple[Attrs, Operands]:
@@ -277,11 +208,12 @@ def _fixed(type: str, attrs: Attrs, fits: Callable[[Op, Sequence[Blob], Sequence
     return Form(type, fits=fits, write=lambda own, inputs: (attrs, {}), read=lambda given, operands: {})
 
 
-_SAME = (
-    "Abs Add And ArgMax Ceil Concat Constant Cos Div Elu Equal Erf Exp Floor Gather GatherElements Gelu Greater GreaterOrEqual HardSwish "
-    "Identity IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max Min Mish Mul Neg Not Or Pow Reciprocal Relu "
-    "Round Sigmoid Sign Sin Softmax Softplus Sqrt Sub Sum Tanh Transpose Where Xor"
-).split()
+_SAME = """
+    Abs Add And ArgMax Ceil Concat Constant Cos Div Elu Equal Erf Exp Floor Gather GatherElements Gelu Greater
+    GreaterOrEqual HardSwish Identity IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul
+    Max Min Mish Mul Neg Not Or Pow Reciprocal Relu Round Sigmoid Sign Sin Softmax Softplus Sqrt Sub Sum Tanh
+    Transpose Where Xor
+""".split()  # noqa: SIM905
 _REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2", "ReduceLogSumExp")
 
 FORMS: Mapping[str, Form] = {
@@ -298,8 +230,9 @@ FORMS: Mapping[str, Form] = {
     "Einsum": Form("Einsum", fits=_einsum_fits),
     "Mod": Form("Mod", fits=_mod_fits),
     "PRelu": Form("PRelu", fits=_prelu_fits),
-    "Reshape": _listed("shape", "Reshape", lambda shape: 0 not in shape),  # 0 is a dimension of torch's, a copy in ONNX's
-    "BroadcastTo": _listed("shape", "Expand", lambda shape: min(shape, default=0) >= 0),  # -k * B is not ONNX
+    # 0 is a dimension in torch, a copy of one in ONNX; -k for k * B is htrain's own
+    "Reshape": _listed("shape", "Reshape", lambda shape: 0 not in shape),
+    "BroadcastTo": _listed("shape", "Expand", lambda shape: min(shape, default=0) >= 0),
     "Split": _listed("split", "Split", lambda split: min(split, default=0) >= 0),
     "Slice": Form("Slice", tuple(plural for _, plural in _SLICE), write=_write_slice, read=_read_slice),
     "Clip": Form("Clip", ("min", "max"), _is_floating, _write_clip, _read_clip),

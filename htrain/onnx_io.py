@@ -1,239 +1,232 @@
 """Net <-> ONNX: the only door to the file format (DESIGN 3).
 
-Forward ops carry ONNX's names and semantics where ONNX has them (FC is Gemm with transB); all else is in the domain
-`ai.htrain`. Parameters and tables are graph inputs, never initializers. Tags are the nodes' `metadata_props`.
+Forward ops carry ONNX's names and semantics where ONNX has them (htrain.onnx_forms); all else is in the domain
+`ai.htrain`. Parameters and tables are graph inputs, never initializers: `metadata_props` of the input say what they
+are. Tags are the nodes' `metadata_props`. A batch-dependent dimension is a `dim_param`: "B", "10B", "<=26B".
+
+What ONNX would round or rephrase stands beside it in the node's metadata `exact`, as JSON: a double in a single
+precision attribute, pads in torch's order. A file is read only if writing its net again gives the same file, so that
+nothing in a file goes unread, and `exact` cannot contradict what other readers of ONNX see.
 """
 
-import math
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import onnx
-from google.protobuf.message import DecodeError
-from onnx import AttributeProto, TensorProto, helper
+from google.protobuf.message import DecodeError, Message
+from onnx import AttributeProto, TensorProto
 
 from htrain.errors import ModelError, PlanError
-from htrain.net import Attr, BatchDim, Blob, Dim, Net, Op, Parameter, Tensor, check
+from htrain.net import Attr, Net, Op, Parameter, check
+from htrain.onnx_forms import FORMS, OPSET, Operands, form_of, type_of
+from htrain.onnx_schemas import DOMAIN, attributes_of, check_attributes, register_schemas
+from htrain.onnx_values import (
+    annotate,
+    annotations,
+    read_attribute,
+    read_blob,
+    read_exact,
+    read_parameter,
+    read_tensor,
+    write_attribute,
+    write_blob,
+    write_exact,
+    write_parameter,
+    write_tensor,
+)
 from htrain.ops import OPS
 
-DOMAIN = "ai.htrain"
-OPSET = 20
-_DTYPES = {name: getattr(TensorProto, proto) for name, proto in (
-    ("float32", "FLOAT"), ("float64", "DOUBLE"), ("float16", "FLOAT16"), ("bfloat16", "BFLOAT16"), ("int64", "INT64"),
-    ("int32", "INT32"), ("int8", "INT8"), ("uint8", "UINT8"), ("bool", "BOOL"),
-)}  # fmt: skip
-_DTYPE_NAMES = {value: name for name, value in _DTYPES.items()}
-# Types whose inputs, outputs and attributes are ONNX's own.
-_STANDARD = frozenset(
-    "Abs Add And Ceil Concat Cos Div Einsum Elu Equal Erf Exp Floor Gather GatherElements Gelu Greater GreaterOrEqual HardSwish Identity "
-    "IsNaN LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max Min Mish Mul Neg Not Or Pow Reciprocal Relu Round Sigmoid Sign Sin Softmax "
-    "Softplus Sqrt Sub Sum Tanh Transpose Where Xor".split()
-)
-# Types that ONNX has, with these attributes as int64 inputs; the number is the input's position.
-_AS_INPUT = {"Reshape": "shape", "Split": "split", "ReduceSum": "axes", "ReduceMean": "axes", "ReduceMax": "axes", "ReduceMin": "axes",
-             "ReduceProd": "axes", "ReduceL2": "axes", "ReduceLogSumExp": "axes"}  # fmt: skip
-_BOOLEANS = frozenset({"keepdims", "bias", "wants_x", "weighted", "wants_weights"})
+_IR_VERSION = 10
+_OPSETS = {"": OPSET, DOMAIN: 1}
+_FILE_BYTES = 2**31  # protobuf's own limit
 
 
 def write_net(net: Net, path: Path) -> None:
-    """Write `net` as an ONNX file; equal nets give equal bytes. The file appears whole or not at all."""
-    temporary = path.with_suffix(".partial")
-    temporary.write_bytes(to_model(net).SerializeToString(deterministic=True))
-    os.replace(temporary, path)
+    """Write `net` as an ONNX file; equal nets give equal bytes. The file appears whole or not at all.
+
+    Raises PlanError when the net is not one that could be read back, or the file cannot be written.
+    """
+    data = to_model(net).SerializeToString(deterministic=True)
+    temporary = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise PlanError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def read_net(path: Path) -> Net:
-    """The net of a file. Raises PlanError, naming file and node, for anything that htrain did not write."""
+    """The net of a file. Raises PlanError, naming file and node, for anything that `write_net` did not write."""
     try:
-        model = onnx.ModelProto.FromString(path.read_bytes())
-        return _to_net(model, path)
+        size = path.stat().st_size
+        data = path.read_bytes() if size < _FILE_BYTES else b""
     except OSError as error:
-        raise PlanError(f"{path}: {error.strerror}") from error
-    except (DecodeError, ModelError, msgspec.MsgspecError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-        raise PlanError(f"{path}: not a net of htrain: {' '.join(str(error).split()) or type(error).__name__}") from error
+        raise PlanError(f"{path}: {error.strerror or error}") from error
+    if not data:
+        raise PlanError(f"{path}: has {size} bytes, which is not a net")
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise PlanError(f"{path}: is not an ONNX file, or a damaged one: compile the model again") from error
+    if not _is_text(model):
+        raise PlanError(f"{path}: is damaged, a name in it is not UTF-8: compile the model again")
+    try:
+        return from_model(model, str(path))
+    except PlanError as error:  # it may quote names from the file
+        raise PlanError("".join(c if c.isprintable() else "?" for c in str(error))[:1000]) from error
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
 def to_model(net: Net) -> onnx.ModelProto:
-    """`net` as an ONNX model that onnx.checker reads."""
+    """`net` as an ONNX model that onnx.checker reads. Raises PlanError for an op that could not be read back."""
     register_schemas()
-    constants: list[TensorProto] = []
-    nodes = [_node(op, index, constants) for index, op in enumerate(net.ops)]
-    inputs = [_value(net.blobs[name]) for name in net.inputs] + [_value(p.blob) for p in net.parameters.values()]
-    made = [o for op in net.ops for o in op.outputs if o not in net.outputs]
-    outputs = [_value(net.blob(name)) for name in net.outputs]
-    graph = helper.make_graph(nodes, net.name, inputs, outputs, constants, value_info=[_value(net.blobs[name]) for name in made])
-    _annotate(graph, {"parameters": msgspec.json.encode(list(net.parameters.values())).decode()})
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
-    return helper.make_model(graph, opset_imports=opsets, producer_name="htrain", ir_version=10)
+    check(net)
+    graph = onnx.GraphProto(name=net.name)
+    taken = {*net.blobs, *net.parameters}
+    for index, op in enumerate(net.ops):
+        check_attributes(op, f"net '{net.name}': op {index}, {op.type}")
+        node, operands = _node(op, net, taken)
+        graph.node.append(node)
+        graph.initializer.extend(operands)
+    graph.input.extend(write_blob(net.blobs[name]) for name in net.inputs)
+    graph.input.extend(write_parameter(p) for p in _by_first_use(net))
+    graph.output.extend(write_blob(net.blob(name)) for name in net.outputs)
+    graph.value_info.extend(write_blob(net.blobs[name]) for name in _inner_blobs(net))
+    opsets = [onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in _OPSETS.items()]
+    return onnx.ModelProto(ir_version=_IR_VERSION, producer_name="htrain", graph=graph, opset_import=opsets)
 
 
-def register_schemas() -> None:
-    """Tell onnx.checker the names of htrain's own ops; arity is our own check's matter. Does nothing the second time."""
-    names = sorted(name for name in OPS if name != "Constant")
-    if onnx.defs.has(names[0], DOMAIN):
-        return
-    schema = onnx.defs.OpSchema
-    many = schema.FormalParameterOption.Variadic
-    sides = [schema.FormalParameter(f"{side}s", "T", "any", param_option=many, is_homogeneous=False, min_arity=0) for side in ("input", "output")]
-    attributes = [schema.Attribute(name, getattr(schema.AttrType, kind), "", required=False) for kind, line in _ATTRIBUTES.items() for name in line.split()]
-    for name in names:
-        onnx.defs.register_schema(
-            schema(
-                name, DOMAIN, 1, doc=f"htrain's {name}", inputs=sides[:1], outputs=sides[1:], attributes=attributes,
-                type_constraints=[("T", _TENSOR_TYPES, "tensors")],
-            )
-        )  # fmt: skip
+def _by_first_use(net: Net) -> Iterable[Parameter]:
+    """The parameters in the order in which ops first name them, then the others by name: equal nets agree on it."""
+    used = dict.fromkeys(name for op in net.ops for name in op.inputs if name in net.parameters)
+    return (net.parameters[name] for name in [*used, *sorted(set(net.parameters) - set(used))])
 
 
-# Attributes of ai.htrain ops by their kind on disk; a float is a double in a tensor without dimensions.
-_ATTRIBUTES = {
-    "INT": "axis batch bias diagonal end first_row given_count keepdims message num_inputs padding_idx seed start step wants_weights wants_x weighted",
-    "INTS": "axes bounds given pads perm rows shape split wrt",
-    "STRING": "approximate dtype equation mode peer to",
-    "TENSOR": "alpha beta1 beta2 eps epsilon high low lr max mean min std value",
-}
-_TENSOR_TYPES = tuple(f"tensor({t})" for t in ("float", "double", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"))
+def _inner_blobs(net: Net) -> Iterable[str]:
+    """Blobs that are neither inputs nor outputs of the net, as ops write them, then the others by name."""
+    outer = {*net.inputs, *net.outputs}
+    made = [name for op in net.ops for name in op.outputs if name not in outer]
+    return [*made, *sorted(set(net.blobs) - set(made) - outer)]
 
 
-def _node(op: Op, index: int, constants: list[TensorProto]) -> onnx.NodeProto:
-    attrs, inputs = dict(op.attrs), list(op.inputs)
-    type, domain = op.type, "" if op.type in _STANDARD else DOMAIN
-    if op.type == "FC":
-        type, domain, attrs = "Gemm", "", {"transB": 1}
-    elif op.type == "Cast":
-        domain, attrs = "", {"to": _DTYPES[str(attrs["to"])]}
-    elif op.type == "Constant":
-        domain = ""
-    elif op.type == "LayerNormalization" and len(inputs) > 1:
-        domain = ""
-    elif op.type in _AS_INPUT and _fits(op):
-        domain = ""
-        values = attrs.pop(_AS_INPUT[op.type])
-        assert isinstance(values, tuple)
-        name = f"{op.outputs[0]}:{_AS_INPUT[op.type]}"
-        constants.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
-        inputs.append(name)
-    node = helper.make_node(type, inputs, list(op.outputs), domain=domain)
-    exact = {key: value for key, value in attrs.items() if domain == "" and isinstance(value, float)}
-    for key in sorted(attrs):
-        node.attribute.append(_attribute(key, attrs[key], wide=domain == DOMAIN))
-    tags = {"node_name": op.node_name, "module": op.module, **{f"exact {key}": repr(value) for key, value in exact.items()}}
-    _annotate(node, tags)
-    return node
+def _node(op: Op, net: Net, taken: set[str]) -> tuple[onnx.NodeProto, list[TensorProto]]:
+    """The node of an op, and the initializers that are its constant inputs, under names that are not `taken`."""
+    form = form_of(op, [net.blob(name) for name in op.inputs], [net.blob(name) for name in op.outputs])
+    type, attrs, operands = (form[0].type, form[1], form[2]) if form else (op.type, op.attrs, {})
+    kinds = attributes_of(op.type)
+    attributes = [write_attribute(name, attrs[name], kinds.get(name, object)) for name in sorted(attrs)]
+    constants = [write_tensor(value, _fresh(f"{op.outputs[0]}:{name}", taken)) for name, value in operands.items()]
+    inputs = [*op.inputs, *(c.name for c in constants)]
+    domain = "" if form else DOMAIN
+    node = onnx.NodeProto(op_type=type, domain=domain, input=inputs, output=op.outputs, attribute=attributes)
+    seen = _native_attrs(op.type, attributes, operands, domain=domain, where=op.label)
+    exact = {name: value for name, value in sorted(op.attrs.items()) if repr(seen.get(name)) != repr(value)}
+    annotate(node, {"node_name": op.node_name, "module": op.module, **({"exact": write_exact(exact)} if exact else {})})
+    return node, constants
 
 
-def _fits(op: Op) -> bool:
-    """Whether ONNX's op means the same: a negative entry of a split is not ONNX, nor are two open entries of a shape."""
-    values = op.attrs[_AS_INPUT[op.type]]
-    assert isinstance(values, tuple)
-    if op.type == "Reshape":
-        return 0 not in values
-    return bool(values) and (op.type != "Split" or min(values) >= 0)
+def _fresh(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "'"
+    taken.add(name)
+    return name
 
 
-def _attribute(name: str, value: Attr, *, wide: bool) -> AttributeProto:
-    if isinstance(value, Tensor):
-        return helper.make_attribute(name, _tensor_proto(value))
-    if isinstance(value, bool):
-        return helper.make_attribute(name, int(value))
-    if isinstance(value, tuple):
-        return helper.make_attribute(name, list(value), attr_type=AttributeProto.INTS)
-    if isinstance(value, float) and wide:  # ONNX's own float attributes are single precision
-        return helper.make_attribute(name, helper.make_tensor("", TensorProto.DOUBLE, [], [value]))
-    return helper.make_attribute(name, value)
-
-
-def _tensor_proto(value: Tensor) -> TensorProto:
-    proto = TensorProto(data_type=_DTYPES[value.dtype], raw_data=value.data)
-    proto.dims.extend(value.shape)
-    return proto
-
-
-def _value(blob: Blob) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(blob.name, _DTYPES[blob.dtype], [d if isinstance(d, int) else str(d) for d in blob.shape])
-
-
-def _annotate(proto: Any, tags: dict[str, str]) -> None:
-    for key in sorted(tags):
-        entry = proto.metadata_props.add()
-        entry.key, entry.value = key, tags[key]
+def _native_attrs(
+    type: str, attributes: Iterable[AttributeProto], operands: Operands, *, domain: str, where: str
+) -> Mapping[str, Attr]:
+    """An op's attributes as a file holds them without its `exact`."""
+    kinds = attributes_of(type)
+    attrs = {a.name: read_attribute(a, kinds.get(a.name, object), where) for a in attributes}
+    return attrs if domain else FORMS[type].read(attrs, operands)
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _to_net(model: onnx.ModelProto, path: Path) -> Net:
+def from_model(model: onnx.ModelProto, where: str) -> Net:
+    """The net of a model that `to_model` made; messages begin with `where`. Raises PlanError for any other model."""
     graph = model.graph
-    annotated = _annotations(graph)
-    parameters = msgspec.json.decode(annotated["parameters"], type=list[Parameter])
-    constants = {t.name: tuple(onnx.numpy_helper.to_array(t).tolist()) for t in graph.initializer}
-    names = {p.name for p in parameters}
-    blobs = [_blob(v) for v in (*graph.input, *graph.value_info, *graph.output)]
-    ops = tuple(_op(node, constants, path) for node in graph.node)
-    inputs = tuple(v.name for v in graph.input if v.name not in names)
-    outputs = tuple(v.name for v in graph.output)
-    declared = {b.name: b for b in blobs if b.name not in names}
-    return check(Net(graph.name, ops, inputs, outputs, declared, {p.name: p for p in parameters}))
+    _refuse_other_versions(model, where)
+    constants = {t.name: read_tensor(t, f"{where}: initializer '{t.name}'") for t in graph.initializer}
+    parameters = {v.name: read_parameter(v, where) for v in graph.input if v.metadata_props}
+    values = [v for v in (*graph.input, *graph.value_info, *graph.output) if v.name not in parameters]
+    ops = tuple(_op(node, constants, _label(node, i, where)) for i, node in enumerate(graph.node))
+    inputs = tuple(v.name for v in graph.input if v.name not in parameters)
+    blobs = {v.name: read_blob(v, where) for v in values}
+    net = Net(graph.name, ops, inputs, tuple(v.name for v in graph.output), blobs, parameters)
+    try:
+        written = to_model(net)
+    except ModelError as error:
+        raise PlanError(f"{where}: {error}") from error
+    _refuse_difference(model, written, where)
+    return net
 
 
-def _annotations(proto: Any) -> dict[str, str]:
-    return {entry.key: entry.value for entry in proto.metadata_props}
+def _is_text(message: Any) -> bool:
+    """Whether all strings of a message are UTF-8: protobuf gives others as bytes."""
+    for field, value in message.ListFields():
+        values = [value] if isinstance(value, str | bytes | Message) else value
+        if field.type == field.TYPE_STRING and not all(isinstance(v, str) for v in values):
+            return False
+        if field.type == field.TYPE_MESSAGE and not all(_is_text(v) for v in values):
+            return False
+    return True
 
 
-def _op(node: onnx.NodeProto, constants: dict[str, tuple[int, ...]], path: Path) -> Op:
-    tags = _annotations(node)
-    type = "FC" if (node.op_type, node.domain) == ("Gemm", "") else node.op_type
-    if type not in OPS or node.domain not in ("", DOMAIN):
-        raise PlanError(f"{path}: op {node.domain or 'ai.onnx'}.{node.op_type} ('{tags.get('module', '')}') is not one that htrain runs")
-    attrs = {a.name: _attr(a) for a in node.attribute} if type != "FC" else {}
-    attrs.update({key.removeprefix("exact "): float(value) for key, value in tags.items() if key.startswith("exact ")})
-    inputs = tuple(node.input)
-    if type in _AS_INPUT and node.domain == "":
-        attrs[_AS_INPUT[type]] = constants[inputs[-1]]
-        inputs = inputs[:-1]
-    if type == "Cast":
-        attrs["to"] = _DTYPE_NAMES[int(str(attrs["to"]))]
-    return Op(type, inputs, tuple(node.output), attrs, tags.get("node_name", ""), tags.get("module", ""))
+def _refuse_other_versions(model: onnx.ModelProto, where: str) -> None:
+    seen = {entry.domain: entry.version for entry in model.opset_import}
+    if not model.HasField("graph") or model.ir_version != _IR_VERSION or seen != _OPSETS:
+        raise PlanError(
+            f"{where}: is not a net of this htrain: IR version {model.ir_version}, opsets {seen}, "
+            f"want {_IR_VERSION}, {_OPSETS}: compile the model again"
+        )
 
 
-def _attr(attribute: AttributeProto) -> Attr:
-    if attribute.type == AttributeProto.INT:
-        return bool(attribute.i) if attribute.name in _BOOLEANS else attribute.i
-    if attribute.type == AttributeProto.INTS:
-        return tuple(attribute.ints)
-    if attribute.type == AttributeProto.STRING:
-        return attribute.s.decode()
-    if attribute.type == AttributeProto.FLOAT:
-        return attribute.f
-    if attribute.type != AttributeProto.TENSOR:
-        raise ValueError(f"attribute '{attribute.name}' is of a kind that htrain does not write")
-    if attribute.t.double_data:  # a float; constants hold raw bytes
-        return float(attribute.t.double_data[0])
-    return _constant(attribute.t)
+def _refuse_difference(model: onnx.ModelProto, written: onnx.ModelProto, where: str) -> None:
+    """Refuse a model that is not what `to_model` makes of its net."""
+    for index, (node, again) in enumerate(zip(model.graph.node, written.graph.node, strict=True)):
+        if not _same(node, again):
+            raise PlanError(f"{_label(node, index, where)}: is not as htrain writes it")
+    for proto, again in ((model.graph, written.graph), (model, written)):
+        for field in proto.DESCRIPTOR.fields:
+            if getattr(proto, field.name) != getattr(again, field.name):
+                name = f"{proto.DESCRIPTOR.name}.{field.name}"
+                raise PlanError(f"{where}: {name} is not as htrain writes it")
+    if not _same(model, written):
+        raise PlanError(f"{where}: holds fields that htrain does not write")
 
 
-def _constant(proto: TensorProto) -> Tensor:
-    value = Tensor(_DTYPE_NAMES[proto.data_type], tuple(proto.dims), proto.raw_data)
-    size = math.prod(value.shape) * helper.tensor_dtype_to_np_dtype(proto.data_type).itemsize
-    if proto.data_location == TensorProto.EXTERNAL or min(value.shape, default=0) < 0 or size != len(value.data):
-        raise ValueError(f"constant of shape {list(value.shape)} holds {len(value.data)} bytes, want {size}")
-    return value
+def _same(proto: Any, other: Any) -> bool:
+    return proto.SerializeToString(deterministic=True) == other.SerializeToString(deterministic=True)
 
 
-def _blob(value: onnx.ValueInfoProto) -> Blob:
-    tensor = value.type.tensor_type
-    return Blob(value.name, tuple(_dim(d.dim_param, d.dim_value) for d in tensor.shape.dim), _DTYPE_NAMES[tensor.elem_type])
+def _label(node: onnx.NodeProto, index: int, where: str) -> str:
+    name = next(iter((*node.output, *node.input)), "")
+    return f"{where}: node {index}, {node.op_type} '{name}'"
 
 
-def _dim(text: str, value: int) -> Dim:
-    if not text:
-        return value
-    count = text.removeprefix("<=").removesuffix("B")
-    return BatchDim(int(count or 1), text.startswith("<="))
-
-
+def _op(node: onnx.NodeProto, constants: Operands, where: str) -> Op:
+    tags = annotations(node, where)
+    upper = {a.name: a.i for a in node.attribute if a.name == "upper"}
+    type = node.op_type if node.domain else type_of(node.op_type, upper)
+    if node.domain not in _OPSETS or type not in OPS:
+        domain = node.domain or "ai.onnx"
+        raise PlanError(f"{where}: op {node.op_type} of domain '{domain}' is not one that htrain runs")
+    inputs = tuple(name for name in node.input if name not in constants)
+    given = [constants[name] for name in node.input if name in constants]
+    wanted = () if node.domain else FORMS[type].operands
+    try:
+        operands = dict(zip(wanted, given, strict=False))
+        attrs = dict(_native_attrs(type, node.attribute, operands, domain=node.domain, where=where))
+    except (KeyError, IndexError, ValueError, TypeError, AssertionError) as error:
+        raise PlanError(f"{where}: its attributes and constant inputs are not as htrain writes them") from error
+    attrs.update(read_exact(tags.get("exact", "{}"), where))
+    op = Op(type, inputs, tuple(node.output), attrs, tags.get("node_name", ""), tags.get("module", ""))
+    check_attributes(op, where)
+    return op

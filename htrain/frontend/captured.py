@@ -10,7 +10,11 @@ from htrain.net import Net
 
 @dataclass(frozen=True)
 class Captured:
-    """A forward net with one output, the logit. `values` are the tensors of parameters whose init is `file`."""
+    """A forward net with one output, the logit. `values` are the tensors of parameters whose init is `file`.
+
+    `notes` say, a sentence each, what the frontend decided that the user may want to know.
+    """
 
     net: Net
     values: Mapping[str, torch.Tensor]
+    notes: tuple[str, ...] = ()

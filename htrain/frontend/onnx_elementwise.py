@@ -1,0 +1,255 @@
+"""ONNX's elementwise ops, reductions and normalizations as ops of htrain."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from htrain.frontend.onnx_graph import Graph
+from htrain.frontend.onnx_weights import DTYPES
+from htrain.net import Attr
+
+Handler = Callable[[Graph, ir.Node], None]
+
+
+def _same(graph: Graph, node: ir.Node) -> None:
+    graph.emit(node, node.op_type, graph.blobs(node))
+
+
+def _alias(graph: Graph, node: ir.Node) -> None:
+    graph.alias(node, graph.blob(node, 0))
+
+
+def _with_float(name: str, default: float) -> Handler:
+    def handle(graph: Graph, node: ir.Node) -> None:
+        graph.emit(node, node.op_type, graph.blobs(node), {name: node.attributes.get_float(name, default)})
+
+    return handle
+
+
+def _is_integer(graph: Graph, blob: str) -> bool:
+    return graph.builder.blob(blob).dtype.startswith(("int", "uint"))
+
+
+def _div(graph: Graph, node: ir.Node) -> None:
+    """ONNX divides integers towards zero."""
+    a, b = graph.blobs(node)
+    if not _is_integer(graph, a):
+        graph.emit(node, "Div", (a, b))
+        return
+    size = graph.step(node, "FloorDiv", (graph.step(node, "Abs", (a,)), graph.step(node, "Abs", (b,))))
+    sign = graph.step(node, "Mul", (graph.step(node, "Sign", (a,)), graph.step(node, "Sign", (b,))))
+    graph.emit(node, "Mul", (size, sign))
+
+
+def _mod(graph: Graph, node: ir.Node) -> None:
+    """`fmod` takes the sign of the dividend, as C does; otherwise that of the divisor."""
+    a, b = graph.blobs(node)
+    if not node.attributes.get_int("fmod", 0):
+        graph.emit(node, "Mod", (a, b))
+        return
+    rest = graph.step(node, "Mod", (graph.step(node, "Abs", (a,)), graph.step(node, "Abs", (b,))))
+    graph.emit(node, "Mul", (rest, graph.step(node, "Sign", (a,))))
+
+
+def _pow(graph: Graph, node: ir.Node) -> None:
+    """The result has the base's dtype."""
+    base, exponent = graph.blobs(node)
+    dtype = graph.builder.blob(base).dtype
+    if graph.builder.blob(exponent).dtype != dtype:
+        exponent = graph.step(node, "Cast", (exponent,), {"to": dtype})
+    graph.emit(node, "Pow", (base, exponent))
+
+
+def _folded(graph: Graph, node: ir.Node) -> None:
+    """Max and Min of any number of operands, two at a time."""
+    first, *others = graph.blobs(node)
+    for other in others[:-1]:
+        first = graph.step(node, node.op_type, (first, other))
+    if others:
+        graph.emit(node, node.op_type, (first, others[-1]))
+    else:
+        graph.alias(node, first)
+
+
+def _mean(graph: Graph, node: ir.Node) -> None:
+    blobs = graph.blobs(node)
+    total = graph.step(node, "Sum", blobs)
+    graph.emit(node, "Mul", (total, graph.scalar(node, 1 / len(blobs), total)))
+
+
+def _cast(graph: Graph, node: ir.Node) -> None:
+    to = ir.DataType(node.attributes["to"].as_int())
+    if to not in DTYPES:
+        raise graph.refusal(node, f"casts to {to.name}, which htrain does not know")
+    graph.emit(node, "Cast", (graph.blob(node, 0),), {"to": DTYPES[to]})
+
+
+def _clip(graph: Graph, node: ir.Node) -> None:
+    x = graph.blob(node, 0)
+    low, high = (_bound(graph, node, i, name) for i, name in ((1, "min"), (2, "max")))
+    if "float" in graph.builder.blob(x).dtype:
+        graph.emit(node, "Clip", (x,), {"min": low, "max": high})
+        return
+    for type, bound in (("Max", low), ("Min", high)):
+        if abs(bound) < np.inf:
+            x = graph.step(node, type, (x, graph.scalar(node, int(bound), x)))
+    graph.alias(node, x)
+
+
+def _bound(graph: Graph, node: ir.Node, index: int, name: str) -> float:
+    unbounded = -np.inf if name == "min" else np.inf
+    if name in node.attributes:
+        return node.attributes[name].as_float()
+    array = graph.array(node, index)
+    return float(unbounded if array is None else array.item())
+
+
+def _hard_sigmoid(graph: Graph, node: ir.Node) -> None:
+    x = graph.blob(node, 0)
+    alpha, beta = node.attributes.get_float("alpha", 0.2), node.attributes.get_float("beta", 0.5)
+    scaled = graph.step(node, "Mul", (x, graph.scalar(node, alpha, x)))
+    line = graph.step(node, "Add", (scaled, graph.scalar(node, beta, x)))
+    graph.emit(node, "Clip", (line,), {"min": 0.0, "max": 1.0})
+
+
+def _swish(graph: Graph, node: ir.Node) -> None:
+    x, alpha = graph.blob(node, 0), node.attributes.get_float("alpha", 1.0)
+    if alpha == 1.0:
+        graph.emit(node, "Swish", (x,))
+        return
+    scaled = graph.step(node, "Mul", (x, graph.scalar(node, alpha, x)))
+    graph.emit(node, "Mul", (x, graph.step(node, "Sigmoid", (scaled,))))
+
+
+def _softsign(graph: Graph, node: ir.Node) -> None:
+    x = graph.blob(node, 0)
+    size = graph.step(node, "Abs", (x,))
+    graph.emit(node, "Div", (x, graph.step(node, "Add", (size, graph.scalar(node, 1.0, x)))))
+
+
+def _gelu(graph: Graph, node: ir.Node) -> None:
+    approximate = node.attributes.get_string("approximate", "none")
+    graph.emit(node, "Gelu", (graph.blob(node, 0),), {"approximate": approximate})
+
+
+def _softmax(graph: Graph, node: ir.Node) -> None:
+    """Before opset 13, Softmax is over all dimensions from `axis` on."""
+    x, old = graph.blob(node, 0), graph.opset < 13
+    axis = node.attributes.get_int("axis", 1 if old else -1)
+    if old and axis % graph.rank(x) != graph.rank(x) - 1:
+        raise graph.refusal(node, "is over several dimensions, as before opset 13: export with opset 13 or newer")
+    graph.emit(node, node.op_type, (x,), {"axis": axis})
+
+
+def _reduce(graph: Graph, node: ir.Node) -> None:
+    x, axes = graph.blob(node, 0), graph.ints(node, 1, "axes") or ()
+    if not axes and node.attributes.get_int("noop_with_empty_axes", 0):
+        graph.alias(node, x)
+        return
+    before, type, after = _REDUCTIONS[node.op_type]
+    attrs: Mapping[str, Attr] = {"axes": axes, "keepdims": bool(node.attributes.get_int("keepdims", 1))}
+    if before:
+        x = graph.step(node, before, (x, x) if before == "Mul" else (x,))
+    if after:
+        graph.emit(node, after, (graph.step(node, type, (x,), attrs),))
+    else:
+        graph.emit(node, type, (x,), attrs)
+
+
+_REDUCTIONS = {
+    **{
+        name: ("", name, "") for name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2")
+    },
+    "ReduceLogSumExp": ("", "ReduceLogSumExp", ""),
+    "ReduceSumSquare": ("Mul", "ReduceSum", ""),
+    "ReduceL1": ("Abs", "ReduceSum", ""),
+    "ReduceLogSum": ("", "ReduceSum", "Log"),
+}
+
+
+def _arg(graph: Graph, node: ir.Node) -> None:
+    x = graph.blob(node, 0)
+    if node.attributes.get_int("select_last_index", 0):
+        raise graph.refusal(node, "selects the last of equal entries, which htrain does not")
+    if node.op_type == "ArgMin":
+        x = graph.step(node, "Neg", (x,))
+    keep = bool(node.attributes.get_int("keepdims", 1))
+    graph.emit(node, "ArgMax", (x,), {"axis": node.attributes.get_int("axis", 0), "keepdims": keep})
+
+
+def _cumulative_sum(graph: Graph, node: ir.Node) -> None:
+    if node.attributes.get_int("exclusive", 0) or node.attributes.get_int("reverse", 0):
+        raise graph.refusal(node, "is exclusive or reversed, which htrain's is not")
+    (axis,) = graph.ints(node, 1, "axis") or (0,)
+    graph.emit(node, "CumSum", (graph.blob(node, 0),), {"axis": axis})
+
+
+def _layer_normalization(graph: Graph, node: ir.Node) -> None:
+    """htrain scales by what has exactly the normalized shape; a scale that is broadcast stands apart."""
+    x, *scale_bias = graph.blobs(node)
+    axis = node.attributes.get_int("axis", -1)
+    attrs: Mapping[str, Attr] = {"axis": axis, "epsilon": node.attributes.get_float("epsilon", 1e-5)}
+    if all(graph.shape(s) == graph.shape(x)[axis:] for s in scale_bias):
+        graph.emit(node, "LayerNormalization", (x, *scale_bias), attrs)
+        return
+    y = graph.step(node, "LayerNormalization", (x,), attrs)
+    for type, operand in zip(("Mul", "Add"), scale_bias, strict=False):
+        y = graph.step(node, type, (y, operand))
+    graph.alias(node, y)
+
+
+def _rms_normalization(graph: Graph, node: ir.Node) -> None:
+    x, scale = graph.blob(node, 0), graph.blob(node, 1)
+    axes = tuple(range(node.attributes.get_int("axis", -1) % graph.rank(x), graph.rank(x)))
+    square = graph.step(node, "Mul", (x, x))
+    mean = graph.step(node, "ReduceMean", (square,), {"axes": axes, "keepdims": True})
+    epsilon = graph.scalar(node, node.attributes.get_float("epsilon", 1e-5), x)
+    root = graph.step(node, "Rsqrt", (graph.step(node, "Add", (mean, epsilon)),))
+    graph.emit(node, "Mul", (graph.step(node, "Mul", (x, root)), scale))
+
+
+def _batch_normalization(graph: Graph, node: ir.Node) -> None:
+    """In inference: (x - mean) / sqrt(var + epsilon) * scale + bias over the channels, dimension 1. The statistics stay as they are."""
+    if node.attributes.get_int("training_mode", 0):
+        raise graph.refusal(node, "is in training mode: export the model in eval mode")
+    x = graph.blob(node, 0)
+    mean, variance = (graph.array(node, i) for i in (3, 4))
+    if mean is None or variance is None:
+        raise graph.refusal(node, "has no mean and variance")
+    inverse = (1 / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))).astype(mean.dtype)
+    operands = [graph.constant(node, mean), graph.constant(node, inverse), graph.blob(node, 1), graph.blob(node, 2)]
+    for type, operand in zip(("Sub", "Mul", "Mul", "Add"), operands, strict=True):
+        channels = (*graph.shape(operand), *[1] * (graph.rank(x) - 2))
+        x = graph.step(node, type, (x, graph.reshape(node, operand, channels)))
+    graph.alias(node, x)
+
+
+_AS_THEY_ARE = """
+    Abs Add And Ceil Cos Equal Erf Exp Floor Greater GreaterOrEqual HardSwish IsNaN Less LessOrEqual Log Mish Mul Neg Not
+    Or PRelu Reciprocal Relu Round Sigmoid Sign Sin Softplus Sqrt Sub Sum Tanh Where Xor
+""".split()  # noqa: SIM905
+HANDLERS: Mapping[str, Handler] = {
+    **dict.fromkeys(_AS_THEY_ARE, _same),
+    **dict.fromkeys(("Identity", "Dropout"), _alias),
+    **dict.fromkeys(_REDUCTIONS, _reduce),
+    **dict.fromkeys(("Max", "Min"), _folded),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _arg),
+    "Mean": _mean,
+    "Div": _div,
+    "Mod": _mod,
+    "Pow": _pow,
+    "Cast": _cast,
+    "Clip": _clip,
+    "Elu": _with_float("alpha", 1.0),
+    "LeakyRelu": _with_float("alpha", 0.01),
+    "HardSigmoid": _hard_sigmoid,
+    "Swish": _swish,
+    "Softsign": _softsign,
+    "Gelu": _gelu,
+    "CumSum": _cumulative_sum,
+    "LayerNormalization": _layer_normalization,
+    "RMSNormalization": _rms_normalization,
+    "BatchNormalization": _batch_normalization,
+}

@@ -1,0 +1,91 @@
+"""ONNX's matrix products as ops of htrain: a product with a stored weight is an FC, with its bias where one follows."""
+
+from collections.abc import Callable, Mapping
+
+import onnx_ir as ir
+
+from htrain.frontend.onnx_graph import Graph
+from htrain.frontend.onnx_weights import Stored
+
+Handler = Callable[[Graph, ir.Node], None]
+
+
+def _gemm(graph: Graph, node: ir.Node) -> None:
+    """alpha * A' @ B' + beta * C."""
+    x = graph.blob(node, 0)
+    if node.attributes.get_int("transA", 0):
+        x = graph.step(node, "Transpose", (x,), {"perm": (1, 0)})
+    alpha, beta = node.attributes.get_float("alpha", 1.0), node.attributes.get_float("beta", 1.0)
+    weight = _weight(graph, node.inputs[1])
+    transposed = bool(node.attributes.get_int("transB", 0))
+    as_fc = weight is not None and (weight.transposed or transposed)
+    if as_fc and alpha == 1.0 and beta == 1.0 and _is_bias(graph, graph.operand(node, 2), weight):
+        graph.emit(node, "FC", (x, graph.blob(node, 1), graph.blob(node, 2)))
+        return
+    y = _product(graph, node, x, as_fc=as_fc, transposed=transposed)
+    if alpha != 1.0:
+        y = graph.step(node, "Mul", (y, graph.scalar(node, alpha, y)))
+    if graph.operand(node, 2) is not None:
+        c = graph.blob(node, 2)
+        c = c if beta == 1.0 else graph.step(node, "Mul", (c, graph.scalar(node, beta, c)))
+        y = graph.step(node, "Add", (y, c))
+    graph.alias(node, y)
+
+
+def _product(graph: Graph, node: ir.Node, x: str, *, as_fc: bool, transposed: bool) -> str:
+    w = graph.blob(node, 1)
+    if as_fc:
+        return graph.step(node, "FC", (x, w))
+    if transposed:
+        w = graph.step(node, "Transpose", (w,), {"perm": (1, 0)})
+    return graph.step(node, "MatMul", (x, w))
+
+
+def _matmul(graph: Graph, node: ir.Node) -> None:
+    """x[..., K] @ w[K,N] is an FC of x as a matrix; with the bias that is added right after, if it is a vector of N."""
+    weight = _weight(graph, node.inputs[1])
+    x = graph.blob(node, 0)
+    if weight is None or not weight.transposed or graph.rank(x) < 2:
+        graph.emit(node, "MatMul", (x, graph.blob(node, 1)))
+        return
+    add, bias = _bias_added_after(graph, node)
+    operands = [graph.blob(node, 1)]
+    if add is not None and bias is not None:
+        operands.append(graph.blob_of(add, bias))
+        graph.done.add(add)
+    shape = graph.shape(x)
+    if len(shape) != 2:
+        x = graph.step(node, "Reshape", (x,), {"shape": (-1, weight.parameter.shape[1])})
+    y = graph.step(node, "FC", (x, *operands))
+    graph.alias(add or node, graph.reshape(node, y, (*shape[:-1], weight.parameter.shape[0])))
+
+
+def _weight(graph: Graph, value: ir.Value | None) -> Stored | None:
+    """The stored matrix that an operand is; None for anything else."""
+    stored = graph.stored.get(str(value.name)) if value is not None else None
+    matrix = stored is not None and stored.parameter.kind == "weight" and len(stored.parameter.shape) == 2
+    return stored if matrix else None
+
+
+def _is_bias(graph: Graph, value: ir.Value | None, weight: Stored | None) -> bool:
+    """Whether `value` is a stored vector with an element for each column of the product with `weight`, kept as w[N,K]."""
+    stored = graph.stored.get(str(value.name)) if value is not None else None
+    return stored is not None and weight is not None and stored.parameter.shape == weight.parameter.shape[:1]
+
+
+def _bias_added_after(graph: Graph, node: ir.Node) -> tuple[ir.Node | None, ir.Value | None]:
+    """The Add that alone reads the product, and the bias that it adds."""
+    uses = list(node.outputs[0].uses())
+    if len(uses) != 1 or uses[0].node.op_type != "Add" or node.outputs[0].is_graph_output():
+        return None, None
+    add = uses[0].node
+    bias = add.inputs[1 - uses[0].idx]
+    return (add, bias) if _is_bias(graph, bias, _weight(graph, node.inputs[1])) else (None, None)
+
+
+def _einsum(graph: Graph, node: ir.Node) -> None:
+    equation = node.attributes["equation"].as_string().replace(" ", "")
+    graph.emit(node, "Einsum", graph.blobs(node), {"equation": equation})
+
+
+HANDLERS: Mapping[str, Handler] = {"Gemm": _gemm, "MatMul": _matmul, "Einsum": _einsum}

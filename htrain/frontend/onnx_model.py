@@ -1,0 +1,239 @@
+"""ONNX file -> Net: a graph that another framework exported, op by op (DESIGN 1, 3).
+
+onnx_ir reads the file, its passes inline functions, onnxscript folds constants; then each node becomes one op or a few.
+Whatever no example changes (shapes, ranges, masks) is computed here, at two batch sizes, so that a shape that the model computes from
+its input's becomes a multiple of the batch size B. The rule by which constants are tables, weights or constants is in
+htrain.frontend.onnx_weights.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+from onnx_ir.passes.common import InlinePass, RemoveUnusedNodesPass
+from onnxscript import optimizer
+
+from htrain.errors import ModelError
+from htrain.frontend import onnx_elementwise, onnx_matrix, onnx_shapes
+from htrain.frontend.captured import Captured
+from htrain.frontend.onnx_graph import Graph, Known, label
+from htrain.frontend.onnx_weights import DTYPES, array_of, find_stored
+from htrain.net import B, Shape
+
+TABLE_ROWS = 1000
+_HANDLERS = {**onnx_elementwise.HANDLERS, **onnx_matrix.HANDLERS, **onnx_shapes.HANDLERS}
+_LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
+_VIEWS = frozenset({"Identity", "Squeeze", "Unsqueeze", "Reshape", "Flatten"})
+_CURES = {
+    "Loop": "export nn.EmbeddingBag as nn.Embedding and a sum, or give htrain the PyTorch module itself",
+    "Conv": "htrain compiles recommendation models, without convolutions",
+}
+
+
+def capture_onnx(
+    path: Path, *, logit: str = "", table_rows: int = TABLE_ROWS, frozen: Collection[str] = frozenset()
+) -> Captured:
+    """The forward net of an ONNX file, up to the value called `logit`; "" is the file's only output.
+
+    The batch is the first dimension of every input, symbolic or, if all agree, a fixed number; all other dimensions are
+    fixed. A Sigmoid at the end is left out: the loss wants the logit. Two-dimensional float initializers of at least
+    `table_rows` rows that only `Gather` reads become tables, other ones weights or constants (htrain.frontend.onnx_weights); initializers
+    in `frozen` are not trained.
+    Raises ModelError naming file, op and node for what cannot be compiled.
+    """
+    notes: list[str] = []
+    try:
+        model = _read(path)
+        _end_at(model.graph, _logit(model.graph, logit), notes)
+        graph = _translate(model, table_rows=table_rows, frozen=frozen, notes=notes, name=path.stem)
+        net = graph.builder.build((graph.names[str(model.graph.outputs[0].name)],))
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
+    notes += [stored.note for name, stored in graph.stored.items() if stored.note and name in net.parameters]
+    return Captured(net, {name: graph.values[name] for name in net.parameters if name in graph.values}, tuple(notes))
+
+
+# -- the file --------------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path) -> ir.Model:
+    if not path.is_file():
+        raise ModelError("no such file")
+    whole = path.resolve()
+    try:
+        onnx.checker.check_model(str(whole))
+        model = ir.load(whole)
+        return InlinePass()(model).model
+    except (onnx.checker.ValidationError, DecodeError, ir.serde.SerdeError, ValueError, TypeError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"is not an ONNX model that can be read: {reason}") from error
+
+
+def _logit(graph: ir.Graph, name: str) -> ir.Value:
+    """The value to train. Raises ModelError listing the outputs when it is not clear."""
+    outputs = [str(value.name) for value in graph.outputs]
+    if not name:
+        if len(outputs) != 1:
+            raise ModelError(
+                f"has {len(outputs)} outputs ({', '.join(outputs)}): say which is the logit (--logit {outputs[0]})"
+            )
+        return graph.outputs[0]
+    for value in (*graph.outputs, *(output for node in graph for output in node.outputs)):
+        if value.name == name:
+            return value
+    raise ModelError(f"has no value '{name}'; its outputs are {', '.join(outputs)}")
+
+
+def _end_at(graph: ir.Graph, value: ir.Value, notes: list[str]) -> None:
+    """Make `value` the only output, without a Sigmoid that it ends in, and drop what it does not need."""
+    trail: list[ir.Node] = []
+    end = value
+    while (node := end.producer()) is not None and node.op_type in _VIEWS and node.inputs[0] is not None:
+        trail.append(node)
+        end = node.inputs[0]
+    if node is not None and node.op_type == "Sigmoid" and node.inputs[0] is not None:
+        notes.append(f"the net ends before the Sigmoid '{label(node)}': the loss wants the logit")
+        if trail:
+            trail[-1].replace_input_with(0, node.inputs[0])
+        value = value if trail else node.inputs[0]
+    graph.outputs[:] = [value]
+    RemoveUnusedNodesPass()(ir.Model(graph, ir_version=10))
+
+
+# -- the graph -------------------------------------------------------------------------------------------------------
+
+
+def _translate(model: ir.Model, *, table_rows: int, frozen: Collection[str], notes: list[str], name: str) -> Graph:
+    inputs = _needed_inputs(model.graph, notes)
+    fixed_batch = _open_batch(inputs)
+    _fold(model)
+    nodes, constants = _parts(model.graph)
+    stored = find_stored(constants, nodes, _dynamic(nodes, inputs), table_rows=table_rows, frozen=frozen)
+    graph = Graph(name, model.opset_imports, stored=stored, fixed_batch=fixed_batch)
+    for value in inputs:
+        graph.declare_input(value, *_signature(value))
+    for value in constants:
+        if value.name not in stored:
+            array = array_of(value)
+            graph.known[str(value.name)] = Known((array, array))
+    try:
+        for node in nodes:
+            _translate_node(graph, node)
+        graph.names[str(model.graph.outputs[0].name)] = _output(graph, model.graph.outputs[0])
+    except ModelError as error:
+        hint = (
+            f" (the file fixes the batch size at {fixed_batch}: export it with a dynamic batch)" if fixed_batch else ""
+        )
+        raise ModelError(f"{error}{hint}") from error
+    return graph
+
+
+def _translate_node(graph: Graph, node: ir.Node) -> None:
+    if node in graph.done or graph.evaluate(node):
+        return
+    handler = _HANDLERS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if handler is None:
+        raise _unknown(graph, node)
+    handler(graph, node)
+
+
+def _unknown(graph: Graph, node: ir.Node) -> ModelError:
+    if node.op_type in _LOSSES or "training" in node.domain:
+        return graph.refusal(
+            node, "is a loss: name the value before it, the logit (--logit NAME); htrain adds the loss"
+        )
+    domain = f" of {node.domain}" if node.domain else ""
+    cure = _CURES.get(node.op_type, "express it by other ops, or give htrain the PyTorch module")
+    return graph.refusal(node, f"htrain has no such op{domain}: {cure}")
+
+
+def _output(graph: Graph, value: ir.Value) -> str:
+    name = str(value.name)
+    if name not in graph.names:
+        raise ModelError(f"the logit '{name}' does not depend on an input")
+    return graph.names[name]
+
+
+def _needed_inputs(graph: ir.Graph, notes: list[str]) -> list[ir.Value]:
+    """The graph's inputs that the logit depends on; old files list initializers among the inputs, too."""
+    inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+    needed = [value for value in inputs if value.uses() or value in graph.outputs]
+    notes += [
+        f"input '{value.name}' is not used: the logit does not depend on it" for value in inputs if value not in needed
+    ]
+    if not needed:
+        raise ModelError("the logit depends on no input")
+    return needed
+
+
+def _open_batch(inputs: Collection[ir.Value]) -> int:
+    """Make the first dimension of every input symbolic; the size that the file fixed there, or 0.
+
+    Raises ModelError when the inputs disagree, or another dimension is not fixed.
+    """
+    sizes: dict[str, int] = {}
+    for value in inputs:
+        if value.shape is None or not len(value.shape):
+            raise ModelError(f"input '{value.name}' has no batch dimension")
+        for axis, dim in enumerate(value.shape):
+            if axis and not isinstance(dim, int):
+                raise ModelError(
+                    f"input '{value.name}' has the size '{dim}' in dimension {axis}: export it with a fixed size; only the first may vary"
+                )
+        sizes[str(value.name)] = value.shape[0] if isinstance(value.shape[0], int) else 0
+    if len(set(sizes.values())) > 1:
+        seen = ", ".join(f"{name}: {size or 'symbolic'}" for name, size in sizes.items())
+        raise ModelError(f"the inputs disagree on the batch size, their first dimension ({seen})")
+    for value in inputs:
+        assert value.shape is not None
+        value.shape = ir.Shape(["B", *value.shape[1:]])
+    return next(iter(sizes.values()))
+
+
+def _fold(model: ir.Model) -> None:
+    """onnxscript's constant folding, away from all that may be a weight; shapes that assumed a fixed batch are forgotten first."""
+    for node in model.graph:
+        for value in node.outputs:
+            value.shape = None
+    optimizer.fold_constants_ir(
+        model, should_fold=lambda node: False if any(map(_may_be_weight, node.inputs)) else None
+    )
+    RemoveUnusedNodesPass()(model)
+
+
+def _may_be_weight(value: ir.Value | None) -> bool:
+    """A floating constant with dimensions."""
+    constant = None if value is None else value.const_value
+    return constant is not None and constant.dtype.is_floating_point() and len(constant.shape) > 0
+
+
+def _parts(graph: ir.Graph) -> tuple[dict[ir.Node, None], list[ir.Value]]:
+    """The nodes that compute, in order, and the values that are constants."""
+    literal = [node for node in graph if node.op_type == "Constant" and node.domain == ""]
+    for node in literal:
+        if node.outputs[0].const_value is None:
+            tensor = ir.convenience.get_const_tensor(node.outputs[0])
+            if tensor is None or not isinstance(tensor, ir.TensorProtocol):
+                raise ModelError(f"op Constant '{label(node)}': holds no tensor")
+            node.outputs[0].const_value = tensor
+    constants = [*graph.initializers.values(), *(node.outputs[0] for node in literal)]
+    skipped = set(literal)
+    return {node: None for node in graph if node not in skipped}, [value for value in constants if value.uses()]
+
+
+def _dynamic(nodes: Collection[ir.Node], inputs: Collection[ir.Value]) -> set[ir.Value]:
+    """The values that depend on an input's entries, not on its shape alone."""
+    dynamic = set(inputs)
+    for node in nodes:
+        if node.op_type not in ("Shape", "Size") and dynamic.intersection(v for v in node.inputs if v is not None):
+            dynamic.update(node.outputs)
+    return dynamic
+
+
+def _signature(value: ir.Value) -> tuple[Shape, str]:
+    assert value.shape is not None
+    if value.dtype not in DTYPES:
+        raise ModelError(f"input '{value.name}' has dtype {value.dtype}, which htrain does not know")
+    return (B, *(dim for dim in value.shape[1:] if isinstance(dim, int))), DTYPES[value.dtype]

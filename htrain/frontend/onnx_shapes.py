@@ -1,0 +1,262 @@
+"""ONNX ops that move elements, as ops of htrain."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from htrain.frontend.onnx_graph import PROBES, Graph, concrete
+from htrain.net import BatchDim, Dim, Shape
+
+Handler = Callable[[Graph, ir.Node], None]
+
+
+def _reshape(graph: Graph, node: ir.Node) -> None:
+    x = graph.blob(node, 0)
+    wanted = _probed(graph, node, 1, "shape")
+    zero_is_zero = bool(node.attributes.get_int("allowzero", 0))
+    resolved = [
+        _resolved(target, concrete(graph.shape(x), probe), _batch_of(graph, target, probe), zero_is_zero=zero_is_zero)
+        for target, probe in zip(wanted, PROBES, strict=True)
+    ]
+    graph.alias(node, graph.reshape(node, x, graph.dims(node, *resolved)))
+
+
+def _probed(graph: Graph, node: ir.Node, index: int, attribute: str) -> tuple[list[int], list[int]]:
+    """A list of ints that may depend on the batch size, at both probes."""
+    value = graph.operand(node, index)
+    known = graph.known.get(str(value.name)) if value is not None else None
+    if known is None:
+        constant = graph.ints(node, index, attribute)
+        if constant is None:
+            raise graph.refusal(node, f"has no {attribute}")
+        return list(constant), list(constant)
+    small, large = ([int(v) for v in np.ravel(array)] for array in known.arrays)
+    return small, large
+
+
+def _batch_of(graph: Graph, target: Sequence[int], probe: int) -> int:
+    """What stands for the first entry of `target` where a file with a fixed batch size has baked that size into it."""
+    return probe if graph.fixed_batch and target and target[0] == graph.fixed_batch else 0
+
+
+def _resolved(target: Sequence[int], shape: Sequence[int], batch: int, *, zero_is_zero: bool) -> list[int]:
+    """ONNX's 0 (this dimension of the input) and -1 (what is left) filled in."""
+    sizes = [shape[i] if size == 0 and not zero_is_zero and i < len(shape) else size for i, size in enumerate(target)]
+    if batch:
+        sizes[0] = batch
+    if -1 in sizes:
+        rest = int(np.prod([size for size in sizes if size != -1]))
+        sizes[sizes.index(-1)] = int(np.prod(shape)) // rest if rest else 0
+    return sizes
+
+
+def _flatten(graph: Graph, node: ir.Node) -> None:
+    x, axis = graph.blob(node, 0), node.attributes.get_int("axis", 1)
+    shape = graph.shape(x)
+    axis = axis % len(shape) if axis < 0 else axis
+    graph.alias(node, graph.reshape(node, x, (_product(shape[:axis]), _product(shape[axis:]))))
+
+
+def _product(shape: Shape) -> Dim:
+    size, per_example, batched = 1, 1, False
+    for dim in shape:
+        size *= dim if isinstance(dim, int) else 1
+        batched, per_example = (
+            (True, per_example * dim.per_example) if isinstance(dim, BatchDim) else (batched, per_example)
+        )
+    return BatchDim(size * per_example) if batched else size
+
+
+def _squeeze(graph: Graph, node: ir.Node) -> None:
+    x, axes = graph.blob(node, 0), graph.ints(node, 1, "axes")
+    shape = graph.shape(x)
+    gone = {i for i, dim in enumerate(shape) if dim == 1} if axes is None else {axis % len(shape) for axis in axes}
+    if any(shape[i] != 1 for i in gone):
+        raise graph.refusal(node, f"squeezes a dimension of [{', '.join(map(str, shape))}] that is not 1")
+    graph.alias(node, graph.reshape(node, x, tuple(dim for i, dim in enumerate(shape) if i not in gone)))
+
+
+def _unsqueeze(graph: Graph, node: ir.Node) -> None:
+    x, axes = graph.blob(node, 0), graph.ints(node, 1, "axes") or ()
+    rank = graph.rank(x) + len(axes)
+    places = {axis % rank for axis in axes}
+    rest = iter(graph.shape(x))
+    graph.alias(node, graph.reshape(node, x, tuple(1 if i in places else next(rest) for i in range(rank))))
+
+
+def _transpose(graph: Graph, node: ir.Node) -> None:
+    x = graph.blob(node, 0)
+    perm = node.attributes.get_ints("perm", tuple(reversed(range(graph.rank(x)))))
+    graph.emit(node, "Transpose", (x,), {"perm": tuple(perm)})
+
+
+def _expand(graph: Graph, node: ir.Node) -> None:
+    x = graph.blob(node, 0)
+    targets = [
+        [_batch_of(graph, target, probe) or target[0], *target[1:]] if target else target
+        for target, probe in zip(_probed(graph, node, 1, "shape"), PROBES, strict=True)
+    ]
+    _broadcast(graph, node, x, targets)
+
+
+def _broadcast(graph: Graph, node: ir.Node, x: str, targets: Sequence[Sequence[int]]) -> None:
+    shapes = [concrete(graph.shape(x), probe) for probe in PROBES]
+    try:
+        wanted = [np.broadcast_shapes(shape, tuple(target)) for shape, target in zip(shapes, targets, strict=True)]
+    except ValueError as error:
+        raise graph.refusal(node, f"cannot broadcast [{', '.join(map(str, graph.shape(x)))}]") from error
+    shape = graph.dims(node, *wanted)
+    if shape == graph.shape(x):
+        graph.alias(node, x)
+        return
+    graph.emit(node, "BroadcastTo", (x,), {"shape": tuple(d if isinstance(d, int) else -d.per_example for d in shape)})
+
+
+def _tile(graph: Graph, node: ir.Node) -> None:
+    x = graph.blob(node, 0)
+    small, large = _probed(graph, node, 1, "repeats")
+    if all(dim == 1 or repeats == 1 for dim, repeats in zip(graph.shape(x), small, strict=True)):
+        _broadcast(graph, node, x, (small, large))
+        return
+    if small != large:
+        raise graph.refusal(node, "repeats a dimension that is not 1 as often as there are examples")
+    for axis, repeats in enumerate(small):
+        x = x if repeats == 1 else graph.step(node, "Concat", (x,) * repeats, {"axis": axis})
+    graph.alias(node, x)
+
+
+def _concat(graph: Graph, node: ir.Node) -> None:
+    graph.emit(node, "Concat", graph.blobs(node), {"axis": node.attributes["axis"].as_int()})
+
+
+def _split(graph: Graph, node: ir.Node) -> None:
+    x, axis = graph.blob(node, 0), node.attributes.get_int("axis", 0)
+    split, size = graph.ints(node, 1, "split"), graph.shape(x)[axis]
+    if not isinstance(size, int):
+        raise graph.refusal(node, "splits the batch")
+    if split is None:
+        part = -(-size // len(node.outputs))
+        split = tuple(min(part, size - i * part) for i in range(len(node.outputs)))
+    graph.emit(node, "Split", (x,), {"axis": axis, "split": split})
+
+
+def _slice(graph: Graph, node: ir.Node) -> None:
+    """One Slice per axis; a slice of the whole batch is none."""
+    x = graph.blob(node, 0)
+    starts, ends = _probed(graph, node, 1, "starts"), _probed(graph, node, 2, "ends")
+    axes = graph.ints(node, 3, "axes") or tuple(range(len(starts[0])))
+    steps = graph.ints(node, 4, "steps") or (1,) * len(axes)
+    for i, (axis, step) in enumerate(zip(axes, steps, strict=True)):
+        x = _slice_axis(graph, node, x, axis % graph.rank(x), [(starts[p][i], ends[p][i]) for p in range(2)], step)
+    graph.alias(node, x)
+
+
+def _slice_axis(graph: Graph, node: ir.Node, x: str, axis: int, bounds: Sequence[tuple[int, int]], step: int) -> str:
+    sizes = [concrete(graph.shape(x), probe)[axis] for probe in PROBES]
+    small, large = (range(size)[start:end:step] for size, (start, end) in zip(sizes, bounds, strict=True))
+    if (small, large) == tuple(range(size) for size in sizes):
+        return x
+    if sizes[0] != sizes[1] or small != large:
+        raise graph.refusal(node, "takes a part of the batch")
+    if step > 0:
+        attrs = {"axis": axis, "start": small.start, "end": max(small.stop, small.start), "step": step}
+        return graph.step(node, "Slice", (x,), attrs)
+    flipped = graph.step(node, "Flip", (x,), {"axes": (axis,)})
+    last = sizes[0] - 1
+    attrs = {"axis": axis, "start": last - small.start, "end": last - small.stop, "step": -step}
+    return graph.step(node, "Slice", (flipped,), attrs)
+
+
+def _gather(graph: Graph, node: ir.Node) -> None:
+    """From a table, a lookup; from anything else, Gather."""
+    axis = node.attributes.get_int("axis", 0)
+    stored = graph.stored.get(str(node.inputs[0].name)) if node.inputs[0] is not None else None
+    x = graph.blob(node, 0)
+    if stored is not None and stored.parameter.kind == "table":
+        graph.emit(node, "Embedding", (x, _ids(graph, node)), {"padding_idx": -1})
+        return
+    graph.emit(node, "Gather", (x, _indices(graph, node, x, axis)), {"axis": axis})
+
+
+def _ids(graph: Graph, node: ir.Node) -> str:
+    ids = graph.blob(node, 1)
+    return ids if graph.builder.blob(ids).dtype == "int64" else graph.step(node, "Cast", (ids,), {"to": "int64"})
+
+
+def _indices(graph: Graph, node: ir.Node, x: str, axis: int) -> str:
+    """Indices from 0 on: constant ones may count from the end."""
+    known = graph.known.get(str(node.inputs[1].name)) if node.inputs[1] is not None else None
+    size = graph.shape(x)[axis]
+    if known is None or not known.constant or not isinstance(size, int):
+        return _ids(graph, node)
+    return graph.constant(node, np.where(known.arrays[0] < 0, known.arrays[0] + size, known.arrays[0]).astype(np.int64))
+
+
+def _gather_elements(graph: Graph, node: ir.Node) -> None:
+    x, axis = graph.blob(node, 0), node.attributes.get_int("axis", 0)
+    graph.emit(node, "GatherElements", (x, _indices(graph, node, x, axis)), {"axis": axis})
+
+
+def _gather_nd(graph: Graph, node: ir.Node) -> None:
+    """With constant indices into leading dimensions of fixed size: Gather from these dimensions as one."""
+    x, indices = graph.blob(node, 0), graph.array(node, 1)
+    assert indices is not None
+    depth, shape = indices.shape[-1], graph.shape(x)
+    sizes = [dim for dim in shape[:depth] if isinstance(dim, int)]
+    if node.attributes.get_int("batch_dims", 0) or len(sizes) < depth:
+        raise graph.refusal(node, "gathers along the batch")
+    positive = np.where(indices < 0, indices + np.array(sizes), indices)
+    flat = np.ravel_multi_index(tuple(np.moveaxis(positive, -1, 0)), sizes).astype(np.int64)
+    merged = graph.reshape(node, x, (int(np.prod(sizes)), *shape[depth:]))
+    graph.emit(node, "Gather", (merged, graph.constant(node, np.asarray(flat))), {"axis": 0})
+
+
+def _pad(graph: Graph, node: ir.Node) -> None:
+    """ONNX: all befores, then all afters; torch: (before, after) pairs from the last dimension on."""
+    x, pads = graph.blob(node, 0), graph.ints(node, 1, "pads") or ()
+    if node.attributes.get_string("mode", "constant") != "constant":
+        raise graph.refusal(node, "pads with other values than a constant")
+    axes = graph.ints(node, 3, "axes") or tuple(range(graph.rank(x)))
+    pairs = {axis % graph.rank(x): (pads[i], pads[len(axes) + i]) for i, axis in enumerate(axes)}
+    flat = tuple(size for axis in reversed(range(graph.rank(x))) for size in pairs.get(axis, (0, 0)))
+    value = graph.array(node, 2)
+    fill = node.attributes.get_float("value", 0.0) if value is None else float(value.item())
+    graph.emit(node, "Pad", (x,), {"pads": flat, "value": fill})
+
+
+def _triangle(graph: Graph, node: ir.Node) -> None:
+    diagonal = (graph.ints(node, 1, "k") or (0,))[0]
+    type = "Triu" if node.attributes.get_int("upper", 1) else "Tril"
+    graph.emit(node, type, (graph.blob(node, 0),), {"diagonal": diagonal})
+
+
+def _one_hot(graph: Graph, node: ir.Node) -> None:
+    """Equal to the range of `depth`, along a new last dimension."""
+    indices, depth, values = graph.blob(node, 0), graph.array(node, 1), graph.array(node, 2)
+    if depth is None or values is None or node.attributes.get_int("axis", -1) not in (-1, graph.rank(indices)):
+        raise graph.refusal(node, "adds a dimension that is not the last")
+    dtype = graph.builder.blob(indices).dtype
+    column = graph.reshape(node, indices, (*graph.shape(indices), 1))
+    hit = graph.step(node, "Equal", (column, graph.constant(node, np.arange(int(depth.item()), dtype=dtype))))
+    graph.emit(node, "Where", (hit, graph.constant(node, values[1]), graph.constant(node, values[0])))
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "Reshape": _reshape,
+    "Flatten": _flatten,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Transpose": _transpose,
+    "Expand": _expand,
+    "Tile": _tile,
+    "Concat": _concat,
+    "Split": _split,
+    "Slice": _slice,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "Pad": _pad,
+    "Trilu": _triangle,
+    "OneHot": _one_hot,
+}

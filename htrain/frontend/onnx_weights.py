@@ -1,0 +1,225 @@
+"""Which of a file's constants are embedding tables, which are weights, and which stay constants.
+
+The rule, for a floating tensor that the file stores (an initializer, or the value of a Constant node):
+
+- A table: two-dimensional, at least `table_rows` rows, and read by `Gather` along its first axis alone, with ids that
+  depend on an input.
+- A weight, which is trained: it reaches, perhaps through Transpose, Reshape or the like, an operand of Gemm, MatMul or
+  Einsum, the scale or bias of LayerNormalization or BatchNormalization, the slope of PRelu, the data of a Gather, an
+  operand of Add or Sub (a bias), or with more than one element an operand of Mul or Div (a scale).
+- A constant: everything else. Scalars (no dimension, or one element in a Constant node), integers, booleans; an epsilon (one
+  element, added right before Sqrt, Log, Pow, Reciprocal or a division); a mask (several dimensions of zeros and ones, or
+  entries of at least 10^4 in size or not finite); what feeds Where, Clip, Pad, a comparison.
+
+Names in `frozen` are weights that no optimizer step writes.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from numpy.typing import NDArray
+
+from htrain.errors import ModelError
+from htrain.net import Init, Parameter
+
+DTYPES = {
+    ir.DataType.FLOAT: "float32",
+    ir.DataType.DOUBLE: "float64",
+    ir.DataType.FLOAT16: "float16",
+    ir.DataType.BFLOAT16: "bfloat16",
+    ir.DataType.INT64: "int64",
+    ir.DataType.INT32: "int32",
+    ir.DataType.INT8: "int8",
+    ir.DataType.UINT8: "uint8",
+    ir.DataType.BOOL: "bool",
+}
+_FLOATING = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_LARGE_BYTES = 1 << 30  # a larger table is not copied into a plan
+_SAMPLED_BLOCKS, _BLOCK_ROWS = 32, 32  # neighbouring rows: a slow disk seeks once per block
+_MASK_ENTRY = 1e4
+_MASK_ELEMENTS = 1 << 24  # a larger tensor is no mask
+
+_OPERANDS = {
+    "Gemm": (0, 1, 2),
+    "MatMul": (0, 1),
+    "Einsum": tuple(range(8)),
+    "LayerNormalization": (1, 2),
+    "BatchNormalization": (1, 2),
+    "RMSNormalization": (1,),
+    "PRelu": (1,),
+    "Gather": (0,),
+    "GatherND": (0,),
+}
+_PASSING = frozenset(
+    {
+        "Identity",
+        "Transpose",
+        "Reshape",
+        "Unsqueeze",
+        "Squeeze",
+        "Flatten",
+        "Cast",
+        "Expand",
+        "Slice",
+        "Split",
+        "Concat",
+        "Tile",
+    }
+)
+_AFTER_EPSILON = frozenset({"Sqrt", "Log", "Pow", "Reciprocal"})
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A table or weight of the file: its declaration, and its values unless they are too large to carry.
+
+    `transposed`: the file has w[K,N], htrain keeps w[N,K], as FC wants it.
+    """
+
+    parameter: Parameter
+    values: torch.Tensor | None
+    transposed: bool
+    note: str = ""
+
+
+def find_stored(
+    constants: Sequence[ir.Value],
+    nodes: Collection[ir.Node],
+    dynamic: Collection[ir.Value],
+    *,
+    table_rows: int,
+    frozen: Collection[str],
+) -> dict[str, Stored]:
+    """The tables and weights among `constants`, by name. `nodes` are those that the logit needs, `dynamic` the values that
+    depend on an input. Raises ModelError for a frozen name that is no weight, and for data that cannot be read."""
+    stored = {}
+    for value in constants:
+        uses = [(use.node, use.idx) for use in value.uses() if use.node in nodes]
+        name = str(value.name)
+        if _is_table(value, uses, dynamic, table_rows):
+            stored[name] = _table(value)
+        elif uses and _is_floating(value) and (name in frozen or _is_weight(value, uses, nodes)):
+            stored[name] = _weight(value, uses, trained=name not in frozen)
+    for name in sorted(set(frozen) - set(stored)):
+        raise ModelError(f"'{name}' cannot be frozen: it is not a weight that the logit depends on")
+    return stored
+
+
+def array_of(value: ir.Value) -> NDArray[Any]:
+    """The values of a constant; memory-mapped where they stand in a file of their own. Raises ModelError."""
+    tensor = value.const_value
+    assert tensor is not None
+    try:
+        array = tensor.numpy()
+        if isinstance(tensor, ir.ExternalTensor) and array.size:
+            return np.memmap(tensor.path, array.dtype, mode="c", offset=tensor.offset or 0, shape=array.shape)
+    except (OSError, ValueError, TypeError) as error:
+        raise ModelError(f"the data of '{value.name}' cannot be read: {str(error).splitlines()[0]}") from error
+    return array
+
+
+def _is_floating(value: ir.Value) -> bool:
+    return value.const_value is not None and value.const_value.dtype in _FLOATING
+
+
+def _shape(value: ir.Value) -> tuple[int, ...]:
+    assert value.const_value is not None
+    return tuple(int(d) for d in value.const_value.shape)
+
+
+def _is_table(
+    value: ir.Value, uses: Sequence[tuple[ir.Node, int]], dynamic: Collection[ir.Value], table_rows: int
+) -> bool:
+    shape = _shape(value)
+    if not uses or not _is_floating(value) or len(shape) != 2 or shape[0] < table_rows:
+        return False
+    return all(
+        node.op_type == "Gather"
+        and index == 0
+        and node.attributes.get_int("axis", 0) % 2 == 0
+        and node.inputs[1] in dynamic
+        for node, index in uses
+    )
+
+
+def _is_weight(value: ir.Value, uses: Sequence[tuple[ir.Node, int]], nodes: Collection[ir.Node]) -> bool:
+    shape = _shape(value)
+    size = int(np.prod(shape))
+    if not shape or not size or (size == 1 and not value.is_initializer()):
+        return False
+    return any(_trains(node, index, size, nodes) for node, index in uses) and not _is_mask(value)
+
+
+def _trains(node: ir.Node, index: int, size: int, nodes: Collection[ir.Node]) -> bool:
+    """Whether a constant of `size` elements is a weight as input `index` of `node`."""
+    if node.op_type in ("Mul", "Div"):
+        return size > 1
+    consumers = [(use.node, use.idx) for output in node.outputs for use in output.uses() if use.node in nodes]
+    if node.op_type in ("Add", "Sub"):
+        return size > 1 or not any(_takes_epsilon(consumer, position) for consumer, position in consumers)
+    if node.op_type in _PASSING:
+        return any(_trains(consumer, position, size, nodes) for consumer, position in consumers)
+    return index in _OPERANDS.get(node.op_type, ())
+
+
+def _takes_epsilon(node: ir.Node, index: int) -> bool:
+    return node.op_type in _AFTER_EPSILON or (node.op_type == "Div" and index == 1)
+
+
+def _is_mask(value: ir.Value) -> bool:
+    if np.prod(_shape(value)) > _MASK_ELEMENTS:
+        return False
+    array = array_of(value).astype(np.float32)
+    if not np.all(np.abs(array) < _MASK_ENTRY):  # NaN is not below it either
+        return True
+    return (
+        array.ndim > 1
+        and bool(np.all((array == 0) | (array == 1)))
+        and bool(np.any(array == 0))
+        and bool(np.any(array == 1))
+    )
+
+
+def _weight(value: ir.Value, uses: Sequence[tuple[ir.Node, int]], *, trained: bool) -> Stored:
+    shape, values = _shape(value), _tensor(array_of(value))
+    transposed = len(shape) == 2 and all(_wants_transposed(node, index) for node, index in uses)
+    if transposed:
+        shape, values = shape[::-1], values.t()
+    dtype = str(values.dtype).removeprefix("torch.")
+    return Stored(Parameter(str(value.name), shape, dtype, "weight", Init("file"), trained=trained), values, transposed)
+
+
+def _wants_transposed(node: ir.Node, index: int) -> bool:
+    gemm = node.op_type == "Gemm" and not node.attributes.get_int("transB", 0)
+    return index == 1 and (node.op_type == "MatMul" or gemm)
+
+
+def _table(value: ir.Value) -> Stored:
+    """A table is float32 here: its hot loops are. One of more than 1 GiB keeps only the spread of its values."""
+    name, shape, array = str(value.name), _shape(value), array_of(value)
+    if array.nbytes <= _LARGE_BYTES:
+        return Stored(
+            Parameter(name, shape, "float32", "table", Init("file")), _tensor(array).float(), transposed=False
+        )
+    starts = np.linspace(0, shape[0] - _BLOCK_ROWS, _SAMPLED_BLOCKS, dtype=np.int64)
+    rows = (starts[:, None] + np.arange(_BLOCK_ROWS)).ravel()
+    sample = array[rows].astype(np.float64)
+    mean, std = float(sample.mean()), float(sample.std())
+    note = (
+        f"table '{name}' has {array.nbytes / 2**30:.1f} GiB, which a plan does not carry: "
+        f"it starts from normal({mean:.3g}, {std:.3g}), measured on {len(rows)} of its rows"
+    )
+    return Stored(
+        Parameter(name, shape, "float32", "table", Init("normal", (mean, std))), None, transposed=False, note=note
+    )
+
+
+def _tensor(array: NDArray[Any]) -> torch.Tensor:
+    """As torch has it, without a copy where the values are memory-mapped."""
+    if str(array.dtype) == "bfloat16":
+        return torch.from_numpy(np.array(array).view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array if isinstance(array, np.memmap) else np.array(array))

@@ -1,0 +1,192 @@
+"""Each ONNX op, captured: what the net computes is what onnx's reference evaluator computes, at two batch sizes."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
+
+from htrain.errors import ModelError
+from htrain.frontend.captured import Captured
+from htrain.frontend.onnx_model import capture_onnx
+from htrain.ops import OPS
+
+Arrays = Mapping[str, NDArray]
+RANDOM = np.random.default_rng(0)
+
+
+def floats(*shape: int) -> NDArray:
+    return RANDOM.normal(size=shape).astype(np.float32)
+
+
+def ints(*values: int) -> NDArray:
+    return np.array(values, np.int64)
+
+
+def model_of(signature: str, body: str, initializers: Arrays, *, opset: int = 20) -> onnx.ModelProto:
+    graph = parser.parse_graph(f"g {signature} {{ {body} }}")
+    graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in initializers.items())
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def run(captured: Captured, feeds: Arrays, batch_size: int) -> NDArray:
+    """The captured net, op by op."""
+    values = {name: torch.from_numpy(array) for name, array in feeds.items()} | dict(captured.values)
+    for op in captured.net.ops:
+        definition = OPS[op.type]
+        batch = {"batch": batch_size} if definition.needs_batch else {}
+        results = definition.kernel(*(values[name] for name in op.inputs), **op.attrs, **batch)
+        values.update(zip(op.outputs, results if isinstance(results, tuple) else (results,), strict=True))
+        for name in op.outputs:
+            blob = captured.net.blobs[name]
+            assert str(values[name].dtype) == f"torch.{blob.dtype}", op
+            assert tuple(values[name].shape) == tuple(d if isinstance(d, int) else d.at(batch_size) for d in blob.shape), op
+    return values[captured.net.outputs[0]].numpy()
+
+
+def feeds_for(model: onnx.ModelProto, batch_size: int) -> dict[str, NDArray]:
+    feeds = {}
+    for value in model.graph.input:
+        kind = value.type.tensor_type
+        shape = [batch_size, *(d.dim_value for d in kind.shape.dim[1:])]
+        dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        numbers = RANDOM.normal(size=shape) if dtype == np.float32 else RANDOM.integers(0, 2 if dtype == np.bool_ else 4, shape)
+        feeds[value.name] = numbers.astype(dtype)
+    return feeds
+
+
+def agree(model: onnx.ModelProto, path: Path, **options: int) -> Captured:
+    """Capture `model` and compare; the captured net and values."""
+    onnx.save(model, path)
+    captured = capture_onnx(path, **options)
+    for batch_size in (3, 8):
+        feeds = feeds_for(model, batch_size)
+        (expected,) = ReferenceEvaluator(model).run(None, feeds)
+        used = {name: feeds[name] for name in captured.net.inputs}
+        np.testing.assert_allclose(run(captured, used, batch_size), expected, rtol=1e-5, atol=1e-5)
+    return captured
+
+
+X = "(float[B,4] x) => (float y)"
+CUBE = "(float[B,3,4] x) => (float y)"
+TWO = "(float[B,4] x, float[B,4] z) => (float y)"
+IDS = "(int64[B,3] i) => (int64 y)"
+CASES: list[tuple[str, str, Arrays]] = [
+    *((X, f"y = {op}(x)", {}) for op in ("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "HardSwish", "Mish", "Neg", "Relu", "Round")),
+    *((X, f"y = {op}(x)", {}) for op in ("Sign", "Sin", "Softplus", "Softsign", "Tanh", "Elu", "LeakyRelu", "HardSigmoid", "Gelu")),
+    *((TWO, f"y = {op}(x, z)", {}) for op in ("Add", "Div", "Mul", "Sub", "Max", "Min", "Sum", "Mean")),
+    *((X, f"y = {op} <keepdims = 0> (x, a)", {"a": ints(1)}) for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")),
+    *((X, f"y = {op} (x, a)", {"a": ints(-1)}) for op in ("ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceSumSquare")),
+    (X, "s = Mul(x, x) y = ReduceLogSum <keepdims = 0> (s, a)", {"a": ints(1)}),
+    (X, "y = ReduceSum <noop_with_empty_axes = 1> (x)", {}),
+    (CUBE, "y = ReduceMean <keepdims = 0> (x, a)", {"a": ints(1, 2)}),
+    (X, "p = Abs(x) y = Sqrt(p)", {}),
+    (X, "p = Exp(x) y = Log(p)", {}),
+    (X, "p = Exp(x) y = Reciprocal(p)", {}),
+    (X, "y = Pow(x, e)", {"e": np.array(2, np.int64)}),
+    (X, "y = Max(x, a, b)", {"a": floats(4), "b": np.float32(0.1)}),
+    (X, "y = Clip(x, low, high)", {"low": np.float32(-0.5), "high": np.float32(0.5)}),
+    (X, "y = Clip(x, , high)", {"high": np.float32(0.5)}),
+    (IDS, "y = Clip(i, low)", {"low": np.array(2)}),
+    (X, "y = LeakyRelu <alpha = 0.3> (x)", {}),
+    (X, "y = HardSigmoid <alpha = 0.3, beta = 0.4> (x)", {}),
+    (X, 'y = Gelu <approximate = "tanh"> (x)', {}),
+    (X, "y = PRelu(x, s)", {"s": floats(4)}),
+    (IDS, "n = Sub(i, two) y = Div(n, two)", {"two": np.array(2)}),
+    (IDS, "n = Sub(i, three) y = Mod(n, two)", {"two": np.array(2), "three": np.array(3)}),
+    (IDS, "n = Sub(i, three) y = Mod <fmod = 1> (n, two)", {"two": np.array(2), "three": np.array(3)}),
+    ("(float[B,4] x, bool[B,4] m) => (float y)", "n = Not(m) y = Where(n, low, x)", {"low": np.float32(-1e9)}),
+    ("(float[B,4] x, float[B,4] z) => (bool y)", "a = Greater(x, z) b = LessOrEqual(x, z) c = Equal(x, z) d = Or(a, b) y = Xor(d, c)", {}),
+    (X, "b = Cast <to = 9> (x) y = Cast <to = 1> (b)", {}),
+    (CUBE, "y = Softmax(x)", {}),
+    (CUBE, "y = LogSoftmax <axis = 1> (x)", {}),
+    ("(float[B,4] x) => (int64 y)", "y = ArgMin <axis = 1, keepdims = 0> (x)", {}),
+    (X, "y = CumSum(x, a)", {"a": np.array(1)}),
+    (CUBE, "y = LayerNormalization <epsilon = 0.01> (x, s, b)", {"s": floats(4), "b": floats(4)}),
+    (CUBE, "y = LayerNormalization(x, s)", {"s": floats(1)}),
+    (X, "y = BatchNormalization(x, s, b, m, v)", {"s": floats(4), "b": floats(4), "m": floats(4), "v": floats(4) ** 2}),
+    (CUBE, "y = BatchNormalization(x, s, b, m, v)", {"s": floats(3), "b": floats(3), "m": floats(3), "v": floats(3) ** 2}),
+    (X, "y = Dropout(x)", {}),
+    (X, 'y = Einsum <equation = "bi, ji -> bj"> (x, w)', {"w": floats(5, 4)}),
+    (CUBE, "t = Transpose <perm = [0, 2, 1]> (x) y = MatMul(x, t)", {}),
+    (CUBE, "y = MatMul(x, w)", {"w": floats(4, 5)}),
+    (CUBE, "p = MatMul(x, w) y = Add(b, p)", {"w": floats(4, 5), "b": floats(5)}),
+    (CUBE, "y = MatMul(w, x)", {"w": floats(5, 3)}),
+    (X, "p = MatMul(x, w) y = Add(p, b)", {"w": floats(4, 5), "b": floats(1, 5)}),
+    (X, "a = MatMul(x, w) y = MatMul(a, w)", {"w": floats(4, 4)}),
+    (X, "a = MatMul(x, w) t = Transpose(w) y = MatMul(a, t)", {"w": floats(4, 3)}),
+    # shapes
+    (CUBE, "y = Reshape(x, s)", {"s": ints(0, -1)}),
+    (CUBE, "y = Reshape(x, s)", {"s": ints(-1, 2, 6)}),
+    (CUBE, "s = Shape(x) n = Gather(s, zero) u = Unsqueeze(n, a) c = Concat <axis = 0> (u, rest) y = Reshape(x, c)",
+     {"zero": np.array(0), "a": ints(0), "rest": ints(12)}),
+    (CUBE, "s = Shape(x) n = Gather(s, z) m = Mul(n, three) c = Concat <axis = 0> (m, four) y = Reshape(x, c)",
+     {"z": ints(0), "three": ints(3), "four": ints(4)}),
+    (CUBE, "y = Flatten(x)", {}),
+    (CUBE, "y = Flatten <axis = -1> (x)", {}),
+    (CUBE, "u = Unsqueeze(x, a) t = Tanh(u) y = Squeeze(t, a)", {"a": ints(1, -1)}),
+    (CUBE, "y = Transpose(x)", {}),
+    (X, "u = Unsqueeze(x, a) y = Expand(u, s)", {"a": ints(1), "s": ints(1, 3, 1)}),
+    ("(float[B,4] x) => (float y)", "s = Shape <end = 1> (x) c = Concat <axis = 0> (s, four) r = Expand(w, c) y = Add(x, r)",
+     {"four": ints(4), "w": floats(1, 4)}),
+    (X, "y = Tile(x, r)", {"r": ints(1, 3)}),
+    ("(float[B,4] x) => (float y)", "n = Shape <end = 1> (x) r = Concat <axis = 0> (n, one) t = Tile(w, r) y = Mul(x, t)",
+     {"one": ints(1), "w": floats(1, 4)}),
+    (TWO, "y = Concat <axis = -1> (x, z, x)", {}),
+    (X, "a, b = Split <axis = 1, num_outputs = 2> (x) y = Mul(a, b)", {}),
+    (X, "a, b, c = Split <axis = 1> (x, s) y = Concat <axis = 1> (c, a)", {"s": ints(1, 2, 1)}),
+    (CUBE, "y = Slice(x, s, e, a)", {"s": ints(1, -3), "e": ints(2**62, -1), "a": ints(1, 2)}),
+    (X, "y = Slice(x, s, e, a, t)", {"s": ints(0), "e": ints(9), "a": ints(1), "t": ints(2)}),
+    (X, "y = Slice(x, s, e, a, t)", {"s": ints(-1), "e": ints(-(2**62)), "a": ints(1), "t": ints(-1)}),
+    (X, "n = Shape <end = 1> (x) y = Slice(x, s, n, a)", {"s": ints(0), "a": ints(0)}),
+    (X, "y = Gather <axis = 1> (x, i)", {"i": ints(-1, 0, 2)}),
+    (X, "y = Gather <axis = 1> (x, i)", {"i": np.array(-2)}),
+    ("(float[B,4] x, int64[B,2] i) => (float y)", "y = GatherElements <axis = 1> (x, i)", {}),
+    ("(float[B,4] x, int32[B,2] i) => (float y)", "t = Gather(w, i) y = ReduceSum(t, a)", {"w": floats(4, 6), "a": ints(1)}),
+    (CUBE, "t = Transpose <perm = [1, 2, 0]> (x) g = GatherND(t, i) y = Transpose(g)", {"i": ints(0, 1, 2, -1).reshape(2, 2)}),
+    (CUBE, "y = Pad(x, p, v)", {"p": ints(0, 1, 2, 0, 0, 1), "v": np.float32(7)}),
+    (CUBE, "y = Pad(x, p, , a)", {"p": ints(1, 2), "a": ints(-1)}),
+    (CUBE, "y = Trilu <upper = 0> (x, k)", {"k": np.array(-1)}),
+    (IDS, "y = OneHot(i, d, v)", {"d": np.array(5), "v": ints(0, 3)}),
+    ("(float[B,4] x) => (float y)", "n = Shape <end = 1> (x) c = Concat <axis = 0> (n, one) f = ConstantOfShape(c) y = Concat <axis = 1> (x, f)",
+     {"one": ints(1)}),
+    (IDS, "r = Range(a, b, c) y = Add(i, r)", {"a": np.array(0), "b": np.array(6), "c": np.array(2)}),
+    (X, "n = Size(s) f = Cast <to = 1> (n) y = Div(x, f)", {"s": ints(1, 2, 3)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("signature", "body", "initializers"), CASES, ids=[body.split("(")[0] for _, body, _ in CASES])
+def test_op_computes_what_onnx_says(signature: str, body: str, initializers: Arrays, tmp_path: Path) -> None:
+    agree(model_of(signature, body, initializers), tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("transposed_a", [0, 1])
+@pytest.mark.parametrize("transposed_b", [0, 1])
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.5, 1.0), (1.0, 2.0)])
+@pytest.mark.parametrize("bias", [(), (5,), (1, 5), (1,)])
+def test_gemm_in_every_form(transposed_a: int, transposed_b: int, alpha: float, beta: float, bias: tuple, tmp_path: Path) -> None:
+    attrs = f"<transA = {transposed_a}, transB = {transposed_b}, alpha = {alpha}, beta = {beta}>"
+    before, x = ("t = Transpose(x)", "t") if transposed_a else ("", "x")
+    operands = f"{x}, w, b" if bias else f"{x}, w"
+    initializers = {"w": floats(5, 4) if transposed_b else floats(4, 5)} | ({"b": floats(*bias)} if bias else {})
+    captured = agree(model_of(X, f"{before} y = Gemm {attrs} ({operands})", initializers), tmp_path / "m.onnx")
+    types = [op.type for op in captured.net.ops]
+    assert types.count("FC") == 1
+    assert captured.net.parameters["w"].shape == (5, 4)
+    assert ("Add" in types) == (bias in ((1, 5), (1,)) or (bias == (5,) and (alpha, beta) != (1.0, 1.0)))
+
+
+def test_old_opsets_give_axes_as_attributes(tmp_path: Path) -> None:
+    body = "u = Unsqueeze <axes = [1]> (x) s = ReduceSum <axes = [1], keepdims = 0> (u) c = Clip(s, low) y = Softmax(c)"
+    agree(model_of(X, body, {"low": np.float32(-1)}, opset=11), tmp_path / "m.onnx")
+
+
+def test_a_softmax_over_several_dimensions_of_an_old_opset_is_refused(tmp_path: Path) -> None:
+    onnx.save(model_of(CUBE, "y = Softmax(x)", {}, opset=11), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=r"op Softmax 'y': is over several dimensions, as before opset 13"):
+        capture_onnx(tmp_path / "m.onnx")
