@@ -1,6 +1,7 @@
 """The Python API: compile, run, evaluate. The CLI's commands are these."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,13 +11,14 @@ from torch import nn
 from htrain.cluster import Cluster, this_machine
 from htrain.compiler import NO_SPLITS, compile_net
 from htrain.data import CRITEO, Schema, open_data
-from htrain.errors import UsageError
+from htrain.errors import ModelError, UsageError
 from htrain.executor.coordinator import RunResult
 from htrain.executor.evaluate import Evaluation, evaluate_run
 from htrain.executor.run import Hosting, read_record, run_plan
 from htrain.executor.settings import RunSettings
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
+from htrain.frontend.onnx_model import capture_onnx
 from htrain.frontend.torch_model import capture
 from htrain.options import Options
 from htrain.plan import Plan
@@ -50,9 +52,24 @@ def compile(
                 "compile: an nn.Module needs example_inputs: a tensor for each argument of forward(), the batch first"
             )
         captured, name = capture(model, example_inputs, logit=logit), type(model).__name__
+    elif model.endswith(".onnx"):
+        captured, name = _from_onnx(Path(model), str(logit), label), Path(model).stem
     else:
         captured, name = _from_spec(model, schema, logit), Path(model.split(":")[0]).stem
     return compile_net(captured, cluster, options, name=name, table_splits=table_splits)
+
+
+def _from_onnx(path: Path, logit: str, label: str) -> Captured:
+    """An ONNX file; an input that carries the label is the reader's `label`, which the net must not have of its own."""
+    captured = capture_onnx(path, logit=logit)
+    if label in captured.net.inputs:
+        read = {name for op in captured.net.ops for name in op.inputs}
+        if label in read:
+            raise ModelError(f"{path}: the logit depends on '{label}', which --label names as the label")
+        inputs = tuple(name for name in captured.net.inputs if name != label)
+        blobs = {name: blob for name, blob in captured.net.blobs.items() if name != label}
+        captured = replace(captured, net=replace(captured.net, inputs=inputs, blobs=blobs))
+    return captured
 
 
 def _from_spec(spec: str, schema: Schema, logit: str | int) -> Captured:

@@ -75,6 +75,8 @@ def _logit(graph: ir.Graph, name: str) -> ir.Value:
     """The value to train. Raises ModelError listing the outputs when it is not clear."""
     outputs = [str(value.name) for value in graph.outputs]
     if not name:
+        if not outputs:
+            raise ModelError("has no output")
         if len(outputs) != 1:
             raise ModelError(
                 f"has {len(outputs)} outputs ({', '.join(outputs)}): say which is the logit (--logit {outputs[0]})"
@@ -136,7 +138,14 @@ def _translate_node(graph: Graph, node: ir.Node) -> None:
     handler = _HANDLERS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if handler is None:
         raise _unknown(graph, node)
-    handler(graph, node)
+    try:
+        handler(graph, node)
+    except (IndexError, KeyError, TypeError, ValueError, MemoryError) as error:  # operands that no exporter gives
+        raise graph.refusal(node, f"does not fit its operands: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _unknown(graph: Graph, node: ir.Node) -> ModelError:
@@ -197,16 +206,17 @@ def _fold(model: ir.Model) -> None:
     for node in model.graph:
         for value in node.outputs:
             value.shape = None
-    optimizer.fold_constants_ir(
-        model, should_fold=lambda node: False if any(map(_may_be_weight, node.inputs)) else None
-    )
+    try:
+        optimizer.fold_constants_ir(model, should_fold=_folds)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ModelError(f"a constant of the graph cannot be computed: {_first_line(error)}") from error
     RemoveUnusedNodesPass()(model)
 
 
-def _may_be_weight(value: ir.Value | None) -> bool:
-    """A floating constant with dimensions."""
-    constant = None if value is None else value.const_value
-    return constant is not None and constant.dtype.is_floating_point() and len(constant.shape) > 0
+def _folds(node: ir.Node) -> bool | None:
+    """Never a node that reads a floating constant with dimensions, which may be a weight; others as onnxscript decides."""
+    constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
+    return False if any(c.dtype.is_floating_point() and len(c.shape) > 0 for c in constants) else None
 
 
 def _parts(graph: ir.Graph) -> tuple[dict[ir.Node, None], list[ir.Value]]:

@@ -205,8 +205,8 @@ def _table(value: ir.Value) -> Stored:
         return Stored(
             Parameter(name, shape, "float32", "table", Init("file")), _tensor(array).float(), transposed=False
         )
-    starts = np.linspace(0, shape[0] - _BLOCK_ROWS, _SAMPLED_BLOCKS, dtype=np.int64)
-    rows = (starts[:, None] + np.arange(_BLOCK_ROWS)).ravel()
+    starts = np.linspace(0, max(shape[0] - _BLOCK_ROWS, 0), _SAMPLED_BLOCKS, dtype=np.int64)
+    rows = np.minimum(starts[:, None] + np.arange(_BLOCK_ROWS), shape[0] - 1).ravel()
     sample = array[rows].astype(np.float64)
     mean, std = float(sample.mean()), float(sample.std())
     note = (

@@ -1,5 +1,6 @@
 """torch.export behind one door: embedding calls kept whole, parameters without memory, one-line errors."""
 
+import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ _KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", 
          "leaky_relu.default", "prelu.default", "softplus.default", "dropout.default", "embedding.default", "stack.default",
          "linalg_vector_norm.default", "var.correction", "var.dim", "logsumexp.default", "batch_norm.default", "masked_fill.Scalar",
          "addmm.default", "baddbmm.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "rsub.Scalar", "clamp.default",
-         "upsample_nearest2d.vec")  # fmt: skip
+         "detach.default")  # fmt: skip
 
 
 def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
@@ -33,8 +34,7 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
         name: {0: Dim(f"{name}_count", min=2) if is_bag(name, example_inputs) else batch} for name in example_inputs
     }
     try:
-        with _without_memory(model), _whole_embedding_bags(), torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its own internals
+        with _without_memory(model), _whole_embedding_bags(), torch.no_grad(), _quiet():
             program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
             return program.run_decompositions(_decompositions())
     except ModelError:
@@ -92,6 +92,19 @@ def _stand_in(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     with mode:
         empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     return nn.Parameter(empty, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's own log lines and warnings about its internals: what matters comes as one error."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logging.disable(before)
 
 
 @cache

@@ -45,7 +45,9 @@ def run(captured: Captured, feeds: Arrays, batch_size: int) -> NDArray:
         for name in op.outputs:
             blob = captured.net.blobs[name]
             assert str(values[name].dtype) == f"torch.{blob.dtype}", op
-            assert tuple(values[name].shape) == tuple(d if isinstance(d, int) else d.at(batch_size) for d in blob.shape), op
+            assert tuple(values[name].shape) == tuple(
+                d if isinstance(d, int) else d.at(batch_size) for d in blob.shape
+            ), op
     return values[captured.net.outputs[0]].numpy()
 
 
@@ -55,7 +57,11 @@ def feeds_for(model: onnx.ModelProto, batch_size: int) -> dict[str, NDArray]:
         kind = value.type.tensor_type
         shape = [batch_size, *(d.dim_value for d in kind.shape.dim[1:])]
         dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
-        numbers = RANDOM.normal(size=shape) if dtype == np.float32 else RANDOM.integers(0, 2 if dtype == np.bool_ else 4, shape)
+        numbers = (
+            RANDOM.normal(size=shape)
+            if dtype == np.float32
+            else RANDOM.integers(0, 2 if dtype == np.bool_ else 4, shape)
+        )
         feeds[value.name] = numbers.astype(dtype)
     return feeds
 
@@ -169,7 +175,9 @@ def test_op_computes_what_onnx_says(signature: str, body: str, initializers: Arr
 @pytest.mark.parametrize("transposed_b", [0, 1])
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.5, 1.0), (1.0, 2.0)])
 @pytest.mark.parametrize("bias", [(), (5,), (1, 5), (1,)])
-def test_gemm_in_every_form(transposed_a: int, transposed_b: int, alpha: float, beta: float, bias: tuple, tmp_path: Path) -> None:
+def test_gemm_in_every_form(
+    transposed_a: int, transposed_b: int, alpha: float, beta: float, bias: tuple, tmp_path: Path
+) -> None:
     attrs = f"<transA = {transposed_a}, transB = {transposed_b}, alpha = {alpha}, beta = {beta}>"
     before, x = ("t = Transpose(x)", "t") if transposed_a else ("", "x")
     operands = f"{x}, w, b" if bias else f"{x}, w"
