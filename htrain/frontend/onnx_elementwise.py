@@ -85,6 +85,10 @@ def _cast(graph: Graph, node: ir.Node) -> None:
     graph.emit(node, "Cast", (graph.blob(node, 0),), {"to": DTYPES[to]})
 
 
+def _cast_like(graph: Graph, node: ir.Node) -> None:
+    graph.emit(node, "Cast", (graph.blob(node, 0),), {"to": graph.builder.blob(graph.blob(node, 1)).dtype})
+
+
 def _clip(graph: Graph, node: ir.Node) -> None:
     x = graph.blob(node, 0)
     low, high = (_bound(graph, node, i, name) for i, name in ((1, "min"), (2, "max")))
@@ -241,6 +245,7 @@ HANDLERS: Mapping[str, Handler] = {
     "Mod": _mod,
     "Pow": _pow,
     "Cast": _cast,
+    "CastLike": _cast_like,
     "Clip": _clip,
     "Elu": _with_float("alpha", 1.0),
     "LeakyRelu": _with_float("alpha", 0.01),

@@ -88,4 +88,23 @@ def _einsum(graph: Graph, node: ir.Node) -> None:
     graph.emit(node, "Einsum", graph.blobs(node), {"equation": equation})
 
 
-HANDLERS: Mapping[str, Handler] = {"Gemm": _gemm, "MatMul": _matmul, "Einsum": _einsum}
+def _attention(graph: Graph, node: ir.Node) -> None:
+    """softmax(q @ k.T * scale + mask) @ v for q, k, v[B,heads,length,D]; `mask` is added, or says which keys to look at."""
+    q, k, v = (graph.blob(node, i) for i in range(3))
+    width = graph.shape(q)[-1]
+    plain = not any(node.attributes.get_int(name, 0) for name in ("is_causal", "qk_matmul_output_mode"))
+    plain = plain and not node.attributes.get_float("softcap", 0.0) and len(graph.blobs(node)) <= 3 + len(node.inputs[3:4])
+    if not plain or graph.rank(q) != 4 or graph.shape(q)[1] != graph.shape(k)[1] or not isinstance(width, int):
+        raise graph.refusal(node, "is causal, capped, cached, grouped or not of four dimensions: export with opset 20")
+    scaled = graph.step(node, "Mul", (q, graph.scalar(node, node.attributes.get_float("scale", width**-0.5), q)))
+    scores = graph.step(node, "MatMul", (scaled, graph.step(node, "Transpose", (k,), {"perm": (0, 1, 3, 2)})))
+    if graph.operand(node, 3) is not None:
+        mask = graph.blob(node, 3)
+        if graph.builder.blob(mask).dtype == "bool":
+            scores = graph.step(node, "Where", (mask, scores, graph.scalar(node, float("-inf"), scores)))
+        else:
+            scores = graph.step(node, "Add", (scores, mask))
+    graph.alias(node, graph.step(node, "MatMul", (graph.step(node, "Softmax", (scores,), {"axis": -1}), v)))
+
+
+HANDLERS: Mapping[str, Handler] = {"Gemm": _gemm, "MatMul": _matmul, "Einsum": _einsum, "Attention": _attention}

@@ -19,7 +19,7 @@ from htrain.errors import ModelError
 from htrain.frontend import onnx_elementwise, onnx_matrix, onnx_shapes
 from htrain.frontend.captured import Captured
 from htrain.frontend.onnx_graph import Graph, Known, label
-from htrain.frontend.onnx_weights import DTYPES, array_of, find_stored
+from htrain.frontend.onnx_weights import DTYPES, array_of, find_stored, take_apart_merged
 from htrain.net import B, Shape
 
 TABLE_ROWS = 1000
@@ -112,6 +112,7 @@ def _translate(model: ir.Model, *, table_rows: int, frozen: Collection[str], not
     fixed_batch = _open_batch(inputs)
     _fold(model)
     nodes, constants = _parts(model.graph)
+    constants = take_apart_merged(constants, model.graph)
     stored = find_stored(constants, nodes, _dynamic(nodes, inputs), table_rows=table_rows, frozen=frozen)
     graph = Graph(name, model.opset_imports, stored=stored, fixed_batch=fixed_batch)
     for value in inputs:

@@ -15,11 +15,40 @@ def _reshape(graph: Graph, node: ir.Node) -> None:
     x = graph.blob(node, 0)
     wanted = _probed(graph, node, 1, "shape")
     zero_is_zero = bool(node.attributes.get_int("allowzero", 0))
+    if graph.fixed_batch:
+        full = _resolved(wanted[0], concrete(graph.shape(x), graph.fixed_batch), zero_is_zero=zero_is_zero)
+        opened = _with_batch(full, graph.shape(x), graph.fixed_batch)
+        if opened is not None:
+            graph.alias(node, graph.reshape(node, x, opened))
+            return
     resolved = [
-        _resolved(target, concrete(graph.shape(x), probe), _batch_of(graph, target, probe), zero_is_zero=zero_is_zero)
+        _resolved(target, concrete(graph.shape(x), probe), zero_is_zero=zero_is_zero)
         for target, probe in zip(wanted, PROBES, strict=True)
     ]
     graph.alias(node, graph.reshape(node, x, graph.dims(node, *resolved)))
+
+
+def _with_batch(sizes: Sequence[int], source: Shape, fixed_batch: int) -> Shape | None:
+    """A shape that a file with a fixed batch size gives in numbers, with the batch put back; None when it is not found.
+
+    It is the dimension whose examples lie as far apart in memory as those of `source`, the tensor that is reshaped. In a
+    dimension of k * B, the batch may be the outer factor or the inner one.
+    """
+    at = [axis for axis, dim in enumerate(source) if isinstance(dim, BatchDim)]
+    if len(at) != 1:
+        return None
+    found, rest = source[at[0]], int(np.prod(concrete(source[at[0] + 1 :], 1)))
+    assert isinstance(found, BatchDim)
+    candidates = []
+    for axis, size in enumerate(sizes):
+        per_example, inner = size // fixed_batch, int(np.prod(sizes[axis + 1 :]))
+        strides = {inner, per_example * inner} & {rest, found.per_example * rest}
+        if size and size % fixed_batch == 0 and strides:
+            candidates.append((per_example != 1, per_example != found.per_example, axis))
+    if not candidates:
+        return None
+    axis = min(candidates)[-1]
+    return (*sizes[:axis], BatchDim(sizes[axis] // fixed_batch), *sizes[axis + 1 :])
 
 
 def _probed(graph: Graph, node: ir.Node, index: int, attribute: str) -> tuple[list[int], list[int]]:
@@ -35,16 +64,9 @@ def _probed(graph: Graph, node: ir.Node, index: int, attribute: str) -> tuple[li
     return small, large
 
 
-def _batch_of(graph: Graph, target: Sequence[int], probe: int) -> int:
-    """What stands for the first entry of `target` where a file with a fixed batch size has baked that size into it."""
-    return probe if graph.fixed_batch and target and target[0] == graph.fixed_batch else 0
-
-
-def _resolved(target: Sequence[int], shape: Sequence[int], batch: int, *, zero_is_zero: bool) -> list[int]:
+def _resolved(target: Sequence[int], shape: Sequence[int], *, zero_is_zero: bool) -> list[int]:
     """ONNX's 0 (this dimension of the input) and -1 (what is left) filled in."""
     sizes = [shape[i] if size == 0 and not zero_is_zero and i < len(shape) else size for i, size in enumerate(target)]
-    if batch:
-        sizes[0] = batch
     if -1 in sizes:
         rest = int(np.prod([size for size in sizes if size != -1]))
         sizes[sizes.index(-1)] = int(np.prod(shape)) // rest if rest else 0
@@ -92,12 +114,11 @@ def _transpose(graph: Graph, node: ir.Node) -> None:
 
 
 def _expand(graph: Graph, node: ir.Node) -> None:
-    x = graph.blob(node, 0)
-    targets = [
-        [_batch_of(graph, target, probe) or target[0], *target[1:]] if target else target
-        for target, probe in zip(_probed(graph, node, 1, "shape"), PROBES, strict=True)
-    ]
-    _broadcast(graph, node, x, targets)
+    """A file with a fixed batch size gives it as the first size."""
+    small, large = _probed(graph, node, 1, "shape")
+    if graph.fixed_batch and small and small[0] == graph.fixed_batch:
+        small, large = ([probe, *small[1:]] for probe in PROBES)
+    _broadcast(graph, node, graph.blob(node, 0), (small, large))
 
 
 def _broadcast(graph: Graph, node: ir.Node, x: str, targets: Sequence[Sequence[int]]) -> None:

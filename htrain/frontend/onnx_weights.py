@@ -11,7 +11,8 @@ The rule, for a floating tensor that the file stores (an initializer, or the val
   element, added right before Sqrt, Log, Pow, Reciprocal or a division); a mask (several dimensions of zeros and ones, or
   entries of at least 10^4 in size or not finite); what feeds Where, Clip, Pad, a comparison.
 
-Names in `frozen` are weights that no optimizer step writes.
+Names in `frozen` are weights that no optimizer step writes. Exporters merge initializers of equal values, so that two
+biases of zeros are one in the file: a vector whose elements are all equal is taken apart, one for each op that reads it.
 """
 
 from collections.abc import Collection, Sequence
@@ -107,6 +108,22 @@ def find_stored(
     for name in sorted(set(frozen) - set(stored)):
         raise ModelError(f"'{name}' cannot be frozen: it is not a weight that the logit depends on")
     return stored
+
+
+def take_apart_merged(constants: Sequence[ir.Value], graph: ir.Graph) -> list[ir.Value]:
+    """`constants`, and a copy of each vector of equal elements for every op but the first that reads it; the graph changes."""
+    copies = []
+    for value in constants:
+        uses = value.uses()
+        if len(uses) < 2 or not _is_floating(value) or len(_shape(value)) != 1 or np.ptp(array_of(value)) != 0:
+            continue
+        for use in uses[1:]:
+            copy = ir.Value(name=f"{value.name}@{use.node.outputs[0].name}:{use.idx}", const_value=value.const_value)
+            use.node.replace_input_with(use.idx, copy)
+            if value.is_initializer():
+                graph.register_initializer(copy)
+            copies.append(copy)
+    return [*constants, *copies]
 
 
 def array_of(value: ir.Value) -> NDArray[Any]:

@@ -89,7 +89,8 @@ def _declare_inputs(translation: Translation, program: ExportedProgram, model: n
             _declare_parameter(translation, node, str(spec.target), state[str(spec.target)], declared, values)
         else:
             raise ModelError(
-                f"input '{spec.target}' is {spec.kind.name.lower()}: htrain compiles tensors and parameters only"
+                f"the model takes a {spec.kind.name.lower()} (an op with effects, such as a check, or an object): "
+                f"htrain compiles pure functions of tensors"
             )
     return values
 

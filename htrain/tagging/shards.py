@@ -24,7 +24,7 @@ def table_bytes(net: Net) -> dict[str, int]:
 def place_tables(net: Net, cluster: Cluster, forced: Mapping[str, int]) -> dict[str, tuple[Shard, ...]]:
     """Shards of every table, in row order.
 
-    A table larger than an even share of all bytes is cut into row ranges of at most that share; `forced` says into how many
+    A table larger than an even share of all bytes is cut into row ranges of that share and a rest; `forced` says into how many
     pieces a table is cut whatever its size. Pieces go to the emptiest sparse PS, largest first. Without sparse PSs, tables
     stay whole on the trainer.
     Raises PlacementError when they do not fit, saying what would.
@@ -50,9 +50,13 @@ Piece = tuple[int, str, int, int]  # bytes, table, first row, rows
 
 
 def _pieces(table: Parameter, num_bytes: int, limit_bytes: int, forced: int) -> list[Piece]:
+    """Row ranges of a table: `forced` equal ones, or as many of `limit_bytes` as it takes and one with what is left."""
     rows = table.shape[0]
-    count = min(rows, forced or -(-num_bytes // max(limit_bytes, num_bytes // rows + 1)))
-    cuts = [rows * k // count for k in range(count + 1)]
+    if forced:
+        count = min(rows, forced)
+        cuts = [rows * k // count for k in range(count + 1)]
+    else:
+        cuts = [*range(0, rows, max(1, limit_bytes * rows // num_bytes)), rows]
     return [(num_bytes * (end - start) // rows, table.name, start, end - start) for start, end in pairwise(cuts)]
 
 
