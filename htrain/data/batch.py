@@ -26,7 +26,7 @@ class Position:
         if (
             not isinstance(values, dict)
             or set(values) != set(names)
-            or not all(isinstance(values[n], int) and values[n] >= 0 for n in names)
+            or not all(type(values[n]) is int and values[n] >= 0 for n in names)
         ):
             raise CheckpointError(f"a reader's position must hold epoch, chunk and row, got {values!r}")
         return cls(**values)

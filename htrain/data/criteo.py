@@ -19,7 +19,7 @@ _REASONS = (
     "",
     "the label is not 0 or 1",
     "column {} is not a whole number",
-    "column {} is not a hexadecimal number",
+    "column {} is not a hexadecimal number of at most 16 digits",
     "has {} columns, want 40",
 )
 
@@ -52,8 +52,12 @@ def _parse(data, modulus, label, dense, sparse, faults):  # type: ignore[no-unty
                         code = 1
                     label[count] = value
                 elif column <= 13:
+                    if code == 0 and ((negative and digits == 0) or digits > 18):
+                        code, fault_column = 2, column + 1
                     dense[count, column - 1] = np.log1p(np.float64(value)) if digits and not negative else 0.0
                 elif column <= 39:
+                    if code == 0 and digits > 16:
+                        code, fault_column = 3, column + 1
                     sparse[count, column - 14] = np.int64(value % np.uint64(modulus))
                 if byte == 10:
                     break
@@ -83,7 +87,8 @@ def _parse(data, modulus, label, dense, sparse, faults):  # type: ignore[no-unty
                         value = value * np.uint64(16) + np.uint64(nibble)
                         digits += 1
             i += 1
-        if i > start:  # an empty line is no row
+        blank = i == start or (i == start + 1 and data[start] == 13)
+        if not blank:
             if column != 39:
                 code, fault_column = 4, column + 1
             if code:

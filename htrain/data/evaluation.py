@@ -21,11 +21,11 @@ def normalized_entropy(log_loss: float, positives: float, examples: float) -> fl
 
 
 def auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """The area under the ROC curve of scores[n] for labels[n] in {0, 1}; tied scores count half. nan for a single class."""
+    """The area under the ROC curve of scores[n] for labels[n] in {0, 1}; tied scores count half. nan for a single class or a nan among the scores."""
     positive = labels > 0.5
     num_positive = int(positive.sum())
     num_negative = positive.size - num_positive
-    if not num_positive or not num_negative:
+    if not num_positive or not num_negative or np.isnan(scores).any():
         return math.nan
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]

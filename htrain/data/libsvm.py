@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from htrain.data.rows import Rows
+from htrain.data.rows import Array, Rows
 from htrain.data.schema import Input, Schema
-from htrain.data.text import MAX_CHUNK_BYTES, Fault, open_text
+from htrain.data.text import MAX_CHUNK_BYTES, Fault, open_text, read_lines
 from htrain.errors import DataError
 
 _REASONS = (
@@ -20,7 +20,7 @@ _REASONS = (
     "the label is not a number",
     "is not 'label id:value ...' at column {}",
     "id {} is outside the table's rows",
-    "has {} fields, unlike other rows",
+    "has {} fields, want {}",
 )
 
 
@@ -38,24 +38,28 @@ class Shape:
 def scan(path: Path) -> Shape:
     """Read the whole file once. Raises DataError for an empty file, or one without a good row."""
     max_id, widths, ones, count, total = 0, set[int](), True, 0, 0
-    first: tuple[int, str] | None = None
+    num_lines, first = 0, ""
     with open_text(path) as file:
-        while data := file.read(MAX_CHUNK_BYTES):
-            data += file.readline()
-            _, ids, values, starts, faults = _arrays(np.frombuffer(data, np.uint8), np.iinfo(np.int64).max)
-            first = first or (faults[0] if faults else None)
+        while data := read_lines(file, MAX_CHUNK_BYTES, path):
+            _, ids, values, starts, _, faults = _arrays(np.frombuffer(data, np.uint8), np.iinfo(np.int64).max)
+            if faults and not first:
+                first = f"{path}:{num_lines + faults[0][0] + 1}: {faults[0][1]} (no row of the file can be read)"
+            num_lines += data.count(b"\n")
             max_id = max(max_id, int(ids.max(initial=0)))
             widths |= set(np.unique(np.diff(starts)).tolist())
             ones = ones and bool((values == 1).all())
             count += starts.size - 1
             total += ids.size
     if not count:
-        raise DataError(f"{path}:{first[0] + 1}: {first[1]}" if first else f"{path}: is empty")
+        raise DataError(first or f"{path}: holds no rows")
     return Shape(max_id, widths.pop() if len(widths) == 1 else 0, ones, count, max(1, round(total / count)))
 
 
 def schema_of(shape: Shape, rows: int) -> Schema:
-    """`sparse`: ids of one shared table `ids`, as a matrix or, for rows of different lengths, a bag; `values` where they differ from 1."""
+    """`sparse`: ids of one shared table `ids`, as a matrix or, for rows of different lengths, a bag; `values` where they differ from 1.
+
+    A bag has no room for values: theirs are left out.
+    """
     if not shape.width:
         return Schema((Input("sparse", "bag", shape.mean_width, ("sparse",), (rows,), ("ids",)),))
     names = tuple(f"F{c + 1}" for c in range(shape.width))
@@ -66,34 +70,31 @@ def schema_of(shape: Shape, rows: int) -> Schema:
 def parse_libsvm(data: np.ndarray, schema: Schema) -> tuple[Rows, Sequence[Fault]]:
     """Parse whole lines into the schema's inputs and `label`."""
     sparse = schema.input("sparse")
-    label, ids, values, starts, faults = _arrays(data, sparse.rows[0])
+    label, ids, values, starts, lines, faults = _arrays(data, sparse.rows[0])
     if sparse.kind == "bag":
         return Rows(label.size, {"label": label}, {"sparse": (ids, starts)}), faults
     right = np.diff(starts) == sparse.width
     if not right.all():
-        lines = np.setdiff1d(np.arange(right.size + len(faults)), [line for line, _ in faults])
-        faults = [
-            *faults,
-            *((int(lines[i]), _REASONS[4].format(int(np.diff(starts)[i]))) for i in np.flatnonzero(~right)),
-        ]
+        widths = np.diff(starts)
+        faults += [(int(lines[i]), _REASONS[4].format(widths[i], sparse.width)) for i in np.flatnonzero(~right)]
         keep = np.repeat(right, np.diff(starts))
         label, ids, values = label[right], ids[keep], values[keep]
     fixed = {"label": label, "sparse": ids.reshape(-1, sparse.width)}
     if "values" in schema.names:
         fixed["values"] = values.reshape(-1, sparse.width)
-    return Rows(label.size, fixed, {}), faults
+    return Rows(label.size, fixed, {}), sorted(faults)
 
 
-def _arrays(data: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[Fault]]:
-    """Labels, ids, values, starts[n+1] of each row among them, and the faults."""
-    lines, pairs = int(np.count_nonzero(data == 10)) + 1, int(np.count_nonzero(data == 58))
-    label, starts = np.empty(lines, np.float32), np.zeros(lines + 1, np.int64)
+def _arrays(data: np.ndarray, rows: int) -> tuple[Array, Array, Array, Array, Array, list[Fault]]:
+    """Labels, ids, values, starts[n+1] of each row among them, the line of each row, and the faults."""
+    num_lines, pairs = int(np.count_nonzero(data == 10)) + 1, int(np.count_nonzero(data == 58))
+    label, starts = np.empty(num_lines, np.float32), np.zeros(num_lines + 1, np.int64)
     ids, values = np.empty(pairs, np.int64), np.empty(pairs, np.float32)
-    faults = np.empty((lines, 3), np.int64)
-    count, bad = _parse(data, rows, label, ids, values, starts, faults)
+    lines, faults = np.empty(num_lines, np.int64), np.empty((num_lines, 3), np.int64)
+    count, bad = _parse(data, rows, label, ids, values, starts, lines, faults)
     used = starts[count]
     found = [(int(line), _REASONS[code].format(what)) for line, code, what in faults[:bad]]
-    return label[:count], ids[:used], values[:used], starts[: count + 1], found
+    return label[:count], ids[:used], values[:used], starts[: count + 1], lines[:count], found
 
 
 @njit(nogil=True, cache=True)
@@ -134,13 +135,22 @@ def _number(data, i):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _parse(data, rows, label, ids, values, starts, faults):  # type: ignore[no-untyped-def]
+def _at_gap(data, i):  # type: ignore[no-untyped-def]
+    """Whether a word ends before i."""
+    return i >= data.size or data[i] == 32 or data[i] == 9 or data[i] == 10 or data[i] == 13
+
+
+@njit(nogil=True, cache=True)
+def _parse(data, rows, label, ids, values, starts, lines, faults):  # type: ignore[no-untyped-def]
     """Good rows are packed at the front of the outputs. Returns good and bad rows."""
     count, bad, used, line, i = 0, 0, 0, 0, 0
     while i < data.size:
         begin, code, what, here = i, 0, 0, used
+        while i < data.size and (data[i] == 32 or data[i] == 9 or data[i] == 13):
+            i += 1
+        blank, word = i >= data.size or data[i] == 10, i
         number, i = _number(data, i)
-        if i == begin:
+        if i == word or not np.isfinite(np.float32(number)) or not _at_gap(data, i):
             code = 1
         while code == 0 and i < data.size and data[i] != 10:
             if data[i] == 32 or data[i] == 9 or data[i] == 13:
@@ -149,7 +159,7 @@ def _parse(data, rows, label, ids, values, starts, faults):  # type: ignore[no-u
             id_number, end = _number(data, i)
             ok = end > i and end < data.size and data[end] == 58 and id_number == np.floor(id_number)
             value, after = _number(data, end + 1) if ok else (0.0, end + 1)
-            if not ok or after == end + 1:
+            if not ok or after == end + 1 or not np.isfinite(np.float32(value)) or not _at_gap(data, after):
                 code, what = 2, i - begin + 1
                 break
             if id_number < 0 or id_number >= rows:
@@ -161,12 +171,12 @@ def _parse(data, rows, label, ids, values, starts, faults):  # type: ignore[no-u
             i = after
         while i < data.size and data[i] != 10:
             i += 1
-        blank = i == begin or (i == begin + 1 and data[begin] == 13)
         if not blank and code:
             faults[bad, 0], faults[bad, 1], faults[bad, 2] = line, code, what
             bad += 1
         elif not blank:
             label[count] = 0.0 if number == -1.0 else number
+            lines[count] = line
             used = here
             count += 1
             starts[count] = used

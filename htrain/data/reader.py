@@ -11,6 +11,7 @@ from htrain.data.batch import Batch, Position
 from htrain.data.malformed import Malformed
 from htrain.data.rows import Rows, joined
 from htrain.data.schema import Schema
+from htrain.errors import DataError
 
 
 class Source(Protocol):
@@ -47,8 +48,19 @@ class Dataset:
         """
         for epoch in range(start.epoch, epochs):
             begin = start if epoch == start.epoch else Position(epoch, 0, 0)
-            yield from self._epoch(begin, batch_size, shard, num_shards, malformed)
-            malformed.at_end(self.source.name)
+            num_read = 0
+            for batch in self._epoch(begin, batch_size, shard, num_shards, malformed):
+                num_read += batch.num_examples
+                yield batch
+            if not num_read:
+                self._check_not_empty()
+
+    def _check_not_empty(self) -> None:
+        """A shard may be empty, its source may not. Raises DataError when no row of the source can be read."""
+        seen = Malformed(share=1.0)
+        if not any(rows.count for _, rows in self.source.chunks(shard=0, num_shards=1, first=0, malformed=seen)):
+            none = f"none of the {seen.rows} rows of {self.source.name} can be read"
+            raise DataError(f"{seen.examples[0]} ({none})" if seen.rows else f"{self.source.name}: holds no rows")
 
     def _epoch(
         self, start: Position, batch_size: int, shard: int, num_shards: int, malformed: Malformed

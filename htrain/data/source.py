@@ -11,7 +11,7 @@ from htrain.data.reader import Dataset
 from htrain.data.schema import click_schema
 from htrain.data.synthetic import Synthetic, SyntheticSource
 from htrain.data.tabular import open_csv, open_parquet
-from htrain.data.text import TextSource
+from htrain.data.text import TextSource, readable
 from htrain.errors import DataError
 
 Values = Mapping[str, str]
@@ -40,16 +40,17 @@ def open_data(uri: str) -> Dataset:
     if format == "synthetic":
         return opener(Path(), values)
     path = Path(place)
-    if not path.is_file():
-        raise DataError(f"{place}: no such file (from '{uri}')")
-    if not path.stat().st_size:
-        raise DataError(f"{place}: is empty")
-    return opener(path, values)
+    with readable(path):
+        if not path.is_file():
+            raise DataError(f"{place}: no such file (from '{uri}')")
+        if not path.stat().st_size:
+            raise DataError(f"{place}: is empty")
+        return opener(path, values)
 
 
 def _count(values: Values, key: str, default: int) -> int:
     text = values.get(key, str(default))
-    if not text.isdigit() or not 0 < int(text) < 2**62:
+    if not text.isdecimal() or len(text) > 19 or not 0 < int(text) < 2**62:
         raise DataError(f"option {key}={text}: want a whole number above 0")
     return int(text)
 
@@ -91,16 +92,6 @@ def _synthetic(path: Path, values: Values) -> Dataset:
         except ValueError as error:
             raise DataError(f"option {field.name}={values[field.name]}: want a number") from error
     options = Synthetic(**given)  # type: ignore[arg-type]
-    if (
-        options.rows < 1
-        or options.table_rows < 1
-        or options.communities < 1
-        or options.seed < 0
-        or not 0 <= options.locality <= 1
-    ):
-        raise DataError(
-            "synthetic: rows, table_rows and communities must be above 0, seed at least 0, locality from 0 to 1"
-        )
     return Dataset(SyntheticSource(options), click_schema(NUM_DENSE, (options.table_rows,) * NUM_SPARSE))
 
 

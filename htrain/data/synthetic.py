@@ -9,6 +9,7 @@ seed has no end, so that training and test data are different blocks of it.
 
 import gzip
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -24,6 +25,7 @@ from htrain.errors import DataError
 BLOCK_ROWS = 4096
 NUM_DENSE, NUM_SPARSE = 13, 26
 _FACTORS = 4
+_MEAN_DENSE = 1.27  # about the mean of log1p of a count: slopes should not move the base rate
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,22 @@ class Synthetic:
     bias: float = -1.2
     seed: int = 0
     first_block: int = 0  # skip so many blocks of the endless log: test data of the same planted model
+
+    def __post_init__(self) -> None:
+        """Raises DataError for options that make no log."""
+        for name, low, high in (
+            ("rows", 1, 2**40),
+            ("table_rows", 1, 2**31),
+            ("communities", 1, 2**32),
+            ("seed", 0, 2**32),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise DataError(f"synthetic: {name}={getattr(self, name)}: want a whole number from {low} to {high}")
+        for name, low, high in (("zipf", 0, 10), ("locality", 0, 1), ("signal", 0, 10), ("bias", -20, 20)):
+            if not low <= getattr(self, name) <= high:  # false for nan, too
+                raise DataError(f"synthetic: {name}={getattr(self, name)}: want a number from {low} to {high}")
+        if not 0 <= self.first_block <= 2**40:
+            raise DataError(f"synthetic: first_block={self.first_block}: want a whole number from 0 to {2**40}")
 
     @property
     def num_blocks(self) -> int:
@@ -102,7 +120,7 @@ def _logit(options: Synthetic, dense: np.ndarray, sparse: np.ndarray) -> np.ndar
     slopes = np.random.default_rng([options.seed, 2]).normal(0, 0.25, NUM_DENSE)
     left = np.stack([_gaussian(options.seed + 1 + k, sparse[:, 0], 0) for k in range(_FACTORS)], 1)
     right = np.stack([_gaussian(options.seed + 1 + k, sparse[:, 1], 1) for k in range(_FACTORS)], 1)
-    return options.bias + effects + (dense - dense.mean(0)) @ slopes + options.signal * (left * right).sum(1)
+    return options.bias + effects + (dense - _MEAN_DENSE) @ slopes + options.signal * (left * right).sum(1)
 
 
 def _gaussian(seed: int, ids: np.ndarray, field: int | np.ndarray) -> np.ndarray:
@@ -125,7 +143,8 @@ def planted(options: Synthetic) -> Planted:
 
 
 def _figures(label: np.ndarray, probability: np.ndarray) -> Planted:
-    loss = -np.mean(np.where(label > 0, np.log(probability), np.log1p(-probability)))
+    with np.errstate(divide="ignore"):  # the branch not taken may be log(0)
+        loss = -np.mean(np.where(label > 0, np.log(probability), np.log1p(-probability)))
     rate = float(label.mean())
     return Planted(float(loss) / entropy(rate), auc(probability, label), rate)
 
@@ -135,7 +154,7 @@ def write_criteo(path: Path, options: Synthetic) -> Planted:
 
     Raises DataError when the file cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    partial, meta = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.meta.partial")
     labels, probabilities = [], []
     try:
         with gzip.open(partial, "wb", compresslevel=1) if path.suffix == ".gz" else partial.open("wb") as file:
@@ -145,14 +164,15 @@ def write_criteo(path: Path, options: Synthetic) -> Planted:
                 labels.append(rows.fixed["label"])
                 probabilities.append(probability)
         figures = _figures(np.concatenate(labels), np.concatenate(probabilities))
-        path.with_name(path.name + ".meta.json").write_text(
-            json.dumps({"options": asdict(options), "planted": asdict(figures)}, indent=1) + "\n"
-        )
+        known = {name: value for name, value in asdict(figures).items() if math.isfinite(value)}
+        meta.write_text(json.dumps({"options": asdict(options), "planted": known}, indent=1) + "\n")
         os.replace(partial, path)
+        os.replace(meta, path.with_name(path.name + ".meta.json"))
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         partial.unlink(missing_ok=True)
+        meta.unlink(missing_ok=True)
     return figures
 
 
@@ -170,7 +190,7 @@ def _lines(rows: Rows) -> bytes:
 
 @dataclass(frozen=True)
 class SyntheticSource:
-    """The generator as a source: a chunk is a block."""
+    """The generator as a source: a chunk is a block, or a part of one."""
 
     options: Synthetic
 
@@ -182,11 +202,16 @@ class SyntheticSource:
         return self.options.rows
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
-        for number in range(first + (shard - first) % num_shards, self.options.num_blocks, num_shards):
-            rows, _ = block(self.options, number)
-            malformed.saw(rows.count, [])
+        num_parts = self._num_parts(num_shards)
+        for number in range(first + (shard - first) % num_shards, self.options.num_blocks * num_parts, num_shards):
+            rows, _ = block(self.options, number // num_parts)
+            part = number % num_parts
+            rows = rows.cut(rows.count * part // num_parts, rows.count * (part + 1) // num_parts)
+            malformed.saw(rows.count, 0, str)
             dense = np.log1p(rows.fixed["counts"]).astype(np.float32)
-            yield (
-                number,
-                Rows(rows.count, {"dense": dense, "sparse": rows.fixed["sparse"], "label": rows.fixed["label"]}, {}),
-            )
+            fixed = {"dense": dense, "sparse": rows.fixed["sparse"], "label": rows.fixed["label"]}
+            yield number, Rows(rows.count, fixed, {})
+
+    def _num_parts(self, num_shards: int) -> int:
+        """A short log is cut finer, so that shards are of one size though each makes whole blocks. One shard: not at all."""
+        return 1 if num_shards == 1 else -(-8 * num_shards // self.options.num_blocks)

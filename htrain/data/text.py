@@ -1,8 +1,11 @@
 """Text files by chunks of bytes: a row belongs to the chunk in which its first byte lies."""
 
 import gzip
+import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -14,6 +17,7 @@ from htrain.errors import DataError
 
 MIN_CHUNK_BYTES = 64 * 1024
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
+MAX_LINE_BYTES = 16 * 1024 * 1024
 Fault = tuple[int, str]  # a line of the chunk, from 0, and what is wrong with it
 Parse = Callable[[np.ndarray], tuple[Rows, Sequence[Fault]]]
 
@@ -34,24 +38,27 @@ class TextSource:
         return str(self.path)
 
     def num_examples(self) -> int:
-        """Estimated from the first chunk's lines; exact for a file of one chunk."""
-        size = self.path.stat().st_size
-        with open_text(self.path) as file:
+        """Estimated from the first chunk's lines; exact for a file of one chunk without blank lines."""
+        with readable(self.path), open_text(self.path) as file:
+            size = self.path.stat().st_size - len(file.read(self.header_bytes))
             head = file.read(MAX_CHUNK_BYTES)
+        if not head:
+            return 0
         lines = head.count(b"\n") + (not head.endswith(b"\n"))
         if self.path.suffix == ".gz":
             return 0 if len(head) == MAX_CHUNK_BYTES else lines
-        return lines * size // max(len(head), 1)
+        return lines * size // len(head)
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
-        try:
+        with readable(self.path):
             for number, offset, data in self._bytes(shard, num_shards, first):
                 rows, faults = self.parse(np.frombuffer(data, np.uint8))
-                bad = [f"{self.path}:{self._line(offset, line)}: {reason}" for line, reason in faults[:16]]
-                malformed.saw(rows.count + len(faults), bad + [""] * (len(faults) - len(bad)))
+                malformed.saw(rows.count + len(faults), len(faults), partial(self._describe, offset, faults))
                 yield number, rows
-        except (OSError, EOFError) as error:
-            raise DataError(f"{self.path}: cannot be read: {error}") from error
+
+    def _describe(self, offset: int, faults: Sequence[Fault], i: int) -> str:
+        line, reason = faults[i]
+        return f"{self.path}:{self._line(offset, line)}: {reason}"
 
     def _bytes(self, shard: int, num_shards: int, first: int) -> Iterator[tuple[int, int, bytes]]:
         """The shard's chunks: number, offset of the first byte, bytes of whole lines."""
@@ -63,20 +70,19 @@ class TextSource:
         number = first + (shard - first) % num_shards
         with self.path.open("rb") as file:
             while number * step < size:
-                offset, data = _lines_between(
-                    file, max(number * step, self.header_bytes), min((number + 1) * step, size)
-                )
+                start, end = max(number * step, self.header_bytes), min((number + 1) * step, size)
+                offset, data = _lines_between(file, start, end, self.path)
                 if data:
                     yield number, offset, data
                 number += num_shards
 
     def _streamed(self, shard: int, num_shards: int, first: int) -> Iterator[tuple[int, int, bytes]]:
         """A compressed file has no way in but from its start: every shard reads it all and keeps its own."""
+        step = min(MIN_CHUNK_BYTES, chunk_bytes(self.path.stat().st_size, num_shards))
         with gzip.open(self.path, "rb") as file:
             offset = len(file.read(self.header_bytes))
             number = 0
-            while data := file.read(MIN_CHUNK_BYTES):
-                data += file.readline()
+            while data := read_lines(cast(BinaryIO, file), step, self.path):
                 if number >= first and number % num_shards == shard:
                     yield number, offset, data
                 offset += len(data)
@@ -92,6 +98,17 @@ class TextSource:
         return before + line + 1
 
 
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """What goes wrong in reading `path` becomes a DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+
+
 def open_text(path: Path) -> BinaryIO:
     """A text file's bytes, decompressed."""
     return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
@@ -102,13 +119,26 @@ def chunk_bytes(size: int, num_shards: int) -> int:
     return min(MAX_CHUNK_BYTES, max(1, min(MIN_CHUNK_BYTES, size // (num_shards * 8) + 1), size // (num_shards * 16)))
 
 
-def _lines_between(file: BinaryIO, start: int, end: int) -> tuple[int, bytes]:
+def read_lines(file: BinaryIO, size: int, path: Path) -> bytes:
+    """About `size` bytes of whole lines from here on, none at the end. Raises DataError for a line that has no end."""
+    data = file.read(size)
+    return data if not data or data.endswith(b"\n") else data + read_line(file, path)
+
+
+def read_line(file: BinaryIO, path: Path) -> bytes:
+    """The rest of this line. Raises DataError for a line that has no end: a binary file would be read whole."""
+    line = file.readline(MAX_LINE_BYTES)
+    if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+        raise DataError(f"{path}: a line is longer than {MAX_LINE_BYTES >> 20} MiB; is this a text file?")
+    return line
+
+
+def _lines_between(file: BinaryIO, start: int, end: int, path: Path) -> tuple[int, bytes]:
     """The lines whose first byte lies in [start, end), and where they start."""
     if start > 0:
         file.seek(start - 1)
-        start += len(file.readline()) - 1
+        start += len(read_line(file, path)) - 1
     if start >= end:
         return start, b""
     file.seek(start)
-    data = file.read(end - start)
-    return start, data if data.endswith(b"\n") else data + file.readline()
+    return start, read_lines(file, end - start, path)

@@ -209,7 +209,7 @@ def _call(net: Net, position: int, op: Op, names: dict[str, str], kept: set[str]
 
 def _gives_tuple(op: Op) -> bool:
     """Kernels with a variable number of outputs give a tuple also for one."""
-    return op.type in ("Split", "SplitRows", "FCGradient")
+    return op.type in ("Split", "SplitRows", "Unstack", "FCGradient")
 
 
 def net_index(net: Net, parameter: str) -> int:

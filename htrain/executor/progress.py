@@ -1,6 +1,6 @@
 """A run's live display, on standard error: a table on a terminal, a plain line now and then elsewhere."""
 
-import time
+import math
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -12,6 +12,7 @@ from rich.text import Text
 from htrain.executor.totals import RunTotals
 
 _PLAIN_SECONDS = 5.0
+_UNITS = ("", "k", "M", "G", "T", "P")
 
 
 class Progress:
@@ -21,8 +22,14 @@ class Progress:
         self._console = console
         self._total = total_examples
         self._note = ""
-        self._printed = 0.0
-        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._printed = -math.inf
+        self._shown: RunTotals | None = None
+        # No thread of its own, and standard output, which may be a document, is not diverted.
+        self._live = (
+            Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+            if console.is_terminal
+            else None
+        )
 
     def __enter__(self) -> "Progress":
         if self._live:
@@ -36,52 +43,81 @@ class Progress:
             self._live.stop()
 
     def update(self, totals: RunTotals) -> None:
-        """Show these totals."""
+        """Show these totals; as plain lines, only those that come 5 s of the run or more after the last shown."""
+        self._shown = totals
         if self._live:
-            self._live.update(self._picture(totals))
-        elif time.monotonic() - self._printed > _PLAIN_SECONDS:
-            self._printed = time.monotonic()
-            self._console.print(line(totals), highlight=False, soft_wrap=True)
+            self._live.update(self._picture(totals), refresh=True)
+        elif totals.seconds - self._printed >= _PLAIN_SECONDS:
+            self._printed = totals.seconds
+            self._print(line(totals, self._total))
 
     def note(self, text: str) -> None:
-        """Remember a piece of news, such as the last checkpoint."""
+        """Show a piece of news, such as the last checkpoint, until the next."""
         self._note = text
         if not self._live:
-            self._console.print(text, highlight=False, soft_wrap=True)
+            self._print(text)
+        elif self._shown:
+            self._live.update(self._picture(self._shown), refresh=True)
+
+    def _print(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
 
     def _picture(self, totals: RunTotals) -> Group:
         table = Table(box=None, pad_edge=False)
-        for heading in ("role", "CPU", "memory", "sent"):
+        for heading in ("role", "CPU", "memory", "sent", "sent/s"):
             table.add_column(heading, justify="left" if heading == "role" else "right")
-        for kind in totals.cpu_share:
-            table.add_row(
-                kind, f"{totals.cpu_share[kind]:.0%}", size(totals.memory_bytes[kind]), size(totals.bytes_sent[kind])
-            )
-        bar = ProgressBar(total=self._total or None, completed=totals.examples, width=60)
-        return Group(Text(line(totals)), bar, table, Text(self._note))
+        for kind, share in totals.cpu_share.items():
+            sent = totals.bytes_sent[kind]
+            rate = sent / totals.seconds if totals.seconds > 0 else 0.0
+            table.add_row(kind, f"{share:.0%}", size(totals.memory_bytes[kind]), size(sent), size(rate))
+        bar = ProgressBar(total=self._total, completed=totals.examples, width=60)
+        bars = [bar] if self._total else []
+        return Group(Text(line(totals, self._total)), *bars, table, Text(self._note))
 
 
-def line(totals: RunTotals) -> str:
+def line(totals: RunTotals, total_examples: int) -> str:
     """The totals on one line."""
+    goal = f" of {total_examples:,}" if total_examples else ""
     parts = [
-        f"{totals.seconds:6.1f} s",
-        f"{totals.examples:,} examples",
+        duration(totals.seconds),
+        f"{totals.examples:,}{goal} examples",
         f"{count(totals.eps)} EPS",
-        f"loss {totals.window_loss:.4f}",
-        f"NE {totals.window_ne:.4f} (lifetime {totals.ne:.4f})",
+        f"loss {decimal(totals.window_loss)}",
+        f"NE {decimal(totals.window_ne)} (lifetime {decimal(totals.ne)})",
         f"staleness <= {totals.max_staleness}",
     ]
-    return "  ".join(parts + ([f"{totals.malformed} malformed rows"] if totals.malformed else []))
+    return "  ".join(parts + ([f"{totals.malformed:,} malformed rows"] if totals.malformed else []))
+
+
+def decimal(value: float) -> str:
+    """Four decimals; a dash for what is not known yet, or not defined."""
+    return f"{value:.4f}" if math.isfinite(value) else "-"
+
+
+def duration(seconds: float) -> str:
+    """3,725 s as 1:02:05; below a minute 12.3 s."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 def count(value: float) -> str:
     """12,345 as 12.3k."""
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= limit:
-            return f"{value / limit:.1f}{unit}"
-    return f"{value:.0f}"
+    return "".join(_scaled(value))
 
 
 def size(num_bytes: float) -> str:
-    """Bytes, in decimal units."""
-    return count(num_bytes) + "B"
+    """1,234,567,890 bytes as 1.2 GB, in decimal units."""
+    number, unit = _scaled(num_bytes)
+    return f"{number} {unit}B"
+
+
+def _scaled(value: float) -> tuple[str, str]:
+    """A value with its unit; the unit is the one that holds after rounding: 999,960 is 1.0M, not 1000.0k."""
+    if value < 999.5:
+        return f"{value:.0f}", ""
+    power = 1
+    while value / 1000**power >= 999.95 and power < len(_UNITS) - 1:
+        power += 1
+    return f"{value / 1000**power:.1f}", _UNITS[power]

@@ -126,33 +126,25 @@ def _concat(t: Translation, node: Node) -> None:
 
 def _stack(t: Translation, node: Node) -> None:
     axis = _argument(node, 1, "dim", 0) % len(node.meta["val"].shape)
-    shape = t.open_shape(node)
-    one = (*shape[:axis], 1, *shape[axis + 1 :])
-    parts = [t.step(node, "Reshape", (t.blob(p),), {"shape": one}) for p in node.args[0]]
-    t.add(node, "Concat", parts, {"axis": axis})
+    t.add(node, "Stack", [t.blob(p) for p in node.args[0]], {"axis": axis})
 
 
-def _pieces(t: Translation, node: Node) -> tuple[fx.Node, int, list[int]]:
-    """Source, axis and widths of a split into the node's outputs."""
+def _unbind(t: Translation, node: Node) -> None:
     source = node.args[0]
-    assert isinstance(source, fx.Node)
-    unbind = str(node.target) == "aten.unbind.int"
-    axis = _argument(node, 1 if unbind else 2, "dim", 0) % len(source.meta["val"].shape)
-    widths = [1] * len(node.meta["val"]) if unbind else [p.shape[axis] for p in node.meta["val"]]
-    if not all(isinstance(w, int) for w in widths):
+    axis = _argument(node, 1, "dim", 0) % len(source.meta["val"].shape)
+    if isinstance(t.shape(source)[axis], BatchDim):
         raise _refuse(t, node, "it splits the batch")
-    return source, axis, widths
+    t.parts[node] = t.builder.add("Unstack", (t.blob(source),), attrs={"axis": axis}, module=t.module_of(node))
 
 
 def _split(t: Translation, node: Node) -> None:
-    source, axis, widths = _pieces(t, node)
+    source = node.args[0]
+    axis = _argument(node, 2, "dim", 0) % len(source.meta["val"].shape)
+    widths = [part.shape[axis] for part in node.meta["val"]]
+    if not all(isinstance(width, int) for width in widths):
+        raise _refuse(t, node, "it splits the batch")
     attrs: dict[str, Attr] = {"axis": axis, "split": tuple(widths)}
-    names = t.builder.add("Split", (t.blob(source),), attrs=attrs, module=t.module_of(node))
-    if str(node.target) == "aten.unbind.int":
-        shape = [d if isinstance(d, int) else -1 for d in t.shape(source)]
-        flat = (*shape[:axis], *shape[axis + 1 :])
-        names = tuple(t.step(node, "Reshape", (n,), {"shape": flat}) for n in names)
-    t.parts[node] = names
+    t.parts[node] = t.builder.add("Split", (t.blob(source),), attrs=attrs, module=t.module_of(node))
 
 
 def _get_item(t: Translation, node: Node) -> None:
@@ -186,9 +178,7 @@ def _select(t: Translation, node: Node) -> None:
     size = t.shape(source)[axis]
     if isinstance(size, BatchDim) or not isinstance(index, int):
         raise _refuse(t, node, "it picks an example of the batch")
-    start = index % size
-    part = t.step(node, "Slice", (t.blob(source),), {"axis": axis, "start": start, "end": start + 1, "step": 1})
-    t.add(node, "Reshape", (part,), {"shape": t.open_shape(node)})
+    t.add(node, "Select", (t.blob(source),), {"axis": axis, "index": index % size})
 
 
 def _index(t: Translation, node: Node) -> None:
@@ -428,7 +418,11 @@ def _fill(t: Translation, node: Node) -> None:
     value = 0.0 if "zeros" in name else 1.0 if "ones" in name else node.args[1]
     if not isinstance(value, int | float):
         raise _refuse(t, node, "a fill with a computed value")
-    attrs: dict[str, Attr] = {"shape": t.batch_shape(t.shape(node)), "value": float(value), "dtype": dtype_name(node.meta["val"].dtype)}
+    attrs: dict[str, Attr] = {
+        "shape": t.batch_shape(t.shape(node)),
+        "value": float(value),
+        "dtype": dtype_name(node.meta["val"].dtype),
+    }
     t.add(node, "Fill", (), attrs)
 
 
@@ -500,7 +494,7 @@ _FORMS: dict[str, Handler] = {
     **dict.fromkeys(("transpose.int", "t.default", "swapaxes.default"), _transpose),
     **dict.fromkeys(("mm.default", "bmm.default", "matmul.default", "mv.default", "dot.default"), _matmul),
     **dict.fromkeys(("addmm.default", "baddbmm.default"), _add_matmul),
-    **dict.fromkeys(("split.Tensor", "split_with_sizes.default", "unbind.int", "chunk.default"), _split),
+    **dict.fromkeys(("split.Tensor", "split_with_sizes.default", "chunk.default"), _split),
     **dict.fromkeys(("_to_copy.default", "to.dtype", "to.device"), _cast),
     **dict.fromkeys(("clamp.default", "clamp_min.default"), _clamp),
     **dict.fromkeys(("full.default", "full_like.default", "zeros.default", "zeros_like.default", "ones.default", "ones_like.default",
@@ -520,6 +514,7 @@ _FORMS: dict[str, Handler] = {
     "repeat.default": _repeat,
     "cat.default": _concat,
     "stack.default": _stack,
+    "unbind.int": _unbind,
     "slice.Tensor": _slice,
     "select.int": _select,
     "index.Tensor": _index,

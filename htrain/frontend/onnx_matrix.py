@@ -93,7 +93,9 @@ def _attention(graph: Graph, node: ir.Node) -> None:
     q, k, v = (graph.blob(node, i) for i in range(3))
     width = graph.shape(q)[-1]
     plain = not any(node.attributes.get_int(name, 0) for name in ("is_causal", "qk_matmul_output_mode"))
-    plain = plain and not node.attributes.get_float("softcap", 0.0) and len(graph.blobs(node)) <= 3 + len(node.inputs[3:4])
+    plain = (
+        plain and not node.attributes.get_float("softcap", 0.0) and len(graph.blobs(node)) <= 3 + len(node.inputs[3:4])
+    )
     if not plain or graph.rank(q) != 4 or graph.shape(q)[1] != graph.shape(k)[1] or not isinstance(width, int):
         raise graph.refusal(node, "is causal, capped, cached, grouped or not of four dimensions: export with opset 20")
     scaled = graph.step(node, "Mul", (q, graph.scalar(node, node.attributes.get_float("scale", width**-0.5), q)))

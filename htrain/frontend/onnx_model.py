@@ -18,9 +18,10 @@ from onnxscript import optimizer
 from htrain.errors import ModelError
 from htrain.frontend import onnx_elementwise, onnx_matrix, onnx_shapes
 from htrain.frontend.captured import Captured
+from htrain.frontend.onnx_batch import check_examples_apart, open_batch
 from htrain.frontend.onnx_graph import Graph, Known, label
 from htrain.frontend.onnx_weights import DTYPES, array_of, find_stored, take_apart_merged
-from htrain.net import B, Shape
+from htrain.net import B, Net, Shape
 
 TABLE_ROWS = 1000
 _HANDLERS = {**onnx_elementwise.HANDLERS, **onnx_matrix.HANDLERS, **onnx_shapes.HANDLERS}
@@ -47,8 +48,7 @@ def capture_onnx(
     try:
         model = _read(path)
         _end_at(model.graph, _logit(model.graph, logit), notes)
-        graph = _translate(model, table_rows=table_rows, frozen=frozen, notes=notes, name=path.stem)
-        net = graph.builder.build((graph.names[str(model.graph.outputs[0].name)],))
+        graph, net = _translate(model, table_rows=table_rows, frozen=frozen, notes=notes, name=path.stem)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
     notes += [stored.note for name, stored in graph.stored.items() if stored.note and name in net.parameters]
@@ -107,9 +107,11 @@ def _end_at(graph: ir.Graph, value: ir.Value, notes: list[str]) -> None:
 # -- the graph -------------------------------------------------------------------------------------------------------
 
 
-def _translate(model: ir.Model, *, table_rows: int, frozen: Collection[str], notes: list[str], name: str) -> Graph:
+def _translate(
+    model: ir.Model, *, table_rows: int, frozen: Collection[str], notes: list[str], name: str
+) -> tuple[Graph, Net]:
     inputs = _needed_inputs(model.graph, notes)
-    fixed_batch = _open_batch(inputs)
+    fixed_batch = open_batch(inputs)
     _fold(model)
     nodes, constants = _parts(model.graph)
     constants = take_apart_merged(constants, model.graph)
@@ -124,13 +126,15 @@ def _translate(model: ir.Model, *, table_rows: int, frozen: Collection[str], not
     try:
         for node in nodes:
             _translate_node(graph, node)
-        graph.names[str(model.graph.outputs[0].name)] = _output(graph, model.graph.outputs[0])
+        net = graph.builder.build((_output(graph, model.graph.outputs[0]),))
+        if fixed_batch:
+            check_examples_apart(net, fixed_batch)
     except ModelError as error:
         hint = (
             f" (the file fixes the batch size at {fixed_batch}: export it with a dynamic batch)" if fixed_batch else ""
         )
         raise ModelError(f"{error}{hint}") from error
-    return graph
+    return graph, net
 
 
 def _translate_node(graph: Graph, node: ir.Node) -> None:
@@ -176,30 +180,6 @@ def _needed_inputs(graph: ir.Graph, notes: list[str]) -> list[ir.Value]:
     if not needed:
         raise ModelError("the logit depends on no input")
     return needed
-
-
-def _open_batch(inputs: Collection[ir.Value]) -> int:
-    """Make the first dimension of every input symbolic; the size that the file fixed there, or 0.
-
-    Raises ModelError when the inputs disagree, or another dimension is not fixed.
-    """
-    sizes: dict[str, int] = {}
-    for value in inputs:
-        if value.shape is None or not len(value.shape):
-            raise ModelError(f"input '{value.name}' has no batch dimension")
-        for axis, dim in enumerate(value.shape):
-            if axis and not isinstance(dim, int):
-                raise ModelError(
-                    f"input '{value.name}' has the size '{dim}' in dimension {axis}: export it with a fixed size; only the first may vary"
-                )
-        sizes[str(value.name)] = value.shape[0] if isinstance(value.shape[0], int) else 0
-    if len(set(sizes.values())) > 1:
-        seen = ", ".join(f"{name}: {size or 'symbolic'}" for name, size in sizes.items())
-        raise ModelError(f"the inputs disagree on the batch size, their first dimension ({seen})")
-    for value in inputs:
-        assert value.shape is not None
-        value.shape = ir.Shape(["B", *value.shape[1:]])
-    return next(iter(sizes.values()))
 
 
 def _fold(model: ir.Model) -> None:

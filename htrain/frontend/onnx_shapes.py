@@ -32,7 +32,8 @@ def _with_batch(sizes: Sequence[int], source: Shape, fixed_batch: int) -> Shape 
     """A shape that a file with a fixed batch size gives in numbers, with the batch put back; None when it is not found.
 
     It is the dimension whose examples lie as far apart in memory as those of `source`, the tensor that is reshaped. In a
-    dimension of k * B, the batch may be the outer factor or the inner one.
+    dimension of k * B, the batch may be the outer factor or the inner one. Of several such dimensions, one of B alone is
+    likelier than a multiple, and one before which as much stands as before; check_examples_apart notices a wrong guess.
     """
     at = [axis for axis, dim in enumerate(source) if isinstance(dim, BatchDim)]
     if len(at) != 1:
@@ -44,7 +45,8 @@ def _with_batch(sizes: Sequence[int], source: Shape, fixed_batch: int) -> Shape 
         per_example, inner = size // fixed_batch, int(np.prod(sizes[axis + 1 :]))
         strides = {inner, per_example * inner} & {rest, found.per_example * rest}
         if size and size % fixed_batch == 0 and strides:
-            candidates.append((per_example != 1, per_example != found.per_example, axis))
+            moved = len(sizes) >= len(source) and np.prod(sizes[:axis]) != np.prod(concrete(source[: at[0]], 1))
+            candidates.append((per_example != 1, per_example != found.per_example, bool(moved), axis))
     if not candidates:
         return None
     axis = min(candidates)[-1]

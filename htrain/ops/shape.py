@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from htrain.net import Attr, BatchDim, Blob, Op, Tensor
-from htrain.ops.base import Builder, OpDef, Signature, dtype_of, no_cost, tensor_of
+from htrain.ops.base import Builder, OpDef, Signature, dtype_of, no_cost, same_as_input, tensor_of
 
 
 def _reshape(x: torch.Tensor, *, shape: tuple[int, ...]) -> torch.Tensor:
@@ -33,6 +33,31 @@ def _gather(x: torch.Tensor, indices: torch.Tensor, *, axis: int) -> torch.Tenso
     axis %= x.dim()
     taken = x.index_select(axis, indices.reshape(-1))
     return taken.reshape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
+
+
+def _gather_gradient(x: torch.Tensor, indices: torch.Tensor, dy: torch.Tensor, *, axis: int) -> torch.Tensor:
+    axis %= x.dim()
+    dx = torch.zeros(x.shape, dtype=dy.dtype)
+    flat = dy.reshape(x.shape[:axis] + (indices.numel(),) + x.shape[axis + 1 :])
+    return dx.index_add_(axis, indices.reshape(-1), flat)
+
+
+def _select(x: torch.Tensor, *, axis: int, index: int) -> torch.Tensor:
+    return x.select(axis, index)
+
+
+def _select_gradient(x: torch.Tensor, dy: torch.Tensor, *, axis: int, index: int) -> torch.Tensor:
+    dx = torch.zeros(x.shape, dtype=dy.dtype)
+    dx.select(axis, index).copy_(dy)
+    return dx
+
+
+def _stack(*xs: torch.Tensor, axis: int) -> torch.Tensor:
+    return torch.stack(xs, axis)
+
+
+def _unstack(x: torch.Tensor, *, axis: int) -> tuple[torch.Tensor, ...]:
+    return x.unbind(axis)
 
 
 def _gather_elements(x: torch.Tensor, indices: torch.Tensor, *, axis: int) -> torch.Tensor:
@@ -113,10 +138,36 @@ def _concat_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[
     axis = op.attrs["axis"]
     assert isinstance(axis, int)
     widths = tuple(builder.blob(name).shape[axis] for name in op.inputs)
-    names = [builder.gradient_name(name) for name in op.inputs]
-    names = [f"{name}_part{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
+    names = _distinct([builder.gradient_name(name) for name in op.inputs])
     attrs: dict[str, Attr] = {"axis": axis, "split": tuple(w if isinstance(w, int) else -w.per_example for w in widths)}
     return builder.add("Split", (dys[0],), attrs=attrs, module=op.module, outputs=names)
+
+
+def _gather_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    names = (builder.gradient_name(op.inputs[0]),)
+    attrs = {"axis": op.attrs["axis"]}
+    return [*builder.add("GatherGradient", (*op.inputs, dys[0]), attrs=attrs, module=op.module, outputs=names), ""]
+
+
+def _select_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    names = (builder.gradient_name(op.inputs[0]),)
+    return builder.add("SelectGradient", (op.inputs[0], dys[0]), attrs=op.attrs, module=op.module, outputs=names)
+
+
+def _stack_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    names = _distinct([builder.gradient_name(name) for name in op.inputs])
+    return builder.add("Unstack", (dys[0],), attrs={"axis": op.attrs["axis"]}, module=op.module, outputs=names)
+
+
+def _unstack_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    parts = [dy or _zeros_like(builder, op, output) for dy, output in zip(dys, op.outputs, strict=True)]
+    names = (builder.gradient_name(op.inputs[0]),)
+    return builder.add("Stack", parts, attrs={"axis": op.attrs["axis"]}, module=op.module, outputs=names)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names, with their place where one comes twice (a blob that is an input twice)."""
+    return [f"{name}_part{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
 
 
 def _split_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
@@ -144,7 +195,12 @@ DEFINITIONS = (
     OpDef("ZerosLike", torch.zeros_like, gradient=None),
     OpDef("Slice", _slice, cost=no_cost, gradient=_slice_rule),
     OpDef("SliceGradient", _slice_gradient, _like_first, gradient=None),
-    OpDef("Gather", _gather),
+    OpDef("Select", _select, cost=no_cost, gradient=_select_rule),
+    OpDef("SelectGradient", _select_gradient, _like_first, gradient=None),
+    OpDef("Stack", _stack, gradient=_stack_rule),
+    OpDef("Unstack", _unstack, cost=no_cost, gradient=_unstack_rule),
+    OpDef("Gather", _gather, gradient=_gather_rule),
+    OpDef("GatherGradient", _gather_gradient, same_as_input(0), gradient=None),
     OpDef("GatherElements", _gather_elements),
     OpDef("BroadcastTo", _broadcast_to, cost=no_cost, needs_batch=True),
     OpDef("Fill", _fill, gradient=None, needs_batch=True),

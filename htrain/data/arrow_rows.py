@@ -1,0 +1,146 @@
+"""An Arrow table to rows, as a layout says: numbers, ids, lists of ids.
+
+A missing number is 0, a missing id is row 0. An id is a whole number modulo the rows of its table; other text is hashed first.
+"""
+
+# mypy: disable-error-code=assignment
+# Numba infers the types of its functions; their numpy scalars are not mypy's ints.
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import njit
+
+from htrain.data.layout import Layout
+from htrain.data.rows import Rows
+from htrain.data.text import Fault
+
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+
+
+def table_rows(table: pa.Table, layout: Layout) -> tuple[Rows, list[Fault]]:
+    """The rows of a table; those with a value that cannot be read are left out and reported by their place in the table."""
+    reasons: dict[int, str] = {}
+    label = _numbers(table, layout.label, reasons)
+    for row in np.flatnonzero(np.isnan(label)).tolist():
+        reasons.setdefault(row, f"column '{layout.label}' is missing")
+    fixed: dict[str, np.ndarray] = {"label": np.where(label == -1, 0, label).astype(np.float32)}
+    lists: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for item in layout.schema.inputs:
+        if item.kind == "dense":
+            values = np.nan_to_num(np.stack([_numbers(table, c, reasons) for c in item.columns], 1))
+            values = np.log1p(np.maximum(values, 0)) if item.name in layout.logarithmic else values
+            fixed[item.name] = values.astype(np.float32)
+        elif item.kind == "ids":
+            columns = zip(item.columns, item.rows, strict=True)
+            fixed[item.name] = np.stack([_ids(_array(table, c), rows) for c, rows in columns], 1)
+        elif item.kind == "bag":
+            lists[item.name] = _lists(_array(table, item.columns[0]), item.rows[0])
+        else:
+            values, starts = _lists(_array(table, item.columns[0]), item.rows[0])
+            fixed[item.name], fixed[item.name + "_length"] = _padded(values, starts, item.width)
+    rows = Rows(table.num_rows, fixed, lists)
+    if not reasons:
+        return rows, []
+    keep = np.ones(table.num_rows, bool)
+    keep[list(reasons)] = False
+    return _only(rows, keep), sorted(reasons.items())
+
+
+def _array(table: pa.Table, name: str) -> pa.Array:
+    array = table[name].combine_chunks()
+    if pa.types.is_dictionary(array.type):
+        return array.dictionary_decode()
+    return array.cast(pa.string()) if pa.types.is_large_string(array.type) else array
+
+
+def _only(rows: Rows, keep: np.ndarray) -> Rows:
+    fixed = {name: values[keep] for name, values in rows.fixed.items()}
+    lists = {}
+    for name, (values, starts) in rows.lists.items():
+        counts = np.diff(starts)
+        lists[name] = (values[np.repeat(keep, counts)], _starts(counts[keep]))
+    return Rows(int(keep.sum()), fixed, lists)
+
+
+def _starts(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+def _numbers(table: pa.Table, name: str, reasons: dict[int, str]) -> np.ndarray:
+    """float64[n], nan where missing. Notes the rows that hold something else than a finite float32."""
+    array = _array(table, name)
+    wrong = np.zeros(len(array), bool)
+    if pa.types.is_string(array.type):
+        array = pc.utf8_trim_whitespace(array)
+        array = pc.if_else(pc.equal(array, ""), None, array)
+        valid = pc.match_substring_regex(array, _NUMBER)
+        wrong = pc.fill_null(pc.invert(valid), False).to_numpy(zero_copy_only=False)
+        array = pc.if_else(valid, array, None)
+    values = pc.fill_null(array.cast(pa.float64()), np.nan).to_numpy(zero_copy_only=False)
+    wrong = wrong | (np.abs(values) > np.finfo(np.float32).max)
+    for row in np.flatnonzero(wrong).tolist():
+        reasons.setdefault(row, f"column '{name}' is not a number")
+    return np.where(wrong, 0, values)
+
+
+def _ids(array: pa.Array, rows: int) -> np.ndarray:
+    """int64[n] below `rows`."""
+    kind = array.type
+    if pa.types.is_integer(kind):
+        values = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
+        return np.mod(values, np.asarray(rows, values.dtype if values.dtype == np.uint64 else np.int64)).astype(
+            np.int64
+        )
+    if pa.types.is_floating(kind):  # whole numbers with missing ones among them come as floats
+        array = pc.if_else(pc.is_finite(array), array, None)
+    text = pc.fill_null(array.cast(pa.string()), "")
+    _, offsets, data = text.buffers()
+    starts = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text) + 1]
+    return _text_ids(starts, np.frombuffer(data or b"", np.uint8), rows) if len(text) else np.zeros(0, np.int64)
+
+
+@njit(nogil=True, cache=True)
+def _text_ids(starts, data, rows):  # type: ignore[no-untyped-def]
+    """Words data[starts[i]:starts[i+1]]: whole numbers of at most 18 digits as they are, others by FNV-1a (64 bits); modulo rows."""
+    ids = np.zeros(starts.size - 1, np.int64)
+    for i in range(ids.size):
+        begin, end = starts[i], starts[i + 1]
+        first = begin + 1 if begin < end and data[begin] == 45 else begin
+        whole = 0 < end - first <= 18
+        number, word = np.int64(0), np.uint64(0xCBF29CE484222325)
+        for j in range(begin, end):
+            word = (word ^ np.uint64(data[j])) * np.uint64(0x100000001B3)
+            if j >= first:
+                whole = whole and 48 <= data[j] <= 57
+                number = number * 10 + (np.int64(data[j]) - 48)
+        if whole:
+            ids[i] = (number if first == begin else -number) % rows
+        elif end > begin:
+            ids[i] = np.int64(word % np.uint64(rows))
+    return ids
+
+
+def _lists(array: pa.Array, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and the starts[n+1] of each row's part."""
+    if pa.types.is_string(array.type):
+        array = pc.split_pattern_regex(pc.utf8_trim(pc.fill_null(array, ""), " |"), r"[ |]+")
+        array = pa.array([[]], array.type).take(pa.array([], pa.int64())) if not len(array) else array
+    counts = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    flat = pc.list_flatten(array)
+    if pa.types.is_string(flat.type):  # the text "" splits into one empty word, which is no id
+        empty = pc.fill_null(pc.equal(flat, ""), False).to_numpy(zero_copy_only=False)
+        owner = np.repeat(np.arange(counts.size), counts)
+        counts = counts - np.bincount(owner[empty], minlength=counts.size)
+        flat = flat.filter(pa.array(~empty))
+    return _ids(flat, rows), _starts(counts)
+
+
+def _padded(values: np.ndarray, starts: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """ids[n,width], 0 after each list's end (lists longer than that are cut), and their lengths[n]."""
+    lengths = np.minimum(np.diff(starts), width)
+    place = np.arange(width)[None, :]
+    filled = place < lengths[:, None]
+    padded = np.zeros(filled.shape, np.int64)
+    padded[filled] = values[(starts[:-1, None] + place)[filled]]
+    return padded, lengths.astype(np.int64)

@@ -1,0 +1,108 @@
+"""The schema file of CSV and Parquet data: YAML that says which columns are what; `htrain.data.tabular` shows one."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import yaml
+
+from htrain.data.schema import Input, Schema
+from htrain.errors import DataError
+
+_Names = Annotated[list[str], msgspec.Meta(min_length=1)]
+_Count = Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
+
+
+class _Dense(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="dense"):
+    columns: _Names
+    transform: Literal["none", "log1p"] = "none"
+
+    def input(self, name: str) -> Input:
+        return Input(name, "dense", len(self.columns), tuple(self.columns))
+
+
+class _Ids(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="ids"):
+    columns: _Names
+    rows: _Count | list[_Count]
+
+    def input(self, name: str) -> Input:
+        columns = tuple(self.columns)
+        rows = tuple(self.rows) if isinstance(self.rows, list) else (self.rows,) * len(columns)
+        return Input(name, "ids", len(columns), columns, rows, columns)
+
+
+class _Padded(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="padded"):
+    column: str
+    length: _Count
+    rows: _Count
+
+    def input(self, name: str) -> Input:
+        return Input(name, "padded", self.length, (self.column,), (self.rows,), (self.column,))
+
+
+class _Bag(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="bag"):
+    column: str
+    rows: _Count
+    width: _Count = 1
+
+    def input(self, name: str) -> Input:
+        return Input(name, "bag", self.width, (self.column,), (self.rows,), (self.column,))
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    label: str
+    inputs: Annotated[dict[str, Any], msgspec.Meta(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A schema and where its parts come from: the label's column, and the names of the dense inputs that are log1p(max(x, 0))."""
+
+    schema: Schema
+    label: str
+    logarithmic: frozenset[str] = frozenset()
+
+    @property
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys([self.label, *(c for i in self.schema.inputs for c in i.columns)]))
+
+
+def load_layout(path: Path) -> Layout:
+    """The layout of a schema file. Raises DataError naming file and field."""
+    try:
+        file = msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), _File)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror} (schema file)") from error
+    except (yaml.YAMLError, ValueError, msgspec.ValidationError) as error:
+        raise DataError(f"{path}: not a schema: {_one_line(error)}") from error
+    given = {name: _convert(path, name, values) for name, values in file.inputs.items()}
+    inputs = tuple(values.input(name) for name, values in given.items())
+    for item in inputs:
+        if item.kind == "ids" and len(item.rows) != item.width:
+            raise DataError(f"{path}: inputs.{item.name}: rows: has {len(item.rows)} numbers for {item.width} columns")
+    _check_names(path, inputs)
+    logarithmic = frozenset(n for n, v in given.items() if isinstance(v, _Dense) and v.transform == "log1p")
+    return Layout(Schema(inputs), file.label, logarithmic)
+
+
+def _convert(path: Path, name: str, values: Any) -> _Dense | _Ids | _Padded | _Bag:
+    try:
+        return msgspec.convert(values, _Dense | _Ids | _Padded | _Bag)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path}: inputs.{name}: {_one_line(error).replace('$.', '')}") from error
+
+
+def _check_names(path: Path, inputs: Sequence[Input]) -> None:
+    """Every array of a batch has a name of its own."""
+    suffixes = {"padded": ["", "_length"], "bag": ["", "_offsets"]}
+    names = Counter(["label"] + [i.name + suffix for i in inputs for suffix in suffixes.get(i.kind, [""])])
+    name, count = names.most_common(1)[0]
+    if count > 1:
+        raise DataError(f"{path}: inputs: two arrays of a batch would be called '{name}'; rename the input")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

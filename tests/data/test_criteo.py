@@ -1,0 +1,137 @@
+"""Criteo TSV against a parser of a few lines of Python."""
+
+import gzip
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from htrain.data import Malformed, open_data
+from htrain.data.criteo import parse_criteo
+from htrain.errors import DataError
+
+ROWS = 1000
+
+
+def reference(line: str):
+    """label, dense, sparse; None for a malformed line."""
+    parts = line.rstrip("\r").split("\t")
+    if len(parts) != 40 or parts[0] not in ("0", "1"):
+        return None
+    if not all(re.fullmatch(r"(-?[0-9]+)?", p) for p in parts[1:14]) or not all(
+        re.fullmatch("[0-9a-fA-F]*", p) for p in parts[14:]
+    ):
+        return None
+    dense = [math.log1p(max(int(p), 0)) if p else 0.0 for p in parts[1:14]]
+    sparse = [int(p, 16) % ROWS if p else 0 for p in parts[14:]]
+    return float(parts[0]), dense, sparse
+
+
+number = st.one_of(st.just(""), st.integers(-3, 10**6).map(str))
+category = st.one_of(
+    st.just(""), st.integers(0, 2**32 - 1).map("{:08x}".format), st.integers(0, 2**60).map("{:X}".format)
+)
+good = st.tuples(st.sampled_from("01"), st.tuples(number, number), st.tuples(category, category)).map(
+    lambda t: "\t".join([t[0], t[1][0], *[""] * 11, t[1][1], t[2][0], *["1"] * 24, t[2][1]])
+)
+broken = st.tuples(good, st.integers(0, 39), st.sampled_from(["x", "-", "--1", "1.5", " 1", "\t", "0g"])).map(
+    lambda t: "\t".join(p if i != t[1] else t[2] for i, p in enumerate(t[0].split("\t")))
+)
+line = st.one_of(good, good, broken, st.just(""), st.text("01\tf-", max_size=50), st.just("\t" * 39))
+
+
+@settings(max_examples=60, deadline=None)
+@given(lines=st.lists(line, max_size=12), ending=st.sampled_from(["\n", "\r\n"]), last=st.booleans())
+def test_parser_agrees_with_plain_python_on_good_and_malformed_lines(lines, ending, last):
+    data = ending.join(lines) + (ending if last else "")
+    rows, faults = parse_criteo(np.frombuffer(data.encode(), np.uint8), ROWS)
+    wanted = [(i, reference(text)) for i, text in enumerate(lines) if text]
+    read = [values for _, values in wanted if values]
+    assert rows.fixed["label"].tolist() == [label for label, _, _ in read]
+    np.testing.assert_allclose(rows.fixed["dense"], np.array([d for _, d, _ in read]).reshape(-1, 13), rtol=1e-6)
+    assert rows.fixed["sparse"].tolist() == [s for _, _, s in read]
+    assert [place for place, _ in faults] == [i for i, values in wanted if values is None]
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "tsv.gz"])
+def test_malformed_rows_are_named_by_their_true_line_in_every_chunk(tmp_path, read, suffix):
+    lines = ["0" + "\t" * 39] * 5000
+    bad = {
+        0: "2" + "\t" * 39,
+        2499: "1\tx" + "\t" * 38,
+        2500: "",
+        4998: "1" + "\t" * 38,
+        4999: "1" + "\t" * 38 + "\tzz",
+    }
+    for place, text in bad.items():
+        lines[place] = text
+    content = "\n".join(lines).encode()
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
+    malformed = Malformed()
+    assert len(read(f"criteo:{path}", malformed=malformed)) == 4995
+    assert malformed.count == 4
+    assert malformed.examples == [
+        f"{path}:1: the label is not 0 or 1",
+        f"{path}:2500: column 2 is not a whole number",
+        f"{path}:4999: has 39 columns, want 40",
+        f"{path}:5000: column 40 is not a hexadecimal number of at most 16 digits",
+    ]
+
+
+def test_too_many_malformed_rows_stop_the_reader_and_name_the_first(tmp_path, read):
+    path = tmp_path / "a.tsv"
+    path.write_text(("1" + "\t" * 39 + "\n") * 50 + "oops\n" * 11)
+    with pytest.raises(
+        DataError, match=r"a\.tsv:51: has 1 columns, want 40 \(\d+ of \d+ rows are malformed, at most 1\.0% may be\)$"
+    ):
+        read(f"criteo:{path}")
+
+
+def test_ten_malformed_rows_are_borne_in_a_small_file(tmp_path, read):
+    path = tmp_path / "a.tsv"
+    path.write_text(("1" + "\t" * 39 + "\n") * 50 + "oops\n" * 10)
+    assert len(read(f"criteo:{path}")) == 50
+
+
+def test_line_numbers_are_sought_for_the_first_malformed_rows_only():
+    asked = []
+    malformed = Malformed(share=0.5)
+    for _ in range(3):
+        malformed.saw(100, 3, lambda i: asked.append(i) or "f:1: bad")
+    assert (len(asked), malformed.count, malformed.rows) == (5, 9, 300)
+
+
+@pytest.mark.parametrize("content", ["\n\n", "\r\n"])
+def test_a_file_of_blank_lines_holds_no_rows(tmp_path, read, content):
+    (tmp_path / "a.tsv").write_text(content)
+    with pytest.raises(DataError, match=r"a\.tsv: holds no rows$"):
+        read(f"criteo:{tmp_path}/a.tsv")
+
+
+def test_rows_option_sizes_every_table():
+    # the file is not opened before batches are asked for, only looked at
+    schema = open_data(f"criteo:{__file__}?rows=77").schema
+    assert schema.input("sparse").rows == (77,) * 26
+    assert schema.input("dense").width == 13
+
+
+def test_a_line_without_an_end_is_refused_instead_of_read_whole(tmp_path, read, monkeypatch):
+    monkeypatch.setattr("htrain.data.text.MAX_LINE_BYTES", 1 << 20)
+    (tmp_path / "a.tsv").write_bytes(b"\x01" * (6 << 20))
+    with pytest.raises(DataError, match=r"a line is longer than 1 MiB; is this a text file\?"):
+        read(f"criteo:{tmp_path}/a.tsv")
+
+
+@pytest.mark.parametrize(
+    ("damage", "seen"), [(lambda z: z[: len(z) // 2], "ended before"), (lambda z: z[:200] + b"\x00" * 50 + z[250:], "")]
+)
+def test_a_damaged_gz_file_is_one_error(tmp_path, read, damage, seen):
+    random = np.random.default_rng(0)
+    rows = "".join("1" + "\t" * 14 + f"{random.integers(2**32):x}" + "\t" * 25 + "\n" for _ in range(2000))
+    (tmp_path / "a.tsv.gz").write_bytes(damage(gzip.compress(rows.encode())))
+    with pytest.raises(DataError, match=rf"a\.tsv\.gz: cannot be read: .*{seen}"):
+        read(f"criteo:{tmp_path}/a.tsv.gz")
