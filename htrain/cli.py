@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
@@ -244,7 +245,7 @@ def run(
 
     Ctrl-C and SIGTERM write a checkpoint and end the run; --resume goes on from it.
     """
-    hosting: Literal["processes", "threads"] = "threads" if threads else "processes"
+    hosting: Literal["processes", "threads", "mpi"] = "threads" if threads else "mpi" if _is_rank() else "processes"
     result = htrain.run(
         plan, data=data, out=out or "", resume=resume or "", hosting=hosting, num_threads=intra_op_threads, **settings
     )
@@ -256,6 +257,11 @@ def run(
     _show(
         {"checkpoint": str(result.checkpoint), "train_seconds": result.train_seconds, **totals.to_dict()}, text, as_json
     )
+
+
+def _is_rank() -> bool:
+    """Whether mpiexec started this process beside others."""
+    return any(int(os.environ.get(name, "1")) > 1 for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"))
 
 
 @commands.command(name="eval")
@@ -294,7 +300,12 @@ def synth() -> None:
 )
 @click.option("--signal", default=0.35, type=float, help="Strength of the ids' effects on the label. [default: 0.35]")
 @click.option("--seed", default=0, type=click.IntRange(0), help="Another seed is another planted model. [default: 0]")
-@click.option("--first-block", default=0, type=click.IntRange(0), help="Start elsewhere in the seed's log: test data. [default: 0]")
+@click.option(
+    "--first-block",
+    default=0,
+    type=click.IntRange(0),
+    help="Start elsewhere in the seed's log: test data. [default: 0]",
+)
 @_json_flag
 def criteo(out: Path, as_json: bool, **options: Any) -> None:
     """Write a Criteo-format TSV file."""

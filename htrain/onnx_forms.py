@@ -46,10 +46,12 @@ def form_of(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob]) -> tuple[Fo
     return (form, attrs, operands) if _typed(form.type, given, [b.dtype for b in outputs]) else None
 
 
-def type_of(onnx_type: str, attrs: Attrs) -> str:
-    """The op of htrain that is on disk as `onnx_type`; "" when none is."""
+def type_of(onnx_type: str, attrs: Attrs, num_operands: int) -> str:
+    """The op of htrain that is on disk as `onnx_type` with so many constant inputs; "" when none is."""
     if onnx_type == "Trilu":
         return "Triu" if attrs.get("upper") == 1 else "Tril"
+    if onnx_type == "Gather" and num_operands:
+        return "Select"
     return _READ_AS.get(onnx_type, "")
 
 
@@ -235,6 +237,12 @@ FORMS: Mapping[str, Form] = {
     "BroadcastTo": _listed("shape", "Expand", lambda shape: min(shape, default=0) >= 0),
     "Split": _listed("split", "Split", lambda split: min(split, default=0) >= 0),
     "Slice": Form("Slice", tuple(plural for _, plural in _SLICE), write=_write_slice, read=_read_slice),
+    "Select": Form(
+        "Gather",
+        ("index",),
+        write=lambda attrs, inputs: ({"axis": attrs["axis"]}, {"index": _scalar(attrs["index"], "int64")}),  # type: ignore[arg-type]
+        read=lambda attrs, operands: {**attrs, "index": _list(operands["index"])[0]},
+    ),
     "Clip": Form("Clip", ("min", "max"), _is_floating, _write_clip, _read_clip),
     "Pad": Form("Pad", ("pads", "value"), _pads_fit, _write_pad, _read_pad),
     "Tril": _triangle(0),
@@ -247,4 +255,4 @@ FORMS: Mapping[str, Form] = {
     ),
     "Fill": Form("ConstantOfShape", ("shape",), _fill_fits, _write_fill, _read_fill),
 }
-_READ_AS = {form.type: type for type, form in FORMS.items() if form.type != "Trilu"}
+_READ_AS = {form.type: type for type, form in FORMS.items() if type not in ("Tril", "Triu", "Select")}

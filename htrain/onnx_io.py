@@ -214,12 +214,12 @@ def _label(node: onnx.NodeProto, index: int, where: str) -> str:
 def _op(node: onnx.NodeProto, constants: Operands, where: str) -> Op:
     tags = annotations(node, where)
     upper = {a.name: a.i for a in node.attribute if a.name == "upper"}
-    type = node.op_type if node.domain else type_of(node.op_type, upper)
+    given = [constants[name] for name in node.input if name in constants]
+    type = node.op_type if node.domain else type_of(node.op_type, upper, len(given))
     if node.domain not in _OPSETS or type not in OPS:
         domain = node.domain or "ai.onnx"
         raise PlanError(f"{where}: op {node.op_type} of domain '{domain}' is not one that htrain runs")
     inputs = tuple(name for name in node.input if name not in constants)
-    given = [constants[name] for name in node.input if name in constants]
     wanted = () if node.domain else FORMS[type].operands
     try:
         operands = dict(zip(wanted, given, strict=False))

@@ -8,7 +8,7 @@ params/*.safetensors   initial values, where the model came with them
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
@@ -152,12 +152,25 @@ def digest_of(nets: Mapping[str, Net]) -> str:
 
 
 def load_plan(folder: Path) -> Plan:
-    """The plan of a folder, unchecked nets included; `htrain.plan_check.check_plan` says whether it can run.
+    """The plan of a folder; `htrain.plan_check.check_plan` says whether it can run.
 
     Raises PlanError naming the file and entry that is damaged or unknown.
     """
     header = _read_header(folder)
-    nets = {name: read_net(folder / "nets" / f"{name}.onnx") for name in _net_names(folder, header)}
+    return _load(folder, header, _net_names(folder, header))
+
+
+def load_part(folder: Path, device: str) -> Plan:
+    """The plan of a folder with the nets that `device` runs alone: what a role needs of a plan that has been checked."""
+    header = _read_header(folder)
+    own = net_name(device)
+    kinds = (own, f"init_{own}", f"sync_{own}")
+    centers = (f"center_{own}_", f"init_center_{own}_")
+    return _load(folder, header, [n for n in _net_names(folder, header) if n in kinds or n.startswith(centers)])
+
+
+def _load(folder: Path, header: _Header, names: Sequence[str]) -> Plan:
+    nets = {name: read_net(folder / "nets" / f"{name}.onnx") for name in names}
     cluster, options = _settings(folder, header)
     return Plan(
         header.model, header.digest, cluster, options, header.inputs,

@@ -44,6 +44,7 @@ def node_of(sample: Sample) -> onnx.NodeProto:
         (("FC", (X, W, BIAS), {}), "Gemm"),
         (("Slice", (X,), {"axis": 1, "start": 0, "end": 2, "step": 1}), "Slice"),
         (("ReduceMean", (X,), {"axes": (1,), "keepdims": False}), "ReduceMean"),
+        (("Select", (X,), {"axis": 1, "index": 2}), "Gather"),
         (("Tril", (X,), {"diagonal": 0}), "Trilu"),
         (("BroadcastTo", (ROW,), {"shape": (5, 6)}), "Expand"),
     ],

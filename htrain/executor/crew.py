@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from htrain.cluster import device_of
 from htrain.errors import RunError
 from htrain.executor.port import Network
 from htrain.executor.role import play, thread_role
 from htrain.executor.settings import RunSettings
-from htrain.plan import Plan, load_plan
+from htrain.plan import Plan, load_part
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _be(role: str, settings: RunSettings, launcher: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         network = Network("tcp")
-        play(role, load_plan(settings.plan_folder), settings, network, launcher)
+        play(role, load_part(settings.plan_folder, device_of(role)), settings, network, launcher)
         network.close()
     except BaseException as error:
         print(f"{role}: {type(error).__name__}: {error}", file=sys.stderr)

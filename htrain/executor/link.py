@@ -42,7 +42,8 @@ class Link:
         self._outbox.send(LAUNCHER, Ready(self.role))
 
     def beat(self, step: int, metrics: dict[str, Any]) -> None:
-        self._outbox.send(LAUNCHER, Beat(self.role, step, metrics))
+        """A heartbeat; one that a launcher on its way out does not take is no loss."""
+        self._outbox.offer(LAUNCHER, Beat(self.role, step, metrics))
 
     def state(self, state: str, details: dict[str, Any]) -> None:
         self._outbox.send(LAUNCHER, State(self.role, state, details))

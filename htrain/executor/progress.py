@@ -5,6 +5,7 @@ from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -70,7 +71,7 @@ class Progress:
             sent = totals.bytes_sent[kind]
             rate = sent / totals.seconds if totals.seconds > 0 else 0.0
             table.add_row(kind, f"{share:.0%}", size(totals.memory_bytes[kind]), size(sent), size(rate))
-        bar = ProgressBar(total=self._total, completed=totals.examples, width=60)
+        bar = Padding(ProgressBar(total=self._total, completed=totals.examples, width=60))  # a bar alone ends no line
         bars = [bar] if self._total else []
         return Group(Text(line(totals, self._total)), *bars, table, Text(self._note))
 

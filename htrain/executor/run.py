@@ -1,12 +1,14 @@
 """Running a plan: checks, folders, signals, and the crew (DESIGN 5)."""
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 import torch
@@ -25,7 +27,7 @@ from htrain.executor.totals import RunTotals
 from htrain.plan import Plan, load_plan
 from htrain.plan_check import check_plan
 
-Hosting = Literal["processes", "threads"]
+Hosting = Literal["processes", "threads", "mpi"]
 
 
 class RunRecord(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,18 +45,64 @@ def run_plan(settings: RunSettings, *, hosting: Hosting, resume: bool, num_threa
     Raises PlanError, DataError, CheckpointError for what cannot start; PeerLost when a role died; Interrupted after Ctrl-C or SIGTERM,
     once a checkpoint has been written.
     """
+    if hosting == "mpi":
+        return _run_rank(settings, resume=resume, num_threads=num_threads, console=console)
+    return _run(
+        settings,
+        hosting,
+        Network("inproc" if hosting == "threads" else "tcp"),
+        resume,
+        num_threads,
+        console,
+        _local_crew,
+    )
+
+
+def _run_rank(settings: RunSettings, *, resume: bool, num_threads: int, console: Console) -> RunResult:
+    """Rank 0 runs the plan with the other ranks as its crew; they follow it, and then leave."""
+    mpi = import_module("htrain.executor.mpi")  # needs mpi4py, and starts MPI
+    torch.set_num_threads(num_threads)
+    if mpi.rank():
+        mpi.follow()
+        sys.exit(0)
+    network = Network("tcp", mpi.own_host())
+    crew = mpi.MpiCrew()
+
+    def muster(
+        plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: str, num_threads: int
+    ) -> Crew:
+        crew.muster(plan.cluster.roles, settings, launcher)
+        return cast(Crew, crew)
+
+    try:
+        return _run(settings, "mpi", network, resume, num_threads, console, muster)
+    finally:
+        crew.dismiss()
+
+
+CrewMaker = Callable[[Plan, RunSettings, Hosting, Network, str, int], Crew]
+
+
+def _run(
+    settings: RunSettings,
+    hosting: Hosting,
+    network: Network,
+    resume: bool,
+    num_threads: int,
+    console: Console,
+    make_crew: CrewMaker,
+) -> RunResult:
     plan = check_plan(load_plan(settings.plan_folder))
     dataset = open_data(settings.data)
     check_inputs(plan, dataset)
     settings = _resumed(plan, settings) if resume else settings
     _prepare(settings, resume)
-    network = Network("inproc" if hosting == "threads" else "tcp")
     log = RunLog(settings.run_folder)
     total = dataset.num_examples() * settings.epochs
     try:
         with _signals() as interrupted, Progress(console, total) as progress:
             coordinator = _coordinator(plan, settings, network, interrupted, log, progress)
-            crew = _crew(plan, settings, hosting, network, coordinator.address, num_threads)
+            crew = make_crew(plan, settings, hosting, network, coordinator.address, num_threads)
             return coordinator.run(crew)
     finally:
         log.close()
@@ -86,7 +134,7 @@ def _coordinator(
     )
 
 
-def _crew(
+def _local_crew(
     plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: str, num_threads: int
 ) -> Crew:
     if hosting == "threads":

@@ -99,7 +99,7 @@ DTYPES: Mapping[str, torch.dtype] = {
     for name in ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int8", "uint8", "bool")
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_IN_NUMPY = {name: np.dtype("int16" if name == "bfloat16" else name) for name in DTYPES}
+_IN_NUMPY = {name: np.dtype({"bfloat16": "int16", "bool": "uint8"}.get(name, name)) for name in DTYPES}
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Message)
 _SHOWN_CHARACTERS = 120
@@ -133,7 +133,7 @@ def _bytes_of(tensor: torch.Tensor) -> Frame:
 def decode(frames: Sequence[Any]) -> tuple[Message, dict[str, torch.Tensor]]:
     """The message and its tensors by name.
 
-    A tensor views its frame's memory, unless that is read-only or not aligned to the dtype: then it is copied.
+    A tensor views its frame's memory. It is a copy when the frame is read-only, not aligned to the dtype, or holds bools.
     Raises RunError when the frames are no message, or when a tensor's dtype, shape and bytes do not agree.
     """
     try:
@@ -165,9 +165,9 @@ def _tensor(spec: TensorSpec, frame: Any, message: Message) -> torch.Tensor:
         raise _mismatch(spec, view, message)
     if not array.flags.aligned:  # a small frame lies anywhere in ZeroMQ's receive buffer; Numba wants aligned arrays
         array = array.copy()
-    if spec.dtype == "bool":
-        array = array.view(np.uint8) != 0  # a byte that is neither 0 nor 1 must not become a C++ bool
     tensor = torch.from_numpy(array)
+    if spec.dtype == "bool":
+        return tensor != 0  # a byte that is neither 0 nor 1 must not become a C++ bool
     return tensor.view(torch.bfloat16) if spec.dtype == "bfloat16" else tensor
 
 

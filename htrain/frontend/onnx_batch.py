@@ -12,6 +12,7 @@ from htrain.ops import OPS
 from htrain.ops.base import dtype_of
 
 _EXAMPLES = 3
+_CHECKED_BYTES = 1 << 32
 _TABLE_ROWS = 1000  # as many of a table's rows stand for all of them in a check
 
 
@@ -46,6 +47,8 @@ def check_examples_apart(net: Net, fixed_batch: int) -> None:
     does for a batch of that size, but mixes examples: so a random batch, with random weights, is compared with its examples
     one by one.
     """
+    if sum(blob.num_bytes(max(fixed_batch, 2)) for blob in net.blobs.values()) > _CHECKED_BYTES:
+        raise ModelError("is too large to find out which of its numbers stand for the batch")
     num_ids = min((p.shape[0] for p in net.parameters.values() if p.kind == "table"), default=2)
     try:
         try:

@@ -17,7 +17,10 @@ from htrain.ops.base import constant_of
 from htrain.ops.builder import NO_ATTRS, NetBuilder
 
 PROBES = (1009, 2003)  # as infer_by_kernel's: primes, which no model's own dimensions are multiples of
+GROWING = frozenset({"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Tile"})  # a few numbers in, many out
 _CONSTANT_BYTES = 1 << 20
+_ENTRIES = 1e8
+_RANK = 16  # a longer list of numbers is data, not a shape
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,25 @@ class Graph:
         names = [str(value.name) for value in node.inputs if value is not None]
         if node.domain != "" or node.op_type.startswith("Random") or any(name not in self.known for name in names):
             return False
+        if node.op_type in GROWING:
+            self._refuse_growth(node)
         by_probe = {probe: [self.known[name].arrays[i] for name in names] for i, probe in enumerate(PROBES)}
         self._know(node, lambda probe: by_probe[probe])
         return True
+
+    def _refuse_growth(self, node: ir.Node) -> None:
+        """Raises ModelError before a few numbers of a damaged file become an array larger than memory."""
+        numbers = [
+            np.abs(np.ravel(self.known[str(v.name)].arrays[1]).astype(np.float64)) for v in node.inputs if v is not None
+        ]
+        if node.op_type == "Range":
+            entries = float((numbers[0] + numbers[1]).sum() / max(numbers[2].sum(), 1e-300))
+        else:
+            entries = float(
+                np.prod([np.prod(n[n > 1]) for n in numbers if n.size <= _RANK]) * max(n.size for n in numbers)
+            )
+        if not entries < _ENTRIES:
+            raise self.refusal(node, "would hold more than 10^8 entries")
 
     def _know(self, node: ir.Node, inputs: Callable[[int], Sequence[NDArray[Any]]]) -> None:
         proto = ir.to_proto(node)

@@ -19,7 +19,7 @@ from htrain.errors import ModelError
 from htrain.frontend import onnx_elementwise, onnx_matrix, onnx_shapes
 from htrain.frontend.captured import Captured
 from htrain.frontend.onnx_batch import check_examples_apart, open_batch
-from htrain.frontend.onnx_graph import Graph, Known, label
+from htrain.frontend.onnx_graph import GROWING, Graph, Known, label
 from htrain.frontend.onnx_weights import DTYPES, array_of, find_stored, take_apart_merged
 from htrain.net import B, Net, Shape
 
@@ -195,9 +195,10 @@ def _fold(model: ir.Model) -> None:
 
 
 def _folds(node: ir.Node) -> bool | None:
-    """Never a node that reads a floating constant with dimensions, which may be a weight; others as onnxscript decides."""
+    """Never a node that reads a floating constant with dimensions, which may be a weight, nor one whose result has any size."""
     constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
-    return False if any(c.dtype.is_floating_point() and len(c.shape) > 0 for c in constants) else None
+    kept = node.op_type in GROWING or any(c.dtype.is_floating_point() and len(c.shape) > 0 for c in constants)
+    return False if kept else None
 
 
 def _parts(graph: ir.Graph) -> tuple[dict[ir.Node, None], list[ir.Value]]:

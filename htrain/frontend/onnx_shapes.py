@@ -192,12 +192,16 @@ def _slice_axis(graph: Graph, node: ir.Node, x: str, axis: int, bounds: Sequence
 
 
 def _gather(graph: Graph, node: ir.Node) -> None:
-    """From a table, a lookup; from anything else, Gather."""
+    """From a table, a lookup; of one constant place, Select; of anything else, Gather."""
     axis = node.attributes.get_int("axis", 0)
     stored = graph.stored.get(str(node.inputs[0].name)) if node.inputs[0] is not None else None
     x = graph.blob(node, 0)
     if stored is not None and stored.parameter.kind == "table":
         graph.emit(node, "Embedding", (x, _ids(graph, node)), {"padding_idx": -1})
+        return
+    known = graph.known.get(str(node.inputs[1].name)) if node.inputs[1] is not None else None
+    if known is not None and known.constant and known.arrays[0].ndim == 0:
+        graph.emit(node, "Select", (x,), {"axis": axis, "index": int(known.arrays[0])})
         return
     graph.emit(node, "Gather", (x, _indices(graph, node, x, axis)), {"axis": axis})
 
@@ -258,7 +262,9 @@ def _one_hot(graph: Graph, node: ir.Node) -> None:
     """Equal to the range of `depth`, along a new last dimension."""
     indices, depth, values = graph.blob(node, 0), graph.array(node, 1), graph.array(node, 2)
     if depth is None or values is None or node.attributes.get_int("axis", -1) not in (-1, graph.rank(indices)):
-        raise graph.refusal(node, "adds a dimension that is not the last")
+        raise graph.refusal(node, "adds a dimension that is not the last, or not of a constant size")
+    if not 0 < depth.item() < 1 << 24:
+        raise graph.refusal(node, f"has {depth.item()} classes, which is no size for a dense tensor")
     dtype = graph.builder.blob(indices).dtype
     column = graph.reshape(node, indices, (*graph.shape(indices), 1))
     hit = graph.step(node, "Equal", (column, graph.constant(node, np.arange(int(depth.item()), dtype=dtype))))

@@ -126,6 +126,7 @@ CASES: list[tuple[str, str, Arrays]] = [
     (X, "p = MatMul(x, w) y = Add(p, b)", {"w": floats(4, 5), "b": floats(1, 5)}),
     (X, "a = MatMul(x, w) y = MatMul(a, w)", {"w": floats(4, 4)}),
     (X, "a = MatMul(x, w) t = Transpose(w) y = MatMul(a, t)", {"w": floats(4, 3)}),
+    ("(float[B,4] x, bool[B,4] m) => (float y)", "c = CastLike(m, x) y = Mul(x, c)", {}),
     # shapes
     (CUBE, "y = Reshape(x, s)", {"s": ints(0, -1)}),
     (CUBE, "y = Reshape(x, s)", {"s": ints(-1, 2, 6)}),
@@ -187,6 +188,20 @@ def test_gemm_in_every_form(
     assert types.count("FC") == 1
     assert captured.net.parameters["w"].shape == (5, 4)
     assert ("Add" in types) == (bias in ((1, 5), (1,)) or (bias == (5,) and (alpha, beta) != (1.0, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("signature", "body", "initializers"),
+    [
+        ("(float[B,2,3,4] q, float[B,2,3,4] k) => (float y)", "y = Attention(q, k, q, f)", {"f": floats(3, 3)}),
+        ("(float[B,2,3,4] q, float[B,2,3,4] k) => (float y)", "y = Attention <scale = 0.3> (q, k, q)", {}),
+        (CUBE, "y = RMSNormalization(x, s)", {"s": floats(4)}),
+        (X, "y = Swish <alpha = 0.7> (x)", {}),
+    ],
+    ids=["Attention", "Attention without a mask", "RMSNormalization", "Swish"],
+)
+def test_ops_of_newer_opsets(signature: str, body: str, initializers: Arrays, tmp_path: Path) -> None:
+    agree(model_of(signature, body, initializers, opset=24), tmp_path / "m.onnx")
 
 
 def test_old_opsets_give_axes_as_attributes(tmp_path: Path) -> None:

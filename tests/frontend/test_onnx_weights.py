@@ -150,3 +150,10 @@ def test_external_data_elsewhere_is_refused(location: str, match: str, tmp_path:
 def test_truncated_external_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"m\.onnx: .*'?t'?.*"):
         capture_onnx(external(tmp_path / "m.onnx", 2000, size=100))
+
+
+def test_equal_biases_that_an_exporter_has_merged_are_taken_apart(tmp_path: Path) -> None:
+    body = "a = MatMul(x, w) b = Add(a, zero) r = Relu(b) c = MatMul(r, v) y = Add(c, zero)"
+    zero = {"w": floats(4, 4), "v": floats(4, 4), "zero": np.zeros(4, np.float32)}
+    net = capture_onnx(saved(tmp_path / "m.onnx", X, body, zero)).net
+    assert [op.inputs for op in net.ops if op.type == "FC"] == [("x", "w", "zero"), ("r", "v", "zero@y:1")]

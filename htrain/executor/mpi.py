@@ -1,0 +1,92 @@
+"""Roles as MPI ranks: the only door to mpi4py (DESIGN 5).
+
+Rank 0 is the launcher; rank i > 0 takes role i - 1. The launcher's address and the run's settings go to all ranks over MPI; values then
+travel over ZeroMQ as in a local run.
+"""
+
+import socket
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from mpi4py import MPI
+
+from htrain.cluster import device_of
+from htrain.errors import UsageError
+from htrain.executor.crew import Muster
+from htrain.executor.port import Network
+from htrain.executor.role import play
+from htrain.executor.settings import RunSettings
+from htrain.plan import load_part
+
+
+def rank() -> int:
+    """This process's rank."""
+    return int(MPI.COMM_WORLD.Get_rank())
+
+
+def own_host() -> str:
+    """The address under which the other ranks reach this one: the loopback when all are on one host."""
+    names = _gather(socket.gethostname())
+    return "127.0.0.1" if len(set(names)) == 1 else socket.gethostbyname(socket.gethostname())
+
+
+class MpiCrew:
+    """The other ranks. `muster` gives each its role; a run that fails before that dismisses them."""
+
+    def __init__(self) -> None:
+        self._waiting = True
+
+    def muster(self, roles: Sequence[str], settings: RunSettings, launcher: str) -> None:
+        """Raises UsageError when there are not as many ranks as roles and one more."""
+        size = MPI.COMM_WORLD.Get_size()
+        if size != len(roles) + 1:
+            raise UsageError(
+                f"mpiexec started {size} ranks; this plan wants {len(roles) + 1}: one per role and one for the launcher"
+            )
+        self._waiting = False
+        _broadcast(msgspec.json.encode(Muster(list(roles), settings, launcher), enc_hook=str))
+
+    def dismiss(self) -> None:
+        """Send the other ranks home, unless they have their roles."""
+        if self._waiting:
+            self._waiting = False
+            _broadcast(b"")
+
+    def lost(self) -> str:
+        return ""  # mpiexec ends all ranks when one dies; silence is noticed by the launcher
+
+    def end(self) -> None:
+        self.dismiss()
+
+
+def follow() -> None:
+    """Be the role that rank 0 gives this rank, to the end of the run."""
+    host = own_host()
+    data = _broadcast(b"")
+    if not data:
+        return
+    muster = msgspec.json.decode(data, type=Muster, dec_hook=lambda kind, value: kind(value))
+    network = Network("tcp", host)
+    role = muster.roles[rank() - 1]
+    play(role, load_part(muster.settings.plan_folder, device_of(role)), muster.settings, network, muster.launcher)
+    network.close()
+
+
+def _broadcast(data: bytes) -> bytes:
+    """Rank 0's bytes, on every rank."""
+    size = np.array([len(data)], np.int64)
+    MPI.COMM_WORLD.Bcast(size, root=0)
+    buffer = np.frombuffer(data, np.uint8).copy() if rank() == 0 else np.empty(int(size[0]), np.uint8)
+    MPI.COMM_WORLD.Bcast(buffer, root=0)
+    return buffer.tobytes()
+
+
+def _gather(text: str) -> list[str]:
+    """Everybody's text, on every rank, in at most 256 bytes each."""
+    mine = np.zeros(256, np.uint8)
+    encoded = np.frombuffer(text.encode()[:256], np.uint8)
+    mine[: encoded.size] = encoded
+    everybody = np.empty((MPI.COMM_WORLD.Get_size(), 256), np.uint8)
+    MPI.COMM_WORLD.Allgather(mine, everybody)
+    return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in everybody]

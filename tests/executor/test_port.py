@@ -1,0 +1,343 @@
+"""Ports over real sockets: what is sent arrives, in order; who cannot be reached is named; nothing waits for ever."""
+
+import multiprocessing
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from htrain.errors import PeerLost, RunError
+from htrain.executor.port import Inbox, Network, Outbox
+from htrain.executor.wire import Beat, Context, Order, Ready, Values
+
+SCHEMES = ("inproc", "tcp")
+WAIT_SECONDS = 20.0
+MakeNetwork = Callable[[str], Network]
+
+
+@pytest.fixture
+def make_network() -> Iterator[MakeNetwork]:
+    """Networks that the test may close; one that does not end within 10 s fails the test."""
+    networks: list[Network] = []
+
+    def make(scheme: str) -> Network:
+        networks.append(Network(scheme))
+        return networks[-1]
+
+    yield make
+    for network in networks:
+        closing = threading.Thread(target=network.close, daemon=True)
+        closing.start()
+        closing.join(10)
+        assert not closing.is_alive(), "the network did not close within 10 s"
+
+
+@pytest.fixture(params=SCHEMES)
+def network(request: pytest.FixtureRequest, make_network: MakeNetwork) -> Network:
+    return make_network(request.param)
+
+
+def send_tensors(outbox: Outbox, peer: str, step: int, tensors: dict[str, torch.Tensor]) -> None:
+    outbox.send_values(peer, Values("a", Context(0, 0, 0, step), 1, []), list(tensors), list(tensors.values()))
+
+
+def receive(inbox: Inbox) -> tuple[object, dict[str, torch.Tensor]]:
+    got = inbox.receive(WAIT_SECONDS)
+    assert got is not None, "nothing came"
+    return got
+
+
+def receive_step(inbox: Inbox) -> int:
+    message, _ = receive(inbox)
+    assert isinstance(message, Values)
+    return message.context.step
+
+
+def closed_port() -> str:
+    """A TCP address at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_message_arrives_with_all_its_tensors(network: Network) -> None:
+    inbox = network.inbox("b")
+    outbox = network.outbox({"b": inbox.address})
+    sent = {
+        "large": torch.randn(300, 257),
+        "odd": torch.arange(5, dtype=torch.int64),
+        "half": torch.randn(9, 3).bfloat16(),
+        "scalar": torch.tensor(2.5, dtype=torch.float64),
+        "none": torch.zeros(0, 4),
+        "mask": torch.tensor([True, False]),
+        "turned": torch.randn(400, 100).t(),
+    }
+    send_tensors(outbox, "b", 3, sent)
+    message, received = receive(inbox)
+    assert isinstance(message, Values)
+    assert message.context == Context(0, 0, 0, 3)
+    assert [(n, t.dtype) for n, t in received.items()] == [(n, t.dtype) for n, t in sent.items()]
+    assert all(torch.equal(received[name], sent[name]) for name in sent)
+    assert all(tensor.data_ptr() % tensor.element_size() == 0 for tensor in received.values())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(0, 40_000), max_size=5))
+def test_frames_of_any_size_arrive_whole(scheme: str, sizes: list[int], make_network: MakeNetwork) -> None:
+    network = make_network(scheme)
+    inbox = network.inbox("b")
+    outbox = network.outbox({"b": inbox.address})
+    sent = {str(i): torch.arange(i, i + size, dtype=torch.int32) for i, size in enumerate(sizes)}
+    send_tensors(outbox, "b", 0, sent)
+    _, received = receive(inbox)
+    assert received.keys() == sent.keys()
+    assert all(torch.equal(received[name], sent[name]) for name in sent)
+    network.close()
+
+
+def test_messages_of_each_sender_keep_their_order_whatever_their_size(network: Network) -> None:
+    inbox = network.inbox("b")
+
+    def send_all(trainer: int) -> None:
+        outbox = network.outbox({"b": inbox.address})
+        for step in range(200):
+            tensor = torch.full((20_000 if step % 7 == 0 else 3,), float(step))
+            outbox.send_values("b", Values("a", Context(0, trainer, 0, step), 1, []), ["x"], [tensor])
+        outbox.close()
+
+    threads = [threading.Thread(target=send_all, args=(trainer,)) for trainer in range(3)]
+    for thread in threads:
+        thread.start()
+    steps: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for _ in range(600):
+        message, tensors = receive(inbox)
+        assert isinstance(message, Values)
+        assert tensors["x"].unique().tolist() == [float(message.context.step)]
+        steps[message.context.trainer].append(message.context.step)
+    assert list(steps.values()) == [list(range(200))] * 3
+    for thread in threads:
+        thread.join()
+
+
+def test_two_threads_answer_each_other(network: Network) -> None:
+    ours, theirs = network.inbox("ours"), network.inbox("theirs")
+    book = {inbox.name: inbox.address for inbox in (ours, theirs)}
+
+    def answer() -> None:
+        outbox = network.outbox(book)
+        while (step := receive_step(theirs)) >= 0:
+            send_tensors(outbox, "ours", step + 1, {})
+        outbox.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    outbox = network.outbox(book)
+    for step in (1, 10, 100, 1000):
+        send_tensors(outbox, "theirs", step, {"x": torch.ones(step)})
+        assert receive_step(ours) == step + 1
+    send_tensors(outbox, "theirs", -1, {})
+    thread.join(WAIT_SECONDS)
+    assert not thread.is_alive()
+
+
+def _echo(parent: str, line: "multiprocessing.connection.Connection") -> None:
+    network = Network("tcp")
+    inbox = network.inbox("child")
+    line.send(inbox.address)
+    outbox = network.outbox({"parent": parent})
+    _, tensors = receive(inbox)
+    send_tensors(outbox, "parent", 1, {name: tensor * 2 for name, tensor in tensors.items()})
+    network.close()
+
+
+def test_tensors_go_to_another_process_and_back(make_network: MakeNetwork) -> None:
+    network = make_network("tcp")
+    inbox = network.inbox("parent")
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    child = multiprocessing.get_context("spawn").Process(target=_echo, args=(inbox.address, theirs))
+    child.start()
+    assert ours.poll(60), "the other process did not start"
+    outbox = network.outbox({"child": ours.recv()})
+    sent = {"small": torch.arange(3.0), "large": torch.arange(50_000.0)}
+    send_tensors(outbox, "child", 0, sent)
+    _, received = receive(inbox)
+    child.join(WAIT_SECONDS)
+    assert child.exitcode == 0, "what was sent just before the end of a process arrives"
+    assert all(torch.equal(received[name], 2 * sent[name]) for name in sent)
+
+
+def test_silence_is_none_and_takes_as_long_as_asked(network: Network) -> None:
+    inbox = network.inbox("b")
+    outbox = network.outbox({"b": inbox.address})
+    for seconds in (0.05, 0.0, -1.0, 0.05):
+        began = time.monotonic()
+        assert inbox.receive(seconds) is None
+        assert max(seconds, 0.0) <= time.monotonic() - began < max(seconds, 0.0) + 5
+    outbox.send("b", Ready("a"))
+    assert receive(inbox) == (Ready("a"), {})
+
+
+def test_receiver_wakes_for_a_message_that_comes_while_it_waits(network: Network) -> None:
+    inbox = network.inbox("b")
+    got: list[object] = []
+    thread = threading.Thread(target=lambda: got.append(inbox.receive(WAIT_SECONDS)))
+    thread.start()
+    network.outbox({"b": inbox.address}).send("b", Beat("a", 7, {"loss": 0.5}))
+    thread.join(WAIT_SECONDS)
+    assert got == [(Beat("a", 7, {"loss": 0.5}), {})]
+
+
+def test_peer_that_never_listened_is_lost_within_the_deadline(make_network: MakeNetwork) -> None:
+    address = closed_port()
+    outbox = make_network("tcp").outbox({"group_ps:0:1": address}, deadline_seconds=0.2)
+    began = time.monotonic()
+    with pytest.raises(PeerLost, match=rf"^group_ps:0:1 did not take a message within 0.2 s: nobody answers at {address}$"):
+        outbox.send("group_ps:0:1", Ready("a"))
+    assert 0.2 <= time.monotonic() - began < 5
+    assert outbox.bytes_sent == {}
+
+
+def test_peer_that_has_gone_is_lost_and_the_others_are_not(network: Network) -> None:
+    gone, stays = network.inbox("gone"), network.inbox("stays")
+    outbox = network.outbox({"gone": gone.address, "stays": stays.address}, deadline_seconds=0.2)
+    outbox.send("gone", Ready("a"))
+    receive(gone)
+    gone.close()
+    with pytest.raises(PeerLost, match=r"^gone did not take a message within 0.2 s"):
+        send_until_lost(outbox, "gone")
+    outbox.send("stays", Ready("a"))
+    assert receive(stays) == (Ready("a"), {})
+
+
+def send_until_lost(outbox: Outbox, peer: str) -> None:
+    """ZeroMQ learns of a closed connection in the background: a few messages may still be taken."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        outbox.send(peer, Ready("a"))
+
+
+def test_peer_may_come_up_after_the_first_send_to_it(make_network: MakeNetwork) -> None:
+    network = make_network("tcp")
+    address = closed_port()
+    sender = threading.Thread(target=lambda: network.outbox({"late": address}).send("late", Ready("a")))
+    sender.start()
+    inbox = Inbox(network.context, "late", address)
+    assert receive(inbox) == (Ready("a"), {})
+    sender.join()
+
+
+def test_offer_drops_a_message_for_a_dead_peer_at_once_and_reaches_a_live_one(network: Network) -> None:
+    gone, stays = network.inbox("gone"), network.inbox("stays")
+    outbox = network.outbox({"gone": gone.address, "stays": stays.address}, deadline_seconds=0.1)
+    for inbox in (gone, stays):
+        outbox.send(inbox.name, Ready("a"))
+        receive(inbox)
+    gone.close()
+    with pytest.raises(PeerLost):
+        send_until_lost(outbox, "gone")
+    outbox = outbox if network.scheme == "tcp" else outbox
+    began = time.monotonic()
+    for _ in range(20):
+        outbox.offer("gone", Order("abort"))
+    assert time.monotonic() - began < 1
+    outbox.offer("stays", Order("abort"))
+    assert receive(stays) == (Order("abort"), {})
+
+
+def test_name_that_is_in_no_book_is_refused(network: Network) -> None:
+    with pytest.raises(PeerLost, match=r"^nobody is known as 'sparse_ps:9': the plan and the run disagree"):
+        network.outbox({}).send("sparse_ps:9", Ready("a"))
+
+
+@pytest.mark.parametrize("address", ["", "tcp://127.0.0.1", "carrier://pigeon"])
+def test_address_that_is_none_is_refused(address: str, make_network: MakeNetwork) -> None:
+    with pytest.raises(RunError, match=rf"^b has the address '{address}', which is none: "):
+        make_network("tcp").outbox({"b": address}).send("b", Ready("a"))
+
+
+def test_host_of_another_machine_cannot_be_listened_on(make_network: MakeNetwork) -> None:
+    network = make_network("tcp")
+    network.host = "192.0.2.1"
+    with pytest.raises(RunError, match=r"^trainer:0:0 cannot listen on tcp://192.0.2.1:\*: .*give an address of this host$"):
+        network.inbox("trainer:0:0")
+
+
+def test_damaged_message_is_refused_and_the_next_one_is_read(network: Network) -> None:
+    inbox = network.inbox("b")
+    stranger = network.context.socket(zmq.PUSH)
+    stranger.connect(inbox.address)
+    stranger.send_multipart([b"hello", b"", b"there"])
+    with pytest.raises(RunError, match="^a message cannot be read: "):
+        inbox.receive(WAIT_SECONDS)
+    network.outbox({"b": inbox.address}).send("b", Ready("a"))
+    assert receive(inbox) == (Ready("a"), {})
+
+
+def test_stranger_that_speaks_another_protocol_is_ignored(make_network: MakeNetwork) -> None:
+    network = make_network("tcp")
+    inbox = network.inbox("b")
+    port = int(inbox.address.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50)
+        network.outbox({"b": inbox.address}).send("b", Ready("a"))
+        assert receive(inbox) == (Ready("a"), {})
+        assert inbox.receive(0.05) is None
+
+
+def test_bytes_sent_counts_tensors_and_not_headers(network: Network) -> None:
+    inbox = network.inbox("b")
+    outbox = network.outbox({"b": inbox.address})
+    outbox.send("b", Ready("a"))
+    send_tensors(outbox, "b", 0, {"x": torch.zeros(10), "y": torch.zeros(3, dtype=torch.int8)})
+    send_tensors(outbox, "b", 1, {"z": torch.zeros(0)})
+    send_tensors(outbox, "b", 2, {"x": torch.zeros(50_000)})
+    assert outbox.bytes_sent == {"b": 200_043}
+
+
+def test_tensor_that_no_message_carries_leaves_the_connection_usable(network: Network) -> None:
+    inbox = network.inbox("b")
+    outbox = network.outbox({"b": inbox.address})
+    with pytest.raises(RunError, match="^blob 'x' is torch.complex64"):
+        send_tensors(outbox, "b", 0, {"y": torch.zeros(2), "x": torch.zeros(2, dtype=torch.complex64)})
+    send_tensors(outbox, "b", 1, {"y": torch.zeros(2)})
+    assert receive_step(inbox) == 1
+
+
+def test_received_tensor_outlives_its_inbox_and_its_sender(network: Network) -> None:
+    inbox = network.inbox("b")
+    outbox = network.outbox({"b": inbox.address})
+    send_tensors(outbox, "b", 0, {"large": torch.arange(100_000), "small": torch.arange(4)})
+    _, received = receive(inbox)
+    outbox.close()
+    inbox.close()
+    network.close()
+    assert torch.equal(received["large"], torch.arange(100_000))
+    assert torch.equal(received["small"], torch.arange(4))
+
+
+def test_network_with_unsent_and_unread_messages_closes(network: Network) -> None:
+    inbox = network.inbox("b")
+    outbox = network.outbox({"b": inbox.address})
+    for step in range(50):
+        send_tensors(outbox, "b", step, {"x": torch.zeros(250_000)})
+    began = time.monotonic()
+    network.close()
+    assert time.monotonic() - began < 8
+
+
+def test_use_after_close_is_an_error_and_not_a_hang(network: Network) -> None:
+    inbox = network.inbox("b")
+    outbox = network.outbox({"b": inbox.address})
+    outbox.send("b", Ready("a"))
+    network.close()
+    with pytest.raises(RunError, match=r"^b cannot receive: "):
+        inbox.receive(WAIT_SECONDS)
+    with pytest.raises(RunError, match=r"^b: no message can be sent: "):
+        outbox.send("b", Ready("a"))
