@@ -55,7 +55,7 @@ def compile_net(
     decisions = tuple(tagger(net, units, cluster.group_ps))
     train = apply_tags(net, units, {d.module: d.device for d in decisions}, fixed)
 
-    parts = split_by_node(train)
+    parts = split_by_node(train, [d for d in cluster.devices if not d.startswith("dense_ps")])
     nets = {"train": train, **{net_name(device): part for device, part in parts.items()}}
     nets.update({f"init_{net_name(device)}": init_net(device, part, options.seed) for device, part in parts.items()})
     centers, synced = _sync_nets(parts, cluster, options)

@@ -4,6 +4,7 @@ Queues are unbounded here: the protocol bounds them, since a step sends a fixed 
 """
 
 import contextlib
+import errno
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +71,7 @@ class Inbox:
         except zmq.ZMQError as error:
             self._socket.close()
             raise RunError(
-                f"{name}: cannot listen on {bind}: {error.strerror}; give an address of this host"
+                f"{name}: cannot listen on {bind}: {_reason(error)}; give an address of this host"
             ) from error
         self.address: str = self._socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self._timeout_milliseconds = -1
@@ -93,7 +94,7 @@ class Inbox:
         except zmq.Again:
             return None
         except zmq.ZMQError as error:
-            raise RunError(f"{self.name}: cannot receive: {error.strerror}") from error
+            raise RunError(f"{self.name}: cannot receive: {_reason(error)}") from error
         return decode(frames)
 
     def close(self) -> None:
@@ -154,7 +155,7 @@ class Outbox:
                 f"{peer} did not take a message within {seconds}: nobody answers at {self._book[peer]}"
             ) from error
         except zmq.ZMQError as error:
-            raise RunError(f"cannot send to {peer} at {self._book[peer]}: {error.strerror}") from error
+            raise RunError(f"cannot send to {peer} at {self._book[peer]}: {_reason(error)}") from error
 
     def _connect(self, peer: str) -> Callable[..., Any]:
         """A new connection's `send(frame, flags, copy)`."""
@@ -171,7 +172,7 @@ class Outbox:
         try:
             socket.connect(address)
         except zmq.ZMQError as error:
-            raise RunError(f"{peer} has the address '{address}', which is none: {error.strerror}") from error
+            raise RunError(f"{peer} has the address '{address}', which is none: {_reason(error)}") from error
         self._sends[peer] = socket.send
         return socket.send
 
@@ -186,5 +187,9 @@ def _open(context: zmq.Context, kind: int, name: str) -> zmq.Socket:
     try:
         return context.socket(kind)
     except zmq.ZMQError as error:
-        cure = "allow this process more open files (ulimit -n)"
-        raise RunError(f"{name}: no socket can be opened: {error.strerror}; {cure}") from error
+        raise RunError(f"{name}: no socket can be opened: {_reason(error)}") from error
+
+
+def _reason(error: zmq.ZMQError) -> str:
+    cure = "; allow this process more open files (ulimit -n)" if error.errno == errno.EMFILE else ""
+    return zmq.strerror(error.errno or 0) + cure

@@ -179,10 +179,9 @@ class Graph:
             raise self.refusal(node, "would hold more than 10^8 entries")
 
     def _know(self, node: ir.Node, inputs: Callable[[int], Sequence[NDArray[Any]]]) -> None:
-        proto = ir.to_proto(node)
         names = [str(value.name) for value in node.inputs if value is not None]
         try:
-            evaluator = ReferenceEvaluator(proto, opsets={"": self.opset})
+            evaluator = ReferenceEvaluator(ir.to_proto(node), opsets={"": self.opset})
             results = [evaluator.run(None, dict(zip(names, inputs(probe), strict=True))) for probe in PROBES]
         except Exception as error:  # the evaluator of a foreign file's node may raise anything
             raise self.refusal(

@@ -9,6 +9,7 @@ from htrain.frontend.onnx_graph import PROBES, Graph, concrete
 from htrain.net import BatchDim, Dim, Shape
 
 Handler = Callable[[Graph, ir.Node], None]
+_REPEATS = 1024
 
 
 def _reshape(graph: Graph, node: ir.Node) -> None:
@@ -105,6 +106,8 @@ def _unsqueeze(graph: Graph, node: ir.Node) -> None:
     x, axes = graph.blob(node, 0), graph.ints(node, 1, "axes") or ()
     rank = graph.rank(x) + len(axes)
     places = {axis % rank for axis in axes}
+    if len(places) < len(axes):
+        raise graph.refusal(node, f"inserts a dimension twice, axes {list(axes)}")
     rest = iter(graph.shape(x))
     graph.alias(node, graph.reshape(node, x, tuple(1 if i in places else next(rest) for i in range(rank))))
 
@@ -142,8 +145,8 @@ def _tile(graph: Graph, node: ir.Node) -> None:
     if all(dim == 1 or repeats == 1 for dim, repeats in zip(graph.shape(x), small, strict=True)):
         _broadcast(graph, node, x, (small, large))
         return
-    if small != large:
-        raise graph.refusal(node, "repeats a dimension that is not 1 as often as there are examples")
+    if small != large or max(small) > _REPEATS:
+        raise graph.refusal(node, f"repeats a dimension that is not 1 more than {_REPEATS} times, or once per example")
     for axis, repeats in enumerate(small):
         x = x if repeats == 1 else graph.step(node, "Concat", (x,) * repeats, {"axis": axis})
     graph.alias(node, x)

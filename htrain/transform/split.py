@@ -23,15 +23,17 @@ class _Part:
 Stage = tuple[str, frozenset[int], bool]  # device, the messages it waits for, whether it only leads to lookups
 
 
-def split_by_node(net: Net) -> dict[str, Net]:
+def split_by_node(net: Net, devices: Sequence[str] = ()) -> dict[str, Net]:
     """Cut `net` where an edge crosses node_names; put a Send/Recv pair on each cut edge.
 
     Requires: every op is tagged; ops are in def-before-use order.
-    Ensures:  running the nets together computes what `net` computes; exactly one Send and one Recv per (blob, reader);
+    Ensures:  every device of `devices` has a net, be it an empty one; running the nets together computes what `net` computes; exactly one Send and one Recv per (blob, reader);
               values that become ready together and go the same way carry the same `message` number and travel as one;
               each device that updates parameters acknowledges the end of the step to the trainer.
     """
     cutter = _Cutter(net)
+    for device in devices:
+        cutter.parts.setdefault(device, _Part())
     for op in net.ops:
         cutter.place(op)
     for output in net.outputs:

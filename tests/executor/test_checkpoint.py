@@ -350,6 +350,16 @@ def test_full_disk_is_an_error_that_names_the_file_and_leaves_no_partial_file(tm
     assert list(folder.iterdir()) == []
 
 
+def test_file_that_cannot_get_its_name_leaves_no_partial_file(tmp_path: Path) -> None:
+    for name in ("dense_ps_0.safetensors", "manifest.json"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(CheckpointError, match=r"dense_ps_0\.safetensors: cannot be written: .*Is a directory"):
+        save_role(tmp_path, "dense_ps:0", tensors())
+    with pytest.raises(CheckpointError, match=r"manifest\.json: cannot be written: Is a directory"):
+        write_manifest(tmp_path, Manifest(VERSION, "abc", 0, {}, {}))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["dense_ps_0.safetensors", "manifest.json"]
+
+
 def test_folder_that_is_not_there_is_an_error_of_the_user(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"gone/dense_ps_0\.safetensors: cannot be written: "):
         save_role(tmp_path / "gone", "dense_ps:0", tensors())
