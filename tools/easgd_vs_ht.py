@@ -21,7 +21,9 @@ from htrain.options import Options
 MODEL = str(Path(__file__).parents[1] / "models" / "wide_deep.py")
 
 
-def reach(cluster: Cluster, options: Options, train: str, test: str, console: Console) -> tuple[float, float, int, float]:
+def reach(
+    cluster: Cluster, options: Options, train: str, test: str, console: Console
+) -> tuple[float, float, int, float]:
     """NE, AUC, the largest dense staleness and EPS of one plan after one pass over `train`."""
     with tempfile.TemporaryDirectory() as folder:
         plan = htrain.compile(MODEL, data=train, cluster=cluster, options=options)

@@ -12,7 +12,7 @@ from htrain.cluster import device_of
 from htrain.data import START, Dataset, Malformed, open_data
 from htrain.data.evaluation import auc, entropy
 from htrain.errors import CheckpointError
-from htrain.executor.checkpoint import Manifest, latest_checkpoint, read_manifest
+from htrain.executor.checkpoint import Manifest, latest_checkpoint, read_manifest, verified_path
 from htrain.executor.engine import Engine
 from htrain.executor.program import build_program
 from htrain.executor.run import check_belongs, check_inputs
@@ -70,7 +70,7 @@ def load_parameters(plan: Plan, net: Net, folder: Path, manifest: Manifest, repl
     owners = {role for role in manifest.files if _serves(role, group)}
     found: dict[str, torch.Tensor] = {}
     for role in sorted(owners):
-        path = folder / manifest.files[role].name
+        path = verified_path(folder, manifest.files[role])
         try:
             with safe_open(path, "pt") as file:
                 found.update(

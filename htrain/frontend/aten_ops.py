@@ -121,6 +121,8 @@ def _repeat(t: Translation, node: Node) -> None:
 def _concat(t: Translation, node: Node) -> None:
     parts = [p for p in node.args[0] if tuple(p.meta["val"].shape) != (0,)]
     axis = _argument(node, 1, "dim", 0) % len(node.meta["val"].shape)
+    if isinstance(t.shape(node)[axis], BatchDim):
+        raise _refuse(t, node, "it joins batches: examples must not depend on each other")
     t.add(node, "Concat", [t.blob(p) for p in parts], {"axis": axis})
 
 

@@ -27,9 +27,10 @@ def split_by_node(net: Net, devices: Sequence[str] = ()) -> dict[str, Net]:
     """Cut `net` where an edge crosses node_names; put a Send/Recv pair on each cut edge.
 
     Requires: every op is tagged; ops are in def-before-use order.
-    Ensures:  every device of `devices` has a net, be it an empty one; running the nets together computes what `net` computes; exactly one Send and one Recv per (blob, reader);
-              values that become ready together and go the same way carry the same `message` number and travel as one;
-              each device that updates parameters acknowledges the end of the step to the trainer.
+    Ensures:  every device of `devices` has a net, be it an empty one; running the nets together computes what `net` computes;
+              there is exactly one Send and one Recv per (blob, reader); values that become ready together and go the same
+              way carry the same `message` number and travel as one; each device that updates parameters acknowledges the
+              end of the step to the trainer.
     """
     cutter = _Cutter(net)
     for device in devices:

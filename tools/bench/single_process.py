@@ -17,19 +17,19 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from baseline import build_model, optimizers, train_step  # noqa: E402
+from baseline import build_model, optimizers, train_step
 
-from htrain.cluster import this_machine  # noqa: E402
-from htrain.compiler import compile_net  # noqa: E402
-from htrain.data import START, Batch, Malformed, open_data  # noqa: E402
-from htrain.executor.port import Network  # noqa: E402
-from htrain.executor.role import Role  # noqa: E402
-from htrain.executor.settings import RunSettings  # noqa: E402
-from htrain.executor.trainer import Feed  # noqa: E402
-from htrain.frontend.load import load_model  # noqa: E402
-from htrain.frontend.torch_model import capture  # noqa: E402
-from htrain.options import Options  # noqa: E402
-from htrain.plan import Plan  # noqa: E402
+from htrain.cluster import this_machine
+from htrain.compiler import compile_net
+from htrain.data import START, Batch, Malformed, open_data
+from htrain.executor.port import Network
+from htrain.executor.role import Role
+from htrain.executor.settings import RunSettings
+from htrain.executor.trainer import Feed
+from htrain.frontend.load import load_model
+from htrain.frontend.torch_model import capture
+from htrain.options import Options
+from htrain.plan import Plan
 
 MODEL = str(Path(__file__).parents[2] / "models" / "dlrm.py")
 TABLE_ROWS = 100_000
@@ -38,7 +38,9 @@ TABLE_ROWS = 100_000
 def read(batch_size: int, num_batches: int) -> list[Batch]:
     """Batches in memory, so that neither side pays for reading."""
     data = open_data(f"synthetic:?rows={batch_size * num_batches}&table_rows={TABLE_ROWS}")
-    return list(data.batches(batch_size=batch_size, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed()))
+    return list(
+        data.batches(batch_size=batch_size, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed())
+    )
 
 
 def make_plan(options: Options, folder: Path) -> Plan:
@@ -88,19 +90,25 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for batch_size in arguments.batch or [2048, 128]:
-        options = Options(batch_size=batch_size, dense_optimizer=arguments.optimizer, sparse_optimizer=arguments.optimizer)
+        options = Options(
+            batch_size=batch_size, dense_optimizer=arguments.optimizer, sparse_optimizer=arguments.optimizer
+        )
         batches = read(batch_size, max(12, 25_000 // batch_size))
         examples = sum(b.num_examples for b in batches)
         with tempfile.TemporaryDirectory() as folder:
             plan = make_plan(options, Path(folder) / "plan")
             time_htrain(plan, Path(folder) / "plan", batches[:4])  # compiles the loops
-            pairs = [(time_htrain(plan, Path(folder) / "plan", batches), time_eager(options, batches)) for _ in range(arguments.runs)]
+            pairs = [
+                (time_htrain(plan, Path(folder) / "plan", batches), time_eager(options, batches))
+                for _ in range(arguments.runs)
+            ]
         ratios = [eager[0] / ours[0] for ours, eager in pairs]
         cpu = [eager[1] / ours[1] for ours, eager in pairs]
         ours, eager = (statistics.median(examples / pair[side][0] for pair in pairs) for side in (0, 1))
         print(
             f"dlrm batch {batch_size:5d} {arguments.optimizer}  htrain {ours:,.0f} EPS  eager {eager:,.0f} EPS  ratio {statistics.median(ratios):.2f} "
-            f"({min(ratios):.2f} to {max(ratios):.2f}, n={len(ratios)})  CPU ratio {statistics.median(cpu):.2f}  {arguments.threads} threads of {os.cpu_count()}"
+            f"({min(ratios):.2f} to {max(ratios):.2f}, n={len(ratios)})  "
+            f"CPU ratio {statistics.median(cpu):.2f}  {arguments.threads} threads of {os.cpu_count()}"
         )
 
 
