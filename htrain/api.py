@@ -51,6 +51,12 @@ def compile(
             raise UsageError(
                 "compile: an nn.Module needs example_inputs: a tensor for each argument of forward(), the batch first"
             )
+        valueless = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+        if valueless:
+            raise ModelError(
+                f"parameter '{valueless[0]}' is on the meta device and has no value: name the model's factory instead "
+                f"(file.py:build), whose inits are recorded, or give the module values"
+            )
         captured, name = capture(model, example_inputs, logit=logit), type(model).__name__
     elif model.endswith(".onnx"):
         captured, name = _from_onnx(Path(model), str(logit), label), Path(model).stem

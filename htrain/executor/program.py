@@ -14,7 +14,7 @@ import torch
 
 from htrain.net import Net, Op, Tensor
 from htrain.ops import OPS
-from htrain.ops.base import tensor_of
+from htrain.ops.base import no_cost, tensor_of
 
 GATE = -1  # what optimizer steps of dense weights wait for besides messages: the staleness gate's grant
 Values = dict[str, Any]
@@ -212,6 +212,21 @@ def _gives_tuple(op: Op) -> bool:
     return op.type in ("Split", "SplitRows", "Unstack", "FCGradient")
 
 
+def _views_parameter(net: Net, op: Op) -> bool:
+    """Whether the op's outputs could share memory with a parameter, which an update changes in place."""
+    return bool(op.outputs) and OPS[op.type].cost is no_cost and any(name in net.parameters for name in op.inputs)
+
+
+def _copying(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel whose outputs are its own: a value that travels, or waits for its gradient, must not change under an update."""
+
+    def run(*tensors: torch.Tensor, **attrs: Any) -> Any:
+        made = kernel(*tensors, **attrs)
+        return tuple(part.clone() for part in made) if isinstance(made, tuple) else made.clone()
+
+    return run
+
+
 def net_index(net: Net, parameter: str) -> int:
     """The place of a parameter in its net, which names it in generated code."""
     return list(net.parameters).index(parameter)
@@ -228,8 +243,8 @@ def _compile(
         if op.type == "Constant" and isinstance(value, Tensor):
             space[f"c{i}"] = tensor_of(value)
         else:
-            kernel = OPS[op.type].kernel
-            space[f"k{i}"] = partial(kernel, **op.attrs) if op.attrs else kernel
+            kernel = partial(OPS[op.type].kernel, **op.attrs) if op.attrs else OPS[op.type].kernel
+            space[f"k{i}"] = _copying(kernel) if _views_parameter(net, op) else kernel
     exec(compile(source, f"<{net.name} stage {index}>", "exec"), space)
     run: Callable[[Values, Send, int], None] = space[f"stage_{index}"]
     return run

@@ -115,11 +115,12 @@ def test_special_floats_keep_their_bits(dtype: torch.dtype, bits: str) -> None:
     assert received["x"].view(torch.uint8).tolist() == tensor.view(torch.uint8).tolist()
 
 
-def test_a_parameter_that_wants_gradients_is_sent_without_them() -> None:
-    parameter = torch.nn.Parameter(torch.ones(2, 3, dtype=torch.bfloat16))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_parameter_that_wants_gradients_is_sent_without_them(dtype: torch.dtype) -> None:
+    parameter = torch.nn.Parameter(torch.ones(2, 3, dtype=dtype))
     _, received = decode(encode(values_of({"w": parameter}), [parameter]))
     assert not received["w"].requires_grad
-    assert torch.equal(received["w"], torch.ones(2, 3, dtype=torch.bfloat16))
+    assert torch.equal(received["w"], torch.ones(2, 3, dtype=dtype))
 
 
 def test_context_is_a_key_that_survives_the_wire() -> None:

@@ -1,0 +1,152 @@
+"""What the PyTorch frontend captures computes what the module computes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from htrain.data import click_schema
+from htrain.errors import ModelError
+from htrain.frontend.load import load_model
+from htrain.frontend.torch_model import capture
+from htrain.net import Init, Net
+from htrain.ops import OPS
+
+MODELS = Path(__file__).parents[2] / "models"
+Tensors = dict[str, torch.Tensor]
+
+
+def interpret(net: Net, parameters: Tensors, inputs: Tensors, batch: int) -> torch.Tensor:
+    """The net's output by its ops' kernels, one after another."""
+    known = {**parameters, **inputs}
+    for op in net.ops:
+        extra = {"batch": batch} if OPS[op.type].needs_batch else {}
+        made = OPS[op.type].kernel(*(known[name] for name in op.inputs), **op.attrs, **extra)
+        known.update(zip(op.outputs, made if isinstance(made, tuple) else (made,), strict=True))
+    return known[net.outputs[0]]
+
+
+def check(module: nn.Module, inputs: Tensors, *, logit: str = "") -> Net:
+    """Capture with one batch size; compare on others."""
+    net = capture(module, inputs, logit=logit).net
+    parameters = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    for batch in (1, 5):
+        other = {
+            name: value[:1].repeat_interleave(batch, 0) + torch.arange(batch).view(-1, *[1] * (value.dim() - 1))
+            for name, value in inputs.items()
+        }
+        other = {name: value.to(inputs[name].dtype) for name, value in other.items()}
+        with torch.no_grad():
+            wanted = module(**other)
+            wanted = wanted[logit] if logit else wanted
+            torch.testing.assert_close(interpret(net, parameters, other, batch), wanted, atol=1e-6, rtol=1e-5)
+    return net
+
+
+@pytest.mark.parametrize("name", ["dlrm.py", "wide_deep.py", "deepfm.py", "dcn.py:build_v1", "dcn.py:build_v2"])
+def test_zoo_model_is_captured_whole(name: str) -> None:
+    loaded = load_model(str(MODELS / name), click_schema(13, (50,) * 26))
+    module = loaded.module.to_empty(device="cpu")
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, 0.0, 0.1)
+    check(module, {n: torch.ones_like(v) for n, v in loaded.example_inputs.items()})
+
+
+@pytest.mark.parametrize("name", ["wide_deep.py", "deepfm.py", "dcn.py"])
+def test_zoo_model_takes_ids_of_one_shared_table(name: str) -> None:
+    loaded = load_model(str(MODELS / name), click_schema(0, (50,) * 10, tables=("ids",) * 10))
+    captured = loaded.initialised(capture(loaded.module, loaded.example_inputs))
+    tables = [p for p in captured.net.parameters.values() if p.kind == "table"]
+    assert {p.shape[0] for p in tables} == {50}
+    assert tables[0].init == Init("uniform", (-(50**-0.5), 50**-0.5))
+
+
+FUNCTIONS = {
+    "slices": lambda x: x[:, 1:3] + x[:, :2],
+    "chunks": lambda x: x.chunk(2, dim=1)[0] * x.chunk(2, dim=1)[1],
+    "unbind": lambda x: x.unbind(1)[0] - x.unbind(1)[2],
+    "stack": lambda x: torch.stack([x, 2 * x], dim=1).sum(1),
+    "norms": lambda x: F.normalize(x, dim=1),
+    "clamps": lambda x: x.clamp(min=0.5).clamp(max=2.0) / (x.abs() + 1),
+    "softplus": lambda x: F.softplus(x) + F.silu(x) + F.leaky_relu(x - 1),
+    "einsum": lambda x: torch.einsum("bi,bj->bij", x, x).flatten(1),
+    "attention": lambda x: F.scaled_dot_product_attention(x.view(-1, 2, 2), x.view(-1, 2, 2), x.view(-1, 2, 2)).flatten(
+        1
+    ),
+    "sizes": lambda x: x.view(x.size(0), 2, 2).transpose(1, 2).reshape(x.size(0), -1) + torch.zeros(x.size(0), 1),
+    "masks": lambda x: x.masked_fill(x > 1, -1.0) * (x < 3),
+    "scalars": lambda x: (1 - x) ** 2 / 3 + 2.5,
+    "triangle": lambda x: torch.tril(x.view(-1, 2, 2)).flatten(1),
+    "padding": lambda x: F.pad(x, (1, 1), value=2.0),
+    "reductions": lambda x: x.amax(1) + x.prod(1) + torch.logsumexp(x, 1) + x.var(1, correction=0),
+}
+
+
+class Call(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return FUNCTIONS[self.name](x)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_function_of_a_matrix_is_captured(name: str) -> None:
+    check(Call(name), {"x": torch.rand(3, 4) + 0.5})
+
+
+class Shared(nn.Module):
+    """One table for two inputs, tied weights, and a detached branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(30, 4)
+        self.again = nn.Embedding(30, 4)
+        self.again.weight = self.items.weight
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (self.layer(self.items(a)) * self.layer(self.again(b))).sum(1) + self.items(a).detach().sum(1)
+
+
+def test_tied_tables_are_one_parameter_and_detach_is_kept() -> None:
+    ids = torch.arange(3)
+    net = check(Shared(), {"a": ids, "b": ids + 4})
+    assert [p.name for p in net.parameters.values() if p.kind == "table"] == ["items.weight"]
+    assert "Detach" in [op.type for op in net.ops]
+
+
+class BatchNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.normalise = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.normalise(x)
+
+
+def test_op_that_cannot_be_compiled_is_named_with_its_module() -> None:
+    with pytest.raises(ModelError, match=r"^aten\.\S*batch_norm\S* in module 'normalise' cannot be compiled|captur"):
+        capture(BatchNorm(), {"x": torch.rand(4, 4)})
+
+
+def test_reduction_over_the_batch_is_refused() -> None:
+    class Centred(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x - x.mean(0)
+
+    with pytest.raises(ModelError, match="it reduces over the batch: examples must not depend on each other"):
+        capture(Centred(), {"x": torch.rand(4, 4)})
+
+
+def test_several_outputs_want_a_choice() -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"p": x.sigmoid(), "logit": x}
+
+    with pytest.raises(ModelError, match=r"the model has 2 outputs \(p, logit\): say which is the logit"):
+        capture(Two(), {"x": torch.rand(4, 1)})
+    check(Two(), {"x": torch.rand(4, 1)}, logit="p")

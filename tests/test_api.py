@@ -1,0 +1,64 @@
+"""The Python API, as the README shows it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import htrain
+from htrain.cluster import this_machine
+
+
+class Tiny(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(100, 4, mode="sum")
+        self.top = nn.Linear(4 + 13, 1)
+
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        return self.top(torch.cat([dense, self.table(sparse)], dim=1))
+
+
+def inputs() -> dict[str, torch.Tensor]:
+    return {"dense": torch.zeros(4, 13), "sparse": torch.zeros(4, 26, dtype=torch.int64)}
+
+
+def test_module_with_values_is_compiled_run_and_evaluated(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Tiny()
+    plan = htrain.compile(model, cluster=this_machine(group_ps=1, sparse_ps=2), example_inputs=inputs())
+    plan.save(tmp_path / "plan")
+    data = "synthetic:?rows=2000&table_rows=100"
+    result = htrain.run(tmp_path / "plan", data=data, out=tmp_path / "run", hosting="threads")
+    found = htrain.evaluate(tmp_path / "run", data=data)
+    assert result.totals.examples == 2000
+    assert found.examples == 2000
+    assert found.log_loss < result.totals.loss  # better on the data it has seen than while it was learning it
+
+
+def test_same_input_gives_byte_identical_plans(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Tiny()
+    for name in ("a", "b"):
+        htrain.compile(model, cluster=this_machine(group_ps=2), example_inputs=inputs()).save(tmp_path / name)
+    files = sorted(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*") if p.is_file())
+    assert len(files) > 5
+    assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
+
+
+def test_module_without_values_is_refused() -> None:
+    with torch.device("meta"):
+        model = Tiny()
+    with pytest.raises(htrain.Error, match=r"parameter 'table.weight' is on the meta device and has no value"):
+        htrain.compile(model, example_inputs=inputs())
+
+
+def test_module_needs_example_inputs() -> None:
+    with pytest.raises(htrain.Error, match=r"an nn\.Module needs example_inputs"):
+        htrain.compile(Tiny())
+
+
+def test_run_wants_either_a_new_folder_or_one_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(htrain.Error, match="either out=, a new run folder, or resume="):
+        htrain.run(tmp_path, data="synthetic:")
