@@ -118,7 +118,8 @@ def vjp_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[
     given = tuple(i for i, dy in enumerate(dys) if dy)
     attrs: dict[str, Attr] = {**op.attrs, "num_inputs": len(op.inputs), "wrt": wrt, "given": given}
     inputs = (*op.inputs, *(dys[i] for i in given))
-    names = tuple(builder.gradient_name(op.inputs[i]) for i in wrt)
+    once = {name for name in op.inputs if op.inputs.count(name) == 1}
+    names = tuple(builder.gradient_name(n if n in once else f"{n}_part{i}") for i, n in enumerate(op.inputs) if i in wrt)
     grads = iter(builder.add(op.type + "Gradient", inputs, attrs=attrs, module=op.module, outputs=names))
     return [next(grads) if i in wrt else "" for i in range(len(op.inputs))]
 

@@ -19,9 +19,10 @@ def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: i
 def _gradient_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
     rows, k = numel(inputs[0].shape[:-1], batch_size), numel(inputs[0].shape[-1:], batch_size)
     n = numel(inputs[2].shape[-1:], batch_size)
-    products = 1 + bool(op.attrs["wants_x"])  # dw = dy.T @ x, and dx = dy @ w where somebody wants it
-    moved = rows * k + rows * n + 2 * n * k + (products - 1) * rows * k
-    return Cost(2.0 * products * rows * k * n + bool(op.attrs["bias"]) * rows * n, 4.0 * moved)
+    bias, wants_x = bool(op.attrs["bias"]), bool(op.attrs["wants_x"])
+    products = 1 + wants_x  # dw = dy.T @ x, and dx = dy @ w where somebody wants it
+    moved = rows * k + rows * n + n * k + bias * n + wants_x * (n * k + rows * k)
+    return Cost(2.0 * products * rows * k * n + bias * rows * n, 4.0 * moved)
 
 
 def _kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,317 @@
+"""Samples of every op, written by hand: a type, its inputs as (shape, draw), a reference in plain PyTorch, attributes."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from htrain.net import Attr, B, BatchDim, Shape
+from htrain.ops.base import constant_of
+
+Draw = Callable[[torch.Generator, tuple[int, ...]], torch.Tensor]
+Operand = tuple[Shape, Draw]
+
+
+def normal(generator: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def wide(generator: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
+    return 4 * normal(generator, shape)
+
+
+def positive(generator: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
+    return normal(generator, shape).abs() + 0.1
+
+
+def single(generator: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
+    """float32, for the kernels of embeddings, which know nothing else."""
+    return normal(generator, shape).float()
+
+
+def flags(generator: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
+    return normal(generator, shape) > 0
+
+
+def labels(generator: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
+    return flags(generator, shape).float()
+
+
+def below(count: int, least: int = 0) -> Draw:
+    """Integers in [least, count)."""
+    return lambda generator, shape: torch.randint(least, count, shape, generator=generator)
+
+
+def half(draw: Draw) -> Draw:
+    """Half of the rows that the bound allows."""
+    return lambda generator, shape: draw(generator, (shape[0] // 2, *shape[1:]))
+
+
+def starts(generator: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
+    """Offsets of bags, of which the first is empty and the last takes the rest."""
+    return torch.arange(shape[0]).sub(1).clamp(min=0)
+
+
+def distinct(count: int) -> Draw:
+    return lambda generator, shape: torch.randperm(count, generator=generator)[: shape[0]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One op with inputs. `held` are the positions that are data: labels, which no rule differentiates."""
+
+    type: str
+    operands: tuple[Operand, ...]
+    reference: Callable[..., Any]
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    held: tuple[int, ...] = ()
+
+
+def nothing(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return ()
+
+
+def each(operands: tuple[Operand, ...], **references: Callable[..., Any]) -> Iterator[Sample]:
+    return (Sample(type, operands, reference) for type, reference in references.items())
+
+
+def over(shape: Shape, attrs: Mapping[str, Attr], **references: Callable[..., Any]) -> Iterator[Sample]:
+    return (Sample(type, ((shape, normal),), reference, attrs) for type, reference in references.items())
+
+
+def first_seen(*ids: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(list(dict.fromkeys(i for blob in ids for i in blob.flatten().tolist())))
+
+
+def places_in(unique: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return (ids.unsqueeze(-1) == unique).int().argmax(-1)
+
+
+def dedupe(*ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    unique = first_seen(*ids)
+    return (unique, *(places_in(unique, i) for i in ids))
+
+
+def dedupe_two_shards(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    unique = first_seen(ids)
+    parts = (unique[unique < 3], unique[unique >= 3])
+    return (*parts, places_in(torch.cat(parts), ids))
+
+
+def padded(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    return rows[places.clamp(min=0)] * (places >= 0).unsqueeze(-1)
+
+
+def pooled(rows: torch.Tensor, places: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """The sum of each bag, padding left out."""
+    ends = [*offsets[1:].tolist(), len(places)]
+    bags = zip(offsets.tolist(), ends, strict=True)
+    return torch.stack([padded(rows, places[start:end]).sum(0) for start, end in bags])
+
+
+def moments(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    mean = x.mean(dims, keepdim=True)
+    return mean, (x - mean).square().mean(dims, keepdim=True)
+
+
+def normalized(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    mean, variance = moments(x, dims)
+    return (x - mean) / (variance + 1e-5) ** 0.5
+
+
+def binary_cross_entropy(logit: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    p, y = 1 / (1 + torch.exp(-logit.flatten())), label
+    return -(y * p.log() + (1 - y) * (1 - p).log()).mean()
+
+
+def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * x * (1 + torch.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+
+ROWS: Shape = (BatchDim(2, bound=True), 4)
+UNIQUE: Shape = (BatchDim(2, bound=True),)
+MEAN: Mapping[str, Attr] = {"axes": (1,), "keepdims": False}
+KEPT: Mapping[str, Attr] = {"axes": (1, -1), "keepdims": True}
+ALL: Mapping[str, Attr] = {"axes": (), "keepdims": False}
+RATE: Mapping[str, Attr] = {"lr": 0.1}
+EPS: Mapping[str, Attr] = {"lr": 0.1, "eps": 1e-10}
+PLAIN_SUM: Mapping[str, Attr] = {"mode": "sum", "weighted": False}
+SQUARE: Operand = ((3, 3), normal)
+TABLE: Operand = ((5, 4), single)
+IDS: Operand = (UNIQUE, distinct(5))
+
+UNARY = (
+    *each(
+        (((B, 3), wide),),
+        Abs=lambda x: x * x.sign(), Cos=lambda x: torch.sin(x + math.pi / 2), Sin=lambda x: torch.cos(x - math.pi / 2),
+        Erf=lambda x: 1 - torch.erfc(x), Exp=lambda x: math.e**x, Neg=lambda x: 0 - x,
+        HardSigmoid=lambda x: (x / 6 + 0.5).clamp(0, 1), HardSwish=lambda x: x * (x / 6 + 0.5).clamp(0, 1),
+        Mish=lambda x: x * torch.tanh(torch.log(1 + torch.exp(x))), Softplus=lambda x: torch.log(1 + torch.exp(x)),
+        Swish=lambda x: x / (1 + torch.exp(-x)), Sigmoid=lambda x: 1 / (1 + torch.exp(-x)), Relu=lambda x: x * (x > 0),
+        Tanh=lambda x: 1 - 2 / (torch.exp(2 * x) + 1), Identity=lambda x: 1 * x, Detach=lambda x: 1 * x.detach(),
+        Ceil=lambda x: -((-x) // 1), Floor=lambda x: x // 1, Round=lambda x: (x + 0.5) // 1, IsNaN=lambda x: x != x,
+        Sign=lambda x: (x > 0).double() - (x < 0).double(), ZerosLike=lambda x: 0 * x, GradientSeed=lambda x: 0 * x + 1,
+    ),
+    *each(
+        (((B, 3), positive),),
+        Log=lambda x: torch.log2(x) * math.log(2), Log1p=lambda x: torch.log(1 + x), Reciprocal=lambda x: 1 / x,
+        Rsqrt=lambda x: x**-0.5, Sqrt=lambda x: x**0.5,
+    ),
+    *each((((B, 3), flags),), Not=lambda x: x ^ True),
+    Sample("Elu", (((B, 3), normal),), lambda x: torch.where(x > 0, x, 0.7 * (torch.exp(x) - 1)), {"alpha": 0.7}),
+    Sample("LeakyRelu", (((B, 3), normal),), lambda x: torch.where(x > 0, x, 0.1 * x), {"alpha": 0.1}),
+    Sample("Clip", (((B, 3), wide),), lambda x: torch.where(x > 2, 2.0, torch.where(x < -1, -1.0, x)), {"min": -1, "max": 2}),
+    Sample("Gelu", (((B, 3), normal),), lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2, {"approximate": "none"}),
+    Sample("Gelu", (((B, 3), normal),), gelu_tanh, {"approximate": "tanh"}),
+    Sample("Cast", (((B, 3), normal),), lambda x: x.float(), {"to": "float32"}),
+    Sample("Cast", (((B, 3), normal),), lambda x: x.long(), {"to": "int64"}),
+)  # fmt: skip
+
+BROADCASTS: tuple[tuple[Shape, Shape], ...] = (((B, 3), (B, 3)), ((B, 3), (3,)), ((B, 1, 3), (2, 1)))
+BINARY = (
+    *chain.from_iterable(
+        each(
+            ((left, positive), (right, positive)),
+            Add=lambda x, y: x + y, Sub=lambda x, y: x - y, Mul=lambda x, y: x * y, Div=lambda x, y: x / y,
+            Max=lambda x, y: torch.where(x > y, x, y), Min=lambda x, y: torch.where(x < y, x, y),
+            Pow=lambda x, y: torch.exp(y * x.log()),
+        )
+        for left, right in BROADCASTS
+    ),
+    *each((((B, 3), normal), ((3,), normal)), PRelu=lambda x, y: torch.where(x > 0, x, x * y), SumLike=lambda x, y: x.sum(0)),
+    *each(
+        (((B, 3), wide), ((3,), positive)),
+        Mod=lambda x, y: x - y * torch.floor(x / y), FloorDiv=lambda x, y: torch.floor(x / y),
+    ),
+    *each(
+        (((B, 3), below(3)), ((B, 1), below(3))),
+        Equal=lambda x, y: x == y, NotEqual=lambda x, y: x != y, Greater=lambda x, y: x > y, Less=lambda x, y: x < y,
+        GreaterOrEqual=lambda x, y: x >= y, LessOrEqual=lambda x, y: x <= y,
+    ),
+    *each(
+        (((B, 3), flags), ((B, 3), flags)), And=lambda x, y: x & y, Or=lambda x, y: x | y, Xor=lambda x, y: x ^ y
+    ),
+    Sample("Sum", (((B, 3), normal), ((3,), normal), ((B, 1), normal)), lambda x, y, z: x + y + z),
+    Sample("Where", (((B, 3), flags), ((B, 3), normal), ((3,), normal)), lambda c, x, y: c * x + ~c * y),
+)  # fmt: skip
+
+MATRIX = (
+    Sample("FC", (((B, 3), normal), ((5, 3), normal), ((5,), normal)), lambda x, w, b: (x[:, None] * w).sum(-1) + b),
+    Sample("FC", (((B, 3), normal), ((5, 3), normal)), lambda x, w: (x[:, None] * w).sum(-1)),
+    Sample("MatMul", (((B, 3), normal), ((3, 5), normal)), lambda x, y: (x[:, :, None] * y).sum(1)),
+    Sample("MatMul", (((B, 2, 3), normal), ((B, 3, 4), normal)), lambda x, y: torch.einsum("bij,bjk->bik", x, y)),
+    Sample("MatMul", (((B, 2, 3), normal), ((3, 4), normal)), lambda x, y: torch.einsum("bij,jk->bik", x, y)),
+    Sample("MatMul", (((B, 3), normal), ((3,), normal)), lambda x, y: (x * y).sum(1)),
+    Sample(
+        "Einsum", (((B, 2), normal), ((2, 3), normal), ((B, 3), normal)),
+        lambda x, w, y: ((x @ w) * y).sum(1), {"equation": "bi,ij,bj->b"},
+    ),
+)  # fmt: skip
+
+REDUCTIONS = (
+    *over(
+        (B, 3, 4), MEAN,
+        ReduceSum=lambda x: x[:, 0] + x[:, 1] + x[:, 2], ReduceMean=lambda x: (x[:, 0] + x[:, 1] + x[:, 2]) / 3,
+        ReduceMax=lambda x: x.max(1).values, ReduceMin=lambda x: -((-x).max(1).values), ReduceProd=lambda x: x[:, 0] * x[:, 1] * x[:, 2],
+        ReduceL2=lambda x: (x * x).sum(1) ** 0.5, ReduceVariance=lambda x: moments(x, (1,))[1].squeeze(1),
+        ReduceLogSumExp=lambda x: x.exp().sum(1).log(),
+    ),
+    *over(
+        (B, 3, 4), KEPT,
+        ReduceSum=lambda x: x.sum((1, 2), True), ReduceMean=lambda x: x.sum((1, 2), True) / 12,
+        ReduceProd=lambda x: x.flatten(1).prod(1)[:, None, None], ReduceL2=lambda x: (x * x).sum((1, 2), True) ** 0.5,
+    ),
+    *over((B, 3), ALL, ReduceSum=lambda x: x.flatten().sum(), ReduceMean=lambda x: x.sum() / x.numel(), ReduceMax=lambda x: x.max()),
+    Sample("ArgMax", (((B, 3), normal),), lambda x: x.max(1).indices, {"axis": 1, "keepdims": False}),
+    Sample("CumSum", (((B, 3), normal),), lambda x: x @ torch.ones(3, 3).double().triu(), {"axis": 1}),
+    Sample("Softmax", (((B, 3), normal),), lambda x: x.exp() / x.exp().sum(1, True), {"axis": -1}),
+    Sample("Softmax", (((B, 3, 4), normal),), lambda x: x.exp() / x.exp().sum(1, True), {"axis": 1}),
+    Sample("LogSoftmax", (((B, 3), normal),), lambda x: x - x.exp().sum(1, True).log(), {"axis": 1}),
+    Sample("LayerNormalization", (((B, 2, 3), normal),), lambda x: normalized(x, (1, 2)), {"axis": 1, "epsilon": 1e-5}),
+    Sample(
+        "LayerNormalization", (((B, 3), normal), ((3,), normal), ((3,), normal)),
+        lambda x, w, b: normalized(x, (1,)) * w + b, {"axis": -1, "epsilon": 1e-5},
+    ),
+    Sample("BceWithLogits", (((B,), single), ((B,), labels)), binary_cross_entropy, held=(1,)),
+    Sample("BceWithLogits", (((B, 1), single), ((B,), labels)), binary_cross_entropy, held=(1,)),
+    Sample("MeanSquaredError", (((B, 1), single), ((B,), labels)), lambda x, y: ((x[:, 0] - y) ** 2).mean(), held=(1,)),
+)  # fmt: skip
+
+SHAPES = (
+    Sample("Reshape", (((B, 2, 3), normal),), lambda x: x.flatten(1), {"shape": (-1, 6)}),
+    Sample("Reshape", (((B, 6), normal),), lambda x: x.flatten().unflatten(0, (-1, 2)), {"shape": (-1, 2)}),
+    Sample("ReshapeLike", (((B, 6), normal), ((B, 2, 3), normal)), lambda x, like: x.unflatten(1, (2, 3))),
+    Sample("Transpose", (((B, 2, 3, 4), normal),), lambda x: x.movedim(1, 3), {"perm": (0, 2, 3, 1)}),
+    Sample("Concat", (((B, 2), normal), ((B, 1), normal)), lambda x, y: torch.hstack([x, y]), {"axis": 1}),
+    Sample("Concat", (((B, 2), normal), ((B, 1), normal)), lambda x, y: torch.hstack([x, y]), {"axis": -1}),
+    Sample("Split", (((B, 3), normal),), lambda x: (x[:, :2], x[:, 2:]), {"axis": 1, "split": (2, 1)}),
+    Sample("Slice", (((B, 7), normal),), lambda x: x[:, 1:6:2], {"axis": -1, "start": 1, "end": 6, "step": 2}),
+    Sample("Select", (((B, 3, 2), normal),), lambda x: x[:, -1], {"axis": 1, "index": -1}),
+    Sample("Stack", (((B, 2), normal), ((B, 2), normal)), lambda x, y: torch.cat([x[:, None], y[:, None]], 1), {"axis": 1}),
+    Sample("Unstack", (((B, 2, 3), normal),), lambda x: (x[:, 0], x[:, 1]), {"axis": 1}),
+    Sample("Gather", (((B, 5, 2), normal), ((2, 3), below(5))), lambda x, i: x[:, i], {"axis": 1}),
+    Sample("Gather", (((5, 2), normal), ((B, 3), below(5))), lambda x, i: x[i], {"axis": 0}),
+    Sample("GatherElements", (((B, 5), normal), ((B, 2), below(5))), lambda x, i: torch.stack([r[k] for r, k in zip(x, i, strict=True)]), {"axis": 1}),
+    Sample("BroadcastTo", (((B, 1, 3), normal),), lambda x: torch.cat([x, x], 1), {"shape": (-1, 2, 3)}),
+    Sample("Pad", (((B, 3), normal),), lambda x: F.pad(x - 1.5, (1, 2)) + 1.5, {"pads": (1, 2), "value": 1.5}),
+    Sample("Tril", (SQUARE,), lambda x: x * (torch.arange(3)[:, None] > torch.arange(3)), {"diagonal": -1}),
+    Sample("Triu", (SQUARE,), lambda x: x * (torch.arange(3)[:, None] <= torch.arange(3)), {"diagonal": 0}),
+    Sample("Flip", (((B, 3), normal),), lambda x: x[:, [2, 1, 0]], {"axes": (1,)}),
+    Sample("Constant", (), lambda: torch.tensor([[1.5, 2.0]]), {"value": constant_of(torch.tensor([[1.5, 2.0]]))}),
+)  # fmt: skip
+
+EMBEDDINGS = (
+    Sample("Embedding", (TABLE, ((B, 2), below(5))), lambda table, ids: table[ids], {"padding_idx": -1}),
+    Sample(
+        "EmbeddingBag", (TABLE, ((B, 2), below(5))), lambda table, ids: table[ids].sum(1), {**PLAIN_SUM, "padding_idx": -1}
+    ),
+    Sample("Dedupe", (((B, 2), below(5)),), dedupe, {"padding_idx": -1}),
+    Sample("Dedupe", (((B, 2), below(5)), ((B,), below(9))), dedupe, {"padding_idx": -1}),
+    Sample("DedupeSharded", (((B, 2), below(5)),), dedupe_two_shards, {"padding_idx": -1, "bounds": (0, 3, 5)}),
+    Sample("MaskPlaces", (((B, 2), below(5)), ((B, 2), below(2))), lambda p, ids: p * (ids != 1) - 1 * (ids == 1), {"padding_idx": 1}),
+    Sample("Lookup", (TABLE, ((BatchDim(2, bound=True),), below(9, least=4))), lambda table, ids: table[ids - 4], {"first_row": 4}),
+    Sample("TakeRows", ((ROWS, single), ((B, 2), below(4, least=-1))), padded),
+    Sample("PoolRows", ((ROWS, single), ((B, 3), below(4, least=-1))), lambda rows, p: padded(rows, p).sum(1), PLAIN_SUM),
+    Sample(
+        "PoolRows", ((ROWS, single), ((B, 3), below(4, least=-1))),
+        lambda rows, p: padded(rows, p).sum(1) / (p >= 0).sum(1).clamp(min=1)[:, None], {"mode": "mean", "weighted": False},
+    ),
+    Sample("PoolRows", ((ROWS, single), (UNIQUE, below(4, least=-1)), ((B,), starts)), pooled, PLAIN_SUM),
+    Sample(
+        "PoolRows", ((ROWS, single), ((B, 3), below(4, least=-1)), ((B, 3), single)),
+        lambda rows, p, w: (padded(rows, p) * w[:, :, None]).sum(1), {"mode": "sum", "weighted": True},
+    ),
+    Sample("ConcatRows", ((ROWS, half(single)), (ROWS, half(single))), lambda x, y: torch.vstack([x, y])),
+    Sample("SplitRows", ((ROWS, single), (UNIQUE, half(below(5))), (UNIQUE, half(below(5)))), lambda rows, i, j: (rows[: len(i)], rows[len(i) :])),
+)  # fmt: skip
+
+EFFECTS = (
+    Sample("Sgd", (SQUARE, SQUARE), nothing, RATE),
+    Sample("Adagrad", (SQUARE, ((3, 3), positive), SQUARE), nothing, EPS),
+    Sample(
+        "Adam", (SQUARE, SQUARE, ((3, 3), positive), ((1,), positive), SQUARE), nothing, {**EPS, "beta1": 0.9, "beta2": 0.99}
+    ),
+    Sample("SparseSgd", (TABLE, IDS, (ROWS, single)), nothing, {**RATE, "first_row": 0}),
+    Sample("SparseAdagrad", (TABLE, TABLE, IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
+    Sample("SparseRowWiseAdagrad", (TABLE, ((5,), single), IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
+    Sample("Ack", (), lambda: torch.zeros(0, dtype=torch.int8)),
+    Sample("Snapshot", (SQUARE,), lambda w: 1 * w),
+    Sample("ElasticDifference", (SQUARE, SQUARE), lambda center, group: 0.4 * group - 0.4 * center, {"alpha": 0.4}),
+    Sample("Relax", (SQUARE, SQUARE), nothing),
+    Sample("UniformFill", (TABLE,), nothing, {"seed": 1, "first_row": 0, "low": 0.0, "high": 1.0}),
+    Sample("NormalFill", (TABLE,), nothing, {"seed": 1, "first_row": 0, "mean": 0.0, "std": 1.0}),
+    Sample("ConstantFill", (TABLE,), nothing, {"value": 1.0}),
+    Sample("ZeroRows", (TABLE,), nothing, {"rows": (0,), "first_row": 0}),
+)  # fmt: skip
+
+SAMPLES = (*UNARY, *BINARY, *MATRIX, *REDUCTIONS, *SHAPES, *EMBEDDINGS, *EFFECTS)
+NOT_SAMPLED = {
+    "Send": "the engine carries it out; tests/transform/test_split.py",
+    "Recv": "the engine carries it out; tests/transform/test_split.py",
+    "FileFill": "needs a plan's folder; tests/system",
+    "Fill": "has no input, so its batch shows in its output alone: a test of its own below",
+}
