@@ -1,5 +1,6 @@
 """A trainer: reads its share of the data and drives its net replicas (HT 3.1)."""
 
+import math
 import queue
 import threading
 from collections.abc import Iterator
@@ -207,6 +208,11 @@ class Trainer:
 
     def _count(self, step: Step) -> None:
         loss = float(step.state.values[self.engine.program.net.outputs[0]])
+        if not math.isfinite(loss):
+            raise RunError(
+                f"{self.role}: the loss is {loss} at step {step.state.context.step} of replica {step.state.context.replica}: "
+                f"compile with smaller --dense-lr and --sparse-lr"
+            )
         positives = float(step.state.values["label"].sum())
         with self._lock:
             self.totals.examples += step.state.batch_size

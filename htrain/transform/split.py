@@ -71,9 +71,9 @@ class _Cutter:
             if name not in self.net.parameters:
                 self.fetch(name, device)
                 waits |= self.waits[device, name]
-        waits |= self._order_on_parameters(op, waits)
         if OPS[op.type].steps_weights:
             waits |= {GATE}
+        waits |= self._order_on_parameters(op, waits)
         part.ops.append(op)
         self.waits.update({(device, output): waits for output in op.outputs})
 

@@ -162,3 +162,15 @@ def test_every_example_is_trained_once_per_epoch_over_trainers_and_replicas(tmp_
     htrain.compile(WIDE_DEEP, data=data, cluster=cluster, options=Options(batch_size=7)).save(tmp_path / "plan")
     result = htrain.run(tmp_path / "plan", data=data, out=tmp_path / "run", epochs=2, hosting="threads")
     assert result.totals.examples == 2 * 5_003
+
+
+def test_diverged_run_ends_with_an_error_that_says_what_to_change(tmp_path: Path) -> None:
+    data = libfm(tmp_path / "train.libfm", 4_000)
+    options = Options(
+        batch_size=16, dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=1e9, sparse_lr=1e9, loss="mse"
+    )
+    htrain.compile(WIDE_DEEP, data=data, cluster=this_machine(), options=options).save(tmp_path / "plan")
+    with pytest.raises(
+        htrain.Error, match=r"the loss is (nan|inf) at step .* compile with smaller --dense-lr and --sparse-lr"
+    ):
+        htrain.run(tmp_path / "plan", data=data, out=tmp_path / "run", hosting="threads")
