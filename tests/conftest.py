@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from small_dlrm import small_dlrm
 
 from htrain.cluster import Cluster
@@ -19,6 +20,11 @@ Golden = Callable[[str, str], None]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite tests/goldens/*.txt; review reads the diff")
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers() -> None:
+    torch.manual_seed(0)
 
 
 @pytest.fixture
