@@ -8,6 +8,7 @@ import pytest
 import torch
 from small_dlrm import small_dlrm
 
+import htrain.api  # noqa: F401  onnxscript must be imported before htrain's schemas are registered
 from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.frontend.captured import Captured
