@@ -6,13 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_dlrm import small_dlrm
+from small_dlrm import small_plan
 
 import htrain.api  # noqa: F401  onnxscript must be imported before htrain's schemas are registered
-from htrain.cluster import Cluster
-from htrain.compiler import compile_net
-from htrain.frontend.captured import Captured
-from htrain.options import Options
 from htrain.plan import Plan
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -46,7 +42,5 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 @pytest.fixture(scope="session")
 def plan() -> Plan:
-    """The small model on 2 groups of a trainer and 2 group PSs, 2 sparse PSs and a dense PS; `item.weight` in 2 shards."""
-    cluster = Cluster(groups=2, group_ps=2, sparse_ps=2, dense_ps=1)
-    captured = Captured(small_dlrm(), {})
-    return compile_net(captured, cluster, Options(batch_size=8), name="small_dlrm", table_splits={"item.weight": 2})
+    """The small model's plan; changes to it are made on copies."""
+    return small_plan()

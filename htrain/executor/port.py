@@ -6,6 +6,7 @@ Queues are unbounded here: the protocol bounds them, since a step sends a fixed 
 import contextlib
 import errno
 import math
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,9 +18,8 @@ from htrain.errors import PeerLost, RunError
 from htrain.executor.wire import Frame, Message, Values, decode, encode, spec_of
 
 SEND_SECONDS = 15.0
-_COPY_BELOW_BYTES = (
-    64 * 1024
-)  # below this, a copy costs less CPU than telling Python when ZeroMQ is done with the memory
+_COPY_BELOW_BYTES = 64 * 1024  # below this, a copy costs less CPU than telling Python when ZeroMQ is done with the memory
+_FILES_OF_A_SOCKET = 8  # its mailbox, the listener or connection, the resolver's, and some for the other threads
 _LINGER_MILLISECONDS = 1000
 _MORE = int(zmq.SNDMORE)
 
@@ -185,9 +185,23 @@ class Outbox:
 
 def _open(context: zmq.Context, kind: int, name: str) -> zmq.Socket:
     try:
+        _reserve_files()
         return context.socket(kind)
     except zmq.ZMQError as error:
         raise RunError(f"{name}: no socket can be opened: {_reason(error)}") from error
+
+
+def _reserve_files() -> None:
+    """Raises ZMQError when fewer files can be opened than a socket needs: ZeroMQ aborts the process where it finds out itself."""
+    files: list[int] = []
+    try:
+        for _ in range(_FILES_OF_A_SOCKET):
+            files.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        raise zmq.ZMQError(error.errno or errno.EMFILE) from error
+    finally:
+        for file in files:
+            os.close(file)
 
 
 def _reason(error: zmq.ZMQError) -> str:

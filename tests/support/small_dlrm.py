@@ -5,8 +5,13 @@ from collections.abc import Mapping
 import torch
 from torch.nn import functional as F
 
+from htrain.cluster import Cluster
+from htrain.compiler import compile_net
+from htrain.frontend.captured import Captured
 from htrain.net import B, Blob, Init, Net, Parameter
 from htrain.ops.builder import NetBuilder
+from htrain.options import Options
+from htrain.plan import Plan
 
 USERS, ITEMS, DIM = 40, 50, 4
 Values = Mapping[str, torch.Tensor]
@@ -65,3 +70,10 @@ def small_batch(seed: int, size: int) -> dict[str, torch.Tensor]:
         "last": torch.randint(ITEMS, (size,), generator=generator),
         "label": torch.randint(2, (size,), generator=generator).float(),
     }
+
+
+def small_plan(**changes: int) -> Plan:
+    """The model on 2 groups of a trainer and 2 group PSs, 2 sparse PSs and a dense PS; the item table in 2 shards."""
+    cluster = Cluster(**{"groups": 2, "group_ps": 2, "sparse_ps": 2, "dense_ps": 1, **changes})
+    captured = Captured(small_dlrm(), {})
+    return compile_net(captured, cluster, Options(batch_size=8), name="small_dlrm", table_splits={"item.weight": 2})
