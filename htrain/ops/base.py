@@ -4,7 +4,7 @@ Kernels are functions of tensors, with the op's attributes as keywords. `infer` 
 stock one runs the kernel on the meta device at two batch sizes, so a torch kernel needs no shape rule of its own.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,7 +60,9 @@ def infer_by_kernel(definition: "OpDef", op: Op, inputs: Sequence[Blob]) -> Sequ
     Raises ModelError naming the op when the kernel refuses its inputs or an output does not scale with the batch.
     """
     small, large = (_run_on_meta(definition, op, inputs, batch_size) for batch_size in _PROBES)
-    return [(_symbolic_shape(op, a, b), str(a.dtype).removeprefix("torch.")) for a, b in zip(small, large, strict=True)]
+    bounds = {d.per_example for blob in inputs for d in blob.shape if isinstance(d, BatchDim) and d.bound}
+    pairs = zip(small, large, strict=True)
+    return [(_symbolic_shape(op, a, b, bounds), str(a.dtype).removeprefix("torch.")) for a, b in pairs]
 
 
 _PROBES = (1009, 2003)  # primes, so that no product of a model's own dimensions is taken for a multiple of them
@@ -84,11 +86,12 @@ def _run_on_meta(definition: "OpDef", op: Op, inputs: Sequence[Blob], batch_size
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def _symbolic_shape(op: Op, small: torch.Tensor, large: torch.Tensor) -> Shape:
-    return tuple(_symbolic_dim(op, a, b) for a, b in zip(small.shape, large.shape, strict=True))
+def _symbolic_shape(op: Op, small: torch.Tensor, large: torch.Tensor, bounds: Collection[int]) -> Shape:
+    return tuple(_symbolic_dim(op, a, b, bounds) for a, b in zip(small.shape, large.shape, strict=True))
 
 
-def _symbolic_dim(op: Op, small: int, large: int) -> Dim:
+def _symbolic_dim(op: Op, small: int, large: int, bounds: Collection[int]) -> Dim:
+    """A dimension that scales as a bounded one of the inputs does is bounded, too."""
     if small == large:
         return small
     per_example, rest = divmod(small, _PROBES[0])
@@ -96,7 +99,7 @@ def _symbolic_dim(op: Op, small: int, large: int) -> Dim:
         raise ModelError(
             f"{op.label}: an output dimension is {small} at batch {_PROBES[0]} and {large} at {_PROBES[1]}: not a multiple"
         )
-    return BatchDim(per_example)
+    return BatchDim(per_example, bound=per_example in bounds)
 
 
 def elementwise_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -111,6 +114,24 @@ def no_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size:
     return Cost(0.0, 0.0)
 
 
+def gradient_names(builder: Builder, op: Op, positions: Iterable[int]) -> tuple[str, ...]:
+    """Fresh names for the gradients of the inputs at `positions`; an input that comes twice has one for each place."""
+    once = {name for name in op.inputs if op.inputs.count(name) == 1}
+    stems = [op.inputs[i] if op.inputs[i] in once else f"{op.inputs[i]}_part{i}" for i in positions]
+    return tuple(builder.gradient_name(stem) for stem in stems)
+
+
+def gradient_like_input(builder: Builder, op: Op, dy: str, position: int) -> str:
+    """`dy`, summed over the dimensions along which input `position` was broadcast, in the input's dtype."""
+    source, target = builder.blob(dy), builder.blob(op.inputs[position])
+    if source.shape != target.shape:
+        names = (builder.gradient_name(target.name),)
+        return builder.add("SumLike", (dy, target.name), module=op.module, outputs=names)[0]
+    if source.dtype != target.dtype:
+        return builder.add("Cast", (dy,), attrs={"to": target.dtype}, module=op.module)[0]
+    return dy
+
+
 def vjp_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
     """The generic rule: `<Op>Gradient` differentiates the op's kernel (DESIGN 3)."""
     floating = [builder.blob(name).dtype.startswith(("float", "bfloat")) for name in op.inputs]
@@ -118,8 +139,7 @@ def vjp_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[
     given = tuple(i for i, dy in enumerate(dys) if dy)
     attrs: dict[str, Attr] = {**op.attrs, "num_inputs": len(op.inputs), "wrt": wrt, "given": given}
     inputs = (*op.inputs, *(dys[i] for i in given))
-    once = {name for name in op.inputs if op.inputs.count(name) == 1}
-    names = tuple(builder.gradient_name(n if n in once else f"{n}_part{i}") for i, n in enumerate(op.inputs) if i in wrt)
+    names = gradient_names(builder, op, wrt)
     grads = iter(builder.add(op.type + "Gradient", inputs, attrs=attrs, module=op.module, outputs=names))
     return [next(grads) if i in wrt else "" for i in range(len(op.inputs))]
 

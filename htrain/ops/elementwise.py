@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from htrain.net import Op
-from htrain.ops.base import Builder, OpDef, dtype_of, same_as_input
+from htrain.ops.base import Builder, OpDef, dtype_of, gradient_like_input, same_as_input
 
 aten = torch.ops.aten
 
@@ -44,7 +44,7 @@ def _modulo(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_like(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return x.sum_to_size(like.shape) if x.shape != like.shape else x
+    return x.sum_to_size(like.shape).to(like.dtype) if x.shape != like.shape else x
 
 
 def _total(*xs: torch.Tensor) -> torch.Tensor:
@@ -55,29 +55,21 @@ def _total(*xs: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
-    return [_reduced(builder, op, dys[0], i) if want else "" for i, want in enumerate(wanted)]
-
-
-def _reduced(builder: Builder, op: Op, dy: str, position: int) -> str:
-    """`dy` summed over the dimensions along which input `position` was broadcast."""
-    target = op.inputs[position]
-    if builder.blob(dy).shape == builder.blob(target).shape:
-        return dy
-    return builder.add("SumLike", (dy, target), module=op.module, outputs=(builder.gradient_name(target),))[0]
+    return [gradient_like_input(builder, op, dys[0], i) if want else "" for i, want in enumerate(wanted)]
 
 
 def _sub_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
-    left = _reduced(builder, op, dys[0], 0) if wanted[0] else ""
+    left = gradient_like_input(builder, op, dys[0], 0) if wanted[0] else ""
     if not wanted[1]:
         return [left, ""]
     negated = builder.add("Neg", (dys[0],), module=op.module)[0]
-    return [left, _reduced(builder, op, negated, 1)]
+    return [left, gradient_like_input(builder, op, negated, 1)]
 
 
 def _mul_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
     def side(position: int) -> str:
         product = builder.add("Mul", (dys[0], op.inputs[1 - position]), module=op.module)[0]
-        return _reduced(builder, op, product, position)
+        return gradient_like_input(builder, op, product, position)
 
     return [side(i) if want else "" for i, want in enumerate(wanted)]
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from htrain.net import Attr, Blob, Op, numel
-from htrain.ops.base import Builder, Cost, OpDef
+from htrain.net import Blob, Op, numel
+from htrain.ops.base import Builder, Cost, OpDef, vjp_gradient
 
 
 def _einsum(*xs: torch.Tensor, equation: str) -> torch.Tensor:
@@ -36,10 +36,7 @@ def _matmul_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Seque
     a, b = (builder.blob(name) for name in op.inputs)
     same = len(a.shape) == len(b.shape) >= 2 and a.shape[:-2] == b.shape[:-2]
     if not same:
-        names = tuple(builder.gradient_name(n) for n, want in zip(op.inputs, wanted, strict=True) if want)
-        attrs: dict[str, Attr] = {"num_inputs": 2, "wrt": tuple(i for i in range(2) if wanted[i]), "given": (0,)}
-        grads = iter(builder.add("MatMulGradient", (*op.inputs, dys[0]), attrs=attrs, module=op.module, outputs=names))
-        return [next(grads) if want else "" for want in wanted]
+        return vjp_gradient(builder, op, dys, wanted)
     da = _product(builder, op, (dys[0], _transposed(builder, op, b)), a.name) if wanted[0] else ""
     db = _product(builder, op, (_transposed(builder, op, a), dys[0]), b.name) if wanted[1] else ""
     return [da, db]

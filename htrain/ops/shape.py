@@ -6,7 +6,17 @@ import torch
 from torch.nn import functional as F
 
 from htrain.net import Attr, BatchDim, Blob, Op, Tensor
-from htrain.ops.base import Builder, OpDef, Signature, dtype_of, no_cost, same_as_input, tensor_of
+from htrain.ops.base import (
+    Builder,
+    OpDef,
+    Signature,
+    dtype_of,
+    gradient_like_input,
+    gradient_names,
+    no_cost,
+    same_as_input,
+    tensor_of,
+)
 
 
 def _reshape(x: torch.Tensor, *, shape: tuple[int, ...]) -> torch.Tensor:
@@ -138,9 +148,10 @@ def _concat_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[
     axis = op.attrs["axis"]
     assert isinstance(axis, int)
     widths = tuple(builder.blob(name).shape[axis] for name in op.inputs)
-    names = _distinct([builder.gradient_name(name) for name in op.inputs])
+    names = gradient_names(builder, op, range(len(op.inputs)))
     attrs: dict[str, Attr] = {"axis": axis, "split": tuple(w if isinstance(w, int) else -w.per_example for w in widths)}
-    return builder.add("Split", (dys[0],), attrs=attrs, module=op.module, outputs=names)
+    parts = builder.add("Split", (dys[0],), attrs=attrs, module=op.module, outputs=names)
+    return [gradient_like_input(builder, op, part, i) for i, part in enumerate(parts)]
 
 
 def _gather_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
@@ -155,19 +166,15 @@ def _select_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[
 
 
 def _stack_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
-    names = _distinct([builder.gradient_name(name) for name in op.inputs])
-    return builder.add("Unstack", (dys[0],), attrs={"axis": op.attrs["axis"]}, module=op.module, outputs=names)
+    names = gradient_names(builder, op, range(len(op.inputs)))
+    parts = builder.add("Unstack", (dys[0],), attrs={"axis": op.attrs["axis"]}, module=op.module, outputs=names)
+    return [gradient_like_input(builder, op, part, i) for i, part in enumerate(parts)]
 
 
 def _unstack_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
     parts = [dy or _zeros_like(builder, op, output) for dy, output in zip(dys, op.outputs, strict=True)]
     names = (builder.gradient_name(op.inputs[0]),)
     return builder.add("Stack", parts, attrs={"axis": op.attrs["axis"]}, module=op.module, outputs=names)
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """The names, with their place where one comes twice (a blob that is an input twice)."""
-    return [f"{name}_part{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
 
 
 def _split_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:

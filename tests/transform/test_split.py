@@ -143,7 +143,6 @@ def test_an_acknowledgement_comes_after_every_update_of_its_device(tags: int) ->
             assert max(i for i, op in enumerate(part.ops) if op.type in ("Adagrad", "SparseAdagrad")) < part.ops.index(ack)
 
 
-@pytest.mark.xfail(strict=True, reason="infer_by_kernel makes an exact dimension of a bound: the Sum of two gradients of rows")
 @pytest.mark.parametrize("shards", [1, 2, 3])
 def test_blobs_are_as_declared(shards: int) -> None:
     net, inputs = untagged(shards), small_batch(0, 6)
