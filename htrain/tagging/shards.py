@@ -1,7 +1,7 @@
 """Tables onto sparse PSs: whole or in row ranges, balanced by bytes, within memory (HT 3.2.2, 4.3)."""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from htrain.cluster import GIB, Cluster
@@ -9,6 +9,7 @@ from htrain.errors import PlacementError
 from htrain.net import Net, Parameter
 from htrain.placement import Shard
 
+_MOST_SPARSE_PS = 2000  # beyond that, larger ones are the answer
 DYNAMIC_SHARE = 0.1  # of a sparse PS's memory, kept free for messages and activations
 
 
@@ -35,18 +36,28 @@ def place_tables(net: Net, cluster: Cluster, forced: Mapping[str, int]) -> dict[
         _check_trainer(sizes, cluster)
         return {name: (Shard(name, 0, p.shape[0], "trainer"),) for name, p in tables.items()}
     capacity = int(cluster.sparse_ps_memory * (1 - DYNAMIC_SHARE))
-    _check_total(sizes, capacity, cluster)
-    share = max(1, -(-sum(sizes.values()) // cluster.sparse_ps))
-    limit = min(share, capacity)
-    pieces = [piece for name, p in tables.items() for piece in _pieces(p, sizes[name], limit, forced.get(name, 0))]
-    devices = _balance(pieces, capacity, cluster)
+    pieces = _cut(tables.values(), sizes, capacity, cluster.sparse_ps, forced)
+    if sum(sizes.values()) > capacity * cluster.sparse_ps:
+        raise _too_much(sizes, cluster, _enough(tables.values(), sizes, capacity, forced))
+    devices, left = _balance(pieces, capacity, cluster.sparse_ps)
+    if left:
+        raise _does_not_fit(*left)
     shards: dict[str, list[Shard]] = {name: [] for name in tables}
-    for (_, table, first_row, num_rows), device in zip(pieces, devices, strict=True):
-        shards[table].append(Shard(table, first_row, num_rows, device))
+    for (_, table, first_row, num_rows), k in zip(pieces, devices, strict=True):
+        shards[table].append(Shard(table, first_row, num_rows, f"sparse_ps:{k}"))
     return {name: tuple(parts) for name, parts in shards.items()}
 
 
 Piece = tuple[int, str, int, int]  # bytes, table, first row, rows
+
+
+def _cut(
+    tables: Iterable[Parameter], sizes: Mapping[str, int], capacity: int, num_devices: int, forced: Mapping[str, int]
+) -> list[Piece]:
+    """Every table in pieces of at most an even share of all bytes."""
+    share = max(1, -(-sum(sizes.values()) // num_devices))
+    limit = min(share, capacity)
+    return [piece for p in tables for piece in _pieces(p, sizes[p.name], limit, forced.get(p.name, 0))]
 
 
 def _pieces(table: Parameter, num_bytes: int, limit_bytes: int, forced: int) -> list[Piece]:
@@ -60,31 +71,50 @@ def _pieces(table: Parameter, num_bytes: int, limit_bytes: int, forced: int) -> 
     return [(num_bytes * (end - start) // rows, table.name, start, end - start) for start, end in pairwise(cuts)]
 
 
-def _balance(pieces: Sequence[Piece], capacity: int, cluster: Cluster) -> list[str]:
-    """A device for each piece: the emptiest so far, the largest piece first."""
-    heap = [(0, k) for k in range(cluster.sparse_ps)]
-    devices = [""] * len(pieces)
+Left = tuple[Piece, int, int]  # a piece that does not fit, the emptiest device, the bytes that it has left
+
+
+def _balance(pieces: Sequence[Piece], capacity: int, num_devices: int) -> tuple[list[int], Left | None]:
+    """A device for each piece: the emptiest so far, the largest piece first; and the first piece that does not fit."""
+    heap = [(0, k) for k in range(num_devices)]
+    devices = [0] * len(pieces)
     for index in sorted(range(len(pieces)), key=lambda i: (-pieces[i][0], i)):
         used, k = heapq.heappop(heap)
-        num_bytes, table, first_row, num_rows = pieces[index]
-        if used + num_bytes > capacity:
-            raise PlacementError(
-                f"rows {first_row} to {first_row + num_rows - 1} of table '{table}' need {_size(num_bytes)} with optimizer state, the emptiest sparse PS "
-                f"(sparse_ps:{k}) has {_size(capacity - used)} left: add a sparse PS, or raise sparse_ps_memory"
-            )
-        devices[index] = f"sparse_ps:{k}"
-        heapq.heappush(heap, (used + num_bytes, k))
-    return devices
+        if used + pieces[index][0] > capacity:
+            return devices, (pieces[index], k, capacity - used)
+        devices[index] = k
+        heapq.heappush(heap, (used + pieces[index][0], k))
+    return devices, None
 
 
-def _check_total(sizes: Mapping[str, int], capacity: int, cluster: Cluster) -> None:
-    total = sum(sizes.values())
-    if total > capacity * cluster.sparse_ps:
-        largest = max(sizes, key=sizes.__getitem__)
-        raise PlacementError(
-            f"the tables need {_size(total)} with optimizer state (largest: '{largest}', {_size(sizes[largest])}), {cluster.sparse_ps} sparse PSs of "
-            f"{_size(cluster.sparse_ps_memory)} hold {_size(capacity * cluster.sparse_ps)}: {-(-total // max(capacity, 1))} sparse PSs of this size would do"
-        )
+def _enough(tables: Collection[Parameter], sizes: Mapping[str, int], capacity: int, forced: Mapping[str, int]) -> int:
+    """The fewest sparse PSs on which the pieces fit; 0 when a piece is larger than one, or nobody would want as many."""
+    fewest = -(-sum(sizes.values()) // max(capacity, 1))
+    for number in range(fewest, min(2 * fewest + 2, _MOST_SPARSE_PS)):
+        if _balance(_cut(tables, sizes, capacity, number, forced), capacity, number)[1] is None:
+            return number
+    return 0
+
+
+def _too_much(sizes: Mapping[str, int], cluster: Cluster, enough: int) -> PlacementError:
+    largest, capacity = max(sizes, key=sizes.__getitem__), int(cluster.sparse_ps_memory * (1 - DYNAMIC_SHARE))
+    cure = (
+        f"{enough} sparse PSs of this size would do"
+        if enough
+        else "raise sparse_ps_memory, or cut the tables into more pieces"
+    )
+    return PlacementError(
+        f"the tables need {_size(sum(sizes.values()))} with optimizer state (largest: '{largest}', {_size(sizes[largest])}), {cluster.sparse_ps} "
+        f"sparse PSs of {_size(cluster.sparse_ps_memory)} hold {_size(capacity * cluster.sparse_ps)}: {cure}"
+    )
+
+
+def _does_not_fit(piece: Piece, device: int, left_bytes: int) -> PlacementError:
+    num_bytes, table, first_row, num_rows = piece
+    return PlacementError(
+        f"rows {first_row} to {first_row + num_rows - 1} of table '{table}' need {_size(num_bytes)} with optimizer state, the emptiest sparse PS "
+        f"(sparse_ps:{device}) has {_size(left_bytes)} left: add a sparse PS, or raise sparse_ps_memory"
+    )
 
 
 def _check_trainer(sizes: Mapping[str, int], cluster: Cluster) -> None:

@@ -24,11 +24,17 @@ def add_gradients(net: Net) -> tuple[Net, Mapping[str, str]]:
     for op in reversed(net.ops):
         if op.outputs and wanted.intersection(op.outputs) and any(parts.get(o) for o in op.outputs):
             _differentiate(builder, op, wanted, parts)
-    sources = [op.outputs[0] for op in net.ops if op.type == "Lookup"] + [
-        n for n, p in net.parameters.items() if p.kind == "weight"
-    ]
-    gradients = {name: _summed(builder, name, parts[name], name) for name in sources if name in parts}
+    modules = {op.outputs[0]: op.outputs[0] for op in net.ops if op.type == "Lookup"} | _readers(net)
+    gradients = {name: _summed(builder, name, parts[name], module) for name, module in modules.items() if name in parts}
     return builder.build(net.outputs), gradients
+
+
+def _readers(net: Net) -> dict[str, str]:
+    """The module that reads each weight first: the sum of a shared weight's gradients is placed with it."""
+    modules = {name: name for name, p in net.parameters.items() if p.kind == "weight"}
+    for op in reversed(net.ops):
+        modules.update(dict.fromkeys(modules.keys() & set(op.inputs), op.module))
+    return modules
 
 
 def _reached_from_parameters(net: Net) -> set[str]:

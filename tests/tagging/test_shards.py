@@ -106,7 +106,6 @@ def test_tables_that_do_not_fit_are_refused_with_the_number_of_devices_that_woul
     assert max(loads(shards, 5)) * ROW_BYTES <= 0.9 * GIB / 4
 
 
-@pytest.mark.xfail(strict=True, raises=PlacementError, reason="counts bytes, not how pieces fit: the number it names can be one too few")
 def test_the_number_of_devices_that_would_do_does() -> None:
     net = net_of({"t0": 237194, "t1": 384135, "t2": 355979, "t3": 1514385, "t4": 709189, "t5": 2809053, "t6": 1292418})
     with pytest.raises(PlacementError, match=r"sparse PSs of this size would do$") as refusal:

@@ -92,7 +92,6 @@ def test_layers_that_share_a_weight_are_one_unit() -> None:
     assert {"r", "last"}.isdisjoint(unit.modules)
 
 
-@pytest.mark.xfail(strict=True, reason="the Sum of a shared weight's gradients is a unit of its own, which a rule puts on the trainer")
 def test_the_sum_of_a_shared_weights_gradients_is_in_the_unit_of_the_weight() -> None:
     net = shared_layers()
     (unit,) = [u for u in find_units(net, {}) if "w" in u.weights]
