@@ -6,6 +6,7 @@ import types
 from collections.abc import Mapping
 from typing import get_origin
 
+import onnx.reference  # noqa: F401  it wants op names unique over all domains when it is imported: before ours are there
 from onnx import defs
 
 from htrain.errors import PlanError

@@ -8,7 +8,6 @@ import pytest
 import torch
 from small_dlrm import small_plan
 
-import htrain.api  # noqa: F401  onnxscript must be imported before htrain's schemas are registered
 from htrain.plan import Plan
 
 GOLDENS = Path(__file__).parent / "goldens"

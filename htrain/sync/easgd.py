@@ -3,19 +3,17 @@
 Each group keeps a replica x of the dense parameters, the dense PSs keep the centre c. A round of a sync net is
 
     group PS    snapshot x                           when SyncRounds says StartRound; training goes on
-    dense PS    diff = alpha * (x - c); c += diff    if AppliedRounds admits the round: `absorb`
-    group PS    x -= diff                            when SyncRounds says ApplyRound: `relax`
+    dense PS    diff = alpha * (x - c); c += diff    if AppliedRounds admits the round
+    group PS    x -= diff                            when SyncRounds says ApplyRound
 
 The group subtracts from what x is *by then*, so the updates that its trainers made in between stay, and every round
-conserves the sum of all replicas and the centre, up to rounding: what the centre gains, the group gives.
+conserves the sum of all replicas and the centre, up to rounding: what the centre gains, the group gives. The arithmetic is that
+of the ops `ElasticDifference` and `Relax`; here is what happens when.
 """
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
-
-import torch
-from torch import Tensor
 
 from htrain.errors import ClusterError
 
@@ -34,27 +32,6 @@ def default_alpha(num_groups: int) -> float:
     if num_groups < 1:
         raise ClusterError(f"{num_groups} groups: EASGD needs at least 1; set groups to 1 or more")
     return min(LARGEST_DEFAULT_ALPHA, RECOMMENDED_BETA / num_groups)
-
-
-def elastic_difference(replica: Tensor, center: Tensor, alpha: float) -> Tensor:
-    """alpha * (replica - center), of any one shape: what the centre gains and the replica gives in a sync."""
-    assert replica.shape == center.shape, f"replica{list(replica.shape)} and center{list(center.shape)} differ in shape"
-    return (replica - center).mul_(alpha)
-
-
-@torch.no_grad()
-def absorb(center: Tensor, snapshot: Tensor, alpha: float) -> Tensor:
-    """Move `center` in place towards a group's `snapshot`, of the same shape; return the diff for its `relax`."""
-    diff = elastic_difference(snapshot, center, alpha)
-    center.add_(diff)
-    return diff
-
-
-@torch.no_grad()
-def relax(replica: Tensor, diff: Tensor) -> None:
-    """Give `diff` away from `replica` in place; without a lock, beside the steps that train on it (Hogwild)."""
-    assert replica.shape == diff.shape, f"replica{list(replica.shape)} and diff{list(diff.shape)} differ in shape"
-    replica.sub_(diff)
 
 
 @dataclass(frozen=True)
@@ -87,7 +64,7 @@ class StartRound:
 
 @dataclass(frozen=True)
 class ApplyRound:
-    """Instruction: `relax` the replica by the diff that the reply of this round carries."""
+    """Instruction: take from the replica the diff that the reply of this round carries."""
 
     round: int
 
