@@ -61,9 +61,7 @@ def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = 
     dense_step = _optimizer(
         options.dense_optimizer, [p for p in model.parameters() if id(p) not in sparse], options.dense_lr, options
     )
-    sparse_step = _optimizer(
-        options.sparse_optimizer, list({id(p): p for p in tables}.values()), options.sparse_lr, options
-    )
+    sparse_step = _table_optimizer(list({id(p): p for p in tables}.values()), options)
     criterion = nn.BCEWithLogitsLoss() if options.loss == "bce" else nn.MSELoss()
     losses = []
     for batch in batches_of(data, options.batch_size):
@@ -91,6 +89,25 @@ def batches_of(data: str, batch_size: int) -> list[dict[str, torch.Tensor]]:
     return [{name: torch.from_numpy(column) for name, column in batch.columns.items()} for batch in batches]
 
 
+class TableAdagrad(torch.optim.Optimizer):
+    """torch.optim.Adagrad with a square root that is rounded correctly: torch's own may be off by its last bit (MKL's)."""
+
+    def __init__(self, params: Sequence[nn.Parameter], lr: float, eps: float) -> None:
+        super().__init__(params, {"lr": lr, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                total = self.state.setdefault(p, {}).setdefault("sum", torch.zeros_like(p))
+                total.addcmul_(p.grad, p.grad)
+                p.addcdiv_(p.grad, exact_sqrt(total).add_(group["eps"]), value=-group["lr"])
+
+
+def exact_sqrt(x: torch.Tensor) -> torch.Tensor:
+    return x.double().sqrt().float()
+
+
 class RowWiseAdagrad(torch.optim.Optimizer):
     """One accumulator per row, of the mean of the squared gradient: written from the formula, dense."""
 
@@ -101,11 +118,13 @@ class RowWiseAdagrad(torch.optim.Optimizer):
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for p in group["params"]:
-                state = self.state.setdefault(p, {})
-                total = state.setdefault("sum", torch.zeros(p.shape[0]))
-                total += p.grad.square().mean(1)
-                touched = p.grad.abs().sum(1) > 0
-                p[touched] -= (group["lr"] / (total.sqrt() + group["eps"]))[touched, None] * p.grad[touched]
+                total = self.state.setdefault(p, {}).setdefault("sum", torch.zeros(p.shape[0]))
+                square = torch.zeros_like(total)
+                for column in p.grad.unbind(1):
+                    square += column * column
+                total += square / p.shape[1]
+                rate = torch.full_like(total, group["lr"]) / (exact_sqrt(total) + group["eps"])
+                p -= rate[:, None] * p.grad
 
 
 def _optimizer(name: str, params: Sequence[nn.Parameter], lr: float, options: Options) -> torch.optim.Optimizer:
@@ -115,9 +134,14 @@ def _optimizer(name: str, params: Sequence[nn.Parameter], lr: float, options: Op
         return torch.optim.SGD(params, lr=lr)
     if name == "adagrad":
         return torch.optim.Adagrad(params, lr=lr, eps=options.eps)
-    if name == "rowwise_adagrad":
-        return RowWiseAdagrad(params, lr, options.eps)
     return torch.optim.Adam(params, lr=lr, betas=(options.beta1, options.beta2), eps=options.adam_eps)
+
+
+def _table_optimizer(tables: Sequence[nn.Parameter], options: Options) -> torch.optim.Optimizer:
+    if not tables or options.sparse_optimizer == "sgd":
+        return _optimizer("sgd", tables, options.sparse_lr, options)
+    kind = TableAdagrad if options.sparse_optimizer == "adagrad" else RowWiseAdagrad
+    return kind(tables, options.sparse_lr, options.eps)
 
 
 def relative_differences(seen: Sequence[float], wanted: Sequence[float]) -> list[float]:
