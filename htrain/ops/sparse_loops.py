@@ -229,7 +229,7 @@ def _weights_gradient(rows, dy, places, offsets, dweights):  # type: ignore[no-u
                 dweights[i] = total
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, fastmath={"contract"})  # one rounding for multiply and add, as in torch
 def sgd_rows(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
     """table[id] -= lr * grad, in place; ids are distinct."""
     rate = np.float32(lr)
@@ -239,7 +239,7 @@ def sgd_rows(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
             table[row, d] -= rate * grads[i, d]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, fastmath={"contract"})  # one rounding for multiply and add, as in torch
 def adagrad_rows(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
     """torch.optim.Adagrad on the rows of `ids`, in place; accumulator[R,D]."""
     rate, floor = np.float32(lr), np.float32(eps)
