@@ -1,6 +1,7 @@
 """A plan in words: what `htrain show` and `htrain diff` print."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from htrain.errors import PlanError
 from htrain.plan import Plan
@@ -33,18 +34,53 @@ def _lines(plan: Plan) -> Iterator[str]:
         )
     yield ""
     yield "tables"
-    for table, shards in plan.tables.items():
-        rows = sum(s.num_rows for s in shards)
-        places = (
-            ", ".join(f"{s.device} [{s.first_row}, {s.first_row + s.num_rows})" for s in shards)
-            if len(shards) > 1
-            else shards[0].device
-        )
-        yield f"  {table}: {rows:,} rows on {places}"
+    yield from _tables(plan)
     yield ""
     yield "modules"
+    reasons: dict[tuple[str, str, str], list[str]] = {}
     for decision in plan.decisions:
-        yield f"  {decision.module}: {decision.device} by rule '{decision.rule}': {decision.reason}"
+        reasons.setdefault((decision.device, decision.rule, decision.reason), []).append(decision.module)
+    for (device, rule, reason), modules in reasons.items():
+        yield f"  {device} by rule '{rule}': {reason}"
+        yield f"    {', '.join(fold(modules))}"
+
+
+def _tables(plan: Plan) -> Iterator[str]:
+    """Whole tables of one size and device on one line; a table in pieces on its own."""
+    whole: dict[tuple[int, str], list[str]] = {}
+    for table, shards in plan.tables.items():
+        rows = sum(s.num_rows for s in shards)
+        if len(shards) > 1:
+            yield f"  {table}: {rows:,} rows on {_places(plan, table)}"
+        else:
+            whole.setdefault((rows, shards[0].device), []).append(table)
+    for (rows, device), tables in whole.items():
+        yield f"  {', '.join(fold(tables))}: {rows:,} rows{' each' if len(tables) > 1 else ''} on {device}"
+
+
+def fold(names: Iterable[str]) -> list[str]:
+    """Names that differ in their last number only as one: c1, c2, c3, c7 as `c{1-3,7}`; in order of their first."""
+    series: dict[tuple[str, str], list[int]] = {}
+    for name in names:
+        prefix, number, suffix = _LAST_NUMBER.match(name).groups()  # type: ignore[union-attr]
+        series.setdefault((prefix, suffix) if number else (name, ""), []).extend([int(number)] if number else [])
+    return [prefix + _ranges(sorted(numbers)) + suffix for (prefix, suffix), numbers in series.items()]
+
+
+_LAST_NUMBER = re.compile(r"^(.*?)(?:(0|[1-9]\d{0,17})(\D*))?$", re.DOTALL)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """1, 2, 3, 7 as {1-3,7}; one number as it is."""
+    if len(numbers) < 2:
+        return "".join(map(str, numbers))
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return "{" + ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs) + "}"
 
 
 def _bottleneck(plan: Plan) -> tuple[str, str]:
