@@ -60,11 +60,12 @@ def _tables(plan: Plan) -> Iterator[str]:
 
 def fold(names: Iterable[str]) -> list[str]:
     """Names that differ in their last number only as one: c1, c2, c3, c7 as `c{1-3,7}`; in order of their first."""
-    series: dict[tuple[str, str], list[int]] = {}
+    series: dict[tuple[str, str, bool], list[int]] = {}
     for name in names:
         prefix, number, suffix = _LAST_NUMBER.match(name).groups()  # type: ignore[union-attr]
-        series.setdefault((prefix, suffix) if number else (name, ""), []).extend([int(number)] if number else [])
-    return [prefix + _ranges(sorted(numbers)) + suffix for (prefix, suffix), numbers in series.items()]
+        numbered = number is not None
+        series.setdefault((prefix, suffix or "", numbered), []).extend([int(number)] if numbered else [])
+    return [prefix + _ranges(sorted(numbers)) + suffix for (prefix, suffix, _), numbers in series.items()]
 
 
 _LAST_NUMBER = re.compile(r"^(.*?)(?:(0|[1-9]\d{0,17})(\D*))?$", re.DOTALL)
