@@ -28,6 +28,7 @@ def commands() -> None:
 
     \b
     htrain data synth criteo --rows 500000 --out train.tsv
+    htrain data synth criteo --rows 50000 --part test --out test.tsv
     htrain compile models/dlrm.py --data criteo:train.tsv --groups 2 --trainers 2 --group-ps 2 --out plan/
     htrain show plan/
     htrain run plan/ --data criteo:train.tsv --out runs/a
@@ -301,16 +302,23 @@ def synth() -> None:
 @click.option("--signal", default=0.35, type=float, help="Strength of the ids' effects on the label. [default: 0.35]")
 @click.option("--seed", default=0, type=click.IntRange(0), help="Another seed is another planted model. [default: 0]")
 @click.option(
-    "--first-block",
-    default=0,
-    type=click.IntRange(0),
-    help="Start elsewhere in the seed's log: test data. [default: 0]",
+    "--part",
+    default="train",
+    type=click.Choice(["train", "test"]),
+    help="Which part of the seed's endless log: both follow the same planted model. [default: train]",
 )
 @_json_flag
-def criteo(out: Path, as_json: bool, **options: Any) -> None:
-    """Write a Criteo-format TSV file."""
+def criteo(out: Path, part: str, as_json: bool, **options: Any) -> None:
+    """Write a Criteo-format TSV file with a planted model, and print the best NE and AUC that any model can reach on it.
+
+    \b
+    htrain data synth criteo --rows 500000 --out train.tsv
+    htrain data synth criteo --rows 50000 --part test --out test.tsv
+    htrain data synth criteo --rows 50000 --part test --out test.tsv
+    """
     synthetic = import_module("htrain.data.synthetic")
-    figures = synthetic.write_criteo(out, synthetic.Synthetic(**options))
+    first_block = synthetic.TEST_BLOCK if part == "test" else 0
+    figures = synthetic.write_criteo(out, synthetic.Synthetic(first_block=first_block, **options))
     text = f"{out}: {options['rows']:,} rows; best reachable NE {figures.best_ne:.4f}, AUC {figures.best_auc:.4f}; positive rate {figures.positive_rate:.4f}"
     _show({"path": str(out), **asdict(figures)}, text, as_json)
 

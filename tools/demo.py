@@ -41,7 +41,7 @@ def main() -> None:
     made = ["data", "synth", "criteo", "--table-rows", "20000"]
     command(console, *made, "--rows", str(arguments.rows), "--out", f"{folder}/train.tsv")
     best = command(
-        console, *made, "--rows", str(arguments.rows // 5), "--seed", "0", "--first-block", "1000000",
+        console, *made, "--rows", str(arguments.rows // 5), "--part", "test",
         "--out", f"{folder}/test.tsv", as_json=True,
     )  # fmt: skip
     shape = ["--groups", "2", "--trainers", "2", "--group-ps", "2", "--sparse-ps", "2", "--dense-ps", "1"]

@@ -28,6 +28,9 @@ _FACTORS = 4
 _MEAN_DENSE = 1.27  # about the mean of log1p of a count: slopes should not move the base rate
 
 
+TEST_BLOCK = 1 << 30  # where the log of test data begins, further on than any training data reaches
+
+
 @dataclass(frozen=True)
 class Synthetic:
     """Options of a synthetic log in Criteo's shape: 13 counts, 26 categories of `table_rows` rows each."""
@@ -186,6 +189,9 @@ def _lines(rows: Rows) -> bytes:
         parts = [digits[(ids >> shift) & 0xFF] for shift in (24, 16, 8, 0)]
         columns.append(np.char.add(np.char.add(parts[0], parts[1]), np.char.add(parts[2], parts[3])))
     return ("\n".join(map("\t".join, zip(*(c.tolist() for c in columns), strict=True))) + "\n").encode()
+
+
+TEST_BLOCK = 1 << 30  # where the log of test data begins, further on than any training data reaches
 
 
 @dataclass(frozen=True)
