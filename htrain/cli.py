@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_type_hints
 import click
 
 import htrain
-from htrain.cluster import Cluster, load_cluster, parse_field, this_machine, validated
+from htrain.cluster import Cluster, is_rate, load_cluster, parse_field, this_machine, validated
 from htrain.errors import Error, UsageError
 from htrain.options import Options, checked
 
@@ -59,11 +59,16 @@ def _training_flags(command: Command) -> Command:
 def _cluster_flags(command: Command) -> Command:
     """A flag for every field of the cluster file."""
     for field in reversed(fields(Cluster)):
-        sized = field.name.endswith(("memory", "bandwidth"))
+        sized = field.name.endswith(("memory", "bandwidth", "flops"))
         metavar = "SIZE" if sized else "N"
         help = "Such as 512GiB." if field.name.endswith("memory") else "Such as 25Gbit/s." if sized else ""
         command = click.option(
-            "--" + field.name.replace("_", "-"), "cluster_" + field.name, metavar=metavar, default="", help=help
+            "--" + field.name.replace("_", "-"),
+            "cluster_" + field.name,
+            metavar=metavar,
+            default="",
+            help=help,
+            hidden=is_rate(field.name),
         )(command)
     return command
 

@@ -28,7 +28,9 @@ GIB = 1024**3
 class Cluster:
     """Devices by role. Memory is in bytes, bandwidth in bytes per second each way; cores and the rates are per device.
 
-    `core_flops` and `memory_bandwidth` say how fast one core computes and one device reads memory; the cost model divides by them.
+    Names that begin with `core_` say what one core does in a second, those that begin with `op_` and `message_` what each costs;
+    `htrain calibrate` measures them on a host. A GEMM reaches half of `core_flops` when its smallest dimension is
+    `gemm_half_size`. `host_cores` is the number of cores that all roles share, as on one machine; 0 where each has its own.
     """
 
     groups: int = 1
@@ -48,8 +50,19 @@ class Cluster:
     group_ps_bandwidth: int = 3_125_000_000
     sparse_ps_bandwidth: int = 3_125_000_000
     dense_ps_bandwidth: int = 3_125_000_000
-    core_flops: int = 40_000_000_000
-    memory_bandwidth: int = 20_000_000_000
+    host_cores: int = 0
+    core_flops: int = 60_000_000_000  # of a large fp32 GEMM
+    core_bf16_flops: int = 60_000_000_000
+    core_int8_flops: int = 60_000_000_000
+    core_batched_flops: int = 10_000_000_000  # of many small GEMMs, as in DLRM's interaction
+    gemm_half_size: int = 16
+    core_bandwidth: int = 8_000_000_000  # bytes read and written by an elementwise op
+    core_gather_bandwidth: int = 4_000_000_000  # bytes of rows read at random
+    core_scatter_bandwidth: int = 2_000_000_000  # bytes of rows updated at random
+    core_quantize_bandwidth: int = 2_000_000_000  # bytes of fp32 converted
+    op_nanoseconds: int = 6_000  # to start an op
+    message_nanoseconds: int = 40_000  # CPU of one message, sender and receiver each
+    message_bandwidth: int = 4_000_000_000  # bytes that a core takes to or from a socket
 
     def memory_of(self, device: str) -> int:
         """Memory of a device such as `sparse_ps:3`, in bytes."""
@@ -105,6 +118,7 @@ def this_machine(**counts: int) -> Cluster:
         for kind in kinds
         for what, value in (("cores", cores), ("memory", share), ("bandwidth", 10**9))
     }
+    limits["host_cores"] = cores
     return replace(cluster, **{name: value for name, value in limits.items() if name not in counts})
 
 
@@ -130,6 +144,11 @@ def load_cluster(path: Path, overrides: Mapping[str, int]) -> Cluster:
             raise ClusterError(f"{where}: '{key.value}' is given twice")
         values[key.value] = parse_field(str(key.value), value.value, where=where)
     return validated({**values, **overrides}, where=str(path))
+
+
+def is_rate(field: str) -> bool:
+    """Whether a field is one that `htrain calibrate` measures."""
+    return field.startswith(("core_", "op_", "message_", "gemm_"))
 
 
 def validated(values: Mapping[str, int], *, where: str) -> Cluster:
@@ -163,7 +182,7 @@ _UNITS = {
     "TIB": 2**40,
 }
 _BITS = {"KBIT/S": 10**3, "MBIT/S": 10**6, "GBIT/S": 10**9}
-_LEAST = {"group_ps": 0, "sparse_ps": 0, "dense_ps": 0}
+_LEAST = {"group_ps": 0, "sparse_ps": 0, "dense_ps": 0, "host_cores": 0}
 
 
 def parse_field(name: str, text: object, *, where: str) -> int:
@@ -173,7 +192,7 @@ def parse_field(name: str, text: object, *, where: str) -> int:
         raise ClusterError(f"{where}: unknown field '{name}'; the fields are {', '.join(known)}")
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*([A-Za-z/]*)", str(text).strip().replace("_", ""))
     unit = match.group(2).upper() if match else "?"
-    sized = name.endswith(("memory", "bandwidth")) or name == "core_flops"
+    sized = name.endswith(("memory", "bandwidth", "flops"))
     factor = _UNITS.get(unit.removesuffix("/S"), 0) or _BITS.get(unit, 0) / 8
     if not match or not factor or (unit and not sized):
         raise ClusterError(

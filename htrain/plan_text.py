@@ -26,10 +26,10 @@ def _lines(plan: Plan) -> Iterator[str]:
     bottleneck, what = _bottleneck(plan)
     yield f"predicted {plan.predicted_eps:,.0f} EPS; the bottleneck is the {what} of {bottleneck}"
     yield ""
-    yield f"{'device':<14}{'ops':>5}{'kflop/ex':>11}{'kB/ex':>9}{'in B/ex':>10}{'out B/ex':>10}{'parameters':>13}{'CPU':>7}{'net':>7}{'mem':>7}"
+    yield f"{'device':<14}{'ops':>5}{'kflop/ex':>11}{'CPU us/ex':>11}{'in B/ex':>10}{'out B/ex':>10}{'parameters':>13}{'CPU':>7}{'net':>7}{'mem':>7}"
     for device, load in plan.loads.items():
         yield (
-            f"{device:<14}{load.ops:>5}{load.flops_per_example / 1e3:>11.1f}{load.bytes_per_example / 1e3:>9.1f}{load.received_per_example:>10.0f}"
+            f"{device:<14}{load.ops:>5}{load.flops_per_example / 1e3:>11.1f}{load.cpu_seconds_per_example * 1e6:>11.2f}{load.received_per_example:>10.0f}"
             f"{load.sent_per_example:>10.0f}{_size(load.parameter_bytes):>13}{load.cpu:>7.1%}{load.network:>7.1%}{load.memory:>7.1%}"
         )
     yield ""
@@ -86,7 +86,9 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def _bottleneck(plan: Plan) -> tuple[str, str]:
     loads = ((getattr(load, what), device, what) for device, load in plan.loads.items() for what in ("cpu", "network"))
-    _, device, what = max(loads, default=(0.0, "trainer", "cpu"), key=lambda entry: entry[0])
+    most, device, what = max(loads, default=(0.0, "trainer", "cpu"), key=lambda entry: entry[0])
+    if most < 0.999 and plan.cluster.host_cores:
+        return f"the {plan.cluster.host_cores} cores that all roles share", "CPU"
     return device, {"cpu": "CPU", "network": "network"}[what]
 
 

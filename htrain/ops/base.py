@@ -6,7 +6,7 @@ stock one runs the kernel on the meta device at two batch sizes, so a torch kern
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -43,6 +43,7 @@ class Cost:
         return Cost(self.flops + other.flops, self.bytes + other.bytes)
 
 
+Work = Literal["gemm", "batched", "stream", "gather", "scatter", "quantize", "message", "none"]
 Signature = tuple[Shape, str]  # shape and dtype of one output
 InferRule = Callable[["OpDef", Op, Sequence[Blob]], Sequence[Signature]]
 CostRule = Callable[[Op, Sequence[Blob], Sequence[Blob], int], Cost]
@@ -151,7 +152,7 @@ class OpDef:
     `gradient` is None for what has no derivative (ids, comparisons, effects). `effects`: never dropped, merged or moved across
     another effect. `writes` are the positions of the inputs that the op mutates: always parameters. `needs_batch`: the kernel
     takes the batch size as keyword `batch`. `steps_weights`: an optimizer step of a dense weight, which the engine runs only when
-    the staleness gate lets it.
+    the staleness gate lets it. `work` names what bounds its speed, for the cost model.
     """
 
     type: str
@@ -163,6 +164,7 @@ class OpDef:
     writes: tuple[int, ...] = ()
     needs_batch: bool = False
     steps_weights: bool = False
+    work: Work = "stream"
 
 
 def vjp_definition(forward: OpDef) -> OpDef:
@@ -197,7 +199,15 @@ def vjp_definition(forward: OpDef) -> OpDef:
             3 * once.flops, 3 * once.bytes
         )  # the forward again, and twice that for the products of the chain rule
 
-    return OpDef(forward.type + "Gradient", kernel, infer, cost, gradient=None, needs_batch=forward.needs_batch)
+    return OpDef(
+        forward.type + "Gradient",
+        kernel,
+        infer,
+        cost,
+        gradient=None,
+        needs_batch=forward.needs_batch,
+        work=forward.work,
+    )
 
 
 def same_as_input(*positions: int) -> InferRule:

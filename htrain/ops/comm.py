@@ -44,8 +44,8 @@ def _transfer(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_siz
 
 
 DEFINITIONS = (
-    OpDef("Send", _by_engine, no_outputs, _transfer, None, effects=True),
-    OpDef("Recv", _by_engine, _declared, _transfer, None, effects=True),
+    OpDef("Send", _by_engine, no_outputs, _transfer, None, effects=True, work="message"),
+    OpDef("Recv", _by_engine, _declared, _transfer, None, effects=True, work="message"),
     # Runs after every update of its device in a step, so that the trainer knows that the step has ended there.
     OpDef("Ack", _ack, _ack_infer, gradient=None, effects=True),
     OpDef("Snapshot", _snapshot, same_as_input(0), gradient=None, effects=True),

@@ -215,16 +215,16 @@ def _pool_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bo
 
 
 DEFINITIONS = (
-    OpDef("Embedding", _embedding, _embedding_infer, _gather_cost, gradient=None),
-    OpDef("EmbeddingBag", _embedding_bag, _embedding_bag_infer, _gather_cost, gradient=None),
-    OpDef("Dedupe", _dedupe, _dedupe_infer, gradient=None),
-    OpDef("DedupeSharded", _dedupe_sharded, _dedupe_infer, gradient=None),
+    OpDef("Embedding", _embedding, _embedding_infer, _gather_cost, gradient=None, work="gather"),
+    OpDef("EmbeddingBag", _embedding_bag, _embedding_bag_infer, _gather_cost, gradient=None, work="gather"),
+    OpDef("Dedupe", _dedupe, _dedupe_infer, gradient=None, work="gather"),
+    OpDef("DedupeSharded", _dedupe_sharded, _dedupe_infer, gradient=None, work="gather"),
     OpDef("MaskPlaces", _mask_places, gradient=None),
-    OpDef("Lookup", _lookup, _lookup_infer, _gather_cost, gradient=None, effects=True),
-    OpDef("TakeRows", _take_rows, _take_infer, _gather_cost, gradient=_take_rule),
-    OpDef("TakeRowsGradient", _take_rows_gradient, _rows_infer, _pool_cost, gradient=None),
-    OpDef("PoolRows", _pool_rows, _pool_infer, _pool_cost, gradient=_pool_rule),
-    OpDef("PoolRowsGradient", _pool_rows_gradient, _rows_infer, _pool_cost, gradient=None),
+    OpDef("Lookup", _lookup, _lookup_infer, _gather_cost, gradient=None, effects=True, work="gather"),
+    OpDef("TakeRows", _take_rows, _take_infer, _gather_cost, gradient=_take_rule, work="gather"),
+    OpDef("TakeRowsGradient", _take_rows_gradient, _rows_infer, _pool_cost, gradient=None, work="scatter"),
+    OpDef("PoolRows", _pool_rows, _pool_infer, _pool_cost, gradient=_pool_rule, work="gather"),
+    OpDef("PoolRowsGradient", _pool_rows_gradient, _rows_infer, _pool_cost, gradient=None, work="scatter"),
     OpDef("ConcatRows", _concat_rows, _concat_rows_infer, gradient=None),
     OpDef("SplitRows", _split_rows, _split_rows_infer, gradient=None),
 )

@@ -52,6 +52,6 @@ def _gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[boo
     return [outputs[-1] if wanted[0] else "", *outputs[: 1 + bias]]
 
 
-FC = OpDef("FC", _kernel, cost=_cost, gradient=_gradient)
-FC_GRADIENT = OpDef("FCGradient", _gradient_kernel, _gradient_infer, _gradient_cost, gradient=None)
+FC = OpDef("FC", _kernel, cost=_cost, gradient=_gradient, work="gemm")
+FC_GRADIENT = OpDef("FCGradient", _gradient_kernel, _gradient_infer, _gradient_cost, gradient=None, work="gemm")
 DEFINITIONS = (FC, FC_GRADIENT)

@@ -1,47 +1,94 @@
-"""What a placement asks of each device, and the EPS that its busiest device allows."""
+"""What a placement asks of each device, and the EPS that its busiest device allows (HT 3.2.1).
 
-from collections.abc import Mapping
+An op takes the time to start it, and the longer of its flops at the rate of its kind of GEMM and its bytes at the bandwidth of its
+kind of access. A message costs its sender and its receiver CPU, and bytes on the network of both.
+"""
 
-from htrain.cluster import Cluster
-from htrain.net import Net
+from collections.abc import Mapping, Sequence
+
+from htrain.cluster import Cluster, role_of
+from htrain.net import Blob, Net, Op, numel
 from htrain.ops import OPS
-from htrain.ops.base import Cost
+from htrain.ops.base import Cost, Work
 from htrain.plan import DeviceLoad
+
+
+def op_seconds(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], cluster: Cluster, batch_size: int) -> float:
+    """CPU seconds of one run of an op on a core; a message's share of its bytes, but not its fixed cost."""
+    definition = OPS[op.type]
+    cost = definition.cost(op, inputs, outputs, batch_size)
+    if definition.work == "message":
+        return cost.bytes / cluster.message_bandwidth
+    compute = cost.flops / _flops(definition.work, inputs, cluster, batch_size)
+    return cluster.op_nanoseconds * 1e-9 + max(compute, cost.bytes / _bandwidth(definition.work, cluster))
+
+
+def _flops(work: Work, inputs: Sequence[Blob], cluster: Cluster, batch_size: int) -> float:
+    if work == "batched":
+        return float(cluster.core_batched_flops)
+    if work != "gemm":
+        return float(cluster.core_flops)
+    sides = [
+        numel((dim,), batch_size)
+        for blob in inputs[:2]
+        for dim in (*blob.shape[-1:], numel(blob.shape[:-1], batch_size))
+    ]
+    smallest = max(1, min(sides))
+    return cluster.core_flops * smallest / (smallest + cluster.gemm_half_size)
+
+
+def _bandwidth(work: Work, cluster: Cluster) -> int:
+    return {
+        "gather": cluster.core_gather_bandwidth,
+        "scatter": cluster.core_scatter_bandwidth,
+        "quantize": cluster.core_quantize_bandwidth,
+    }.get(work, cluster.core_bandwidth)
 
 
 def predict(nets: Mapping[str, Net], cluster: Cluster, batch_size: int) -> tuple[float, dict[str, DeviceLoad]]:
     """Predicted EPS of the whole run, and each device's load and utilization (0 to 1) at it.
 
-    A device is busy for the larger of its flops over its cores' rate and its bytes over its memory's bandwidth; messages add
-    what they carry, in and out, over the network's bandwidth. A group PS serves the trainers of its group, a sparse PS all trainers.
+    A group PS serves the trainers of its group, a sparse PS all trainers. Where roles share a host, all of them share its cores.
     """
-    raw = {device: _load(net, batch_size) for device, net in nets.items()}
-    seconds = {device: _seconds(device, load, cluster) for device, load in raw.items()}
-    eps = min((1 / max(s) for s in seconds.values() if max(s) > 0), default=0.0)
+    raw = {device: _Load(net, cluster, batch_size) for device, net in nets.items()}
+    limits = [limit for device, load in raw.items() for limit in _seconds(device, load, cluster)]
+    if cluster.host_cores:
+        limits.append(sum(load.cpu for load in raw.values()) / cluster.host_cores)
+    eps = 1 / max(limits) if max(limits, default=0.0) > 0 else 0.0
     loads = {}
-    for device, (ops, cost, received, sent, stored) in raw.items():
-        cpu, network = (round(s * eps, 6) for s in seconds[device])
-        memory = round(stored / cluster.memory_of(device), 6)
-        loads[device] = DeviceLoad(ops, cost.flops, cost.bytes, received, sent, stored, cpu, network, memory)
+    for device, load in raw.items():
+        cpu, network = (round(seconds * eps, 6) for seconds in _seconds(device, load, cluster))
+        memory = round(load.memory / cluster.memory_of(device), 6)
+        loads[device] = DeviceLoad(
+            load.ops, load.cost.flops, load.cost.bytes, round(load.cpu, 12), load.received, load.sent, load.messages, load.memory,
+            cpu, network, memory,
+        )  # fmt: skip
     return float(round(eps)), loads
 
 
-def _load(net: Net, batch_size: int) -> tuple[int, Cost, float, float, int]:
-    """Ops, cost per example, bytes received and sent per example, bytes of parameters."""
-    total, received, sent = Cost(0.0, 0.0), 0.0, 0.0
-    for op in net.ops:
-        inputs, outputs = [net.blob(n) for n in op.inputs], [net.blob(n) for n in op.outputs]
-        cost = OPS[op.type].cost(op, inputs, outputs, batch_size)
-        total += Cost(cost.flops / batch_size, cost.bytes / batch_size)
-        received += sum(b.num_bytes(batch_size) for b in outputs) / batch_size if op.type == "Recv" else 0.0
-        sent += sum(b.num_bytes(batch_size) for b in inputs) / batch_size if op.type == "Send" else 0.0
-    stored = sum(p.num_bytes for p in net.parameters.values())
-    return len(net.ops), total, received, sent, stored
+class _Load:
+    """The sums of one device's net, per example; `memory` in all."""
+
+    def __init__(self, net: Net, cluster: Cluster, batch_size: int) -> None:
+        self.ops = len(net.ops)
+        self.cost = Cost(0.0, 0.0)
+        self.cpu = self.received = self.sent = 0.0
+        self.memory = sum(p.num_bytes for p in net.parameters.values())
+        messages = {(op.type, op.attrs["peer"], op.attrs["message"]) for op in net.ops if op.type in ("Send", "Recv")}
+        self.messages = len(messages)
+        seconds = self.messages * cluster.message_nanoseconds * 1e-9
+        for op in net.ops:
+            inputs, outputs = [net.blob(n) for n in op.inputs], [net.blob(n) for n in op.outputs]
+            cost = OPS[op.type].cost(op, inputs, outputs, batch_size)
+            self.cost += Cost(cost.flops / batch_size, cost.bytes / batch_size)
+            seconds += op_seconds(op, inputs, outputs, cluster, batch_size)
+            self.received += sum(b.num_bytes(batch_size) for b in outputs) / batch_size if op.type == "Recv" else 0.0
+            self.sent += sum(b.num_bytes(batch_size) for b in inputs) / batch_size if op.type == "Send" else 0.0
+        self.cpu = seconds / batch_size
 
 
-def _seconds(device: str, load: tuple[int, Cost, float, float, int], cluster: Cluster) -> tuple[float, float]:
+def _seconds(device: str, load: _Load, cluster: Cluster) -> tuple[float, float]:
     """CPU and network seconds of one device for one example of the whole run, which reaches 1 in n devices of its role."""
-    _, cost, received, sent, _ = load
-    peers = {"trainer": cluster.groups * cluster.trainers, "group_ps": cluster.groups}.get(device.split(":")[0], 1)
-    cpu = max(cost.flops / (cluster.cores_of(device) * cluster.core_flops), cost.bytes / cluster.memory_bandwidth)
-    return cpu / peers, max(received, sent) / cluster.bandwidth_of(device) / peers
+    peers = {"trainer": cluster.groups * cluster.trainers, "group_ps": cluster.groups}.get(role_of(device), 1)
+    cpu = load.cpu / cluster.cores_of(device)
+    return cpu / peers, max(load.received, load.sent) / cluster.bandwidth_of(device) / peers
