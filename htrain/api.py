@@ -22,6 +22,7 @@ from htrain.frontend.onnx_model import capture_onnx
 from htrain.frontend.torch_model import capture
 from htrain.options import Options
 from htrain.plan import Plan
+from htrain.tagging.place import Solver
 
 NO_INPUTS: Mapping[str, torch.Tensor] = {}
 
@@ -36,12 +37,15 @@ def compile(
     logit: str | int = "",
     label: str = "label",
     table_splits: Mapping[str, int] = NO_SPLITS,
+    solver: Solver = "greedy",
+    time_limit_seconds: float = 60.0,
 ) -> Plan:
     """Compile a model to a plan for `cluster`, by default one of local processes on this machine.
 
     `model` is an `nn.Module`, a file with a `build` function (`models/dlrm.py`, `models/dcn.py:build_v1`), `package.module:factory`, or
     an ONNX file. `data` sizes the tables of a model that is built from a schema. `example_inputs`, for a module, are its forward()'s
-    arguments by name, with the batch first. `logit` names the output to train where there are several.
+    arguments by name, with the batch first. `logit` names the output to train where there are several. `solver` says how the placement
+    is found: by `rules` alone, with `greedy` refinement, or by the integer program (`ilp`, `cbc`) within `time_limit_seconds`.
     Raises ModelError, PlacementError, DataError, ClusterError.
     """
     cluster = cluster or this_machine()
@@ -62,7 +66,15 @@ def compile(
         captured, name = _from_onnx(Path(model), str(logit), label), Path(model).stem
     else:
         captured, name = _from_spec(model, schema, logit), Path(model.split(":")[0]).stem
-    return compile_net(captured, cluster, options, name=name, table_splits=table_splits)
+    return compile_net(
+        captured,
+        cluster,
+        options,
+        name=name,
+        table_splits=table_splits,
+        solver=solver,
+        time_limit_seconds=time_limit_seconds,
+    )
 
 
 def _from_onnx(path: Path, logit: str, label: str) -> Captured:

@@ -103,6 +103,15 @@ def _show(document: Mapping[str, Any], text: str, as_json: bool) -> None:
 )
 @click.option("--logit", default="", help="The output to train, where the model has several: its name or position.")
 @click.option("--label", default="label", help="The label input of an ONNX model that carries one.")
+@click.option(
+    "--solver",
+    default="greedy",
+    type=click.Choice(["rules", "greedy", "ilp", "cbc"]),
+    help="How modules are placed: by rules alone, refined greedily, or by an integer program (HiGHS, or CBC). [default: greedy]",
+)
+@click.option(
+    "--solve-seconds", default=60.0, type=click.FloatRange(0.1), help="Time limit of the solver. [default: 60]"
+)
 @click.option("--split-table", "splits", multiple=True, metavar="TABLE=N", help="Cut a table into N row shards.")
 @_cluster_flags
 @_training_flags
@@ -115,6 +124,8 @@ def compile_command(
     logit: str,
     label: str,
     splits: tuple[str, ...],
+    solver: Any,
+    solve_seconds: float,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -135,7 +146,15 @@ def compile_command(
     )
     options = checked(Options(**{n: v for n, v in flags.items() if not n.startswith("cluster_")}))
     plan = htrain.compile(
-        model, cluster=cluster, options=options, data=data, logit=logit, label=label, table_splits=_table_splits(splits)
+        model,
+        cluster=cluster,
+        options=options,
+        data=data,
+        logit=logit,
+        label=label,
+        table_splits=_table_splits(splits),
+        solver=solver,
+        time_limit_seconds=solve_seconds,
     )
     plan.save(out)
     text = f"{out}: {len(plan.nets)} nets, {len(plan.tables)} tables, predicted {plan.predicted_eps:,.0f} EPS; look at it with: htrain show {out}"
@@ -171,6 +190,7 @@ def show(plan: Path, net: str, as_json: bool) -> None:
         "cluster": asdict(loaded.cluster),
         "options": asdict(loaded.options),
         "predicted_eps": loaded.predicted_eps,
+        "search": {**asdict(loaded.search), "gap": loaded.search.gap},
         "devices": {device: asdict(load) for device, load in loaded.loads.items()},
         "tables": {table: [asdict(s) for s in shards] for table, shards in loaded.tables.items()},
         "decisions": [asdict(d) for d in loaded.decisions],

@@ -1,19 +1,20 @@
 """The pipeline: a captured model in, a plan out. `compile_net` is the list of its steps (DESIGN 1)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from htrain.cluster import Cluster
 from htrain.frontend.captured import Captured
 from htrain.net import Net
 from htrain.options import Options, checked
-from htrain.placement import Decision
 from htrain.plan import Plan, digest_of, net_name
 from htrain.plan_check import check_plan
 from htrain.sync.easgd import default_alpha
 from htrain.tagging.cost import predict
-from htrain.tagging.rules import apply_tags, tag_by_rules
+from htrain.tagging.place import Solver, Tagger, by_rules, place_units
+from htrain.tagging.rules import apply_tags
 from htrain.tagging.shards import place_tables
-from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
+from htrain.tagging.units import find_units, fixed_tags, table_owners
+from htrain.tagging.workload import workload_of
 from htrain.transform.gradient import add_gradients
 from htrain.transform.init_nets import init_net
 from htrain.transform.lookups import lower_lookups
@@ -24,7 +25,6 @@ from htrain.transform.shard_lookups import shard_lookups
 from htrain.transform.split import split_by_node
 from htrain.transform.sync_nets import assign_centers, center_net, sync_net
 
-Tagger = Callable[[Net, Sequence[Unit], int], Sequence[Decision]]
 NO_SPLITS: Mapping[str, int] = {}
 
 
@@ -34,14 +34,17 @@ def compile_net(
     options: Options,
     *,
     name: str,
-    tagger: Tagger = tag_by_rules,
+    tagger: Tagger = by_rules,
+    solver: Solver = "greedy",
+    time_limit_seconds: float = 60.0,
     table_splits: Mapping[str, int] = NO_SPLITS,
 ) -> Plan:
     """Compile a captured model for `cluster`.
 
-    `tagger` decides the device of every unit; `table_splits` cuts the named tables into that many row shards.
-    Raises ModelError for what has no gradient or would never train, PlacementError for what does not fit, PlanError if the
-    result does not hold together (a `tagger` that breaks a rule).
+    `tagger` gives every unit a first device and `solver` says how that is improved (see `place_units`); `table_splits` cuts the
+    named tables into that many row shards.
+    Raises ModelError for what has no gradient or would never train, PlacementError for what does not fit, PlanError if the result
+    does not hold together (a `tagger` that breaks a rule).
     """
     checked(options)
     net = name_modules(add_loss(lower_lookups(captured.net), options.loss))
@@ -52,7 +55,8 @@ def compile_net(
 
     fixed = fixed_tags(net, table_owners(shards))
     units = find_units(net, fixed)
-    decisions = tuple(tagger(net, units, cluster.group_ps))
+    workload = workload_of(net, units, fixed, cluster, options)
+    decisions, search = place_units(net, workload, tagger, solver, time_limit_seconds=time_limit_seconds)
     train = apply_tags(net, units, {d.module: d.device for d in decisions}, fixed)
 
     parts = split_by_node(train, [d for d in cluster.devices if not d.startswith("dense_ps")])
@@ -63,7 +67,19 @@ def compile_net(
     eps, loads = predict(parts, cluster, options.batch_size)
     inputs = {n: str(net.blobs[n]).partition(": ")[2] for n in net.inputs}
     plan = Plan(
-        name, digest_of(nets), cluster, options, inputs, shards, centers, decisions, eps, loads, nets, captured.values
+        name,
+        digest_of(nets),
+        cluster,
+        options,
+        inputs,
+        shards,
+        centers,
+        tuple(decisions),
+        search,
+        eps,
+        loads,
+        nets,
+        captured.values,
     )
     return check_plan(plan)
 

@@ -23,6 +23,24 @@ class Decision:
     reason: str
 
 
+@dataclass(frozen=True)
+class Search:
+    """How a placement was found, by which `solver`: seconds per example of a group's busiest device at the start and in the end, and
+    the seconds that no placement can beat; how many placements were `tried`; a `note` on what stopped it."""
+
+    solver: str
+    start_seconds: float
+    seconds: float
+    bound_seconds: float
+    tried: int
+    note: str
+
+    @property
+    def gap(self) -> float:
+        """How much slower than the best possible the placement may be at most: 0.03 for 3 %."""
+        return self.seconds / self.bound_seconds - 1 if self.bound_seconds > 0 else 0.0
+
+
 def shard_name(table: str, index: int, count: int) -> str:
     """The parameter that holds shard `index` of `count` of `table`: the table itself when it is whole."""
     return table if count == 1 else f"{table}/{index}"

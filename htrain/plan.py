@@ -24,7 +24,7 @@ from htrain.errors import ClusterError, PlanError, UsageError
 from htrain.net import Net
 from htrain.onnx_io import read_net, to_model, write_net
 from htrain.options import Options, checked
-from htrain.placement import Decision, Shard
+from htrain.placement import Decision, Search, Shard
 
 VERSION = 2
 VALUES_FILE = "values.safetensors"
@@ -53,6 +53,7 @@ class Plan:
     """A placement, ready to run. `nets` by name: `train`, one per device, and their init, sync and centre nets.
 
     `inputs` are the reader's columns as `name: dtype[shape]`; `values` initial dense parameters and tables that came with the model.
+    `search` tells how the placement was found and how near the best possible it is;
     `loads` is the predicted load of each device, utilization included, at `predicted_eps`.
     """
 
@@ -64,6 +65,7 @@ class Plan:
     tables: Mapping[str, tuple[Shard, ...]]
     centers: Mapping[str, str]
     decisions: tuple[Decision, ...]
+    search: Search
     predicted_eps: float
     loads: Mapping[str, DeviceLoad]
     nets: Mapping[str, Net]
@@ -118,6 +120,7 @@ class Plan:
                 table: [[s.first_row, s.num_rows, s.device] for s in shards] for table, shards in self.tables.items()
             },
             "centers": dict(self.centers),
+            "search": asdict(self.search),
             "decisions": {d.module: f"{d.device} by rule '{d.rule}': {d.reason}" for d in self.decisions},
             "nets": list(self.nets),
         }
@@ -136,6 +139,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     loads: dict[str, DeviceLoad]
     tables: dict[str, list[tuple[int, int, str]]]
     centers: dict[str, str]
+    search: Search
     decisions: dict[str, str]
     nets: list[str]
 
@@ -178,7 +182,7 @@ def _load(folder: Path, header: _Header, names: Sequence[str]) -> Plan:
     return Plan(
         header.model, header.digest, cluster, options, header.inputs,
         {table: tuple(Shard(table, *s) for s in shards) for table, shards in header.tables.items()},
-        header.centers, tuple(_decision(m, text, folder) for m, text in header.decisions.items()),
+        header.centers, tuple(_decision(m, text, folder) for m, text in header.decisions.items()), header.search,
         header.predicted_eps, header.loads, nets, {},
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from htrain.errors import PlanError
+from htrain.placement import Search
 from htrain.plan import Plan
 
 GIB = 2**30
@@ -25,6 +26,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield f"{rates}, loss {options.loss}, seed {options.seed}"
     bottleneck, what = _bottleneck(plan)
     yield f"predicted {plan.predicted_eps:,.0f} EPS; the bottleneck is the {what} of {bottleneck}"
+    yield _found(plan.search)
     yield ""
     yield f"{'device':<14}{'ops':>5}{'kflop/ex':>11}{'CPU us/ex':>11}{'in B/ex':>10}{'out B/ex':>10}{'parameters':>13}{'CPU':>7}{'net':>7}{'mem':>7}"
     for device, load in plan.loads.items():
@@ -82,6 +84,15 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return "{" + ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs) + "}"
+
+
+def _found(search: Search) -> str:
+    by = {"rules": "placement by rules", "greedy": "placement by rules and greedy refinement"}.get(
+        search.solver, f"placement by {search.solver}"
+    )
+    if search.solver != "rules" and search.seconds:
+        by += f", {search.start_seconds / search.seconds:.2f}x the EPS of the rules ({search.note})"
+    return f"{by}; within {search.gap:.1%} of the best possible"
 
 
 def _bottleneck(plan: Plan) -> tuple[str, str]:

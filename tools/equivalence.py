@@ -12,7 +12,6 @@ import copy
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from htrain.frontend.torch_model import capture
 from htrain.net import Net
 from htrain.options import Options
 from htrain.placement import Decision
-from htrain.tagging.units import Unit
+from htrain.tagging.workload import Workload
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests" / "support"))
@@ -41,9 +40,9 @@ BATCH, TABLE_ROWS = 16, 40
 def random_tagger(draw: random.Random):
     """A tagger that puts every unit on the trainer or any group PS."""
 
-    def tagger(net: Net, units: Sequence[Unit], num_group_ps: int) -> list[Decision]:
-        places = ["trainer", *(f"group_ps:{k}" for k in range(num_group_ps))]
-        return [Decision(u.name, draw.choice(places), "random", "drawn") for u in units]
+    def tagger(net: Net, workload: Workload) -> list[Decision]:
+        places = ["trainer", *(f"group_ps:{k}" for k in range(workload.num_places - 1))]
+        return [Decision(u.name, draw.choice(places), "random", "drawn") for u in workload.units]
 
     return tagger
 
@@ -87,7 +86,7 @@ def main() -> None:
                 cluster = this_machine(group_ps=draw.randint(0, 3), sparse_ps=draw.randint(0, 3))
                 cut = draw.sample(tables, len(tables) // 2) if cluster.sparse_ps else []
                 plan = compile_net(
-                    captured, cluster, options, name=name, tagger=random_tagger(draw), table_splits=dict.fromkeys(cut, draw.randint(1, 4))
+                    captured, cluster, options, name=name, tagger=random_tagger(draw), solver="rules", table_splits=dict.fromkeys(cut, draw.randint(1, 4))
                 )  # fmt: skip
                 with tempfile.TemporaryDirectory() as folder:
                     off = max(off, *relative_differences(losses_of(plan, Path(folder) / "plan", data), alone))

@@ -24,7 +24,10 @@ def small_dlrm() -> Net:
     for name, shape in (("user", (B,)), ("history", (B, 3)), ("last", (B,))):
         builder.input(Blob(name, shape, "int64"))
     uniform, zero = Init("uniform", (-0.5, 0.5)), Init("constant", (0.0,))
-    for table, rows, init in (("user.weight", USERS, uniform), ("item.weight", ITEMS, Init("normal", (0.0, 0.3), (0,)))):
+    for table, rows, init in (
+        ("user.weight", USERS, uniform),
+        ("item.weight", ITEMS, Init("normal", (0.0, 0.3), (0,))),
+    ):
         builder.parameter(Parameter(table, (rows, DIM), "float32", "table", init))
     for layer, n, k in (("bottom", DIM, 3), ("hidden", 3, DIM + 9), ("top", 1, 3)):
         builder.parameter(Parameter(f"{layer}.weight", (n, k), "float32", "weight", uniform))
@@ -76,4 +79,6 @@ def small_plan(**changes: int) -> Plan:
     """The model on 2 groups of a trainer and 2 group PSs, 2 sparse PSs and a dense PS; the item table in 2 shards."""
     cluster = Cluster(**{"groups": 2, "group_ps": 2, "sparse_ps": 2, "dense_ps": 1, **changes})
     captured = Captured(small_dlrm(), {})
-    return compile_net(captured, cluster, Options(batch_size=8), name="small_dlrm", table_splits={"item.weight": 2})
+    return compile_net(
+        captured, cluster, Options(batch_size=8), name="small_dlrm", solver="rules", table_splits={"item.weight": 2}
+    )

@@ -1,7 +1,6 @@
 """DESIGN 6.1: every placement follows the loss curve of the PyTorch model trained alone."""
 
 import random
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from htrain.frontend.torch_model import capture
 from htrain.net import Net
 from htrain.options import Options
 from htrain.placement import Decision
-from htrain.tagging.units import Unit
+from htrain.tagging.workload import Workload
 
 STEPS, BATCH, ROWS = 50, 16, 40
 CLICKS = f"synthetic:?rows={STEPS * BATCH}&table_rows={ROWS}&communities=4"
@@ -35,9 +34,9 @@ ZOO = ("dlrm.py", "wide_deep.py", "deepfm.py", "dcn.py:build_v1", "dcn.py:build_
 def scatter(seed: int, *, trainer_may_hold_weights: bool):
     """A tagger that puts every unit anywhere that is allowed."""
 
-    def tagger(net: Net, units: Sequence[Unit], num_group_ps: int) -> list[Decision]:
+    def tagger(net: Net, workload: Workload) -> list[Decision]:
         draw = random.Random(seed)
-        places = [f"group_ps:{k}" for k in range(num_group_ps)]
+        places = [f"group_ps:{k}" for k in range(workload.num_places - 1)]
         return [
             Decision(
                 u.name,
@@ -45,7 +44,7 @@ def scatter(seed: int, *, trainer_may_hold_weights: bool):
                 "random",
                 "drawn",
             )
-            for u in units
+            for u in workload.units
         ]
 
     return tagger
@@ -129,7 +128,7 @@ def test_any_placement_of_any_zoo_model_follows_pytorch(
     splits = dict.fromkeys(random.Random(seed).sample(tables, len(tables) // 2), shards) if sparse_ps else {}
     cluster = this_machine(group_ps=group_ps, sparse_ps=sparse_ps)
     plan = compile_net(
-        captured, cluster, options, name=name, tagger=scatter(seed, trainer_may_hold_weights=True), table_splits=splits
+        captured, cluster, options, name=name, tagger=scatter(seed, trainer_may_hold_weights=True), solver="rules", table_splits=splits
     )
     losses = losses_of(plan, tmp_path_factory.mktemp("plan") / "plan", CLICKS)
     assert len(losses) == STEPS
@@ -153,7 +152,7 @@ def test_any_placement_of_the_unplanned_model_follows_pytorch(
     cluster = this_machine(group_ps=group_ps, sparse_ps=sparse_ps)
     splits = {"item.weight": shards} if sparse_ps else {}
     plan = compile_net(
-        captured, cluster, options, name="din", tagger=scatter(seed, trainer_may_hold_weights=True), table_splits=splits
+        captured, cluster, options, name="din", tagger=scatter(seed, trainer_may_hold_weights=True), solver="rules", table_splits=splits
     )
     losses = losses_of(plan, tmp_path_factory.mktemp("plan") / "plan", data)
     assert max(relative_differences(losses, torch_losses(model, data, options, logit="logit"))) <= 1e-4

@@ -47,7 +47,9 @@ def covers(parts: Sequence[Shard], rows: int) -> bool:
     return [s.first_row for s in parts] == [0, *ends[:-1]] and ends[-1] == rows and all(s.num_rows > 0 for s in parts)
 
 
-tables = st.lists(st.integers(1, 5000), min_size=1, max_size=30).map(lambda sizes: {f"t{i}": n for i, n in enumerate(sizes)})
+tables = st.lists(st.integers(1, 5000), min_size=1, max_size=30).map(
+    lambda sizes: {f"t{i}": n for i, n in enumerate(sizes)}
+)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -125,7 +127,9 @@ def test_a_piece_that_does_not_fit_is_refused_with_the_room_that_is_left() -> No
 
 
 def test_tables_that_do_not_fit_the_trainer_are_refused() -> None:
-    message = "the tables need 1.0 GiB with optimizer state, the trainer has 0.5 GiB: add sparse PSs or raise trainer_memory"
+    message = (
+        "the tables need 1.0 GiB with optimizer state, the trainer has 0.5 GiB: add sparse PSs or raise trainer_memory"
+    )
     with pytest.raises(PlacementError, match=f"^{re.escape(message)}$"):
         place_tables(net_of({"user": 8 * MIB}), Cluster(sparse_ps=0, trainer_memory=GIB // 2), {})
 

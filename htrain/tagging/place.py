@@ -1,0 +1,124 @@
+"""From a first placement to the one that a plan holds: rules, greedy refinement, the integer program where that fails (HT 3.2.1)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from htrain.errors import PlacementError
+from htrain.net import Net
+from htrain.placement import Decision, Search
+from htrain.tagging.greedy import refine
+from htrain.tagging.ilp import heaviest, relaxed_bound, solve
+from htrain.tagging.rules import tag_by_rules
+from htrain.tagging.workload import CPU, MEMORY, Ints, Workload
+
+Tagger = Callable[[Net, Workload], Sequence[Decision]]
+Solver = Literal["rules", "greedy", "ilp", "cbc"]
+GIB = 2**30
+_LARGEST_RELAXATION = 20_000  # values x places: a linear program of this size takes a second
+
+
+def by_rules(net: Net, workload: Workload) -> Sequence[Decision]:
+    """The stock rules."""
+    return tag_by_rules(net, workload.units, workload.num_places - 1)
+
+
+def place_units(
+    net: Net, workload: Workload, tagger: Tagger, solver: Solver, *, time_limit_seconds: float = 60.0
+) -> tuple[list[Decision], Search]:
+    """A device for every unit, with who decided it, and how good the whole is.
+
+    `rules` keeps what `tagger` says. `greedy` refines it; where that finds nothing that fits in memory, the integer program is
+    asked. `ilp` (HiGHS) and `cbc` ask it always, for `time_limit_seconds`; the greedy placement stands unless they find a better one.
+    Raises PlacementError naming the unit that is too large, or when no placement fits.
+    """
+    decisions = list(tagger(net, workload))
+    start = _places(decisions, workload)
+    _check_size(workload)
+    if solver == "rules" or not len(start):
+        seconds = workload.seconds(start) if len(start) else 0.0
+        return decisions, Search("rules", seconds, seconds, _bound(workload, seconds), 1, "")
+    refined = refine(workload, start, time_limit_seconds=time_limit_seconds)
+    places, bound, note = refined.places, 0.0, f"greedy {refined.stopped_by}"
+    fits = workload.fits(places)
+    if solver != "greedy" or not fits:
+        engine = "cbc" if solver == "cbc" else "highs"
+        found = solve(
+            workload,
+            at_most_seconds=refined.seconds if fits else np.inf,
+            time_limit_seconds=time_limit_seconds,
+            solver=engine,
+        )
+        note = f"{note}; {engine}: {found.status}"
+        bound = found.bound_seconds
+        if found.places is not None and (not fits or workload.seconds(found.places) < refined.seconds * (1 - 1e-9)):
+            places = found.places
+    if not workload.fits(places):
+        raise _too_full(workload, places, note)
+    seconds = workload.seconds(places)
+    search = Search(
+        solver,
+        workload.seconds(start),
+        seconds,
+        min(seconds, max(bound, _bound(workload, seconds))),
+        refined.tried,
+        note,
+    )
+    return _explained(decisions, places, workload, search), search
+
+
+def _places(decisions: Sequence[Decision], workload: Workload) -> Ints:
+    number = {device: d for d, device in enumerate(workload.devices[: workload.num_places])}
+    device_of = {d.module: d.device for d in decisions}
+    return np.array([number[device_of[unit.name]] for unit in workload.units], np.int64)
+
+
+def _explained(decisions: Sequence[Decision], places: Ints, workload: Workload, search: Search) -> list[Decision]:
+    """Units that stayed keep their rule; for the others, the search says why."""
+    gain = f"{1 / search.start_seconds:,.0f} to {1 / search.seconds:,.0f} EPS of a group" if search.seconds else ""
+    told = []
+    by_name = {d.module: d for d in decisions}
+    for unit, d in zip(workload.units, places.tolist(), strict=True):
+        decision, device = by_name[unit.name], workload.devices[d]
+        if device != decision.device:
+            reason = (
+                f"the search moved it from {decision.device} (rule '{decision.rule}') to ease the bottleneck: {gain}"
+            )
+            decision = replace(decision, device=device, rule="search", reason=reason)
+        told.append(decision)
+    return told
+
+
+def _bound(workload: Workload, seconds: float) -> float:
+    """Seconds per example that no placement can beat: the heaviest unit, all work spread evenly, and the relaxation where it is small."""
+    spread = (workload.base[: workload.num_places, CPU].sum() + workload.unit_cpu.sum()) / workload.capacity[
+        : workload.num_places, CPU
+    ].sum()
+    simple = max(heaviest(workload), float(spread)) if len(workload.unit_cpu) else 0.0
+    if not seconds or len(workload.values) * workload.num_places > _LARGEST_RELAXATION:
+        return min(simple, seconds)
+    return min(seconds, max(simple, relaxed_bound(workload, scale_seconds=seconds)))
+
+
+def _check_size(workload: Workload) -> None:
+    """Fail early where a unit that cannot be cut is larger than any device that may hold it (HT 4.3)."""
+    capacity = workload.capacity[: workload.num_places, MEMORY]
+    for u, unit in enumerate(workload.units):
+        room = np.where(workload.allowed[u], capacity - workload.unit_memory[u], -np.inf)
+        if room.max() < 0:
+            d = int(room.argmax())
+            raise PlacementError(
+                f"module '{unit.name}' needs {workload.unit_memory[u, d] / GIB:.2f} GiB with optimizer state and activations, "
+                f"{workload.devices[d]} has {capacity[d] / GIB:.2f} GiB: split it, use a smaller batch, or give the device more memory"
+            )
+
+
+def _too_full(workload: Workload, places: Ints, note: str) -> PlacementError:
+    used = workload.utilization(places)[:, MEMORY]
+    d = int(used.argmax())
+    return PlacementError(
+        f"no placement fits in memory ({note}): {workload.devices[d]} would need {used[d]:.0%} of its "
+        f"{workload.capacity[d, MEMORY] / GIB:.2f} GiB: add group PSs, or give them more memory"
+    )

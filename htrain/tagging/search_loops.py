@@ -1,0 +1,233 @@
+"""The inner loops of a search over placements: one unit moved, the loads kept up to date, in time that the net's size does not enter.
+
+A score is (bytes beyond memory, seconds of the busiest device, sum of the fourth powers of all utilizations): lower is better, in that
+order. The third lets a search go on where several devices are equally busy.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_CPU, _RECEIVED, _SENT, _MEMORY = 0, 1, 2, 3
+_TIE = 1e-9  # scores closer than this are equal: sums are rounded
+
+
+class Problem(NamedTuple):
+    """What does not change. touched[starts[u]:starts[u+1]] are the values that unit u makes or reads, `reads` says which it reads;
+    near[near_starts[u]:near_starts[u+1]] are the units that exchange values with u, and fixed_near[u, d] says whether fixed ops on d do.
+    The rest is as in `Workload`."""
+
+    num_places: int
+    host_cores: float
+    capacity: Floats
+    allowed: NDArray[np.bool_]
+    unit_cpu: Floats
+    unit_memory: Floats
+    value_bytes: Floats
+    value_cpu: Floats
+    maker: Ints
+    made_on: Ints
+    touched: Ints
+    reads: Ints
+    starts: Ints
+    near: Ints
+    near_starts: Ints
+    fixed_near: NDArray[np.bool_]
+
+
+class State(NamedTuple):
+    """A placement: places[u], how many read value v on device d in readers[v, d], and loads[d, 4]."""
+
+    places: Ints
+    readers: Ints
+    loads: Floats
+
+
+class Best(NamedTuple):
+    """The best change of one or two units found so far: its score[3], and (unit, device, unit, device) in change[4], -1 for none."""
+
+    score: Floats
+    change: Ints
+
+
+@njit(nogil=True, cache=True)
+def _count(problem, state, v, sign):  # type: ignore[no-untyped-def]
+    """Add (or with sign -1 take away) what the messages of value v ask of the devices."""
+    home = state.places[problem.maker[v]] if problem.maker[v] >= 0 else problem.made_on[v]
+    size, cpu, loads = sign * problem.value_bytes[v], sign * problem.value_cpu[v], state.loads
+    for d in range(state.readers.shape[1]):
+        if d != home and state.readers[v, d] > 0:
+            loads[d, _RECEIVED] += size
+            loads[home, _SENT] += size
+            loads[d, _CPU] += cpu
+            loads[home, _CPU] += cpu
+
+
+@njit(nogil=True, cache=True)
+def move(problem, state, u, to):  # type: ignore[no-untyped-def]
+    """Put unit u on device `to`."""
+    source, loads = state.places[u], state.loads
+    for i in range(problem.starts[u], problem.starts[u + 1]):
+        _count(problem, state, problem.touched[i], -1.0)
+    state.places[u] = to
+    for i in range(problem.starts[u], problem.starts[u + 1]):
+        v = problem.touched[i]
+        state.readers[v, source] -= problem.reads[i]
+        state.readers[v, to] += problem.reads[i]
+        _count(problem, state, v, 1.0)
+    loads[source, _CPU] -= problem.unit_cpu[u]
+    loads[to, _CPU] += problem.unit_cpu[u]
+    loads[source, _MEMORY] -= problem.unit_memory[u, source]
+    loads[to, _MEMORY] += problem.unit_memory[u, to]
+
+
+@njit(nogil=True, cache=True)
+def score(problem, loads, result):  # type: ignore[no-untyped-def]
+    """Write the score of `loads` to result[3]."""
+    overflow, busiest, spread, total = 0.0, 0.0, 0.0, 0.0
+    for d in range(problem.num_places):
+        overflow += max(loads[d, _MEMORY] / problem.capacity[d, _MEMORY] - 1.0, 0.0)
+        for k in range(3):
+            busiest = max(busiest, loads[d, k] / problem.capacity[d, k])
+    if problem.host_cores > 0:
+        for d in range(loads.shape[0]):
+            total += loads[d, _CPU]
+        busiest = max(busiest, total / problem.host_cores)
+    for d in range(problem.num_places):
+        for k in range(3):
+            used = loads[d, k] / problem.capacity[d, k] / busiest if busiest > 0 else 0.0
+            spread += used**4
+    result[0] = overflow if overflow > _TIE else 0.0
+    result[1] = busiest
+    result[2] = spread * busiest
+
+
+@njit(nogil=True, cache=True)
+def better(a, b):  # type: ignore[no-untyped-def]
+    """Whether score a is lower than b, by more than rounding."""
+    for k in range(3):
+        gap = _TIE * max(abs(a[k]), abs(b[k]))
+        if a[k] < b[k] - gap:
+            return True
+        if a[k] > b[k] + gap:
+            return False
+    return False
+
+
+@njit(nogil=True, cache=True)
+def _hottest(problem, loads):  # type: ignore[no-untyped-def]
+    """The bottleneck: the device with the highest utilization; the one furthest beyond its memory before all others."""
+    worst, most = 0, -1.0
+    for d in range(problem.num_places):
+        used = 0.0
+        for k in range(3):
+            used = max(used, loads[d, k] / problem.capacity[d, k])
+        memory = loads[d, _MEMORY] / problem.capacity[d, _MEMORY]
+        if memory > 1.0 + _TIE:
+            used += 1e18 * memory
+        if used > most:
+            worst, most = d, used
+    return worst
+
+
+@njit(nogil=True, cache=True)
+def _is_near(problem, state, u, device):  # type: ignore[no-untyped-def]
+    """Whether unit u exchanges a value with an op on `device`."""
+    found = problem.fixed_near[u, device]
+    for i in range(problem.near_starts[u], problem.near_starts[u + 1]):
+        found = found or state.places[problem.near[i]] == device
+    return found
+
+
+@njit(nogil=True, cache=True)
+def _try(problem, state, best, trial, u, to, w, w_to):  # type: ignore[no-untyped-def]
+    """Score a change of unit u, and of w unless it is -1; keep it if it is the best. The state is as before afterwards."""
+    home = state.places[u]
+    move(problem, state, u, to)
+    other = -1
+    if w >= 0:
+        other = state.places[w]
+        move(problem, state, w, w_to)
+    score(problem, state.loads, trial)
+    if better(trial, best.score):
+        best.score[:] = trial
+        best.change[0], best.change[1], best.change[2], best.change[3] = u, to, w, w_to
+    if w >= 0:
+        move(problem, state, w, other)
+    move(problem, state, u, home)
+
+
+@njit(nogil=True, cache=True)
+def _try_moves(problem, state, best, trial, hot, everywhere):  # type: ignore[no-untyped-def]
+    """A unit leaves the bottleneck, or one that exchanges values with it joins it; `everywhere`, any unit goes anywhere."""
+    tried = 0
+    for u in range(state.places.size):
+        home = state.places[u]
+        leaves = everywhere or home == hot
+        if not leaves and not _is_near(problem, state, u, hot):
+            continue
+        for to in range(problem.num_places):
+            if to != home and problem.allowed[u, to] and (leaves or to == hot):
+                _try(problem, state, best, trial, u, to, -1, -1)
+                tried += 1
+    return tried
+
+
+@njit(nogil=True, cache=True)
+def _try_pairs(problem, state, best, trial, hot):  # type: ignore[no-untyped-def]
+    """Two units that exchange a value move together: a cut between them may cost more than either gains."""
+    tried = 0
+    for u in range(state.places.size):
+        if state.places[u] != hot:
+            continue
+        for i in range(problem.near_starts[u], problem.near_starts[u + 1]):
+            w = problem.near[i]
+            for to in range(problem.num_places):
+                if to != hot and to != state.places[w] and problem.allowed[u, to] and problem.allowed[w, to]:
+                    _try(problem, state, best, trial, u, to, w, to)
+                    tried += 1
+    return tried
+
+
+@njit(nogil=True, cache=True)
+def _try_swaps(problem, state, best, trial, hot):  # type: ignore[no-untyped-def]
+    """A unit of the bottleneck changes places with one elsewhere."""
+    tried = 0
+    for u in range(state.places.size):
+        if state.places[u] != hot:
+            continue
+        for w in range(state.places.size):
+            other = state.places[w]
+            if other != hot and problem.allowed[u, other] and problem.allowed[w, hot]:
+                _try(problem, state, best, trial, u, other, w, hot)
+                tried += 1
+    return tried
+
+
+@njit(nogil=True, cache=True)
+def descend(problem, state, budget):  # type: ignore[no-untyped-def]
+    """Take the best single move, else the best move of two neighbours, else the best swap, until none helps or `budget` placements
+    have been scored. Returns how many were, and how many changes were made."""
+    best, trial = Best(np.zeros(3), np.full(4, -1)), np.zeros(3)
+    tried, changes = 0, 0
+    score(problem, state.loads, best.score)
+    everywhere = problem.host_cores > 0
+    while tried < budget:
+        best.change[0] = -1
+        hot = _hottest(problem, state.loads)
+        tried += _try_moves(problem, state, best, trial, hot, everywhere)
+        if best.change[0] < 0:
+            tried += _try_pairs(problem, state, best, trial, hot)
+        if best.change[0] < 0:
+            tried += _try_swaps(problem, state, best, trial, hot)
+        if best.change[0] < 0:
+            break
+        move(problem, state, best.change[0], best.change[1])
+        if best.change[2] >= 0:
+            move(problem, state, best.change[2], best.change[3])
+        changes += 1
+    return tried, changes

@@ -1,0 +1,197 @@
+"""Greedy refinement and the integer program against brute force over every placement of small random workloads."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_dlrm import small_dlrm
+
+from htrain.cluster import Cluster
+from htrain.compiler import compile_net
+from htrain.errors import PlacementError
+from htrain.frontend.captured import Captured
+from htrain.net import Net
+from htrain.options import Options
+from htrain.placement import Decision
+from htrain.tagging.greedy import _problem, _state, refine
+from htrain.tagging.ilp import heaviest, relaxed_bound, solve
+from htrain.tagging.search_loops import move
+from htrain.tagging.units import Unit
+from htrain.tagging.workload import CPU, MEMORY, RECEIVED, SENT, Ints, Workload
+
+searching = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+@st.composite
+def workloads(draw: st.DrawFn, *, most_units: int = 5, tight: bool = False) -> Workload:
+    """Up to `most_units` units, 2 or 3 places, one device beside them, values between all of them."""
+    chance = random.Random(draw(st.integers(0, 1 << 30)))
+    units, places = chance.randint(1, most_units), chance.randint(2, 3)
+    num_values = chance.randint(0, 8)
+    read, reader_of, maker, made_on, read_on = [], [], [], [], []
+    for v in range(num_values):
+        made_by = chance.choice([-1, *range(units)])
+        maker.append(made_by)
+        made_on.append(-1 if made_by >= 0 else chance.choice([0, places]))
+        read_on.append([chance.choice([0, 0, 0, 1]) for _ in range(places + 1)])
+        for u in range(units):
+            if u != made_by and chance.random() < 0.4:
+                read.append(v)
+                reader_of.append(u)
+    order = np.argsort(np.array(reader_of, np.int64), kind="stable")
+    allowed = np.array([[chance.random() < 0.8 for _ in range(places)] for _ in range(units)])
+    allowed[np.arange(units), [chance.randrange(places) for _ in range(units)]] = True
+    allowed = same_for_alike(allowed)
+    allowed[~allowed.any(1), 0] = True
+    base = np.zeros((places + 1, 4))
+    base[:, CPU] = [chance.random() for _ in range(places + 1)]
+    capacity = np.array([[chance.choice([1.0, 2.0]) for _ in range(4)] for _ in range(places + 1)])
+    capacity[1:places] = capacity[1]  # group PSs are alike
+    base[1:places] = 0.0
+    memory = np.repeat(np.array([[chance.random()] for _ in range(units)]), places, 1) * (2.0 / units if tight else 0.2)
+    return Workload(
+        devices=tuple(f"d{d}" for d in range(places + 1)), num_places=places,
+        units=tuple(Unit(f"u{u}", (u,), (f"u{u}",), (), 0) for u in range(units)),
+        unit_cpu=np.array([chance.random() for _ in range(units)]), unit_memory=memory,
+        allowed=allowed, base=base, capacity=capacity, host_cores=chance.choice([0.0, 0.0, 1.5]),
+        values=tuple(f"v{v}" for v in range(num_values)), value_bytes=np.array([chance.random() for _ in range(num_values)]),
+        value_cpu=np.array([0.1 * chance.random() for _ in range(num_values)]),
+        maker=np.array(maker, np.int64), made_on=np.array(made_on, np.int64),
+        read_on=same_for_alike(np.array(read_on, np.int64).reshape(num_values, places + 1), last=places),
+        read=np.array(read, np.int64)[order], reader_of=np.array(reader_of, np.int64)[order],
+    )  # fmt: skip
+
+
+def same_for_alike(table: np.ndarray, *, last: int = 1 << 30) -> np.ndarray:
+    """What holds for the first group PS (place 1) holds for all; fixed ops are never on a group PS."""
+    table[:, 1:last] = table[:, 1:2] if table.dtype == bool else 0
+    return table
+
+
+def every_placement(workload: Workload) -> list[Ints]:
+    choices = [np.flatnonzero(row).tolist() for row in workload.allowed]
+    return [np.array(choice, np.int64) for choice in itertools.product(*choices)]
+
+
+def loads_by_hand(workload: Workload, places: Ints) -> np.ndarray:
+    """Values one by one, as one would count them on paper."""
+    loads = workload.base.copy()
+    for u, d in enumerate(places):
+        loads[d, CPU] += workload.unit_cpu[u]
+        loads[d, MEMORY] += workload.unit_memory[u, d]
+    for v in range(len(workload.values)):
+        home = places[workload.maker[v]] if workload.maker[v] >= 0 else workload.made_on[v]
+        readers = set(np.flatnonzero(workload.read_on[v]).tolist())
+        readers |= {int(places[u]) for u, w in zip(workload.reader_of, workload.read, strict=True) if w == v}
+        for d in readers - {int(home)}:
+            loads[home, SENT] += workload.value_bytes[v]
+            loads[d, RECEIVED] += workload.value_bytes[v]
+            loads[[home, d], CPU] += workload.value_cpu[v]
+    return loads
+
+
+@searching
+@given(workloads())
+def test_loads_are_those_counted_by_hand(workload: Workload) -> None:
+    for places in every_placement(workload)[:20]:
+        np.testing.assert_allclose(workload.loads(places), loads_by_hand(workload, places), atol=1e-12)
+
+
+@searching
+@given(workloads(), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=12))
+def test_moving_a_unit_keeps_the_loads(workload: Workload, moves: list[tuple[int, int]]) -> None:
+    problem, state = _problem(workload), _state(workload, np.zeros(len(workload.units), np.int64))
+    for u, to in moves:
+        move(problem, state, u % len(workload.units), to % workload.num_places)
+    np.testing.assert_allclose(state.loads, workload.loads(state.places), atol=1e-9)
+
+
+@searching
+@given(workloads(tight=True), st.integers(0, 1 << 30))
+def test_refinement_never_worsens_and_keeps_within_memory(workload: Workload, which: int) -> None:
+    every = every_placement(workload)
+    start = every[which % len(every)]
+    refined = refine(workload, start)
+    assert workload.allowed[np.arange(len(start)), refined.places].all()
+    assert workload.fits(refined.places) or not workload.fits(start)
+    assert refined.seconds <= workload.seconds(start) * (1 + 1e-9) or not workload.fits(start)
+    assert np.array_equal(refine(workload, start).places, refined.places)
+
+
+@searching
+@given(workloads(tight=True), st.integers(0, 1 << 30))
+def test_refinement_of_a_small_net_finds_the_best_placement(workload: Workload, which: int) -> None:
+    every = every_placement(workload)
+    fitting = [workload.seconds(places) for places in every if workload.fits(places)]
+    refined = refine(workload, every[which % len(every)])
+    if fitting:
+        assert workload.fits(refined.places)
+        assert refined.seconds <= min(fitting) * 1.001
+
+
+@pytest.mark.parametrize("solver", ["highs", "cbc"])
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(workload=workloads(tight=True))
+def test_the_integer_program_is_exact(solver: str, workload: Workload) -> None:
+    fitting = [workload.seconds(places) for places in every_placement(workload) if workload.fits(places)]
+    solved = solve(workload, at_most_seconds=np.inf, time_limit_seconds=20, solver=solver)
+    if not fitting:
+        assert (solved.places, solved.status) == (None, "infeasible")
+        return
+    assert solved.status == "optimal"
+    assert solved.places is not None
+    assert workload.fits(solved.places)
+    assert workload.seconds(solved.places) == pytest.approx(min(fitting), rel=1e-5)
+    assert solve(workload, at_most_seconds=min(fitting) * 0.99, time_limit_seconds=20).status == "nothing better"
+
+
+@searching
+@given(workloads(tight=True))
+def test_no_placement_is_below_the_bounds(workload: Workload) -> None:
+    fitting = [workload.seconds(places) for places in every_placement(workload) if workload.fits(places)]
+    if fitting:
+        assert relaxed_bound(workload, scale_seconds=max(fitting)) <= min(fitting) * (1 + 1e-6)
+        assert heaviest(workload) <= min(fitting) * (1 + 1e-9)
+
+
+@given(workloads())
+@settings(max_examples=1, deadline=None, derandomize=True)
+def test_an_unknown_solver_is_refused(workload: Workload) -> None:
+    with pytest.raises(PlacementError, match=r"^solver 'xpress': want highs or cbc$"):
+        solve(workload, at_most_seconds=np.inf, time_limit_seconds=1, solver="xpress")
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.integers(0, 1 << 30))
+def test_bytes_of_a_placement_are_those_of_the_nets_that_it_is_cut_into(seed: int) -> None:
+    """Workload counts on the whole net; the pass that cuts it makes a Send for each value and reader."""
+    seen: list[tuple[Workload, Ints]] = []
+
+    def tagger(net: Net, workload: Workload) -> list[Decision]:
+        chance = random.Random(seed)
+        places = np.array([chance.choice(np.flatnonzero(row)) for row in workload.allowed], np.int64)
+        seen.append((workload, places))
+        return [
+            Decision(u.name, workload.devices[d], "random", "drawn")
+            for u, d in zip(workload.units, places, strict=True)
+        ]
+
+    cluster = Cluster(groups=2, trainers=2, group_ps=3, sparse_ps=2, dense_ps=1)
+    plan = compile_net(
+        Captured(small_dlrm(), {}),
+        cluster,
+        Options(batch_size=8),
+        name="small",
+        tagger=tagger,
+        solver="rules",
+        table_splits={"item.weight": 2},
+    )
+    workload, places = seen[0]
+    loads = workload.loads(places)
+    for d, device in enumerate(workload.devices):
+        load = plan.loads[device]
+        assert loads[d, RECEIVED] == pytest.approx(load.received_per_example)
+        assert loads[d, SENT] == pytest.approx(load.sent_per_example)
