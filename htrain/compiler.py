@@ -6,6 +6,7 @@ from htrain.cluster import Cluster
 from htrain.frontend.captured import Captured
 from htrain.net import Net
 from htrain.options import Options, checked
+from htrain.placement import Shard
 from htrain.plan import Plan, digest_of, net_name
 from htrain.plan_check import check_plan
 from htrain.sync.easgd import default_alpha
@@ -13,7 +14,7 @@ from htrain.tagging.cost import predict
 from htrain.tagging.place import Solver, Tagger, by_rules, place_units
 from htrain.tagging.rules import apply_tags
 from htrain.tagging.shards import place_tables
-from htrain.tagging.units import find_units, fixed_tags, table_owners
+from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
 from htrain.tagging.workload import workload_of
 from htrain.transform.gradient import add_gradients
 from htrain.transform.init_nets import init_net
@@ -46,15 +47,7 @@ def compile_net(
     Raises ModelError for what has no gradient or would never train, PlacementError for what does not fit, PlanError if the result
     does not hold together (a `tagger` that breaks a rule).
     """
-    checked(options)
-    net = name_modules(add_loss(lower_lookups(captured.net), options.loss))
-    net, gradients = add_gradients(net)
-    net = add_optimizers(net, gradients, options)
-    shards = place_tables(net, cluster, table_splits)
-    net = shard_lookups(net, shards)
-
-    fixed = fixed_tags(net, table_owners(shards))
-    units = find_units(net, fixed)
+    net, units, fixed, shards = lowered(captured, cluster, options, table_splits=table_splits)
     workload = workload_of(net, units, fixed, cluster, options)
     decisions, search = place_units(net, workload, tagger, solver, time_limit_seconds=time_limit_seconds)
     train = apply_tags(net, units, {d.module: d.device for d in decisions}, fixed)
@@ -82,6 +75,23 @@ def compile_net(
         captured.values,
     )
     return check_plan(plan)
+
+
+def lowered(
+    captured: Captured, cluster: Cluster, options: Options, *, table_splits: Mapping[str, int] = NO_SPLITS
+) -> tuple[Net, list[Unit], dict[int, str], dict[str, tuple[Shard, ...]]]:
+    """The train net before tagging: lookups, loss, gradients and steps are in it, and tables have their devices.
+
+    Also its units, the tags of the ops that have no choice, and the shards of every table.
+    """
+    checked(options)
+    net = name_modules(add_loss(lower_lookups(captured.net), options.loss))
+    net, gradients = add_gradients(net)
+    net = add_optimizers(net, gradients, options)
+    shards = place_tables(net, cluster, table_splits)
+    net = shard_lookups(net, shards)
+    fixed = fixed_tags(net, table_owners(shards))
+    return net, find_units(net, fixed), fixed, shards
 
 
 def _sync_nets(parts: Mapping[str, Net], cluster: Cluster, options: Options) -> tuple[dict[str, str], dict[str, Net]]:

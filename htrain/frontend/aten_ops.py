@@ -67,6 +67,16 @@ def _divide(t: Translation, node: Node) -> None:
     t.add(node, "FloorDiv" if mode else "Div", operands)
 
 
+def _power(t: Translation, node: Node) -> None:
+    """A square is a product, as in torch: a general power is some ten times slower, and rounds otherwise."""
+    square = node.args[1] == 2
+    t.add(
+        node,
+        "Mul" if square else "Pow",
+        (t.blob(node.args[0]), t.blob(node.args[0] if square else node.args[1], like=_tensor_of(node))),
+    )
+
+
 def _alias(t: Translation, node: Node) -> None:
     t.alias(node, node.args[0])
 
@@ -511,6 +521,7 @@ _FORMS: dict[str, Handler] = {
     **dict.fromkeys(("var.correction", "var.dim"), _variance),
     "logsumexp.default": _reduce("ReduceLogSumExp", 1, 2),
     "linalg_vector_norm.default": _norm,
+    "pow.Tensor_Scalar": _power,
     "permute.default": _permute,
     "expand.default": _expand,
     "repeat.default": _repeat,

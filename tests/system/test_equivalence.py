@@ -128,7 +128,13 @@ def test_any_placement_of_any_zoo_model_follows_pytorch(
     splits = dict.fromkeys(random.Random(seed).sample(tables, len(tables) // 2), shards) if sparse_ps else {}
     cluster = this_machine(group_ps=group_ps, sparse_ps=sparse_ps)
     plan = compile_net(
-        captured, cluster, options, name=name, tagger=scatter(seed, trainer_may_hold_weights=True), solver="rules", table_splits=splits
+        captured,
+        cluster,
+        options,
+        name=name,
+        tagger=scatter(seed, trainer_may_hold_weights=True),
+        solver="rules",
+        table_splits=splits,
     )
     losses = losses_of(plan, tmp_path_factory.mktemp("plan") / "plan", CLICKS)
     assert len(losses) == STEPS
@@ -152,7 +158,13 @@ def test_any_placement_of_the_unplanned_model_follows_pytorch(
     cluster = this_machine(group_ps=group_ps, sparse_ps=sparse_ps)
     splits = {"item.weight": shards} if sparse_ps else {}
     plan = compile_net(
-        captured, cluster, options, name="din", tagger=scatter(seed, trainer_may_hold_weights=True), solver="rules", table_splits=splits
+        captured,
+        cluster,
+        options,
+        name="din",
+        tagger=scatter(seed, trainer_may_hold_weights=True),
+        solver="rules",
+        table_splits=splits,
     )
     losses = losses_of(plan, tmp_path_factory.mktemp("plan") / "plan", data)
     assert max(relative_differences(losses, torch_losses(model, data, options, logit="logit"))) <= 1e-4
@@ -163,3 +175,12 @@ def test_rules_place_every_zoo_model_and_it_follows_pytorch(name: str, tmp_path:
     options = Options(batch_size=BATCH, net_replicas=1)
     plan = compile_net(zoo_model(name)[1], this_machine(group_ps=2, sparse_ps=2), options, name=name)
     assert max(relative_differences(losses_of(plan, tmp_path / "plan", CLICKS), reference(name, options))) <= 1e-4
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_on_one_trainer_every_zoo_model_trains_as_pytorch_bit_for_bit(name: str, tmp_path: Path) -> None:
+    options = Options(
+        batch_size=BATCH, net_replicas=1, dense_optimizer="adam", sparse_optimizer="sgd", dense_lr=0.01, sparse_lr=0.05
+    )
+    plan = compile_net(zoo_model(name)[1], this_machine(group_ps=0, sparse_ps=0), options, name=name)
+    assert losses_of(plan, tmp_path / "plan", CLICKS) == reference(name, options)
