@@ -25,7 +25,7 @@ class Options:
     loss: Loss = "bce"
     dense_optimizer: DenseOptimizer = "adagrad"
     sparse_optimizer: SparseOptimizer = "adagrad"
-    dense_lr: float = 0.02
+    dense_lr: float = 0.005
     sparse_lr: float = 0.02
     eps: float = 1e-10
     adam_eps: float = 1e-8

@@ -234,6 +234,8 @@ class Coordinator:
     def _totals(self) -> RunTotals:
         now = time.monotonic()
         reports = dict(self._seen.reports)
+        if len(reports) < len(self._roles):  # no window yet: a resumed role's first report counts from before the run
+            return summarise(reports, reports, seconds=now - self._began, window_seconds=0.0)
         self._windows.append((now, reports))
         while len(self._windows) > 2 and now - self._windows[1][0] > _WINDOW_SECONDS:
             self._windows.pop(0)

@@ -18,7 +18,9 @@ from htrain.errors import PeerLost, RunError
 from htrain.executor.wire import Frame, Message, Values, decode, encode, spec_of
 
 SEND_SECONDS = 15.0
-_COPY_BELOW_BYTES = 64 * 1024  # below this, a copy costs less CPU than telling Python when ZeroMQ is done with the memory
+_COPY_BELOW_BYTES = (
+    64 * 1024
+)  # below this, a copy costs less CPU than telling Python when ZeroMQ is done with the memory
 _FILES_OF_A_SOCKET = 8  # its mailbox, the listener or connection, the resolver's, and some for the other threads
 _LINGER_MILLISECONDS = 1000
 _MORE = int(zmq.SNDMORE)

@@ -1,13 +1,11 @@
 """A role from its first breath to its last: build, report, obey (DESIGN 5)."""
 
-import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from htrain.cluster import device_of, role_of
@@ -23,6 +21,7 @@ from htrain.executor.settings import RunSettings
 from htrain.executor.store import Store, allocate, fill
 from htrain.executor.sync_loop import SyncLoop
 from htrain.executor.trainer import Feed, Trainer
+from htrain.executor.usage import ProcessUsage, ThreadUsage
 from htrain.net import Net
 from htrain.plan import Plan, net_name
 from htrain.sync.easgd import SyncPolicy, SyncRounds, default_alpha
@@ -45,6 +44,7 @@ class Role:
         self.sync: SyncLoop | None = None
         self.malformed = Malformed(settings.malformed_share)
         self._network = network
+        self._usage = ThreadUsage(self._threads, self.store.values) if network.scheme == "inproc" else ProcessUsage()
         self._build()
 
     def _build(self) -> None:
@@ -189,12 +189,15 @@ class Role:
         saved = save_role(folder, self.name, self.store) if self.store else None
         return {"file": [saved.name, saved.num_bytes, saved.digest]} if saved else {}
 
+    def _threads(self) -> Iterable[threading.Thread]:
+        return [thread for part in (self.trainer, self.server, self.sync) if part for thread in part.threads]
+
     def metrics(self) -> dict[str, Any]:
         """What the role has measured since it started."""
         worker = self.trainer or self.server
         measured: dict[str, Any] = {
-            "cpu_seconds": time.process_time(),
-            "memory_bytes": psutil.Process(os.getpid()).memory_info().rss,
+            "cpu_seconds": self._usage.cpu_seconds(),
+            "memory_bytes": self._usage.memory_bytes(),
             "bytes_sent": (worker.bytes_sent if worker else 0) + (self.sync.bytes_sent if self.sync else 0),
             "staleness": {str(k): v for k, v in worker.gates.histogram.copy().items()} if worker else {},
             "sync_rounds": self.sync.rounds_done if self.sync else 0,

@@ -68,6 +68,10 @@ class Server:
             self._threads.append(thread)
             thread.start()
 
+    @property
+    def threads(self) -> Sequence[threading.Thread]:
+        return self._threads
+
     def stop(self) -> None:
         """End all threads; what has arrived is dropped."""
         self._stopping.set()

@@ -52,6 +52,10 @@ class SyncLoop:
         self._book = book
         self._thread.start()
 
+    @property
+    def threads(self) -> Sequence[threading.Thread]:
+        return (self._thread,)
+
     def pause(self) -> None:
         """Start no more rounds; `quiet` once none is in flight."""
         with self._lock:

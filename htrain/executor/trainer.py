@@ -3,7 +3,7 @@
 import math
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +38,8 @@ class Feed:
         self._lock = threading.Lock()
         self._over = False
         self._stopping = False
-        self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._read, name="reader", daemon=True)
+        self.thread.start()
 
     def next(self) -> Batch | None:
         """The next batch, or None at the end of the data. Raises what the reader raised."""
@@ -56,11 +56,11 @@ class Feed:
     def stop(self) -> None:
         """End the reading thread."""
         self._stopping = True
-        while self._thread.is_alive():
+        while self.thread.is_alive():
             try:
                 self._queue.get_nowait()
             except queue.Empty:
-                self._thread.join(timeout=0.05)
+                self.thread.join(timeout=0.05)
 
     def _read(self) -> None:
         try:
@@ -119,6 +119,10 @@ class Trainer:
             thread = threading.Thread(target=self._guarded, args=(replica,), name=inbox.name, daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    @property
+    def threads(self) -> Sequence[threading.Thread]:
+        return [*self._threads, self._feed.thread] if self._threads else []
 
     def pause(self) -> None:
         """Ask the replicas to stop after the steps they have taken."""

@@ -210,3 +210,29 @@ def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
     log.close()
     log.close()
     assert records(tmp_path) == []
+
+
+def test_every_role_has_charts_and_rates_of_its_own(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    for seconds, old in ((1.0, 100), (3.0, 300)):
+        reports = {
+            "trainer:0:0": {
+                **of_examples(drawn(0, old)),
+                "cpu_seconds": seconds,
+                "bytes_sent": old,
+                "memory_bytes": 2**21,
+            },
+            "group_ps:0:1": report(cpu_seconds=seconds / 2, staleness={"0": 5, "3": 1}),
+        }
+        log.write(summarise(reports, reports, seconds=seconds, window_seconds=2.0), reports)
+    log.close()
+    charts = scalars(tmp_path)
+    assert charts["trainer_0_0/eps"] == [(300, 100.0)]
+    assert charts["trainer_0_0/cpu_share"] == [(300, 1.0)]
+    assert charts["group_ps_0_1/cpu_share"] == [(300, 0.5)]
+    assert [value for _, value in charts["group_ps_0_1/max_staleness"]] == [3.0, 3.0]
+    assert [value for _, value in charts["trainer_0_0/memory_mib"]] == [2.0, 2.0]
+    window = drawn(0, 300)[100:]
+    assert math.isclose(charts["trainer_0_0/window_ne"][0][1], brute_ne(window), rel_tol=1e-6)
+    last = [r for r in records(tmp_path) if r["role"] == "trainer:0:0"][-1]
+    assert (last["eps"], last["examples"]) == (100.0, 300)
