@@ -2,10 +2,7 @@
 
 import json
 import os
-import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,7 +10,7 @@ import psutil
 import pytest
 import torch
 from harness import run_roles
-from safetensors.torch import load_file
+from whole_runs import WIDE_DEEP, libfm, parameters, start, wait_for_examples
 
 import htrain
 from htrain.cluster import this_machine
@@ -24,37 +21,6 @@ from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.options import Options
 
-ROOT = Path(__file__).parents[2]
-WIDE_DEEP = str(ROOT / "models" / "wide_deep.py")
-HTRAIN = str(Path(sys.executable).with_name("htrain"))
-
-
-def libfm(path: Path, rows: int, *, fields: int = 4, ids: int = 50) -> str:
-    """A libFM file of random rows; its URI."""
-    draw = random.Random(0)
-    lines = (
-        f"{draw.choice((1, -1))} " + " ".join(f"{draw.randrange(ids)}:1" for _ in range(fields)) for _ in range(rows)
-    )
-    path.write_text("\n".join(lines) + "\n")
-    return f"libfm:{path}?rows={ids}"
-
-
-def start(plan: Path, data: str, *arguments: str) -> subprocess.Popen[str]:
-    command = [HTRAIN, "run", str(plan), "--data", data, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for_examples(run: Path, process: subprocess.Popen[str], count: int) -> None:
-    """Until the run's metrics tell of `count` examples."""
-    log = run / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        records = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-        if any(r["role"] == "run" and r["examples"] >= count for r in records):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"the run did not get to {count} examples: {process.communicate()}")
-
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
@@ -64,16 +30,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     options = Options(batch_size=32, dense_optimizer="adam")
     htrain.compile(WIDE_DEEP, data=data, cluster=this_machine(), options=options).save(folder / "plan")
     return folder / "plan", data
-
-
-def parameters(run: Path) -> dict[str, torch.Tensor]:
-    """Everything that a run's last checkpoint holds."""
-    folder = max((run / "checkpoints").iterdir())
-    return {
-        f"{file.stem} {name}": value
-        for file in sorted(folder.glob("*.safetensors"))
-        for name, value in load_file(file).items()
-    }
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,0 +1,31 @@
+"""Groups of one trainer without group PSs are the EASGD system of HT section 2.2: a plan like any other."""
+
+from pathlib import Path
+
+import torch
+from whole_runs import WIDE_DEEP, parameters
+
+import htrain
+from htrain.cluster import Cluster
+from htrain.options import Options
+
+DATA = "synthetic:?rows=24000&table_rows=50&communities=4"
+TEST = "synthetic:?rows=6000&table_rows=50&communities=4&first_block=1000000"
+
+
+def test_dense_replicas_of_the_easgd_system_are_drawn_together_and_the_model_learns(tmp_path: Path) -> None:
+    cluster = Cluster(groups=4, trainers=1, group_ps=0, sparse_ps=1, dense_ps=1)
+    options = Options(batch_size=32, net_replicas=1, sync_period=2)
+    htrain.compile(WIDE_DEEP, data=DATA, cluster=cluster, options=options).save(tmp_path / "plan")
+    result = htrain.run(tmp_path / "plan", data=DATA, out=tmp_path / "run", hosting="threads")
+    assert result.totals.examples == 24_000
+    assert result.totals.sync_rounds >= 4
+    assert result.totals.max_staleness == 0
+    saved = parameters(tmp_path / "run")
+    replicas = [{n.partition(" ")[2]: t for n, t in saved.items() if n.startswith(f"trainer_{g}_0 ")} for g in range(4)]
+    centre = {n.partition(" ")[2]: t for n, t in saved.items() if n.startswith("dense_ps_0 ")}
+    weight = next(n for n in centre if n.endswith("weight") and centre[n].dim() == 2)
+    apart = max(float((a[weight] - b[weight]).norm()) for a in replicas for b in replicas)
+    assert 0 < apart < 0.5 * float(centre[weight].norm())
+    assert all(torch.isfinite(t).all() for t in saved.values() if t.is_floating_point())
+    assert htrain.evaluate(tmp_path / "run", data=TEST).ne < 1

@@ -1,0 +1,68 @@
+"""The same plan under mpiexec, a role per rank (DESIGN 5)."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from whole_runs import HTRAIN, WIDE_DEEP, libfm, parameters, wait_for_examples
+
+import htrain
+from htrain.cluster import this_machine
+from htrain.options import Options
+
+MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+pytestmark = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec here: pip install mpich mpi4py")
+
+
+def plan_of(folder: Path, data: str) -> Path:
+    """Wide & Deep on a trainer, a group PS and a sparse PS."""
+    cluster, options = this_machine(group_ps=1, sparse_ps=1), Options(batch_size=16, net_replicas=1)
+    htrain.compile(WIDE_DEEP, data=data, cluster=cluster, options=options).save(folder / "plan")
+    return folder / "plan"
+
+
+def start(ranks: int, plan: Path, data: str, *arguments: str) -> subprocess.Popen[str]:
+    assert MPIEXEC
+    command = [MPIEXEC, "-n", str(ranks), HTRAIN, "run", str(plan), "--data", data, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def test_a_run_over_mpi_trains_what_a_local_run_trains(tmp_path: Path) -> None:
+    data = libfm(tmp_path / "a.libfm", 800)
+    plan = plan_of(tmp_path, data)
+    process = start(5, plan, data, "--out", str(tmp_path / "mpi"), "--deterministic")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    htrain.run(plan, data=data, out=tmp_path / "local", deterministic=True)
+    over_mpi, local = parameters(tmp_path / "mpi"), parameters(tmp_path / "local")
+    assert over_mpi.keys() == local.keys()
+    assert all(torch.equal(over_mpi[name], local[name]) for name in local)
+
+
+def test_too_few_ranks_are_refused_in_one_line(tmp_path: Path) -> None:
+    data = libfm(tmp_path / "a.libfm", 80)
+    process = start(2, plan_of(tmp_path, data), data, "--out", str(tmp_path / "run"))
+    _, said = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert said.strip() == "htrain: mpiexec started 2 ranks; this plan wants 5: one per role and one for the launcher"
+
+
+def test_a_killed_rank_ends_the_run(tmp_path: Path) -> None:
+    data = libfm(tmp_path / "a.libfm", 100_000)
+    process = start(5, plan_of(tmp_path, data), data, "--out", str(tmp_path / "run"), "--epochs", "50")
+    wait_for_examples(tmp_path / "run", process, 500)
+    ranks = [p for p in psutil.Process(process.pid).children(recursive=True) if HTRAIN in " ".join(p.cmdline())]
+    assert len(ranks) == 5
+    killed = time.monotonic()
+    os.kill(ranks[-1].pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert time.monotonic() - killed < 30
+    assert not [p for p in ranks if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
