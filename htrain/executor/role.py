@@ -19,7 +19,7 @@ from htrain.executor.program import build_program
 from htrain.executor.server import Server
 from htrain.executor.settings import RunSettings
 from htrain.executor.store import Store, allocate, fill
-from htrain.executor.sync_loop import SyncLoop
+from htrain.executor.sync_loop import SyncLoop, holder_number
 from htrain.executor.trainer import Feed, Trainer
 from htrain.executor.usage import ProcessUsage, ThreadUsage
 from htrain.net import Net
@@ -72,23 +72,22 @@ class Role:
         return Engine(build_program(net, self.store))
 
     def _center_nets(self) -> dict[int, Net]:
-        """This dense PS's nets by the index of the holder that they answer."""
-        prefix = f"center_{net_name(self.device)}_"
-        holders = {name.removeprefix(prefix): net for name, net in self.plan.nets.items() if name.startswith(prefix)}
-        return {int(holder.rpartition("_")[2]) if "_" in holder else 0: net for holder, net in holders.items()}
+        """This dense PS's nets by the number of the holder that they answer."""
+        names = {holder: f"center_{net_name(self.device)}_{net_name(holder)}" for holder in self.plan.cluster.devices}
+        return {holder_number(h): self.plan.nets[name] for h, name in names.items() if name in self.plan.nets}
 
     def _build_sync(self) -> None:
         net = self.plan.nets.get(f"sync_{net_name(self.device)}")
         if net is None:
             return
-        _, group, index = self.name.split(":")
+        group = self.name.split(":")[1]
         options = self.plan.options
         alpha = options.sync_alpha or default_alpha(self.plan.cluster.groups)
         rounds = SyncRounds(SyncPolicy(alpha, options.sync_period))
         self.sync = SyncLoop(
             self.name,
             int(group),
-            int(index),
+            holder_number(self.device),
             self._network,
             Engine(build_program(net, self.store)),
             rounds,

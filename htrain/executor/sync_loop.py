@@ -16,6 +16,11 @@ from htrain.sync.easgd import Instruction, Quiet, StartRound, SyncRounds
 _POLL_SECONDS = 0.005
 
 
+def holder_number(device: str) -> int:
+    """The number under which a sync net's rounds travel: k of group_ps:k, -1 of the trainer, which may hold weights beside it."""
+    return int(device.partition(":")[2] or -1)
+
+
 class SyncLoop:
     """Runs a sync net round after round, never in the way of a step. `steps` tells how many steps the group has done."""
 
@@ -76,7 +81,8 @@ class SyncLoop:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(timeout=10)
+        if self._thread.ident is not None:
+            self._thread.join(timeout=10)
         self.inbox.close()
 
     def _guarded(self) -> None:

@@ -178,7 +178,8 @@ def vjp_definition(forward: OpDef) -> OpDef:
     ) -> Any:
         inputs, dys = tensors[:num_inputs], tensors[num_inputs:]
         with torch.enable_grad():
-            leaves = [x.detach().requires_grad_(i in wrt) for i, x in enumerate(inputs)]
+            # `data`, not `detach`: a weight may be stepped by another thread meanwhile (Hogwild), which autograd would take for a mistake
+            leaves = [x.data.requires_grad_(i in wrt) for i, x in enumerate(inputs)]
             outputs = forward.kernel(*leaves, **attrs)
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             grads = torch.autograd.grad([outputs[i] for i in given], [leaves[i] for i in wrt], dys, allow_unused=True)

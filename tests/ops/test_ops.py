@@ -14,7 +14,7 @@ from op_samples import NOT_SAMPLED, SAMPLES, Sample, nothing, single
 
 from htrain.net import B, BatchDim, Blob, Net, Op, Shape
 from htrain.ops import OPS
-from htrain.ops.base import Cost
+from htrain.ops.base import Cost, OpDef, vjp_definition
 from htrain.ops.builder import NetBuilder
 
 SEED = 7
@@ -203,3 +203,18 @@ def test_fill_makes_a_batch_of_constants() -> None:
     builder.add("Fill", (), attrs={"shape": (-2, 3), "value": 0.5, "dtype": "float64"}, outputs=("y",))
     assert builder.blob("y") == Blob("y", (BatchDim(2), 3), "float64")
     assert torch.equal(evaluate(builder.build(()), {}, 4)["y"], torch.full((8, 3), 0.5, dtype=torch.float64))
+
+
+def test_a_weight_that_another_thread_steps_between_the_two_halves_of_a_vjp_is_hogwild_and_no_error() -> None:
+    weight, stepped = torch.ones(4), []
+
+    def kernel(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x * w
+        weight.add_(1.0)  # as an optimizer step of another context would
+        stepped.append(True)
+        return y
+
+    definition = vjp_definition(OpDef("Scale", kernel))
+    dx = definition.kernel(torch.ones(2, 4), weight, torch.ones(2, 4), num_inputs=2, wrt=(0,), given=(0,))
+    assert stepped
+    assert dx.shape == (2, 4)

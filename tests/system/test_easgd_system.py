@@ -7,7 +7,14 @@ from whole_runs import WIDE_DEEP, parameters
 
 import htrain
 from htrain.cluster import Cluster
+from htrain.compiler import compile_net
+from htrain.data import click_schema
+from htrain.frontend.load import load_model
+from htrain.frontend.torch_model import capture
+from htrain.net import Net
 from htrain.options import Options
+from htrain.placement import Decision
+from htrain.tagging.workload import Workload
 
 DATA = "synthetic:?rows=24000&table_rows=50&communities=4"
 TEST = "synthetic:?rows=6000&table_rows=50&communities=4&first_block=1000000"
@@ -28,4 +35,26 @@ def test_dense_replicas_of_the_easgd_system_are_drawn_together_and_the_model_lea
     apart = max(float((a[weight] - b[weight]).norm()) for a in replicas for b in replicas)
     assert 0 < apart < 0.5 * float(centre[weight].norm())
     assert all(torch.isfinite(t).all() for t in saved.values() if t.is_floating_point())
+    assert htrain.evaluate(tmp_path / "run", data=TEST).ne < 1
+
+
+def test_weights_on_the_trainer_and_on_its_group_ps_are_both_synchronised(tmp_path: Path) -> None:
+    """With one trainer in a group the search may leave modules with weights there, beside those on the group PS."""
+
+    def tagger(net: Net, workload: Workload) -> list[Decision]:
+        heavy = [u.name for u in workload.units if u.weights]
+        return [
+            Decision(u.name, "group_ps:0" if u.name in heavy[::2] else "trainer", "every other", "drawn")
+            for u in workload.units
+        ]
+
+    loaded = load_model(WIDE_DEEP, click_schema(13, (50,) * 26))
+    captured = loaded.initialised(capture(loaded.module, loaded.example_inputs))
+    cluster = Cluster(groups=2, trainers=1, group_ps=1, sparse_ps=1, dense_ps=1)
+    options = Options(batch_size=32, net_replicas=1, sync_period=2)
+    plan = compile_net(captured, cluster, options, name="wide_deep", tagger=tagger, solver="rules")
+    assert {"center_dense_ps_0_trainer", "center_dense_ps_0_group_ps_0"} <= plan.nets.keys()
+    plan.save(tmp_path / "plan")
+    result = htrain.run(tmp_path / "plan", data=DATA, out=tmp_path / "run", hosting="threads")
+    assert result.totals.sync_rounds >= 4
     assert htrain.evaluate(tmp_path / "run", data=TEST).ne < 1

@@ -1,0 +1,69 @@
+"""The commands of the README and the docs run, in order, as they stand there, on less data."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BIN = Path(sys.executable).parent
+
+
+def commands_of(page: Path) -> list[str]:
+    """The indented `htrain ...` lines of a page, without their comments, and with a hundredth of the rows."""
+    lines = re.findall(r"^ {4}(htrain .*)$", page.read_text(), re.MULTILINE)
+    return [re.sub(r"--rows (\d+)00\b", r"--rows \1", line.split(" #")[0].strip()) for line in lines]
+
+
+def write_files_of(page: Path, folder: Path) -> None:
+    """The fenced blocks of a page whose first line names a file: `# my_model.py`."""
+    for name, text in re.findall(r"^```\w+\n# (\S+\.\w+)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if commands_of(p)], ids=lambda p: p.name)
+def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "models", tmp_path / "models")
+    write_files_of(page, tmp_path)
+    for command in commands_of(page):
+        words = [str(BIN / "htrain"), *command.split()[1:]]
+        run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        wanted = 1 if command.startswith("htrain diff") else 0
+        assert run.returncode == wanted, f"{command}\n{run.stderr[-2000:]}"
+        assert "Traceback" not in run.stderr
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    shutil.copytree(ROOT / "models", tmp_path / "models")
+    for part in ("train", "test"):
+        words = [
+            str(BIN / "htrain"),
+            "data",
+            "synth",
+            "criteo",
+            "--rows",
+            "3000",
+            "--part",
+            part,
+            "--out",
+            f"{part}.tsv",
+        ]
+        subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    script = tmp_path / "script.py"
+    script.write_text(block)
+    run = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr[-2000:]
+    eps, area = run.stdout.split()
+    assert float(eps) > 0
+    assert 0 < float(area) < 1
+
+
+def test_links_of_the_docs_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
