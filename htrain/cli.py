@@ -157,9 +157,11 @@ def compile_command(
         time_limit_seconds=solve_seconds,
     )
     plan.save(out)
+    for note in plan.notes:
+        click.echo(f"note: {note}", err=True)
     text = f"{out}: {len(plan.nets)} nets, {len(plan.tables)} tables, predicted {plan.predicted_eps:,.0f} EPS; look at it with: htrain show {out}"
     _show(
-        {"plan": str(out), "digest": plan.digest, "nets": list(plan.nets), "predicted_eps": plan.predicted_eps},
+        {"plan": str(out), "digest": plan.digest, "nets": list(plan.nets), "predicted_eps": plan.predicted_eps, "notes": plan.notes},
         text,
         as_json,
     )
@@ -190,6 +192,7 @@ def show(plan: Path, net: str, as_json: bool) -> None:
         "cluster": asdict(loaded.cluster),
         "options": asdict(loaded.options),
         "predicted_eps": loaded.predicted_eps,
+        "notes": loaded.notes,
         "search": {**asdict(loaded.search), "gap": loaded.search.gap},
         "devices": {device: asdict(load) for device, load in loaded.loads.items()},
         "tables": {table: [asdict(s) for s in shards] for table, shards in loaded.tables.items()},

@@ -73,6 +73,7 @@ def compile_net(
         loads,
         nets,
         captured.values,
+        captured.notes,
     )
     return check_plan(plan)
 

@@ -52,6 +52,7 @@ class DeviceLoad:
 class Plan:
     """A placement, ready to run. `nets` by name: `train`, one per device, and their init, sync and centre nets.
 
+    `notes` say, a sentence each, what compiling decided that the user may want to know.
     `inputs` are the reader's columns as `name: dtype[shape]`; `values` initial dense parameters and tables that came with the model.
     `search` tells how the placement was found and how near the best possible it is;
     `loads` is the predicted load of each device, utilization included, at `predicted_eps`.
@@ -70,6 +71,7 @@ class Plan:
     loads: Mapping[str, DeviceLoad]
     nets: Mapping[str, Net]
     values: Mapping[str, torch.Tensor]
+    notes: tuple[str, ...]
 
     def net_of(self, device: str) -> Net:
         """The net that `device` runs in a step."""
@@ -123,6 +125,7 @@ class Plan:
             "search": asdict(self.search),
             "decisions": {d.module: f"{d.device} by rule '{d.rule}': {d.reason}" for d in self.decisions},
             "nets": list(self.nets),
+            "notes": list(self.notes),
         }
 
 
@@ -142,6 +145,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     search: Search
     decisions: dict[str, str]
     nets: list[str]
+    notes: list[str]
 
 
 def net_name(device: str) -> str:
@@ -183,7 +187,7 @@ def _load(folder: Path, header: _Header, names: Sequence[str]) -> Plan:
         header.model, header.digest, cluster, options, header.inputs,
         {table: tuple(Shard(table, *s) for s in shards) for table, shards in header.tables.items()},
         header.centers, tuple(_decision(m, text, folder) for m, text in header.decisions.items()), header.search,
-        header.predicted_eps, header.loads, nets, {},
+        header.predicted_eps, header.loads, nets, {}, tuple(header.notes),
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     bottleneck, what = _bottleneck(plan)
     yield f"predicted {plan.predicted_eps:,.0f} EPS; the bottleneck is the {what} of {bottleneck}"
     yield _found(plan.search)
+    yield from (f"note: {note}" for note in plan.notes)
     yield ""
     yield f"{'device':<14}{'ops':>5}{'kflop/ex':>11}{'CPU us/ex':>11}{'in B/ex':>10}{'out B/ex':>10}{'parameters':>13}{'CPU':>7}{'net':>7}{'mem':>7}"
     for device, load in plan.loads.items():

@@ -38,7 +38,17 @@ def capture(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], *, log
     output = _logit(program, logit)
     net = translation.build(translation.blob(output))
     used = _only_needed(net)
-    return Captured(used, {name: value for name, value in values.items() if name in used.parameters})
+    kept = {name: value for name, value in values.items() if name in used.parameters}
+    return Captured(used, kept, tuple(_left_out(model, used)))
+
+
+def _left_out(model: nn.Module, net: Net) -> list[str]:
+    """A sentence for the trained parameters that the logit does not depend on: PyTorch would give them no gradient, either."""
+    kept = {
+        id(p) for name, p in model.named_parameters(remove_duplicate=False) if name in net.parameters
+    }  # tied: one name of several
+    names = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in kept]
+    return [f"the logit does not depend on {', '.join(names)}: not in the plan, never trained"] if names else []
 
 
 def _batch_symbol(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> Any:

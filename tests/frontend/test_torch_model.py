@@ -150,3 +150,17 @@ def test_several_outputs_want_a_choice() -> None:
     with pytest.raises(ModelError, match=r"the model has 2 outputs \(p, logit\): say which is the logit"):
         capture(Two(), {"x": torch.rand(4, 1)})
     check(Two(), {"x": torch.rand(4, 1)}, logit="p")
+
+
+def test_parameters_that_the_logit_does_not_depend_on_are_named_in_a_note() -> None:
+    class TwoHeads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.click, self.like = nn.Linear(3, 1), nn.Linear(3, 1)
+            self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"click": self.click(x).squeeze(1), "like": self.like(x).squeeze(1)}
+
+    captured = capture(TwoHeads(), {"x": torch.zeros(4, 3)}, logit="click")
+    assert captured.notes == ("the logit does not depend on like.weight, like.bias: not in the plan, never trained",)
