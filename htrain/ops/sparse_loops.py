@@ -2,30 +2,20 @@
 
 A place of -1 stands for a padding id: it reads zeros, counts for nothing and gets no gradient. Loops that write a table in
 place may run concurrently on the same rows: that is Hogwild, an update may be lost, none is torn within a float.
-
-A loop has no bounds check of its own, and ids, places, offsets and rows come from data or by message: every function refuses those
-that do not fit with DataError, before it writes anything. What that costs: tools/bench/sparse_loops.py.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
-from htrain.ops.sparse_checks import (
-    Ids,
-    Rows,
-    misplaced,
-    misplaced_bags,
-    outside,
-    want_bags,
-    want_ids,
-    want_rows,
-    want_table,
-)
+from htrain.errors import DataError
+
+Ids = NDArray[np.int64]
+Rows = NDArray[np.float32]
 
 _EMPTY = np.int64(-1)
-_NO_WEIGHTS = np.empty(0, np.float32)
 
 
 def dedupe(ids: Ids, padding_idx: int) -> tuple[Ids, Ids]:
@@ -47,107 +37,66 @@ def dedupe_sharded(ids: Ids, bounds: Sequence[int], padding_idx: int) -> tuple[l
     starts = np.zeros(len(bounds), np.int64)
     bad = _group(unique, np.asarray(bounds, np.int64), grouped, moved, starts)
     if bad >= 0:
-        raise outside(unique[bad], ids, bounds[0], bounds[-1])
+        raise _outside(unique[bad], ids, bounds[0], bounds[-1])
     _renumber(places, moved)
     return [grouped[starts[k] : starts[k + 1]] for k in range(len(bounds) - 1)], places
 
 
 def gather_rows(table: Rows, ids: Ids, first_row: int) -> Rows:
     """rows[u,D] of a shard table[R,D] that starts at `first_row`. Raises DataError for an id outside it."""
-    want_ids("ids", ids)
     rows = np.empty((ids.size, table.shape[1]), np.float32)
     bad = _gather(table, ids, first_row, rows)
     if bad >= 0:
-        raise outside(ids[bad], ids, first_row, first_row + table.shape[0])
+        raise _outside(ids[bad], ids, first_row, first_row + table.shape[0])
     return rows
 
 
 def take_rows(rows: Rows, places: Ids) -> Rows:
-    """y[n,D] = rows[places[n]]. Raises DataError for a place without a row."""
-    want_ids("places", places)
+    """y[n,D] = rows[places[n]]."""
     taken = np.empty((places.size, rows.shape[1]), np.float32)
-    if not _take(rows, places, taken):
-        raise misplaced(places, rows.shape[0])
+    _take(rows, places, taken)
     return taken
 
 
 def take_rows_gradient(dy: Rows, places: Ids, num_rows: int) -> Rows:
-    """drows[num_rows,D]: dy[n,D] summed over the places that name a row. Raises DataError for a place without a row."""
-    want_ids("places", places)
-    want_rows("gradients", dy, places.size, dy.shape[-1])
+    """drows[num_rows,D]: dy[n,D] summed over the places that name a row."""
     drows = np.zeros((num_rows, dy.shape[1]), np.float32)
-    if not _scatter_add(dy, places, drows):
-        raise misplaced(places, num_rows)
+    _scatter_add(dy, places, drows)
     return drows
 
 
 def pool_rows(rows: Rows, places: Ids, offsets: Ids, weights: Rows, mean: bool) -> Rows:
     """y[B,D]: each bag's rows summed or averaged, as torch.nn.EmbeddingBag does; bag b is places[offsets[b]:offsets[b+1]].
 
-    `weights`[n] scale the rows of a sum; empty for none. Raises DataError for a place without a row, and for offsets that do not
-    ascend from 0 to at most n.
+    `weights`[n] scale the rows of a sum; empty for none.
     """
-    want_bags(places, offsets, weights)
     pooled = np.zeros((offsets.size, rows.shape[1]), np.float32)
-    if not _pool(rows, places, offsets, weights, mean, pooled):
-        raise misplaced_bags(places, offsets, rows.shape[0])
+    _pool(rows, places, offsets, weights, mean, pooled)
     return pooled
 
 
 def pool_rows_gradient(dy: Rows, places: Ids, offsets: Ids, weights: Rows, mean: bool, num_rows: int) -> Rows:
-    """drows[num_rows,D] of `pool_rows`, summed over duplicates. Raises DataError as it does."""
-    want_bags(places, offsets, weights)
-    want_rows("gradients", dy, offsets.size, dy.shape[-1])
+    """drows[num_rows,D] of `pool_rows`, summed over duplicates."""
     drows = np.zeros((num_rows, dy.shape[1]), np.float32)
-    if not _pool_gradient(dy, places, offsets, weights, mean, drows):
-        raise misplaced_bags(places, offsets, num_rows)
+    _pool_gradient(dy, places, offsets, weights, mean, drows)
     return drows
 
 
 def pool_weights_gradient(rows: Rows, dy: Rows, places: Ids, offsets: Ids) -> Rows:
-    """dweights[n] of a weighted `pool_rows`. Raises DataError as it does."""
-    want_bags(places, offsets, _NO_WEIGHTS)
-    want_rows("gradients", dy, offsets.size, rows.shape[1])
+    """dweights[n] of a weighted `pool_rows`."""
     dweights = np.zeros(places.size, np.float32)
-    if not _weights_gradient(rows, dy, places, offsets, dweights):
-        raise misplaced_bags(places, offsets, rows.shape[0])
+    _weights_gradient(rows, dy, places, offsets, dweights)
     return dweights
-
-
-def sgd_rows(table: Rows, ids: Ids, grads: Rows, first_row: int, lr: float) -> None:
-    """table[id] -= lr * grad, in place; ids are distinct, grads[u,D]. Raises DataError for an id outside the table."""
-    want_ids("ids", ids)
-    want_rows("gradients", grads, ids.size, table.shape[1])
-    bad = _sgd(table, ids, grads, first_row, lr)
-    if bad >= 0:
-        raise outside(ids[bad], ids, first_row, first_row + table.shape[0])
-
-
-def adagrad_rows(
-    table: Rows, accumulator: Rows, ids: Ids, grads: Rows, first_row: int, lr: float, eps: float
-) -> None:
-    """torch.optim.Adagrad on the rows of `ids`, in place; accumulator[R,D]. Raises DataError as `sgd_rows`."""
-    want_ids("ids", ids)
-    want_rows("gradients", grads, ids.size, table.shape[1])
-    bad = _adagrad(table, accumulator, ids, grads, first_row, lr, eps)
-    if bad >= 0:
-        raise outside(ids[bad], ids, first_row, first_row + table.shape[0])
-
-
-def rowwise_adagrad_rows(
-    table: Rows, accumulator: Rows, ids: Ids, grads: Rows, first_row: int, lr: float, eps: float
-) -> None:
-    """Row-wise Adagrad, in place: one accumulator[R] per row, of the mean of the squared gradient. Raises DataError as `sgd_rows`."""
-    want_ids("ids", ids)
-    want_rows("gradients", grads, ids.size, table.shape[1])
-    bad = _rowwise_adagrad(table, accumulator, ids, grads, first_row, lr, eps)
-    if bad >= 0:
-        raise outside(ids[bad], ids, first_row, first_row + table.shape[0])
 
 
 def _slots_for(count: int) -> int:
     """A power of two with at least half of the slots free."""
     return 1 << max(4, (2 * count - 1).bit_length())
+
+
+def _outside(row: int, ids: Ids, low: int, high: int) -> DataError:
+    position = int(np.flatnonzero(ids == row)[0])
+    return DataError(f"id {row} at position {position} is outside the table's rows [{low}, {high})")
 
 
 @njit(nogil=True, cache=True)
@@ -209,34 +158,7 @@ def _gather(table, ids, first_row, rows):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _first_outside(ids, low, high):  # type: ignore[no-untyped-def]
-    """The position of the first id outside [low, high), or -1. One unsigned comparison an id, eight at once."""
-    size = np.uint64(high - low)
-    count = 0
-    for i in range(ids.size):
-        count += np.uint64(ids[i] - low) >= size
-    if count:
-        for i in range(ids.size):
-            if ids[i] < low or ids[i] >= high:
-                return i
-    return -1
-
-
-@njit(nogil=True, cache=True)
-def _bags_fit(places, offsets, num_rows):  # type: ignore[no-untyped-def]
-    """Whether offsets ascend from 0 to at most the number of places, and every place is -1 or a row."""
-    before = 0
-    for bag in range(offsets.size):
-        if offsets[bag] < before or offsets[bag] > (places.size if bag else 0):
-            return False
-        before = offsets[bag]
-    return _first_outside(places, -1, num_rows) < 0
-
-
-@njit(nogil=True, cache=True)
 def _take(rows, places, taken):  # type: ignore[no-untyped-def]
-    if _first_outside(places, -1, rows.shape[0]) >= 0:
-        return False
     for i in range(places.size):
         place = places[i]
         if place < 0:
@@ -245,19 +167,15 @@ def _take(rows, places, taken):  # type: ignore[no-untyped-def]
         else:
             for d in range(rows.shape[1]):
                 taken[i, d] = rows[place, d]
-    return True
 
 
 @njit(nogil=True, cache=True)
 def _scatter_add(dy, places, drows):  # type: ignore[no-untyped-def]
-    if _first_outside(places, -1, drows.shape[0]) >= 0:
-        return False
     for i in range(places.size):
         place = places[i]
         if place >= 0:
             for d in range(dy.shape[1]):
                 drows[place, d] += dy[i, d]
-    return True
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -278,8 +196,6 @@ def _bag_scale(places, start, end, mean):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _pool(rows, places, offsets, weights, mean, pooled):  # type: ignore[no-untyped-def]
-    if not _bags_fit(places, offsets, rows.shape[0]):
-        return False
     for bag in range(offsets.size):
         start, end = offsets[bag], _bag_end(offsets, bag, places.size)
         scale = _bag_scale(places, start, end, mean)
@@ -288,13 +204,10 @@ def _pool(rows, places, offsets, weights, mean, pooled):  # type: ignore[no-unty
                 factor = weights[i] if weights.size else scale
                 for d in range(rows.shape[1]):
                     pooled[bag, d] += factor * rows[places[i], d]
-    return True
 
 
 @njit(nogil=True, cache=True)
 def _pool_gradient(dy, places, offsets, weights, mean, drows):  # type: ignore[no-untyped-def]
-    if not _bags_fit(places, offsets, drows.shape[0]):
-        return False
     for bag in range(offsets.size):
         start, end = offsets[bag], _bag_end(offsets, bag, places.size)
         scale = _bag_scale(places, start, end, mean)
@@ -303,13 +216,10 @@ def _pool_gradient(dy, places, offsets, weights, mean, drows):  # type: ignore[n
                 factor = weights[i] if weights.size else scale
                 for d in range(dy.shape[1]):
                     drows[places[i], d] += factor * dy[bag, d]
-    return True
 
 
 @njit(nogil=True, cache=True)
 def _weights_gradient(rows, dy, places, offsets, dweights):  # type: ignore[no-untyped-def]
-    if not _bags_fit(places, offsets, rows.shape[0]):
-        return False
     for bag in range(offsets.size):
         for i in range(offsets[bag], _bag_end(offsets, bag, places.size)):
             if places[i] >= 0:
@@ -317,27 +227,21 @@ def _weights_gradient(rows, dy, places, offsets, dweights):  # type: ignore[no-u
                 for d in range(rows.shape[1]):
                     total += rows[places[i], d] * dy[bag, d]
                 dweights[i] = total
-    return True
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})  # one rounding for multiply and add, as in torch
-def _sgd(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
-    bad = _first_outside(ids, first_row, first_row + table.shape[0])
-    if bad >= 0:
-        return bad
+def sgd_rows(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
+    """table[id] -= lr * grad, in place; ids are distinct."""
     rate = np.float32(lr)
     for i in range(ids.size):
         row = ids[i] - first_row
         for d in range(table.shape[1]):
             table[row, d] -= rate * grads[i, d]
-    return -1
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")  # a check for a zero divisor would keep it from SIMD
-def _adagrad(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
-    bad = _first_outside(ids, first_row, first_row + table.shape[0])
-    if bad >= 0:
-        return bad
+@njit(nogil=True, cache=True, fastmath={"contract"})  # one rounding for multiply and add, as in torch
+def adagrad_rows(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
+    """torch.optim.Adagrad on the rows of `ids`, in place; accumulator[R,D]."""
     rate, floor = np.float32(lr), np.float32(eps)
     for i in range(ids.size):
         row = ids[i] - first_row
@@ -345,14 +249,11 @@ def _adagrad(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignor
             grad = grads[i, d]
             accumulator[row, d] += grad * grad
             table[row, d] -= rate * grad / (np.sqrt(accumulator[row, d]) + floor)
-    return -1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _rowwise_adagrad(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
-    bad = _first_outside(ids, first_row, first_row + table.shape[0])
-    if bad >= 0:
-        return bad
+@njit(nogil=True, cache=True)
+def rowwise_adagrad_rows(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
+    """Row-wise Adagrad, in place: one accumulator[R] per row, of the mean of the squared gradient."""
     floor = np.float32(eps)
     for i in range(ids.size):
         row = ids[i] - first_row
@@ -363,4 +264,3 @@ def _rowwise_adagrad(table, accumulator, ids, grads, first_row, lr, eps):  # typ
         rate = np.float32(lr) / (np.sqrt(accumulator[row]) + floor)
         for d in range(table.shape[1]):
             table[row, d] -= rate * grads[i, d]
-    return -1

@@ -40,6 +40,7 @@ def place_units(
     if solver == "rules" or not len(start):
         seconds = workload.seconds(start) if len(start) else 0.0
         return decisions, Search("rules", seconds, seconds, _bound(workload, seconds), 1, "")
+    whole, workload = workload, _weights_stay(workload, start) if workload.host_cores else workload
     refined = refine(workload, start, time_limit_seconds=time_limit_seconds)
     places, bound, note = refined.places, 0.0, f"greedy {refined.stopped_by}"
     fits = workload.fits(places)
@@ -62,11 +63,21 @@ def place_units(
         solver,
         workload.seconds(start),
         seconds,
-        min(seconds, max(bound, _bound(workload, seconds))),
+        min(seconds, max(bound if whole is workload else 0.0, _bound(whole, seconds))),
         refined.tried,
         note,
     )
     return _explained(decisions, places, workload, search), search
+
+
+def _weights_stay(workload: Workload, start: Ints) -> Workload:
+    """Units with weights keep their first place where roles share a host's cores: each message that is saved helps there, and the
+    search would draw everything onto one device and leave the other group PSs that were asked for without work."""
+    allowed = workload.allowed.copy()
+    for u, unit in enumerate(workload.units):
+        if unit.weights and allowed[u, start[u]]:
+            allowed[u] = np.arange(workload.num_places) == start[u]
+    return replace(workload, allowed=allowed)
 
 
 def _places(decisions: Sequence[Decision], workload: Workload) -> Ints:

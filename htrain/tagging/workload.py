@@ -93,8 +93,6 @@ def workload_of(
 ) -> Workload:
     """The workload of a train net whose ops in `fixed` have a device already.
 
-    Devices have their own cores here, also where the roles of a local run share a host's: a plan that is tried on one machine
-    should look like the one for a cluster, and shared cores would draw everything onto one device.
     A unit that holds dense weights must be on a group PS where there is one, so that a group has one copy of them; on the only
     trainer of a group it may stay (HT 2.2).
     """
@@ -116,7 +114,7 @@ def workload_of(
     return Workload(
         devices, len(places), tuple(units),
         np.array([sum(seconds[i] for i in unit.ops) for unit in units], np.float64), _memory(net, units, len(places), cluster, options),
-        allowed, base, _capacity(devices, cluster), 0.0,
+        allowed, base, _capacity(devices, cluster), float(cluster.host_cores) / cluster.groups,
         **_values(net, unit_of, fixed, number, cluster, options),
     )  # fmt: skip
 
