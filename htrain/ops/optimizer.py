@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from htrain.net import Blob, Op, numel
-from htrain.ops import sparse_loops
+from htrain.ops import step_loops
 from htrain.ops.base import Cost, CostRule, OpDef, no_outputs
 
 
@@ -42,7 +42,7 @@ def _adam(
 
 
 def _sparse_sgd(table: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, first_row: int) -> None:
-    sparse_loops.sgd_rows(table.numpy(), ids.numpy(), rows.numpy(), first_row, lr)
+    step_loops.sgd_rows(table.numpy(), ids.numpy(), rows.numpy(), first_row, lr)
 
 
 def _sparse_adagrad(
@@ -55,7 +55,7 @@ def _sparse_adagrad(
     eps: float,
     first_row: int,
 ) -> None:
-    sparse_loops.adagrad_rows(table.numpy(), accumulator.numpy(), ids.numpy(), rows.numpy(), first_row, lr, eps)
+    step_loops.adagrad_rows(table.numpy(), accumulator.numpy(), ids.numpy(), rows.numpy(), first_row, lr, eps)
 
 
 def _row_wise_adagrad(
@@ -68,7 +68,7 @@ def _row_wise_adagrad(
     eps: float,
     first_row: int,
 ) -> None:
-    sparse_loops.rowwise_adagrad_rows(table.numpy(), accumulator.numpy(), ids.numpy(), rows.numpy(), first_row, lr, eps)
+    step_loops.rowwise_adagrad_rows(table.numpy(), accumulator.numpy(), ids.numpy(), rows.numpy(), first_row, lr, eps)
 
 
 def _dense_cost(flops_per_element: int) -> CostRule:

@@ -1,21 +1,20 @@
-"""The hot loops of embeddings, over flat arrays: ids int64, rows float32. They hold no lock and no GIL.
+"""The hot loops of lookups, over flat arrays: ids int64, rows float32. They hold no lock and no GIL.
 
-A place of -1 stands for a padding id: it reads zeros, counts for nothing and gets no gradient. Loops that write a table in
-place may run concurrently on the same rows: that is Hogwild, an update may be lost, none is torn within a float.
+A place of -1 stands for a padding id: it reads zeros, counts for nothing and gets no gradient.
+
+Ids, places, offsets and rows come from data or by message. A loop gives up, and returns False, before it reads or writes
+outside an array; `htrain.ops.sparse_checks` then says what did not fit.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from htrain.errors import DataError
-
-Ids = NDArray[np.int64]
-Rows = NDArray[np.float32]
+from htrain.ops.sparse_checks import Ids, Rows, bags_misfit, fits, ids_misfit, is_list, outside, places_misfit
 
 _EMPTY = np.int64(-1)
+_NO_WEIGHTS = np.empty(0, np.float32)
 
 
 def dedupe(ids: Ids, padding_idx: int) -> tuple[Ids, Ids]:
@@ -37,7 +36,7 @@ def dedupe_sharded(ids: Ids, bounds: Sequence[int], padding_idx: int) -> tuple[l
     starts = np.zeros(len(bounds), np.int64)
     bad = _group(unique, np.asarray(bounds, np.int64), grouped, moved, starts)
     if bad >= 0:
-        raise _outside(unique[bad], ids, bounds[0], bounds[-1])
+        raise outside(unique[bad], ids, bounds[0], bounds[-1])
     _renumber(places, moved)
     return [grouped[starts[k] : starts[k + 1]] for k in range(len(bounds) - 1)], places
 
@@ -45,58 +44,58 @@ def dedupe_sharded(ids: Ids, bounds: Sequence[int], padding_idx: int) -> tuple[l
 def gather_rows(table: Rows, ids: Ids, first_row: int) -> Rows:
     """rows[u,D] of a shard table[R,D] that starts at `first_row`. Raises DataError for an id outside it."""
     rows = np.empty((ids.size, table.shape[1]), np.float32)
-    bad = _gather(table, ids, first_row, rows)
-    if bad >= 0:
-        raise _outside(ids[bad], ids, first_row, first_row + table.shape[0])
+    if not fits(_gather, table, ids, first_row, rows):
+        raise ids_misfit(ids, rows, table, first_row)
     return rows
 
 
 def take_rows(rows: Rows, places: Ids) -> Rows:
-    """y[n,D] = rows[places[n]]."""
-    taken = np.empty((places.size, rows.shape[1]), np.float32)
-    _take(rows, places, taken)
+    """y[n,D] = rows[places[n]]. Raises DataError for a place that has no row."""
+    taken = np.empty((places.size, rows.shape[-1]), np.float32)
+    if not fits(_take, rows, places, taken):
+        raise places_misfit(places, rows, taken)
     return taken
 
 
 def take_rows_gradient(dy: Rows, places: Ids, num_rows: int) -> Rows:
-    """drows[num_rows,D]: dy[n,D] summed over the places that name a row."""
-    drows = np.zeros((num_rows, dy.shape[1]), np.float32)
-    _scatter_add(dy, places, drows)
+    """drows[num_rows,D]: dy[n,D] summed over the places that name a row. Raises DataError as `take_rows`."""
+    drows = np.zeros((num_rows, dy.shape[-1]), np.float32)
+    if not fits(_scatter_add, dy, places, drows):
+        raise places_misfit(places, drows, dy)
     return drows
 
 
 def pool_rows(rows: Rows, places: Ids, offsets: Ids, weights: Rows, mean: bool) -> Rows:
     """y[B,D]: each bag's rows summed or averaged, as torch.nn.EmbeddingBag does; bag b is places[offsets[b]:offsets[b+1]].
 
-    `weights`[n] scale the rows of a sum; empty for none.
+    `weights`[n] scale the rows of a sum; empty for none. Raises DataError for a place that has no row, and for offsets that do
+    not ascend from 0 to at most n.
     """
-    pooled = np.zeros((offsets.size, rows.shape[1]), np.float32)
-    _pool(rows, places, offsets, weights, mean, pooled)
+    pooled = np.zeros((offsets.size, rows.shape[-1]), np.float32)
+    if not is_list(offsets) or not fits(_pool, rows, places, offsets, weights, mean, pooled):
+        raise bags_misfit(places, offsets, weights, rows, pooled)
     return pooled
 
 
 def pool_rows_gradient(dy: Rows, places: Ids, offsets: Ids, weights: Rows, mean: bool, num_rows: int) -> Rows:
-    """drows[num_rows,D] of `pool_rows`, summed over duplicates."""
-    drows = np.zeros((num_rows, dy.shape[1]), np.float32)
-    _pool_gradient(dy, places, offsets, weights, mean, drows)
+    """drows[num_rows,D] of `pool_rows`, summed over duplicates. Raises DataError as it does."""
+    drows = np.zeros((num_rows, dy.shape[-1]), np.float32)
+    if not is_list(offsets) or not fits(_pool_gradient, dy, places, offsets, weights, mean, drows):
+        raise bags_misfit(places, offsets, weights, drows, dy)
     return drows
 
 
 def pool_weights_gradient(rows: Rows, dy: Rows, places: Ids, offsets: Ids) -> Rows:
-    """dweights[n] of a weighted `pool_rows`."""
+    """dweights[n] of a weighted `pool_rows`. Raises DataError as it does."""
     dweights = np.zeros(places.size, np.float32)
-    _weights_gradient(rows, dy, places, offsets, dweights)
+    if not is_list(offsets) or not fits(_weights_gradient, rows, dy, places, offsets, dweights):
+        raise bags_misfit(places, offsets, _NO_WEIGHTS, rows, dy)
     return dweights
 
 
 def _slots_for(count: int) -> int:
     """A power of two with at least half of the slots free."""
     return 1 << max(4, (2 * count - 1).bit_length())
-
-
-def _outside(row: int, ids: Ids, low: int, high: int) -> DataError:
-    position = int(np.flatnonzero(ids == row)[0])
-    return DataError(f"id {row} at position {position} is outside the table's rows [{low}, {high})")
 
 
 @njit(nogil=True, cache=True)
@@ -151,31 +150,54 @@ def _gather(table, ids, first_row, rows):  # type: ignore[no-untyped-def]
     for i in range(ids.size):
         row = ids[i] - first_row
         if row < 0 or row >= table.shape[0]:
-            return i
+            return False
         for d in range(table.shape[1]):
             rows[i, d] = table[row, d]
-    return -1
+    return True
 
 
 @njit(nogil=True, cache=True)
 def _take(rows, places, taken):  # type: ignore[no-untyped-def]
     for i in range(places.size):
         place = places[i]
-        if place < 0:
+        if place >= 0:
+            if place >= rows.shape[0]:
+                return False
+            for d in range(rows.shape[1]):
+                taken[i, d] = rows[place, d]
+        elif place == -1:
             for d in range(rows.shape[1]):
                 taken[i, d] = 0.0
         else:
-            for d in range(rows.shape[1]):
-                taken[i, d] = rows[place, d]
+            return False
+    return True
 
 
 @njit(nogil=True, cache=True)
 def _scatter_add(dy, places, drows):  # type: ignore[no-untyped-def]
+    if dy.shape[0] != places.size:
+        return False
     for i in range(places.size):
         place = places[i]
+        if place < -1 or place >= drows.shape[0]:
+            return False
         if place >= 0:
             for d in range(dy.shape[1]):
                 drows[place, d] += dy[i, d]
+    return True
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _bags_fit(places, offsets, weights, bags):  # type: ignore[no-untyped-def]
+    """Whether bags[B,D] has a row per offset and `weights` one per place or none, and offsets ascend from 0 to at most n."""
+    if bags.shape[0] != offsets.size or (weights.size and weights.size != places.size):
+        return False
+    before = 0
+    for bag in range(offsets.size):
+        if offsets[bag] < before or offsets[bag] > (places.size if bag else 0):
+            return False
+        before = offsets[bag]
+    return True
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -196,71 +218,54 @@ def _bag_scale(places, start, end, mean):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _pool(rows, places, offsets, weights, mean, pooled):  # type: ignore[no-untyped-def]
+    if not _bags_fit(places, offsets, weights, pooled):
+        return False
     for bag in range(offsets.size):
         start, end = offsets[bag], _bag_end(offsets, bag, places.size)
         scale = _bag_scale(places, start, end, mean)
+        total = pooled[bag]
         for i in range(start, end):
-            if places[i] >= 0:
+            place = places[i]
+            if place < -1 or place >= rows.shape[0]:
+                return False
+            if place >= 0:
                 factor = weights[i] if weights.size else scale
                 for d in range(rows.shape[1]):
-                    pooled[bag, d] += factor * rows[places[i], d]
+                    total[d] += factor * rows[place, d]
+    return True
 
 
 @njit(nogil=True, cache=True)
 def _pool_gradient(dy, places, offsets, weights, mean, drows):  # type: ignore[no-untyped-def]
+    if not _bags_fit(places, offsets, weights, dy):
+        return False
     for bag in range(offsets.size):
         start, end = offsets[bag], _bag_end(offsets, bag, places.size)
         scale = _bag_scale(places, start, end, mean)
+        grad = dy[bag]
         for i in range(start, end):
-            if places[i] >= 0:
+            place = places[i]
+            if place < -1 or place >= drows.shape[0]:
+                return False
+            if place >= 0:
                 factor = weights[i] if weights.size else scale
                 for d in range(dy.shape[1]):
-                    drows[places[i], d] += factor * dy[bag, d]
+                    drows[place, d] += factor * grad[d]
+    return True
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, fastmath={"reassoc"})  # a sum in order waits for each of its additions
 def _weights_gradient(rows, dy, places, offsets, dweights):  # type: ignore[no-untyped-def]
+    if not _bags_fit(places, offsets, dweights, dy) or rows.shape[1] != dy.shape[1]:
+        return False
     for bag in range(offsets.size):
         for i in range(offsets[bag], _bag_end(offsets, bag, places.size)):
-            if places[i] >= 0:
+            place = places[i]
+            if place < -1 or place >= rows.shape[0]:
+                return False
+            if place >= 0:
                 total = np.float32(0.0)
                 for d in range(rows.shape[1]):
-                    total += rows[places[i], d] * dy[bag, d]
+                    total += rows[place, d] * dy[bag, d]
                 dweights[i] = total
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})  # one rounding for multiply and add, as in torch
-def sgd_rows(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
-    """table[id] -= lr * grad, in place; ids are distinct."""
-    rate = np.float32(lr)
-    for i in range(ids.size):
-        row = ids[i] - first_row
-        for d in range(table.shape[1]):
-            table[row, d] -= rate * grads[i, d]
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})  # one rounding for multiply and add, as in torch
-def adagrad_rows(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
-    """torch.optim.Adagrad on the rows of `ids`, in place; accumulator[R,D]."""
-    rate, floor = np.float32(lr), np.float32(eps)
-    for i in range(ids.size):
-        row = ids[i] - first_row
-        for d in range(table.shape[1]):
-            grad = grads[i, d]
-            accumulator[row, d] += grad * grad
-            table[row, d] -= rate * grad / (np.sqrt(accumulator[row, d]) + floor)
-
-
-@njit(nogil=True, cache=True)
-def rowwise_adagrad_rows(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
-    """Row-wise Adagrad, in place: one accumulator[R] per row, of the mean of the squared gradient."""
-    floor = np.float32(eps)
-    for i in range(ids.size):
-        row = ids[i] - first_row
-        total = np.float32(0.0)
-        for d in range(table.shape[1]):
-            total += grads[i, d] * grads[i, d]
-        accumulator[row] += total / np.float32(table.shape[1])
-        rate = np.float32(lr) / (np.sqrt(accumulator[row]) + floor)
-        for d in range(table.shape[1]):
-            table[row, d] -= rate * grads[i, d]
+    return True

@@ -1,0 +1,81 @@
+"""Why a sparse loop gave up, in words. Off the hot path: loops find out that something does not fit, these functions say what."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numba.core.errors import TypingError
+from numpy.typing import NDArray
+
+from htrain.errors import DataError
+
+Ids = NDArray[np.int64]
+Rows = NDArray[np.float32]
+_INT64 = np.dtype(np.int64)
+
+
+def fits(loop: Callable[..., bool], *arguments: object) -> bool:
+    """Run `loop`; False when it gave up, or when it cannot be compiled for arrays of such dtypes and dimensions."""
+    try:
+        return loop(*arguments)
+    except TypingError:
+        return False
+
+
+def is_list(ids: Ids) -> bool:
+    """Whether `ids` is int64[n]. What a loop takes for an index it refuses as a float; the ends of a range it would round."""
+    return ids.ndim == 1 and ids.dtype == _INT64
+
+
+def ids_misfit(ids: Ids, rows: Rows, table: Rows, first_row: int) -> DataError:
+    """Why ids, and a row for each, do not fit a shard table[R,D] that starts at `first_row`."""
+    if not is_list(ids):
+        return _other_form("ids", ids, "int64[u]")
+    if rows.ndim != 2 or len(rows) < ids.size or rows.shape[1] != table.shape[1]:
+        return _other_form("rows", rows, f"float32[{ids.size},{table.shape[1]}]")
+    low, high = first_row, first_row + table.shape[0]
+    bad = np.flatnonzero((ids < low) | (ids >= high))
+    return outside(ids[bad[0]], ids, low, high) if bad.size else _other_form("rows", rows, f"{table.dtype}[u,D]")
+
+
+def outside(row: int, ids: Ids, low: int, high: int) -> DataError:
+    """`row`, which is one of `ids`, is outside [low, high)."""
+    position = int(np.flatnonzero(ids == row)[0])
+    return DataError(f"id {row} at position {position} is outside the table's rows [{low}, {high})")
+
+
+def places_misfit(places: Ids, rows: Rows, taken: Rows) -> DataError:
+    """Why places do not fit rows[u,D], and taken[n,D] a row for each."""
+    if places.ndim == 1 and rows.ndim == 2 and taken.shape != (places.size, rows.shape[1]):
+        return _other_form("gradients", taken, f"float32[{places.size},{rows.shape[1]}]")
+    return _place_outside(places, rows)
+
+
+def bags_misfit(places: Ids, offsets: Ids, weights: Rows, rows: Rows, bags: Rows) -> DataError:
+    """Why offsets[B] do not cut places[n] into bags, weights[n] or [0] and bags[B,D] do not fit them, or places rows[u,D]."""
+    if not is_list(offsets):
+        return _other_form("offsets", offsets, "int64[B]")
+    if weights.shape not in (places.shape, (0,)):
+        return _other_form("weights", weights, f"float32[{places.size}]")
+    if rows.ndim == 2 and bags.shape != (offsets.size, rows.shape[1]):
+        return _other_form("gradients", bags, f"float32[{offsets.size},{rows.shape[1]}]")
+    before = np.concatenate([np.zeros(1, np.int64), offsets[:-1]])
+    most = np.full(offsets.size, places.size)
+    most[:1] = 0
+    bad = np.flatnonzero((offsets < before) | (offsets > most))
+    if not bad.size:
+        return _place_outside(places, rows)
+    want = f"offsets ascend from 0 to at most {places.size}, the number of ids"
+    return DataError(f"offset {offsets[bad[0]]} at position {bad[0]} does not fit: {want}")
+
+
+def _place_outside(places: Ids, rows: Rows) -> DataError:
+    if not is_list(places):
+        return _other_form("places", places, "int64[n]")
+    bad = np.flatnonzero((places < -1) | (places >= len(rows)))
+    if not bad.size or rows.ndim != 2:
+        return _other_form("rows", rows, "float32[u,D]")
+    return DataError(f"place {places[bad[0]]} at position {bad[0]} is outside the {len(rows)} rows that were looked up")
+
+
+def _other_form(what: str, array: NDArray, wanted: str) -> DataError:
+    return DataError(f"{what} are {array.dtype}[{','.join(map(str, array.shape))}], want {wanted}")

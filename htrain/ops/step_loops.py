@@ -1,0 +1,88 @@
+"""The hot loops of sparse optimizer steps, in place, over distinct ids and one gradient row for each. They hold no lock and no GIL.
+
+Loops may run concurrently on the same rows: that is Hogwild, an update may be lost, none is torn within a float. Ids and gradients
+come by message: a loop gives up, and returns False, before it reads or writes outside an array.
+"""
+
+import numpy as np
+from numba import njit
+
+from htrain.ops.sparse_checks import Ids, Rows, fits, ids_misfit
+
+
+def sgd_rows(table: Rows, ids: Ids, grads: Rows, first_row: int, lr: float) -> None:
+    """table[id] -= lr * grad for a shard table[R,D] that starts at `first_row`, ids[u] and grads[u,D].
+
+    Raises DataError for an id outside the shard, and for gradients that are too few or of another width.
+    """
+    if not fits(_sgd, table, ids, grads, first_row, lr):
+        raise ids_misfit(ids, grads, table, first_row)
+
+
+def adagrad_rows(table: Rows, accumulator: Rows, ids: Ids, grads: Rows, first_row: int, lr: float, eps: float) -> None:
+    """torch.optim.Adagrad on the rows of `ids`; accumulator[R,D]. Raises DataError as `sgd_rows`."""
+    if not fits(_adagrad, table, accumulator, ids, grads, first_row, lr, eps):
+        raise ids_misfit(ids, grads, table, first_row)
+
+
+def rowwise_adagrad_rows(
+    table: Rows, accumulator: Rows, ids: Ids, grads: Rows, first_row: int, lr: float, eps: float
+) -> None:
+    """Row-wise Adagrad: one accumulator[R] per row, of the mean of the squared gradient. Raises DataError as `sgd_rows`."""
+    if not fits(_rowwise_adagrad, table, accumulator, ids, grads, first_row, lr, eps):
+        raise ids_misfit(ids, grads, table, first_row)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _shapes_fit(table, ids, grads):  # type: ignore[no-untyped-def]
+    return grads.shape[0] >= ids.size and grads.shape[1] == table.shape[1]
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})  # one rounding for multiply and add, as in torch
+def _sgd(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
+    if not _shapes_fit(table, ids, grads):
+        return False
+    rate = np.float32(lr)
+    for i in range(ids.size):
+        row = ids[i] - first_row
+        if row < 0 or row >= table.shape[0]:
+            return False
+        for d in range(table.shape[1]):
+            table[row, d] -= rate * grads[i, d]
+    return True
+
+
+# error_model: a test for a divisor of zero would keep the loop from SIMD, at several times its time
+@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+def _adagrad(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
+    if not _shapes_fit(table, ids, grads):
+        return False
+    rate, floor = np.float32(lr), np.float32(eps)
+    for i in range(ids.size):
+        row = ids[i] - first_row
+        if row < 0 or row >= table.shape[0]:
+            return False
+        for d in range(table.shape[1]):
+            grad = grads[i, d]
+            accumulator[row, d] += grad * grad
+            table[row, d] -= rate * grad / (np.sqrt(accumulator[row, d]) + floor)
+    return True
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _rowwise_adagrad(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
+    if not _shapes_fit(table, ids, grads):
+        return False
+    floor = np.float32(eps)
+    for i in range(ids.size):
+        row = ids[i] - first_row
+        if row < 0 or row >= table.shape[0]:
+            return False
+        total = np.float32(0.0)
+        for d in range(table.shape[1]):
+            total += grads[i, d] * grads[i, d]
+        accumulator[row] += total / np.float32(table.shape[1])
+        rate = np.float32(lr) / (np.sqrt(accumulator[row]) + floor)
+        for d in range(table.shape[1]):
+            table[row, d] -= rate * grads[i, d]
+    return True

@@ -1,0 +1,270 @@
+"""Stages of a program: when they run, in which order, what they keep; against nets that are run op by op."""
+
+import random
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_nets import DEVICE, SHAPE, TABLES, WEIGHTS, Letter, draw_values, messages_for, random_net, run_in_order
+
+from htrain.executor.engine import Engine, Pass
+from htrain.executor.program import GATE, Program, Stage, build_program
+from htrain.executor.wire import Context
+from htrain.net import Attr, Blob, Init, Net, Op, Parameter
+from htrain.ops import OPS
+from htrain.plan import Plan
+
+quick = settings(max_examples=120, deadline=None, derandomize=True)
+DRAWS = st.randoms(use_true_random=False)
+CONTEXT = Context(0, 0, 0, 0)
+
+
+# -- random nets ------------------------------------------------------------------------------------------------------
+
+
+class Runner:
+    """One pass over a program: messages come and ready stages run in a random order. `run` are the stages in run order."""
+
+    def __init__(self, program: Program, arriving: dict[str, torch.Tensor], draw: random.Random) -> None:
+        self.engine = Engine(program)
+        self.arriving = arriving
+        self.draw = draw
+        self.run: list[Stage] = []
+        self.sent: dict[Letter, torch.Tensor] = {}
+        self.packets: list[tuple[str, list[str]]] = []
+        inputs = {name: arriving[name] for name in program.net.inputs}
+        self.state: Pass = self.engine.begin(CONTEXT, "", SHAPE[0], inputs)
+        self.ready = self.engine.start(self.state)
+
+    def finish_ready(self) -> None:
+        while self.ready:
+            stage = self.ready.pop(self.draw.randrange(len(self.ready)))
+            self.run.append(stage)
+            self.ready += self.engine.run(self.state, stage, self._send)
+
+    def deliver(self) -> Iterator[int]:
+        """Bring every message, its blobs one by one or together, some of them twice; yield each when it is complete."""
+        messages = sorted(set(self.engine.program.messages.values()))
+        self.draw.shuffle(messages)
+        for message in messages:
+            names = [name for name, m in self.engine.program.messages.items() if m == message]
+            whole = self.draw.random() < 0.5
+            for part in [names] if whole else [[name] for name in names]:
+                for _ in range(self.draw.choice((1, 1, 2))):
+                    self.ready += self.engine.receive(self.state, {name: self.arriving[name] for name in part})
+            yield message
+
+    def _send(self, peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
+        self.packets.append((peer, sorted(names)))
+        for name, tensor in zip(names, tensors, strict=True):
+            assert (peer, name) not in self.sent
+            self.sent[peer, name] = tensor  # not a copy: what has been sent must not change any more
+
+
+def runner_of(net: Net, draw: random.Random) -> tuple[Runner, dict[str, torch.Tensor]]:
+    parameters = draw_values(WEIGHTS + TABLES, 1)
+    received = tuple(op.outputs[0] for op in net.ops if op.type == "Recv")
+    return Runner(build_program(net, parameters), draw_values(net.inputs + received, 2), draw), parameters
+
+
+@quick
+@given(draw=DRAWS)
+def test_a_program_computes_what_its_net_does_in_whatever_order_messages_come(draw: random.Random) -> None:
+    net = random_net(draw)
+    runner, parameters = runner_of(net, draw)
+    expected_parameters = draw_values(WEIGHTS + TABLES, 1)
+    expected, expected_sent = run_in_order(net, expected_parameters, runner.arriving)
+    runner.finish_ready()
+    for _ in runner.deliver():
+        if draw.random() < 0.6:
+            runner.finish_ready()
+    runner.finish_ready()
+    assert runner.engine.done(runner.state)
+    assert runner.sent.keys() == expected_sent.keys()
+    for letter, tensor in expected_sent.items():
+        assert torch.equal(runner.sent[letter], tensor), letter
+    for name in net.outputs:
+        assert torch.equal(runner.state.values[name], expected[name])
+    for name, value in expected_parameters.items():
+        assert torch.equal(parameters[name], value), name
+
+
+@quick
+@given(draw=DRAWS)
+def test_an_op_runs_as_soon_as_its_messages_are_there_and_once(draw: random.Random) -> None:
+    net = random_net(draw)
+    runner, _ = runner_of(net, draw)
+    needs = {id(op): need for op, need in zip(net.ops, messages_for(net), strict=True)}
+    arrived: set[int] = set()
+    for message in chain([GATE], runner.deliver()):
+        arrived.add(message)
+        runner.finish_ready()
+        run = [id(op) for stage in runner.run for op in stage.ops]
+        assert len(run) == len(set(run))
+        assert set(run) == {key for key, need in needs.items() if need <= arrived}
+
+
+@quick
+@given(draw=DRAWS)
+def test_values_that_wait_for_the_same_and_go_the_same_way_leave_together(draw: random.Random) -> None:
+    net = random_net(draw)
+    runner, _ = runner_of(net, draw)
+    runner.finish_ready()
+    for _ in runner.deliver():
+        runner.finish_ready()
+    together: dict[tuple[str, object], list[str]] = {}
+    for op in net.ops:
+        if op.type == "Send":
+            together.setdefault((str(op.attrs["peer"]), op.attrs["message"]), []).append(op.inputs[0])
+    assert sorted(runner.packets) == sorted((peer, sorted(names)) for (peer, _), names in together.items())
+
+
+@quick
+@given(draw=DRAWS)
+def test_a_pass_keeps_what_came_and_what_another_stage_or_the_caller_reads(draw: random.Random) -> None:
+    net = random_net(draw)
+    runner, _ = runner_of(net, draw)
+    runner.finish_ready()
+    for _ in runner.deliver():
+        runner.finish_ready()
+    home = {name: stage.index for stage in runner.run for op in stage.ops for name in op.outputs}
+    crossing = {
+        name
+        for stage in runner.run
+        for op in stage.ops
+        for name in op.inputs
+        if name in home and home[name] != stage.index
+    }
+    assert set(runner.state.values) == runner.arriving.keys() | crossing | set(net.outputs)
+
+
+@quick
+@given(draw=DRAWS)
+def test_a_stage_that_steps_weights_has_a_clock_that_starts_where_they_are_read_first(draw: random.Random) -> None:
+    net = random_net(draw)
+    program = build_program(net, draw_values(WEIGHTS + TABLES, 1))
+    stepped = [{op.inputs[0] for op in stage.ops if op.type == "Sgd"} for stage in program.stages]
+    assert [len(stage.writes) for stage in program.stages] == [int(bool(names)) for names in stepped]
+    assert sorted(clock for stage in program.stages for clock in stage.writes) == list(range(program.num_clocks))
+    for stage, names in zip(program.stages, stepped, strict=True):
+        for clock in stage.writes:
+            (reader,) = [s for s in program.stages if clock in s.reads]
+            first = [s.index for s in program.stages if any(names & set(op.inputs) for op in s.ops)]
+            assert reader.index == min(first)
+            assert reader.index == stage.index or reader.index in stage.after
+
+
+# -- one stage by itself ------------------------------------------------------------------------------------------------
+
+
+def op(type: str, inputs: tuple[str, ...], outputs: tuple[str, ...], **attrs: Attr) -> Op:
+    return Op(type, inputs, outputs, attrs, DEVICE, "m")
+
+
+def net_of(
+    *ops: Op, inputs: tuple[str, ...] = ("x",), outputs: tuple[str, ...] = (), weights: tuple[str, ...] = ()
+) -> Net:
+    names = {name for o in ops for name in (*o.inputs, *o.outputs)} | set(inputs)
+    blobs = {name: Blob(name, SHAPE, "float32") for name in sorted(names - set(weights))}
+    parameters = {name: Parameter(name, SHAPE, "float32", "weight", Init("constant", (0.0,))) for name in weights}
+    return Net("small", ops, inputs, outputs, blobs, parameters)
+
+
+def run_alone(net: Net, parameters: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]) -> Pass:
+    """Run a net that waits for nobody to its end."""
+    engine = Engine(build_program(net, parameters))
+    state = engine.begin(CONTEXT, "", 5, inputs)
+    ready = engine.start(state)
+    while ready:
+        ready += engine.run(state, ready.pop(0), lambda *packet: None)
+    assert engine.done(state)
+    return state
+
+
+def test_a_value_is_freed_when_its_last_reader_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref] = []
+    alive: list[int] = []
+
+    def relu(x: torch.Tensor) -> torch.Tensor:
+        alive.append(sum(ref() is not None for ref in made))
+        y = torch.relu(x)
+        made.append(weakref.ref(y))
+        return y
+
+    monkeypatch.setitem(OPS, "Relu", replace(OPS["Relu"], kernel=relu))
+    chain_of_six = [op("Relu", ("x" if i == 0 else f"y{i - 1}",), (f"y{i}",)) for i in range(6)]
+    state = run_alone(net_of(*chain_of_six, outputs=("y5",)), {}, {"x": torch.ones(SHAPE)})
+    assert alive == [0, 1, 1, 1, 1, 1]
+    assert state.values.keys() == {"x", "y5"}
+
+
+def test_a_stage_is_straight_python_whose_sends_leave_with_the_last_of_their_values() -> None:
+    net = net_of(
+        op("Relu", ("x",), ("a",)),
+        op("Send", ("a",), (), peer="trainer", message=4),
+        op("Mul", ("a", "w"), ("b",)),
+        op("Send", ("b",), (), peer="trainer", message=4),
+        op("Sigmoid", ("b",), ("c",)),
+        outputs=("c",),
+        weights=("w",),
+    )
+    (stage,) = build_program(net, {"w": torch.ones(SHAPE)}).stages
+    assert stage.source.splitlines() == [
+        "def stage_0(values, send, batch):",
+        "    v0 = values['x']",
+        "    v1 = k0(v0)",
+        "    v2 = k2(v1, p0)",
+        "    send('trainer', ('a', 'b'), (v1, v2,))",
+        "    v3 = k4(v2)",
+        "    values['c'] = v3",
+        "    del v2",
+    ]
+
+
+def test_ops_with_one_output_of_many_or_with_a_batch_give_what_they_do_elsewhere() -> None:
+    x = torch.arange(6.0).reshape(SHAPE)
+    net = net_of(
+        op("Split", ("x",), ("only",), axis=1, split=(3,)),
+        op("Split", ("x",), ("left", "right"), axis=1, split=(1, 2)),
+        op("Fill", (), ("filled",), shape=(-1, 2), value=0.5, dtype="float32"),
+        outputs=("only", "left", "right", "filled"),
+    )
+    values = run_alone(net, {}, {"x": x}).values
+    assert torch.equal(values["only"], x)
+    assert torch.equal(torch.cat([values["left"], values["right"]], 1), x)
+    assert torch.equal(values["filled"], torch.full((5, 2), 0.5))
+
+
+def test_stages_that_only_ask_for_rows_are_apart_and_read_no_parameter() -> None:
+    net = net_of(
+        op("Relu", ("x",), ("ids",)),
+        op("Mul", ("x", "w"), ("scaled",)),
+        op("Send", ("ids",), (), peer="sparse_ps:0", message=0),
+        op("Send", ("scaled",), (), peer="trainer", message=1),
+        op("Recv", (), ("rows",), peer="sparse_ps:0", message=2),
+        op("Add", ("rows", "scaled"), ("y",)),
+        outputs=("y",),
+        weights=("w",),
+    )
+    stages = build_program(net, {"w": torch.ones(SHAPE)}).stages
+    assert [(stage.prefetch, [o.type for o in stage.ops]) for stage in stages] == [
+        (True, ["Relu", "Send"]),
+        (False, ["Mul", "Send"]),
+        (False, ["Recv", "Add"]),
+    ]
+    assert [sorted(stage.after) for stage in stages] == [[], [0], [0, 1]]
+
+
+def test_each_net_of_a_plan_becomes_a_program_that_runs_all_its_ops_once(plan: Plan) -> None:
+    for device in ("trainer", "group_ps:0", "group_ps:1", "sparse_ps:0"):
+        net = plan.net_of(device)
+        store = {name: torch.zeros(p.shape) for name, p in net.parameters.items()}
+        program = build_program(net, store)
+        assert sorted(id(o) for stage in program.stages for o in stage.ops) == sorted(map(id, net.ops))
+        assert program.messages.keys() == {o.outputs[0] for o in net.ops if o.type == "Recv"}
+        assert set(program.peers) == set(program.messages.values())
