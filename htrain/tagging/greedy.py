@@ -1,8 +1,9 @@
 """Greedy refinement (HT 3.2.1): ease the bottleneck device until no change helps, then start again from a shaken placement.
 
-The paper moves one operator off the bottleneck at a time. Here a change may also be two neighbours together or a swap, and after the
-first descent the best placement so far is shaken (a few units moved at random, seeded) and descended again, as often as the budget of
-scored placements allows. Deterministic: the budget counts placements, not seconds.
+The paper moves one operator off the bottleneck at a time. Here a change may also be two neighbours together or a swap. Where that ends,
+other starts are descended from: the net cut into runs of neighbours, one run a group PS, since no single move leads from many messages to
+few; then the best placement so far, shaken (a few units moved at random, seeded), as often as the budget of scored placements allows.
+Deterministic: the budget counts placements, not seconds.
 """
 
 import time
@@ -15,6 +16,7 @@ from htrain.tagging.workload import Workload
 
 DEFAULT_BUDGET = 2_000_000
 _MOST_KICKS = 1000
+_PATIENCE = 400  # kicks in a row that find nothing better
 
 
 @dataclass(frozen=True)
@@ -41,23 +43,38 @@ def refine(
     problem = _problem(workload)
     chance = np.random.default_rng(seed)
     best, best_score = start.copy(), _score(problem, workload, start)
-    tried, kicks, stopped_by = 0, 0, "balanced"
-    current = start.copy()
+    tried, kicks, in_vain, stopped_by = 0, 0, 0, "balanced"
+    starts = [start.copy(), *_runs(workload, start)]
     while True:
+        current = starts.pop(0) if starts else _shaken(best, workload, chance)
         state = _state(workload, current)
         used, _ = descend(problem, state, budget - tried)
         tried += int(used)
         found = _score(problem, workload, state.places)
         if better(found, best_score):
-            best, best_score = state.places.copy(), found
+            best, best_score, in_vain = state.places.copy(), found, 0
         if tried >= budget or time.monotonic() > deadline:
             stopped_by = "budget" if tried >= budget else "time"
             break
-        if kicks >= _MOST_KICKS or len(best) < 2:
+        if not starts and (kicks >= _MOST_KICKS or in_vain >= _PATIENCE or len(best) < 2):
             break
-        kicks += 1
-        current = _shaken(best, workload, chance)
+        kicks, in_vain = (kicks, in_vain) if starts else (kicks + 1, in_vain + 1)
     return Refined(best, workload.seconds(best), tried, kicks, stopped_by)
+
+
+def _runs(workload: Workload, start: Ints) -> list[Ints]:
+    """The units in the order of the net, cut into k runs of about equal CPU, and of equal memory, on k group PSs, for every k; once with the units without
+    weights where `start` has them, once with all."""
+    free = np.array([not unit.weights for unit in workload.units], bool)
+    placements = []
+    for amount in (workload.unit_cpu, workload.unit_memory[:, -1]):
+        share = np.cumsum(amount) / max(float(amount.sum()), 1e-30) * (1 - 1e-9)
+        for count in range(1, workload.num_places):
+            device = 1 + (share * count).astype(np.int64)
+            for stays in (free, np.zeros_like(free)):
+                places = np.where(stays, start, device)
+                placements.append(np.where(workload.allowed[np.arange(len(places)), places], places, start))
+    return placements
 
 
 def _shaken(places: Ints, workload: Workload, chance: np.random.Generator) -> Ints:

@@ -17,42 +17,57 @@ from htrain.errors import PlacementError
 from htrain.tagging.workload import CPU, MEMORY, RECEIVED, SENT, Ints, Workload
 
 Terms = dict[Any, float]
+ALL_NODES = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Solved:
     """What the solver found: `places`, or None where none is better than asked for; `bound_seconds`, below which no placement can be;
-    `status` is 'optimal', 'time limit', 'nothing better' or 'infeasible'."""
+    `status` is 'optimal', 'limit' (of time or nodes), 'nothing better', 'infeasible', or 'failed' and why."""
 
     places: Ints | None
     bound_seconds: float
     status: str
 
 
-def solve(workload: Workload, *, at_most_seconds: float, time_limit_seconds: float, solver: str = "highs") -> Solved:
+def solve(
+    workload: Workload, *, at_most_seconds: float, time_limit_seconds: float, solver: str = "highs", most_nodes: int = ALL_NODES
+) -> Solved:  # fmt: skip
     """The placement with the lowest seconds per example, if it is below `at_most_seconds` (infinite for any).
 
-    `solver` is 'highs' or 'cbc'. Raises PlacementError for another one.
+    `solver` is 'highs' or 'cbc'. `most_nodes` of HiGHS's search tree are looked at: a limit that, unlike time, gives the same result
+    everywhere. Raises PlacementError for another solver.
     """
     scale = at_most_seconds if np.isfinite(at_most_seconds) else _all_in_one(workload)
     model = _Model(workload, scale, limit=1.0 if np.isfinite(at_most_seconds) else None)
-    engine = _engine(solver, time_limit_seconds)
-    model.problem.solve(engine)
-    status = pulp.LpStatus[model.problem.status]
-    found = (
-        model.places() if model.problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible) else None
-    )
-    if status == "Infeasible":
+    failure = _run(model.problem, _engine(solver, time_limit_seconds, most_nodes))
+    if failure:
+        return Solved(None, model.bound() * scale, failure)
+    has_places = model.problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+    found = model.places() if has_places else None
+    if pulp.LpStatus[model.problem.status] == "Infeasible":
         return Solved(None, at_most_seconds, "nothing better" if np.isfinite(at_most_seconds) else "infeasible")
     optimal = model.problem.sol_status == pulp.LpSolutionOptimal
     bound = workload.seconds(found) if optimal and found is not None else model.bound() * scale
-    return Solved(found, bound, "optimal" if optimal else "time limit")
+    return Solved(found, bound, "optimal" if optimal else "limit")
+
+
+def _run(problem: pulp.LpProblem, engine: Any) -> str:
+    """Run the solver; why it has no result, or nothing."""
+    try:
+        problem.solve(engine)
+    except KeyError:  # PuLP has no word for HiGHS's limit of nodes
+        return "limit"
+    except (pulp.PulpError, OSError) as error:
+        return f"failed ({' '.join(str(error).split()) or type(error).__name__})"
+    return ""
 
 
 def relaxed_bound(workload: Workload, *, scale_seconds: float, time_limit_seconds: float = 60.0) -> float:
     """Seconds per example that no placement can beat: the program with fractions of units allowed. 0 when the solver fails."""
     model = _Model(workload, scale_seconds, relaxed=True)
-    model.problem.solve(_engine("highs", time_limit_seconds))
+    if _run(model.problem, _engine("highs", time_limit_seconds)):
+        return 0.0
     if model.problem.sol_status != pulp.LpSolutionOptimal:
         return 0.0
     return max(float(pulp.value(model.busiest)) * scale_seconds, heaviest(workload))
@@ -70,9 +85,9 @@ def _all_in_one(workload: Workload) -> float:
     return max(workload.seconds(np.zeros(len(workload.units), np.int64)), 1e-12)
 
 
-def _engine(solver: str, seconds: float) -> Any:
+def _engine(solver: str, seconds: float, most_nodes: int = ALL_NODES) -> Any:
     if solver == "highs":
-        return pulp.HiGHS(msg=False, timeLimit=seconds, threads=1)
+        return pulp.HiGHS(msg=False, timeLimit=seconds, threads=1, mip_max_nodes=most_nodes)
     if solver == "cbc":
         return pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, msg=False, timeLimit=seconds, threads=1)
     raise PlacementError(f"solver '{solver}': want highs or cbc")

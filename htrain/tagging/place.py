@@ -10,14 +10,15 @@ from htrain.errors import PlacementError
 from htrain.net import Net
 from htrain.placement import Decision, Search
 from htrain.tagging.greedy import refine
-from htrain.tagging.ilp import heaviest, relaxed_bound, solve
+from htrain.tagging.ilp import ALL_NODES, heaviest, relaxed_bound, solve
 from htrain.tagging.rules import tag_by_rules
 from htrain.tagging.workload import CPU, MEMORY, Ints, Workload
 
 Tagger = Callable[[Net, Workload], Sequence[Decision]]
 Solver = Literal["rules", "greedy", "ilp", "cbc"]
 GIB = 2**30
-_LARGEST_RELAXATION = 20_000  # values x places: a linear program of this size takes a second
+_LARGEST_RELAXATION = 10_000  # values x places: a linear program of this size takes a second
+_PROOF_NODES = 20  # of the integer program's tree, to prove a greedy placement; most need one
 
 
 def by_rules(net: Net, workload: Workload) -> Sequence[Decision]:
@@ -30,44 +31,53 @@ def place_units(
 ) -> tuple[list[Decision], Search]:
     """A device for every unit, with who decided it, and how good the whole is.
 
-    `rules` keeps what `tagger` says. `greedy` refines it; where that finds nothing that fits in memory, the integer program is
-    asked. `ilp` (HiGHS) and `cbc` ask it always, for `time_limit_seconds`; the greedy placement stands unless they find a better one.
+    `rules` keeps what `tagger` says. `greedy` refines it; the integer program then proves how good that is, as far as a few nodes of its
+    tree go, and is asked in full where greedy finds nothing that fits in memory. `ilp` (HiGHS) and `cbc` ask it always, for
+    `time_limit_seconds`. The greedy placement stands unless they find a better one.
     Raises PlacementError naming the unit that is too large, or when no placement fits.
     """
     decisions = list(tagger(net, workload))
-    start = _places(decisions, workload)
+    start = places_of(decisions, workload)
     _check_size(workload)
     if solver == "rules" or not len(start):
         seconds = workload.seconds(start) if len(start) else 0.0
         return decisions, Search("rules", seconds, seconds, _bound(workload, seconds), 1, "")
-    whole, workload = workload, _weights_stay(workload, start) if workload.host_cores else workload
-    refined = refine(workload, start, time_limit_seconds=time_limit_seconds)
-    places, bound, note = refined.places, 0.0, f"greedy {refined.stopped_by}"
-    fits = workload.fits(places)
-    if solver != "greedy" or not fits:
-        engine = "cbc" if solver == "cbc" else "highs"
-        found = solve(
-            workload,
-            at_most_seconds=refined.seconds if fits else np.inf,
-            time_limit_seconds=time_limit_seconds,
-            solver=engine,
-        )
-        note = f"{note}; {engine}: {found.status}"
-        bound = found.bound_seconds
-        if found.places is not None and (not fits or workload.seconds(found.places) < refined.seconds * (1 - 1e-9)):
-            places = found.places
+    free = _weights_stay(workload, start) if workload.host_cores else workload
+    places, bound, tried, note = _searched(free, start, solver, time_limit_seconds)
     if not workload.fits(places):
         raise _too_full(workload, places, note)
     seconds = workload.seconds(places)
-    search = Search(
-        solver,
-        workload.seconds(start),
-        seconds,
-        min(seconds, max(bound if whole is workload else 0.0, _bound(whole, seconds))),
-        refined.tried,
-        note,
-    )
+    bound = bound if free is workload else 0.0
+    bound = min(seconds, bound if bound > seconds * (1 - 1e-9) else max(bound, _bound(workload, seconds)))
+    search = Search(solver, workload.seconds(start), seconds, bound, tried, note)
     return _explained(decisions, places, workload, search), search
+
+
+def _searched(
+    workload: Workload, start: Ints, solver: Solver, time_limit_seconds: float
+) -> tuple[Ints, float, int, str]:
+    """The best placement found, seconds that none can beat (0 if unknown), how many were scored, and what stopped the search."""
+    refined = refine(workload, start, time_limit_seconds=time_limit_seconds)
+    fits, note = workload.fits(refined.places), f"greedy {refined.stopped_by}"
+    proof = solver == "greedy" and fits
+    if proof and not _is_small(workload):
+        return refined.places, 0.0, refined.tried, note
+    found = solve(
+        workload,
+        at_most_seconds=refined.seconds if fits else np.inf,
+        time_limit_seconds=time_limit_seconds,
+        solver="cbc" if solver == "cbc" else "highs",
+        most_nodes=_PROOF_NODES if proof else ALL_NODES,
+    )
+    note = f"{note}; integer program: {found.status}"
+    if found.places is not None and (not fits or workload.seconds(found.places) < refined.seconds * (1 - 1e-9)):
+        return found.places, found.bound_seconds, refined.tried, f"{note}, better than greedy"
+    return refined.places, found.bound_seconds, refined.tried, note
+
+
+def _is_small(workload: Workload) -> bool:
+    """Whether the integer program takes a second or so."""
+    return len(workload.values) * workload.num_places <= _LARGEST_RELAXATION
 
 
 def _weights_stay(workload: Workload, start: Ints) -> Workload:
@@ -80,7 +90,8 @@ def _weights_stay(workload: Workload, start: Ints) -> Workload:
     return replace(workload, allowed=allowed)
 
 
-def _places(decisions: Sequence[Decision], workload: Workload) -> Ints:
+def places_of(decisions: Sequence[Decision], workload: Workload) -> Ints:
+    """The device number of every unit, as the workload counts devices."""
     number = {device: d for d, device in enumerate(workload.devices[: workload.num_places])}
     device_of = {d.module: d.device for d in decisions}
     return np.array([number[device_of[unit.name]] for unit in workload.units], np.int64)
@@ -108,7 +119,7 @@ def _bound(workload: Workload, seconds: float) -> float:
         : workload.num_places, CPU
     ].sum()
     simple = max(heaviest(workload), float(spread)) if len(workload.unit_cpu) else 0.0
-    if not seconds or len(workload.values) * workload.num_places > _LARGEST_RELAXATION:
+    if not seconds or not _is_small(workload):
         return min(simple, seconds)
     return min(seconds, max(simple, relaxed_bound(workload, scale_seconds=seconds)))
 
