@@ -6,20 +6,23 @@ from htrain.cluster import Cluster
 from htrain.frontend.captured import Captured
 from htrain.net import Net
 from htrain.options import Options, checked
-from htrain.placement import Shard
+from htrain.placement import Decision, Search, Shard
 from htrain.plan import Plan, digest_of, net_name
 from htrain.plan_check import check_plan
 from htrain.sync.easgd import default_alpha
 from htrain.tagging.cost import predict
-from htrain.tagging.place import Solver, Tagger, by_rules, place_units
+from htrain.tagging.encodings import allowed_encodings, encodable, place_encoded
+from htrain.tagging.place import Solver, Tagger, by_rules, place_units, places_of
 from htrain.tagging.rules import apply_tags
 from htrain.tagging.shards import place_tables
 from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
-from htrain.tagging.workload import workload_of
+from htrain.tagging.workload import Ints, Workload, workload_of
+from htrain.transform.compress import compress_values
 from htrain.transform.gradient import add_gradients
 from htrain.transform.init_nets import init_net
 from htrain.transform.lookups import lower_lookups
 from htrain.transform.loss import add_loss
+from htrain.transform.low_precision import lower_fcs
 from htrain.transform.modules import name_modules
 from htrain.transform.optimizer import add_optimizers
 from htrain.transform.shard_lookups import shard_lookups
@@ -49,8 +52,17 @@ def compile_net(
     """
     net, units, fixed, shards = lowered(captured, cluster, options, table_splits=table_splits)
     workload = workload_of(net, units, fixed, cluster, options)
-    decisions, search = place_units(net, workload, tagger, solver, time_limit_seconds=time_limit_seconds)
-    train = apply_tags(net, units, {d.module: d.device for d in decisions}, fixed)
+    allowed = allowed_encodings(net, options)
+
+    def place(seen: Workload) -> tuple[list[Decision], Search, Ints]:
+        decisions, search = place_units(net, seen, tagger, solver, time_limit_seconds=time_limit_seconds)
+        return decisions, search, places_of(decisions, seen)
+
+    forms = encodable(net, workload, allowed, cluster, options)
+    decisions, search, chosen = place_encoded(place, workload, forms, always=options.compress == "always")
+    tagged = apply_tags(net, units, {d.module: d.device for d in decisions}, fixed)
+    encodings = {name: allowed[name] for name, is_chosen in zip(workload.values, chosen, strict=True) if is_chosen}
+    train = compress_values(tagged, encodings, options)
 
     parts = split_by_node(train, [d for d in cluster.devices if not d.startswith("dense_ps")])
     nets = {"train": train, **{net_name(device): part for device, part in parts.items()}}
@@ -87,6 +99,7 @@ def lowered(
     """
     checked(options)
     net = name_modules(add_loss(lower_lookups(captured.net), options.loss))
+    net = lower_fcs(net, options.fc_dtype)
     net, gradients = add_gradients(net)
     net = add_optimizers(net, gradients, options)
     shards = place_tables(net, cluster, table_splits)

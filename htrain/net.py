@@ -29,6 +29,7 @@ class BatchDim:
         return self.per_example * batch_size
 
 
+COMPRESS = "compress"  # the module of ops that encode and decode values on their way between devices
 Dim = int | BatchDim
 Shape = tuple[Dim, ...]
 B = BatchDim()

@@ -7,6 +7,10 @@ from htrain.errors import UsageError
 
 Loss = Literal["bce", "mse"]
 DenseOptimizer = Literal["sgd", "adagrad", "adam"]
+ActivationDtype = Literal["float32", "bfloat16", "int8"]
+GradientDtype = Literal["float32", "bfloat16"]
+FcDtype = Literal["float32", "bfloat16", "int8"]
+Compress = Literal["auto", "always"]
 SparseOptimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 
 
@@ -18,6 +22,11 @@ class Options:
     0.9 / groups; `sync_period` the steps of a group between two background rounds. With `prefetch`, a replica asks for the next batch's rows
     before the current step has ended, so those rows may miss that step's update. `bounded_staleness` holds dense staleness
     within trainers x net replicas (HT 3.1.1).
+
+    Values that travel between trainers and group PSs may be as short as `activation_dtype` in the forward pass and `gradient_dtype` in
+    the backward pass; of these gradients, `gradient_top_k` keeps the share that is largest in magnitude (0 keeps all), and with
+    `error_feedback` the rest is added to the next step's (HT 4.2). `compress` is `auto` where the cost model says for each value
+    whether that pays, or `always`. FCs compute their forward pass in `fc_dtype`, over fp32 weights (HT 5.1, Model-B).
     """
 
     batch_size: int = 128
@@ -36,6 +45,12 @@ class Options:
     prefetch: bool = True
     bounded_staleness: bool = True
     seed: int = 0
+    activation_dtype: ActivationDtype = "float32"
+    gradient_dtype: GradientDtype = "float32"
+    gradient_top_k: float = 0.0
+    error_feedback: bool = True
+    compress: Compress = "auto"
+    fc_dtype: FcDtype = "float32"
 
 
 _LEAST = {"batch_size": 1, "net_replicas": 1, "sync_period": 1, "seed": 0}
@@ -55,7 +70,7 @@ def checked(options: Options) -> Options:
             raise UsageError(f"{flag}: {value} is too small, want at least {_LEAST[field.name]}")
         if field.name in _ABOVE_ZERO and not 0 < value < float("inf"):
             raise UsageError(f"{flag}: {value} must be a finite number above 0")
-    for name in ("beta1", "beta2", "sync_alpha"):
+    for name in ("beta1", "beta2", "sync_alpha", "gradient_top_k"):
         if not 0 <= getattr(options, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')}: {getattr(options, name)} must be at least 0 and below 1")
     return options

@@ -1,6 +1,9 @@
 """What tagging decides, as values: the shards of every table, and a device for every module with the rule that chose it."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+Encoding = Literal["bfloat16", "int8", "top_k"]
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,22 @@
 """The operator set: a file per family, and `OPS`, the table of all of them by type."""
 
-from htrain.ops import comm, elementwise, embedding, fc, init, loss, matrix, optimizer, reduce, shape
+from htrain.ops import (
+    comm,
+    compress,
+    elementwise,
+    embedding,
+    fc,
+    init,
+    loss,
+    low_precision,
+    matrix,
+    optimizer,
+    reduce,
+    shape,
+)
 from htrain.ops.base import OpDef, vjp_definition, vjp_gradient
 
-_FAMILIES = (fc, elementwise, matrix, reduce, shape, embedding, loss, optimizer, comm, init)
+_FAMILIES = (fc, low_precision, elementwise, matrix, reduce, shape, embedding, loss, optimizer, comm, compress, init)
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}
 _GENERIC = {
     definition.type + "Gradient": vjp_definition(definition)

@@ -43,7 +43,9 @@ class Cost:
         return Cost(self.flops + other.flops, self.bytes + other.bytes)
 
 
-Work = Literal["gemm", "batched", "stream", "gather", "scatter", "quantize", "message", "none"]
+Work = Literal[
+    "gemm", "gemm_bf16", "gemm_int8", "batched", "stream", "gather", "scatter", "quantize", "message", "none"
+]
 Signature = tuple[Shape, str]  # shape and dtype of one output
 InferRule = Callable[["OpDef", Op, Sequence[Blob]], Sequence[Signature]]
 CostRule = Callable[[Op, Sequence[Blob], Sequence[Blob], int], Cost]

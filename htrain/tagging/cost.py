@@ -26,7 +26,12 @@ def op_seconds(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], cluster:
 def _flops(work: Work, inputs: Sequence[Blob], cluster: Cluster, batch_size: int) -> float:
     if work == "batched":
         return float(cluster.core_batched_flops)
-    if work != "gemm":
+    rate = {
+        "gemm": cluster.core_flops,
+        "gemm_bf16": cluster.core_bf16_flops,
+        "gemm_int8": cluster.core_int8_flops,
+    }.get(work, 0)
+    if not rate:
         return float(cluster.core_flops)
     sides = [
         numel((dim,), batch_size)
@@ -34,7 +39,7 @@ def _flops(work: Work, inputs: Sequence[Blob], cluster: Cluster, batch_size: int
         for dim in (*blob.shape[-1:], numel(blob.shape[:-1], batch_size))
     ]
     smallest = max(1, min(sides))
-    return cluster.core_flops * smallest / (smallest + cluster.gemm_half_size)
+    return rate * smallest / (smallest + cluster.gemm_half_size)
 
 
 def _bandwidth(work: Work, cluster: Cluster) -> int:

@@ -313,5 +313,10 @@ NOT_SAMPLED = {
     "Send": "the engine carries it out; tests/transform/test_split.py",
     "Recv": "the engine carries it out; tests/transform/test_split.py",
     "FileFill": "needs a plan's folder; tests/system",
+    **dict.fromkeys(
+        ("QuantizeRows", "DequantizeRows", "TopK", "TopKWithFeedback", "SpreadTopK"),
+        "lossy: tests/ops/test_compress.py",
+    ),
+    **dict.fromkeys(("FCBfloat16", "FCInt8"), "lossy: tests/ops/test_low_precision.py"),
     "Fill": "has no input, so its batch shows in its output alone: a test of its own below",
 }

@@ -1,0 +1,60 @@
+"""Values that travel between trainers and group PSs, encoded by their maker and decoded by each reader (HT 4.2)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from htrain.cluster import role_of
+from htrain.net import COMPRESS, Blob, Net, Op, Parameter
+from htrain.ops.codec import codec_of
+from htrain.options import Options
+from htrain.placement import Encoding
+
+
+def compress_values(net: Net, encodings: Mapping[str, Encoding], options: Options) -> Net:
+    """Encode the blobs that `encodings` names where a device of the group reads them that does not make them.
+
+    Requires: every op is tagged.
+    Ensures:  on its own device a blob is as it was; elsewhere in the group its readers see what its encoding keeps. Sparse PSs
+              see it as it was.
+    """
+    home = dict.fromkeys(net.inputs, "trainer") | {o: op.node_name for op in net.ops for o in op.outputs}
+    away: dict[str, list[str]] = {}  # blob -> the devices that get it encoded
+    for op in net.ops:
+        for name in op.inputs:
+            if name in encodings and _in_group(home[name]) and _in_group(op.node_name) and op.node_name != home[name]:
+                away.setdefault(name, []).append(op.node_name)
+    ops: list[Op] = []
+    blobs: list[Blob] = []
+    residuals: dict[str, Parameter] = {}
+
+    def travel(name: str) -> None:
+        codec = codec_of(net.blobs[name], encodings[name], options)
+        parts = tuple(part.name for part in codec.parts)
+        kept = tuple(parameter.name for parameter in codec.residual)
+        ops.append(Op(codec.encode, (name, *kept), parts, dict(codec.encode_attrs), home[name], COMPRESS))
+        for device in dict.fromkeys(away[name]):
+            decoded = _at(name, encodings[name], device)
+            ops.append(Op(codec.decode, parts, (decoded,), dict(codec.decode_attrs), device, COMPRESS))
+            blobs.append(replace(net.blobs[name], name=decoded))
+        blobs.extend(codec.parts)
+        residuals.update({parameter.name: parameter for parameter in codec.residual})
+
+    for name in net.inputs:
+        if name in away:
+            travel(name)
+    for op in net.ops:
+        seen = (_at(n, encodings[n], op.node_name) if n in away and op.node_name in away[n] else n for n in op.inputs)
+        ops.append(replace(op, inputs=tuple(seen)))
+        for name in op.outputs:
+            if name in away:
+                travel(name)
+    return replace(net, parameters={**net.parameters, **residuals}).with_ops(ops, blobs)
+
+
+def _at(name: str, encoding: Encoding, device: str) -> str:
+    """The name of a decoded blob on one device: it is not quite the blob that was encoded."""
+    return f"{name}/{encoding}/{device.replace(':', '_')}"
+
+
+def _in_group(device: str) -> bool:
+    return role_of(device) in ("trainer", "group_ps")
