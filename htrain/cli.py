@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 import click
+from msgspec import to_builtins
 
 import htrain
 from htrain.cluster import Cluster, is_rate, load_cluster, parse_field, this_machine, validated
@@ -283,8 +284,16 @@ def run(
         f"{totals.examples:,} examples in {result.train_seconds:.1f} s: {totals.examples / max(result.train_seconds, 1e-9):,.0f} EPS, loss {totals.loss:.4f}, "
         f"NE {totals.ne:.4f}, dense staleness at most {totals.max_staleness} (mean {totals.mean_staleness:.2f}); checkpoint {result.checkpoint}"
     )
+    table = import_module("htrain.executor.measured").measured_text(result.measured)
     _show(
-        {"checkpoint": str(result.checkpoint), "train_seconds": result.train_seconds, **totals.to_dict()}, text, as_json
+        {
+            "checkpoint": str(result.checkpoint),
+            "train_seconds": result.train_seconds,
+            **totals.to_dict(),
+            "measured": to_builtins(result.measured),
+        },
+        f"{table}\n{text}",
+        as_json,
     )
 
 

@@ -11,9 +11,11 @@ import htrain.errors as errors
 from htrain.errors import Error, Interrupted, PeerLost, RunError
 from htrain.executor.checkpoint import VERSION, Manifest, SavedFile, checkpoint_folder, prune, write_manifest
 from htrain.executor.link import LAUNCHER
+from htrain.executor.measured import Measured, measure, save_measured
 from htrain.executor.port import Inbox, Network, Outbox
 from htrain.executor.totals import RunTotals, summarise
 from htrain.executor.wire import Addresses, Beat, Failed, Hello, Order, Ready, State
+from htrain.plan import Plan
 
 _SILENCE_SECONDS = 12.0  # a role beats twice a second; one that is silent this long is lost
 _WINDOW_SECONDS = 5.0
@@ -36,6 +38,7 @@ class RunResult:
     totals: RunTotals
     checkpoint: Path
     train_seconds: float
+    measured: Measured
 
 
 @dataclass
@@ -56,10 +59,9 @@ class Coordinator:
 
     def __init__(
         self,
-        roles: Sequence[str],
+        plan: Plan,
         network: Network,
         *,
-        plan_digest: str,
         run_folder: Path,
         checkpoint_seconds: float,
         deadline_seconds: float,
@@ -67,13 +69,13 @@ class Coordinator:
         on_totals: Callable[[RunTotals, dict[str, dict[str, Any]]], None],
         on_checkpoint: Callable[[Path], None],
     ) -> None:
-        self._roles = tuple(roles)
-        self._trainers = [r for r in roles if r.startswith("trainer")]
+        self._plan = plan
+        self._roles = plan.cluster.roles
+        self._trainers = [r for r in self._roles if r.startswith("trainer")]
         self._inbox: Inbox = network.inbox(LAUNCHER)
         self.address = self._inbox.address
         self._network = network
         self._outbox: Outbox | None = None
-        self._plan_digest = plan_digest
         self._run_folder = run_folder
         self._checkpoint_seconds = checkpoint_seconds
         self._deadline_seconds = deadline_seconds
@@ -82,6 +84,8 @@ class Coordinator:
         self._on_checkpoint = on_checkpoint
         self._seen = _Seen()
         self._began = time.monotonic()
+        self._began_steps: dict[str, int] = {}
+        self._steady: list[tuple[float, dict[str, dict[str, Any]]]] = []
         self._windows: list[tuple[float, dict[str, dict[str, Any]]]] = []
 
     def run(self, crew: Crew) -> RunResult:
@@ -99,9 +103,11 @@ class Coordinator:
             totals = self._totals()
             self._on_totals(totals, self._seen.reports)
             self._tell_all("stop")
+            measured = self._measured()
             if stopped:
                 raise Interrupted(f"stopped after {totals.examples:,} examples; go on with --resume {self._run_folder}")
-            return RunResult(totals, folder, seconds)
+            save_measured(self._run_folder, measured)
+            return RunResult(totals, folder, seconds, measured)
         except Error:
             self._abort()
             raise
@@ -204,7 +210,7 @@ class Coordinator:
         folder.mkdir(parents=True, exist_ok=True)
         self._ask(crew, "save", self._roles, str(folder))
         files = {role: SavedFile(*state["file"]) for role, state in seen.states.items() if state.get("file")}
-        write_manifest(folder, Manifest(VERSION, self._plan_digest, examples, trainers, files, finished))
+        write_manifest(folder, Manifest(VERSION, self._plan.digest, examples, trainers, files, finished))
         prune(self._run_folder)
         self._on_checkpoint(folder)
         return folder
@@ -231,6 +237,22 @@ class Coordinator:
         if self._outbox:
             self._tell_all("abort")
 
+    def _note_steady(self, now: float, reports: dict[str, dict[str, Any]]) -> None:
+        """Keep the first and the last reports of the steady part: all roles train, and none has come to the end."""
+        begun = all(reports[trainer].get("steps", 0) > self._began_steps.get(trainer, 0) for trainer in self._trainers)
+        if not self._began_steps:
+            self._began_steps = {trainer: reports[trainer].get("steps", 0) for trainer in self._trainers}
+        elif begun and not self._seen.finished:
+            self._steady = [*self._steady[:1], (now, reports)]
+
+    def _measured(self) -> Measured:
+        """Predicted against measured, over the steady part; over all of a run that is too short to have one."""
+        if len(self._steady) > 1:
+            (then, before), (now, after) = self._steady
+        else:
+            (then, before), (now, after) = (self._began, {}), (time.monotonic(), self._seen.reports)
+        return measure(self._plan, before, after, now - then)
+
     def _totals(self) -> RunTotals:
         now = time.monotonic()
         reports = dict(self._seen.reports)
@@ -239,5 +261,6 @@ class Coordinator:
         self._windows.append((now, reports))
         while len(self._windows) > 2 and now - self._windows[1][0] > _WINDOW_SECONDS:
             self._windows.pop(0)
+        self._note_steady(now, reports)
         then, before = self._windows[0]
         return summarise(reports, before, seconds=now - self._began, window_seconds=now - then)

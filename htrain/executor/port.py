@@ -8,7 +8,7 @@ import errno
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -108,7 +108,7 @@ class Outbox:
     """Sends messages to endpoints by name; connects on first use. For one thread.
 
     A peer has `deadline_seconds` to be reachable, at the first message and at each later one. A message that was queued
-    for a peer that then died is lost. `bytes_sent` counts the bytes of tensors by peer.
+    for a peer that then died is lost. `bytes_sent` counts the bytes of tensors by peer, an endpoint.
     """
 
     def __init__(
@@ -183,6 +183,16 @@ class Outbox:
         self._sends.clear()
         while self._sockets:
             self._sockets.pop().close()
+
+
+def sent_by_role(outboxes: Iterable[Outbox]) -> dict[str, int]:
+    """Bytes of tensors that went to each role, whichever endpoint of it."""
+    sent: dict[str, int] = {}
+    for outbox in outboxes:
+        for endpoint, num_bytes in outbox.bytes_sent.copy().items():
+            role = endpoint.partition("/")[0]
+            sent[role] = sent.get(role, 0) + num_bytes
+    return sent
 
 
 def _open(context: zmq.Context, kind: int, name: str) -> zmq.Socket:

@@ -194,10 +194,14 @@ class Role:
     def metrics(self) -> dict[str, Any]:
         """What the role has measured since it started."""
         worker = self.trainer or self.server
+        sent_to = dict(worker.sent_to) if worker else {}
+        for peer, num_bytes in self.sync.sent_to.items() if self.sync else ():
+            sent_to[peer] = sent_to.get(peer, 0) + num_bytes
         measured: dict[str, Any] = {
             "cpu_seconds": self._usage.cpu_seconds(),
             "memory_bytes": self._usage.memory_bytes(),
-            "bytes_sent": (worker.bytes_sent if worker else 0) + (self.sync.bytes_sent if self.sync else 0),
+            "bytes_sent": sum(sent_to.values()),
+            "sent_to": sent_to,
             "staleness": {str(k): v for k, v in worker.gates.histogram.copy().items()} if worker else {},
             "sync_rounds": self.sync.rounds_done if self.sync else 0,
         }

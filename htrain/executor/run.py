@@ -122,9 +122,8 @@ def _coordinator(
         progress.update(totals)
 
     return Coordinator(
-        plan.cluster.roles,
+        plan,
         network,
-        plan_digest=plan.digest,
         run_folder=settings.run_folder,
         checkpoint_seconds=settings.checkpoint_seconds,
         deadline_seconds=settings.deadline_seconds,

@@ -13,7 +13,7 @@ import torch
 from htrain.errors import Error, RunError
 from htrain.executor.engine import Engine, Pass
 from htrain.executor.gate import WriteGates
-from htrain.executor.port import Network, Outbox
+from htrain.executor.port import Network, Outbox, sent_by_role
 from htrain.executor.program import Stage
 from htrain.executor.wire import Context, Values
 from htrain.sync.easgd import AppliedRounds
@@ -84,8 +84,8 @@ class Server:
         self.inbox.close()
 
     @property
-    def bytes_sent(self) -> int:
-        return sum(sum(outbox.bytes_sent.copy().values()) for outbox in self._outboxes)
+    def sent_to(self) -> dict[str, int]:
+        return sent_by_role(self._outboxes)
 
     def _guarded(self, loop: Callable[[Outbox], None], outbox: Outbox) -> None:
         """Run a loop; keep what it raises for the role's main thread, which tells the launcher."""

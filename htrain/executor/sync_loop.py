@@ -8,7 +8,7 @@ import torch
 
 from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.engine import Engine
-from htrain.executor.port import Network, Outbox
+from htrain.executor.port import Network, Outbox, sent_by_role
 from htrain.executor.server import SYNC_REPLICA
 from htrain.executor.wire import Context, Values
 from htrain.sync.easgd import Instruction, Quiet, StartRound, SyncRounds
@@ -39,7 +39,7 @@ class SyncLoop:
         self.inbox = network.inbox(self.endpoint)
         self.error: Exception | None = None
         self.rounds_done = 0
-        self.bytes_sent = 0
+        self.sent_to: dict[str, int] = {}
         self._group, self._index = group, index
         self._network = network
         self._engine = engine
@@ -129,4 +129,4 @@ class SyncLoop:
         with self._lock:
             self._take(self._rounds.reply(number))
         self.rounds_done += 1
-        self.bytes_sent = sum(outbox.bytes_sent.values())
+        self.sent_to = sent_by_role([outbox])

@@ -13,7 +13,7 @@ from htrain.data import Batch, Position
 from htrain.errors import Error, RunError
 from htrain.executor.engine import Engine
 from htrain.executor.gate import WriteGates
-from htrain.executor.port import Network, Outbox
+from htrain.executor.port import Network, Outbox, sent_by_role
 from htrain.executor.replica import Replica, Step
 
 
@@ -165,8 +165,8 @@ class Trainer:
             self._feed.stop()
 
     @property
-    def bytes_sent(self) -> int:
-        return sum(sum(outbox.bytes_sent.copy().values()) for outbox in self._outboxes)
+    def sent_to(self) -> dict[str, int]:
+        return sent_by_role(self._outboxes)
 
     def _guarded(self, replica: Replica) -> None:
         torch.set_grad_enabled(False)
