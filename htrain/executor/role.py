@@ -260,6 +260,7 @@ def _obey(role: Role, link: Link, book: dict[str, str]) -> None:
         elif order and order.verb == "resume":
             role.resume()
         elif order and order.verb == "save":
+            link.beat(0, role.metrics())  # at rest: the reports of all roles are of the same moment
             link.state("saved", role.save(Path(order.folder)))
         if role.error:
             raise role.error
