@@ -22,7 +22,8 @@ from htrain.frontend.onnx_model import capture_onnx
 from htrain.frontend.torch_model import capture
 from htrain.options import Options
 from htrain.plan import Plan
-from htrain.tagging.place import Solver
+from htrain.tagging.place import Solver, by_rules
+from htrain.user_rules import load_tagger
 
 NO_INPUTS: Mapping[str, torch.Tensor] = {}
 
@@ -37,6 +38,7 @@ def compile(
     logit: str | int = "",
     label: str = "label",
     table_splits: Mapping[str, int] = NO_SPLITS,
+    rules: str = "",
     solver: Solver = "greedy",
     time_limit_seconds: float = 60.0,
 ) -> Plan:
@@ -44,7 +46,8 @@ def compile(
 
     `model` is an `nn.Module`, a file with a `build` function (`models/dlrm.py`, `models/dcn.py:build_v1`), `package.module:factory`, or
     an ONNX file. `data` sizes the tables of a model that is built from a schema. `example_inputs`, for a module, are its forward()'s
-    arguments by name, with the batch first. `logit` names the output to train where there are several. `solver` says how the placement
+    arguments by name, with the batch first. `rules` names rules of your own (see
+    `htrain.user_rules`). `logit` names the output to train where there are several. `solver` says how the placement
     is found: by `rules` alone, with `greedy` refinement, or by the integer program (`ilp`, `cbc`) within `time_limit_seconds`.
     Raises ModelError, PlacementError, DataError, ClusterError.
     """
@@ -71,6 +74,7 @@ def compile(
         cluster,
         options,
         name=name,
+        tagger=load_tagger(rules) if rules else by_rules,
         table_splits=table_splits,
         solver=solver,
         time_limit_seconds=time_limit_seconds,

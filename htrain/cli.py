@@ -14,7 +14,7 @@ import click
 from msgspec import to_builtins
 
 import htrain
-from htrain.cluster import Cluster, is_rate, load_cluster, parse_field, this_machine, validated
+from htrain.cluster import NUMBERS, is_rate, load_cluster, parse_field, this_machine, validated
 from htrain.errors import Error, UsageError
 from htrain.options import Options, checked
 
@@ -32,6 +32,7 @@ def commands() -> None:
     htrain data synth criteo --rows 50000 --part test --out test.tsv
     htrain compile models/dlrm.py --data criteo:train.tsv --groups 2 --trainers 2 --group-ps 2 --out plan/
     htrain show plan/
+    htrain explain plan/ top.0
     htrain run plan/ --data criteo:train.tsv --out runs/a
     htrain eval runs/a --data criteo:test.tsv
     """
@@ -59,17 +60,17 @@ def _training_flags(command: Command) -> Command:
 
 def _cluster_flags(command: Command) -> Command:
     """A flag for every field of the cluster file."""
-    for field in reversed(fields(Cluster)):
-        sized = field.name.endswith(("memory", "bandwidth", "flops"))
+    for name in reversed(NUMBERS):
+        sized = name.endswith(("memory", "bandwidth", "flops"))
         metavar = "SIZE" if sized else "N"
-        help = "Such as 512GiB." if field.name.endswith("memory") else "Such as 25Gbit/s." if sized else ""
+        help = "Such as 512GiB." if name.endswith("memory") else "Such as 25Gbit/s." if sized else ""
         command = click.option(
-            "--" + field.name.replace("_", "-"),
-            "cluster_" + field.name,
+            "--" + name.replace("_", "-"),
+            "cluster_" + name,
             metavar=metavar,
             default="",
             help=help,
-            hidden=is_rate(field.name),
+            hidden=is_rate(name),
         )(command)
     return command
 
@@ -110,6 +111,7 @@ def _show(document: Mapping[str, Any], text: str, as_json: bool) -> None:
     type=click.Choice(["rules", "greedy", "ilp", "cbc"]),
     help="How modules are placed: by rules alone, refined greedily, or by an integer program (HiGHS, or CBC). [default: greedy]",
 )
+@click.option("--rules", default="", help="Rules of your own: FILE.py:NAME or package.module:NAME.")
 @click.option(
     "--solve-seconds", default=60.0, type=click.FloatRange(0.1), help="Time limit of the solver. [default: 60]"
 )
@@ -125,6 +127,7 @@ def compile_command(
     logit: str,
     label: str,
     splits: tuple[str, ...],
+    rules: str,
     solver: Any,
     solve_seconds: float,
     as_json: bool,
@@ -154,6 +157,7 @@ def compile_command(
         logit=logit,
         label=label,
         table_splits=_table_splits(splits),
+        rules=rules,
         solver=solver,
         time_limit_seconds=solve_seconds,
     )
@@ -201,6 +205,16 @@ def show(plan: Path, net: str, as_json: bool) -> None:
         **({"net": net, "text": text} if net else {}),
     }
     _show(document, text, as_json)
+
+
+@commands.command()
+@click.argument("plan", type=click.Path(path_type=Path))
+@click.argument("name")
+@_json_flag
+def explain(plan: Path, name: str, as_json: bool) -> None:
+    """Say why NAME is where it is, and what moving it would cost. NAME is a module, a value, a parameter or a table of PLAN."""
+    text = import_module("htrain.tagging.explain").explain(import_module("htrain.plan").load_plan(plan), name)
+    _show({"plan": str(plan), "name": name, "text": text}, text, as_json)
 
 
 @commands.command()

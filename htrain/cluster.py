@@ -8,6 +8,8 @@ A flat file: every key of it is a field of `Cluster`, and a flag of `htrain comp
     sparse_ps: 2
     dense_ps: 1
     sparse_ps_memory: 512GiB
+    pin: {bottom.*: "group_ps:0", C1: "sparse_ps:1"}     # modules and tables, by name or pattern
+    together: [[top.0, top.2]]                           # modules that share a device, whichever it is
 """
 
 import os
@@ -15,9 +17,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import yaml
+from msgspec import ValidationError, convert
 
 from htrain.errors import ClusterError
 
@@ -31,6 +35,9 @@ class Cluster:
     Names that begin with `core_` say what one core does in a second, those that begin with `op_` and `message_` what each costs;
     `htrain calibrate` measures them on a host. A GEMM reaches half of `core_flops` when its smallest dimension is
     `gemm_half_size`. `host_cores` is the number of cores that all roles share, as on one machine; 0 where each has its own.
+
+    `pin` are pairs of a pattern and the device for the modules and tables that it matches; `together` are patterns whose modules share
+    a device.
     """
 
     groups: int = 1
@@ -63,6 +70,8 @@ class Cluster:
     op_nanoseconds: int = 6_000  # to start an op
     message_nanoseconds: int = 40_000  # CPU of one message, sender and receiver each
     message_bandwidth: int = 4_000_000_000  # bytes that a core takes to or from a socket
+    pin: tuple[tuple[str, str], ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
 
     def memory_of(self, device: str) -> int:
         """Memory of a device such as `sparse_ps:3`, in bytes."""
@@ -109,7 +118,7 @@ def device_of(role: str) -> str:
 
 def this_machine(**counts: int) -> Cluster:
     """A cluster of local processes: its roles share this machine's cores and memory evenly; messages cross the loopback."""
-    cluster = replace(Cluster(), **counts)
+    cluster = replace(Cluster(), **counts)  # type: ignore[arg-type]
     share = psutil.virtual_memory().total // max(1, len(cluster.roles))
     cores = os.cpu_count() or 1
     kinds = ("trainer", "group_ps", "sparse_ps", "dense_ps")
@@ -119,7 +128,8 @@ def this_machine(**counts: int) -> Cluster:
         for what, value in (("cores", cores), ("memory", share), ("bandwidth", 10**9))
     }
     limits["host_cores"] = cores
-    return replace(cluster, **{name: value for name, value in limits.items() if name not in counts})
+    limits = {name: value for name, value in limits.items() if name not in counts}
+    return replace(cluster, **limits)  # type: ignore[arg-type]
 
 
 def load_cluster(path: Path, overrides: Mapping[str, int]) -> Cluster:
@@ -137,13 +147,32 @@ def load_cluster(path: Path, overrides: Mapping[str, int]) -> Cluster:
         raise ClusterError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, yaml.MappingNode):
         raise ClusterError(f"{path}:1: want 'field: value' lines such as 'groups: 2'")
-    values: dict[str, int] = {}
+    values: dict[str, Any] = {}
     for key, value in document.value:
         where = f"{path}:{key.start_mark.line + 1}"
         if key.value in values:
             raise ClusterError(f"{where}: '{key.value}' is given twice")
-        values[key.value] = parse_field(str(key.value), value.value, where=where)
+        if key.value in _CONSTRAINTS:
+            values[key.value] = _constraint(key.value, yaml.safe_load(yaml.serialize(value)), where=where)
+        else:
+            values[key.value] = parse_field(str(key.value), value.value, where=where)
     return validated({**values, **overrides}, where=str(path))
+
+
+_CONSTRAINTS = {"pin": "a mapping of modules to devices", "together": "a list of lists of modules"}
+
+
+def _constraint(name: str, value: object, *, where: str) -> tuple[tuple[str, ...], ...]:
+    """The pairs of `pin`, or the lists of `together`, checked for their form."""
+    lists = list(value.items()) if name == "pin" and isinstance(value, dict) else value if name == "together" else None
+    try:
+        return convert(lists, tuple[tuple[str, ...], ...])
+    except ValidationError as error:
+        example = "pin: {top.0: 'group_ps:1'}" if name == "pin" else "together: [[top.0, top.2]]"
+        raise ClusterError(f"{where}: {name}: want {_CONSTRAINTS[name]}, such as {example}") from error
+
+
+NUMBERS = tuple(f.name for f in fields(Cluster) if f.name not in _CONSTRAINTS)
 
 
 def is_rate(field: str) -> bool:
@@ -151,7 +180,7 @@ def is_rate(field: str) -> bool:
     return field.startswith(("core_", "op_", "message_", "gemm_"))
 
 
-def validated(values: Mapping[str, int], *, where: str) -> Cluster:
+def validated(values: Mapping[str, Any], *, where: str) -> Cluster:
     """A cluster of `values`. Raises ClusterError when they contradict each other."""
     cluster = replace(Cluster(), **values)
     if cluster.group_ps == 0 and cluster.trainers > 1:
@@ -166,6 +195,10 @@ def validated(values: Mapping[str, int], *, where: str) -> Cluster:
         raise ClusterError(
             f"{where}: {cluster.groups * cluster.trainers} trainers share the tables: sparse_ps must be at least 1"
         )
+    for pattern, device in cluster.pin:
+        if device not in cluster.devices or device.startswith("dense_ps"):
+            known = ", ".join(d for d in cluster.devices if not d.startswith("dense_ps"))
+            raise ClusterError(f"{where}: pin '{pattern}': '{device}' is not one of {known}")
     return cluster
 
 
@@ -187,9 +220,8 @@ _LEAST = {"group_ps": 0, "sparse_ps": 0, "dense_ps": 0, "host_cores": 0}
 
 def parse_field(name: str, text: object, *, where: str) -> int:
     """The value of a field written as text: a count, or a size such as `512GiB` or `25Gbit/s`. Raises ClusterError."""
-    known = [f.name for f in fields(Cluster)]
-    if name not in known:
-        raise ClusterError(f"{where}: unknown field '{name}'; the fields are {', '.join(known)}")
+    if name not in NUMBERS:
+        raise ClusterError(f"{where}: unknown field '{name}'; the fields are {', '.join((*NUMBERS, *_CONSTRAINTS))}")
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*([A-Za-z/]*)", str(text).strip().replace("_", ""))
     unit = match.group(2).upper() if match else "?"
     sized = name.endswith(("memory", "bandwidth", "flops"))

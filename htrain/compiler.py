@@ -10,6 +10,7 @@ from htrain.placement import Decision, Search, Shard
 from htrain.plan import Plan, digest_of, net_name
 from htrain.plan_check import check_plan
 from htrain.sync.easgd import default_alpha
+from htrain.tagging.constraints import kept_together, pinned, pinned_tables
 from htrain.tagging.cost import predict
 from htrain.tagging.encodings import allowed_encodings, encodable, place_encoded
 from htrain.tagging.place import Solver, Tagger, by_rules, place_units, places_of
@@ -51,7 +52,7 @@ def compile_net(
     does not hold together (a `tagger` that breaks a rule).
     """
     net, units, fixed, shards = lowered(captured, cluster, options, table_splits=table_splits)
-    workload = workload_of(net, units, fixed, cluster, options)
+    workload = pinned(workload_of(net, units, fixed, cluster, options), cluster)
     allowed = allowed_encodings(net, options)
 
     def place(seen: Workload) -> tuple[list[Decision], Search, Ints]:
@@ -102,10 +103,11 @@ def lowered(
     net = lower_fcs(net, options.fc_dtype)
     net, gradients = add_gradients(net)
     net = add_optimizers(net, gradients, options)
-    shards = place_tables(net, cluster, table_splits)
+    owners = pinned_tables((n for n, p in net.parameters.items() if p.kind == "table"), net, cluster)
+    shards = place_tables(net, cluster, table_splits, owners)
     net = shard_lookups(net, shards)
     fixed = fixed_tags(net, table_owners(shards))
-    return net, find_units(net, fixed), fixed, shards
+    return net, find_units(net, fixed, kept_together(net, fixed, cluster)), fixed, shards
 
 
 def _sync_nets(parts: Mapping[str, Net], cluster: Cluster, options: Options) -> tuple[dict[str, str], dict[str, Net]]:

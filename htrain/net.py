@@ -207,6 +207,18 @@ class Net:
         yield f"  output {', '.join(self.outputs)}"
 
 
+def as_made(train: Net) -> Net:
+    """The train net in which readers see a value as its maker made it, not what an encoding keeps of it."""
+    made: dict[str, str] = {}
+    ops = []
+    for op in train.ops:
+        if op.module == COMPRESS:
+            made.update({output: made.get(op.inputs[0], op.inputs[0]) for output in op.outputs})
+        else:
+            ops.append(replace(op, inputs=tuple(made.get(name, name) for name in op.inputs)))
+    return train.with_ops(ops)
+
+
 def check(net: Net) -> Net:
     """`net` itself, if its names hold together; else ModelError naming the op (DESIGN 3, invariants).
 

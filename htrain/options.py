@@ -25,8 +25,10 @@ class Options:
 
     Values that travel between trainers and group PSs may be as short as `activation_dtype` in the forward pass and `gradient_dtype` in
     the backward pass; of these gradients, `gradient_top_k` keeps the share that is largest in magnitude (0 keeps all), and with
-    `error_feedback` the rest is added to the next step's (HT 4.2). `compress` is `auto` where the cost model says for each value
-    whether that pays, or `always`. FCs compute their forward pass in `fc_dtype`, over fp32 weights (HT 5.1, Model-B).
+    `error_feedback` the rest is added to the next step's, unless it ends in the rows of a table (HT 4.2).
+    `compress` is `auto` where the cost model says for each value whether that pays, or `always`.
+
+    FCs compute their forward pass in `fc_dtype`, over fp32 weights (HT 5.1, Model-B).
     """
 
     batch_size: int = 128

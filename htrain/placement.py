@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Encoding = Literal["bfloat16", "int8", "top_k"]
+Encoding = Literal["bfloat16", "int8", "top_k", "top_k_feedback"]
 
 
 @dataclass(frozen=True)

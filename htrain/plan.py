@@ -135,7 +135,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     version: int
     model: str
     digest: str
-    cluster: dict[str, int]
+    cluster: dict[str, Any]
     options: dict[str, Any]
     inputs: dict[str, str]
     predicted_eps: float
@@ -228,7 +228,8 @@ def _settings(folder: Path, header: _Header) -> tuple[Cluster, Options]:
             )
     try:
         options = checked(msgspec.convert(header.options, Options))
-        return validated(header.cluster, where=str(path)), options
+        cluster = msgspec.convert(header.cluster, Cluster)
+        return validated({name: getattr(cluster, name) for name in header.cluster}, where=str(path)), options
     except (msgspec.ValidationError, UsageError, ClusterError) as error:
         raise PlanError(f"{path}: {error}") from error
 

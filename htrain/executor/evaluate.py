@@ -1,7 +1,7 @@
 """Evaluating a checkpoint: the forward net in one process, over parameters mapped from the checkpoint's files."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from htrain.executor.engine import Engine
 from htrain.executor.program import build_program
 from htrain.executor.run import check_belongs, check_inputs
 from htrain.executor.wire import Context
-from htrain.net import COMPRESS, Net
+from htrain.net import Net, as_made
 from htrain.plan import Plan, load_plan
 
 _BATCH = 4096
@@ -56,7 +56,7 @@ def forward_net(train: Net) -> Net:
 
     Values are not encoded for the way between devices: nothing travels here.
     """
-    train = _as_made(train)
+    train = as_made(train)
     producers = train.producers()
     needed: set[int] = set()
     pending = list(train.outputs)
@@ -66,18 +66,6 @@ def forward_net(train: Net) -> Net:
             needed.add(id(op))
             pending.extend(op.inputs)
     return train.with_ops(op for op in train.ops if id(op) in needed)
-
-
-def _as_made(train: Net) -> Net:
-    """The train net in which readers see a value as its maker made it."""
-    made: dict[str, str] = {}
-    ops = []
-    for op in train.ops:
-        if op.module == COMPRESS:
-            made.update({output: made.get(op.inputs[0], op.inputs[0]) for output in op.outputs})
-        else:
-            ops.append(replace(op, inputs=tuple(made.get(name, name) for name in op.inputs)))
-    return train.with_ops(ops)
 
 
 def load_parameters(plan: Plan, net: Net, folder: Path, manifest: Manifest, replica: str) -> dict[str, torch.Tensor]:

@@ -50,7 +50,7 @@ def load_model(spec: str, schema: Schema) -> LoadedModel:
     `schema` by the names of forward()'s arguments. Raises ModelError in one line for whatever is missing or fails.
     """
     place, _, name = spec.partition(":")
-    module = _module_of(place)
+    module = import_place(place)
     factory = getattr(module, name or "build", None)
     if not callable(factory):
         raise ModelError(
@@ -67,7 +67,8 @@ def load_model(spec: str, schema: Schema) -> LoadedModel:
     return LoadedModel(_with_buffers(spec, factory, schema, model), _example_inputs(module, model, schema), inits)
 
 
-def _module_of(place: str) -> ModuleType:
+def import_place(place: str) -> ModuleType:
+    """The module of a Python file or a package's module. Raises ModelError in one line, whatever goes wrong."""
     try:
         if place.endswith(".py"):
             return _from_file(Path(place))

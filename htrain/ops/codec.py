@@ -37,7 +37,7 @@ def codec_of(blob: Blob, encoding: Encoding, options: Options) -> Codec:
     kept = (BatchDim(kept_elements(numel(blob.shape, 1), share), bound=True),)
     parts = (Blob(name, kept, "float32"), Blob(f"{name}/places", kept, "int32"))
     inner = tuple(d for d in blob.shape[1:] if isinstance(d, int))
-    if not options.error_feedback:
+    if encoding == "top_k":
         return Codec("TopK", {"share": share}, "SpreadTopK", {"shape": inner}, parts)
     shape = (options.batch_size, *inner)
     residual = Parameter(f"{name}:residual", shape, "float32", "state", Init("constant", (0.0,)))

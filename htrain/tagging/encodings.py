@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from htrain.cluster import Cluster
 from htrain.net import Blob, Net, Op
+from htrain.ops import OPS
 from htrain.ops.codec import can_encode, codec_of
 from htrain.options import Options
 from htrain.placement import Decision, Encoding, Search
@@ -36,12 +37,29 @@ def allowed_encodings(net: Net, options: Options) -> dict[str, Encoding]:
     if options.activation_dtype != "float32":
         wanted.update(dict.fromkeys(net.inputs, "bfloat16"))
         wanted.update({o: options.activation_dtype for op in net.ops[:seed] for o in op.outputs})
-    gradient: Encoding | None = "bfloat16" if options.gradient_dtype == "bfloat16" else None
-    gradient = "top_k" if options.gradient_top_k else gradient
-    if gradient:
-        wanted.update({o: gradient for op in net.ops[seed + 1 :] for o in op.outputs})
+    gradients = [o for op in net.ops[seed + 1 :] for o in op.outputs]
+    if options.gradient_top_k:
+        to_tables = _leading_to_tables(net) if options.error_feedback else set(gradients)
+        wanted.update({name: "top_k" if name in to_tables else "top_k_feedback" for name in gradients})
+    elif options.gradient_dtype == "bfloat16":
+        wanted.update(dict.fromkeys(gradients, "bfloat16"))
     kept = set(net.outputs)
     return {n: e for n, e in wanted.items() if n not in kept and can_encode(net.blobs[n], e, options)}
+
+
+def _leading_to_tables(net: Net) -> set[str]:
+    """Blobs from which the rows of a table get their gradient. What one step left out must not be added to the next one's there: it
+    would go to the rows of other examples."""
+    producers = net.producers()
+    found: set[str] = set()
+    tables = {name for name, p in net.parameters.items() if p.kind == "table"}
+    pending = [n for op in net.ops if OPS[op.type].writes and tables & set(op.inputs) for n in op.inputs]
+    while pending:
+        name = pending.pop()
+        if name not in found and name in producers:
+            found.add(name)
+            pending.extend(producers[name].inputs)
+    return found
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ class _Model:
         for v in range(len(workload.values)):
             self._value(v, readers[v])
         self._capacities(scale)
-        if not relaxed:
+        if not relaxed and (workload.allowed[:, 1:] == workload.allowed[:, 1:2]).all():
             self._break_symmetry()
 
     def _units(self) -> None:

@@ -36,7 +36,7 @@ def place_units(
     `time_limit_seconds`. The greedy placement stands unless they find a better one.
     Raises PlacementError naming the unit that is too large, or when no placement fits.
     """
-    decisions = list(tagger(net, workload))
+    decisions = _pinned(tagger(net, workload), workload)
     start = places_of(decisions, workload)
     _check_size(workload)
     if solver == "rules" or not len(start):
@@ -91,10 +91,28 @@ def _weights_stay(workload: Workload, start: Ints) -> Workload:
 
 
 def places_of(decisions: Sequence[Decision], workload: Workload) -> Ints:
-    """The device number of every unit, as the workload counts devices."""
+    """The device number of every unit, as the workload counts devices.
+
+    Raises PlacementError naming the unit that has no device, or one where it may not be: rules of the user's own can say anything.
+    """
     number = {device: d for d, device in enumerate(workload.devices[: workload.num_places])}
     device_of = {d.module: d.device for d in decisions}
+    for u, unit in enumerate(workload.units):
+        device = device_of.get(unit.name, "nowhere")
+        if device not in number or not workload.allowed[u, number[device]]:
+            may = ", ".join(workload.devices[d] for d in np.flatnonzero(workload.allowed[u]))
+            raise PlacementError(f"the rules put module '{unit.name}' on {device}; it may be on {may}")
     return np.array([number[device_of[unit.name]] for unit in workload.units], np.int64)
+
+
+def _pinned(decisions: Sequence[Decision], workload: Workload) -> list[Decision]:
+    """Pinned units on their device, whatever the rules say."""
+    by_name = {d.module: d for d in decisions}
+    for u, unit in enumerate(workload.units):
+        if unit.name in workload.pinned:
+            device = workload.devices[int(workload.allowed[u].argmax())]
+            by_name[unit.name] = Decision(unit.name, device, "pin", workload.pinned[unit.name])
+    return [by_name[unit.name] for unit in workload.units if unit.name in by_name]
 
 
 def _explained(decisions: Sequence[Decision], places: Ints, workload: Workload, search: Search) -> list[Decision]:

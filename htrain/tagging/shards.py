@@ -10,6 +10,8 @@ from htrain.net import Net, Parameter
 from htrain.placement import Shard
 
 _MOST_SPARSE_PS = 2000  # beyond that, larger ones are the answer
+NOT_PINNED: Mapping[str, str] = {}
+NO_OWNERS: Mapping[str, int] = {}
 DYNAMIC_SHARE = 0.1  # of a sparse PS's memory, kept free for messages and activations
 
 
@@ -22,12 +24,14 @@ def table_bytes(net: Net) -> dict[str, int]:
     return tables
 
 
-def place_tables(net: Net, cluster: Cluster, forced: Mapping[str, int]) -> dict[str, tuple[Shard, ...]]:
+def place_tables(
+    net: Net, cluster: Cluster, forced: Mapping[str, int], pinned: Mapping[str, str] = NOT_PINNED
+) -> dict[str, tuple[Shard, ...]]:
     """Shards of every table, in row order.
 
     A table larger than an even share of all bytes is cut into row ranges of that share and a rest; `forced` says into how many
-    pieces a table is cut whatever its size. Pieces go to the emptiest sparse PS, largest first. Without sparse PSs, tables
-    stay whole on the trainer.
+    pieces a table is cut whatever its size. Pieces go to the emptiest sparse PS, largest first; the pieces of a table in `pinned` to
+    the device that stands there. Without sparse PSs, tables stay whole on the trainer.
     Raises PlacementError when they do not fit, saying what would.
     """
     sizes = table_bytes(net)
@@ -39,7 +43,8 @@ def place_tables(net: Net, cluster: Cluster, forced: Mapping[str, int]) -> dict[
     pieces = _cut(tables.values(), sizes, capacity, cluster.sparse_ps, forced)
     if sum(sizes.values()) > capacity * cluster.sparse_ps:
         raise _too_much(sizes, cluster, _enough(tables.values(), sizes, capacity, forced))
-    devices, left = _balance(pieces, capacity, cluster.sparse_ps)
+    owners = {table: int(device.rpartition(":")[2]) for table, device in pinned.items()}
+    devices, left = _balance(pieces, capacity, cluster.sparse_ps, owners)
     if left:
         raise _does_not_fit(*left)
     shards: dict[str, list[Shard]] = {name: [] for name in tables}
@@ -74,11 +79,21 @@ def _pieces(table: Parameter, num_bytes: int, limit_bytes: int, forced: int) -> 
 Left = tuple[Piece, int, int]  # a piece that does not fit, the emptiest device, the bytes that it has left
 
 
-def _balance(pieces: Sequence[Piece], capacity: int, num_devices: int) -> tuple[list[int], Left | None]:
-    """A device for each piece: the emptiest so far, the largest piece first; and the first piece that does not fit."""
-    heap = [(0, k) for k in range(num_devices)]
-    devices = [0] * len(pieces)
+def _balance(
+    pieces: Sequence[Piece], capacity: int, num_devices: int, owners: Mapping[str, int] = NO_OWNERS
+) -> tuple[list[int], Left | None]:
+    """A device for each piece: its owner, or the emptiest so far, the largest piece first; and the first piece that does not fit."""
+    devices, used_by = [owners.get(table, 0) for _, table, _, _ in pieces], [0] * num_devices
+    for (num_bytes, table, _, _), k in zip(pieces, devices, strict=True):
+        used_by[k] += num_bytes if table in owners else 0
+    for piece, k in zip(pieces, devices, strict=True):
+        if piece[1] in owners and used_by[k] > capacity:
+            return devices, (piece, k, max(0, capacity - used_by[k] + piece[0]))
+    heap = [(used, k) for k, used in enumerate(used_by)]
+    heapq.heapify(heap)
     for index in sorted(range(len(pieces)), key=lambda i: (-pieces[i][0], i)):
+        if pieces[index][1] in owners:
+            continue
         used, k = heapq.heappop(heap)
         if used + pieces[index][0] > capacity:
             return devices, (pieces[index], k, capacity - used)
@@ -112,8 +127,8 @@ def _too_much(sizes: Mapping[str, int], cluster: Cluster, enough: int) -> Placem
 def _does_not_fit(piece: Piece, device: int, left_bytes: int) -> PlacementError:
     num_bytes, table, first_row, num_rows = piece
     return PlacementError(
-        f"rows {first_row} to {first_row + num_rows - 1} of table '{table}' need {_size(num_bytes)} with optimizer state, the emptiest sparse PS "
-        f"(sparse_ps:{device}) has {_size(left_bytes)} left: add a sparse PS, or raise sparse_ps_memory"
+        f"rows {first_row} to {first_row + num_rows - 1} of table '{table}' need {_size(num_bytes)} with optimizer state, "
+        f"the emptiest sparse PS that may hold them (sparse_ps:{device}) has {_size(left_bytes)} left: add a sparse PS, or raise sparse_ps_memory"
     )
 
 

@@ -41,8 +41,8 @@ def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
     return tags
 
 
-def find_units(net: Net, fixed: Mapping[int, str]) -> list[Unit]:
-    """The units of all ops that are not `fixed`, in order of their first op."""
+def find_units(net: Net, fixed: Mapping[int, str], together: Sequence[Sequence[str]] = ()) -> list[Unit]:
+    """The units of all ops that are not `fixed`, in order of their first op; the modules of each list of `together` are one."""
     leader: dict[str, str] = {}
 
     def find(name: str) -> str:
@@ -55,6 +55,9 @@ def find_units(net: Net, fixed: Mapping[int, str]) -> list[Unit]:
         if index not in fixed:
             for parameter in _dense(net, op):
                 leader[find("parameter " + parameter)] = find(op.module)
+    for modules in together:
+        for module in modules[1:]:
+            leader[find(module)] = find(modules[0])
     members: dict[str, list[int]] = {}
     for index, op in enumerate(net.ops):
         if index not in fixed:

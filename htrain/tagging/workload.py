@@ -5,7 +5,7 @@ that hold it or its neighbours. All numbers are for one example that the group t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ class Workload:
     in memory; their messages are values, too. `capacity[d, 4]`: CPU seconds a second, bytes a second in and out, bytes.
     A value v of `value_bytes[v]`, whose message costs `value_cpu[v]` seconds at each end, is made by unit `maker[v]`, or where that is
     -1 on device `made_on[v]`; `read_on[v, d]` counts its fixed readers. `reader_of[i]` is a unit that reads value `read[i]`, and
-    entries of one unit stand together. `host_cores` is 0 where devices do not share cores.
+    entries of one unit stand together. `host_cores` is 0 where devices do not share cores. `pinned` says of units by name who pinned them.
     """
 
     devices: tuple[str, ...]
@@ -53,6 +53,7 @@ class Workload:
     read_on: Ints
     read: Ints
     reader_of: Ints
+    pinned: Mapping[str, str] = field(default_factory=dict)
 
     def loads(self, places: Ints) -> Floats:
         """loads[d, 4] of a placement: CPU seconds, bytes in, bytes out of an example; bytes of memory."""

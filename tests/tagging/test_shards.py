@@ -119,7 +119,7 @@ def test_the_number_of_devices_that_would_do_does() -> None:
 
 def test_a_piece_that_does_not_fit_is_refused_with_the_room_that_is_left() -> None:
     message = (
-        "rows 0 to 2097151 of table 'user' need 0.2 GiB with optimizer state, the emptiest sparse PS (sparse_ps:0) has 0.2 GiB left: "
+        "rows 0 to 2097151 of table 'user' need 0.2 GiB with optimizer state, the emptiest sparse PS that may hold them (sparse_ps:0) has 0.2 GiB left: "
         "add a sparse PS, or raise sparse_ps_memory"
     )
     with pytest.raises(PlacementError, match=f"^{re.escape(message)}$"):
