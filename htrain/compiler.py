@@ -6,7 +6,7 @@ from htrain.cluster import Cluster
 from htrain.frontend.captured import Captured
 from htrain.net import Net
 from htrain.options import Options, checked
-from htrain.placement import Decision, Search, Shard
+from htrain.placement import Decision, Search, Shard, Split
 from htrain.plan import Plan, digest_of, net_name
 from htrain.plan_check import check_plan
 from htrain.sync.easgd import default_alpha
@@ -19,6 +19,7 @@ from htrain.tagging.shards import place_tables
 from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
 from htrain.tagging.workload import Ints, Workload, workload_of
 from htrain.transform.compress import compress_values
+from htrain.transform.fc_split import split_fcs
 from htrain.transform.gradient import add_gradients
 from htrain.transform.init_nets import init_net
 from htrain.transform.lookups import lower_lookups
@@ -31,6 +32,7 @@ from htrain.transform.split import split_by_node
 from htrain.transform.sync_nets import assign_centers, center_net, sync_net
 
 NO_SPLITS: Mapping[str, int] = {}
+NO_FC_SPLITS: Mapping[str, Split] = {}
 
 
 def compile_net(
@@ -43,6 +45,7 @@ def compile_net(
     solver: Solver = "greedy",
     time_limit_seconds: float = 60.0,
     table_splits: Mapping[str, int] = NO_SPLITS,
+    fc_splits: Mapping[str, Split] = NO_FC_SPLITS,
 ) -> Plan:
     """Compile a captured model for `cluster`.
 
@@ -51,7 +54,7 @@ def compile_net(
     Raises ModelError for what has no gradient or would never train, PlacementError for what does not fit, PlanError if the result
     does not hold together (a `tagger` that breaks a rule).
     """
-    net, units, fixed, shards = lowered(captured, cluster, options, table_splits=table_splits)
+    net, units, fixed, shards = lowered(captured, cluster, options, table_splits=table_splits, fc_splits=fc_splits)
     workload = pinned(workload_of(net, units, fixed, cluster, options), cluster)
     allowed = allowed_encodings(net, options)
 
@@ -92,7 +95,12 @@ def compile_net(
 
 
 def lowered(
-    captured: Captured, cluster: Cluster, options: Options, *, table_splits: Mapping[str, int] = NO_SPLITS
+    captured: Captured,
+    cluster: Cluster,
+    options: Options,
+    *,
+    table_splits: Mapping[str, int] = NO_SPLITS,
+    fc_splits: Mapping[str, Split] = NO_FC_SPLITS,
 ) -> tuple[Net, list[Unit], dict[int, str], dict[str, tuple[Shard, ...]]]:
     """The train net before tagging: lookups, loss, gradients and steps are in it, and tables have their devices.
 
@@ -100,7 +108,7 @@ def lowered(
     """
     checked(options)
     net = name_modules(add_loss(lower_lookups(captured.net), options.loss))
-    net = lower_fcs(net, options.fc_dtype)
+    net = split_fcs(lower_fcs(net, options.fc_dtype), fc_splits)
     net, gradients = add_gradients(net)
     net = add_optimizers(net, gradients, options)
     owners = pinned_tables((n for n, p in net.parameters.items() if p.kind == "table"), net, cluster)

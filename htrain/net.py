@@ -102,7 +102,8 @@ class Init:
 @dataclass(frozen=True)
 class Parameter:
     """A tensor that outlives a step. `kind`: a dense `weight`, an embedding `table`, or the optimizer's `state` of the
-    parameter `of`. A row shard of a table holds rows `first_row ...` of the table `of`; `first_row` is 0 otherwise.
+    parameter `of`. A row shard of a table holds rows `first_row ...` of the table `of`, and a part of an FC's weight rows `first_row ...`
+    and columns `first_column ...` of the weight `of`; both are 0 otherwise.
     `trained` is False for what no optimizer step writes (a buffer, a frozen weight)."""
 
     name: str
@@ -113,6 +114,12 @@ class Parameter:
     of: str = ""
     first_row: int = 0
     trained: bool = True
+    first_column: int = 0
+
+    @property
+    def whole(self) -> str:
+        """The parameter that this one is a part of: itself where it is whole."""
+        return self.of if self.of and self.kind != "state" else self.name
 
     @property
     def blob(self) -> Blob:

@@ -17,7 +17,7 @@ DOMAIN = "ai.htrain"
 _BY_ENGINE: Mapping[str, Mapping[str, type]] = {
     "Send": {"peer": str, "message": int},
     "Recv": {"peer": str, "message": int},
-    "FileFill": {"first_row": int},
+    "FileFill": {"first_row": int, "first_column": int},
 }
 _OF_VJP: Mapping[str, type] = {"num_inputs": int, "wrt": tuple, "given": tuple}
 _DTYPES = ("float", "double", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")

@@ -29,7 +29,7 @@ DTYPE_NAMES = {value: name for name, value in DTYPES.items()}
 _DIM = re.compile(r"(<=)?([1-9][0-9]{0,9})?B")
 _NATURAL = re.compile(r"0|[1-9][0-9]{0,17}")
 _INIT_ARGUMENTS = {"constant": 1, "uniform": 2, "normal": 2, "file": 0}
-_PARAMETER_TAGS = {"kind", "init", "of", "first_row", "trained"}
+_PARAMETER_TAGS = {"kind", "init", "of", "first_row", "first_column", "trained"}
 
 
 def write_tensor(value: Tensor, name: str) -> TensorProto:
@@ -119,7 +119,8 @@ def write_parameter(parameter: Parameter) -> onnx.ValueInfoProto:
     value = write_blob(parameter.blob)
     init = {"kind": parameter.init.kind, "arguments": parameter.init.arguments, "zero_rows": parameter.init.zero_rows}
     tags = {"kind": parameter.kind, "init": json.dumps(init), "of": parameter.of}
-    annotate(value, {**tags, "first_row": str(parameter.first_row), "trained": str(parameter.trained)})
+    first = {"first_row": str(parameter.first_row), "first_column": str(parameter.first_column)}
+    annotate(value, {**tags, **first, "trained": str(parameter.trained)})
     return value
 
 
@@ -129,11 +130,16 @@ def read_parameter(value: onnx.ValueInfoProto, where: str) -> Parameter:
     shape = tuple(dim for dim in blob.shape if isinstance(dim, int))
     if set(tags) != _PARAMETER_TAGS or len(shape) != len(blob.shape):
         raise PlanError(f"{where}: wants sizes that are numbers, and the metadata {', '.join(sorted(_PARAMETER_TAGS))}")
-    if tags["kind"] not in ("weight", "table", "state") or not _NATURAL.fullmatch(tags["first_row"]):
-        raise PlanError(f"{where}: kind '{tags['kind'][:60]}' or first row '{tags['first_row'][:60]}' is unknown")
+    firsts = [tags["first_row"], tags["first_column"]]
+    if tags["kind"] not in ("weight", "table", "state") or not all(_NATURAL.fullmatch(first) for first in firsts):
+        raise PlanError(
+            f"{where}: kind '{tags['kind'][:60]}', first row '{firsts[0][:60]}' or column '{firsts[1][:60]}' is unknown"
+        )
     kind: Any = tags["kind"]
     init, trained = _read_init(tags["init"], where), tags["trained"] == "True"
-    return Parameter(blob.name, shape, blob.dtype, kind, init, tags["of"], int(tags["first_row"]), trained)
+    return Parameter(
+        blob.name, shape, blob.dtype, kind, init, tags["of"], int(firsts[0]), trained, int(firsts[1])
+    )
 
 
 def _read_init(text: str, where: str) -> Init:

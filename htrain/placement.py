@@ -17,6 +17,17 @@ class Shard:
 
 
 @dataclass(frozen=True)
+class Split:
+    """How an FC is cut, into how many parts (HT 4.1). A co-partition cuts the FC that follows, too."""
+
+    kind: Literal["vertical", "horizontal", "co-partition"]
+    parts: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} into {self.parts}"
+
+
+@dataclass(frozen=True)
 class Decision:
     """Why a module is where it is: the name of the rule and, in words, what it saw."""
 

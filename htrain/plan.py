@@ -26,7 +26,7 @@ from htrain.onnx_io import read_net, to_model, write_net
 from htrain.options import Options, checked
 from htrain.placement import Decision, Search, Shard
 
-VERSION = 2
+VERSION = 3
 VALUES_FILE = "values.safetensors"
 
 

@@ -148,7 +148,7 @@ SAMPLES: tuple[Sample, ...] = (
     ("NormalFill", (weight("w", 4, 6),), {"seed": 1, "first_row": 9, "mean": 0, "std": 1e-300}),
     ("ConstantFill", (weight("w", 4, 6),), {"value": 0.1}),
     ("ZeroRows", (TABLE,), {"rows": (0, 3), "first_row": 0}),
-    ("FileFill", (weight("w", 4, 6),), {"first_row": 0}),
+    ("FileFill", (weight("w", 4, 6),), {"first_row": 0, "first_column": 3}),
 )
 
 

@@ -1,6 +1,7 @@
 """What a role holds: the parameters of its nets, filled by its init nets."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -29,15 +30,19 @@ def fill(store: Store, init_net: Net, folder: Path) -> None:
 
 
 def _load(target: torch.Tensor, parameter: Parameter, op: Op, path: Path) -> None:
-    name = parameter.of if parameter.kind == "table" and parameter.of else parameter.name
     try:
         with safe_open(path, "pt") as file:
-            rows = file.get_slice(name)
             value = (
-                rows[parameter.first_row : parameter.first_row + target.shape[0]]
-                if target.dim()
-                else file.get_tensor(name)
+                _part(file.get_slice(parameter.whole), parameter) if target.dim() else file.get_tensor(parameter.whole)
             )
         target.copy_(value)
     except (SafetensorError, OSError, RuntimeError) as error:
         raise PlanError(f"{path}: no usable value of '{parameter.name}': {' '.join(str(error).split())}") from error
+
+
+def _part(whole: Any, parameter: Parameter) -> torch.Tensor:
+    """The rows and columns of `whole`, a slice of a file, that the parameter holds."""
+    rows = slice(parameter.first_row, parameter.first_row + parameter.shape[0])
+    if len(parameter.shape) < 2 or (not parameter.first_column and whole.get_shape()[1] == parameter.shape[1]):
+        return whole[rows]
+    return whole[rows, parameter.first_column : parameter.first_column + parameter.shape[1]]

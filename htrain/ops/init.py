@@ -1,7 +1,7 @@
 """First values of parameters: effects in the init net of the parameter's owner (HT 3.2.1).
 
 Random fills are counter-based: a value depends on (seed, row, column) alone, so a table's rows are the same however it is
-sharded, and every group starts from the same dense replica.
+sharded, an FC's weight however it is split, and every group starts from the same dense replica.
 """
 
 import torch
@@ -14,12 +14,16 @@ def _rows_of(parameter: torch.Tensor) -> torch.Tensor:
     return parameter.reshape(parameter.shape[0], -1) if parameter.dim() else parameter.reshape(1, 1)
 
 
-def _uniform(parameter: torch.Tensor, *, seed: int, first_row: int, low: float, high: float) -> None:
-    row_init.fill_uniform(_rows_of(parameter).numpy(), seed, first_row, low, high)
+def _uniform(
+    parameter: torch.Tensor, *, seed: int, first_row: int, low: float, high: float, first_column: int = 0
+) -> None:
+    row_init.fill_uniform(_rows_of(parameter).numpy(), seed, first_row, low, high, first_column=first_column)
 
 
-def _normal(parameter: torch.Tensor, *, seed: int, first_row: int, mean: float, std: float) -> None:
-    row_init.fill_normal(_rows_of(parameter).numpy(), seed, first_row, mean, std)
+def _normal(
+    parameter: torch.Tensor, *, seed: int, first_row: int, mean: float, std: float, first_column: int = 0
+) -> None:
+    row_init.fill_normal(_rows_of(parameter).numpy(), seed, first_row, mean, std, first_column=first_column)
 
 
 def _constant(parameter: torch.Tensor, *, value: float) -> None:

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 Rows = NDArray[np.float32]
 
 
-def fill_uniform(out: Rows, seed: int, first_row: int, low: float, high: float) -> None:
-    """Fill out[R,D] in place with uniform values in [low, high); row r of it is row first_row + r of its parameter."""
-    _uniform(out, np.uint64(seed), first_row, low, high)
+def fill_uniform(out: Rows, seed: int, first_row: int, low: float, high: float, *, first_column: int = 0) -> None:
+    """Fill out[R,D] in place with uniform values in [low, high); out[r, d] is [first_row + r, first_column + d] of its parameter."""
+    _uniform(out, np.uint64(seed), first_row, first_column, low, high)
 
 
-def fill_normal(out: Rows, seed: int, first_row: int, mean: float, std: float) -> None:
+def fill_normal(out: Rows, seed: int, first_row: int, mean: float, std: float, *, first_column: int = 0) -> None:
     """Fill out[R,D] in place with normal values (Box-Muller)."""
-    _normal(out, np.uint64(seed), first_row, mean, std)
+    _normal(out, np.uint64(seed), first_row, first_column, mean, std)
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -41,20 +41,20 @@ def _row_key(seed, row):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _uniform(out, seed, first_row, low, high):  # type: ignore[no-untyped-def]
+def _uniform(out, seed, first_row, first_column, low, high):  # type: ignore[no-untyped-def]
     scale = (high - low) / 16777216.0
     for r in range(out.shape[0]):
         key = _row_key(seed, first_row + r)
         for d in range(out.shape[1]):
-            out[r, d] = low + scale * np.float64(_bits(key, d) >> np.uint64(40))
+            out[r, d] = low + scale * np.float64(_bits(key, first_column + d) >> np.uint64(40))
 
 
 @njit(nogil=True, cache=True)
-def _normal(out, seed, first_row, mean, std):  # type: ignore[no-untyped-def]
+def _normal(out, seed, first_row, first_column, mean, std):  # type: ignore[no-untyped-def]
     for r in range(out.shape[0]):
         key = _row_key(seed, first_row + r)
         for d in range(out.shape[1]):
-            bits = _bits(key, d)
+            bits = _bits(key, first_column + d)
             first = (np.float64(bits >> np.uint64(32)) + 1.0) / 4294967296.0  # in (0, 1]: its logarithm is finite
             second = np.float64(bits & np.uint64(0xFFFFFFFF)) / 4294967296.0
             out[r, d] = mean + std * math.sqrt(-2.0 * math.log(first)) * math.cos(2.0 * math.pi * second)

@@ -14,7 +14,7 @@ _FILLS = {
 def init_net(device: str, net: Net, seed: int) -> Net:
     """The net that fills every parameter of `net`, which `device` runs.
 
-    Ensures: a value depends on `seed`, the parameter's name and the place in it alone: shards and groups agree.
+    Ensures: a value depends on `seed`, the parameter's name and the place in it alone: parts of it and groups agree.
     """
     ops = [op for parameter in net.parameters.values() for op in _fill(device, parameter, seed)]
     name = f"init_{device.replace(':', '_')}"
@@ -24,12 +24,13 @@ def init_net(device: str, net: Net, seed: int) -> Net:
 def _fill(device: str, parameter: Parameter, seed: int) -> list[Op]:
     init = parameter.init
     if init.kind == "file":
-        attrs: dict[str, Attr] = {"first_row": parameter.first_row}
+        attrs: dict[str, Attr] = {"first_row": parameter.first_row, "first_column": parameter.first_column}
         return [Op("FileFill", (parameter.name,), (), attrs, device, parameter.name)]
     type, names = _FILLS[init.kind]
     attrs = dict(zip(names, init.arguments, strict=True))
     if init.kind != "constant":
         attrs |= {"seed": _seed(parameter, seed), "first_row": parameter.first_row}
+        attrs |= {"first_column": parameter.first_column} if parameter.first_column else {}
     ops = [Op(type, (parameter.name,), (), attrs, device, parameter.name)]
     if init.zero_rows:
         attrs = {"rows": init.zero_rows, "first_row": parameter.first_row}
@@ -38,6 +39,5 @@ def _fill(device: str, parameter: Parameter, seed: int) -> list[Op]:
 
 
 def _seed(parameter: Parameter, seed: int) -> int:
-    """A seed of its own for every parameter; the shards of a table share the table's."""
-    whole = parameter.of if parameter.kind == "table" and parameter.of else parameter.name
-    return int.from_bytes(hashlib.blake2b(f"{seed}:{whole}".encode(), digest_size=7).digest(), "big")
+    """A seed of its own for every parameter; the parts of one share the whole's."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}:{parameter.whole}".encode(), digest_size=7).digest(), "big")
