@@ -3,24 +3,28 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from rich.console import Console
 from torch import nn
 
 from htrain.cluster import Cluster, this_machine
-from htrain.compiler import NO_SPLITS, compile_net
+from htrain.compiler import compile_net
 from htrain.data import CRITEO, Schema, open_data
 from htrain.errors import ModelError, UsageError
 from htrain.executor.coordinator import RunResult
 from htrain.executor.evaluate import Evaluation, evaluate_run
 from htrain.executor.run import Hosting, read_record, run_plan
 from htrain.executor.settings import RunSettings
+from htrain.fc_search import choose_splits
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
 from htrain.frontend.onnx_model import capture_onnx
 from htrain.frontend.torch_model import capture
+from htrain.lowering import NO_SPLITS
 from htrain.options import Options
+from htrain.placement import Split
 from htrain.plan import Plan
 from htrain.tagging.place import Solver, by_rules
 from htrain.user_rules import load_tagger
@@ -38,6 +42,7 @@ def compile(
     logit: str | int = "",
     label: str = "label",
     table_splits: Mapping[str, int] = NO_SPLITS,
+    fc_splits: Mapping[str, Split] | Literal["auto"] = "auto",
     rules: str = "",
     solver: Solver = "greedy",
     time_limit_seconds: float = 60.0,
@@ -46,7 +51,8 @@ def compile(
 
     `model` is an `nn.Module`, a file with a `build` function (`models/dlrm.py`, `models/dcn.py:build_v1`), `package.module:factory`, or
     an ONNX file. `data` sizes the tables of a model that is built from a schema. `example_inputs`, for a module, are its forward()'s
-    arguments by name, with the batch first. `rules` names rules of your own (see
+    arguments by name, with the batch first. `fc_splits` says which FCs are cut, by module; `auto` cuts those that the cost model finds
+    worth it. `rules` names rules of your own (see
     `htrain.user_rules`). `logit` names the output to train where there are several. `solver` says how the placement
     is found: by `rules` alone, with `greedy` refinement, or by the integer program (`ilp`, `cbc`) within `time_limit_seconds`.
     Raises ModelError, PlacementError, DataError, ClusterError.
@@ -69,6 +75,7 @@ def compile(
         captured, name = _from_onnx(Path(model), str(logit), label), Path(model).stem
     else:
         captured, name = _from_spec(model, schema, logit), Path(model.split(":")[0]).stem
+    splits = choose_splits(captured, cluster, options, table_splits=table_splits) if fc_splits == "auto" else fc_splits
     return compile_net(
         captured,
         cluster,
@@ -76,6 +83,7 @@ def compile(
         name=name,
         tagger=load_tagger(rules) if rules else by_rules,
         table_splits=table_splits,
+        fc_splits=splits,
         solver=solver,
         time_limit_seconds=time_limit_seconds,
     )

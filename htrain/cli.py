@@ -17,6 +17,7 @@ import htrain
 from htrain.cluster import NUMBERS, is_rate, load_cluster, parse_field, this_machine, validated
 from htrain.errors import Error, UsageError
 from htrain.options import Options, checked
+from htrain.placement import Split, SplitKind
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 Command = Callable[..., None]
@@ -116,6 +117,13 @@ def _show(document: Mapping[str, Any], text: str, as_json: bool) -> None:
     "--solve-seconds", default=60.0, type=click.FloatRange(0.1), help="Time limit of the solver. [default: 60]"
 )
 @click.option("--split-table", "splits", multiple=True, metavar="TABLE=N", help="Cut a table into N row shards.")
+@click.option(
+    "--split-fc",
+    "fc_splits",
+    multiple=True,
+    metavar="auto|none|FC=KIND:N",
+    help="Cut an FC into N parts: vertical, horizontal, or co-partition with the FC that follows. [default: auto]",
+)
 @_cluster_flags
 @_training_flags
 @_json_flag
@@ -127,6 +135,7 @@ def compile_command(
     logit: str,
     label: str,
     splits: tuple[str, ...],
+    fc_splits: tuple[str, ...],
     rules: str,
     solver: Any,
     solve_seconds: float,
@@ -157,6 +166,7 @@ def compile_command(
         logit=logit,
         label=label,
         table_splits=_table_splits(splits),
+        fc_splits=_fc_splits(fc_splits),
         rules=rules,
         solver=solver,
         time_limit_seconds=solve_seconds,
@@ -179,6 +189,21 @@ def _table_splits(splits: tuple[str, ...]) -> dict[str, int]:
         if not table or not count.isdigit() or int(count) < 1:
             raise UsageError(f"--split-table {split}: want TABLE=N, such as --split-table C1=4")
         found[table] = int(count)
+    return found
+
+
+def _fc_splits(given: tuple[str, ...]) -> Mapping[str, Split] | Literal["auto"]:
+    if given in ((), ("auto",)):
+        return "auto"
+    found = {}
+    for text in () if given == ("none",) else given:
+        module, _, split = text.rpartition("=")
+        kind, _, count = split.partition(":")
+        if not module or kind not in get_args(SplitKind) or not count.isdigit():
+            raise UsageError(
+                f"--split-fc {text}: want auto, none, or FC=KIND:N with {', '.join(get_args(SplitKind))}, such as top.0=vertical:4"
+            )
+        found[module] = Split(kind, int(count))  # type: ignore[arg-type]
     return found
 
 

@@ -1,38 +1,27 @@
 """The pipeline: a captured model in, a plan out. `compile_net` is the list of its steps (DESIGN 1)."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from htrain.cluster import Cluster
 from htrain.frontend.captured import Captured
-from htrain.net import Net
-from htrain.options import Options, checked
-from htrain.placement import Decision, Search, Shard, Split
+from htrain.lowering import NO_FC_SPLITS, NO_SPLITS, lowered
+from htrain.net import COMPRESS, Net
+from htrain.options import Options
+from htrain.placement import Decision, Encoding, Search, Split
 from htrain.plan import Plan, digest_of, net_name
 from htrain.plan_check import check_plan
 from htrain.sync.easgd import default_alpha
-from htrain.tagging.constraints import kept_together, pinned, pinned_tables
+from htrain.tagging.constraints import pinned
 from htrain.tagging.cost import predict
 from htrain.tagging.encodings import allowed_encodings, encodable, place_encoded
 from htrain.tagging.place import Solver, Tagger, by_rules, place_units, places_of
 from htrain.tagging.rules import apply_tags
-from htrain.tagging.shards import place_tables
-from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
 from htrain.tagging.workload import Ints, Workload, workload_of
 from htrain.transform.compress import compress_values
-from htrain.transform.fc_split import split_fcs
-from htrain.transform.gradient import add_gradients
 from htrain.transform.init_nets import init_net
-from htrain.transform.lookups import lower_lookups
-from htrain.transform.loss import add_loss
-from htrain.transform.low_precision import lower_fcs
-from htrain.transform.modules import name_modules
-from htrain.transform.optimizer import add_optimizers
-from htrain.transform.shard_lookups import shard_lookups
 from htrain.transform.split import split_by_node
 from htrain.transform.sync_nets import assign_centers, center_net, sync_net
-
-NO_SPLITS: Mapping[str, int] = {}
-NO_FC_SPLITS: Mapping[str, Split] = {}
 
 
 def compile_net(
@@ -89,33 +78,19 @@ def compile_net(
         loads,
         nets,
         captured.values,
-        captured.notes,
+        (*captured.notes, *_notes(fc_splits, encodings, train)),
     )
     return check_plan(plan)
 
 
-def lowered(
-    captured: Captured,
-    cluster: Cluster,
-    options: Options,
-    *,
-    table_splits: Mapping[str, int] = NO_SPLITS,
-    fc_splits: Mapping[str, Split] = NO_FC_SPLITS,
-) -> tuple[Net, list[Unit], dict[int, str], dict[str, tuple[Shard, ...]]]:
-    """The train net before tagging: lookups, loss, gradients and steps are in it, and tables have their devices.
-
-    Also its units, the tags of the ops that have no choice, and the shards of every table.
-    """
-    checked(options)
-    net = name_modules(add_loss(lower_lookups(captured.net), options.loss))
-    net = split_fcs(lower_fcs(net, options.fc_dtype), fc_splits)
-    net, gradients = add_gradients(net)
-    net = add_optimizers(net, gradients, options)
-    owners = pinned_tables((n for n, p in net.parameters.items() if p.kind == "table"), net, cluster)
-    shards = place_tables(net, cluster, table_splits, owners)
-    net = shard_lookups(net, shards)
-    fixed = fixed_tags(net, table_owners(shards))
-    return net, find_units(net, fixed, kept_together(net, fixed, cluster)), fixed, shards
+def _notes(fc_splits: Mapping[str, Split], encodings: Mapping[str, Encoding], train: Net) -> Iterator[str]:
+    """What was decided about FCs and values, in words."""
+    yield from (f"FC '{module}' is cut, {split} parts" for module, split in fc_splits.items())
+    encoded = {op.inputs[0] for op in train.ops if op.module == COMPRESS} & encodings.keys()
+    if encoded:
+        counts = Counter(encodings[name] for name in encoded)
+        kinds = ", ".join(f"{count} as {encoding}" for encoding, count in sorted(counts.items()))
+        yield f"{len(encoded)} values between trainers and group PSs travel encoded: {kinds}"
 
 
 def _sync_nets(parts: Mapping[str, Net], cluster: Cluster, options: Options) -> tuple[dict[str, str], dict[str, Net]]:

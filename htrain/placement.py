@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Encoding = Literal["bfloat16", "int8", "top_k", "top_k_feedback"]
+SplitKind = Literal["vertical", "horizontal", "co-partition"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Shard:
 class Split:
     """How an FC is cut, into how many parts (HT 4.1). A co-partition cuts the FC that follows, too."""
 
-    kind: Literal["vertical", "horizontal", "co-partition"]
+    kind: SplitKind
     parts: int
 
     def __str__(self) -> str:

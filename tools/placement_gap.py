@@ -13,12 +13,12 @@ from itertools import product
 from pathlib import Path
 
 from htrain.cluster import Cluster
-from htrain.compiler import lowered
 from htrain.data import click_schema
 from htrain.errors import PlacementError
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
+from htrain.lowering import lowered
 from htrain.options import Options
 from htrain.tagging.greedy import refine
 from htrain.tagging.place import Solver, by_rules, place_units, places_of

@@ -36,7 +36,7 @@ def place_units(
     `time_limit_seconds`. The greedy placement stands unless they find a better one.
     Raises PlacementError naming the unit that is too large, or when no placement fits.
     """
-    decisions = _pinned(tagger(net, workload), workload)
+    decisions = decided(tagger, net, workload)
     start = places_of(decisions, workload)
     _check_size(workload)
     if solver == "rules" or not len(start):
@@ -105,9 +105,9 @@ def places_of(decisions: Sequence[Decision], workload: Workload) -> Ints:
     return np.array([number[device_of[unit.name]] for unit in workload.units], np.int64)
 
 
-def _pinned(decisions: Sequence[Decision], workload: Workload) -> list[Decision]:
-    """Pinned units on their device, whatever the rules say."""
-    by_name = {d.module: d for d in decisions}
+def decided(tagger: Tagger, net: Net, workload: Workload) -> list[Decision]:
+    """What the tagger says, but for pinned units, which are on their device whatever the rules say."""
+    by_name = {d.module: d for d in tagger(net, workload)}
     for u, unit in enumerate(workload.units):
         if unit.name in workload.pinned:
             device = workload.devices[int(workload.allowed[u].argmax())]

@@ -1,0 +1,50 @@
+"""From a captured model to the train net that a placement is found for: lookups, loss, splits, gradients, steps, table shards."""
+
+from collections.abc import Mapping
+
+from htrain.cluster import Cluster
+from htrain.frontend.captured import Captured
+from htrain.net import Net
+from htrain.options import Options, checked
+from htrain.placement import Shard, Split
+from htrain.tagging.constraints import kept_together, pinned_tables
+from htrain.tagging.shards import place_tables
+from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
+from htrain.transform.fc_split import split_fcs
+from htrain.transform.gradient import add_gradients
+from htrain.transform.lookups import lower_lookups
+from htrain.transform.loss import add_loss
+from htrain.transform.low_precision import lower_fcs
+from htrain.transform.modules import name_modules
+from htrain.transform.optimizer import add_optimizers
+from htrain.transform.shard_lookups import shard_lookups
+
+NO_SPLITS: Mapping[str, int] = {}
+NO_FC_SPLITS: Mapping[str, Split] = {}
+
+
+def lowered(
+    captured: Captured,
+    cluster: Cluster,
+    options: Options,
+    *,
+    table_splits: Mapping[str, int] = NO_SPLITS,
+    fc_splits: Mapping[str, Split] = NO_FC_SPLITS,
+) -> tuple[Net, list[Unit], dict[int, str], dict[str, tuple[Shard, ...]]]:
+    """The train net before tagging: lookups, loss, gradients and steps are in it, and tables have their devices.
+
+    Also its units, the tags of the ops that have no choice, and the shards of every table.
+    """
+    net, gradients = add_gradients(split_fcs(forward_net(captured, options), fc_splits))
+    net = add_optimizers(net, gradients, options)
+    owners = pinned_tables((n for n, p in net.parameters.items() if p.kind == "table"), net, cluster)
+    shards = place_tables(net, cluster, table_splits, owners)
+    net = shard_lookups(net, shards)
+    fixed = fixed_tags(net, table_owners(shards))
+    return net, find_units(net, fixed, kept_together(net, fixed, cluster)), fixed, shards
+
+
+def forward_net(captured: Captured, options: Options) -> Net:
+    """The net with its loss, in modules, FCs in the precision that is asked for: what splits are made of."""
+    net = name_modules(add_loss(lower_lookups(captured.net), checked(options).loss))
+    return lower_fcs(net, options.fc_dtype)

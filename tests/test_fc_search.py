@@ -1,0 +1,51 @@
+"""FCs are split where that makes a group faster, and only there."""
+
+from pathlib import Path
+
+import pytest
+
+import htrain
+from htrain.cluster import Cluster, this_machine
+from htrain.options import Options
+from htrain.plan import Plan
+from htrain.plan_check import check_plan
+
+DLRM = str(Path(__file__).parents[1] / "models" / "dlrm.py")
+SHARED = Cluster(groups=1, trainers=6, group_ps=6, sparse_ps=8)  # as in the paper: 18 cores, 25 Gbit/s
+
+
+def compiled(cluster: Cluster, fc_splits: object = "auto") -> Plan:
+    return check_plan(htrain.compile(DLRM, cluster=cluster, options=Options(batch_size=512), fc_splits=fc_splits))
+
+
+def modules(plan: Plan) -> set[str]:
+    return {op.module for op in plan.nets["train"].ops}
+
+
+@pytest.fixture(scope="module")
+def split() -> Plan:
+    return compiled(SHARED)
+
+
+def test_splits_make_a_group_faster_and_are_told(split: Plan) -> None:
+    assert split.predicted_eps > 1.2 * compiled(SHARED, {}).predicted_eps
+    cut = {note.split("'")[1] for note in split.notes if note.startswith("FC ")}
+    assert cut
+    for module in cut:
+        assert {f"{module}/0", f"{module}/1"} <= modules(split)
+
+
+def test_the_same_input_is_split_in_the_same_way(split: Plan) -> None:
+    assert compiled(SHARED).digest == split.digest
+
+
+def test_nothing_is_split_where_group_pss_share_the_cores_or_there_is_one(split: Plan) -> None:
+    for cluster in (this_machine(trainers=2, group_ps=2), Cluster(trainers=2, group_ps=1)):
+        assert not [note for note in compiled(cluster).notes if note.startswith("FC ")]
+
+
+def test_pinned_fc_stays_whole(split: Plan) -> None:
+    first = next(note.split("'")[1] for note in split.notes if note.startswith("FC "))
+    pinned = compiled(Cluster(groups=1, trainers=6, group_ps=6, sparse_ps=8, pin=((first, "group_ps:1"),)))
+    assert first in modules(pinned)
+    assert f"{first}/0" not in modules(pinned)
