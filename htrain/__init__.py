@@ -12,19 +12,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from htrain.api import compile, evaluate, run
+    from htrain.api import compile, evaluate, run, simulate, size
     from htrain.cluster import Cluster
     from htrain.errors import Error
     from htrain.options import Options
     from htrain.plan import Plan
 
-__all__ = ["Cluster", "Error", "Options", "Plan", "compile", "evaluate", "run"]
+__all__ = ["Cluster", "Error", "Options", "Plan", "compile", "evaluate", "run", "simulate", "size"]
 __version__ = "0.1.0"
 
 _HOMES = {
     "compile": "htrain.api",
     "run": "htrain.api",
     "evaluate": "htrain.api",
+    "simulate": "htrain.api",
+    "size": "htrain.api",
     "Cluster": "htrain.cluster",
     "Options": "htrain.options",
     "Plan": "htrain.plan",

@@ -1,6 +1,6 @@
 """The Python API: compile, run, evaluate. The CLI's commands are these."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -22,10 +22,15 @@ from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
 from htrain.frontend.onnx_model import capture_onnx
 from htrain.frontend.torch_model import capture
-from htrain.lowering import NO_SPLITS
+from htrain.lowering import NO_FC_SPLITS, NO_SPLITS
 from htrain.options import Options
 from htrain.placement import Split
-from htrain.plan import Plan
+from htrain.plan import Plan, load_plan
+from htrain.plan_check import check_plan
+from htrain.simulation.result import Simulated
+from htrain.simulation.run import simulate as run_simulation
+from htrain.sizing import Candidate
+from htrain.sizing import size as search_size
 from htrain.tagging.place import Solver, by_rules
 from htrain.user_rules import load_tagger
 
@@ -58,23 +63,7 @@ def compile(
     Raises ModelError, PlacementError, DataError, ClusterError.
     """
     cluster = cluster or this_machine()
-    schema = open_data(data).schema if data else CRITEO
-    if isinstance(model, nn.Module):
-        if not example_inputs:
-            raise UsageError(
-                "compile: an nn.Module needs example_inputs: a tensor for each argument of forward(), the batch first"
-            )
-        valueless = [name for name, parameter in model.named_parameters() if parameter.is_meta]
-        if valueless:
-            raise ModelError(
-                f"parameter '{valueless[0]}' is on the meta device and has no value: name the model's factory instead "
-                f"(file.py:build), whose inits are recorded, or give the module values"
-            )
-        captured, name = capture(model, example_inputs, logit=logit), type(model).__name__
-    elif model.endswith(".onnx"):
-        captured, name = _from_onnx(Path(model), str(logit), label), Path(model).stem
-    else:
-        captured, name = _from_spec(model, schema, logit), Path(model.split(":")[0]).stem
+    captured, name = _captured(model, data=data, example_inputs=example_inputs, logit=logit, label=label)
     splits = choose_splits(captured, cluster, options, table_splits=table_splits) if fc_splits == "auto" else fc_splits
     return compile_net(
         captured,
@@ -87,6 +76,61 @@ def compile(
         solver=solver,
         time_limit_seconds=time_limit_seconds,
     )
+
+
+def _captured(
+    model: str | nn.Module, *, data: str, example_inputs: Mapping[str, torch.Tensor], logit: str | int, label: str
+) -> tuple[Captured, str]:
+    """The model's net, and its name."""
+    schema = open_data(data).schema if data else CRITEO
+    if isinstance(model, nn.Module):
+        if not example_inputs:
+            raise UsageError(
+                "compile: an nn.Module needs example_inputs: a tensor for each argument of forward(), the batch first"
+            )
+        valueless = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+        if valueless:
+            raise ModelError(
+                f"parameter '{valueless[0]}' is on the meta device and has no value: name the model's factory instead "
+                f"(file.py:build), whose inits are recorded, or give the module values"
+            )
+        return capture(model, example_inputs, logit=logit), type(model).__name__
+    if model.endswith(".onnx"):
+        return _from_onnx(Path(model), str(logit), label), Path(model).stem
+    return _from_spec(model, schema, logit), Path(model.split(":")[0]).stem
+
+
+def size(
+    model: str | nn.Module,
+    *,
+    eps: float,
+    cluster: Cluster = Cluster(),  # noqa: B008  frozen
+    options: Options = Options(),  # noqa: B008  frozen
+    data: str = "",
+    example_inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    logit: str | int = "",
+    label: str = "label",
+    fc_splits: Mapping[str, Split] | Literal["auto"] = NO_FC_SPLITS,
+    most_groups: int = 32,
+    workers: int = 18,
+    on_try: Callable[[Candidate], None] = lambda candidate: None,
+) -> Candidate:
+    """The fewest hosts of `cluster`'s kinds that reach `eps` in simulation; see `htrain.sizing.size`."""
+    captured, name = _captured(model, data=data, example_inputs=example_inputs, logit=logit, label=label)
+
+    def compile_for(cluster: Cluster, options: Options) -> Plan:
+        splits = choose_splits(captured, cluster, options, table_splits=NO_SPLITS) if fc_splits == "auto" else fc_splits
+        return compile_net(captured, cluster, options, name=name, fc_splits=splits)
+
+    return search_size(compile_for, cluster, options, eps=eps, most_groups=most_groups, workers=workers, on_try=on_try)
+
+
+def simulate(
+    plan: Plan | str | Path, *, steps: int = 40, workers: int = 2, seed: int = 0, python_lock: bool = True
+) -> Simulated:
+    """Simulate a plan, or the plan of a folder, on its cluster; see `htrain.simulation.run.simulate`."""
+    loaded = plan if isinstance(plan, Plan) else check_plan(load_plan(Path(plan)))
+    return run_simulation(loaded, steps=steps, workers=workers, seed=seed, python_lock=python_lock)
 
 
 def _from_onnx(path: Path, logit: str, label: str) -> Captured:

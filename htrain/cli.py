@@ -1,27 +1,30 @@
 """`htrain ...`: each command is a few lines over the API. Documents go to stdout, progress to stderr; errors are one line."""
 
-import json
-import math
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal
 
 import click
 from msgspec import to_builtins
 
 import htrain
-from htrain.cluster import NUMBERS, is_rate, load_cluster, parse_field, this_machine, validated
-from htrain.errors import Error, UsageError
-from htrain.options import Options, checked
-from htrain.placement import Split, SplitKind
+from htrain.cli_flags import (
+    cluster_flags,
+    cluster_of,
+    fc_splits,
+    json_flag,
+    options_of,
+    put,
+    table_splits,
+    training_flags,
+)
+from htrain.cli_predict import simulate, size
+from htrain.errors import Error
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-Command = Callable[..., None]
-
 
 @click.group(context_settings=_CONTEXT)
 @click.version_option(htrain.__version__, prog_name="htrain")
@@ -37,59 +40,6 @@ def commands() -> None:
     htrain run plan/ --data criteo:train.tsv --out runs/a
     htrain eval runs/a --data criteo:test.tsv
     """
-
-
-def _training_flags(command: Command) -> Command:
-    """A flag for every field of Options."""
-    hints = get_type_hints(Options)
-    for field in reversed(fields(Options)):
-        flag = "--" + field.name.replace("_", "-")
-        help = f"[default: {field.default}]"
-        if isinstance(field.default, bool):
-            command = click.option(f"{flag}/--no-{flag[2:]}", field.name, default=field.default, help=help)(command)
-        else:
-            choices = get_args(hints[field.name])
-            command = click.option(
-                flag,
-                field.name,
-                type=click.Choice(choices) if choices else hints[field.name],
-                default=field.default,
-                help=help,
-            )(command)
-    return command
-
-
-def _cluster_flags(command: Command) -> Command:
-    """A flag for every field of the cluster file."""
-    for name in reversed(NUMBERS):
-        sized = name.endswith(("memory", "bandwidth", "flops"))
-        metavar = "SIZE" if sized else "N"
-        help = "Such as 512GiB." if name.endswith("memory") else "Such as 25Gbit/s." if sized else ""
-        command = click.option(
-            "--" + name.replace("_", "-"),
-            "cluster_" + name,
-            metavar=metavar,
-            default="",
-            help=help,
-            hidden=is_rate(name),
-        )(command)
-    return command
-
-
-_json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no nan."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
-
-
-def _show(document: Mapping[str, Any], text: str, as_json: bool) -> None:
-    click.echo(json.dumps(_finite(document), indent=1) if as_json else text.rstrip("\n"))
 
 
 @commands.command(name="compile")
@@ -119,14 +69,14 @@ def _show(document: Mapping[str, Any], text: str, as_json: bool) -> None:
 @click.option("--split-table", "splits", multiple=True, metavar="TABLE=N", help="Cut a table into N row shards.")
 @click.option(
     "--split-fc",
-    "fc_splits",
+    "cuts",
     multiple=True,
     metavar="auto|none|FC=KIND:N",
     help="Cut an FC into N parts: vertical, horizontal, or co-partition with the FC that follows. [default: auto]",
 )
-@_cluster_flags
-@_training_flags
-@_json_flag
+@cluster_flags
+@training_flags
+@json_flag
 def compile_command(
     model: str,
     out: Path,
@@ -135,7 +85,7 @@ def compile_command(
     logit: str,
     label: str,
     splits: tuple[str, ...],
-    fc_splits: tuple[str, ...],
+    cuts: tuple[str, ...],
     rules: str,
     solver: Any,
     solve_seconds: float,
@@ -150,23 +100,15 @@ def compile_command(
     htrain compile models/dlrm.py --cluster cluster.yaml --out plan/
     htrain compile models/wide_deep.py --data libfm:train.libfm --groups 2 --trainers 2 --group-ps 1 --out plan/
     """
-    given = {n.removeprefix("cluster_"): v for n, v in flags.items() if n.startswith("cluster_") and v}
-    overrides = {name: parse_field(name, text, where="--" + name.replace("_", "-")) for name, text in given.items()}
-    cluster = (
-        load_cluster(cluster_file, overrides)
-        if cluster_file
-        else validated(asdict(this_machine(**overrides)), where="the flags")
-    )
-    options = checked(Options(**{n: v for n, v in flags.items() if not n.startswith("cluster_")}))
     plan = htrain.compile(
         model,
-        cluster=cluster,
-        options=options,
+        cluster=cluster_of(cluster_file, flags, here=True),
+        options=options_of(flags),
         data=data,
         logit=logit,
         label=label,
-        table_splits=_table_splits(splits),
-        fc_splits=_fc_splits(fc_splits),
+        table_splits=table_splits(splits),
+        fc_splits=fc_splits(cuts),
         rules=rules,
         solver=solver,
         time_limit_seconds=solve_seconds,
@@ -175,42 +117,17 @@ def compile_command(
     for note in plan.notes:
         click.echo(f"note: {note}", err=True)
     text = f"{out}: {len(plan.nets)} nets, {len(plan.tables)} tables, predicted {plan.predicted_eps:,.0f} EPS; look at it with: htrain show {out}"
-    _show(
+    put(
         {"plan": str(out), "digest": plan.digest, "nets": list(plan.nets), "predicted_eps": plan.predicted_eps, "notes": plan.notes},
         text,
         as_json,
     )
 
 
-def _table_splits(splits: tuple[str, ...]) -> dict[str, int]:
-    found = {}
-    for split in splits:
-        table, _, count = split.rpartition("=")
-        if not table or not count.isdigit() or int(count) < 1:
-            raise UsageError(f"--split-table {split}: want TABLE=N, such as --split-table C1=4")
-        found[table] = int(count)
-    return found
-
-
-def _fc_splits(given: tuple[str, ...]) -> Mapping[str, Split] | Literal["auto"]:
-    if given in ((), ("auto",)):
-        return "auto"
-    found = {}
-    for text in () if given == ("none",) else given:
-        module, _, split = text.rpartition("=")
-        kind, _, count = split.partition(":")
-        if not module or kind not in get_args(SplitKind) or not count.isdigit():
-            raise UsageError(
-                f"--split-fc {text}: want auto, none, or FC=KIND:N with {', '.join(get_args(SplitKind))}, such as top.0=vertical:4"
-            )
-        found[module] = Split(kind, int(count))  # type: ignore[arg-type]
-    return found
-
-
 @commands.command()
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.option("--net", default="", help="Print one net as text: train, trainer, group_ps_0, ...")
-@_json_flag
+@json_flag
 def show(plan: Path, net: str, as_json: bool) -> None:
     """Show a plan: per device its ops, flops, bytes and memory; where tables and modules are, and why."""
     loaded = import_module("htrain.plan").load_plan(plan)
@@ -229,37 +146,37 @@ def show(plan: Path, net: str, as_json: bool) -> None:
         "decisions": [asdict(d) for d in loaded.decisions],
         **({"net": net, "text": text} if net else {}),
     }
-    _show(document, text, as_json)
+    put(document, text, as_json)
 
 
 @commands.command()
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.argument("name")
-@_json_flag
+@json_flag
 def explain(plan: Path, name: str, as_json: bool) -> None:
     """Say why NAME is where it is, and what moving it would cost. NAME is a module, a value, a parameter or a table of PLAN."""
     text = import_module("htrain.tagging.explain").explain(import_module("htrain.plan").load_plan(plan), name)
-    _show({"plan": str(plan), "name": name, "text": text}, text, as_json)
+    put({"plan": str(plan), "name": name, "text": text}, text, as_json)
 
 
 @commands.command()
 @click.argument("plan", type=click.Path(path_type=Path))
-@_json_flag
+@json_flag
 def check(plan: Path, as_json: bool) -> None:
     """Check a plan folder; what would stop a run is an error that names it."""
     loaded = import_module("htrain.plan_check").check_plan(import_module("htrain.plan").load_plan(plan))
-    _show({"plan": str(plan), "digest": loaded.digest, "ok": True}, f"{plan}: ok", as_json)
+    put({"plan": str(plan), "digest": loaded.digest, "ok": True}, f"{plan}: ok", as_json)
 
 
 @commands.command()
 @click.argument("old", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
-@_json_flag
+@json_flag
 def diff(old: Path, new: Path, as_json: bool) -> None:
     """Say what moved from plan OLD to plan NEW. Exits with 0 when nothing did, 1 otherwise."""
     load = import_module("htrain.plan").load_plan
     lines = import_module("htrain.plan_text").plan_diff(load(old), load(new))
-    _show({"changes": lines}, "\n".join(lines) or "no difference", as_json)
+    put({"changes": lines}, "\n".join(lines) or "no difference", as_json)
     sys.exit(1 if lines else 0)
 
 
@@ -299,7 +216,7 @@ def diff(old: Path, new: Path, as_json: bool) -> None:
 )
 @click.option("--workers", default=2, type=click.IntRange(1), help="Threads of a PS that run ops. [default: 2]")
 @click.option("--intra-op-threads", default=1, type=click.IntRange(1), help="torch threads per op. [default: 1]")
-@_json_flag
+@json_flag
 def run(
     plan: Path,
     data: str,
@@ -324,7 +241,7 @@ def run(
         f"NE {totals.ne:.4f}, dense staleness at most {totals.max_staleness} (mean {totals.mean_staleness:.2f}); checkpoint {result.checkpoint}"
     )
     table = import_module("htrain.executor.measured").measured_text(result.measured)
-    _show(
+    put(
         {
             "checkpoint": str(result.checkpoint),
             "train_seconds": result.train_seconds,
@@ -346,12 +263,12 @@ def _is_rank() -> bool:
 @click.option("--data", required=True, help="FORMAT:PATH[?key=value], such as criteo:test.tsv.")
 @click.option("--plan", type=click.Path(path_type=Path), help="The run's plan, where it has moved.")
 @click.option("--replica", default="center", help="Whose dense parameters: center, or group:N. [default: center]")
-@_json_flag
+@json_flag
 def eval_command(run_folder: Path, data: str, plan: Path | None, replica: str, as_json: bool) -> None:
     """Evaluate the last checkpoint of RUN_FOLDER: NE, AUC and log loss."""
     found = htrain.evaluate(run_folder, data=data, plan=plan or "", replica=replica)
     text = f"{found.examples:,} examples: NE {found.ne:.4f}, AUC {found.auc:.4f}, log loss {found.log_loss:.4f}, positive rate {found.positive_rate:.4f}"
-    _show(asdict(found), text, as_json)
+    put(asdict(found), text, as_json)
 
 
 @commands.group()
@@ -383,7 +300,7 @@ def synth() -> None:
     type=click.Choice(["train", "test"]),
     help="Which part of the seed's endless log: both follow the same planted model. [default: train]",
 )
-@_json_flag
+@json_flag
 def criteo(out: Path, part: str, as_json: bool, **options: Any) -> None:
     """Write a Criteo-format TSV file with a planted model, and print the best NE and AUC that any model can reach on it.
 
@@ -396,7 +313,11 @@ def criteo(out: Path, part: str, as_json: bool, **options: Any) -> None:
     first_block = synthetic.TEST_BLOCK if part == "test" else 0
     figures = synthetic.write_criteo(out, synthetic.Synthetic(first_block=first_block, **options))
     text = f"{out}: {options['rows']:,} rows; best reachable NE {figures.best_ne:.4f}, AUC {figures.best_auc:.4f}; positive rate {figures.positive_rate:.4f}"
-    _show({"path": str(out), **asdict(figures)}, text, as_json)
+    put({"path": str(out), **asdict(figures)}, text, as_json)
+
+
+commands.add_command(simulate)
+commands.add_command(size)
 
 
 def main() -> None:

@@ -1,0 +1,351 @@
+"""The simulation: trainers, group PSs and sparse PSs that do what the executor does, on simulated cores and links (HT 3.1.1).
+
+Which stage runs when is decided by the executor's own engine and staleness gates; kernels are replaced by the seconds that the cost model
+gives them. Roles have the threads that they have in a run: a trainer one for each net replica, a PS one that receives and `workers`
+that run stages. Python's lock, the cores and the links of every role are queues.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import simpy
+
+from htrain.cluster import Cluster, device_of, role_of
+from htrain.errors import PlanError
+from htrain.executor.engine import Engine, Pass
+from htrain.executor.gate import WriteGates
+from htrain.executor.program import Stage
+from htrain.executor.wire import Context
+from htrain.plan import Plan, net_name
+from htrain.simulation.costs import DeviceModel, Packet, device_model
+from htrain.simulation.machine import Host, Process
+from htrain.simulation.result import DeviceUse, Simulated
+
+_WARM_UP = 0.25  # of the steps
+_WINDOWS = 40
+_MOST_CONTEXTS = 64  # in more than these, one group stands for all
+_BACKGROUND = -1
+
+
+class Simulation:
+    """One plan, set up to run."""
+
+    def __init__(self, plan: Plan, *, steps: int, workers: int, jitter: float, seed: int, python_lock: bool) -> None:
+        cluster, options = plan.cluster, plan.options
+        self.plan, self.steps, self.workers, self._python_lock = plan, steps, workers, python_lock
+        self.env = simpy.Environment()
+        everywhere = cluster.groups * cluster.trainers * options.net_replicas
+        self.groups = cluster.groups if everywhere <= _MOST_CONTEXTS else 1
+        self.share = self.groups / cluster.groups  # of what all groups share
+        self._chance, self._jitter = np.random.default_rng(seed), jitter
+        devices = [d for d in cluster.devices if net_name(d) in plan.nets and plan.net_of(d).ops]
+        self.models = {d: device_model(plan.net_of(d), cluster, options.batch_size) for d in devices}
+        shared = (
+            simpy.Resource(self.env, max(1, round(cluster.host_cores * self.share))) if cluster.host_cores else None
+        )
+        roles = [role for role in cluster.roles if _group_of(role) < self.groups]
+        self.hosts = {role: self._host(role, shared) for role in roles}
+        self.servers = {
+            role: Server(self, role, self.models[device_of(role)])
+            for role in roles
+            if role_of(role) in ("group_ps", "sparse_ps") and device_of(role) in self.models
+        }
+        self.trainers = [Trainer(self, role, self.models["trainer"]) for role in roles if role_of(role) == "trainer"]
+        self.done = 0
+        self.began = self.ended = 0.0
+        self.counted = 0
+
+    def _host(self, role: str, shared: simpy.Resource | None) -> Host:
+        cluster, device = self.plan.cluster, device_of(role)
+        cores = shared or simpy.Resource(self.env, cluster.cores_of(device))
+        own = role_of(role) in ("trainer", "group_ps")
+        return Host(
+            self.env,
+            cores,
+            cluster.bandwidth_of(device),
+            load=1.0 if own else 1 / self.share,
+            one_lock=self._python_lock,
+        )
+
+    def varied(self, seconds: float) -> float:
+        """A duration as it may be this time."""
+        return seconds * (1 + self._jitter * (2 * self._chance.random() - 1)) if self._jitter else seconds
+
+    def bound(self) -> int:
+        options = self.plan.options
+        return self.plan.cluster.trainers * options.net_replicas if options.bounded_staleness else 0
+
+    def run(self) -> Simulated:
+        """Simulate to the end of all steps."""
+        total = self.steps * len(self.trainers) * self.plan.options.net_replicas
+        self._warm = int(total * _WARM_UP)
+        for trainer in self.trainers:
+            for replica in range(self.plan.options.net_replicas):
+                self.env.process(trainer.loop(replica))
+        self._background()
+        self.env.run(self._all_done(total))
+        return self._result()
+
+    def _all_done(self, total: int) -> simpy.Event:
+        self._total, self._finished = total, self.env.event()
+        return self._finished
+
+    def step_done(self) -> None:
+        """A trainer's replica has ended a step."""
+        self.done += 1
+        if self.done == self._warm:
+            self.began = self.env.now
+            for host in self.hosts.values():
+                host.mark()
+        if self.done == self._total:
+            self.ended = self.env.now
+            self._finished.succeed()
+
+    def _background(self) -> None:
+        """EASGD: holders of weights exchange them with dense PSs every sync_period steps, whatever else they do (HT 2.2)."""
+        if self.plan.cluster.groups == 1:
+            return
+        for role in self.hosts:
+            net = self.plan.nets.get(f"sync_{net_name(device_of(role))}")
+            if net is not None:
+                self.env.process(self._sync(role, sum(p.num_bytes for p in net.parameters.values())))
+
+    def _sync(self, role: str, num_bytes: int) -> Process:
+        cluster, host = self.plan.cluster, self.hosts[role]
+        dense = [h for r, h in self.hosts.items() if role_of(r) == "dense_ps"]
+        center = dense[hash_of(role) % len(dense)]
+        seconds = 2 * num_bytes / cluster.core_bandwidth + num_bytes / cluster.message_bandwidth
+        steps = self.servers[role].passes if role in self.servers else None
+        next_round = self.plan.options.sync_period
+        while True:
+            yield self.env.timeout(0.002)  # the executor's own polling
+            ended = steps() if steps else self.done / max(1, len(self.trainers))
+            if ended < next_round:
+                continue
+            next_round = int(ended) + self.plan.options.sync_period
+            yield from host.compute(0.0, seconds)
+            yield self.env.timeout(host.send(center, num_bytes))
+            yield from center.compute(0.0, 1.5 * seconds)
+            yield self.env.timeout(center.send(host, num_bytes))
+            yield from host.compute(0.0, seconds)
+
+    def deliver(self, source: str, context: Context, packet: Packet) -> None:
+        """Send a packet to the role that serves the context."""
+        target = role_for(packet.peer, context)
+        delay = self.hosts[source].send(self.hosts[target], packet.num_bytes)
+        self.env.process(self._arrive(target, context, packet, delay))
+
+    def _arrive(self, target: str, context: Context, packet: Packet, delay: float) -> Process:
+        yield self.env.timeout(delay)
+        if role_of(target) == "trainer":
+            trainer = next(t for t in self.trainers if t.role == target)
+            trainer.inboxes[context.replica].put((context, packet))
+        else:
+            self.servers[target].inbox.put((context, packet))
+
+    def _result(self) -> Simulated:
+        cluster, options = self.plan.cluster, self.plan.options
+        seconds = self.ended - self.began
+        eps = (self._total - self._warm) * options.batch_size / seconds / self.share if seconds > 0 else 0.0
+        staleness: dict[int, int] = {}
+        for gates in (*(s.gates for s in self.servers.values()), *(t.gates for t in self.trainers)):
+            for value, count in gates.histogram.items():  # type: ignore[attr-defined]
+                staleness[value] = staleness.get(value, 0) + count
+        return Simulated(eps, seconds, self._total - self._warm, tuple(self._uses(cluster, seconds)), staleness)
+
+    def _uses(self, cluster: Cluster, seconds: float) -> list[DeviceUse]:
+        uses = []
+        for device in self.models:
+            hosts = [host for role, host in self.hosts.items() if device_of(role) == device]
+            over_time = np.mean([h.cpu_over_time(self.began, self.ended, _WINDOWS) for h in hosts], axis=0)
+            waits = np.concatenate([np.array(h.waits) for h in hosts]) if any(h.waits for h in hosts) else np.zeros(1)
+            links = [
+                float(np.mean([getattr(h, way).busy_seconds for h in hosts])) / seconds if seconds else 0.0
+                for way in ("incoming", "outgoing")
+            ]
+            cores = cluster.host_cores * self.share if cluster.host_cores else cluster.cores_of(device)
+            uses.append(
+                DeviceUse(
+                    device,
+                    float(over_time.mean()) / cores,
+                    links[0],
+                    links[1],
+                    float(np.mean([h.locked_seconds for h in hosts])) / seconds
+                    if seconds and self._python_lock
+                    else 0.0,
+                    float(waits.mean()),
+                    float(np.quantile(waits, 0.95)),
+                    tuple((over_time / cores).round(4).tolist()),
+                )
+            )
+        return uses
+
+
+class Server:
+    """A group PS or sparse PS: one thread receives, `workers` run stages."""
+
+    def __init__(self, simulation: Simulation, role: str, model: DeviceModel) -> None:
+        self.simulation, self.role, self.model = simulation, role, model
+        env = simulation.env
+        self.host = simulation.hosts[role]
+        self.engine = Engine(model.program)
+        self.gates: WriteGates[Callable[[], None]] = WriteGates(model.program.num_clocks, simulation.bound())
+        self.inbox, self.jobs = simpy.Store(env), simpy.Store(env)
+        self._passes: dict[Context, Pass] = {}
+        self._ended = 0
+        env.process(self._receive())
+        for _ in range(simulation.workers if simulation.workers > 1 else 0):
+            env.process(self._work())
+
+    def passes(self) -> int:
+        return self._ended
+
+    def _receive(self) -> Process:
+        while True:
+            context, packet = yield self.inbox.get()
+            yield from self.host.compute(self.simulation.varied(packet.seconds), 0.0)
+            state = self._passes.get(context)
+            if state is None:
+                state = self._passes[context] = self.engine.begin(context, "", 0, {})
+                self._offer(state, self.engine.start(state))
+            self._offer(state, self.engine.receive(state, dict.fromkeys(packet.names)))  # type: ignore[arg-type]
+            while self.simulation.workers == 1 and self.jobs.items:
+                job = yield self.jobs.get()
+                yield from self._run(*job)
+
+    def _work(self) -> Process:
+        while True:
+            job = yield self.jobs.get()
+            yield from self._run(*job)
+
+    def _offer(self, state: Pass, stages: Sequence[Stage]) -> None:
+        for stage in stages:
+            job = (state, stage)
+            granted = self.gates.commit(stage.writes[0], state.context, job) if stage.writes else [job]  # type: ignore[arg-type]
+            for each in granted:
+                self.jobs.put(each)
+
+    def _run(self, state: Pass, stage: Stage) -> Process:
+        self.gates.begin(stage.reads, state.context)
+        yield from run_stage(self.simulation, self.role, self.model, state.context, stage)
+        ready = self.engine.run(state, stage, nobody)
+        for granted in self.gates.end(stage.writes[0], state.context) if stage.writes else ():
+            self.jobs.put(granted)
+        self._offer(state, ready)
+        if self.engine.done(state):
+            self._passes.pop(state.context, None)
+            self._ended += 1
+
+
+class Trainer:
+    """A trainer: a thread for each net replica drives its steps."""
+
+    def __init__(self, simulation: Simulation, role: str, model: DeviceModel) -> None:
+        self.simulation, self.role, self.model = simulation, role, model
+        self.host = simulation.hosts[role]
+        self.engine = Engine(model.program)
+        self.gates: WriteGates[simpy.Event] = WriteGates(model.program.num_clocks, simulation.bound())
+        self.inboxes = [simpy.Store(simulation.env) for _ in range(simulation.plan.options.net_replicas)]
+        self._open: dict[Context, tuple[Pass, list[Stage]]] = {}
+
+    def loop(self, replica: int) -> Process:
+        _, group, trainer = self.role.split(":")
+        context = Context(int(group), int(trainer), replica, 0)
+        yield from self._begin(context)
+        for step in range(self.simulation.steps):
+            current, following = context, Context(int(group), int(trainer), replica, step + 1)
+            last = step + 1 == self.simulation.steps
+            if self.simulation.plan.options.prefetch and not last:
+                yield from self._begin(following)
+            yield from self._run(current)
+            self.simulation.step_done()
+            if not self.simulation.plan.options.prefetch and not last:
+                yield from self._begin(following)
+            context = following
+
+    def _begin(self, context: Context) -> Process:
+        state = self.engine.begin(context, "", self.simulation.plan.options.batch_size, {})
+        pending: list[Stage] = []
+        self._open[context] = (state, pending)
+        for stage in self.engine.start(state):
+            if stage.prefetch:
+                yield from run_stage(self.simulation, self.role, self.model, context, stage)
+                pending += self.engine.run(state, stage, nobody)
+            else:
+                pending.append(stage)
+
+    def _run(self, context: Context) -> Process:
+        state, pending = self._open[context]
+        while not self.engine.done(state):
+            if pending:
+                yield from self._stage(state, pending, pending.pop(0))
+            else:
+                target, packet = yield self.inboxes[context.replica].get()
+                yield from self.host.compute(self.simulation.varied(packet.seconds), 0.0)
+                other, ready = self._open[target]
+                ready += self.engine.receive(other, dict.fromkeys(packet.names))  # type: ignore[arg-type]
+        del self._open[context]
+
+    def _stage(self, state: Pass, pending: list[Stage], stage: Stage) -> Process:
+        if stage.writes:
+            granted = self.simulation.env.event()
+            for event in self.gates.commit(stage.writes[0], state.context, granted):
+                event.succeed()
+            yield granted
+        self.gates.begin(stage.reads, state.context)
+        yield from run_stage(self.simulation, self.role, self.model, state.context, stage)
+        pending += self.engine.run(state, stage, nobody)
+        for event in self.gates.end(stage.writes[0], state.context) if stage.writes else ():
+            event.succeed()
+
+
+def run_stage(simulation: Simulation, role: str, model: DeviceModel, context: Context, stage: Stage) -> Process:
+    """Spend a stage's CPU time, then send its messages."""
+    cost = model.costs[stage.index]
+    locked = simulation.varied(cost.locked_seconds + sum(packet.seconds for packet in cost.packets))
+    yield from simulation.hosts[role].compute(locked, simulation.varied(cost.free_seconds))
+    for packet in cost.packets:
+        simulation.deliver(role, context, packet)
+
+
+def nobody(*arguments: object) -> None:
+    """The engine's stages send nothing themselves here."""
+
+
+def role_for(device: str, context: Context) -> str:
+    """The role that plays `device` for a context: its own group's, and its own trainer."""
+    kind = role_of(device)
+    if kind == "trainer":
+        return f"trainer:{context.group}:{context.trainer}"
+    return f"group_ps:{context.group}:{device.rpartition(':')[2]}" if kind == "group_ps" else device
+
+
+def _group_of(role: str) -> int:
+    """The group of a role; 0 for those that all groups share."""
+    return int(role.split(":")[1]) if role_of(role) in ("trainer", "group_ps") else 0
+
+
+def hash_of(role: str) -> int:
+    """A number of a role that is the same everywhere."""
+    return sum(map(ord, role))
+
+
+def simulate(
+    plan: Plan,
+    *,
+    steps: int = 40,
+    workers: int = 2,
+    jitter: float = 0.1,
+    seed: int = 0,
+    python_lock: bool = True,
+) -> Simulated:
+    """Simulate `steps` steps of every net replica; the first quarter warms up and does not count.
+
+    `workers` are the threads of a PS that run ops. Durations vary by up to `jitter` of themselves, drawn with `seed`. Of a plan with more
+    than 64 contexts, one group is simulated; what all groups share is used by the others as much as by it.
+    Without `python_lock`, the threads of a role never wait for each other's Python: a system of that shape in another language.
+    Raises PlanError for a plan without a trainer.
+    """
+    if "trainer" not in plan.nets or not plan.nets["trainer"].ops:
+        raise PlanError("the plan has no trainer's net: nothing to simulate")
+    return Simulation(plan, steps=steps, workers=workers, jitter=jitter, seed=seed, python_lock=python_lock).run()
