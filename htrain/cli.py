@@ -21,7 +21,7 @@ from htrain.cli_flags import (
     table_splits,
     training_flags,
 )
-from htrain.cli_predict import simulate, size
+from htrain.cli_predict import calibrate, simulate, size
 from htrain.errors import Error
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -316,6 +316,7 @@ def criteo(out: Path, part: str, as_json: bool, **options: Any) -> None:
     put({"path": str(out), **asdict(figures)}, text, as_json)
 
 
+commands.add_command(calibrate)
 commands.add_command(simulate)
 commands.add_command(size)
 

@@ -1,6 +1,6 @@
-"""The commands that predict: `htrain simulate` and `htrain size`."""
+"""The commands that predict, and measure what predictions count with: `htrain calibrate`, `simulate`, `size`."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -90,4 +90,52 @@ def _line(candidate: Any) -> str:
     return (
         f"{candidate.hosts} hosts: {cluster.groups} groups of {cluster.trainers} trainers and {cluster.group_ps} group PSs, "
         f"{cluster.sparse_ps} sparse PSs: {found.eps:,.0f} EPS, {what} of {device} {share:.0%}"
+    )
+
+
+@click.command()
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The cluster file to write.")
+@click.option(
+    "--cluster", "cluster_file", type=click.Path(path_type=Path), help="Counts and sizes of this cluster file."
+)
+@click.option(
+    "--from",
+    "run_folder",
+    type=click.Path(path_type=Path),
+    help="Correct the rates of this run's plan by what it measured.",
+)
+@click.option(
+    "--seconds", default=20.0, type=click.FloatRange(0.5, 600), help="How long to measure, about. [default: 20]"
+)
+@cluster_flags
+@json_flag
+def calibrate(
+    out: Path, cluster_file: Path | None, run_folder: Path | None, seconds: float, as_json: bool, **flags: Any
+) -> None:
+    """Measure this host, and write the cluster file that the cost model counts with.
+
+    GEMMs by shape and precision, memory, rows gathered and updated, quantization, messages: on one core, as runs use it. With --from, the
+    rates of a run's plan are corrected by the CPU time that its roles took.
+    """
+    files = import_module("htrain.calibration.cluster_file")
+    if run_folder:
+        correct = import_module("htrain.calibration.correct")
+        record = import_module("htrain.executor.run").read_record(run_folder)
+        plan = import_module("htrain.plan").load_plan(Path(record.plan))
+        measured = import_module("htrain.executor.measured").load_measured(run_folder)
+        cluster, correction = correct.correct(plan.cluster, measured)
+        text, document = correct.factors_text(correction), asdict(correction)
+        comment = f"corrected by {run_folder}: {text}"
+    else:
+        cluster = cluster_of(cluster_file, flags, here=True)
+        found = import_module("htrain.calibration.measure").measure_host(
+            seconds=seconds, on_step=lambda line: click.echo(line, err=True)
+        )
+        cluster, document = replace(cluster, **found.rates), dict(found.rates)
+        text, comment = "", "measured on one core by htrain calibrate"
+    files.write_cluster(out, files.cluster_yaml(cluster, comment))
+    put(
+        {"cluster": str(out), **document},
+        f"{text}\n{out}: use it with: htrain compile MODEL --cluster {out} ...".lstrip(),
+        as_json,
     )

@@ -1,0 +1,229 @@
+"""The rates that the cost model counts with, measured on this host: CPU seconds of one thread, by the kernels that runs use.
+
+Each rate is what `htrain.tagging.cost` divides by: an op's own count of flops or bytes over the seconds that its kernel took.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import cycle
+
+import numpy as np
+import torch
+from torch.nn.functional import linear
+
+from htrain.executor.port import Inbox, Network, Outbox
+from htrain.executor.program import build_program
+from htrain.executor.wire import Context, Values
+from htrain.net import B, Blob, Init, Op, Parameter
+from htrain.ops import OPS
+from htrain.ops.builder import NetBuilder
+
+BATCHES = (128, 512, 2048)
+LAYERS = ((16, 64), (64, 64), (256, 64), (512, 256), (512, 512), (1024, 1024))  # K, N of FCs in recommendation models
+_TABLE_ROWS, _IDS, _DIM = 1_000_000, 20_000, 64
+_STREAM = (2048, 512)  # 4 MiB: an activation, beyond the caches of a core
+_CHAIN = 200
+_MESSAGES = 300
+_LARGE_BYTES = 1 << 20
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`rates` are the fields of a cluster file; `gemms[dtype]` the flops per second of [B,K] x [K,N] by (B, K, N)."""
+
+    rates: Mapping[str, int]
+    gemms: Mapping[str, Mapping[Shape, float]]
+
+
+def measure_host(*, seconds: float = 20.0, on_step: Callable[[str], None] = lambda text: None) -> Measured:
+    """Measure this host for about `seconds`; `on_step` hears what is being measured, and what came of it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _measure(seconds / 60, on_step)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure(each: float, on_step: Callable[[str], None]) -> Measured:
+    gemms: dict[str, dict[Shape, float]] = {dtype: {} for dtype in _GEMMS}
+    for dtype, prepare in _GEMMS.items():
+        for batch in BATCHES:
+            for k, n in LAYERS:
+                gemms[dtype][batch, k, n] = 2.0 * batch * k * n / _seconds_of(prepare(batch, k, n), each * 0.5)
+        on_step(f"GEMM {dtype}: up to {max(gemms[dtype].values()) / 1e9:,.0f} GFLOP/s")
+    flops, half = fit_gemm(gemms["float32"])
+    rates: dict[str, float] = {"core_flops": flops, "gemm_half_size": half}
+    for field, dtype in (("core_bf16_flops", "bfloat16"), ("core_int8_flops", "int8")):
+        rates[field] = statistics.median(rate * (min(s) + half) / min(s) for s, rate in gemms[dtype].items())
+    for field, measure in _RATES.items():
+        rates[field] = measure(each * 2)
+        on_step(f"{field}: {rates[field] / 1e9:,.2f} G/s")
+    rates["op_nanoseconds"] = _op_seconds(each * 2) * 1e9
+    on_step(f"starting an op: {rates['op_nanoseconds']:,.0f} ns")
+    message, bandwidth = _message_costs()
+    rates |= {"message_nanoseconds": message * 1e9, "message_bandwidth": bandwidth}
+    on_step(f"a message: {message * 1e6:,.0f} us at each end, {bandwidth / 1e9:,.2f} GB/s")
+    return Measured({name: max(1, round(rate)) for name, rate in rates.items()}, gemms)
+
+
+def fit_gemm(rates: Mapping[Shape, float]) -> tuple[float, float]:
+    """R and h of rate(s) = R * s / (s + h), s the smallest side: least squares of 1 / rate, which is linear in 1 / s, by relative error."""
+    smallest = np.array([min(shape) for shape in rates], float)
+    rate = np.array(list(rates.values()), float)
+    terms = (
+        np.stack([np.ones_like(smallest), 1 / smallest], 1) * rate[:, None]
+    )  # relative: each row is divided by its 1 / rate
+    (inverse, slope), *_ = np.linalg.lstsq(terms, np.ones_like(rate), rcond=None)
+    if inverse <= 0 or slope < 0:  # noise: no fall-off is seen
+        return float(np.max(rate)), 1.0
+    return float(1 / inverse), float(max(1.0, slope / inverse))
+
+
+def _seconds_of(run: Callable[[], object], budget: float) -> float:
+    """CPU seconds of one call: the median over rounds of at least a millisecond, within a budget of seconds."""
+    run()
+    began = time.thread_time()
+    run()
+    once = max(time.thread_time() - began, 1e-7)
+    calls = max(1, int(1e-3 / once))
+    rounds = max(3, min(30, int(budget / (once * calls))))
+    found = []
+    for _ in range(rounds):
+        began = time.thread_time()
+        for _ in range(calls):
+            run()
+        found.append((time.thread_time() - began) / calls)
+    return statistics.median(found)
+
+
+def _fp32(batch: int, k: int, n: int) -> Callable[[], object]:
+    x, w = torch.randn(batch, k), torch.randn(n, k)
+    return lambda: linear(x, w)
+
+
+def _bfloat16(batch: int, k: int, n: int) -> Callable[[], object]:
+    x, w = torch.randn(batch, k).bfloat16(), torch.randn(n, k).bfloat16()
+    return lambda: linear(x, w)
+
+
+def _int8(batch: int, k: int, n: int) -> Callable[[], object]:
+    x = torch.randint(-127, 128, (batch, k), dtype=torch.int8)
+    w = torch.randint(-127, 128, (n, k), dtype=torch.int8).t()
+    return lambda: torch._int_mm(x, w)
+
+
+_GEMMS = {"float32": _fp32, "bfloat16": _bfloat16, "int8": _int8}
+
+
+def _rate_of(
+    type: str, blobs: tuple[Blob, ...], outputs: tuple[Blob, ...], run: Callable[[], object], budget: float
+) -> float:
+    """Bytes, as the op's own cost counts them, over seconds."""
+    op = Op(type, tuple(b.name for b in blobs), tuple(b.name for b in outputs), {"weighted": False})
+    return OPS[type].cost(op, blobs, outputs, 1).bytes / _seconds_of(run, budget)
+
+
+def _stream(budget: float) -> float:
+    x, y = torch.randn(_STREAM), torch.randn(_STREAM)
+    blob = Blob("x", _STREAM, "float32")
+    return _rate_of("Add", (blob, blob), (blob,), lambda: OPS["Add"].kernel(x, y), budget)
+
+
+def _table() -> tuple[torch.Tensor, Iterator[torch.Tensor], torch.Tensor]:
+    """A table in memory that has been written, ids that come back only after most of it has been read, and rows."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randperm(_TABLE_ROWS, generator=generator).split(_IDS)
+    return torch.ones(_TABLE_ROWS, _DIM), cycle(ids), torch.randn(_IDS, _DIM, generator=generator)
+
+
+_ROWS = (
+    Blob("table", (_TABLE_ROWS, _DIM), "float32"),
+    Blob("ids", (_IDS,), "int64"),
+    Blob("rows", (_IDS, _DIM), "float32"),
+)
+
+
+def _gather(budget: float) -> float:
+    table, ids, _ = _table()
+    return _rate_of("Lookup", _ROWS[:2], _ROWS[2:], lambda: OPS["Lookup"].kernel(table, next(ids), first_row=0), budget)
+
+
+def _scatter(budget: float) -> float:
+    table, ids, rows = _table()
+    state, kernel = torch.ones(_TABLE_ROWS, _DIM), OPS["SparseAdagrad"].kernel
+    blobs = (_ROWS[0], _ROWS[0], *_ROWS[1:])
+
+    def run() -> None:
+        kernel(table, state, next(ids), rows, lr=0.01, eps=1e-8, first_row=0)
+
+    return _rate_of("SparseAdagrad", blobs, (), run, budget)
+
+
+def _quantize(budget: float) -> float:
+    x = torch.randn(512, 256)
+    blob = Blob("x", (512, 256), "float32")
+    parts = (Blob("q", (512, 256), "uint8"), Blob("r", (512, 2), "float32"))
+    return _rate_of("QuantizeRows", (blob,), parts, lambda: OPS["QuantizeRows"].kernel(x), budget)
+
+
+def _batched(budget: float) -> float:
+    x = torch.randn(512, 27, 64)
+    return 2.0 * 512 * 27 * 27 * 64 / _seconds_of(lambda: torch.bmm(x, x.transpose(1, 2)), budget)
+
+
+_RATES: Mapping[str, Callable[[float], float]] = {
+    "core_batched_flops": _batched,
+    "core_bandwidth": _stream,
+    "core_gather_bandwidth": _gather,
+    "core_scatter_bandwidth": _scatter,
+    "core_quantize_bandwidth": _quantize,
+}
+
+
+def _op_seconds(budget: float) -> float:
+    """Seconds to start an op: those of a stage of tiny FCs and activations, as the engine runs it, for each of its ops."""
+    builder = NetBuilder("tiny")
+    x = builder.input(Blob("x", (B, 4), "float32"))
+    builder.parameter(Parameter("w", (4, 4), "float32", "weight", Init("constant", (0.0,))))
+    for _ in range(_CHAIN // 2):
+        (x,) = builder.add("FC", (x, "w"))
+        (x,) = builder.add("Relu", (x,))
+    program = build_program(builder.build((x,)), {"w": torch.zeros(4, 4)})
+    stage, inputs = program.stages[0], torch.zeros(1, 4)
+    with torch.no_grad():
+        return _seconds_of(lambda: stage.run({"x": inputs}, _send_nothing, 1), budget) / _CHAIN
+
+
+def _send_nothing(*arguments: object) -> None:
+    raise AssertionError("the chain has no Send")
+
+
+def _message_costs() -> tuple[float, float]:
+    """CPU seconds of a message at each end, and the bytes that a second of CPU takes to or from a socket, over TCP loopback."""
+    network = Network("tcp")
+    try:
+        inbox = network.inbox("b")
+        outbox = network.outbox({"b": inbox.address})
+        small, large = (_message_cpu(outbox, inbox, size) for size in (256, _LARGE_BYTES))
+        outbox.close()
+        inbox.close()
+    finally:
+        network.close()
+    return small / 2, 2 * _LARGE_BYTES / max(large - small, 1e-9)
+
+
+def _message_cpu(outbox: Outbox, inbox: Inbox, num_bytes: int) -> float:
+    """CPU seconds of this process, transport threads included, for one message there."""
+    tensor = torch.zeros(num_bytes // 4)
+    found = []
+    for _ in range(4):
+        began = time.process_time()
+        for number in range(_MESSAGES):
+            outbox.send_values("b", Values("a", Context(0, 0, 0, number), 1, []), ["x"], [tensor])
+            assert inbox.receive(10.0), "a message over the loopback did not arrive in 10 s"
+        found.append((time.process_time() - began) / _MESSAGES)
+    return statistics.median(found[1:])

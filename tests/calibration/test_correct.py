@@ -1,0 +1,62 @@
+"""Rates corrected by a run: the factors that were planted come back."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from htrain.calibration.correct import MOST, correct, factors_text
+from htrain.cluster import Cluster
+from htrain.errors import CheckpointError
+from htrain.executor.measured import Device, Measured
+
+CLUSTER = Cluster()
+factors = st.floats(0.06, 19.0)
+
+
+def device(
+    name: str, ops: float, messages: float, num_bytes: float, *, times: tuple[float, float], noise: float = 1.0
+) -> Device:
+    """A device whose ops and messages took `times` as long as the cluster's rates say."""
+    spent = messages * CLUSTER.message_nanoseconds * 1e-9 + num_bytes / CLUSTER.message_bandwidth
+    seen = (ops * times[0] + spent * times[1]) * noise
+    return Device(name, 1.0, 1.0, 1.0, 1.0, ops + spent, seen, 1, 1, messages, num_bytes)
+
+
+def run_of(*devices: Device) -> Measured:
+    return Measured(5.0, 1000, 1.0, 1.0, devices, ())
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(factors, factors)
+def test_planted_factors_come_back(ops: float, messages: float) -> None:
+    measured = run_of(
+        device("trainer", 1e-6, 0.05, 500.0, times=(ops, messages)),
+        device("group_ps:0", 3e-5, 0.02, 3000.0, times=(ops, messages)),
+        device("sparse_ps:0", 2e-6, 0.01, 2000.0, times=(ops, messages)),
+    )
+    corrected, found = correct(CLUSTER, measured)
+    assert (found.ops, found.messages) == (pytest.approx(ops, rel=1e-3), pytest.approx(messages, rel=1e-3))
+    assert found.error_after < 1e-6
+    assert corrected.message_nanoseconds == pytest.approx(CLUSTER.message_nanoseconds * messages, rel=1e-3)
+    assert corrected.core_flops == pytest.approx(CLUSTER.core_flops / ops, rel=1e-3)
+    assert f"ops take {ops:.2f} times, messages {messages:.2f} times" in factors_text(found)
+
+
+def test_factors_stay_within_bounds_and_the_other_is_fitted_alone() -> None:
+    wild = run_of(
+        device("trainer", 1e-6, 0.05, 500.0, times=(2.0, 500.0)),
+        device("group_ps:0", 3e-5, 0.02, 3000.0, times=(2.0, 500.0)),
+    )
+    _, found = correct(CLUSTER, wild)
+    assert found.messages == MOST
+    assert 1 / MOST <= found.ops <= MOST
+
+
+def test_one_device_says_how_long_all_takes_together() -> None:
+    _, found = correct(CLUSTER, run_of(device("trainer", 1e-5, 0.05, 500.0, times=(3.0, 3.0))))
+    assert (found.ops, found.messages) == (pytest.approx(3.0), pytest.approx(3.0))
+
+
+def test_a_run_that_measured_nothing_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="too short to measure"):
+        correct(CLUSTER, Measured(0.0, 0, 1.0, 0.0, (), ()))

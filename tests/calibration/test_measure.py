@@ -1,0 +1,60 @@
+"""Rates: fitted from timings whose truth is known, and measured here as far as a test can say anything about them."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from htrain.calibration.cluster_file import cluster_yaml, write_cluster
+from htrain.calibration.measure import BATCHES, LAYERS, fit_gemm, measure_host
+from htrain.cluster import Cluster, is_rate, load_cluster
+from htrain.errors import ClusterError
+
+SHAPES = [(batch, k, n) for batch in BATCHES for k, n in LAYERS]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.floats(1e9, 1e13), st.floats(1, 200), st.integers(0, 99))
+def test_gemm_rates_are_recovered_from_noisy_timings(flops: float, half: float, seed: int) -> None:
+    noise = np.random.default_rng(seed).uniform(0.97, 1.03, len(SHAPES))
+    rates = {shape: flops * min(shape) / (min(shape) + half) * n for shape, n in zip(SHAPES, noise, strict=True)}
+    found, at = fit_gemm(rates)
+    for shape, rate in rates.items():
+        assert found * min(shape) / (min(shape) + at) == pytest.approx(rate, rel=0.08)
+
+
+def test_a_rate_that_does_not_fall_off_has_no_half_size() -> None:
+    assert fit_gemm(dict.fromkeys(SHAPES, 5e10)) == (pytest.approx(5e10), 1.0)
+
+
+def test_a_quick_measurement_gives_every_rate_and_what_it_heard() -> None:
+    heard: list[str] = []
+    found = measure_host(seconds=1.0, on_step=heard.append)
+    assert set(found.rates) == {name for name in vars(Cluster()) if is_rate(name)}
+    assert all(math.isfinite(rate) and rate >= 1 for rate in found.rates.values())
+    assert found.rates["core_flops"] > 1e9
+    assert found.rates["core_gather_bandwidth"] < 1e12  # memory that nobody has written is not memory
+    assert {shape for table in found.gemms.values() for shape in table} == set(SHAPES)
+    assert len(heard) >= 9
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        Cluster(),
+        Cluster(groups=3, trainers=2, sparse_ps_memory=123, core_flops=7, host_cores=2),
+        Cluster(trainers=2, group_ps=2, pin=(("top.*", "group_ps:1"),), together=(("a", "b"),)),
+    ],
+)
+def test_cluster_file_is_read_back_as_it_was(cluster: Cluster, tmp_path: Path) -> None:
+    write_cluster(tmp_path / "cluster.yaml", cluster_yaml(cluster, "measured\nby a test"))
+    assert load_cluster(tmp_path / "cluster.yaml", {}) == cluster
+
+
+def test_a_place_that_cannot_be_written_is_named_and_left_as_it_was(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=r"nowhere/cluster\.yaml: cannot be written: No such file"):
+        write_cluster(tmp_path / "nowhere" / "cluster.yaml", "groups: 1\n")
+    assert list(tmp_path.iterdir()) == []
