@@ -127,10 +127,15 @@ def compile_command(
 @commands.command()
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.option("--net", default="", help="Print one net as text: train, trainer, group_ps_0, ...")
+@click.option(
+    "--html", type=click.Path(path_type=Path), help="Write a page for a browser: the net by device, every decision."
+)
 @json_flag
-def show(plan: Path, net: str, as_json: bool) -> None:
+def show(plan: Path, net: str, html: Path | None, as_json: bool) -> None:
     """Show a plan: per device its ops, flops, bytes and memory; where tables and modules are, and why."""
     loaded = import_module("htrain.plan").load_plan(plan)
+    if html:
+        import_module("htrain.report.page").write_report(loaded, html)
     texts = import_module("htrain.plan_text")
     text = texts.net_text(loaded, net) if net else texts.plan_text(loaded)
     document = {

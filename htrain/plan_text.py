@@ -24,9 +24,9 @@ def _lines(plan: Plan) -> Iterator[str]:
     )
     rates = f"dense {options.dense_optimizer} lr {options.dense_lr:g}, sparse {options.sparse_optimizer} lr {options.sparse_lr:g}"
     yield f"{rates}, loss {options.loss}, seed {options.seed}"
-    bottleneck, what = _bottleneck(plan)
+    bottleneck, what = bottleneck_of(plan)
     yield f"predicted {plan.predicted_eps:,.0f} EPS; the bottleneck is the {what} of {bottleneck}"
-    yield _found(plan.search)
+    yield found_text(plan.search)
     yield from (f"note: {note}" for note in plan.notes)
     yield ""
     yield f"{'device':<14}{'ops':>5}{'kflop/ex':>11}{'CPU us/ex':>11}{'in B/ex':>10}{'out B/ex':>10}{'parameters':>13}{'CPU':>7}{'net':>7}{'mem':>7}"
@@ -87,7 +87,8 @@ def _ranges(numbers: Sequence[int]) -> str:
     return "{" + ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs) + "}"
 
 
-def _found(search: Search) -> str:
+def found_text(search: Search) -> str:
+    """How a placement was found, and how good it is, in a sentence."""
     by = {"rules": "placement by rules", "greedy": "placement by rules and greedy refinement"}.get(
         search.solver, f"placement by {search.solver}"
     )
@@ -96,7 +97,8 @@ def _found(search: Search) -> str:
     return f"{by}; within {search.gap:.1%} of the best possible"
 
 
-def _bottleneck(plan: Plan) -> tuple[str, str]:
+def bottleneck_of(plan: Plan) -> tuple[str, str]:
+    """The busiest device, and what of it is."""
     loads = ((getattr(load, what), device, what) for device, load in plan.loads.items() for what in ("cpu", "network"))
     most, device, what = max(loads, default=(0.0, "trainer", "cpu"), key=lambda entry: entry[0])
     if most < 0.999 and plan.cluster.host_cores:

@@ -1,0 +1,165 @@
+"""The report page: everything that was decided is on it, in a form that a browser reads without complaint."""
+
+import shutil
+import struct
+import subprocess
+import zlib
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from bench.placement_speed import Towers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import htrain
+from htrain.cluster import Cluster
+from htrain.errors import PlanError
+from htrain.options import Options
+from htrain.plan import Plan
+from htrain.report.layout import MOST_BOXES, layout_of
+from htrain.report.page import report_html, write_report
+
+BROWSER = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+)
+EMPTY = {"meta", "link", "input", "br"}
+
+
+class Page(HTMLParser):
+    """The text of a page by tag; fails when tags do not close as they opened."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.cells: list[str] = []
+        self.text = ""
+        self.sources: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag in ("td", "th"):
+            self.cells.append("")
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Closed as it opens."""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self.open and self.open[-1] in ("td", "th"):
+            self.cells[-1] += data
+
+
+@pytest.fixture(scope="module")
+def thousand_ops() -> Plan:
+    cluster = Cluster(trainers=2, group_ps=4)
+    model, inputs = Towers(48, 3), {"dense": torch.zeros(4, 128)}
+    return htrain.compile(
+        model, example_inputs=inputs, cluster=cluster, options=Options(batch_size=128), solver="rules", fc_splits={}
+    )
+
+
+def test_every_decision_device_and_table_is_on_the_page(plan: Plan) -> None:
+    page = Page(report_html(plan))
+    for decision in plan.decisions:
+        at = page.cells.index(decision.reason)
+        assert (
+            page.cells[at - 3 : at] == [decision.module, decision.device, decision.rule]
+            or page.cells.count(decision.reason) > 1
+        )
+        assert decision.module in page.cells
+    assert {*plan.loads, *plan.tables} <= set(page.cells)
+    assert f"Predicted {plan.predicted_eps:,.0f} EPS" in page.text
+
+
+def test_nothing_is_loaded_from_elsewhere_and_the_same_plan_gives_the_same_page(plan: Plan) -> None:
+    html = report_html(plan)
+    assert Page(html).sources == ["data:,"]
+    assert "http" not in html.replace("http://www.w3.org", "")
+    assert report_html(plan) == html
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.text(min_size=1, max_size=30))
+def test_names_cannot_break_the_page(plan: Plan, name: str) -> None:
+    decisions = (replace(plan.decisions[0], module=name, reason=name), *plan.decisions[1:])
+    page = Page(report_html(replace(plan, model=name, decisions=decisions, notes=(f"<script>{name}",))))
+    assert page.open == []
+
+
+def test_a_net_of_a_thousand_ops_is_drawn_in_few_boxes_that_do_not_overlap(thousand_ops: Plan) -> None:
+    net = thousand_ops.nets["train"]
+    assert len(net.ops) > 1000
+    found = layout_of(net, 128)
+    places = [(box.lane, box.row) for box in found.boxes]
+    assert len(set(places)) == len(places)
+    for lane in range(len(found.lanes)):
+        assert sum(box.lane == lane for box in found.boxes) <= MOST_BOXES
+    modules = [module for box in found.boxes for module in box.modules]
+    assert len(set(modules)) == len(modules)
+    assert all(arrow.source != arrow.target and arrow.num_bytes > 0 for arrow in found.arrows)
+
+
+def test_arrows_across_devices_are_what_is_sent_forward(plan: Plan) -> None:
+    found = layout_of(plan.nets["train"], 8)
+    lanes = {(found.lanes[found.boxes[a.source].lane], found.lanes[found.boxes[a.target].lane]) for a in found.arrows}
+    sends = {
+        (d, str(op.attrs["peer"]))
+        for d in plan.cluster.devices
+        if d != "dense_ps:0"
+        for op in plan.net_of(d).ops
+        if op.type == "Send"
+    }
+    assert {pair for pair in lanes if pair[0] != pair[1]} <= sends
+
+
+def test_a_place_that_cannot_be_written_is_named(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"nowhere/r\.html: cannot be written"):
+        write_report(plan, tmp_path / "nowhere" / "r.html")
+
+
+def pixels_of(png: bytes) -> tuple[int, int, float]:
+    """Width, height, and the share of bytes of the image data that differ from the commonest: 0 for a blank page."""
+    width, height = struct.unpack(">II", png[16:24])
+    data, at = b"", 8
+    while at < len(png):
+        (length,) = struct.unpack(">I", png[at : at + 4])
+        if png[at + 4 : at + 8] == b"IDAT":
+            data += png[at + 8 : at + 8 + length]
+        at += length + 12
+    raw = zlib.decompress(data)
+    return width, height, 1 - max(raw.count(bytes([value])) for value in range(256)) / len(raw)
+
+
+@pytest.mark.skipif(not BROWSER, reason="no chromium here")
+@pytest.mark.parametrize("which", ["small", "thousand_ops"])
+def test_a_real_browser_shows_it_without_errors(which: str, plan: Plan, thousand_ops: Plan, tmp_path: Path) -> None:
+    write_report(plan if which == "small" else thousand_ops, tmp_path / "report.html")
+    command = [
+        BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        f"--user-data-dir={tmp_path}/profile",
+    ]
+    shot = tmp_path / "shot.png"
+    run = subprocess.run(
+        [*command, "--window-size=1400,1600", f"--screenshot={shot}", f"file://{tmp_path}/report.html"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert "CONSOLE" not in run.stderr
+    width, height, ink = pixels_of(shot.read_bytes())
+    assert (width, height) == (1400, 1600)
+    assert ink > 0.02
