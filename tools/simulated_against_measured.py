@@ -1,0 +1,125 @@
+"""The simulation against runs on hosts with limited links (acceptance of issue 3, line 6). Needs root.
+
+    htrain calibrate --out here.yaml
+    python tools/simulated_against_measured.py --cluster here.yaml
+
+The configurations were chosen before anything was tuned. First one more run, which is in none of them (DLRM, batch 384, 500 Mbit/s), corrects
+the rates of the cluster file, as `htrain calibrate --from` does; then every configuration is simulated, run in namespaces, and compared.
+All roles share this machine's cores; every role has a link of its own.
+"""
+
+import argparse
+import statistics
+import subprocess
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from netlab import BIN, Lab
+
+import htrain
+from htrain.calibration.correct import correct, factors_text
+from htrain.cluster import Cluster, is_rate, load_cluster, this_machine
+from htrain.executor.measured import load_measured
+from htrain.options import Options
+from htrain.plan import Plan
+from htrain.simulation.run import simulate
+
+MODELS = Path(__file__).parents[1] / "models"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A plan on links of `rate` megabits per second each way."""
+
+    model: str
+    batch_size: int
+    groups: int
+    trainers: int
+    group_ps: int
+    rate: int
+    net_replicas: int = 2
+
+
+CONFIGURATIONS = (
+    Configuration("dlrm.py", 256, 1, 1, 1, 100),
+    Configuration("dlrm.py", 512, 1, 2, 2, 200),
+    Configuration("dlrm.py", 1024, 1, 1, 1, 20),
+    Configuration("dlrm.py", 256, 2, 1, 1, 100),
+    Configuration("wide_deep.py", 256, 1, 1, 1, 50),
+    Configuration("wide_deep.py", 512, 1, 2, 1, 1000),
+    Configuration("deepfm.py", 256, 1, 1, 2, 100),
+    Configuration("deepfm.py", 256, 2, 2, 1, 1000),
+    Configuration("dcn.py:build_v1", 512, 1, 1, 1, 200),
+    Configuration("dcn.py:build_v2", 256, 1, 2, 2, 1000),
+)
+CALIBRATION = Configuration("dlrm.py", 384, 1, 1, 1, 500)
+
+
+def compiled(configuration: Configuration, rates: Cluster, data: str) -> Plan:
+    c = configuration
+    counts = {"groups": c.groups, "trainers": c.trainers, "group_ps": c.group_ps, "sparse_ps": 1}
+    links = {f"{role}_bandwidth": c.rate * 125_000 for role in ("trainer", "group_ps", "sparse_ps", "dense_ps")}
+    own = {name: value for name, value in vars(rates).items() if is_rate(name)}
+    options = Options(batch_size=c.batch_size, net_replicas=c.net_replicas)
+    return htrain.compile(
+        str(MODELS / c.model), data=data, cluster=replace(this_machine(**counts), **links, **own), options=options
+    )
+
+
+def measured_eps(plan: Plan, configuration: Configuration, data: str, folder: Path) -> float:
+    """EPS of the steady part of a run in namespaces."""
+    plan.save(folder / "plan")
+    with Lab(len(plan.cluster.roles) + 1, rate=f"{configuration.rate}mbit") as lab:
+        found = lab.run_plan(folder / "plan", data, folder / "run", timeout=400)
+    return float(found["measured"]["eps"])  # type: ignore[index]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cluster", type=Path, required=True)
+    parser.add_argument("--rows", type=int, default=80_000)
+    arguments = parser.parse_args()
+    rates = load_cluster(arguments.cluster, {})
+    errors = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        words = [
+            "data",
+            "synth",
+            "criteo",
+            "--rows",
+            str(arguments.rows),
+            "--table-rows",
+            "10000",
+            "--out",
+            str(folder / "train.tsv"),
+        ]
+        subprocess.run([str(BIN / "htrain"), *words], check=True, capture_output=True)
+        data = f"criteo:{folder / 'train.tsv'}"
+        (folder / "calibration").mkdir()
+        plan = compiled(CALIBRATION, rates, data)
+        measured_eps(plan, CALIBRATION, data, folder / "calibration")
+        rates, correction = correct(plan.cluster, load_measured(folder / "calibration" / "run"))
+        print(factors_text(correction))
+        print(
+            f"{'model':<17}{'batch':>6}{'groups':>7}{'trainers':>9}{'group PSs':>10}{'Mbit/s':>7}{'predicted':>11}{'simulated':>11}{'measured':>10}{'error':>8}"
+        )
+        for number, c in enumerate(CONFIGURATIONS):
+            plan = compiled(c, rates, data)
+            found = simulate(plan, steps=30).eps
+            (folder / str(number)).mkdir()
+            seen = measured_eps(plan, c, data, folder / str(number))
+            errors.append(found / seen - 1)
+            print(
+                f"{c.model:<17}{c.batch_size:>6}{c.groups:>7}{c.trainers:>9}{c.group_ps:>10}{c.rate:>7}{plan.predicted_eps:>11,.0f}{found:>11,.0f}{seen:>10,.0f}{errors[-1]:>+8.1%}",
+                flush=True,
+            )
+    sizes = [abs(error) for error in errors]
+    within = sum(size <= 0.15 for size in sizes)
+    middle, most = statistics.median(sizes), max(sizes)
+    print(f"{len(sizes)} configurations: error {middle:.1%} in the median, {most:.1%} at most; {within} within 15 %")
+
+
+if __name__ == "__main__":
+    main()
