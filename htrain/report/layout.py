@@ -1,149 +1,219 @@
-"""Where the boxes of a drawn net stand: a lane for each device, downwards in the order of the forward net.
+"""Where boxes and flows of a drawn net stand, in pixels: time goes down, as in a sequence diagram.
 
-Modules of one device whose names differ in numbers only, and that are equally deep, are one box; a lane that is still too full folds by
-the first word of the name. So a net of a thousand ops is drawn with at most MOST_BOXES boxes in a lane.
+A box stands under everything that its lane drew before it and under the values that it reads from other lanes. Such a value is a horizontal
+line in a row of its own, right under the box that makes it: lines and boxes never overlap, and a line's label has room. At its lane the
+line turns into the margin beside the boxes and goes down there to its readers.
 """
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from htrain.cluster import role_of
-from htrain.net import COMPRESS, Net
-from htrain.plan_text import fold
+from htrain.report.boxes import Box, Flow, Picture
 
-MOST_BOXES = 36
-_MOST_SPARSE_LANES = 3
+WIDTH = 1336  # of the page's content on a screen of 1400 pixels
+_LEAST_LANE, _MOST_LANE, _WIDE_LANE = 95, 300, 170
+_SLOT, _TOP = 8, 64
+_LINE_SLOTS = 2
+_TRACK = 5
+
+
+Point = tuple[int, int]
+Path = tuple[Point, ...]
 
 
 @dataclass(frozen=True)
-class Box:
-    """Modules drawn as one: `row` counts from the top of lane `lane`; `num_ops` with gradients and steps."""
+class Sizes:
+    """Pixels: lanes stand `lane` apart, boxes are `box` wide and `height` high, `margin` left and right of a box; `lines` of
+    `letters` of a title fit into a box at `font`, and `note_letters` under it."""
 
-    title: str
-    modules: tuple[str, ...]
     lane: int
-    row: int
-    num_ops: int
+    box: int
+    height: int
+    margin: int
+    letters: int
+    note_letters: int
+    lines: int
+    font: float
 
 
 @dataclass(frozen=True)
-class Arrow:
-    """A value, or several, from one box to another; `num_bytes` of an example."""
+class Line:
+    """A value, or several, on the way to other lanes: down from `start` to `row` y, along it to each branch; `num_bytes` there and back
+    of an example, for each branch."""
 
     source: int
-    target: int
-    num_bytes: float
+    start: Point
+    row: int
+    branches: tuple["Branch", ...]
+    there_bytes: float
+    back_bytes: float
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Where a line turns off at `x` to the sides of boxes, `ends` (x, y)."""
+
+    flow: Flow
+    x: int
+    ends: Path
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A drawn net. `lanes` are the devices' names."""
+    """A picture with places: `corners[b]` (x, y) of its boxes, `lines` between lanes, and `links` within a lane: a flow's polylines."""
 
-    lanes: tuple[str, ...]
-    boxes: tuple[Box, ...]
-    arrows: tuple[Arrow, ...]
-
-
-def layout_of(net: Net, batch_size: int) -> Layout:
-    """The layout of a tagged train net."""
-    device, depth, num_ops = _modules(net)
-    lanes = _lanes(device)
-    keys = _keys(device, depth, lanes)
-    members: dict[tuple[str, ...], list[str]] = {}
-    for module in sorted(
-        device, key=lambda m: (depth[m], list(device).index(m)) if len(device) < 400 else (depth[m], 0)
-    ):
-        members.setdefault(keys[module], []).append(module)
-    box_of = {module: index for index, modules in enumerate(members.values()) for module in modules}
-    arrows = tuple(_arrows(net, box_of, batch_size))
-    lane_of = [lanes.index(key[0]) for key in members]
-    rows = _rows(lane_of, arrows, len(lanes))
-    boxes = []
-    for index, (key, modules) in enumerate(members.items()):
-        title = ", ".join(fold(modules)) if len(modules) < 60 else f"{key[1]} ({len(modules)} modules)"
-        boxes.append(Box(title, tuple(modules), lane_of[index], rows[index], sum(num_ops[m] for m in modules)))
-    return Layout(tuple(lanes), tuple(boxes), arrows)
+    picture: Picture
+    sizes: Sizes
+    width: int
+    height: int
+    corners: Path
+    lines: tuple[Line, ...]
+    links: tuple[tuple[Flow, tuple[Path, ...]], ...]
 
 
-def _rows(lane_of: Sequence[int], arrows: Sequence[Arrow], num_lanes: int) -> list[int]:
-    """The first free row of a box's lane that is not above what it reads."""
-    sources: dict[int, list[int]] = {}
-    for arrow in arrows:
-        sources.setdefault(arrow.target, []).append(arrow.source)
-    rows: list[int] = []
-    free = [0] * num_lanes
-    for box, lane in enumerate(lane_of):
-        above = (rows[s] + (lane_of[s] == lane) for s in sources.get(box, ()) if s < box)
-        rows.append(max(free[lane], max(above, default=0)))
-        free[lane] = rows[box] + 1
+def layout_of(picture: Picture) -> Layout:
+    """The layout of a picture; the same picture gives the same one."""
+    sizes = _sizes(len(picture.lanes))
+    rows = _stack(picture, sizes)
+    corners = tuple(
+        (box.lane * sizes.lane + sizes.margin, _TOP + rows.box[b] * _SLOT) for b, box in enumerate(picture.boxes)
+    )
+    tracks = _Tracks(sizes)
+    lines = tuple(_line(b, flows, row, corners, tracks) for b, flows, row in rows.lines)
+    links = tuple(_links(picture, corners, tracks))
+    height = _TOP + (rows.end + 1) * _SLOT
+    return Layout(picture, sizes, sizes.lane * max(1, len(picture.lanes)), height, corners, lines, links)
+
+
+def _sizes(num_lanes: int) -> Sizes:
+    lane = min(_MOST_LANE, max(_LEAST_LANE, WIDTH // max(1, num_lanes)))
+    if lane < _WIDE_LANE:
+        return Sizes(lane, lane - 22, 48, 11, int((lane - 32) / 6.1), int((lane - 34) / 6.2), 2, 10.0)
+    return Sizes(lane, lane - 68, 40, 34, int((lane - 80) / 7.3), int((lane - 82) / 6.2), 1, 12.0)
+
+
+@dataclass
+class _Rows:
+    """Slots from the top: of each box, of each line with its flows, and the first that nothing uses."""
+
+    box: list[int] = field(default_factory=list)
+    lines: list[tuple[int, tuple[Flow, ...], int]] = field(default_factory=list)
+    end: int = 0
+
+
+def _stack(picture: Picture, sizes: Sizes) -> _Rows:
+    """Give every box and every line the first free row under what it must be under."""
+    rows, slots = _Rows(), sizes.height // _SLOT
+    used: list[set[int]] = [set() for _ in picture.lanes]
+    below = [0] * len(picture.lanes)
+    arrived: dict[int, int] = {}
+    leaving: dict[int, list[Flow]] = {}
+    for flow in picture.flows:
+        if flow.lane != picture.boxes[flow.source].lane:
+            leaving.setdefault(flow.source, []).append(flow)
+    for b, box in enumerate(picture.boxes):
+        at = _first_free(used[box.lane : box.lane + 1], max(below[box.lane], arrived.get(b, 0)), slots + 1)
+        rows.box.append(at)
+        below[box.lane] = at + slots + 1
+        used[box.lane].update(range(at, at + slots + 1))
+        for flows in _alike(leaving.get(b, ()), box.lane):
+            lanes = [box.lane, *(flow.lane for flow in flows)]
+            between = used[min(lanes) : max(lanes) + 1]
+            row = _first_free(between, at + slots, _LINE_SLOTS, but=(box.lane - min(lanes), at + slots))
+            for slots_of_lane in between:
+                slots_of_lane.update(range(row, row + _LINE_SLOTS))
+            below[box.lane] = max(below[box.lane], row + _LINE_SLOTS + 1)
+            rows.lines.append((b, flows, row))
+            arrived.update({t: max(arrived.get(t, 0), row + _LINE_SLOTS) for flow in flows for t in flow.targets})
+        rows.end = max(rows.end, *below)
     return rows
 
 
-def _modules(net: Net) -> tuple[dict[str, str], dict[str, int], dict[str, int]]:
-    """Device, depth in the forward net, and number of ops of every module that computes forward."""
-    device: dict[str, str] = {}
-    depth: dict[str, int] = {}
-    num_ops: dict[str, int] = {}
-    made: dict[str, int] = {}
-    forward = True
-    for op in net.ops:
-        forward = forward and op.type != "GradientSeed"
-        below = 1 + max((made.get(name, 0) for name in op.inputs), default=0)
-        made.update(dict.fromkeys(op.outputs, below))
-        if op.module == COMPRESS:
+def _first_free(lanes: Sequence[set[int]], at: int, count: int, but: tuple[int, int] = (-1, -1)) -> int:
+    """The first of `count` slots from `at` on that are free in all lanes; `but` (lane, slot) may be used: the gap under a box."""
+    while True:
+        taken = [
+            slot
+            for index, used in enumerate(lanes)
+            for slot in range(at, at + count)
+            if slot in used and (index, slot) != but
+        ]
+        if not taken:
+            return at
+        at = max(taken) + 1
+
+
+def _alike(flows: Sequence[Flow], home: int) -> list[tuple[Flow, ...]]:
+    """Flows of one box in lane `home` by the line that draws them: those with the same bytes. The longest is first, so that none crosses."""
+    together: dict[tuple[float, float], list[Flow]] = {}
+    for flow in flows:
+        together.setdefault((flow.there_bytes, flow.back_bytes), []).append(flow)
+    lines = [tuple(group) for group in together.values()]
+    return sorted(lines, key=lambda line: -max(abs(flow.lane - home) for flow in line))
+
+
+class _Tracks:
+    """The margins beside the boxes of each lane, in tracks; what goes down in one track does not overlap while there are tracks."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self._count = max(1, (sizes.margin - 6) // _TRACK)
+        self._used: dict[tuple[int, bool], list[list[tuple[int, int]]]] = {}
+
+    def x(self, lane: int, top: int, bottom: int, *, left: bool) -> int:
+        """Where in the left or right margin of a lane there is room from `top` to `bottom`."""
+        tracks = self._used.setdefault((lane, left), [[] for _ in range(self._count)])
+        free = (k for k, taken in enumerate(tracks) if all(bottom <= a or top >= b for a, b in taken))
+        track = next(free, self._count - 1)
+        tracks[track].append((top, bottom))
+        away = self.sizes.margin - 6 - track * _TRACK
+        return lane * self.sizes.lane + away if left else (lane + 1) * self.sizes.lane - away
+
+
+def _line(source: int, flows: Sequence[Flow], row: int, corners: Sequence[Point], tracks: _Tracks) -> Line:
+    sizes, (x, y) = tracks.sizes, corners[source]
+    home = x // sizes.lane
+    at = _TOP + (row + _LINE_SLOTS) * _SLOT - 3
+    branches = []
+    for flow in flows:
+        left = flow.lane > home
+        middles = [corners[t][1] + sizes.height // 2 for t in flow.targets]
+        turn = tracks.x(flow.lane, min(at, *middles), max(at, *middles), left=left)
+        side = flow.lane * sizes.lane + (sizes.margin if left else sizes.margin + sizes.box)
+        branches.append(Branch(flow, turn, tuple((side, middle) for middle in middles)))
+    inset = min(18, sizes.box // 4)
+    rightwards = all(flow.lane > home for flow in flows)
+    leftwards = all(flow.lane < home for flow in flows)
+    start = x + (sizes.box - inset if rightwards else inset if leftwards else sizes.box // 2 + inset)
+    return Line(source, (start, y + sizes.height), at, tuple(branches), flows[0].there_bytes, flows[0].back_bytes)
+
+
+def _links(picture: Picture, corners: Sequence[Point], tracks: _Tracks) -> Iterator[tuple[Flow, tuple[Path, ...]]]:
+    """Within a lane: straight down to the next box, through the left margin to others."""
+    sizes = tracks.sizes
+    following = _next_in_lane(picture.boxes)
+    for flow in picture.flows:
+        if flow.lane != picture.boxes[flow.source].lane:
             continue
-        name = f"{op.module}@{op.node_name}" if device.get(op.module, op.node_name) != op.node_name else op.module
-        num_ops[name] = num_ops.get(name, 0) + 1
-        if forward:
-            device.setdefault(name, op.node_name)
-            depth.setdefault(name, below)
-    return device, depth, {name: num_ops.get(name, 0) for name in device}
+        x, y = corners[flow.source]
+        paths: list[Path] = []
+        for target in flow.targets:
+            end = corners[target][1]
+            if following.get(flow.source) == target:
+                middle = x + sizes.box // 2
+                paths.append(((middle, y + sizes.height), (middle, end)))
+            else:
+                start, stop = y + sizes.height // 2 + 6, end + sizes.height // 2 - 6
+                turn = tracks.x(flow.lane, min(start, stop), max(start, stop), left=True)
+                paths.append(((x, start), (turn, start), (turn, stop), (x, stop)))
+        yield flow, tuple(paths)
 
 
-def _lanes(device: Mapping[str, str]) -> list[str]:
-    order = {"trainer": 0, "group_ps": 1, "sparse_ps": 2}
-    found = sorted(set(device.values()), key=lambda d: (order.get(role_of(d), 3), len(d), d))
-    sparse = [d for d in found if role_of(d) == "sparse_ps"]
-    if len(sparse) <= _MOST_SPARSE_LANES:
-        return found
-    return [*(d for d in found if d not in sparse), f"{len(sparse)} sparse PSs"]
-
-
-def _keys(device: Mapping[str, str], depth: Mapping[str, int], lanes: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """What modules have in common that are drawn as one: the finest grain at which every lane has room."""
-    grains = (
-        lambda m: (re.sub(r"\d+", "#", m), str(depth[m])),
-        lambda m: (re.sub(r"\d+", "#", m),),
-        lambda m: (re.split(r"[./_\d]", m)[0] or m,),
-    )
-    keys: dict[str, tuple[str, ...]] = {}
-    for lane in lanes:
-        inside = [m for m, d in device.items() if d == lane or (lane not in device.values() and d not in lanes)]
-        for grain in grains:
-            found = {m: (lane, *grain(m)) for m in inside}
-            if len(set(found.values())) <= MOST_BOXES:
-                break
-        keys.update(found)
-    return keys
-
-
-def _arrows(net: Net, box_of: Mapping[str, int], batch_size: int) -> list[Arrow]:
-    """Values of the forward net between boxes, summed; through the ops that encode them."""
-    maker: dict[str, int] = {}
-    flows: dict[tuple[int, int], float] = {}
-    seen: set[tuple[str, int]] = set()
-    for op in net.ops:
-        if op.type == "GradientSeed":
-            break
-        home = box_of.get(f"{op.module}@{op.node_name}", box_of.get(op.module, -1))
-        if op.module == COMPRESS:
-            home = maker.get(op.inputs[0], -1)
-        for name in op.inputs:
-            source = maker.get(name, -1)
-            if source >= 0 and home >= 0 and source != home and (name, home) not in seen:
-                seen.add((name, home))
-                size = net.blob(name).num_bytes(batch_size) / batch_size
-                flows[source, home] = flows.get((source, home), 0.0) + size
-        maker.update(dict.fromkeys(op.outputs, home))
-    return [Arrow(source, target, size) for (source, target), size in flows.items()]
+def _next_in_lane(boxes: Sequence[Box]) -> dict[int, int]:
+    last: dict[int, int] = {}
+    following: dict[int, int] = {}
+    for index, box in enumerate(boxes):
+        if box.lane in last:
+            following[last[box.lane]] = index
+        last[box.lane] = index
+    return following

@@ -6,6 +6,7 @@ import subprocess
 import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,13 @@ from hypothesis import strategies as st
 import htrain
 from htrain.cluster import Cluster
 from htrain.errors import PlanError
+from htrain.net import COMPRESS
 from htrain.options import Options
 from htrain.plan import Plan
-from htrain.report.layout import MOST_BOXES, layout_of
+from htrain.report.boxes import MOST_BOXES, picture_of
+from htrain.report.layout import layout_of
 from htrain.report.page import report_html, write_report
+from htrain.report.parts import READER
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
@@ -79,13 +83,13 @@ def test_every_decision_device_and_table_is_on_the_page(plan: Plan) -> None:
         )
         assert decision.module in page.cells
     assert {*plan.loads, *plan.tables} <= set(page.cells)
-    assert f"Predicted {plan.predicted_eps:,.0f} EPS" in page.text
+    assert f"{plan.predicted_eps:,.0f} EPS predicted" in page.text
 
 
 def test_nothing_is_loaded_from_elsewhere_and_the_same_plan_gives_the_same_page(plan: Plan) -> None:
     html = report_html(plan)
     assert Page(html).sources == ["data:,"]
-    assert "http" not in html.replace("http://www.w3.org", "")
+    assert not [word for word in ("http:", "https:", "@import", "url(//") if word in html]
     assert report_html(plan) == html
 
 
@@ -100,19 +104,29 @@ def test_names_cannot_break_the_page(plan: Plan, name: str) -> None:
 def test_a_net_of_a_thousand_ops_is_drawn_in_few_boxes_that_do_not_overlap(thousand_ops: Plan) -> None:
     net = thousand_ops.nets["train"]
     assert len(net.ops) > 1000
-    found = layout_of(net, 128)
-    places = [(box.lane, box.row) for box in found.boxes]
-    assert len(set(places)) == len(places)
-    for lane in range(len(found.lanes)):
-        assert sum(box.lane == lane for box in found.boxes) <= MOST_BOXES
-    modules = [module for box in found.boxes for module in box.modules]
-    assert len(set(modules)) == len(modules)
-    assert all(arrow.source != arrow.target and arrow.num_bytes > 0 for arrow in found.arrows)
+    picture = picture_of(net, 128)
+    for lane, devices in enumerate(picture.lanes):
+        boxes = [box for box in picture.boxes if box.lane == lane]
+        assert len(boxes) <= MOST_BOXES
+        modules = [module for box in boxes for module in box.modules]
+        assert len(set(modules)) == len(modules)
+        assert {op.module for op in net.ops if op.node_name in devices.devices and op.module != COMPRESS} >= {
+            module for module in modules if module != READER
+        }
+    found = layout_of(picture)
+    for lane in range(len(picture.lanes)):
+        tops = sorted(y for (_, y), box in zip(found.corners, picture.boxes, strict=True) if box.lane == lane)
+        assert all(below - above > found.sizes.height for above, below in pairwise(tops))
+    for line in found.lines:
+        ends = [line.start[0], *(branch.x for branch in line.branches)]
+        under = [(x, y) for x, y in found.corners if min(ends) < x + found.sizes.box and x < max(ends)]
+        assert not [y for _, y in under if y < line.row < y + found.sizes.height]
 
 
-def test_arrows_across_devices_are_what_is_sent_forward(plan: Plan) -> None:
-    found = layout_of(plan.nets["train"], 8)
-    lanes = {(found.lanes[found.boxes[a.source].lane], found.lanes[found.boxes[a.target].lane]) for a in found.arrows}
+def test_what_crosses_the_network_in_the_picture_is_what_is_sent(plan: Plan) -> None:
+    picture = picture_of(plan.nets["train"], plan.options.batch_size)
+    name_of = [lane.name for lane in picture.lanes]
+    drawn = {(name_of[picture.boxes[f.source].lane], name_of[f.lane]) for f in picture.flows if f.there_bytes}
     sends = {
         (d, str(op.attrs["peer"]))
         for d in plan.cluster.devices
@@ -120,7 +134,9 @@ def test_arrows_across_devices_are_what_is_sent_forward(plan: Plan) -> None:
         for op in plan.net_of(d).ops
         if op.type == "Send"
     }
-    assert {pair for pair in lanes if pair[0] != pair[1]} <= sends
+    assert drawn
+    assert drawn <= sends
+    assert {tuple(sorted(pair)) for pair in sends} == {tuple(sorted(pair)) for pair in drawn}
 
 
 def test_a_place_that_cannot_be_written_is_named(plan: Plan, tmp_path: Path) -> None:
