@@ -1,53 +1,77 @@
 """Hosts as network namespaces of this machine, with links of a given rate, to run a plan on: one role a host. Needs root.
 
-    python tools/netlab.py plan/ --data criteo:train.tsv --out runs/lab --rate 100mbit
+    python tools/netlab.py run plan/ --data criteo:train.tsv --out runs/lab --rate 100mbit
+    python tools/netlab.py --clean
 
-Every host has a link to one bridge; `tc tbf` limits it both ways. mpiexec starts a rank in every host; ranks find each other over MPI, and
-values travel over ZeroMQ across the links. Whatever happens, the namespaces are gone afterwards: those of this lab, by its own id.
+Every host has a link to one bridge, which `tc tbf` limits both ways. mpiexec starts a rank in every host, the launcher in the first; ranks find
+each other over MPI, and values travel over ZeroMQ across the links. A lab that ends takes its namespaces and the processes in them along,
+except after SIGKILL: `--clean` removes what labs left whose process is gone.
 """
 
 import argparse
+import itertools
 import json
 import os
+import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
+import psutil
+
+from htrain.errors import Error, RunError, UsageError
+from htrain.executor.measured import Measured, load_measured
 from htrain.plan import load_plan
 
 BIN = Path(sys.executable).parent
-_ETC = Path("/etc/netns")
-
-
-def sh(*words: str, timeout: float = 30.0) -> str:
-    """Run a command; its output. Raises RuntimeError with what it said on failure."""
-    run = subprocess.run(words, capture_output=True, text=True, timeout=timeout)
-    if run.returncode:
-        raise RuntimeError(f"{' '.join(words)}: {run.stderr.strip()}")
-    return run.stdout
+_ETC, _NAMESPACES = Path("/etc/netns"), Path("/var/run/netns")
+_NAME = re.compile(r"netlab(\d+)x\d+(?:h\d+|sw)")
+_BITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+_LEAST_BURST = 68 * 1024  # one segment of 64 KiB with its headers passes whole
+_LABS = itertools.count()
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that a host's link carried."""
+    """Bytes that a host's link has carried, headers included."""
 
+    host: str
     received: int
     sent: int
 
 
-class Lab:
-    """`num_hosts` namespaces on a bridge in a namespace of its own. Use as a context manager."""
+@dataclass(frozen=True)
+class LabRun:
+    """What a run in a lab did: where `launcher` and each role was and what its link carried; measured.json, of the steady part."""
 
-    def __init__(self, num_hosts: int, *, rate: str) -> None:
-        self.name = f"lab{os.getpid()}"
+    roles: dict[str, Traffic]
+    measured: Measured
+
+
+class Lab:
+    """`num_hosts` namespaces, each on a link of `rate` and one-way `delay` to a bridge in a namespace of its own.
+
+    `rate` and `delay` are as tc writes them (`100mbit`, `5ms`; a delay needs netem in the kernel). Hosts are there inside `with`, and gone
+    after it. Their names carry this process's id.
+    Raises UsageError for a rate or delay that cannot be, RunError, when entered, where this machine cannot make them.
+    """
+
+    def __init__(self, num_hosts: int, *, rate: str = "100mbit", delay: str = "0ms") -> None:
+        self.name = f"netlab{os.getpid()}x{next(_LABS)}"
         self.hosts = [f"{self.name}h{k}" for k in range(num_hosts)]
-        self._rate = rate
         self._switch = f"{self.name}sw"
+        self._rate = _bits_per_second(rate)
+        self._delay = _checked_delay(delay)
 
     def __enter__(self) -> "Lab":
+        _require_tools()
         try:
             self._build()
         except BaseException:
@@ -55,111 +79,221 @@ class Lab:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _build(self) -> None:
-        sh("ip", "netns", "add", self._switch)
-        self._in(self._switch, "ip", "link", "add", "br0", "type", "bridge")
-        self._in(self._switch, "ip", "link", "set", "br0", "up")
-        names = "".join(f"10.77.0.{k + 1} {host}\n" for k, host in enumerate(self.hosts))
-        for k, host in enumerate(self.hosts):
-            sh("ip", "netns", "add", host)
+        _sh("ip", "netns", "add", self._switch)
+        _sh("ip", "-n", self._switch, "link", "add", "br0", "type", "bridge")
+        _sh("ip", "-n", self._switch, "link", "set", "br0", "up")
+        addresses = {host: f"10.77.{k >> 8}.{k & 255}" for k, host in enumerate(self.hosts, 1)}
+        names = "".join(f"{address} {host}\n" for host, address in addresses.items())
+        for k, (host, address) in enumerate(addresses.items()):
+            _sh("ip", "netns", "add", host)
             (_ETC / host).mkdir(parents=True, exist_ok=True)
             (_ETC / host / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-            sh(
-                "ip",
-                "link",
-                "add",
-                "eth0",
-                "netns",
-                host,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                f"p{k}",
-                "netns",
-                self._switch,
-            )
-            self._in(self._switch, "ip", "link", "set", f"p{k}", "master", "br0", "up")
-            self._in(host, "ip", "addr", "add", f"10.77.0.{k + 1}/16", "dev", "eth0")
-            self._in(host, "ip", "link", "set", "eth0", "up")
-            self._in(host, "ip", "link", "set", "lo", "up")
-            self._limit(host, "eth0")
-            self._limit(self._switch, f"p{k}")
+            self._link(host, f"p{k}", address)
+
+    def _link(self, host: str, port: str, address: str) -> None:
+        """A cable from a host to the bridge, limited at both ends."""
+        ends = ["eth0", "netns", host, "type", "veth", "peer", "name", port, "netns", self._switch]
+        _sh("ip", "link", "add", *ends)
+        _sh("ip", "-n", self._switch, "link", "set", port, "master", "br0", "up")
+        _sh("ip", "-n", host, "addr", "add", f"{address}/16", "dev", "eth0")
+        for device in ("eth0", "lo"):
+            _sh("ip", "-n", host, "link", "set", device, "up")
+        self._limit(host, "eth0")
+        self._limit(self._switch, port)
 
     def _limit(self, namespace: str, device: str) -> None:
-        """A token bucket with room for a few large packets."""
-        bucket = ["tbf", "rate", self._rate, "burst", "256kb", "latency", "400ms"]
-        self._in(namespace, "tc", "qdisc", "add", "dev", device, "root", *bucket)
-
-    def _in(self, namespace: str, *words: str) -> str:
-        return sh("ip", "netns", "exec", namespace, *words)
+        """Delay, if any, and then a token bucket of 2 ms of the rate."""
+        burst = str(max(_LEAST_BURST, self._rate // 8 // 500))
+        where = ["root"]
+        add = ["tc", "-n", namespace, "qdisc", "add", "dev", device]
+        if self._delay != "0ms":
+            _sh(*add, "root", "handle", "1:", "netem", "delay", self._delay, "limit", "10000")
+            where = ["parent", "1:1"]
+        _sh(*add, *where, "tbf", "rate", f"{self._rate}bit", "burst", burst, "latency", "400ms")
 
     def traffic(self) -> dict[str, Traffic]:
         """What each host's link has carried so far."""
-        found = {}
-        for host in self.hosts:
-            (link,) = json.loads(self._in(host, "ip", "-j", "-s", "link", "show", "eth0"))
-            stats = link["stats64"]
-            found[host] = Traffic(int(stats["rx"]["bytes"]), int(stats["tx"]["bytes"]))
-        return found
+        return {host: _link_traffic(host) for host in self.hosts}
 
-    def run_plan(self, plan_folder: Path, data: str, out: Path, *, timeout: float) -> dict[str, object]:
-        """Run a plan, the launcher on the first host and a role on each other one; the JSON that `htrain run` prints."""
-        words = [str(BIN / "mpiexec")]
-        command = f"exec {BIN / 'htrain'} run {plan_folder} --data '{data}' --out {out} --json"
+    def run_plan(self, plan_folder: Path, data: str, out: Path, *, epochs: int = 1, timeout: float = 600.0) -> LabRun:
+        """Run a plan with the launcher on the first host and each role on its own, at most for `timeout` seconds.
+
+        Raises UsageError when there are not as many hosts as roles and one more, RunError with what htrain said when the run fails.
+        """
+        roles = ("launcher", *load_plan(plan_folder).cluster.roles)
+        if len(roles) != len(self.hosts):
+            raise UsageError(
+                f"the lab has {len(self.hosts)} hosts; {plan_folder} wants {len(roles)}: one per role and one for the launcher"
+            )
+        command = [str(BIN / "htrain"), "run", str(plan_folder.resolve()), "--data", data, "--out", str(out.resolve())]
+        before = self.traffic()
+        _finish(self._ranks([*command, "--epochs", str(epochs)]), timeout)
+        after = self.traffic()
+        carried = (_since(before[host], after[host]) for host in self.hosts)
+        return LabRun(dict(zip(roles, carried, strict=True)), load_measured(out))
+
+    def _ranks(self, command: list[str]) -> list[str]:
+        """mpiexec's words for a rank in every host, which bears the host's name."""
+        mpiexec = shutil.which("mpiexec", path=f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}")
+        if mpiexec is None:
+            raise UsageError("no mpiexec here: pip install mpich mpi4py")
+        words = [mpiexec]
         for k, host in enumerate(self.hosts):
-            words += [":"] * (k > 0) + [
-                "-n",
-                "1",
-                "ip",
-                "netns",
-                "exec",
-                host,
-                "unshare",
-                "--uts",
-                "sh",
-                "-c",
-                f"hostname {host}; {command}",
-            ]
-        run = subprocess.run(words, capture_output=True, text=True, timeout=timeout)
-        if run.returncode:
-            raise RuntimeError(f"htrain run: exit {run.returncode}: {run.stderr[-1500:]}")
-        return json.loads(run.stdout)
+            inside = f"hostname {host} && exec {shlex.join(command)}"
+            words += [":"] * (k > 0)
+            words += ["-n", "1", "ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c", inside]
+        return words
 
     def close(self) -> None:
         """Remove every namespace of this lab, and the processes that were started in it."""
-        for namespace in (*self.hosts, self._switch):
-            pids = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True).stdout.split()
-            for pid in pids:
-                subprocess.run(["kill", "-9", pid], capture_output=True)
+        _remove(*self.hosts, self._switch)
+
+
+def clean_dead_labs() -> list[str]:
+    """Remove the namespaces of labs whose process is gone, with what runs in them; the names of those removed."""
+    left = {path.name for folder in (_NAMESPACES, _ETC) if folder.is_dir() for path in folder.iterdir()}
+    owners = {name: int(match[1]) for name in left if (match := _NAME.fullmatch(name))}
+    dead = sorted(name for name, owner in owners.items() if not psutil.pid_exists(owner))
+    _remove(*dead)
+    return dead
+
+
+def _bits_per_second(rate: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", rate)
+    bits = round(float(match[1]) * _BITS[match[2]]) if match else 0
+    if not bits:
+        raise UsageError(f"rate '{rate}': want one such as 500kbit, 20mbit or 1gbit")
+    return bits
+
+
+def _checked_delay(delay: str) -> str:
+    if not re.fullmatch(r"\d+(us|ms|s)", delay):
+        raise UsageError(f"delay '{delay}': want one such as 0ms, 500us or 20ms")
+    return delay if delay.strip("0ums") else "0ms"
+
+
+def _require_tools() -> None:
+    missing = [tool for tool in ("ip", "tc", "unshare") if shutil.which(tool) is None]
+    missing += ["root's rights"] if os.geteuid() else []
+    if missing:
+        raise UsageError(f"a lab of namespaces wants {', '.join(missing)}: see to that, or run it elsewhere")
+
+
+def _sh(*words: str) -> str:
+    """A command's output. Raises RunError with what it said on failure."""
+    run = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    if run.returncode:
+        hint = "; this kernel may lack netem: leave the delay at 0ms" if "netem" in words else ""
+        raise RunError(f"{' '.join(words)}: {' '.join(run.stderr.split())}{hint}")
+    return run.stdout
+
+
+def _link_traffic(host: str) -> Traffic:
+    (link,) = json.loads(_sh("ip", "-n", host, "-j", "-s", "link", "show", "eth0"))
+    return Traffic(host, link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"])
+
+
+def _since(before: Traffic, after: Traffic) -> Traffic:
+    return Traffic(after.host, after.received - before.received, after.sent - before.sent)
+
+
+def _finish(words: list[str], timeout: float) -> None:
+    """Run mpiexec to its end, or end it and all that it has started."""
+    nowhere = subprocess.DEVNULL
+    process = subprocess.Popen(words, stdout=nowhere, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        _, said = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise RunError(f"htrain run: not at its end after {timeout:g} s: give it more time, or less data") from None
+    finally:
+        _end(process)
+    if process.returncode:
+        raise RunError(f"htrain run: status {process.returncode}: {_last_word(said)}")
+
+
+def _last_word(said: str) -> str:
+    """What htrain itself said, on one line, or the last line of what anybody said."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()] or ["nothing was said"]
+    return next((line for line in lines if line.startswith("htrain: ")), lines[-1])
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process that still runs, and its descendants."""
+    if process.poll() is not None:
+        return
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+    process.kill()
+    process.communicate()
+
+
+def _remove(*namespaces: str) -> None:
+    """Namespaces and what runs in them, as far as they are there."""
+    with _undisturbed():
+        for namespace in namespaces:
+            pids = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True).stdout
+            for pid in pids.split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
             shutil.rmtree(_ETC / namespace, ignore_errors=True)
 
 
-def main() -> None:
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C and the like wait until the end, for this thread and the commands that it starts."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def unwind_when_ended() -> None:
+    """Let Ctrl-C, SIGTERM and SIGHUP unwind this program's stack, so that a lab is closed on the way."""
+    for number in _ENDINGS:
+        signal.signal(number, lambda seen, _: sys.exit(128 + seen))
+
+
+def _run(asked: argparse.Namespace) -> None:
+    with Lab(len(load_plan(asked.plan).cluster.roles) + 1, rate=asked.rate, delay=asked.delay) as lab:
+        found = lab.run_plan(asked.plan, asked.data, asked.out, epochs=asked.epochs, timeout=asked.timeout)
+    for role, carried in found.roles.items():
+        print(f"{role:<16}{carried.host:<18}{carried.received / 1e6:>10.2f} MB in{carried.sent / 1e6:>10.2f} MB out")
+    print(f"{found.measured.eps:,.0f} EPS over {found.measured.seconds:.1f} s")
+
+
+def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", type=Path)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--rate", default="1gbit")
-    parser.add_argument("--timeout", type=float, default=600.0)
-    arguments = parser.parse_args()
-    roles = load_plan(arguments.plan).cluster.roles
-    with Lab(len(roles) + 1, rate=arguments.rate) as lab:
-        before = lab.traffic()
-        found = lab.run_plan(
-            arguments.plan.resolve(), arguments.data, arguments.out.resolve(), timeout=arguments.timeout
-        )
-        after = lab.traffic()
-        for role, host in zip(("launcher", *roles), lab.hosts, strict=True):
-            sent, received = after[host].sent - before[host].sent, after[host].received - before[host].received
-            print(f"{role:<16}{host:<16}{sent / 1e6:>10.1f} MB out{received / 1e6:>10.1f} MB in")
-        print(f"{found['measured']['eps']:,.0f} EPS")  # type: ignore[index]
+    parser.add_argument("--clean", action="store_true", help="remove what labs left whose process is gone")
+    run = parser.add_subparsers(dest="command").add_parser("run", help="run a plan in a lab of its own")
+    run.add_argument("plan", type=Path)
+    run.add_argument("--data", required=True)
+    run.add_argument("--out", type=Path, required=True)
+    for name, default in (("rate", "100mbit"), ("delay", "0ms"), ("epochs", 1), ("timeout", 600.0)):
+        run.add_argument(f"--{name}", type=type(default), default=default)
+    asked = parser.parse_args()
+    if not asked.clean and asked.command is None:
+        parser.error("say what to do: run PLAN, or --clean")
+    return asked
+
+
+def main() -> None:
+    asked = _parsed()
+    unwind_when_ended()
+    try:
+        if asked.clean:
+            print(f"removed {', '.join(clean_dead_labs()) or 'nothing'}")
+        if asked.command == "run":
+            _run(asked)
+    except Error as error:
+        print(f"netlab: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
 
 
 if __name__ == "__main__":

@@ -71,8 +71,7 @@ def measured_eps(plan: Plan, configuration: Configuration, data: str, folder: Pa
     """EPS of the steady part of a run in namespaces."""
     plan.save(folder / "plan")
     with Lab(len(plan.cluster.roles) + 1, rate=f"{configuration.rate}mbit") as lab:
-        found = lab.run_plan(folder / "plan", data, folder / "run", timeout=400)
-    return float(found["measured"]["eps"])  # type: ignore[index]
+        return lab.run_plan(folder / "plan", data, folder / "run", timeout=400).measured.eps
 
 
 def main() -> None:
