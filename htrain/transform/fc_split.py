@@ -19,8 +19,9 @@ from htrain.placement import Split
 
 _FCS = ("FC", "FCBfloat16", "FCInt8")
 _ACTIVATIONS = frozenset(
-    ["Relu", "Sigmoid", "Tanh", "Gelu", "Elu", "LeakyRelu", "HardSigmoid", "HardSwish", "Mish", "Softplus", "Swish", "Clip", "Identity", "Abs", "Neg"]
-)  # elementwise, without parameters: a part of the input gives the same part of the output
+    ["Relu", "Sigmoid", "Tanh", "Gelu", "Elu", "LeakyRelu", "HardSigmoid", "HardSwish", "Mish", "Softplus", "Swish", "Clip",
+     "Identity", "Abs", "Neg"]
+)  # fmt: skip  # elementwise, without parameters: a part of the input gives the same part of the output
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,9 @@ def _checked(
             f"'{module}' cannot be split: it is not an FC with weights of its own; those are {', '.join(layers) or 'none'}"
         )
     if split.kind == "co-partition" and not layer.following:
-        raise ModelError(f"'{module}' has no FC that alone follows it: a co-partition takes two consecutive FCs")
+        raise ModelError(
+            f"'{module}' has no FC that alone follows it: a co-partition takes two consecutive FCs with only activations between"
+        )
     if split.kind == "co-partition" and layer.following in splits:
         raise ModelError(f"'{layer.following}' is split on its own and with '{module}': drop one of the splits")
     size = layer.inputs if split.kind == "horizontal" else layer.outputs

@@ -11,6 +11,7 @@ from harness import losses_of, relative_differences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreter import draw_parameters, run_net
+from torch.nn.functional import binary_cross_entropy_with_logits, linear
 
 from htrain.cluster import Cluster
 from htrain.compiler import compile_net
@@ -25,22 +26,29 @@ from htrain.ops.builder import NetBuilder
 from htrain.options import Options
 from htrain.placement import Split
 from htrain.transform.fc_split import layers_of, split_fcs
+from htrain.transform.gradient import add_gradients
 from htrain.transform.init_nets import init_net
+from htrain.transform.loss import add_loss
+from htrain.transform.optimizer import add_optimizers
 from htrain.transform.split import split_by_node
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 KINDS = ("vertical", "horizontal", "co-partition")
-DATA = "synthetic:?rows=640&table_rows=40&communities=4"
+DATA = "synthetic:?rows=3200&table_rows=40&communities=4"
 
 
-def chain(sizes: tuple[int, ...], activations: tuple[str, ...]) -> Net:
+ACTIVATIONS = (("Sigmoid", "Tanh"), ("Tanh",), ("Relu",), ())
+UNIFORM, NORMAL = Init("uniform", (-0.5, 0.5)), Init("normal", (0.0, 0.3))
+
+
+def chain(sizes: tuple[int, ...], activations: tuple[str, ...], init: Init = UNIFORM) -> Net:
     """FCs a, b, c, ... in a row, each but the last with activations after it."""
     builder = NetBuilder("chain")
     x = builder.input(Blob("x", (B, sizes[0]), "float32"))
     for index, (k, n) in enumerate(pairwise(sizes)):
         module = "abcdef"[index]
         for name, shape in ((f"{module}.weight", (n, k)), (f"{module}.bias", (n,))):
-            builder.parameter(Parameter(name, shape, "float32", "weight", Init("uniform", (-0.5, 0.5))))
+            builder.parameter(Parameter(name, shape, "float32", "weight", init))
         (x,) = builder.add("FC", (x, f"{module}.weight", f"{module}.bias"), module=module)
         for position, type in enumerate(activations if index < len(sizes) - 2 else ()):
             (x,) = builder.add(type, (x,), module=f"{module}/{type.lower()}{position}")
@@ -57,16 +65,52 @@ def cut(parameters: Mapping[str, torch.Tensor], net: Net) -> dict[str, torch.Ten
     return found
 
 
+def joined(values: Mapping[str, torch.Tensor], net: Net, like: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What `cut` took apart, put together again: a tensor per entry of `like`, NaN where no part covers it."""
+    whole = {name: torch.full_like(value, torch.nan) for name, value in like.items()}
+    for name, place in cut(whole, weights_of(net)).items():
+        place.copy_(values[name])
+    return whole
+
+
+def torch_loss(net: Net, weights: Mapping[str, torch.Tensor], x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """The loss of an uncut chain, by PyTorch."""
+    for op in net.ops:
+        x = linear(x, *(weights[n] for n in op.inputs[1:])) if op.type == "FC" else getattr(torch, op.type.lower())(x)
+    return binary_cross_entropy_with_logits(x[:, 0], label)
+
+
+def examples(net: Net, seed: int) -> dict[str, torch.Tensor]:
+    """Eight examples for a chain."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(8, net.blobs["x"].shape[1], generator=generator)
+    return {"x": x, "label": torch.randint(2, (8,), generator=generator).float()}
+
+
+def weights_of(train: Net) -> Net:
+    """The net without the optimizer's state among its parameters."""
+    return replace(train, parameters={name: p for name, p in train.parameters.items() if p.kind == "weight"})
+
+
+def trained_in_parts(net: Net, splits: Mapping[str, Split], options: Options) -> tuple[Net, Mapping[str, str]]:
+    """The train net of a split chain, and the gradient of each of its weights."""
+    parts, gradients = add_gradients(split_fcs(add_loss(net, "bce"), splits))
+    return add_optimizers(parts, gradients, options), gradients
+
+
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Net, dict[str, Split]]:
-    sizes = tuple(draw(st.lists(st.integers(2, 9), min_size=2, max_size=5)))
-    net = chain(sizes, tuple(draw(st.lists(st.sampled_from(["Relu", "Sigmoid", "Tanh"]), max_size=2))))
+def cases(draw: st.DrawFn, last: int = 0) -> tuple[Net, dict[str, Split]]:
+    """A chain and splits of some of its FCs; it ends in an FC of `last` outputs, if that is not 0."""
+    sizes = tuple(draw(st.lists(st.integers(2, 9), min_size=3, max_size=5))) + (last,) * bool(last)
+    net = chain(sizes, draw(st.sampled_from(ACTIVATIONS)), draw(st.sampled_from([UNIFORM, NORMAL])))
     layers, splits, taken = layers_of(net), {}, set()
     for module, layer in layers.items():
         kind = draw(st.sampled_from(("", *KINDS)))
         if not kind or module in taken or (kind == "co-partition" and not layer.following):
             continue
         most = layer.inputs if kind == "horizontal" else layer.outputs
+        if most < 2:
+            continue
         splits[module] = Split(kind, draw(st.integers(2, most)))
         taken |= {layer.following} if kind == "co-partition" else set()
     return net, splits
@@ -82,6 +126,41 @@ def test_parts_compute_what_the_whole_does(case: tuple[Net, dict[str, Split]], s
     expected = run_net(net, whole, x)[net.outputs[0]]
     found = run_net(parts, cut(whole, parts), x)[parts.outputs[0]]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@quick
+@given(cases(last=1), st.integers(0, 99))
+def test_gradients_of_parts_are_the_parts_of_pytorchs_gradient(case: tuple[Net, dict[str, Split]], seed: int) -> None:
+    net, splits = case
+    batch = examples(net, seed)
+    whole = {name: value.requires_grad_() for name, value in draw_parameters(net, seed).items()}
+    torch_loss(net, whole, **batch).backward()
+    train, gradients = trained_in_parts(net, splits, Options(dense_optimizer="sgd"))
+    values = run_net(train, {n: v.detach().clone() for n, v in cut(whole, weights_of(train)).items()}, batch)
+    found = joined({weight: values[gradient] for weight, gradient in gradients.items()}, train, draw_parameters(net, 0))
+    for name, value in found.items():
+        torch.testing.assert_close(value, whole[name].grad, rtol=1e-4, atol=1e-6)
+
+
+@settings(quick, max_examples=10)
+@given(cases(last=1), st.sampled_from(["sgd", "adagrad"]), st.integers(0, 99))
+def test_fifty_steps_in_parts_follow_pytorch(case: tuple[Net, dict[str, Split]], optimizer: str, seed: int) -> None:
+    net, splits = case
+    options = Options(dense_optimizer=optimizer, dense_lr=0.05)
+    whole = {name: value.requires_grad_() for name, value in draw_parameters(net, seed).items()}
+    train, _ = trained_in_parts(net, splits, options)
+    weights = {n: v.detach().clone() for n, v in cut(whole, weights_of(train)).items()}
+    store = weights | {n: torch.zeros(p.shape) for n, p in train.parameters.items() if p.kind == "state"}
+    kind = torch.optim.SGD if optimizer == "sgd" else torch.optim.Adagrad
+    step = kind(whole.values(), lr=options.dense_lr)
+    for number in range(50):
+        batch = examples(net, number)
+        loss = torch_loss(net, whole, **batch)
+        step.zero_grad()
+        loss.backward()
+        step.step()
+        found = run_net(train, store, batch)[train.outputs[0]]
+        torch.testing.assert_close(found, loss.detach(), rtol=1e-4, atol=0, check_stride=False)
 
 
 @quick
@@ -111,13 +190,23 @@ def test_activations_go_with_their_part_and_the_parts_are_modules_of_their_own()
     assert [net.parameters[f"a.weight/{k}"].shape for k in (0, 1)] == [(2, 3), (3, 3)]
 
 
-def test_the_intermediate_of_a_co_partition_never_leaves_its_part() -> None:
-    net = split_fcs(chain((3, 6, 2), ("Relu",)), {"a": Split("co-partition", 3)})
-    homes = {"a/0": "group_ps:0", "a/1": "group_ps:1", "a/2": "group_ps:0"}
-    tagged = net.with_ops(replace(op, node_name=homes.get(op.module, "trainer")) for op in net.ops)
+@quick
+@given(cases(last=1), st.data())
+def test_no_placement_sends_what_lies_within_a_co_partition_forward_or_backward(
+    case: tuple[Net, dict[str, Split]], data: st.DataObject
+) -> None:
+    net, drawn = case
+    first = layers_of(net)["a"]
+    splits = {module: split for module, split in drawn.items() if module not in ("a", "b")}
+    splits["a"] = Split("co-partition", data.draw(st.integers(2, first.outputs)))
+    train, _ = trained_in_parts(net, splits, Options())
+    modules = sorted({op.module for op in train.ops})
+    homes = {module: data.draw(st.sampled_from(["trainer", "group_ps:0", "group_ps:1"]), module) for module in modules}
+    tagged = train.with_ops(replace(op, node_name=homes[op.module]) for op in train.ops)
     sent = {op.inputs[0] for part in split_by_node(tagged).values() for op in part.ops if op.type == "Send"}
-    partial = {op.outputs[0] for op in net.ops if op.type == "FC" and op.inputs[0] != "x"}
-    assert sent == {"x", *partial}
+    within = tuple(f"{op.outputs[0]}/" for op in (first.fc, *first.activations))
+    assert any(name.startswith(within) for name in train.blobs)
+    assert [name for name in sent if name.startswith(within)] == []
 
 
 @pytest.mark.parametrize(
@@ -154,6 +243,30 @@ def test_ops_that_mix_features_end_a_co_partition() -> None:
     (y,) = builder.add("LayerNormalization", (y,), attrs={"axis": -1, "epsilon": 1e-5}, module="norm")
     (y,) = builder.add("FC", (y, "b.weight"), module="b")
     assert layers_of(builder.build((y,)))["a"].following == ""
+
+
+def test_what_somebody_else_reads_too_stays_whole() -> None:
+    builder = NetBuilder("skip")
+    builder.input(Blob("x", (B, 4), "float32"))
+    for name in ("a", "b"):
+        builder.parameter(Parameter(f"{name}.weight", (4, 4), "float32", "weight", UNIFORM))
+    (y,) = builder.add("FC", ("x", "a.weight"), module="a")
+    (h,) = builder.add("Relu", (y,), module="relu")
+    (z,) = builder.add("FC", (h, "b.weight"), module="b")
+    (z,) = builder.add("Add", (z, h), module="skip")
+    net = builder.build((z,))
+    with pytest.raises(ModelError, match="'a' has no FC that alone follows it"):
+        split_fcs(net, {"a": Split("co-partition", 2)})
+    (gated,) = builder.add("Mul", (z, y), module="gate")
+    parts = split_fcs(builder.build((gated,)), {"a": Split("vertical", 2)})
+    assert [op.inputs for op in parts.ops if op.type == "Relu"] == [(y,)]
+
+
+def test_what_the_net_gives_out_stays_whole() -> None:
+    net = chain((3, 4, 2), ("Relu",))
+    before = net.ops[0].outputs[0]
+    parts = split_fcs(replace(net, outputs=(before, *net.outputs)), {"a": Split("vertical", 2)})
+    assert parts.producers()[before].type == "Concat"
 
 
 @pytest.fixture(scope="module")
