@@ -81,6 +81,7 @@ def test_tags_and_parameters_are_metadata_that_other_readers_see() -> None:
         "init": '{"kind": "normal", "arguments": [0.0, 0.1], "zero_rows": []}',
         "of": "whole",
         "first_row": "7",
+        "first_column": "0",
         "trained": "True",
     }
     assert not model.graph.initializer
