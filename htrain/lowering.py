@@ -10,6 +10,7 @@ from htrain.placement import Shard, Split
 from htrain.tagging.constraints import kept_together, pinned_tables
 from htrain.tagging.shards import place_tables
 from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
+from htrain.transform.constants import copy_constants
 from htrain.transform.fc_split import split_fcs
 from htrain.transform.gradient import add_gradients
 from htrain.transform.lookups import lower_lookups
@@ -40,6 +41,7 @@ def lowered(
     owners = pinned_tables((n for n, p in net.parameters.items() if p.kind == "table"), net, cluster)
     shards = place_tables(net, cluster, table_splits, owners)
     net = shard_lookups(net, shards)
+    net = copy_constants(net, fixed_tags(net, table_owners(shards)))
     fixed = fixed_tags(net, table_owners(shards))
     return net, find_units(net, fixed, kept_together(net, fixed, cluster)), fixed, shards
 

@@ -8,7 +8,7 @@ from htrain.net import Net, Op
 from htrain.ops import OPS
 from htrain.plan import Plan, digest_of, net_name
 
-_COMMUNICATION = ("Send", "Recv", "Ack")
+_COMMUNICATION = ("Send", "Recv", "Ack", "Begin")
 
 
 def check_plan(plan: Plan) -> Plan:

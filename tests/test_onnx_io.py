@@ -141,6 +141,7 @@ SAMPLES: tuple[Sample, ...] = (
     ("SpreadTopK", (("kept", (UNIQUE[1][0],), F32), ("places", (UNIQUE[1][0],), "int32")), {"shape": (6,)}),
     ("Send", (X,), {"peer": "sparse_ps:0", "message": 3}),
     ("Ack", (), {}),
+    ("Begin", (), {}),
     ("Snapshot", (weight("w", 4, 6),), {}),
     ("ElasticDifference", (weight("w", 4, 6), ("snap", (4, 6), F32)), {"alpha": 0.45}),
     ("Relax", (weight("w", 4, 6), ("diff", (4, 6), F32)), {}),

@@ -48,6 +48,8 @@ DEFINITIONS = (
     OpDef("Recv", _by_engine, _declared, _transfer, None, effects=True, work="message"),
     # Runs after every update of its device in a step, so that the trainer knows that the step has ended there.
     OpDef("Ack", _ack, _ack_infer, gradient=None, effects=True),
+    # Tells a device that a step has begun, when what it does first waits for nothing: it takes a message to begin a pass.
+    OpDef("Begin", _ack, _ack_infer, gradient=None, effects=True),
     OpDef("Snapshot", _snapshot, same_as_input(0), gradient=None, effects=True),
     OpDef("ElasticDifference", _elastic_difference, same_as_input(1), gradient=None, effects=True, writes=(0,)),
     OpDef("Relax", _relax, no_outputs, gradient=None, effects=True, writes=(0,)),

@@ -32,13 +32,20 @@ def table_owners(shards: Mapping[str, Sequence[Shard]]) -> dict[str, str]:
 
 def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
     """Ops that have no choice: those that touch a table are on its owner; the rest of a lookup, the loss and its seed are on
-    the trainer, where the ids, the label and the control of the step are."""
-    tags = {}
+    the trainer, where the ids, the label and the control of the step are. A Constant that only such ops of one device read is there."""
+    tags: dict[int, str] = {}
+    read_on: dict[str, set[str]] = {}
     for index, op in enumerate(net.ops):
         owner = next((owners[name] for name in op.inputs if name in owners), "")
         if owner or op.type in _ON_TRAINER:
             tags[index] = owner or "trainer"
-    return tags
+        for name in op.inputs:
+            read_on.setdefault(name, set()).add(tags.get(index, ""))
+    for index, op in enumerate(net.ops):
+        readers = read_on.get(op.outputs[0], {""}) if op.type == "Constant" else {""}
+        if len(readers) == 1 and "" not in readers:
+            tags[index] = next(iter(readers))
+    return dict(sorted(tags.items()))
 
 
 def find_units(net: Net, fixed: Mapping[int, str], together: Sequence[Sequence[str]] = ()) -> list[Unit]:

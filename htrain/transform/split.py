@@ -30,7 +30,8 @@ def split_by_node(net: Net, devices: Sequence[str] = ()) -> dict[str, Net]:
     Ensures:  every device of `devices` has a net, be it an empty one; running the nets together computes what `net` computes;
               there is exactly one Send and one Recv per (blob, reader); values that become ready together and go the same
               way carry the same `message` number and travel as one; each device that updates parameters acknowledges the
-              end of the step to the trainer.
+              end of the step to the trainer; the trainer tells the beginning of the step to each device that sends what waits
+              for nothing, such as what is computed of parameters alone.
     """
     cutter = _Cutter(net)
     for device in devices:
@@ -58,7 +59,7 @@ class _Cutter:
         ] = {}  # parameter -> messages that its readers and writers so far wait for
         self.updated: dict[str, frozenset[int]] = {}  # device -> messages that its updates wait for
         self.messages: dict[tuple[Stage, str], int] = {}
-        self.acks: dict[str, Blob] = {}
+        self.signals: dict[str, Blob] = {}
 
     def place(self, op: Op) -> None:
         """Append `op` to its device's net, fetching what it reads from elsewhere."""
@@ -96,6 +97,8 @@ class _Cutter:
         part = self.parts[device]
         if home == device or name in part.received:
             return
+        if home != TRAINER and not self.waits[home, name]:
+            self.begin(home)
         stage = (home, self.waits[home, name], self.leads_to_lookup.get(name, False))
         message = self._number(stage, device)
         self.parts[home].ops.append(Op("Send", (name,), (), {"peer": device, "message": message}, home, "send"))
@@ -106,12 +109,23 @@ class _Cutter:
     def _number(self, stage: Stage, reader: str) -> int:
         return self.messages.setdefault((stage, reader), len(self.messages))
 
+    def begin(self, device: str) -> None:
+        """Before all else, tell `device` that the step has begun."""
+        blob = Blob("begin_" + device.replace(":", "_"), (0,), "int8")
+        if blob.name in self.signals:
+            return
+        self.signals[blob.name] = blob
+        self.parts[TRAINER].ops.insert(0, Op("Begin", (), (blob.name,), {}, TRAINER, "begin"))
+        self.home[blob.name] = TRAINER
+        self.waits[TRAINER, blob.name] = frozenset()
+        self.fetch(blob.name, device)
+
     def acknowledge(self, device: str) -> None:
         """After all updates of `device`, tell the trainer."""
         if device == TRAINER or device not in self.updated:
             return
         blob = Blob("done_" + device.replace(":", "_"), (0,), "int8")
-        self.acks[blob.name] = blob
+        self.signals[blob.name] = blob
         self.parts[device].ops.append(Op("Ack", (), (blob.name,), {}, device, "ack"))
         self.home[blob.name] = device
         self.waits[device, blob.name] = self.updated[device]
@@ -120,7 +134,7 @@ class _Cutter:
     def finish(self, device: str) -> Net:
         """The net of one device: sends stand right after the op that makes their value."""
         ops = _sends_early(self.parts[device].ops)
-        declared = replace(self.net, blobs={**self.net.blobs, **self.acks})
+        declared = replace(self.net, blobs={**self.net.blobs, **self.signals})
         inputs = tuple(name for name in self.net.inputs) if device == TRAINER else ()
         outputs = self.net.outputs if device == TRAINER else ()
         return replace(declared, name=device.replace(":", "_"), inputs=inputs, outputs=outputs).with_ops(ops)

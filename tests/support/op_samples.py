@@ -299,6 +299,7 @@ EFFECTS = (
     Sample("SparseAdagrad", (TABLE, TABLE, IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
     Sample("SparseRowWiseAdagrad", (TABLE, ((5,), single), IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
     Sample("Ack", (), lambda: torch.zeros(0, dtype=torch.int8)),
+    Sample("Begin", (), lambda: torch.zeros(0, dtype=torch.int8)),
     Sample("Snapshot", (SQUARE,), lambda w: 1 * w),
     Sample("ElasticDifference", (SQUARE, SQUARE), lambda center, group: 0.4 * group - 0.4 * center, {"alpha": 0.4}),
     Sample("Relax", (SQUARE, SQUARE), nothing),

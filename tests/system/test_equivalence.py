@@ -184,3 +184,34 @@ def test_on_one_trainer_every_zoo_model_trains_as_pytorch_bit_for_bit(name: str,
     )
     plan = compile_net(zoo_model(name)[1], this_machine(group_ps=0, sparse_ps=0), options, name=name)
     assert losses_of(plan, tmp_path / "plan", CLICKS) == reference(name, options)
+
+
+class Sources(nn.Module):
+    """A gate that is computed of a parameter alone, and a constant that two layers read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(ROWS, 8)
+        self.hidden = nn.Linear(13, 8)
+        self.gate = nn.Parameter(torch.linspace(-1, 1, 8))
+        self.register_buffer("shift", torch.linspace(0, 0.5, 8))
+        self.top = nn.Linear(8, 1)
+
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.hidden(dense) + self.shift) * nn.functional.softplus(self.gate)
+        return self.top(self.table(sparse[:, 0]) + x + self.shift)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_device_that_reads_nothing_of_the_batch_takes_part_in_every_step(seed: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Sources()
+    schema = click_schema(13, (ROWS,) * 26)
+    inputs = {name: value for name, value in example_batch(schema, 6).items() if name in ("dense", "sparse")}
+    options = Options(batch_size=BATCH, net_replicas=1)
+    cluster = this_machine(group_ps=4, sparse_ps=1)
+    tagger = scatter(seed, trainer_may_hold_weights=False)
+    plan = compile_net(capture(model, inputs), cluster, options, name="sources", tagger=tagger, solver="rules")
+    constants = [op for net in plan.nets.values() for op in net.ops if op.type == "Send" and "shift" in op.inputs[0]]
+    assert not constants
+    assert max(relative_differences(losses_of(plan, tmp_path, CLICKS), torch_losses(model, CLICKS, options))) <= 1e-4

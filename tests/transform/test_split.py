@@ -26,7 +26,7 @@ from htrain.transform.optimizer import add_optimizers
 from htrain.transform.shard_lookups import shard_lookups
 from htrain.transform.split import split_by_node
 
-COMMUNICATION = ("Send", "Recv", "Ack")
+COMMUNICATION = ("Send", "Recv", "Ack", "Begin")
 DEVICES = ("trainer", "group_ps:0", "group_ps:1", "group_ps:2", "sparse_ps:0", "sparse_ps:1")
 SEEDS = st.integers(0, 1 << 30)
 quick = settings(max_examples=40, deadline=None, derandomize=True)
