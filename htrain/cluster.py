@@ -36,6 +36,9 @@ class Cluster:
     `htrain calibrate` measures them on a host. A GEMM reaches half of `core_flops` when its smallest dimension is
     `gemm_half_size`. `host_cores` is the number of cores that all roles share, as on one machine; 0 where each has its own.
 
+    `distinct_percent` says how many of the ids that a batch asks a table for are distinct: 100 where nothing is known of the data but the
+    number of rows.
+
     `pin` are pairs of a pattern and the device for the modules and tables that it matches; `together` are patterns whose modules share
     a device.
     """
@@ -69,7 +72,9 @@ class Cluster:
     core_quantize_bandwidth: int = 2_000_000_000  # bytes of fp32 converted
     op_nanoseconds: int = 6_000  # to start an op
     message_nanoseconds: int = 40_000  # CPU of one message, sender and receiver each
+    message_tensor_nanoseconds: int = 8_000  # CPU of each tensor in it, sender and receiver each
     message_bandwidth: int = 4_000_000_000  # bytes that a core takes to or from a socket
+    distinct_percent: int = 100
     pin: tuple[tuple[str, str], ...] = ()
     together: tuple[tuple[str, ...], ...] = ()
 
@@ -177,7 +182,7 @@ NUMBERS = tuple(f.name for f in fields(Cluster) if f.name not in _CONSTRAINTS)
 
 def is_rate(field: str) -> bool:
     """Whether a field is one that `htrain calibrate` measures."""
-    return field.startswith(("core_", "op_", "message_", "gemm_"))
+    return field.startswith(("core_", "op_", "message_", "gemm_", "distinct_"))
 
 
 def validated(values: Mapping[str, Any], *, where: str) -> Cluster:
@@ -215,6 +220,7 @@ _UNITS = {
     "TIB": 2**40,
 }
 _BITS = {"KBIT/S": 10**3, "MBIT/S": 10**6, "GBIT/S": 10**9}
+_MOST = {"distinct_percent": 100}
 _LEAST = {"group_ps": 0, "sparse_ps": 0, "dense_ps": 0, "host_cores": 0}
 
 
@@ -231,7 +237,8 @@ def parse_field(name: str, text: object, *, where: str) -> int:
             f"{where}: {name}: '{text}' is not {'a size such as 512GiB or 25Gbit/s' if sized else 'a whole number'}"
         )
     value = float(match.group(1)) * factor
-    least = _LEAST.get(name, 1)
-    if value != int(value) or value < least or value > 2**62:
-        raise ClusterError(f"{where}: {name}: '{text}' must be a whole number of at least {least}")
+    least, most = _LEAST.get(name, 1), _MOST.get(name, 2**62)
+    if value != int(value) or not least <= value <= most:
+        range_text = f"at least {least}" if most == 2**62 else f"{least} to {most}"
+        raise ClusterError(f"{where}: {name}: '{text}' must be a whole number of {range_text}")
     return int(value)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from htrain.cluster import Cluster
+from htrain.expected import expected, expected_blobs
 from htrain.frontend.captured import Captured
 from htrain.lowering import NO_FC_SPLITS, NO_SPLITS, lowered
 from htrain.net import COMPRESS, Net
@@ -62,7 +63,8 @@ def compile_net(
     nets.update({f"init_{net_name(device)}": init_net(device, part, options.seed) for device, part in parts.items()})
     centers, synced = _sync_nets(parts, cluster, options)
     nets.update(synced)
-    eps, loads = predict(parts, cluster, options.batch_size)
+    sizes = expected_blobs(train, cluster, options.batch_size)
+    eps, loads = predict({d: expected(part, sizes) for d, part in parts.items()}, cluster, options.batch_size)
     inputs = {n: str(net.blobs[n]).partition(": ")[2] for n in net.inputs}
     plan = Plan(
         name,

@@ -26,19 +26,20 @@ from htrain.onnx_io import read_net, to_model, write_net
 from htrain.options import Options, checked
 from htrain.placement import Decision, Search, Shard
 
-VERSION = 3
+VERSION = 4
 VALUES_FILE = "values.safetensors"
 
 
 @dataclass(frozen=True)
 class DeviceLoad:
-    """What one example asks of a device: flops, bytes moved in its memory, CPU seconds, bytes received and sent; messages of a step,
-    in and out; the bytes it must hold; and its utilization at the predicted EPS."""
+    """What one example asks of a device: flops, bytes moved in its memory, CPU seconds (those of messages apart, too), bytes received and sent;
+    messages of a step, in and out; the bytes it must hold; and its utilization at the predicted EPS."""
 
     ops: int
     flops_per_example: float
     bytes_per_example: float
     cpu_seconds_per_example: float
+    message_seconds_per_example: float
     received_per_example: float
     sent_per_example: float
     messages: int

@@ -12,6 +12,7 @@ import msgspec
 
 from htrain.cluster import device_of, role_of
 from htrain.errors import CheckpointError
+from htrain.expected import expected, expected_blobs
 from htrain.net import Net
 from htrain.plan import Plan, net_name
 
@@ -21,7 +22,7 @@ Reports = Mapping[str, Mapping[str, Any]]
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One device, all its roles together: `eps` examples a second through one role, `cores` that one keeps busy, CPU seconds an
-    example, bytes of memory of one role; `messages` and `message_bytes` of an example, both ways, as predicted."""
+    example, of the predicted ones those of messages apart, too; bytes of memory of one role."""
 
     name: str
     predicted_eps: float
@@ -29,15 +30,14 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     predicted_cores: float
     cores: float
     predicted_cpu_seconds: float
+    predicted_message_seconds: float
     cpu_seconds: float
     predicted_memory: int
     memory: int
-    messages: float
-    message_bytes: float
 
 
 class Edge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bytes of an example from one device to another. What is predicted of deduplicated rows is an upper bound."""
+    """Bytes of an example from one device to another; of distinct ids and their rows as many as are to be expected."""
 
     source: str
     target: str
@@ -75,7 +75,6 @@ def measure(plan: Plan, before: Reports, after: Reports, seconds: float) -> Meas
 def _devices(
     plan: Plan, before: Reports, after: Reports, eps: float, examples: int, seconds: float
 ) -> Iterator[Device]:
-    batch = plan.options.batch_size
     for name, load in plan.loads.items():
         roles = [role for role in plan.cluster.roles if device_of(role) == name]
         count = max(1, len(roles))
@@ -87,11 +86,10 @@ def _devices(
             predicted_cores=load.cpu_seconds_per_example * plan.predicted_eps / count,
             cores=cpu / seconds / count if seconds > 0 else 0.0,
             predicted_cpu_seconds=load.cpu_seconds_per_example,
+            predicted_message_seconds=load.message_seconds_per_example,
             cpu_seconds=cpu / max(1, examples),
             predicted_memory=load.parameter_bytes,
             memory=int(sum(float(after.get(role, {}).get("memory_bytes", 0)) for role in roles) / count),
-            messages=load.messages / batch,
-            message_bytes=load.received_per_example + load.sent_per_example,
         )
 
 
@@ -102,11 +100,12 @@ def _grown(before: Reports, after: Reports, roles: Any, key: str) -> float:
 def predicted_edges(plan: Plan) -> dict[tuple[str, str], float]:
     """Bytes that one example sends from device to device, its share of the background sync included."""
     batch = plan.options.batch_size
+    sizes = expected_blobs(plan.nets["train"], plan.cluster, batch)
     edges: dict[tuple[str, str], float] = {}
     for device in plan.cluster.devices:
         for prefix, examples in (("", batch), ("sync_", batch * plan.options.sync_period)):
             net = plan.nets.get(prefix + net_name(device))
-            for target, num_bytes in _sent(net, batch) if net else ():
+            for target, num_bytes in _sent(expected(net, sizes), batch) if net else ():
                 edges[device, target] = edges.get((device, target), 0.0) + num_bytes / examples
     for name, net in plan.nets.items():
         if name.startswith("center_"):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from htrain.errors import PlanError
+from htrain.expected import expected, expected_blobs
 from htrain.plan import Plan
 from htrain.plan_text import bottleneck_of, fold, found_text
 from htrain.report import sections
@@ -101,7 +102,8 @@ def _parameter_bytes(plan: Plan) -> int:
 
 
 def _net(plan: Plan) -> Iterator[str]:
-    picture = picture_of(plan.nets["train"], plan.options.batch_size)
+    train, batch_size = plan.nets["train"], plan.options.batch_size
+    picture = picture_of(expected(train, expected_blobs(train, plan.cluster, batch_size)), batch_size)
     drawn = drawing(layout_of(picture), plan.loads, bottleneck_of(plan)[0])
     legend = (
         '<p class="legend dim"><i class="hot"></i>crosses the network: bytes of an example forward, after ⇄ those of gradients back'

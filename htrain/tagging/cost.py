@@ -1,7 +1,8 @@
 """What a placement asks of each device, and the EPS that its busiest device allows (HT 3.2.1).
 
 An op takes the time to start it, and the longer of its flops at the rate of its kind of GEMM and its bytes at the bandwidth of its
-kind of access. A message costs its sender and its receiver CPU, and bytes on the network of both.
+kind of access. A message costs its sender and its receiver CPU, for itself, each tensor in it and its bytes, and bytes on the network of
+both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +15,18 @@ from htrain.plan import DeviceLoad
 
 
 def op_seconds(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], cluster: Cluster, batch_size: int) -> float:
-    """CPU seconds of one run of an op on a core; a message's share of its bytes, but not its fixed cost."""
+    """CPU seconds of one run of an op on a core; of a Send or Recv those of its tensor, but not the message's fixed cost."""
     definition = OPS[op.type]
     cost = definition.cost(op, inputs, outputs, batch_size)
     if definition.work == "message":
-        return cost.bytes / cluster.message_bandwidth
+        return tensor_seconds(cost.bytes, cluster)
     compute = cost.flops / _flops(definition.work, inputs, cluster, batch_size)
     return cluster.op_nanoseconds * 1e-9 + max(compute, cost.bytes / _bandwidth(definition.work, cluster))
+
+
+def tensor_seconds(num_bytes: float, cluster: Cluster) -> float:
+    """CPU seconds of one tensor of a message, at its sender and its receiver each."""
+    return cluster.message_tensor_nanoseconds * 1e-9 + num_bytes / cluster.message_bandwidth
 
 
 def _flops(work: Work, inputs: Sequence[Blob], cluster: Cluster, batch_size: int) -> float:
@@ -65,7 +71,7 @@ def predict(nets: Mapping[str, Net], cluster: Cluster, batch_size: int) -> tuple
         cpu, network = (round(seconds * eps, 6) for seconds in _seconds(device, load, cluster))
         memory = round(load.memory / cluster.memory_of(device), 6)
         loads[device] = DeviceLoad(
-            load.ops, load.cost.flops, load.cost.bytes, round(load.cpu, 12), load.received, load.sent, load.messages, load.memory,
+            load.ops, load.cost.flops, load.cost.bytes, round(load.cpu, 12), round(load.message_cpu, 12), load.received, load.sent, load.messages, load.memory,
             cpu, network, memory,
         )  # fmt: skip
     return float(round(eps)), loads
@@ -77,19 +83,24 @@ class _Load:
     def __init__(self, net: Net, cluster: Cluster, batch_size: int) -> None:
         self.ops = len(net.ops)
         self.cost = Cost(0.0, 0.0)
-        self.cpu = self.received = self.sent = 0.0
+        self.received = self.sent = 0.0
         self.memory = sum(p.num_bytes for p in net.parameters.values())
         messages = {(op.type, op.attrs["peer"], op.attrs["message"]) for op in net.ops if op.type in ("Send", "Recv")}
         self.messages = len(messages)
-        seconds = self.messages * cluster.message_nanoseconds * 1e-9
+        messages_seconds = self.messages * cluster.message_nanoseconds * 1e-9
+        seconds = 0.0
         for op in net.ops:
             inputs, outputs = [net.blob(n) for n in op.inputs], [net.blob(n) for n in op.outputs]
             cost = OPS[op.type].cost(op, inputs, outputs, batch_size)
             self.cost += Cost(cost.flops / batch_size, cost.bytes / batch_size)
-            seconds += op_seconds(op, inputs, outputs, cluster, batch_size)
+            if OPS[op.type].work == "message":
+                messages_seconds += op_seconds(op, inputs, outputs, cluster, batch_size)
+            else:
+                seconds += op_seconds(op, inputs, outputs, cluster, batch_size)
             self.received += sum(b.num_bytes(batch_size) for b in outputs) / batch_size if op.type == "Recv" else 0.0
             self.sent += sum(b.num_bytes(batch_size) for b in inputs) / batch_size if op.type == "Send" else 0.0
-        self.cpu = seconds / batch_size
+        self.message_cpu = messages_seconds / batch_size
+        self.cpu = seconds / batch_size + self.message_cpu
 
 
 def _seconds(device: str, load: _Load, cluster: Cluster) -> tuple[float, float]:

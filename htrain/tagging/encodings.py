@@ -88,7 +88,7 @@ def encodable(
 
 @functools.cache
 def _costs(blob: Blob, encoding: Encoding, cluster: Cluster, options: Options) -> tuple[float, float]:
-    """Bytes of an encoded example, and the mean of the CPU seconds to encode and to decode it."""
+    """Bytes of an encoded example, and the CPU seconds to encode and decode it and to carry its further parts, at each end in the mean."""
     codec = codec_of(blob, encoding, options)
     kept = tuple(parameter.blob for parameter in codec.residual)
     encode = Op(codec.encode, ("x",), (), codec.encode_attrs)
@@ -97,7 +97,8 @@ def _costs(blob: Blob, encoding: Encoding, cluster: Cluster, options: Options) -
     seconds = op_seconds(encode, (blob, *kept), codec.parts, cluster, batch) + op_seconds(
         decode, codec.parts, (blob,), cluster, batch
     )
-    return codec.num_bytes(batch) / batch, seconds / 2 / batch
+    more = (len(codec.parts) - 1) * cluster.message_tensor_nanoseconds * 1e-9
+    return codec.num_bytes(batch) / batch, (seconds / 2 + more) / batch
 
 
 def encoded(workload: Workload, forms: Encodable, chosen: Flags) -> Workload:

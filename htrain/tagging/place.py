@@ -47,7 +47,8 @@ def place_units(
     if not workload.fits(places):
         raise _too_full(workload, places, note)
     seconds = workload.seconds(places)
-    bound = bound if free is workload else 0.0
+    if free is not workload:
+        bound, note = 0.0, f"{note}, weights kept where the rules put them"
     bound = min(seconds, bound if bound > seconds * (1 - 1e-9) else max(bound, _bound(workload, seconds)))
     search = Search(solver, workload.seconds(start), seconds, bound, tried, note)
     return _explained(decisions, places, workload, search), search

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from htrain.cluster import Cluster, role_of
+from htrain.expected import expected, expected_blobs
 from htrain.net import Net
 from htrain.options import Options
-from htrain.tagging.cost import op_seconds
+from htrain.tagging.cost import op_seconds, tensor_seconds
 from htrain.tagging.units import Unit
 
 Floats = NDArray[np.float64]
@@ -101,8 +102,9 @@ def workload_of(
     devices = (*places, *sorted(set(fixed.values()) - set(places)))
     number = {device: d for d, device in enumerate(devices)}
     unit_of = {i: u for u, unit in enumerate(units) for i in unit.ops}
+    sized = expected(net, expected_blobs(net, cluster, options.batch_size))
     seconds = [
-        op_seconds(op, [net.blob(n) for n in op.inputs], [net.blob(n) for n in op.outputs], cluster, options.batch_size)
+        op_seconds(op, [sized.blob(n) for n in op.inputs], [sized.blob(n) for n in op.outputs], cluster, options.batch_size)
         / options.batch_size
         for op in net.ops
     ]
@@ -116,12 +118,12 @@ def workload_of(
         devices, len(places), tuple(units),
         np.array([sum(seconds[i] for i in unit.ops) for unit in units], np.float64), _memory(net, units, len(places), cluster, options),
         allowed, base, _capacity(devices, cluster), float(cluster.host_cores) / cluster.groups,
-        **_values(net, unit_of, fixed, number, cluster, options),
+        **_values(sized, unit_of, fixed, number, cluster, options),
     )  # fmt: skip
 
 
 def _memory(net: Net, units: Sequence[Unit], num_places: int, cluster: Cluster, options: Options) -> Floats:
-    """Weights with their state, and what the unit's ops make for every context that may be in flight on a device."""
+    """Weights with their state, and the most that the unit's ops make for every context that may be in flight on a device."""
     made = np.array(
         [
             sum(net.blobs[o].num_bytes(options.batch_size) for i in unit.ops for o in net.ops[i].outputs)
@@ -180,7 +182,7 @@ def _values(
     return {
         "values": tuple(names),
         "value_bytes": sizes / options.batch_size,
-        "value_cpu": (starts + sizes / cluster.message_bandwidth) / options.batch_size,
+        "value_cpu": (starts + [tensor_seconds(size, cluster) for size in sizes]) / options.batch_size,
         "maker": np.array([homes[name][0] for name in names], np.int64),
         "made_on": np.array([homes[name][1] for name in names], np.int64),
         "read_on": np.array(rows, np.int64).reshape(len(names), len(number)),
