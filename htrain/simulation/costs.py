@@ -1,27 +1,31 @@
 """What every stage and message of a plan costs, for the simulation: the cost model of placement, at the grain of the engine's stages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from htrain.cluster import Cluster
 from htrain.executor.program import Program, Stage, build_program
 from htrain.net import Net, Op
-from htrain.tagging.cost import op_seconds
+from htrain.tagging.cost import op_seconds, tensor_seconds
+
+_PYTHON = 0.5  # of a message's CPU seconds, which the rates are of
 
 
 @dataclass(frozen=True)
 class Packet:
-    """One message: the device it goes to, the blobs in it, its bytes, and the CPU seconds that each end spends on it."""
+    """One message: the device it goes to, the blobs in it, its bytes, and the CPU seconds that each end spends on it: in Python, under its
+    lock, and in the thread that moves bytes to and from sockets."""
 
     peer: str
     names: tuple[str, ...]
     num_bytes: int
-    seconds: float
+    locked_seconds: float
+    transport_seconds: float
 
 
 @dataclass(frozen=True)
-class StageCost:
-    """CPU seconds of a stage: what Python spends under its lock, and what kernels spend without it; then its messages leave."""
+class Work:
+    """A part of a stage: CPU seconds, what Python spends under its lock and what kernels spend without it; then messages leave."""
 
     locked_seconds: float
     free_seconds: float
@@ -30,18 +34,20 @@ class StageCost:
 
 @dataclass(frozen=True)
 class DeviceModel:
-    """A device's program, whose stages do nothing but say that they ran, and their costs by index."""
+    """A device's program, whose stages do nothing but say that they ran, and the work of each by index."""
 
     program: Program
-    costs: tuple[StageCost, ...]
+    works: tuple[tuple[Work, ...], ...]
 
 
 def device_model(net: Net, cluster: Cluster, batch_size: int) -> DeviceModel:
     """The program that the engine would run, with costs in place of kernels."""
     program = build_program(net, dict.fromkeys(net.parameters))  # type: ignore[arg-type]
     stages = tuple(replace(stage, run=_NOTHING) for stage in program.stages)
-    costs = tuple(_cost(net, stage, cluster, batch_size) for stage in stages)
-    return DeviceModel(replace(program, stages=stages), costs)
+    return DeviceModel(
+        replace(program, stages=stages),
+        tuple(tuple(_works(net, stage, cluster, batch_size)) for stage in program.stages),
+    )
 
 
 def _nothing(*arguments: object) -> None:
@@ -51,19 +57,26 @@ def _nothing(*arguments: object) -> None:
 _NOTHING: Callable[..., None] = _nothing
 
 
-def _cost(net: Net, stage: Stage, cluster: Cluster, batch_size: int) -> StageCost:
-    start = cluster.op_nanoseconds * 1e-9
-    locked = free = 0.0
-    sends: dict[tuple[str, object], list[str]] = {}
+def _works(net: Net, stage: Stage, cluster: Cluster, batch_size: int) -> Iterator[Work]:
+    """The ops of a stage up to each op that completes messages: these leave when their last value is made, as in the executor."""
+    sends = [op for op in stage.ops if op.type == "Send"]
+    last = {(op.attrs["peer"], op.attrs["message"]): op for op in sends}
+    start, locked, free = cluster.op_nanoseconds * 1e-9, 0.0, 0.0
+    packets: list[Packet] = []
     for op in stage.ops:
         if op.type == "Send":
-            sends.setdefault((str(op.attrs["peer"]), op.attrs["message"]), []).append(op.inputs[0])
+            key = op.attrs["peer"], op.attrs["message"]
+            if last[key] is op:
+                names = [o.inputs[0] for o in sends if (o.attrs["peer"], o.attrs["message"]) == key]
+                packets.append(_packet(net, str(key[0]), names, cluster, batch_size))
         elif op.type != "Recv":
+            if packets:
+                yield Work(locked, free, tuple(packets))
+                locked, free, packets = 0.0, 0.0, []
             seconds = _seconds(net, op, cluster, batch_size)
             locked += min(start, seconds)
             free += max(0.0, seconds - start)
-    packets = tuple(_packet(net, peer, names, cluster, batch_size) for (peer, _), names in sends.items())
-    return StageCost(locked, free, packets)
+    yield Work(locked, free, tuple(packets))
 
 
 def _seconds(net: Net, op: Op, cluster: Cluster, batch_size: int) -> float:
@@ -72,6 +85,6 @@ def _seconds(net: Net, op: Op, cluster: Cluster, batch_size: int) -> float:
 
 
 def _packet(net: Net, peer: str, names: list[str], cluster: Cluster, batch_size: int) -> Packet:
-    num_bytes = sum(net.blob(name).num_bytes(batch_size) for name in names)
-    seconds = cluster.message_nanoseconds * 1e-9 + num_bytes / cluster.message_bandwidth
-    return Packet(peer, tuple(names), num_bytes, seconds)
+    sizes = [net.blob(name).num_bytes(batch_size) for name in names]
+    seconds = cluster.message_nanoseconds * 1e-9 + sum(tensor_seconds(size, cluster) for size in sizes)
+    return Packet(peer, tuple(names), sum(sizes), seconds * _PYTHON, seconds * (1 - _PYTHON))

@@ -1,27 +1,20 @@
-"""Roles on simulated hardware: cores, Python's lock, and links (SimPy's only door)."""
+"""Roles on simulated hardware: cores, Python's lock, and the ends of links."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Hashable
 from typing import Any
 
 import numpy as np
 import simpy
 
+from htrain.simulation.network import Link, transfer
+
 Process = Generator[Any, Any, None]
 _NO_LOCK = 1 << 30
 
 
-class Link:
-    """One direction of a host's network: bytes leave, or come, one after the other."""
-
-    def __init__(self, bytes_per_second: float) -> None:
-        self.bytes_per_second = bytes_per_second
-        self.free_at = 0.0
-        self.busy_seconds = 0.0
-
-
 class Host:
     """What a role runs on. `cores` may be shared by all hosts of a machine. A `load` of n says that n - 1 others, who are not simulated, ask
-    the same of it."""
+    the same of the role and its links, and `core_load` that so many ask the same of its cores."""
 
     def __init__(
         self,
@@ -30,14 +23,16 @@ class Host:
         bytes_per_second: float,
         *,
         load: float = 1.0,
+        core_load: float = 1.0,
         one_lock: bool = True,
     ) -> None:
         self.env = env
-        self.load = load
+        self.load, self.core_load = load, core_load
         self.locked_seconds = 0.0
         self.cores = cores
         self.lock = simpy.Resource(env, 1 if one_lock else _NO_LOCK)
-        self.outgoing, self.incoming = Link(bytes_per_second), Link(bytes_per_second)
+        self.mover = simpy.Resource(env, 1)
+        self.outgoing, self.incoming = Link(env, bytes_per_second), Link(env, bytes_per_second)
         self.waits: list[float] = []
         self.busy: list[tuple[float, float]] = []  # when, and for how many CPU seconds
 
@@ -49,13 +44,25 @@ class Host:
         core = self.cores.request()
         yield core
         self.waits.append(self.env.now - asked)
-        self.locked_seconds += locked_seconds * self.load
-        self.busy.append((self.env.now, (locked_seconds + free_seconds) * self.load))
-        if self.load > 1:
-            self.env.process(self._hold(lock, core, locked_seconds * self.load, free_seconds * self.load))
+        locked, whole = locked_seconds * self.load, (locked_seconds + free_seconds) * self.core_load
+        self.locked_seconds += locked
+        self.busy.append((self.env.now, whole))
+        if self.core_load > 1:
+            self.env.process(self._hold(lock, core, locked, whole - locked))
             yield self.env.timeout(locked_seconds + free_seconds)
         else:
-            yield from self._hold(lock, core, locked_seconds, free_seconds)
+            yield from self._hold(lock, core, locked, whole - locked)
+
+    def transport(self, seconds: float) -> Process:
+        """Take a core for the thread that moves bytes to and from sockets: a host has one."""
+        moving = self.mover.request()
+        yield moving
+        core = self.cores.request()
+        yield core
+        self.busy.append((self.env.now, seconds * self.core_load))
+        yield self.env.timeout(seconds * self.core_load)
+        self.cores.release(core)
+        self.mover.release(moving)
 
     def _hold(self, lock: Any, core: Any, locked_seconds: float, free_seconds: float) -> Process:
         yield self.env.timeout(locked_seconds)
@@ -64,17 +71,12 @@ class Host:
             yield self.env.timeout(free_seconds)
         self.cores.release(core)
 
-    def send(self, target: "Host", num_bytes: float) -> float:
-        """Put bytes on the way; return the seconds until the last of them is there."""
-        now, out, into = self.env.now, self.outgoing, target.incoming
-        leaves, comes = num_bytes / out.bytes_per_second, num_bytes / into.bytes_per_second
-        began = max(now, out.free_at)
-        arrived = max(began + leaves, max(began, into.free_at) + comes)
-        out.free_at = began + leaves * self.load
-        into.free_at = max(arrived, into.free_at) + comes * (target.load - 1)
-        out.busy_seconds += leaves * self.load
-        into.busy_seconds += comes * target.load
-        return arrived - now
+    def send(self, target: "Host", connection: Hashable, num_bytes: float, then: Callable[[], None]) -> None:
+        """Put bytes on the way; `then` is called when the last of them is there. Others who use a host send as much beside it."""
+        transfer((target, connection), (self.outgoing, target.incoming), num_bytes, then)
+        for host, link in ((self, self.outgoing), (target, target.incoming)):
+            if host.load > 1:
+                transfer(None, (link,), num_bytes * (host.load - 1), _nothing)
 
     def mark(self) -> None:
         """Count from now on."""
@@ -90,3 +92,7 @@ class Host:
             return np.zeros(windows)
         times, seconds = np.array(self.busy).T
         return np.histogram(times, edges, weights=seconds)[0] / (edges[1] - edges[0])
+
+
+def _nothing() -> None:
+    """Nobody waits for the bytes of others."""

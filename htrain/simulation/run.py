@@ -16,6 +16,7 @@ from htrain.executor.engine import Engine, Pass
 from htrain.executor.gate import WriteGates
 from htrain.executor.program import Stage
 from htrain.executor.wire import Context
+from htrain.expected import expected, expected_blobs
 from htrain.plan import Plan, net_name
 from htrain.simulation.costs import DeviceModel, Packet, device_model
 from htrain.simulation.machine import Host, Process
@@ -23,8 +24,8 @@ from htrain.simulation.result import DeviceUse, Simulated
 
 _WARM_UP = 0.25  # of the steps
 _WINDOWS = 40
-_MOST_CONTEXTS = 64  # in more than these, one group stands for all
 _BACKGROUND = -1
+_MOST_CONTEXTS = 64  # in more than these, one group stands for all
 
 
 class Simulation:
@@ -39,10 +40,11 @@ class Simulation:
         self.share = self.groups / cluster.groups  # of what all groups share
         self._chance, self._jitter = np.random.default_rng(seed), jitter
         devices = [d for d in cluster.devices if net_name(d) in plan.nets and plan.net_of(d).ops]
-        self.models = {d: device_model(plan.net_of(d), cluster, options.batch_size) for d in devices}
-        shared = (
-            simpy.Resource(self.env, max(1, round(cluster.host_cores * self.share))) if cluster.host_cores else None
-        )
+        sizes = expected_blobs(plan.nets["train"], cluster, options.batch_size)
+        self.models = {
+            d: device_model(expected(plan.net_of(d), sizes), cluster, options.batch_size) for d in devices
+        }
+        shared = simpy.Resource(self.env, cluster.host_cores) if cluster.host_cores else None
         roles = [role for role in cluster.roles if _group_of(role) < self.groups]
         self.hosts = {role: self._host(role, shared) for role in roles}
         self.servers = {
@@ -51,6 +53,7 @@ class Simulation:
             if role_of(role) in ("group_ps", "sparse_ps") and device_of(role) in self.models
         }
         self.trainers = [Trainer(self, role, self.models["trainer"]) for role in roles if role_of(role) == "trainer"]
+        self._trainer_of = {trainer.role: trainer for trainer in self.trainers}
         self.done = 0
         self.began = self.ended = 0.0
         self.counted = 0
@@ -64,6 +67,7 @@ class Simulation:
             cores,
             cluster.bandwidth_of(device),
             load=1.0 if own else 1 / self.share,
+            core_load=1.0 if own and not shared else 1 / self.share,
             one_lock=self._python_lock,
         )
 
@@ -83,8 +87,16 @@ class Simulation:
             for replica in range(self.plan.options.net_replicas):
                 self.env.process(trainer.loop(replica))
         self._background()
-        self.env.run(self._all_done(total))
+        try:
+            self.env.run(self._all_done(total))
+        except RuntimeError as error:
+            raise PlanError(f"no step of the plan can end: {self._stuck()}; compile the model again") from error
         return self._result()
+
+    def _stuck(self) -> str:
+        """Who waits for whom."""
+        waiting = [f"{trainer.role} waits for {', '.join(trainer.missing())}" for trainer in self.trainers]
+        return "; ".join(waiting)
 
     def _all_done(self, total: int) -> simpy.Event:
         self._total, self._finished = total, self.env.event()
@@ -124,22 +136,34 @@ class Simulation:
                 continue
             next_round = int(ended) + self.plan.options.sync_period
             yield from host.compute(0.0, seconds)
-            yield self.env.timeout(host.send(center, num_bytes))
+            yield self._sent(host, center, num_bytes)
             yield from center.compute(0.0, 1.5 * seconds)
-            yield self.env.timeout(center.send(host, num_bytes))
+            yield self._sent(center, host, num_bytes)
             yield from host.compute(0.0, seconds)
+
+    def _sent(self, source: Host, target: Host, num_bytes: float) -> simpy.Event:
+        """What happens when a round's bytes are there."""
+        there = self.env.event()
+        source.send(target, _BACKGROUND, num_bytes, lambda: _occur(there))
+        return there
 
     def deliver(self, source: str, context: Context, packet: Packet) -> None:
         """Send a packet to the role that serves the context."""
-        target = role_for(packet.peer, context)
-        delay = self.hosts[source].send(self.hosts[target], packet.num_bytes)
-        self.env.process(self._arrive(target, context, packet, delay))
+        self.env.process(self._deliver(source, role_for(packet.peer, context), context, packet))
 
-    def _arrive(self, target: str, context: Context, packet: Packet, delay: float) -> Process:
-        yield self.env.timeout(delay)
+    def _deliver(self, source: str, target: str, context: Context, packet: Packet) -> Process:
+        there = self.env.event()
+        yield from self.hosts[source].transport(packet.transport_seconds)
+        self.hosts[source].send(
+            self.hosts[target], (context.trainer, context.replica), packet.num_bytes, lambda: _occur(there)
+        )
+        yield there
+        yield from self.hosts[target].transport(packet.transport_seconds)
+        self._arrived(target, context, packet)
+
+    def _arrived(self, target: str, context: Context, packet: Packet) -> None:
         if role_of(target) == "trainer":
-            trainer = next(t for t in self.trainers if t.role == target)
-            trainer.inboxes[context.replica].put((context, packet))
+            self._trainer_of[target].inboxes[context.replica].put((context, packet))
         else:
             self.servers[target].inbox.put((context, packet))
 
@@ -163,7 +187,7 @@ class Simulation:
                 float(np.mean([getattr(h, way).busy_seconds for h in hosts])) / seconds if seconds else 0.0
                 for way in ("incoming", "outgoing")
             ]
-            cores = cluster.host_cores * self.share if cluster.host_cores else cluster.cores_of(device)
+            cores = cluster.host_cores or cluster.cores_of(device)
             uses.append(
                 DeviceUse(
                     device,
@@ -203,7 +227,7 @@ class Server:
     def _receive(self) -> Process:
         while True:
             context, packet = yield self.inbox.get()
-            yield from self.host.compute(self.simulation.varied(packet.seconds), 0.0)
+            yield from self.host.compute(self.simulation.varied(packet.locked_seconds), 0.0)
             state = self._passes.get(context)
             if state is None:
                 state = self._passes[context] = self.engine.begin(context, "", 0, {})
@@ -248,6 +272,10 @@ class Trainer:
         self.inboxes = [simpy.Store(simulation.env) for _ in range(simulation.plan.options.net_replicas)]
         self._open: dict[Context, tuple[Pass, list[Stage]]] = {}
 
+    def missing(self) -> list[str]:
+        """The peers that the steps under way wait for."""
+        return sorted({peer for state, _ in self._open.values() for peer in self.engine.missing(state)})
+
     def loop(self, replica: int) -> Process:
         _, group, trainer = self.role.split(":")
         context = Context(int(group), int(trainer), replica, 0)
@@ -281,7 +309,7 @@ class Trainer:
                 yield from self._stage(state, pending, pending.pop(0))
             else:
                 target, packet = yield self.inboxes[context.replica].get()
-                yield from self.host.compute(self.simulation.varied(packet.seconds), 0.0)
+                yield from self.host.compute(self.simulation.varied(packet.locked_seconds), 0.0)
                 other, ready = self._open[target]
                 ready += self.engine.receive(other, dict.fromkeys(packet.names))  # type: ignore[arg-type]
         del self._open[context]
@@ -300,12 +328,16 @@ class Trainer:
 
 
 def run_stage(simulation: Simulation, role: str, model: DeviceModel, context: Context, stage: Stage) -> Process:
-    """Spend a stage's CPU time, then send its messages."""
-    cost = model.costs[stage.index]
-    locked = simulation.varied(cost.locked_seconds + sum(packet.seconds for packet in cost.packets))
-    yield from simulation.hosts[role].compute(locked, simulation.varied(cost.free_seconds))
-    for packet in cost.packets:
-        simulation.deliver(role, context, packet)
+    """Spend a stage's CPU time, and send its messages as they are made."""
+    for work in model.works[stage.index]:
+        locked = simulation.varied(work.locked_seconds + sum(packet.locked_seconds for packet in work.packets))
+        yield from simulation.hosts[role].compute(locked, simulation.varied(work.free_seconds))
+        for packet in work.packets:
+            simulation.deliver(role, context, packet)
+
+
+def _occur(event: simpy.Event) -> None:
+    event.succeed()
 
 
 def nobody(*arguments: object) -> None:

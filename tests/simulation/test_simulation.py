@@ -113,10 +113,16 @@ def test_text_names_the_bottleneck_and_has_a_line_per_device() -> None:
     assert [line.split()[0] for line in text.splitlines()[2:-1]] == [use.device for use in found.devices]
 
 
+def test_groups_on_one_host_share_its_cores_however_few_of_them_are_simulated() -> None:
+    plan = compiled(Cluster(groups=2, host_cores=2), Options(batch_size=256, net_replicas=8))
+    few, many = (simulate(with_counts(plan, groups=g), steps=12, workers=8, python_lock=False) for g in (2, 32))
+    assert many.eps == pytest.approx(few.eps, rel=0.2)
+
+
 def run_two(load: float) -> tuple[list[float], float]:
     """When two jobs of a second each end on one core that others use `load` - 1 times as much."""
     env = simpy.Environment()
-    host, ends = Host(env, simpy.Resource(env, 1), 100.0, load=load), []
+    host, ends = Host(env, simpy.Resource(env, 1), 100.0, load=load, core_load=load), []
 
     def job():
         yield from host.compute(0.25, 0.75)
@@ -131,14 +137,6 @@ def run_two(load: float) -> tuple[list[float], float]:
 def test_a_core_serves_one_job_at_a_time_and_others_in_between() -> None:
     assert run_two(1.0) == ([1.0, 2.0], 0.5)
     assert run_two(3.0) == ([1.0, 4.0], 1.5)
-
-
-def test_bytes_queue_at_both_ends_of_a_link() -> None:
-    env = simpy.Environment()
-    fast, slow, third = (Host(env, simpy.Resource(env, 1), rate) for rate in (100.0, 50.0, 100.0))
-    assert fast.send(slow, 100) == 2.0  # the slower end sets the pace
-    assert fast.send(third, 100) == 2.0  # after the first second, in which the first message left
-    assert third.send(slow, 100) == 4.0  # waits for the first message at the receiver
 
 
 def test_size_finds_hosts_that_reach_the_target_and_says_what_binds_when_none_do() -> None:

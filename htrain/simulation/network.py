@@ -1,0 +1,75 @@
+"""A simulated network: messages cross their sender's link and then their receiver's, in pieces of what a connection may have queued.
+
+A sender's link serves its connections in turn, a piece of each: no connection can fill the link's queue. What has left queues at the
+receiver's link while the rest is still leaving, first come first served: as frames do in a switch.
+"""
+
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import simpy
+
+_FRAMING = 1514 / 1448  # bytes of an Ethernet frame for those of a message in it
+_PIECE_BYTES = 64 * 1024
+_MOST_PIECES = 16  # of one message
+_EVERYBODY = None
+
+Then = Callable[[], None]
+
+
+@dataclass(eq=False)
+class Link:
+    """One direction of a host's network. Waiting are (seconds, what to call then) by connection."""
+
+    env: simpy.Environment
+    bytes_per_second: float
+    busy_seconds: float = 0.0
+    waiting: dict[Hashable, deque[tuple[float, Then]]] = field(default_factory=dict)
+    busy: bool = False
+
+    def carry(self, connection: Hashable, num_bytes: float, then: Then) -> None:
+        """Queue bytes; `then` is called when the last of them has left."""
+        self.waiting.setdefault(connection, deque()).append((num_bytes / self.bytes_per_second, then))
+        if not self.busy:
+            self._next()
+
+    def _next(self) -> None:
+        """Carry a piece of the connection that waits longest for its turn."""
+        connection, queue = next(iter(self.waiting.items()))
+        del self.waiting[connection]
+        seconds, then = queue.popleft()
+        if queue:
+            self.waiting[connection] = queue
+        self.busy = True
+        self.busy_seconds += seconds
+
+        def left(_: object) -> None:
+            self.busy = False
+            then()
+            if self.waiting and not self.busy:
+                self._next()
+
+        self.env.timeout(seconds).callbacks.append(left)
+
+
+def transfer(connection: Hashable, links: Sequence[Link], num_bytes: float, then: Then) -> None:
+    """Send a message over `links`; `then` is called when the last of it is there."""
+    total = max(1.0, num_bytes * _FRAMING)
+    count = min(_MOST_PIECES, 1 + int(total // _PIECE_BYTES))
+    missing = [count]
+
+    def arrived() -> None:
+        missing[0] -= 1
+        if not missing[0]:
+            then()
+
+    for _ in range(count):
+        _cross(connection, links, total / count, arrived)
+
+
+def _cross(connection: Hashable, links: Sequence[Link], num_bytes: float, then: Then) -> None:
+    """One piece: it queues at each link when it has left the one before."""
+    first, *rest = links
+    onwards = (lambda: _cross(_EVERYBODY, rest, num_bytes, then)) if rest else then
+    first.carry(connection, num_bytes, onwards)
