@@ -118,6 +118,7 @@ def calibrate(
     rates of a run's plan are corrected by the CPU time that its roles took.
     """
     files = import_module("htrain.calibration.cluster_file")
+    files.require_writable(out)
     if run_folder:
         correct = import_module("htrain.calibration.correct")
         record = import_module("htrain.executor.run").read_record(run_folder)

@@ -9,18 +9,19 @@ All roles share this machine's cores; every role has a link of its own.
 """
 
 import argparse
+import math
 import statistics
 import subprocess
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from netlab import BIN, Lab
+from netlab import BIN, Lab, unwind_when_ended
 
 import htrain
 from htrain.calibration.correct import correct, factors_text
 from htrain.cluster import Cluster, is_rate, load_cluster, this_machine
-from htrain.executor.measured import load_measured
+from htrain.executor.measured import Measured, load_measured
 from htrain.options import Options
 from htrain.plan import Plan
 from htrain.simulation.run import simulate
@@ -53,6 +54,7 @@ CONFIGURATIONS = (
     Configuration("dcn.py:build_v1", 512, 1, 1, 1, 200),
     Configuration("dcn.py:build_v2", 256, 1, 2, 2, 1000),
 )
+LEAST_SECONDS = 12
 CALIBRATION = Configuration("dlrm.py", 384, 1, 1, 1, 500)
 
 
@@ -67,57 +69,57 @@ def compiled(configuration: Configuration, rates: Cluster, data: str) -> Plan:
     )
 
 
-def measured_eps(plan: Plan, configuration: Configuration, data: str, folder: Path) -> float:
-    """EPS of the steady part of a run in namespaces."""
-    plan.save(folder / "plan")
-    with Lab(len(plan.cluster.roles) + 1, rate=f"{configuration.rate}mbit") as lab:
-        return lab.run_plan(folder / "plan", data, folder / "run", timeout=400).measured.eps
+def measured_in_lab(plan: Plan, configuration: Configuration, data: str, rows: int, folder: Path) -> Measured:
+    """What a run in namespaces measured in its steady part, of some LEAST_SECONDS; of a run that is in `folder` already, what it did then."""
+    if not (folder / "run" / "measured.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        plan.save(folder / "plan")
+        with Lab(len(plan.cluster.roles) + 1, rate=f"{configuration.rate}mbit") as lab:
+            epochs = math.ceil(LEAST_SECONDS * plan.predicted_eps / rows)
+            lab.run_plan(folder / "plan", data, folder / "run", epochs=epochs, timeout=400)
+    return load_measured(folder / "run")
+
+
+def compare(folder: Path, rates: Cluster, rows: int) -> None:
+    """Print the table."""
+    data = f"criteo:{folder / 'train.tsv'}"
+    if not (folder / "train.tsv").exists():
+        words = ["data", "synth", "criteo", "--rows", str(rows), "--table-rows", "10000"]
+        subprocess.run([str(BIN / "htrain"), *words, "--out", str(folder / "train.tsv")], check=True)
+    plan = compiled(CALIBRATION, rates, data)
+    rates, correction = correct(plan.cluster, measured_in_lab(plan, CALIBRATION, data, rows, folder / "calibration"))
+    print(factors_text(correction))
+    print(
+        f"{'model':<17}{'batch':>6}{'groups':>7}{'trainers':>9}{'group PSs':>10}{'Mbit/s':>7}"
+        f"{'predicted':>11}{'simulated':>11}{'measured':>10}{'error':>8}"
+    )
+    errors = []
+    for number, c in enumerate(CONFIGURATIONS):
+        plan = compiled(c, rates, data)
+        found = simulate(plan, steps=30).eps
+        seen = measured_in_lab(plan, c, data, rows, folder / str(number)).eps
+        errors.append(abs(found / seen - 1))
+        print(
+            f"{c.model:<17}{c.batch_size:>6}{c.groups:>7}{c.trainers:>9}{c.group_ps:>10}{c.rate:>7}"
+            f"{plan.predicted_eps:>11,.0f}{found:>11,.0f}{seen:>10,.0f}{found / seen - 1:>+8.1%}",
+            flush=True,
+        )
+    within, middle = sum(error <= 0.15 for error in errors), statistics.median(errors)
+    print(f"{len(errors)} configurations: error {middle:.1%} in the median, {max(errors):.1%} at most; {within} within 15 %")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=80_000)
+    parser.add_argument("--runs", type=Path, help="keep the runs there; those that are there are not run again")
     arguments = parser.parse_args()
+    unwind_when_ended()
     rates = load_cluster(arguments.cluster, {})
-    errors = []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        words = [
-            "data",
-            "synth",
-            "criteo",
-            "--rows",
-            str(arguments.rows),
-            "--table-rows",
-            "10000",
-            "--out",
-            str(folder / "train.tsv"),
-        ]
-        subprocess.run([str(BIN / "htrain"), *words], check=True, capture_output=True)
-        data = f"criteo:{folder / 'train.tsv'}"
-        (folder / "calibration").mkdir()
-        plan = compiled(CALIBRATION, rates, data)
-        measured_eps(plan, CALIBRATION, data, folder / "calibration")
-        rates, correction = correct(plan.cluster, load_measured(folder / "calibration" / "run"))
-        print(factors_text(correction))
-        print(
-            f"{'model':<17}{'batch':>6}{'groups':>7}{'trainers':>9}{'group PSs':>10}{'Mbit/s':>7}{'predicted':>11}{'simulated':>11}{'measured':>10}{'error':>8}"
-        )
-        for number, c in enumerate(CONFIGURATIONS):
-            plan = compiled(c, rates, data)
-            found = simulate(plan, steps=30).eps
-            (folder / str(number)).mkdir()
-            seen = measured_eps(plan, c, data, folder / str(number))
-            errors.append(found / seen - 1)
-            print(
-                f"{c.model:<17}{c.batch_size:>6}{c.groups:>7}{c.trainers:>9}{c.group_ps:>10}{c.rate:>7}{plan.predicted_eps:>11,.0f}{found:>11,.0f}{seen:>10,.0f}{errors[-1]:>+8.1%}",
-                flush=True,
-            )
-    sizes = [abs(error) for error in errors]
-    within = sum(size <= 0.15 for size in sizes)
-    middle, most = statistics.median(sizes), max(sizes)
-    print(f"{len(sizes)} configurations: error {middle:.1%} in the median, {most:.1%} at most; {within} within 15 %")
+        folder = (arguments.runs or Path(name)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        compare(folder, rates, arguments.rows)
 
 
 if __name__ == "__main__":

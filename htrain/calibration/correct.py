@@ -4,28 +4,32 @@ For each device i, with c_i and m_i the CPU seconds that the model gives an exam
 
     minimise over a, b   sum_i ((a c_i + b m_i) / y_i - 1)^2        with 1/20 <= a, b <= 20
 
-Ops then take a times, messages b times as long.
+Ops then take a times, messages b times as long. Where messages have much the same share in all devices, what they take cannot be told from
+what ops take, and a = b.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from htrain.cluster import Cluster
+from htrain.cluster import Cluster, role_of
 from htrain.errors import CheckpointError
 from htrain.executor.measured import Measured
 
 MOST = 20.0
+_LEAST_DIFFERENCE = 0.1  # between the shares that messages have in the CPU seconds of devices
 _RATES = ("core_flops", "core_bf16_flops", "core_int8_flops", "core_batched_flops", "core_bandwidth", "core_gather_bandwidth",
           "core_scatter_bandwidth", "core_quantize_bandwidth")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Correction:
-    """How many times longer ops and messages take than the cluster's rates say; the mean relative error before and after."""
+    """How many times longer ops and messages take than the cluster's rates say; how many of a batch's ids are distinct; the mean relative
+    error of CPU seconds before and after."""
 
     ops: float
     messages: float
+    distinct_percent: int
     error_before: float
     error_after: float
 
@@ -33,18 +37,13 @@ class Correction:
 def correct(cluster: Cluster, measured: Measured) -> tuple[Cluster, Correction]:
     """The cluster with rates that meet a run's CPU seconds. Raises CheckpointError when the run was too short to say anything."""
     rows = [
-        (
-            d.predicted_cpu_seconds,
-            d.messages * cluster.message_nanoseconds * 1e-9 + d.message_bytes / cluster.message_bandwidth,
-            d.cpu_seconds,
-        )
+        (d.predicted_cpu_seconds, d.predicted_message_seconds, d.cpu_seconds)
         for d in measured.devices
         if d.cpu_seconds > 0 and d.predicted_cpu_seconds > 0
     ]
     if not rows or measured.examples == 0:
         raise CheckpointError("the run was too short to measure: train for some seconds")
     predicted, messages, seen = np.array(rows).T
-    messages = np.minimum(messages, predicted)
     ops, factor = _fit(predicted - messages, messages, seen)
     before = float(np.abs(predicted / seen - 1).mean())
     after = float(np.abs((ops * (predicted - messages) + factor * messages) / seen - 1).mean())
@@ -52,15 +51,27 @@ def correct(cluster: Cluster, measured: Measured) -> tuple[Cluster, Correction]:
     changes |= {
         "op_nanoseconds": max(1, round(cluster.op_nanoseconds * ops)),
         "message_nanoseconds": max(1, round(cluster.message_nanoseconds * factor)),
+        "message_tensor_nanoseconds": max(1, round(cluster.message_tensor_nanoseconds * factor)),
         "message_bandwidth": max(1, round(cluster.message_bandwidth / factor)),
     }
-    return replace(cluster, **changes), Correction(ops, factor, before, after)
+    changes["distinct_percent"] = _distinct(cluster, measured)
+    return replace(cluster, **changes), Correction(ops, factor, changes["distinct_percent"], before, after)
+
+
+def _distinct(cluster: Cluster, measured: Measured) -> int:
+    """What comes from and goes to sparse PSs are distinct ids, and rows and gradients of them."""
+    rows = [e for e in measured.edges if "sparse_ps" in (role_of(e.source), role_of(e.target))]
+    predicted, seen = sum(e.predicted_bytes for e in rows), sum(e.measured_bytes for e in rows)
+    return min(100, max(1, round(cluster.distinct_percent * seen / predicted))) if predicted else 100
 
 
 def _fit(ops: np.ndarray, messages: np.ndarray, seen: np.ndarray) -> tuple[float, float]:
-    """a and b by least squares; where one leaves its bounds it stays there, and the other is fitted alone."""
+    """a and b by least squares; where one leaves its bounds it stays there, and the other is fitted alone. Of no messages, b is 1."""
     terms = np.stack([ops / seen, messages / seen], 1)
-    if len(seen) > 1 and np.linalg.matrix_rank(terms) > 1:
+    if not messages.any():
+        return _alone(terms[:, 0], np.zeros(len(seen))), 1.0
+    shares = messages / (ops + messages)
+    if shares.max() - shares.min() >= _LEAST_DIFFERENCE:
         a, b = np.linalg.lstsq(terms, np.ones(len(seen)), rcond=None)[0]
         if 1 / MOST <= a <= MOST and 1 / MOST <= b <= MOST:
             return float(a), float(b)
@@ -80,5 +91,6 @@ def factors_text(correction: Correction) -> str:
     """What was found, in a sentence."""
     return (
         f"ops take {correction.ops:.2f} times, messages {correction.messages:.2f} times as long as the cluster file said; "
+        f"{correction.distinct_percent}% of a batch's ids are distinct; "
         f"CPU seconds of its devices were {correction.error_before:.0%} off in the mean, now {correction.error_after:.0%}"
     )

@@ -4,6 +4,7 @@ Each rate is what `htrain.tagging.cost` divides by: an op's own count of flops o
 """
 
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from itertools import cycle
 
 import numpy as np
 import torch
-from torch.nn.functional import linear
 
+from htrain.errors import ClusterError
 from htrain.executor.port import Inbox, Network, Outbox
 from htrain.executor.program import build_program
 from htrain.executor.wire import Context, Values
@@ -22,17 +23,20 @@ from htrain.ops.builder import NetBuilder
 
 BATCHES = (128, 512, 2048)
 LAYERS = ((16, 64), (64, 64), (256, 64), (512, 256), (512, 512), (1024, 1024))  # K, N of FCs in recommendation models
-_TABLE_ROWS, _IDS, _DIM = 1_000_000, 20_000, 64
+_TABLE_ROWS, _IDS, _DIM = 1_000_000, 1000, 32  # a batch's ids of a table
 _STREAM = (2048, 512)  # 4 MiB: an activation, beyond the caches of a core
 _CHAIN = 200
-_MESSAGES = 300
+_MESSAGES = 150
+_TENSORS = 27
+_TENSOR_BYTES = 8192  # a batch's rows of a table, or so
+_PAUSE_SECONDS = 1e-3
 _LARGE_BYTES = 1 << 20
 Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """`rates` are the fields of a cluster file; `gemms[dtype]` the flops per second of [B,K] x [K,N] by (B, K, N)."""
+    """`rates` are the fields of a cluster file; `gemms[dtype]` the flops per second of an FC [B,K] x [K,N] in that dtype by (B, K, N)."""
 
     rates: Mapping[str, int]
     gemms: Mapping[str, Mapping[Shape, float]]
@@ -50,10 +54,10 @@ def measure_host(*, seconds: float = 20.0, on_step: Callable[[str], None] = lamb
 
 def _measure(each: float, on_step: Callable[[str], None]) -> Measured:
     gemms: dict[str, dict[Shape, float]] = {dtype: {} for dtype in _GEMMS}
-    for dtype, prepare in _GEMMS.items():
+    for dtype, type in _GEMMS.items():
         for batch in BATCHES:
             for k, n in LAYERS:
-                gemms[dtype][batch, k, n] = 2.0 * batch * k * n / _seconds_of(prepare(batch, k, n), each * 0.5)
+                gemms[dtype][batch, k, n] = 2.0 * batch * k * n / _seconds_of(_gemm(type, batch, k, n), each * 0.5)
         on_step(f"GEMM {dtype}: up to {max(gemms[dtype].values()) / 1e9:,.0f} GFLOP/s")
     flops, half = fit_gemm(gemms["float32"])
     rates: dict[str, float] = {"core_flops": flops, "gemm_half_size": half}
@@ -64,9 +68,13 @@ def _measure(each: float, on_step: Callable[[str], None]) -> Measured:
         on_step(f"{field}: {rates[field] / 1e9:,.2f} G/s")
     rates["op_nanoseconds"] = _op_seconds(each * 2) * 1e9
     on_step(f"starting an op: {rates['op_nanoseconds']:,.0f} ns")
-    message, bandwidth = _message_costs()
-    rates |= {"message_nanoseconds": message * 1e9, "message_bandwidth": bandwidth}
-    on_step(f"a message: {message * 1e6:,.0f} us at each end, {bandwidth / 1e9:,.2f} GB/s")
+    message, tensor, bandwidth = _message_costs()
+    rates |= {
+        "message_nanoseconds": message * 1e9, "message_tensor_nanoseconds": tensor * 1e9, "message_bandwidth": bandwidth
+    }  # fmt: skip
+    on_step(
+        f"a message: {message * 1e6:,.0f} us at each end and {tensor * 1e6:,.1f} us a tensor, {bandwidth / 1e9:,.2f} GB/s"
+    )
     return Measured({name: max(1, round(rate)) for name, rate in rates.items()}, gemms)
 
 
@@ -100,23 +108,13 @@ def _seconds_of(run: Callable[[], object], budget: float) -> float:
     return statistics.median(found)
 
 
-def _fp32(batch: int, k: int, n: int) -> Callable[[], object]:
-    x, w = torch.randn(batch, k), torch.randn(n, k)
-    return lambda: linear(x, w)
+def _gemm(type: str, batch: int, k: int, n: int) -> Callable[[], object]:
+    """An FC with all that its kernel does: of low precision with the conversion of x and w, which plans do in every step."""
+    x, w, bias = torch.randn(batch, k), torch.randn(n, k), torch.randn(n)
+    return lambda: OPS[type].kernel(x, w, bias)
 
 
-def _bfloat16(batch: int, k: int, n: int) -> Callable[[], object]:
-    x, w = torch.randn(batch, k).bfloat16(), torch.randn(n, k).bfloat16()
-    return lambda: linear(x, w)
-
-
-def _int8(batch: int, k: int, n: int) -> Callable[[], object]:
-    x = torch.randint(-127, 128, (batch, k), dtype=torch.int8)
-    w = torch.randint(-127, 128, (n, k), dtype=torch.int8).t()
-    return lambda: torch._int_mm(x, w)
-
-
-_GEMMS = {"float32": _fp32, "bfloat16": _bfloat16, "int8": _int8}
+_GEMMS = {"float32": "FC", "bfloat16": "FCBfloat16", "int8": "FCInt8"}
 
 
 def _rate_of(
@@ -202,28 +200,45 @@ def _send_nothing(*arguments: object) -> None:
     raise AssertionError("the chain has no Send")
 
 
-def _message_costs() -> tuple[float, float]:
-    """CPU seconds of a message at each end, and the bytes that a second of CPU takes to or from a socket, over TCP loopback."""
+def _message_costs() -> tuple[float, float, float]:
+    """CPU seconds of a message, and of each tensor in it, at each end, and the bytes that a second of CPU takes to or from a socket, over
+    TCP loopback."""
     network = Network("tcp")
     try:
         inbox = network.inbox("b")
         outbox = network.outbox({"b": inbox.address})
-        small, large = (_message_cpu(outbox, inbox, size) for size in (256, _LARGE_BYTES))
+        small, many, large = (
+            _message_cpu(outbox, inbox, count, size) for count, size in ((1, 256), (_TENSORS, _TENSOR_BYTES), (1, _LARGE_BYTES))
+        )
         outbox.close()
         inbox.close()
     finally:
         network.close()
-    return small / 2, 2 * _LARGE_BYTES / max(large - small, 1e-9)
+    bandwidth = 2 * _LARGE_BYTES / max(large - small, 1e-9)
+    tensor = max((many - small) / (_TENSORS - 1) / 2 - _TENSOR_BYTES / bandwidth, 0.0)
+    return max(small / 2 - tensor, 0.0), tensor, bandwidth
 
 
-def _message_cpu(outbox: Outbox, inbox: Inbox, num_bytes: int) -> float:
-    """CPU seconds of this process, transport threads included, for one message there."""
-    tensor = torch.zeros(num_bytes // 4)
+def _message_cpu(outbox: Outbox, inbox: Inbox, num_tensors: int, num_bytes: int) -> float:
+    """CPU seconds of this process for one message, with the threads that move bytes and one that waits for messages: as in a run, each
+    goes to sleep between messages and has to be woken."""
+    names, tensors = [f"tensor_{k}" for k in range(num_tensors)], [torch.zeros(num_bytes // 4)] * num_tensors
     found = []
     for _ in range(4):
+        received: list[bool] = []
+        receiver = threading.Thread(target=_receive, args=(inbox, received))
+        receiver.start()
         began = time.process_time()
         for number in range(_MESSAGES):
-            outbox.send_values("b", Values("a", Context(0, 0, 0, number), 1, []), ["x"], [tensor])
-            assert inbox.receive(10.0), "a message over the loopback did not arrive in 10 s"
+            outbox.send_values("b", Values("a", Context(0, 0, 0, number), 1, []), names, tensors)
+            time.sleep(_PAUSE_SECONDS)
+        receiver.join()
+        if not all(received):
+            raise ClusterError("a message over the loopback did not arrive in 10 s: is this machine too busy to measure?")
         found.append((time.process_time() - began) / _MESSAGES)
     return statistics.median(found[1:])
+
+
+def _receive(inbox: Inbox, received: list[bool]) -> None:
+    while len(received) < _MESSAGES and all(received):
+        received.append(inbox.receive(10.0) is not None)

@@ -19,7 +19,7 @@ def device(
     """A device whose ops and messages took `times` as long as the cluster's rates say."""
     spent = messages * CLUSTER.message_nanoseconds * 1e-9 + num_bytes / CLUSTER.message_bandwidth
     seen = (ops * times[0] + spent * times[1]) * noise
-    return Device(name, 1.0, 1.0, 1.0, 1.0, ops + spent, seen, 1, 1, messages, num_bytes)
+    return Device(name, 1.0, 1.0, 1.0, 1.0, ops + spent, spent, seen, 1, 1)
 
 
 def run_of(*devices: Device) -> Measured:
@@ -55,6 +55,22 @@ def test_factors_stay_within_bounds_and_the_other_is_fitted_alone() -> None:
 def test_one_device_says_how_long_all_takes_together() -> None:
     _, found = correct(CLUSTER, run_of(device("trainer", 1e-5, 0.05, 500.0, times=(3.0, 3.0))))
     assert (found.ops, found.messages) == (pytest.approx(3.0), pytest.approx(3.0))
+
+
+def test_devices_of_one_mix_say_how_long_all_takes_together() -> None:
+    """Ops and messages cannot be told apart there: noise of 2 % would give any pair of factors."""
+    measured = run_of(
+        device("trainer", 2e-6, 0.05, 500.0, times=(3.0, 3.0), noise=1.02),
+        device("group_ps:0", 4.2e-6, 0.10, 1000.0, times=(3.0, 3.0), noise=0.98),
+    )
+    _, found = correct(CLUSTER, measured)
+    assert found.ops == found.messages == pytest.approx(3.0, rel=0.03)
+
+
+def test_a_run_without_messages_says_nothing_of_them() -> None:
+    corrected, found = correct(CLUSTER, run_of(device("trainer", 1e-5, 0.0, 0.0, times=(2.0, 1.0))))
+    assert (found.ops, found.messages) == (pytest.approx(2.0), 1.0)
+    assert corrected.message_nanoseconds == CLUSTER.message_nanoseconds
 
 
 def test_a_run_that_measured_nothing_is_refused() -> None:

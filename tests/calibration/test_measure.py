@@ -33,7 +33,7 @@ def test_a_rate_that_does_not_fall_off_has_no_half_size() -> None:
 def test_a_quick_measurement_gives_every_rate_and_what_it_heard() -> None:
     heard: list[str] = []
     found = measure_host(seconds=1.0, on_step=heard.append)
-    assert set(found.rates) == {name for name in vars(Cluster()) if is_rate(name)}
+    assert {*found.rates, "distinct_percent"} == {name for name in vars(Cluster()) if is_rate(name)}
     assert all(math.isfinite(rate) and rate >= 1 for rate in found.rates.values())
     assert found.rates["core_flops"] > 1e9
     assert found.rates["core_gather_bandwidth"] < 1e12  # memory that nobody has written is not memory
