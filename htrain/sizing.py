@@ -1,19 +1,29 @@
-"""How many hosts reach a target EPS (`htrain size`): the cost model narrows, the simulation decides."""
+"""The cheapest cluster for a target EPS (`htrain size`): bounds say where to look, the simulation decides.
+
+A shape is a number of trainers, group PSs and sparse PSs. Shapes wait in a queue by the fewest hosts on which they might reach the target.
+The first is looked at closer: it is compiled, which gives bounds on its EPS; or simulated, and where it falls short waits again with more
+groups. The first that reaches the target is the answer, since nothing cheaper is left.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from itertools import product
+from math import ceil, inf
 
-from htrain.cluster import Cluster
+from htrain.cluster import Cluster, role_of
 from htrain.errors import PlacementError
 from htrain.options import Options
 from htrain.plan import Plan
+from htrain.simulation.counts import with_counts
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate
+from htrain.tagging.shards import DYNAMIC_SHARE
 
 Compiler = Callable[[Cluster, Options], Plan]
-_FINALISTS = 4
-_PER_GROUP = (1, 2, 4, 6, 8, 10, 12)
+MARGIN = 1.1  # a simulation may exceed a bound by so much: steps under way when it starts to count, durations that vary
+LOOSE_MARGIN = 1.25  # and what was found for fewer groups or sparse PSs, whose placement is another one
+_NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -38,66 +48,270 @@ def size(
     *,
     eps: float,
     most_groups: int = 32,
+    most_trainers: int = 12,
+    most_group_ps: int = 12,
+    more_sparse_ps: int = 31,
     workers: int = 18,
     steps: int = 24,
     on_try: Callable[[Candidate], None] = lambda candidate: None,
 ) -> Candidate:
     """The fewest hosts that reach `eps` in simulation, with `cluster`'s kinds of hosts.
 
-    Groups of n trainers and n group PSs are tried, with as many groups as the prediction asks for, and sparse PSs so that they are not
-    what holds the run up. Finalists by predicted hosts are simulated, with a group more each time they fall short.
-    Raises PlacementError naming what binds when no number of groups up to `most_groups` does.
+    The space: up to `most_groups` groups, of up to `most_trainers` trainers and `most_group_ps` group PSs (of one trainer alone where
+    `cluster` has no group PS); sparse PSs from the fewest that hold the tables to `more_sparse_ps` more. Devices that `cluster` pins
+    modules to are always there, and its `dense_ps` are kept. Of clusters with as many hosts, the one with the fewest groups is
+    taken, then trainers, then group PSs.
+
+    A cluster is passed over, unsimulated, when cores, links, Python's lock or the time of a lone step keep its plan 10 % below the target, or
+    when it would have to be 25 % faster than others let expect: those with fewer groups; with fewer sparse PSs that do not hold the run up; and
+    a trainer's lone step with one group PS less.
+    Raises PlacementError naming what binds when no cluster reaches the target, and why where no plan fits.
     """
-    sketches = sorted(_sketches(compile_for, cluster, options, eps, most_groups), key=lambda s: (hosts_of(s), s.groups))
-    best: Candidate | None = None
-    last: Simulated | None = None
-    for sketch in sketches[:_FINALISTS]:
-        tried = sketch
-        while tried.groups <= most_groups and (best is None or hosts_of(tried) < best.hosts):
-            plan = compile_for(tried, options)
-            candidate = Candidate(plan, hosts_of(tried), simulate(plan, steps=steps, workers=workers))
-            on_try(candidate)
-            last = candidate.found
-            if last.eps >= eps:
-                best = candidate
-                break
-            tried = _more(tried, eps / max(last.eps, 1.0))
-    if best is None:
-        raise PlacementError(_short(eps, most_groups, last))
-    return best
+    ask = _Ask(cluster, options, eps, most_groups, most_trainers, most_group_ps, more_sparse_ps, workers, steps)
+    return _Search(compile_for, ask, on_try).run()
 
 
-def _sketches(compile_for: Compiler, cluster: Cluster, options: Options, eps: float, most_groups: int) -> list[Cluster]:
-    """Clusters that the cost model says reach the target, one for each size of a group."""
-    found = []
-    for per_group, dense in product(_PER_GROUP, (max(1, cluster.dense_ps),)):
-        one = replace(cluster, groups=2, trainers=per_group, group_ps=per_group, dense_ps=dense)
-        plan = compile_for(one, options)
-        inner = [load for device, load in plan.loads.items() if device.split(":")[0] in ("trainer", "group_ps")]
-        busiest = max(max(load.cpu, load.network) for load in inner)
-        per_group_eps = plan.predicted_eps / busiest / 2 if busiest else plan.predicted_eps
-        groups = max(1, -(-int(eps) // max(1, int(per_group_eps))))
-        if groups > most_groups:
-            continue
-        sparse = [load for device, load in plan.loads.items() if device.startswith("sparse_ps")]
-        used = max((max(load.cpu, load.network) for load in sparse), default=0.0) * eps / plan.predicted_eps
-        found.append(replace(one, groups=groups, sparse_ps=max(1, round(one.sparse_ps * used / 0.7 + 0.5))))
-    return found
+@dataclass(frozen=True)
+class _Ask:
+    """What `size` was asked."""
+
+    cluster: Cluster
+    options: Options
+    eps: float
+    most_groups: int
+    most_trainers: int
+    most_group_ps: int
+    more_sparse_ps: int
+    workers: int
+    steps: int
+
+    def shapes(self) -> list[tuple[int, int]]:
+        """Trainers and group PSs of every group in the space."""
+        if not self.cluster.group_ps:
+            return [(1, 0)]
+        least = max(1, self.pinned("group_ps"))
+        return list(product(range(1, self.most_trainers + 1), range(least, max(least, self.most_group_ps) + 1)))
+
+    def pinned(self, role: str) -> int:
+        """How many devices of a role there must be for what is pinned to them."""
+        numbers = [int(device.partition(":")[2]) + 1 for _, device in self.cluster.pin if role_of(device) == role]
+        return max(numbers, default=0)
+
+    def cluster_of(self, groups: int, trainers: int, group_ps: int, sparse_ps: int) -> Cluster:
+        dense_ps = max(1, self.cluster.dense_ps)
+        return replace(
+            self.cluster, groups=groups, trainers=trainers, group_ps=group_ps, sparse_ps=sparse_ps, dense_ps=dense_ps
+        )
 
 
-def _more(cluster: Cluster, factor: float) -> Cluster:
-    """Groups, and sparse PSs, for what was missing."""
-    groups = max(cluster.groups + 1, int(cluster.groups * min(factor, 2.0)))
-    return replace(
-        cluster, groups=groups, sparse_ps=max(cluster.sparse_ps + 1, int(cluster.sparse_ps * min(factor, 2.0)))
+@dataclass(frozen=True, order=True)
+class _Node:
+    """A shape that may reach the target with `groups` groups, and not with fewer. Of one that is not compiled this holds with more sparse
+    PSs, too."""
+
+    hosts: int
+    groups: int
+    trainers: int
+    group_ps: int
+    sparse_ps: int
+    is_compiled: bool = False
+
+
+class _Search:
+    """The queue, and what is known of shapes.
+
+    `group_eps[trainers, group_ps]` are pairs of a number of sparse PSs and the most EPS of a group with more of them;
+    `trainer_eps[whether a group has several trainers, group_ps]` is the most EPS of a trainer so far.
+    """
+
+    def __init__(self, compile_for: Compiler, ask: _Ask, on_try: Callable[[Candidate], None]) -> None:
+        self.compile_for, self.ask, self.on_try = compile_for, ask, on_try
+        self.queue: list[_Node] = []
+        self.group_eps: dict[tuple[int, int], list[tuple[int, float]]] = {}
+        self.trainer_eps: dict[tuple[bool, int], float] = {}
+        self.best: Candidate | None = None
+        self.refused: PlacementError | None = None
+        self.num_compiled = 0
+
+    def run(self) -> Candidate:
+        """The first in the queue that reaches the target."""
+        self._fill()
+        while self.queue:
+            node = heappop(self.queue)
+            fewest = self._fewest_groups(node)
+            if fewest > node.groups:
+                self._push(replace(node, groups=fewest))
+            elif not node.is_compiled:
+                self._compile(node)
+            else:
+                candidate = self._simulate(node)
+                if candidate.found.eps >= self.ask.eps:
+                    return candidate
+        raise self._short()
+
+    def _push(self, node: _Node) -> None:
+        if node.groups <= self.ask.most_groups and node.sparse_ps <= self.last_sparse_ps:
+            cluster = self.ask.cluster_of(node.groups, node.trainers, node.group_ps, node.sparse_ps)
+            heappush(self.queue, replace(node, hosts=hosts_of(cluster)))
+
+    def _fill(self) -> None:
+        """Every group of the space, with the fewest sparse PSs that may do."""
+        first, least = self._first()
+        self.last_sparse_ps = least + self.ask.more_sparse_ps
+        bound = bound_of(first, workers=self.ask.workers, steps=self.ask.steps)
+        seconds = bound.sparse_seconds * first.cluster.sparse_ps / _most_peers(first)
+        enough = max(least, ceil(self.ask.eps * seconds / MARGIN))
+        if enough > self.last_sparse_ps:
+            raise PlacementError(
+                f"{self.ask.eps:,.0f} EPS: {self.last_sparse_ps} sparse PSs reach at most {self.last_sparse_ps / seconds:,.0f}, whatever --most-groups "
+                "allows: raise --batch-size, or take faster hosts"
+            )
+        for trainers, group_ps in self.ask.shapes():
+            self._push(_Node(0, 1, trainers, group_ps, enough))
+
+    def _first(self) -> tuple[Plan, int]:
+        """A plan, of hosts with any memory, and the fewest sparse PSs that may hold its tables."""
+        trainers, group_ps = self.ask.shapes()[0]
+        cluster = self.ask.cluster_of(1, trainers, group_ps, max(1, self.ask.pinned("sparse_ps")))
+        boundless = replace(cluster, trainer_memory=_NO_LIMIT, group_ps_memory=_NO_LIMIT, sparse_ps_memory=_NO_LIMIT)
+        plan = self.compile_for(boundless, self.ask.options)
+        table_bytes = sum(load.parameter_bytes for device, load in plan.loads.items() if role_of(device) == "sparse_ps")
+        fewest = -(-table_bytes // int(cluster.sparse_ps_memory * (1 - DYNAMIC_SHARE)))
+        return plan, max(cluster.sparse_ps, fewest)
+
+    def _compile(self, node: _Node) -> None:
+        """Bound a shape by its plan; with more sparse PSs it waits on."""
+        cluster = self.ask.cluster_of(min(2, self.ask.most_groups), node.trainers, node.group_ps, node.sparse_ps)
+        try:
+            plan = self.compile_for(cluster, self.ask.options)
+        except PlacementError as error:
+            self.refused = error
+            if self._fits_with_more_sparse_ps(cluster):
+                self._push(replace(node, sparse_ps=node.sparse_ps + 1))
+            return
+        self.num_compiled += 1
+        bound = bound_of(plan, workers=self.ask.workers, steps=self.ask.steps)
+        self._learn(node, bound.more_eps * LOOSE_MARGIN)
+        kind = node.trainers > 1, node.group_ps
+        self.trainer_eps[kind] = max(self.trainer_eps.get(kind, 0.0), bound.trainer_eps)
+        needed = ceil(node.sparse_ps * self.ask.eps / (bound.shared_eps * LOOSE_MARGIN))
+        self._push(replace(node, sparse_ps=max(node.sparse_ps + 1, needed)))
+        if bound.shared_eps * MARGIN >= self.ask.eps:
+            fewest = ceil(self.ask.eps / (bound.group_eps * MARGIN))
+            self._push(replace(node, is_compiled=True, groups=max(node.groups, fewest)))
+
+    def _fits_with_more_sparse_ps(self, cluster: Cluster) -> bool:
+        try:
+            self.compile_for(replace(cluster, sparse_ps_memory=_NO_LIMIT), self.ask.options)
+        except PlacementError:
+            return False
+        return True
+
+    def _simulate(self, node: _Node) -> Candidate:
+        """Try a cluster; where it falls short it waits on with more groups."""
+        cluster = self.ask.cluster_of(node.groups, node.trainers, node.group_ps, node.sparse_ps)
+        plan = self.compile_for(cluster, self.ask.options)
+        candidate = Candidate(plan, node.hosts, simulate(plan, steps=self.ask.steps, workers=self.ask.workers))
+        self.on_try(candidate)
+        eps = candidate.found.eps
+        if self.best is None or eps > self.best.found.eps:
+            self.best = candidate
+        if eps < self.ask.eps:
+            fewest = ceil(node.groups * self.ask.eps / (eps * LOOSE_MARGIN))
+            self._push(replace(node, groups=max(node.groups + 1, fewest)))
+            self._learn(node, eps / node.groups * gain_of_sparse_ps(candidate) * LOOSE_MARGIN)
+        return candidate
+
+    def _learn(self, node: _Node, group_eps: float) -> None:
+        """A group has no more EPS than this with as many sparse PSs or more."""
+        self.group_eps.setdefault((node.trainers, node.group_ps), []).append((node.sparse_ps, group_eps))
+
+    def _fewest_groups(self, node: _Node) -> int:
+        known = self.group_eps.get((node.trainers, node.group_ps), [])
+        most = min((eps for sparse_ps, eps in known if sparse_ps < node.sparse_ps), default=inf)
+        alike = [n for several, n in self.trainer_eps if several == (node.trainers > 1) and n <= node.group_ps]
+        if alike and not node.is_compiled:
+            eps = self.trainer_eps[node.trainers > 1, max(alike)]
+            most = min(most, node.trainers * eps * LOOSE_MARGIN ** (node.group_ps - max(alike) + 1))
+        return ceil(self.ask.eps / most)
+
+    def _short(self) -> PlacementError:
+        """What to say when the queue is empty."""
+        target = f"{self.ask.eps:,.0f} EPS"
+        if self.best is None:
+            if not self.num_compiled and self.refused:
+                return self.refused
+            return PlacementError(
+                f"{target}: no cluster of up to {self.ask.most_groups} groups reaches it, says the cost model: raise --most-groups, more net replicas "
+                "(--net-replicas), or faster hosts"
+            )
+        cluster, (device, what, share) = self.best.plan.cluster, self.best.found.bottleneck
+        return PlacementError(
+            f"{target}: the fastest cluster that was tried, {cluster.groups} groups of {cluster.trainers} trainers and {cluster.group_ps} group PSs, "
+            f"{cluster.sparse_ps} sparse PSs, reaches {self.best.found.eps:,.0f}; the {what} of {device} is the busiest ({share:.0%}): "
+            "raise --most-groups, --net-replicas or --batch-size, or take faster hosts"
+        )
+
+
+@dataclass(frozen=True)
+class Bound:
+    """EPS that a plan does not exceed: each group `group_eps`, all together `shared_eps`; `more_eps` a group, and
+    `trainer_eps` each trainer, with more sparse PSs. Each sparse PS
+    spends `sparse_seconds` on an example, in the mean."""
+
+    group_eps: float
+    shared_eps: float
+    more_eps: float
+    trainer_eps: float
+    sparse_seconds: float
+
+
+def bound_of(plan: Plan, *, workers: int, steps: int) -> Bound:
+    """What one net replica that has the cluster to itself tells: how long its steps take, and how much of every device they use."""
+    cluster, options = plan.cluster, plan.options
+    free = replace(plan, options=replace(options, net_replicas=1, bounded_staleness=False))
+    alone = simulate(with_counts(free, groups=1, trainers=1), steps=steps, workers=workers)
+    used = {use.device: max(use.cpu, use.received, use.sent, use.lock) for use in alone.devices}
+    sparse = [share for device, share in used.items() if _is_sparse(device)]
+    inner = max(share / (cluster.trainers if d == "trainer" else 1) for d, share in used.items() if not _is_sparse(d))
+    shared = sum(use.cpu for use in alone.devices) if cluster.host_cores else max(sparse, default=0.0)
+    one_by_one = alone.eps * cluster.trainers * options.net_replicas
+    waits = min(1.0, _sparse_share(alone, cluster))
+    trainer = min(_over(alone.eps, used["trainer"]), _over(one_by_one, 1 - waits) / cluster.trainers)
+    return Bound(
+        min(_over(alone.eps, inner), one_by_one),
+        _over(alone.eps, shared),
+        min(_over(alone.eps, inner), _over(one_by_one, 1 - waits)),
+        trainer,
+        sum(sparse) / max(1, cluster.sparse_ps) / alone.eps,
     )
 
 
-def _short(eps: float, most_groups: int, last: Simulated | None) -> str:
-    if last is None:
-        return f"{eps:,.0f} EPS: no group of up to {_PER_GROUP[-1]} trainers reaches it with {most_groups} groups, says the cost model: raise --most-groups"
-    device, what, share = last.bottleneck
-    return (
-        f"{eps:,.0f} EPS: {most_groups} groups reach {last.eps:,.0f}; the {what} of {device} is the busiest ({share:.0%}): raise --most-groups, "
-        "more net replicas (--net-replicas), or faster hosts"
-    )
+def _most_peers(plan: Plan) -> int:
+    """The most devices that a sparse PS exchanges messages with: another placement may leave it one of them."""
+    nets = [net for name, net in plan.nets.items() if name.startswith("sparse_ps")]
+    return max((len({op.attrs["peer"] for op in net.ops if "peer" in op.attrs}) for net in nets), default=1) or 1
+
+
+def gain_of_sparse_ps(candidate: Candidate) -> float:
+    """How many times the EPS may be with more sparse PSs: without the time that a step spends on the busiest one, queue included."""
+    plan, found = candidate.plan, candidate.found
+    contexts = plan.cluster.groups * plan.cluster.trainers * plan.options.net_replicas
+    used = max((max(u.cpu, u.lock, u.received, u.sent) for u in found.devices if _is_sparse(u.device)), default=0.0)
+    share = _over(_sparse_share(found, plan.cluster) / contexts, 1 - min(1.0, used))
+    return _over(1.0, 1 - min(1.0, share))
+
+
+def _sparse_share(found: Simulated, cluster: Cluster) -> float:
+    """Seconds in a second that the busiest sparse PS would work, if it did one thing after the other."""
+    cores = cluster.host_cores or cluster.sparse_ps_cores
+    uses = [use for use in found.devices if _is_sparse(use.device)]
+    return max((use.cpu * cores + use.received + use.sent for use in uses), default=0.0)
+
+
+def _is_sparse(device: str) -> bool:
+    return role_of(device) == "sparse_ps"
+
+
+def _over(value: float, share: float) -> float:
+    return value / share if share > 0 else inf

@@ -1,0 +1,152 @@
+"""`htrain size` against brute force: the whole of a small space compiled and simulated."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import pytest
+from small_dlrm import small_dlrm
+
+from htrain import sizing
+from htrain.cluster import Cluster
+from htrain.compiler import compile_net
+from htrain.errors import PlacementError
+from htrain.frontend.captured import Captured
+from htrain.options import Options
+from htrain.plan import Plan
+from htrain.simulation.result import Simulated
+from htrain.simulation.run import simulate
+from htrain.sizing import Candidate, hosts_of, size
+
+STEPS, WORKERS = 8, 4
+MOST = (2, 3, 2, 2)  # groups, trainers, group PSs, sparse PSs
+FAST = Options(batch_size=64, net_replicas=2)
+LATE = Options(batch_size=1024, net_replicas=1, prefetch=False)
+Counts = tuple[int, ...]
+
+
+@cache
+def compiled(cluster: Cluster, options: Options) -> Plan:
+    return compile_net(Captured(small_dlrm(), {}), cluster, options, name="small_dlrm", solver="rules")
+
+
+ONCE: dict[tuple[str, Cluster, Options], Simulated] = {}
+
+
+def simulated_once(plan: Plan, *, steps: int, workers: int) -> Simulated:
+    """What `simulate` finds, which is the same each time."""
+    key = (plan.digest, plan.cluster, plan.options)
+    if key not in ONCE:
+        ONCE[key] = simulate(plan, steps=steps, workers=workers)
+    return ONCE[key]
+
+
+@cache
+def simulated(cluster: Cluster, options: Options) -> Simulated:
+    return simulated_once(compiled(cluster, options), steps=STEPS, workers=WORKERS)
+
+
+def counts_of(cluster: Cluster) -> Counts:
+    return hosts_of(cluster), cluster.groups, cluster.trainers, cluster.group_ps, cluster.sparse_ps
+
+
+@cache
+def whole_space(hosts: Cluster, options: Options) -> list[tuple[Counts, float]]:
+    """Every cluster that can be compiled with its EPS, in the order of what `size` prefers."""
+    found = []
+    for groups, trainers, group_ps, sparse_ps in product(*(range(1, n + 1) for n in MOST)):
+        cluster = replace(hosts, groups=groups, trainers=trainers, group_ps=group_ps, sparse_ps=sparse_ps)
+        try:
+            found.append((counts_of(cluster), simulated(cluster, options).eps))
+        except PlacementError:
+            continue
+    return sorted(found)
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Candidate]:
+    """`size` in the small space; what was simulated once is not simulated again."""
+
+    monkeypatch.setattr(sizing, "simulate", simulated_once)
+    groups, trainers, group_ps, sparse_ps = MOST
+    limits = {"most_groups": groups, "most_trainers": trainers, "most_group_ps": group_ps, "steps": STEPS}
+
+    def run(eps: float, *, hosts: Cluster, options: Options, **changes: object) -> Candidate:
+        asked = {**limits, "more_sparse_ps": sparse_ps - 1, "workers": WORKERS, **changes}
+        return size(compiled, hosts, options, eps=eps, **asked)  # type: ignore[arg-type]
+
+    return run
+
+
+@pytest.mark.parametrize("options", [FAST, LATE], ids=["python's lock", "latency"])
+def test_every_target_gets_the_cluster_that_brute_force_finds(
+    search: Callable[..., Candidate], options: Options
+) -> None:
+    space = whole_space(Cluster(), options)
+    targets = sorted(eps * factor for _, eps in space for factor in (0.999, 1.001))
+    for target in targets:
+        wanted = next((counts for counts, eps in space if eps >= target), None)
+        if wanted is None:
+            with pytest.raises(PlacementError, match=r"EPS: .*--most-groups"):
+                search(target, hosts=Cluster(), options=options)
+        else:
+            found = search(target, hosts=Cluster(), options=options)
+            assert (counts_of(found.plan.cluster), found.found.eps >= target) == (wanted, True), f"{target:,.0f} EPS"
+
+
+def test_few_clusters_are_simulated(search: Callable[..., Candidate]) -> None:
+    space = whole_space(Cluster(), FAST)
+    tried: list[Candidate] = []
+    search(0.9 * max(eps for _, eps in space), hosts=Cluster(), options=FAST, on_try=tried.append)
+    assert 0 < len(tried) < len(space) / 3
+
+
+def test_groups_may_have_other_numbers_of_trainers_than_of_group_ps(search: Callable[..., Candidate]) -> None:
+    one = simulated(Cluster(), FAST).eps
+    cluster = search(1.2 * one, hosts=Cluster(), options=FAST).plan.cluster
+    assert (cluster.groups, cluster.trainers, cluster.group_ps) == (1, 2, 1)
+
+
+def test_tables_that_one_sparse_ps_cannot_hold_get_more(search: Callable[..., Candidate]) -> None:
+    small = Cluster(sparse_ps_memory=1_700)
+    with pytest.raises(PlacementError, match="the tables need"):
+        compiled(small, FAST)
+    cluster = search(1_000.0, hosts=small, options=FAST).plan.cluster
+    assert (cluster.groups, cluster.trainers, cluster.group_ps) == (1, 1, 1)
+    assert cluster.sparse_ps > 1
+    with pytest.raises(PlacementError):
+        compiled(replace(cluster, sparse_ps=cluster.sparse_ps - 1), FAST)
+
+
+def test_hosts_that_hold_no_module_are_refused_with_what_the_compiler_says(search: Callable[..., Candidate]) -> None:
+    with pytest.raises(PlacementError, match=r"no placement fits in memory|needs .* GiB with optimizer state"):
+        size(
+            lambda cluster, options: compile_net(Captured(small_dlrm(), {}), cluster, options, name="x"),
+            Cluster(trainer_memory=100, group_ps_memory=100),
+            FAST,
+            eps=1_000.0,
+            most_trainers=1,
+            most_group_ps=1,
+        )
+
+
+def test_a_cluster_without_group_ps_is_sized_in_groups_of_one_trainer(search: Callable[..., Candidate]) -> None:
+    easgd = Cluster(group_ps=0)
+    one = simulated(easgd, FAST).eps
+    found = search(1.5 * one, hosts=easgd, options=FAST).plan.cluster
+    assert (found.trainers, found.group_ps) == (1, 0)
+    assert found.groups >= 2
+
+
+def test_devices_that_something_is_pinned_to_are_there(search: Callable[..., Candidate]) -> None:
+    hosts = Cluster(pin=(("top", "group_ps:1"), ("user.weight", "sparse_ps:1")))
+    cluster = search(1_000.0, hosts=hosts, options=FAST).plan.cluster
+    assert (cluster.groups, cluster.trainers, cluster.group_ps, cluster.sparse_ps) == (1, 1, 2, 2)
+
+
+def test_a_target_beyond_all_sparse_ps_is_refused_at_once(search: Callable[..., Candidate]) -> None:
+    tried: list[Candidate] = []
+    with pytest.raises(PlacementError, match=r"1,000,000,000 EPS: 2 sparse PSs reach at most [\d,]+, whatever --most"):
+        search(1e9, hosts=Cluster(), options=FAST, on_try=tried.append)
+    assert not tried
