@@ -29,8 +29,8 @@ from htrain.plan import Plan, load_plan
 from htrain.plan_check import check_plan
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate as run_simulation
-from htrain.sizing import Candidate
-from htrain.sizing import size as search_size
+from htrain.sizing.search import Candidate
+from htrain.sizing.search import size as search_size
 from htrain.tagging.place import Solver, by_rules
 from htrain.user_rules import load_tagger
 
@@ -115,7 +115,7 @@ def size(
     workers: int = 18,
     on_try: Callable[[Candidate], None] = lambda candidate: None,
 ) -> Candidate:
-    """The fewest hosts of `cluster`'s kinds that reach `eps` in simulation; see `htrain.sizing.size`."""
+    """The fewest hosts of `cluster`'s kinds that reach `eps` in simulation; see `htrain.sizing.search.size`."""
     captured, name = _captured(model, data=data, example_inputs=example_inputs, logit=logit, label=label)
 
     def compile_for(cluster: Cluster, options: Options) -> Plan:

@@ -17,7 +17,7 @@ from htrain.options import Options
 from htrain.plan import Plan
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate
-from htrain.sizing import Candidate, hosts_of, size
+from htrain.sizing.search import Candidate, hosts_of, size
 
 STEPS, WORKERS = 8, 4
 MOST = (2, 3, 2, 2)  # groups, trainers, group PSs, sparse PSs

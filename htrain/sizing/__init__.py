@@ -1,0 +1,1 @@
+"""The cheapest cluster for a target EPS."""
