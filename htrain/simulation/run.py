@@ -55,6 +55,7 @@ class Simulation:
         self.trainers = [Trainer(self, role, self.models["trainer"]) for role in roles if role_of(role) == "trainer"]
         self._trainer_of = {trainer.role: trainer for trainer in self.trainers}
         self.done = 0
+        self._progress = self.env.event()
         self.began = self.ended = 0.0
         self.counted = 0
 
@@ -105,6 +106,7 @@ class Simulation:
     def step_done(self) -> None:
         """A trainer's replica has ended a step."""
         self.done += 1
+        self.progressed()
         if self.done == self._warm:
             self.began = self.env.now
             for host in self.hosts.values():
@@ -112,6 +114,11 @@ class Simulation:
         if self.done == self._total:
             self.ended = self.env.now
             self._finished.succeed()
+
+    def progressed(self) -> None:
+        """A trainer or a PS is done with a step."""
+        told, self._progress = self._progress, self.env.event()
+        told.succeed()
 
     def _background(self) -> None:
         """EASGD: holders of weights exchange them with dense PSs every sync_period steps, whatever else they do (HT 2.2)."""
@@ -130,7 +137,7 @@ class Simulation:
         steps = self.servers[role].passes if role in self.servers else None
         next_round = self.plan.options.sync_period
         while True:
-            yield self.env.timeout(0.002)  # the executor's own polling
+            yield self._progress
             ended = steps() if steps else self.done / max(1, len(self.trainers))
             if ended < next_round:
                 continue
@@ -259,6 +266,7 @@ class Server:
         if self.engine.done(state):
             self._passes.pop(state.context, None)
             self._ended += 1
+            self.simulation.progressed()
 
 
 class Trainer:

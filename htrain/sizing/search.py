@@ -12,7 +12,7 @@ from itertools import product
 from math import ceil, inf
 
 from htrain.cluster import Cluster, role_of
-from htrain.errors import PlacementError
+from htrain.errors import PlacementError, UsageError
 from htrain.options import Options
 from htrain.plan import Plan
 from htrain.simulation.result import Simulated
@@ -24,6 +24,7 @@ Compiler = Callable[[Cluster, Options], Plan]
 MARGIN = 1.1  # a simulation may exceed a bound by so much: steps under way when it starts to count, durations that vary
 LOOSE_MARGIN = 1.25  # and what was found for fewer groups or sparse PSs, whose placement is another one
 _NO_LIMIT = 1 << 60
+_MOST_EPS = 1e12
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,10 @@ def size(
     A cluster is passed over, unsimulated, when cores, links, Python's lock or the time of a lone step keep its plan 10 % below the target, or
     when it would have to be 25 % faster than others let expect: those with fewer groups; with fewer sparse PSs that do not hold the run up; and
     a trainer's lone step with one group PS less.
-    Raises PlacementError naming what binds when no cluster reaches the target, and why where no plan fits.
+    Raises UsageError for a target that is none, PlacementError naming what binds when no cluster reaches the target, and why where no plan fits.
     """
+    if not 1 <= eps <= _MOST_EPS:
+        raise UsageError(f"--eps: {eps:g} is not a target: want 1 to {_MOST_EPS:g} examples per second")
     ask = _Ask(cluster, options, eps, most_groups, most_trainers, most_group_ps, more_sparse_ps, workers, steps)
     return _Search(compile_for, ask, on_try).run()
 

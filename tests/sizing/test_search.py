@@ -8,15 +8,16 @@ from itertools import product
 import pytest
 from small_dlrm import small_dlrm
 
-from htrain import sizing
 from htrain.cluster import Cluster
 from htrain.compiler import compile_net
-from htrain.errors import PlacementError
+from htrain.errors import PlacementError, UsageError
 from htrain.frontend.captured import Captured
 from htrain.options import Options
 from htrain.plan import Plan
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate
+from htrain.sizing import bounds as sizing_bounds
+from htrain.sizing import search as sizing
 from htrain.sizing.search import Candidate, hosts_of, size
 
 STEPS, WORKERS = 8, 4
@@ -68,7 +69,8 @@ def whole_space(hosts: Cluster, options: Options) -> list[tuple[Counts, float]]:
 def search(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Candidate]:
     """`size` in the small space; what was simulated once is not simulated again."""
 
-    monkeypatch.setattr(sizing, "simulate", simulated_once)
+    for module in (sizing, sizing_bounds):
+        monkeypatch.setattr(module, "simulate", simulated_once)
     groups, trainers, group_ps, sparse_ps = MOST
     limits = {"most_groups": groups, "most_trainers": trainers, "most_group_ps": group_ps, "steps": STEPS}
 
@@ -150,3 +152,9 @@ def test_a_target_beyond_all_sparse_ps_is_refused_at_once(search: Callable[..., 
     with pytest.raises(PlacementError, match=r"1,000,000,000 EPS: 2 sparse PSs reach at most [\d,]+, whatever --most"):
         search(1e9, hosts=Cluster(), options=FAST, on_try=tried.append)
     assert not tried
+
+
+@pytest.mark.parametrize("eps", [float("nan"), float("inf"), 0.0, -1.0, 1e300])
+def test_a_target_that_is_none_is_refused(eps: float) -> None:
+    with pytest.raises(UsageError, match=r"is not a target: want 1 to 1e\+12"):
+        size(compiled, Cluster(), FAST, eps=eps)
