@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +28,7 @@ from htrain.options import Options
 from htrain.placement import Split
 from htrain.plan import Plan, load_plan
 from htrain.plan_check import check_plan
+from htrain.simulation.compression import faster
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate as run_simulation
 from htrain.sizing.search import Candidate
@@ -65,10 +67,10 @@ def compile(
     cluster = cluster or this_machine()
     captured, name = _captured(model, data=data, example_inputs=example_inputs, logit=logit, label=label)
     splits = choose_splits(captured, cluster, options, table_splits=table_splits) if fc_splits == "auto" else fc_splits
-    return compile_net(
+    compile_with = partial(
+        compile_net,
         captured,
         cluster,
-        options,
         name=name,
         tagger=load_tagger(rules) if rules else by_rules,
         table_splits=table_splits,
@@ -76,6 +78,7 @@ def compile(
         solver=solver,
         time_limit_seconds=time_limit_seconds,
     )
+    return faster(compile_with, options)
 
 
 def _captured(

@@ -10,7 +10,7 @@ DenseOptimizer = Literal["sgd", "adagrad", "adam"]
 ActivationDtype = Literal["float32", "bfloat16", "int8"]
 GradientDtype = Literal["float32", "bfloat16"]
 FcDtype = Literal["float32", "bfloat16", "int8"]
-Compress = Literal["auto", "always"]
+Compress = Literal["auto", "always", "never"]
 SparseOptimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 
 
@@ -26,7 +26,7 @@ class Options:
     Values that travel between trainers and group PSs may be as short as `activation_dtype` in the forward pass and `gradient_dtype` in
     the backward pass; of these gradients, `gradient_top_k` keeps the share that is largest in magnitude (0 keeps all), and with
     `error_feedback` the rest is added to the next step's, unless it ends in the rows of a table (HT 4.2).
-    `compress` is `auto` where the cost model says for each value whether that pays, or `always`.
+    `compress` is `auto` where the cost model says for each value whether that pays, `always`, or `never`.
 
     FCs compute their forward pass in `fc_dtype`, over fp32 weights (HT 5.1, Model-B).
     """

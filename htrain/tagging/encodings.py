@@ -32,6 +32,8 @@ def allowed_encodings(net: Net, options: Options) -> dict[str, Encoding]:
     The net's outputs stay exact, and the reader's columns are never quantized: those of one example may be of very different sizes.
     Requires: gradients are in the net.
     """
+    if options.compress == "never":
+        return {}
     seed = next((i for i, op in enumerate(net.ops) if op.type == "GradientSeed"), len(net.ops))
     wanted: dict[str, Encoding] = {}
     if options.activation_dtype != "float32":

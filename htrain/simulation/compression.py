@@ -1,0 +1,27 @@
+"""Whether encoded values pay in the end (HT 4.2): the cost model chose them, and the simulation, in which steps wait for each other, decides.
+
+The cost model sees the busiest device alone. Converting takes time in every step, too, which more bytes on a link that has room do not.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from htrain.net import COMPRESS
+from htrain.options import Options
+from htrain.plan import Plan
+from htrain.simulation.run import simulate
+
+_STEPS = 12
+
+
+def faster(compile_with: Callable[[Options], Plan], options: Options) -> Plan:
+    """The plan; under `compress` `auto` one without encoded values where that is simulated to be as fast, with a note that says so."""
+    plan = compile_with(options)
+    if options.compress != "auto" or not any(op.module == COMPRESS for op in plan.nets["train"].ops):
+        return plan
+    plain = compile_with(replace(options, compress="never"))
+    with_it, without = (simulate(each, steps=_STEPS).eps for each in (plan, plain))
+    figures = f"{with_it:,.0f} EPS simulated with encoded values, {without:,.0f} without"
+    chosen = plan if with_it > without else replace(plain, options=options)
+    verdict = "they pay" if chosen is plan else "none is encoded"
+    return replace(chosen, notes=(*chosen.notes, f"{figures}: {verdict}"))
