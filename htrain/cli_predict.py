@@ -132,8 +132,8 @@ def calibrate(
         found = import_module("htrain.calibration.measure").measure_host(
             seconds=seconds, on_step=lambda line: click.echo(line, err=True)
         )
-        cluster, document = replace(cluster, **found.rates), dict(found.rates)
-        text, comment = "", "measured on one core by htrain calibrate"
+        cluster, document = replace(cluster, **found.rates), {**found.rates, "gemms": found.gemms_by_name()}
+        text, comment = found.gemm_table(), "measured on one core by htrain calibrate"
     files.write_cluster(out, files.cluster_yaml(cluster, comment))
     put(
         {"cluster": str(out), **document},

@@ -41,6 +41,18 @@ class Measured:
     rates: Mapping[str, int]
     gemms: Mapping[str, Mapping[Shape, float]]
 
+    def gemms_by_name(self) -> dict[str, dict[str, float]]:
+        """`gemms` for JSON: shapes as BxKxN."""
+        return {dtype: {"x".join(map(str, s)): rate for s, rate in rates.items()} for dtype, rates in self.gemms.items()}
+
+    def gemm_table(self) -> str:
+        """A line for each shape of an FC, GFLOP/s in each dtype."""
+        lines = [f"{'FC: batch, inputs, outputs':<28}" + "".join(f"{dtype + ' GFLOP/s':>18}" for dtype in self.gemms)]
+        for shape in next(iter(self.gemms.values())):
+            rates = "".join(f"{rates[shape] / 1e9:>18,.1f}" for rates in self.gemms.values())
+            lines.append(f"{', '.join(map(str, shape)):<28}{rates}")
+        return "\n".join(lines)
+
 
 def measure_host(*, seconds: float = 20.0, on_step: Callable[[str], None] = lambda text: None) -> Measured:
     """Measure this host for about `seconds`; `on_step` hears what is being measured, and what came of it."""

@@ -38,6 +38,8 @@ def test_a_quick_measurement_gives_every_rate_and_what_it_heard() -> None:
     assert found.rates["core_flops"] > 1e9
     assert found.rates["core_gather_bandwidth"] < 1e12  # memory that nobody has written is not memory
     assert {shape for table in found.gemms.values() for shape in table} == set(SHAPES)
+    assert len(found.gemm_table().splitlines()) == 1 + len(SHAPES)
+    assert all(len(rates) == len(SHAPES) for rates in found.gemms_by_name().values())
     assert len(heard) >= 9
 
 
