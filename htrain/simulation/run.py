@@ -5,22 +5,20 @@ gives them. Roles have the threads that they have in a run: a trainer one for ea
 that run stages. Python's lock, the cores and the links of every role are queues.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import simpy
 
 from htrain.cluster import Cluster, device_of, role_of
 from htrain.errors import PlanError
-from htrain.executor.engine import Engine, Pass
-from htrain.executor.gate import WriteGates
-from htrain.executor.program import Stage
 from htrain.executor.wire import Context
 from htrain.expected import expected, expected_blobs
 from htrain.plan import Plan, net_name
-from htrain.simulation.costs import DeviceModel, Packet, device_model
+from htrain.simulation.costs import Packet, device_model
 from htrain.simulation.machine import Host, Process
 from htrain.simulation.result import DeviceUse, Simulated
+from htrain.simulation.roles import Server, Trainer
 
 _WARM_UP = 0.25  # of the steps
 _WINDOWS = 40
@@ -46,7 +44,7 @@ class Simulation:
         }
         shared = simpy.Resource(self.env, cluster.host_cores) if cluster.host_cores else None
         roles = [role for role in cluster.roles if _group_of(role) < self.groups]
-        self.hosts = {role: self._host(role, shared) for role in roles}
+        self.hosts: Mapping[str, Host] = {role: self._host(role, shared) for role in roles}
         self.servers = {
             role: Server(self, role, self.models[device_of(role)])
             for role in roles
@@ -212,144 +210,8 @@ class Simulation:
         return uses
 
 
-class Server:
-    """A group PS or sparse PS: one thread receives, `workers` run stages."""
-
-    def __init__(self, simulation: Simulation, role: str, model: DeviceModel) -> None:
-        self.simulation, self.role, self.model = simulation, role, model
-        env = simulation.env
-        self.host = simulation.hosts[role]
-        self.engine = Engine(model.program)
-        self.gates: WriteGates[Callable[[], None]] = WriteGates(model.program.num_clocks, simulation.bound())
-        self.inbox, self.jobs = simpy.Store(env), simpy.Store(env)
-        self._passes: dict[Context, Pass] = {}
-        self._ended = 0
-        env.process(self._receive())
-        for _ in range(simulation.workers if simulation.workers > 1 else 0):
-            env.process(self._work())
-
-    def passes(self) -> int:
-        return self._ended
-
-    def _receive(self) -> Process:
-        while True:
-            context, packet = yield self.inbox.get()
-            yield from self.host.compute(self.simulation.varied(packet.locked_seconds), 0.0)
-            state = self._passes.get(context)
-            if state is None:
-                state = self._passes[context] = self.engine.begin(context, "", 0, {})
-                self._offer(state, self.engine.start(state))
-            self._offer(state, self.engine.receive(state, dict.fromkeys(packet.names)))  # type: ignore[arg-type]
-            while self.simulation.workers == 1 and self.jobs.items:
-                job = yield self.jobs.get()
-                yield from self._run(*job)
-
-    def _work(self) -> Process:
-        while True:
-            job = yield self.jobs.get()
-            yield from self._run(*job)
-
-    def _offer(self, state: Pass, stages: Sequence[Stage]) -> None:
-        for stage in stages:
-            job = (state, stage)
-            granted = self.gates.commit(stage.writes[0], state.context, job) if stage.writes else [job]  # type: ignore[arg-type]
-            for each in granted:
-                self.jobs.put(each)
-
-    def _run(self, state: Pass, stage: Stage) -> Process:
-        self.gates.begin(stage.reads, state.context)
-        yield from run_stage(self.simulation, self.role, self.model, state.context, stage)
-        ready = self.engine.run(state, stage, nobody)
-        for granted in self.gates.end(stage.writes[0], state.context) if stage.writes else ():
-            self.jobs.put(granted)
-        self._offer(state, ready)
-        if self.engine.done(state):
-            self._passes.pop(state.context, None)
-            self._ended += 1
-            self.simulation.progressed()
-
-
-class Trainer:
-    """A trainer: a thread for each net replica drives its steps."""
-
-    def __init__(self, simulation: Simulation, role: str, model: DeviceModel) -> None:
-        self.simulation, self.role, self.model = simulation, role, model
-        self.host = simulation.hosts[role]
-        self.engine = Engine(model.program)
-        self.gates: WriteGates[simpy.Event] = WriteGates(model.program.num_clocks, simulation.bound())
-        self.inboxes = [simpy.Store(simulation.env) for _ in range(simulation.plan.options.net_replicas)]
-        self._open: dict[Context, tuple[Pass, list[Stage]]] = {}
-
-    def missing(self) -> list[str]:
-        """The peers that the steps under way wait for."""
-        return sorted({peer for state, _ in self._open.values() for peer in self.engine.missing(state)})
-
-    def loop(self, replica: int) -> Process:
-        _, group, trainer = self.role.split(":")
-        context = Context(int(group), int(trainer), replica, 0)
-        yield from self._begin(context)
-        for step in range(self.simulation.steps):
-            current, following = context, Context(int(group), int(trainer), replica, step + 1)
-            last = step + 1 == self.simulation.steps
-            if self.simulation.plan.options.prefetch and not last:
-                yield from self._begin(following)
-            yield from self._run(current)
-            self.simulation.step_done()
-            if not self.simulation.plan.options.prefetch and not last:
-                yield from self._begin(following)
-            context = following
-
-    def _begin(self, context: Context) -> Process:
-        state = self.engine.begin(context, "", self.simulation.plan.options.batch_size, {})
-        pending: list[Stage] = []
-        self._open[context] = (state, pending)
-        for stage in self.engine.start(state):
-            if stage.prefetch:
-                yield from run_stage(self.simulation, self.role, self.model, context, stage)
-                pending += self.engine.run(state, stage, nobody)
-            else:
-                pending.append(stage)
-
-    def _run(self, context: Context) -> Process:
-        state, pending = self._open[context]
-        while not self.engine.done(state):
-            if pending:
-                yield from self._stage(state, pending, pending.pop(0))
-            else:
-                target, packet = yield self.inboxes[context.replica].get()
-                yield from self.host.compute(self.simulation.varied(packet.locked_seconds), 0.0)
-                other, ready = self._open[target]
-                ready += self.engine.receive(other, dict.fromkeys(packet.names))  # type: ignore[arg-type]
-        del self._open[context]
-
-    def _stage(self, state: Pass, pending: list[Stage], stage: Stage) -> Process:
-        if stage.writes:
-            granted = self.simulation.env.event()
-            for event in self.gates.commit(stage.writes[0], state.context, granted):
-                event.succeed()
-            yield granted
-        self.gates.begin(stage.reads, state.context)
-        yield from run_stage(self.simulation, self.role, self.model, state.context, stage)
-        pending += self.engine.run(state, stage, nobody)
-        for event in self.gates.end(stage.writes[0], state.context) if stage.writes else ():
-            event.succeed()
-
-
-def run_stage(simulation: Simulation, role: str, model: DeviceModel, context: Context, stage: Stage) -> Process:
-    """Spend a stage's CPU time, and send its messages as they are made."""
-    for work in model.works[stage.index]:
-        locked = simulation.varied(work.locked_seconds + sum(packet.locked_seconds for packet in work.packets))
-        yield from simulation.hosts[role].compute(locked, simulation.varied(work.free_seconds))
-        for packet in work.packets:
-            simulation.deliver(role, context, packet)
-
-
 def _occur(event: simpy.Event) -> None:
     event.succeed()
-
-
-def nobody(*arguments: object) -> None:
-    """The engine's stages send nothing themselves here."""
 
 
 def role_for(device: str, context: Context) -> str:
