@@ -1,6 +1,5 @@
 """The simulation against arithmetic: what one context takes, what links and cores allow, and what queues must obey."""
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import simpy
 
 import htrain
 from htrain.cluster import Cluster
-from htrain.errors import PlacementError, PlanError
+from htrain.errors import PlanError
 from htrain.options import Options
 from htrain.plan import Plan
 from htrain.simulation.counts import with_counts
@@ -137,16 +136,3 @@ def run_two(load: float) -> tuple[list[float], float]:
 def test_a_core_serves_one_job_at_a_time_and_others_in_between() -> None:
     assert run_two(1.0) == ([1.0, 2.0], 0.5)
     assert run_two(3.0) == ([1.0, 4.0], 1.5)
-
-
-def test_size_finds_hosts_that_reach_the_target_and_says_what_binds_when_none_do() -> None:
-    hosts = Cluster(sparse_ps=4)
-    options = Options(batch_size=512, net_replicas=8)
-    found = htrain.size(DLRM, eps=300_000, cluster=hosts, options=options, most_groups=8)
-    assert found.found.eps >= 300_000
-    cluster = found.plan.cluster
-    assert found.hosts == cluster.groups * (cluster.trainers + cluster.group_ps) + cluster.sparse_ps + (
-        cluster.groups > 1
-    )
-    with pytest.raises(PlacementError, match=r"1,000,000,000 EPS: .*--most-groups"):
-        htrain.size(DLRM, eps=1e9, cluster=hosts, options=replace(options, net_replicas=1), most_groups=1)
