@@ -1,9 +1,11 @@
 """What compression and low precision save and cost (HT 4.2, 5.1): bytes on the wire, and AUC on Frappe.
 
     python tools/precision.py --frappe ../shared/data/frappe.libfm.gz
-    python tools/precision.py --train synthetic:?rows=200000 --test synthetic:?rows=20000 --model dlrm.py
+    htrain data synth criteo --rows 200000 --out train.tsv && htrain data synth criteo --rows 20000 --part test --out test.tsv
+    python tools/precision.py --train criteo:train.tsv --test criteo:test.tsv --model dlrm.py
 
-One group of 2 trainers and 2 group PSs as local processes, one epoch of Wide & Deep, every value that travels between them encoded.
+One group of 2 trainers and 2 group PSs as local processes, one epoch, every value that travels between them encoded. The placement is
+that of the rules, so that it is the same for all: the search would place anew what is small.
 Bytes are those that trainers and group PSs sent each other, by the roles' own counters of what went into their sockets; the median and
 the range of AUC are over `--repeats` runs, since Hogwild makes each run another one.
 """
@@ -69,6 +71,8 @@ def main() -> None:
                 data=train,
                 options=options,
                 cluster=this_machine(trainers=2, group_ps=2, sparse_ps=1),
+                solver="rules",
+                fc_splits={},
             )
             plan.save(folder / label)
             found, sent = [], 0.0
