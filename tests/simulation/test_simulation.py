@@ -1,5 +1,6 @@
 """The simulation against arithmetic: what one context takes, what links and cores allow, and what queues must obey."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -136,3 +137,11 @@ def run_two(load: float) -> tuple[list[float], float]:
 def test_a_core_serves_one_job_at_a_time_and_others_in_between() -> None:
     assert run_two(1.0) == ([1.0, 2.0], 0.5)
     assert run_two(3.0) == ([1.0, 4.0], 1.5)
+
+
+def test_a_plan_whose_steps_cannot_end_is_refused_with_who_waits_for_whom() -> None:
+    plan = compiled(lone())
+    silent = plan.nets["sparse_ps_0"]
+    silent = silent.with_ops(op for op in silent.ops if op.type != "Send")
+    with pytest.raises(PlanError, match=r"no step of the plan can end: trainer:0:0 waits for .*sparse_ps:0"):
+        simulate(replace(plan, nets={**plan.nets, "sparse_ps_0": silent}), steps=4)
