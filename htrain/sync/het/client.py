@@ -1,0 +1,303 @@
+"""A worker's embedding cache: HET's client (HET 3, Algorithms 1 to 3). Decisions alone; who carries messages is the caller's business.
+
+A step of a worker is
+
+    slots, requests = cache.ask(keys)      Read: a request to each server
+    rows = cache.read(slots, answers)      when each has answered; from here on the next batch may be asked for
+    cache.write(slots, gradients)          Write, before the next batch is read
+    cache.trim()
+
+and `flush` at a pause or at the end. Clocks are the paper's: a row fetched has c_s = c_c = c_g; a write adds 1 to c_c; a row is evicted and
+fetched anew when it is read with c_c > c_s + s, or where its server says that c_g > c_c + s.
+
+While a batch is asked for ahead, the one before may still write. CheckValid is therefore asked of the clock that a row will have when it
+is read, and what is written meanwhile lands on the row that was fetched. A row that its server finds stale is fetched before it is
+evicted, since its worker learns of it with the answer: the updates leave with the next request, and the worker adds them to the answer
+itself. Its clocks and values are what evicting first would have given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from htrain.errors import DataError
+from htrain.sync.het import loops
+from htrain.sync.het.index import find, index_all, new_index
+from htrain.sync.het.messages import Answer, Clocks, Ids, Request, Rows, Territory
+from htrain.sync.het.policy import (
+    ABOVE,
+    CURRENT,
+    FIRST_LIMIT,
+    LIGHT_LFU,
+    LIST,
+    POLICIES,
+    START,
+    UNLISTED,
+    bring_back,
+    new_lists,
+)
+from htrain.sync.het.steps import SparseStep
+
+UNBOUNDED = 2**30  # a staleness that no clock reaches
+_AGES = 20
+_HEADROOM = 1024
+
+
+@dataclass
+class CacheCounts:
+    """What a cache has done: rows asked for that were there or not, that had run out of staleness here or were found stale by their
+    server; rows evicted; bytes by kind; and rows read by the number of their own updates that were not pushed yet, 2^(a-1) to 2^a - 1."""
+
+    hits: int = 0
+    misses: int = 0
+    run_out: int = 0
+    stale: int = 0
+    evicted: int = 0
+    bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("rows", "gradients", "clocks", "keys"), 0))
+    ages: Ids = field(default_factory=lambda: np.zeros(_AGES, np.int64))
+
+
+@dataclass(frozen=True)
+class _Pushed:
+    """Updates on their way out: keys[n], clocks[n], grads[n,D]."""
+
+    keys: Ids
+    clocks: Clocks
+    grads: Rows
+
+
+@dataclass(frozen=True)
+class _Awaited:
+    """The slots that one server's answer is for."""
+
+    fetched: Ids
+    checked: Ids
+
+
+class HetCache:
+    """At most `capacity` rows of width D, and those of the steps under way; one thread at a time."""
+
+    def __init__(
+        self, territory: Territory, width: int, *, capacity: int, staleness: int, policy: str, step: SparseStep
+    ) -> None:
+        self.counts = CacheCounts()
+        self.capacity = capacity
+        self.staleness = staleness
+        self.width = width
+        self._territory = territory
+        self._step = step
+        self._policy = POLICIES[policy]
+        self._limit = FIRST_LIMIT
+        self._free = np.empty(0, np.int64)
+        self._num_free = 0
+        self._meta = np.zeros((0, 8), np.int32)
+        self._key_of = np.empty(0, np.int64)
+        self._rows = np.empty((0, 2 * width + step.state_width(width)), np.float32)
+        self._outgoing: list[_Pushed] = []
+        self._awaited: list[_Awaited] = []
+        self._grow(capacity + _HEADROOM)
+
+    # -- a step ------------------------------------------------------------------------------------------------------
+
+    def ask(self, keys: Ids) -> tuple[Ids, list[Request]]:
+        """Read's first half: slots[u] of distinct keys[u], pinned until they are written, and a request to each server.
+
+        Requires: the batch before has been read. Raises DataError for a key that no server has.
+        """
+        assert not self._awaited, "read the batch before asking for the next"
+        size = keys.size
+        slots = np.empty(size, np.int64)
+        fetched, checked, run_out = (np.empty(size, np.int64) for _ in range(3))
+        clocks, tally = np.empty(size, np.int32), np.zeros(3, np.int64)
+        arguments = (self._index, self._meta, self._key_of, keys, self.staleness)
+        num_fetched, num_checked, num_run_out = loops.locate(
+            *arguments, slots, fetched, checked, clocks, run_out, tally
+        )
+        assert self.staleness or not num_run_out, "without staleness nothing can be asked ahead"
+        self._count(tally)
+        self._push_out(run_out[:num_run_out])
+        misses = int(tally[1])
+        self._make_room(self.resident + misses - self.capacity)
+        if misses > self._num_free:
+            self._grow(len(self._key_of) + max(misses, len(self._key_of) // 2))
+        self._num_free = loops.settle_in(
+            self._index, self._meta, self._key_of, self._rows, self.width, self._free, self._num_free, keys, slots
+        )
+        return slots, self._requests(slots, fetched[:num_fetched], checked[:num_checked], clocks[:num_checked])
+
+    def read(self, slots: Ids, answers: Sequence[Answer]) -> Rows:
+        """Read's second half: take each server's answer, and Get the rows[u,D] of `slots`, this worker's own updates in them.
+
+        Raises DataError for an answer that does not fit what was asked.
+        """
+        awaited, self._awaited = self._awaited, []
+        for asked, answer in zip(awaited, answers, strict=True):
+            self._absorb(asked, answer)
+        out = np.empty((slots.size, self.width), np.float32)
+        step = self._step
+        loops.read(self._meta, self._rows, slots, self.width, step.code, step.lr, step.eps, out, self.counts.ages)
+        return out
+
+    def write(self, slots: Ids, gradients: Rows) -> None:
+        """Write (Algorithm 3): accumulate gradients[u,D], advance the clocks, and evict what is over capacity.
+
+        With a staleness of 0 all that was written is evicted: it could never be read again.
+        """
+        if gradients.shape != (slots.size, self.width):
+            raise DataError(
+                f"{slots.size} rows of width {self.width} are written, the gradients are {list(gradients.shape)}"
+            )
+        loops.write(self._meta, self._lists, self._rows, slots, self.width, self._policy, self._limit, gradients)
+        if self.staleness == 0:
+            loose = np.empty(slots.size, np.int64)
+            self._take_out(loose[: loops.unpinned(self._meta, slots, loose)])
+
+    def trim(self) -> None:
+        """Algorithm 3, line 5: evict rows over capacity, which a batch of more rows than that leaves behind."""
+        self._make_room(self.resident - self.capacity)
+
+    def flush(self) -> list[Request]:
+        """A request to each server with every update that has not been pushed. The cache is empty then, but for rows of steps under way."""
+        resident = np.flatnonzero(self._key_of >= 0)
+        loose = np.empty(resident.size, np.int64)
+        self._take_out(loose[: loops.unpinned(self._meta, resident, loose)])
+        none = np.empty(0, np.int64)
+        return self._requests(none, none, none, np.empty(0, np.int32))
+
+    @property
+    def resident(self) -> int:
+        """Rows in the cache, those of steps under way included."""
+        return len(self._key_of) - self._num_free
+
+    def clocks_of(self, key: int) -> tuple[int, int] | None:
+        """Start and current clock of a row, or None where it is not in the cache."""
+        slot = find(self._index, key)
+        return (int(self._meta[slot, START]), int(self._meta[slot, CURRENT])) if slot >= 0 else None
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _absorb(self, asked: _Awaited, answer: Answer) -> None:
+        slots = self._answered(asked, answer)
+        self.counts.stale += answer.stale.size
+        self._account(rows=answer.rows, clocks=answer.clocks, keys=answer.stale)
+        pushed = self._buffers(slots.size)
+        step = self._step
+        count = loops.absorb(
+            self._meta, self._key_of, self._rows, self.width, slots, answer.rows, answer.clocks,
+            asked.fetched.size, step.code, step.lr, step.eps, pushed.keys, pushed.clocks, pushed.grads,
+        )  # fmt: skip
+        self._keep(pushed, count)
+
+    def _answered(self, asked: _Awaited, answer: Answer) -> Ids:
+        """The slots that an answer's rows are for."""
+        stale = answer.stale
+        if stale.size and not 0 <= stale.min() <= stale.max() < asked.checked.size:
+            raise DataError(f"a server calls row {stale.max()} of {asked.checked.size} stale")
+        slots = np.concatenate([asked.fetched, asked.checked[stale]])
+        if answer.rows.shape != (slots.size, self._rows.shape[1] - self.width) or answer.clocks.size != slots.size:
+            raise DataError(
+                f"a server answers with rows {list(answer.rows.shape)} and {answer.clocks.size} clocks, "
+                f"want rows [{slots.size},{self._rows.shape[1] - self.width}]: do all roles run the same plan?"
+            )
+        return slots
+
+    def _requests(self, slots: Ids, fetched: Ids, checked: Ids, clocks: Clocks) -> list[Request]:
+        """One request per server: what waits to be pushed, then the rows at positions `fetched`, then those at `checked`."""
+        pushed, self._outgoing = self._outgoing, []
+        keys = np.concatenate([np.empty(0, np.int64), *(p.keys for p in pushed)])
+        push_clocks = np.concatenate([np.empty(0, np.int32), *(p.clocks for p in pushed)])
+        grads = np.concatenate([np.empty((0, self.width), np.float32), *(p.grads for p in pushed)])
+        out, fetch, check = (
+            self._territory.split(k) for k in (keys, self._key_of[slots[fetched]], self._key_of[slots[checked]])
+        )
+        requests = []
+        for k in range(self._territory.num_servers):
+            push_order, push_rows = _part(out, k)
+            fetch_order, fetch_rows = _part(fetch, k)
+            check_order, check_rows = _part(check, k)
+            request = Request(
+                np.array([push_rows.size, fetch_rows.size, check_rows.size], np.int64),
+                np.concatenate([push_rows, fetch_rows, check_rows]).astype(self._territory.key_dtype),
+                np.concatenate([push_clocks[push_order], clocks[check_order]]),
+                grads[push_order] if self._territory.num_servers > 1 else grads,
+            )
+            self._awaited.append(_Awaited(slots[fetched[fetch_order]], slots[checked[check_order]]))
+            self._account(gradients=request.gradients, clocks=request.clocks, keys=request.keys)
+            requests.append(request)
+        return requests
+
+    def _account(self, **arrays: np.ndarray) -> None:
+        for kind, array in arrays.items():
+            self.counts.bytes[kind] += array.nbytes
+
+    def _count(self, tally: Ids) -> None:
+        self.counts.hits += int(tally[0])
+        self.counts.misses += int(tally[1])
+        self.counts.run_out += int(tally[2])
+
+    def _make_room(self, surplus: int) -> None:
+        """Evict `surplus` rows by the policy, as far as rows are not pinned."""
+        while surplus > 0:
+            victims = np.empty(surplus, np.int64)
+            count = loops.choose_victims(self._meta, self._lists, self._policy, surplus, victims)
+            self.counts.evicted += count
+            self._take_out(victims[:count])
+            surplus -= count
+            if surplus > 0 and not self._bring_back():
+                return
+
+    def _bring_back(self) -> bool:
+        """light-LFU's lists have run dry: rows that had left them come back. False where there are none."""
+        if self._policy != LIGHT_LFU:
+            return False
+        limit = bring_back(self._meta, self._lists, np.flatnonzero(self._key_of >= 0), self._limit)
+        self._limit = int(limit) or self._limit
+        return bool(limit)
+
+    def _take_out(self, slots: Ids) -> None:
+        pushed = self._buffers(slots.size)
+        count, self._num_free = loops.take_out(
+            self._index, self._meta, self._lists, self._key_of, self._rows, slots, self.width,
+            self._free, self._num_free, pushed.keys, pushed.clocks, pushed.grads,
+        )  # fmt: skip
+        self._keep(pushed, count)
+
+    def _push_out(self, slots: Ids) -> None:
+        pushed = self._buffers(slots.size)
+        arguments = (self._meta, self._key_of, self._rows, slots, self.width)
+        self._keep(pushed, loops.push_out(*arguments, pushed.keys, pushed.clocks, pushed.grads))
+
+    def _buffers(self, count: int) -> _Pushed:
+        return _Pushed(np.empty(count, np.int64), np.empty(count, np.int32), np.empty((count, self.width), np.float32))
+
+    def _keep(self, pushed: _Pushed, count: int) -> None:
+        if count:
+            self._outgoing.append(_Pushed(pushed.keys[:count], pushed.clocks[:count], pushed.grads[:count]))
+
+    def _grow(self, num_slots: int) -> None:
+        """Make room for `num_slots` rows in all; those that are there keep their slots."""
+        old = len(self._key_of)
+        meta, rows = np.zeros((num_slots, 8), np.int32), np.empty((num_slots, self._rows.shape[1]), np.float32)
+        key_of, free = np.full(num_slots, -1, np.int64), np.empty(num_slots, np.int64)
+        meta[:, LIST] = UNLISTED
+        meta[:old], rows[:old], key_of[:old] = self._meta, self._rows, self._key_of
+        free[: self._num_free] = self._free[: self._num_free]
+        added = num_slots - old
+        free[self._num_free : self._num_free + added] = np.arange(num_slots - 1, old - 1, -1)
+        lists = new_lists(num_slots)
+        if old:
+            known = len(self._lists)
+            lists[:known] = self._lists
+            lists[known - 1 : -1, ABOVE] = np.arange(known, len(lists))
+            lists[-1, ABOVE] = self._lists[1, ABOVE]
+            lists[1, ABOVE] = known
+        self._meta, self._rows, self._key_of, self._free, self._lists = meta, rows, key_of, free, lists
+        self._num_free += added
+        self._index = new_index(num_slots)
+        index_all(self._index, key_of)
+
+
+def _part(split: tuple[Ids, Ids, Ids], server: int) -> tuple[Ids, Ids]:
+    order, rows, starts = split
+    return order[starts[server] : starts[server + 1]], rows[starts[server] : starts[server + 1]]

@@ -1,0 +1,73 @@
+"""Where a key is: an open-addressed hash index key -> slot, over one flat array (HET 3.1's Find). Numba, nogil.
+
+`index`[2H] holds a pair (key, slot) per place, H a power of two; a slot of -1 is a free place. A pair shares a cache line, probing is linear,
+and removal moves what follows back, so that there are no tombstones and a miss ends at the first free place.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Index = NDArray[np.int64]
+
+
+def new_index(num_slots: int) -> Index:
+    """An empty index for `num_slots` keys, at most half full."""
+    places = 1 << max(4, (2 * num_slots - 1).bit_length())
+    return np.full(2 * places, -1, np.int64)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def home_of(index, key):  # type: ignore[no-untyped-def]
+    """The place at which a key would stand if nothing were in its way."""
+    mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
+    return np.int64(mixed >> np.uint64(24)) & (index.size // 2 - 1)
+
+
+@njit(nogil=True, cache=True)
+def find(index, key):  # type: ignore[no-untyped-def]
+    """The slot of a key, or -1."""
+    mask = index.size // 2 - 1
+    place = home_of(index, key)
+    while index[2 * place + 1] >= 0:
+        if index[2 * place] == key:
+            return index[2 * place + 1]
+        place = (place + 1) & mask
+    return np.int64(-1)
+
+
+@njit(nogil=True, cache=True)
+def insert(index, key, slot):  # type: ignore[no-untyped-def]
+    """Add a key that is not there. Requires: a free place."""
+    mask = index.size // 2 - 1
+    place = home_of(index, key)
+    while index[2 * place + 1] >= 0:
+        place = (place + 1) & mask
+    index[2 * place] = key
+    index[2 * place + 1] = slot
+
+
+@njit(nogil=True, cache=True)
+def remove(index, key):  # type: ignore[no-untyped-def]
+    """Take out a key that is there; what stands behind it moves up where that brings it nearer to its home."""
+    mask = index.size // 2 - 1
+    hole = home_of(index, key)
+    while index[2 * hole] != key or index[2 * hole + 1] < 0:
+        hole = (hole + 1) & mask
+    place = (hole + 1) & mask
+    while index[2 * place + 1] >= 0:
+        home = home_of(index, index[2 * place])
+        if ((place - home) & mask) >= ((place - hole) & mask):
+            index[2 * hole] = index[2 * place]
+            index[2 * hole + 1] = index[2 * place + 1]
+            hole = place
+        place = (place + 1) & mask
+    index[2 * hole + 1] = -1
+
+
+@njit(nogil=True, cache=True)
+def index_all(index, key_of):  # type: ignore[no-untyped-def]
+    """Insert every key that has a slot."""
+    for slot in range(key_of.size):
+        if key_of[slot] >= 0:
+            insert(index, key_of[slot], slot)

@@ -1,0 +1,87 @@
+"""What a HET client and a sparse PS say to each other: one request and one answer per server and step (HET 4.2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from htrain.errors import DataError
+
+Ids = NDArray[np.int64]
+Clocks = NDArray[np.int32]
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Request:
+    """`counts`[3]: rows evicted, fetched, checked; `keys`[sum of these], in that order, are rows of the server; `clocks`[evicted + checked];
+    `gradients`[evicted,D], what each evicted row has accumulated. Evictions come first: a row may be evicted and fetched at once."""
+
+    counts: Ids
+    keys: NDArray[np.int32] | Ids
+    clocks: Clocks
+    gradients: Rows
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`rows`[n,D+S] with their optimizer's state and global `clocks`[n]: of the rows fetched, then of the checked ones that are stale,
+    whose places among the checked are `stale`[m]."""
+
+    rows: Rows
+    clocks: Clocks
+    stale: NDArray[np.int32]
+
+
+class Territory:
+    """Which server holds a key, and as which of its rows. Keys number the rows of all cached tables, one table after another."""
+
+    def __init__(
+        self, first_keys: Sequence[int], servers: Sequence[int], first_rows: Sequence[int], num_keys: int
+    ) -> None:
+        """Shard i holds the keys from first_keys[i] to the next shard's, as rows from first_rows[i] on of server servers[i]."""
+        self.bounds = np.array([*first_keys, num_keys], np.int64)
+        self.servers = np.array(servers, np.int64)
+        self.first_rows = np.array(first_rows, np.int64)
+        self.num_servers = int(self.servers.max()) + 1
+        most = max(int((self.bounds[1:] - self.bounds[:-1] + self.first_rows).max()), 1)
+        self.key_dtype = np.int32 if most < 2**31 else np.int64
+
+    def split(self, keys: Ids) -> tuple[Ids, Ids, Ids]:
+        """Order, rows and starts: keys[order] are sorted by server, `rows` says as which of its rows, server k's are starts[k]:starts[k+1].
+
+        Raises DataError for a key that no shard holds.
+        """
+        order, rows = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
+        starts = np.zeros(self.num_servers + 1, np.int64)
+        bad = _split(keys, self.bounds, self.servers, self.first_rows, order, rows, starts)
+        if bad >= 0:
+            raise DataError(
+                f"row {keys[bad]} is asked for, the cached tables have {self.bounds[-1]}: is an id too large?"
+            )
+        return order, rows, starts
+
+
+@njit(nogil=True, cache=True)
+def _split(keys, bounds, servers, first_rows, order, rows, starts):  # type: ignore[no-untyped-def]
+    shard = np.empty(keys.size, np.int32)
+    near = 0
+    for i in range(keys.size):
+        key = keys[i]
+        if key < bounds[0] or key >= bounds[-1]:
+            return i
+        if not bounds[near] <= key < bounds[near + 1]:
+            near = np.searchsorted(bounds, key, side="right") - 1
+        shard[i] = near
+        starts[servers[near] + 1] += 1
+    for k in range(starts.size - 1):
+        starts[k + 1] += starts[k]
+    cursor = starts[:-1].copy()
+    for i in range(keys.size):
+        server = servers[shard[i]]
+        order[cursor[server]] = i
+        rows[cursor[server]] = keys[i] - bounds[shard[i]] + first_rows[shard[i]]
+        cursor[server] += 1
+    return -1

@@ -1,0 +1,142 @@
+"""A sparse PS of HET: global clocks, and what it does with a client's request (HET 3.1). Decisions alone, no IO.
+
+`barrier` is for a staleness of 0, which is synchronous training: what clients push in a round is summed per row and becomes one optimizer
+step when the first of them pulls. The caller lets nobody pull before all have pushed.
+"""
+
+import numpy as np
+from numba import njit
+
+from htrain.errors import DataError
+from htrain.sync.het.index import find, insert, new_index
+from htrain.sync.het.messages import Answer, Clocks, Ids, Request, Rows
+from htrain.sync.het.steps import SparseStep, step_in_place
+
+_LAGS = 20
+
+
+class HetServer:
+    """Global clocks and rows: table[R,D], the optimizer's state[R,S], a clock per row. One thread at a time."""
+
+    def __init__(self, table: Rows, state: Rows, *, staleness: int, step: SparseStep) -> None:
+        self.clocks = np.zeros(len(table), np.int32)
+        self.lags = np.zeros(_LAGS, np.int64)  # checked rows by c_g - c_c, 2^(a-1) to 2^a - 1
+        self.barrier = staleness == 0
+        self._table = table
+        self._state = state.reshape(len(table), -1)
+        self._staleness = staleness
+        self._step = step
+        self._round: list[tuple[Ids, Rows]] = []
+
+    def push(self, request: Request) -> None:
+        """Evict: c_g = max(c_g, c_c), and the accumulated gradients go to the rows as one optimizer step each.
+
+        Raises DataError for a request that does not hold together, and for a row that is not here; nothing has changed then.
+        """
+        rows, clocks = self._checked(request)
+        count = int(request.counts[0])
+        rows = rows[:count]
+        _advance(self.clocks, rows, clocks[:count])
+        if self.barrier:
+            self._round.append((rows, request.gradients))
+        else:
+            self._apply(rows, request.gradients)
+
+    def pull(self, request: Request) -> Answer:
+        """Fetch, and CheckValid's second condition: rows fetched, and those checked that are stale, c_g > c_c + s."""
+        self._end_round()
+        rows, clocks = self._checked(request)
+        evicted, fetched, checked = (int(n) for n in request.counts)
+        asked = rows[evicted + fetched :]
+        stale = np.empty(checked, np.int32)
+        num_stale = _check(self.clocks, asked, clocks[evicted:], self._staleness, stale, self.lags)
+        wanted = np.concatenate([rows[evicted : evicted + fetched], asked[stale[:num_stale]]])
+        values = np.empty((wanted.size, self._table.shape[1] + self._state.shape[1]), np.float32)
+        answer_clocks = np.empty(wanted.size, np.int32)
+        _gather(self._table, self._state, self.clocks, wanted, values, answer_clocks)
+        return Answer(values, answer_clocks, stale[:num_stale])
+
+    def _end_round(self) -> None:
+        if self._round:
+            rows, grads = (np.concatenate(parts) for parts in zip(*self._round, strict=True))
+            self._round = []
+            distinct, summed = np.empty_like(rows), np.empty_like(grads)
+            count = _sum(rows, grads, new_index(rows.size), distinct, summed)
+            self._apply(distinct[:count], summed[:count])
+
+    def _apply(self, rows: Ids, grads: Rows) -> None:
+        step = self._step
+        _apply(self._table, self._state, rows, grads, step.code, step.lr, step.eps)
+
+    def _checked(self, request: Request) -> tuple[Ids, Clocks]:
+        """The rows and clocks of a request that holds together."""
+        counts = request.counts
+        if counts.shape != (3,) or counts.min(initial=0) < 0:
+            raise DataError(f"a request of a cache has the counts {counts.tolist()}, want three counts")
+        evicted, fetched, checked = (int(n) for n in counts)
+        wanted = (evicted + fetched + checked,), (evicted + checked,), (evicted, self._table.shape[1])
+        seen = request.keys.shape, request.clocks.shape, request.gradients.shape
+        if seen != wanted:
+            raise DataError(f"a request of a cache brings keys, clocks and gradients {seen}, want {wanted}")
+        rows = request.keys.astype(np.int64)
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(self._table):
+            bad = rows[(rows < 0) | (rows >= len(self._table))][0]
+            raise DataError(f"a cache asks for row {bad}, this server holds {len(self._table)}")
+        return rows, request.clocks
+
+
+@njit(nogil=True, cache=True)
+def _advance(clocks, rows, current):  # type: ignore[no-untyped-def]
+    for i in range(rows.size):
+        clocks[rows[i]] = max(clocks[rows[i]], current[i])
+
+
+@njit(nogil=True, cache=True)
+def _apply(table, state, rows, grads, step, lr, eps):  # type: ignore[no-untyped-def]
+    for i in range(rows.size):
+        step_in_place(table[rows[i]], grads[i], state[rows[i]], step, lr, eps)
+
+
+@njit(nogil=True, cache=True)
+def _check(clocks, rows, current, staleness, stale, lags):  # type: ignore[no-untyped-def]
+    count = 0
+    for i in range(rows.size):
+        lag = np.int64(clocks[rows[i]]) - current[i]
+        if lag > staleness:
+            stale[count] = i
+            count += 1
+        bucket = 0
+        while lag > 0 and bucket < lags.size - 1:
+            bucket += 1
+            lag >>= 1
+        lags[bucket] += 1
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _gather(table, state, clocks, rows, values, row_clocks):  # type: ignore[no-untyped-def]
+    width = table.shape[1]
+    for i in range(rows.size):
+        row = rows[i]
+        for d in range(width):
+            values[i, d] = table[row, d]
+        for d in range(state.shape[1]):
+            values[i, width + d] = state[row, d]
+        row_clocks[i] = clocks[row]
+
+
+@njit(nogil=True, cache=True)
+def _sum(rows, grads, index, distinct, summed):  # type: ignore[no-untyped-def]
+    count = 0
+    for i in range(rows.size):
+        at = find(index, rows[i])
+        if at < 0:
+            insert(index, rows[i], count)
+            distinct[count] = rows[i]
+            for d in range(grads.shape[1]):
+                summed[count, d] = grads[i, d]
+            count += 1
+            continue
+        for d in range(grads.shape[1]):
+            summed[at, d] += grads[i, d]
+    return count
