@@ -23,20 +23,17 @@ import numpy as np
 
 from htrain.errors import DataError
 from htrain.sync.het import loops
-from htrain.sync.het.index import find, index_all, new_index
+from htrain.sync.het.index import find
 from htrain.sync.het.messages import Answer, Clocks, Ids, Request, Rows, Territory
 from htrain.sync.het.policy import (
-    ABOVE,
     CURRENT,
     FIRST_LIMIT,
     LIGHT_LFU,
-    LIST,
     POLICIES,
     START,
-    UNLISTED,
     bring_back,
-    new_lists,
 )
+from htrain.sync.het.slots import Slots
 from htrain.sync.het.steps import SparseStep
 
 UNBOUNDED = 2**30  # a staleness that no clock reaches
@@ -89,14 +86,9 @@ class HetCache:
         self._step = step
         self._policy = POLICIES[policy]
         self._limit = FIRST_LIMIT
-        self._free = np.empty(0, np.int64)
-        self._num_free = 0
-        self._meta = np.zeros((0, 8), np.int32)
-        self._key_of = np.empty(0, np.int64)
-        self._rows = np.empty((0, 2 * width + step.state_width(width)), np.float32)
         self._outgoing: list[_Pushed] = []
         self._awaited: list[_Awaited] = []
-        self._grow(capacity + _HEADROOM)
+        self._at = Slots(2 * width + step.state_width(width), capacity + _HEADROOM)
 
     # -- a step ------------------------------------------------------------------------------------------------------
 
@@ -110,7 +102,7 @@ class HetCache:
         slots = np.empty(size, np.int64)
         fetched, checked, run_out = (np.empty(size, np.int64) for _ in range(3))
         clocks, tally = np.empty(size, np.int32), np.zeros(3, np.int64)
-        arguments = (self._index, self._meta, self._key_of, keys, self.staleness)
+        arguments = (self._at.index, self._at.meta, self._at.key_of, keys, self.staleness)
         num_fetched, num_checked, num_run_out = loops.locate(
             *arguments, slots, fetched, checked, clocks, run_out, tally
         )
@@ -119,10 +111,18 @@ class HetCache:
         self._push_out(run_out[:num_run_out])
         misses = int(tally[1])
         self._make_room(self.resident + misses - self.capacity)
-        if misses > self._num_free:
-            self._grow(len(self._key_of) + max(misses, len(self._key_of) // 2))
-        self._num_free = loops.settle_in(
-            self._index, self._meta, self._key_of, self._rows, self.width, self._free, self._num_free, keys, slots
+        if misses > self._at.num_free:
+            self._at.grow(len(self._at.key_of) + max(misses, len(self._at.key_of) // 2))
+        self._at.num_free = loops.settle_in(
+            self._at.index,
+            self._at.meta,
+            self._at.key_of,
+            self._at.rows,
+            self.width,
+            self._at.free,
+            self._at.num_free,
+            keys,
+            slots,
         )
         return slots, self._requests(slots, fetched[:num_fetched], checked[:num_checked], clocks[:num_checked])
 
@@ -136,7 +136,7 @@ class HetCache:
             self._absorb(asked, answer)
         out = np.empty((slots.size, self.width), np.float32)
         step = self._step
-        loops.read(self._meta, self._rows, slots, self.width, step.code, step.lr, step.eps, out, self.counts.ages)
+        loops.read(self._at.meta, self._at.rows, slots, self.width, step.code, step.lr, step.eps, out, self.counts.ages)
         return out
 
     def write(self, slots: Ids, gradients: Rows) -> None:
@@ -148,10 +148,12 @@ class HetCache:
             raise DataError(
                 f"{slots.size} rows of width {self.width} are written, the gradients are {list(gradients.shape)}"
             )
-        loops.write(self._meta, self._lists, self._rows, slots, self.width, self._policy, self._limit, gradients)
+        loops.write(
+            self._at.meta, self._at.lists, self._at.rows, slots, self.width, self._policy, self._limit, gradients
+        )
         if self.staleness == 0:
             loose = np.empty(slots.size, np.int64)
-            self._take_out(loose[: loops.unpinned(self._meta, slots, loose)])
+            self._take_out(loose[: loops.unpinned(self._at.meta, slots, loose)])
 
     def trim(self) -> None:
         """Algorithm 3, line 5: evict rows over capacity, which a batch of more rows than that leaves behind."""
@@ -159,21 +161,21 @@ class HetCache:
 
     def flush(self) -> list[Request]:
         """A request to each server with every update that has not been pushed. The cache is empty then, but for rows of steps under way."""
-        resident = np.flatnonzero(self._key_of >= 0)
+        resident = np.flatnonzero(self._at.key_of >= 0)
         loose = np.empty(resident.size, np.int64)
-        self._take_out(loose[: loops.unpinned(self._meta, resident, loose)])
+        self._take_out(loose[: loops.unpinned(self._at.meta, resident, loose)])
         none = np.empty(0, np.int64)
         return self._requests(none, none, none, np.empty(0, np.int32))
 
     @property
     def resident(self) -> int:
         """Rows in the cache, those of steps under way included."""
-        return len(self._key_of) - self._num_free
+        return self._at.num_taken
 
     def clocks_of(self, key: int) -> tuple[int, int] | None:
         """Start and current clock of a row, or None where it is not in the cache."""
-        slot = find(self._index, key)
-        return (int(self._meta[slot, START]), int(self._meta[slot, CURRENT])) if slot >= 0 else None
+        slot = find(self._at.index, key)
+        return (int(self._at.meta[slot, START]), int(self._at.meta[slot, CURRENT])) if slot >= 0 else None
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -184,7 +186,7 @@ class HetCache:
         pushed = self._buffers(slots.size)
         step = self._step
         count = loops.absorb(
-            self._meta, self._key_of, self._rows, self.width, slots, answer.rows, answer.clocks,
+            self._at.meta, self._at.key_of, self._at.rows, self.width, slots, answer.rows, answer.clocks,
             asked.fetched.size, step.code, step.lr, step.eps, pushed.keys, pushed.clocks, pushed.grads,
         )  # fmt: skip
         self._keep(pushed, count)
@@ -195,10 +197,10 @@ class HetCache:
         if stale.size and not 0 <= stale.min() <= stale.max() < asked.checked.size:
             raise DataError(f"a server calls row {stale.max()} of {asked.checked.size} stale")
         slots = np.concatenate([asked.fetched, asked.checked[stale]])
-        if answer.rows.shape != (slots.size, self._rows.shape[1] - self.width) or answer.clocks.size != slots.size:
+        if answer.rows.shape != (slots.size, self._at.rows.shape[1] - self.width) or answer.clocks.size != slots.size:
             raise DataError(
                 f"a server answers with rows {list(answer.rows.shape)} and {answer.clocks.size} clocks, "
-                f"want rows [{slots.size},{self._rows.shape[1] - self.width}]: do all roles run the same plan?"
+                f"want rows [{slots.size},{self._at.rows.shape[1] - self.width}]: do all roles run the same plan?"
             )
         return slots
 
@@ -209,16 +211,17 @@ class HetCache:
         push_clocks = np.concatenate([np.empty(0, np.int32), *(p.clocks for p in pushed)])
         grads = np.concatenate([np.empty((0, self.width), np.float32), *(p.grads for p in pushed)])
         out, fetch, check = (
-            self._territory.split(k) for k in (keys, self._key_of[slots[fetched]], self._key_of[slots[checked]])
+            self._territory.split(k) for k in (keys, self._at.key_of[slots[fetched]], self._at.key_of[slots[checked]])
         )
         requests = []
         for k in range(self._territory.num_servers):
             push_order, push_rows = _part(out, k)
             fetch_order, fetch_rows = _part(fetch, k)
             check_order, check_rows = _part(check, k)
+            everything = np.concatenate([push_rows, fetch_rows, check_rows])
             request = Request(
                 np.array([push_rows.size, fetch_rows.size, check_rows.size], np.int64),
-                np.concatenate([push_rows, fetch_rows, check_rows]).astype(self._territory.key_dtype),
+                self._territory.as_rows(everything),
                 np.concatenate([push_clocks[push_order], clocks[check_order]]),
                 grads[push_order] if self._territory.num_servers > 1 else grads,
             )
@@ -240,7 +243,7 @@ class HetCache:
         """Evict `surplus` rows by the policy, as far as rows are not pinned."""
         while surplus > 0:
             victims = np.empty(surplus, np.int64)
-            count = loops.choose_victims(self._meta, self._lists, self._policy, surplus, victims)
+            count = loops.choose_victims(self._at.meta, self._at.lists, self._policy, surplus, victims)
             self.counts.evicted += count
             self._take_out(victims[:count])
             surplus -= count
@@ -251,21 +254,21 @@ class HetCache:
         """light-LFU's lists have run dry: rows that had left them come back. False where there are none."""
         if self._policy != LIGHT_LFU:
             return False
-        limit = bring_back(self._meta, self._lists, np.flatnonzero(self._key_of >= 0), self._limit)
+        limit = bring_back(self._at.meta, self._at.lists, np.flatnonzero(self._at.key_of >= 0), self._limit)
         self._limit = int(limit) or self._limit
         return bool(limit)
 
     def _take_out(self, slots: Ids) -> None:
         pushed = self._buffers(slots.size)
-        count, self._num_free = loops.take_out(
-            self._index, self._meta, self._lists, self._key_of, self._rows, slots, self.width,
-            self._free, self._num_free, pushed.keys, pushed.clocks, pushed.grads,
+        count, self._at.num_free = loops.take_out(
+            self._at.index, self._at.meta, self._at.lists, self._at.key_of, self._at.rows, slots, self.width,
+            self._at.free, self._at.num_free, pushed.keys, pushed.clocks, pushed.grads,
         )  # fmt: skip
         self._keep(pushed, count)
 
     def _push_out(self, slots: Ids) -> None:
         pushed = self._buffers(slots.size)
-        arguments = (self._meta, self._key_of, self._rows, slots, self.width)
+        arguments = (self._at.meta, self._at.key_of, self._at.rows, slots, self.width)
         self._keep(pushed, loops.push_out(*arguments, pushed.keys, pushed.clocks, pushed.grads))
 
     def _buffers(self, count: int) -> _Pushed:
@@ -274,28 +277,6 @@ class HetCache:
     def _keep(self, pushed: _Pushed, count: int) -> None:
         if count:
             self._outgoing.append(_Pushed(pushed.keys[:count], pushed.clocks[:count], pushed.grads[:count]))
-
-    def _grow(self, num_slots: int) -> None:
-        """Make room for `num_slots` rows in all; those that are there keep their slots."""
-        old = len(self._key_of)
-        meta, rows = np.zeros((num_slots, 8), np.int32), np.empty((num_slots, self._rows.shape[1]), np.float32)
-        key_of, free = np.full(num_slots, -1, np.int64), np.empty(num_slots, np.int64)
-        meta[:, LIST] = UNLISTED
-        meta[:old], rows[:old], key_of[:old] = self._meta, self._rows, self._key_of
-        free[: self._num_free] = self._free[: self._num_free]
-        added = num_slots - old
-        free[self._num_free : self._num_free + added] = np.arange(num_slots - 1, old - 1, -1)
-        lists = new_lists(num_slots)
-        if old:
-            known = len(self._lists)
-            lists[:known] = self._lists
-            lists[known - 1 : -1, ABOVE] = np.arange(known, len(lists))
-            lists[-1, ABOVE] = self._lists[1, ABOVE]
-            lists[1, ABOVE] = known
-        self._meta, self._rows, self._key_of, self._free, self._lists = meta, rows, key_of, free, lists
-        self._num_free += added
-        self._index = new_index(num_slots)
-        index_all(self._index, key_of)
 
 
 def _part(split: tuple[Ids, Ids, Ids], server: int) -> tuple[Ids, Ids]:

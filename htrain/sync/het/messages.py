@@ -47,7 +47,11 @@ class Territory:
         self.first_rows = np.array(first_rows, np.int64)
         self.num_servers = int(self.servers.max()) + 1
         most = max(int((self.bounds[1:] - self.bounds[:-1] + self.first_rows).max()), 1)
-        self.key_dtype = np.int32 if most < 2**31 else np.int64
+        self._short = most < 2**31
+
+    def as_rows(self, rows: Ids) -> NDArray[np.int32] | Ids:
+        """Rows of a server as they travel: in 32 bits where they fit."""
+        return rows.astype(np.int32) if self._short else rows
 
     def split(self, keys: Ids) -> tuple[Ids, Ids, Ids]:
         """Order, rows and starts: keys[order] are sorted by server, `rows` says as which of its rows, server k's are starts[k]:starts[k+1].

@@ -1,0 +1,51 @@
+"""The memory of a HET client: a slot per row, its values, clocks and place in the policy's lists, and the index of keys."""
+
+import numpy as np
+
+from htrain.sync.het.index import index_all, new_index
+from htrain.sync.het.messages import Ids, Rows
+from htrain.sync.het.policy import ABOVE, LIST, UNLISTED, Lists, Meta, new_lists
+
+
+class Slots:
+    """`key_of`[n] is -1 for a free slot; `rows`[n,W], `meta`[n,8] and `lists` are as `htrain.sync.het.loops` has them; `free` is a stack."""
+
+    def __init__(self, row_width: int, num_slots: int) -> None:
+        self.rows: Rows = np.empty((0, row_width), np.float32)
+        self.meta: Meta = np.zeros((0, 8), np.int32)
+        self.lists: Lists = new_lists(0)
+        self.key_of: Ids = np.empty(0, np.int64)
+        self.free: Ids = np.empty(0, np.int64)
+        self.num_free = 0
+        self.grow(num_slots)
+
+    @property
+    def num_taken(self) -> int:
+        return len(self.key_of) - self.num_free
+
+    def grow(self, num_slots: int) -> None:
+        """Make room for `num_slots` rows in all; those that are there keep their slots."""
+        old, rows = len(self.key_of), np.empty((num_slots, self.rows.shape[1]), np.float32)
+        meta, key_of = np.zeros((num_slots, 8), np.int32), np.full(num_slots, -1, np.int64)
+        meta[:, LIST] = UNLISTED
+        rows[:old], meta[:old], key_of[:old] = self.rows, self.meta, self.key_of
+        self.rows, self.meta, self.key_of = rows, meta, key_of
+        self._add_lists(num_slots)
+        self._add_free(old, num_slots)
+        self.index = new_index(num_slots)
+        index_all(self.index, key_of)
+
+    def _add_lists(self, num_slots: int) -> None:
+        """More lists for the policy, in front of those that are free."""
+        known, lists = len(self.lists), new_lists(num_slots)
+        lists[:known] = self.lists
+        lists[known:, ABOVE] = [*range(known + 1, len(lists)), self.lists[1, ABOVE]]
+        lists[1, ABOVE] = known
+        self.lists = lists
+
+    def _add_free(self, old: int, num_slots: int) -> None:
+        free = np.empty(num_slots, np.int64)
+        free[: self.num_free] = self.free[: self.num_free]
+        self.num_free += num_slots - old
+        free[self.num_free - (num_slots - old) : self.num_free] = np.arange(num_slots - 1, old - 1, -1)
+        self.free = free
