@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from htrain.data.criteo import NUM_DENSE, NUM_SPARSE, parse_criteo
+from htrain.data.graph import GraphOptions, graph_options, open_graph
 from htrain.data.libsvm import parse_libsvm, scan, schema_of
 from htrain.data.reader import Dataset
 from htrain.data.schema import click_schema
@@ -26,6 +27,7 @@ def open_data(uri: str) -> Dataset:
     | libfm, libsvm        | rows: rows of the table (the largest id of the file + 1)             |
     | csv, parquet         | schema: a YAML file that names inputs and columns                    |
     | synthetic            | rows, table_rows, zipf, locality, communities, signal, bias, seed    |
+    | graph                | part, test, fanout, negatives, seed, users, items                    |
     """
     format, colon, rest = uri.partition(":")
     place, _, query = rest.partition("?")
@@ -95,6 +97,10 @@ def _synthetic(path: Path, values: Values) -> Dataset:
     return Dataset(SyntheticSource(options), click_schema(NUM_DENSE, (options.table_rows,) * NUM_SPARSE))
 
 
+def _graph(path: Path, values: Values) -> Dataset:
+    return open_graph(path, graph_options(values))
+
+
 _DEFAULT_TYPES: dict[str, type[int] | type[float]] = {name: type(value) for name, value in asdict(Synthetic()).items()}
 _FORMATS: dict[str, Callable[[Path, Values], Dataset]] = {
     "criteo": _criteo,
@@ -103,6 +109,7 @@ _FORMATS: dict[str, Callable[[Path, Values], Dataset]] = {
     "csv": _csv,
     "parquet": _parquet,
     "synthetic": _synthetic,
+    "graph": _graph,
 }
 _OPTIONS = {
     "criteo": ("rows",),
@@ -111,4 +118,5 @@ _OPTIONS = {
     "csv": ("schema",),
     "parquet": ("schema",),
     "synthetic": tuple(field.name for field in fields(Synthetic)),
+    "graph": tuple(field.name for field in fields(GraphOptions)),
 }

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from htrain.data import click_schema
+from htrain.data.graph import graph_schema
 from htrain.errors import ModelError
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
@@ -52,6 +53,18 @@ def test_zoo_model_is_captured_whole(name: str) -> None:
     for parameter in module.parameters():
         nn.init.normal_(parameter, 0.0, 0.1)
     check(module, {n: torch.ones_like(v) for n, v in loaded.example_inputs.items()})
+
+
+def test_the_zoos_model_of_a_graph_is_captured_whole_with_one_table() -> None:
+    loaded = load_model(str(MODELS / "graphsage.py"), graph_schema(50, (3, 2)))
+    net = loaded.initialised(capture(loaded.module, loaded.example_inputs)).net
+    assert net.parameters["nodes.weight"].init == Init("uniform", (-(50**-0.5), 50**-0.5))
+    assert net.parameters["logit.weight"].init == Init("constant", (4.0,))
+    module = loaded.module.to_empty(device="cpu")
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, 0.0, 0.1)
+    inputs = {name: torch.arange(value.numel()).view_as(value) % 40 for name, value in loaded.example_inputs.items()}
+    assert [p.name for p in check(module, inputs).parameters.values() if p.kind == "table"] == ["nodes.weight"]
 
 
 @pytest.mark.parametrize("name", ["wide_deep.py", "deepfm.py", "dcn.py"])

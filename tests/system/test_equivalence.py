@@ -1,6 +1,7 @@
 """DESIGN 6.1: every placement follows the loss curve of the PyTorch model trained alone."""
 
 import random
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from torch import nn
 from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.data import click_schema, open_data
+from htrain.data.graph import graph_schema
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import example_batch, load_model
 from htrain.frontend.torch_model import capture
@@ -28,7 +30,8 @@ from htrain.tagging.workload import Workload
 STEPS, BATCH, ROWS = 50, 16, 40
 CLICKS = f"synthetic:?rows={STEPS * BATCH}&table_rows={ROWS}&communities=4"
 MODELS = Path(__file__).parents[2] / "models"
-ZOO = ("dlrm.py", "wide_deep.py", "deepfm.py", "dcn.py:build_v1", "dcn.py:build_v2")
+ZOO = ("dlrm.py", "wide_deep.py", "deepfm.py", "dcn.py:build_v1", "dcn.py:build_v2", "graphsage.py")
+FANOUT = (4, 3)
 
 
 def scatter(seed: int, *, trainer_may_hold_weights: bool):
@@ -50,11 +53,23 @@ def scatter(seed: int, *, trainer_may_hold_weights: bool):
     return tagger
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The data of a model of the zoo: the click log, or as many examples of a graph of as many users and items as a table has rows."""
+    draw, users = random.Random(0), STEPS * BATCH // 20
+    path = tmp_path_factory.mktemp("graph") / "visits.txt"
+    lists = (" ".join(map(str, draw.sample(range(ROWS), 10))) for _ in range(users))
+    path.write_text("".join(f"{user} {items}\n" for user, items in enumerate(lists)))
+    visits = f"graph:{path}?test=0&fanout={FANOUT[0]},{FANOUT[1]}"
+    return lambda name: visits if name == "graphsage.py" else CLICKS
+
+
 @cache
 def zoo_model(name: str) -> tuple[nn.Module, Captured]:
     """A model of the zoo with values, and its capture."""
     torch.manual_seed(0)
-    loaded = load_model(str(MODELS / name), click_schema(13, (ROWS,) * 26))
+    schema = graph_schema(2 * ROWS, FANOUT) if name == "graphsage.py" else click_schema(13, (ROWS,) * 26)
+    loaded = load_model(str(MODELS / name), schema)
     model = loaded.module.to_empty(device="cpu")
     for parameter in model.parameters():
         nn.init.normal_(parameter, 0.0, 0.08)
@@ -89,8 +104,8 @@ def unplanned(folder: str) -> tuple[nn.Module, Captured, str]:
 
 
 @cache
-def reference(name: str, options: Options) -> list[float]:
-    return torch_losses(zoo_model(name)[0], CLICKS, options)
+def reference(name: str, data: str, options: Options) -> list[float]:
+    return torch_losses(zoo_model(name)[0], data, options)
 
 
 OPTIONS = st.builds(
@@ -121,11 +136,12 @@ def test_any_placement_of_any_zoo_model_follows_pytorch(
     sparse_ps: int,
     shards: int,
     seed: int,
+    data: Callable[[str], str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     captured = zoo_model(name)[1]
     tables = [n for n, p in captured.net.parameters.items() if p.kind == "table"]
-    splits = dict.fromkeys(random.Random(seed).sample(tables, len(tables) // 2), shards) if sparse_ps else {}
+    splits = dict.fromkeys(random.Random(seed).sample(tables, (len(tables) + 1) // 2), shards) if sparse_ps else {}
     cluster = this_machine(group_ps=group_ps, sparse_ps=sparse_ps)
     plan = compile_net(
         captured,
@@ -136,9 +152,9 @@ def test_any_placement_of_any_zoo_model_follows_pytorch(
         solver="rules",
         table_splits=splits,
     )
-    losses = losses_of(plan, tmp_path_factory.mktemp("plan") / "plan", CLICKS)
+    losses = losses_of(plan, tmp_path_factory.mktemp("plan") / "plan", data(name))
     assert len(losses) == STEPS
-    assert max(relative_differences(losses, reference(name, options))) <= 1e-4
+    assert max(relative_differences(losses, reference(name, data(name), options))) <= 1e-4
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -171,19 +187,24 @@ def test_any_placement_of_the_unplanned_model_follows_pytorch(
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_rules_place_every_zoo_model_and_it_follows_pytorch(name: str, tmp_path: Path) -> None:
+def test_rules_place_every_zoo_model_and_it_follows_pytorch(
+    name: str, data: Callable[[str], str], tmp_path: Path
+) -> None:
     options = Options(batch_size=BATCH, net_replicas=1)
     plan = compile_net(zoo_model(name)[1], this_machine(group_ps=2, sparse_ps=2), options, name=name)
-    assert max(relative_differences(losses_of(plan, tmp_path / "plan", CLICKS), reference(name, options))) <= 1e-4
+    losses = losses_of(plan, tmp_path / "plan", data(name))
+    assert max(relative_differences(losses, reference(name, data(name), options))) <= 1e-4
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_on_one_trainer_every_zoo_model_trains_as_pytorch_bit_for_bit(name: str, tmp_path: Path) -> None:
+def test_on_one_trainer_every_zoo_model_trains_as_pytorch_bit_for_bit(
+    name: str, data: Callable[[str], str], tmp_path: Path
+) -> None:
     options = Options(
         batch_size=BATCH, net_replicas=1, dense_optimizer="adam", sparse_optimizer="sgd", dense_lr=0.01, sparse_lr=0.05
     )
     plan = compile_net(zoo_model(name)[1], this_machine(group_ps=0, sparse_ps=0), options, name=name)
-    assert losses_of(plan, tmp_path / "plan", CLICKS) == reference(name, options)
+    assert losses_of(plan, tmp_path / "plan", data(name)) == reference(name, data(name), options)
 
 
 class Sources(nn.Module):
