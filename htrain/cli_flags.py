@@ -20,7 +20,11 @@ Command = Callable[..., None]
 def training_flags(command: Command, without: Collection[str] = ()) -> Command:
     """A flag for every field of Options, but for those in `without`."""
     hints = get_type_hints(Options)
-    for field in reversed([f for f in fields(Options) if f.name not in without]):
+    command = click.option(
+        "--cache-table", "cache_tables", multiple=True, metavar="TABLE=CAPACITY", type=CacheTable(),
+        help="A cache of its own for tables by name or pattern, such as C1=50%, or none.",
+    )(command)  # fmt: skip
+    for field in reversed([f for f in fields(Options) if f.name not in without and f.name != "cache_tables"]):
         flag = "--" + field.name.replace("_", "-")
         help = f"[default: {field.default}]"
         if isinstance(field.default, bool):
@@ -35,6 +39,18 @@ def training_flags(command: Command, without: Collection[str] = ()) -> Command:
                 help=help,
             )(command)
     return command
+
+
+class CacheTable(click.ParamType):
+    """`TABLE=CAPACITY` as a pair."""
+
+    name = "TABLE=CAPACITY"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        pattern, equals, capacity = str(value).rpartition("=")
+        if not equals or not pattern:
+            self.fail(f"'{value}': want TABLE=CAPACITY, such as C1=50% or 'C*=none'", param, ctx)
+        return pattern, capacity
 
 
 def cluster_flags(command: Command) -> Command:

@@ -192,10 +192,6 @@ def validated(values: Mapping[str, Any], *, where: str) -> Cluster:
         raise ClusterError(
             f"{where}: {cluster.trainers} trainers share one dense replica, which needs group_ps >= 1; for EASGD use trainers: 1 and more groups"
         )
-    if cluster.groups > 1 and cluster.dense_ps == 0:
-        raise ClusterError(
-            f"{where}: {cluster.groups} groups are synchronised through dense PSs: dense_ps must be at least 1"
-        )
     if cluster.sparse_ps == 0 and cluster.groups * cluster.trainers > 1:
         raise ClusterError(
             f"{where}: {cluster.groups * cluster.trainers} trainers share the tables: sparse_ps must be at least 1"

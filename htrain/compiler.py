@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping
 
 from htrain.cluster import Cluster
 from htrain.expected import expected, expected_blobs
+from htrain.fitting import fitting
 from htrain.frontend.captured import Captured
 from htrain.lowering import NO_FC_SPLITS, NO_SPLITS, lowered
 from htrain.net import COMPRESS, Net
+from htrain.ops.collective import ALL_REDUCE
 from htrain.options import Options
 from htrain.placement import Decision, Encoding, Search, Split
 from htrain.plan import Plan, digest_of, net_name
@@ -20,8 +22,9 @@ from htrain.tagging.place import Solver, Tagger, by_rules, place_units, places_o
 from htrain.tagging.rules import apply_tags
 from htrain.tagging.workload import Ints, Workload, workload_of
 from htrain.transform.compress import compress_values
+from htrain.transform.flush_net import flush_net
 from htrain.transform.init_nets import init_net
-from htrain.transform.split import split_by_node
+from htrain.transform.split import TRAINER, split_by_node
 from htrain.transform.sync_nets import assign_centers, center_net, sync_net
 
 
@@ -44,8 +47,10 @@ def compile_net(
     Raises ModelError for what has no gradient or would never train, PlacementError for what does not fit, PlanError if the result
     does not hold together (a `tagger` that breaks a rule).
     """
+    cluster, options = fitting(cluster, options)
     net, units, fixed, shards = lowered(captured, cluster, options, table_splits=table_splits, fc_splits=fc_splits)
-    workload = pinned(workload_of(net, units, fixed, cluster, options), cluster)
+    hosts = {op: TRAINER if device == ALL_REDUCE else device for op, device in fixed.items()}  # beside every trainer
+    workload = pinned(workload_of(net, units, hosts, cluster, options), cluster)
     allowed = allowed_encodings(net, options)
 
     def place(seen: Workload) -> tuple[list[Decision], Search, Ints]:
@@ -59,8 +64,11 @@ def compile_net(
     train = compress_values(tagged, encodings, options)
 
     parts = split_by_node(train, [d for d in cluster.devices if not d.startswith("dense_ps")])
+    beside = parts.pop(ALL_REDUCE, None)
     nets = {"train": train, **{net_name(device): part for device, part in parts.items()}}
     nets.update({f"init_{net_name(device)}": init_net(device, part, options.seed) for device, part in parts.items()})
+    nets.update({ALL_REDUCE: beside} if beside else {})
+    nets.update({"flush_trainer": flush_net(parts[TRAINER])} if options.cache == "het" else {})
     centers, synced = _sync_nets(parts, cluster, options)
     nets.update(synced)
     sizes = expected_blobs(train, cluster, options.batch_size)
@@ -97,7 +105,7 @@ def _notes(fc_splits: Mapping[str, Split], encodings: Mapping[str, Encoding], tr
 
 def _sync_nets(parts: Mapping[str, Net], cluster: Cluster, options: Options) -> tuple[dict[str, str], dict[str, Net]]:
     """The centre of each weight, and the sync, centre and centre-init nets; nothing when there is one group only."""
-    if cluster.groups == 1:
+    if cluster.groups == 1 or options.dense_sync != "easgd":
         return {}, {}
     alpha = options.sync_alpha or default_alpha(cluster.groups)
     holders = {

@@ -10,6 +10,8 @@ from htrain.placement import Shard, Split
 from htrain.tagging.constraints import kept_together, pinned_tables
 from htrain.tagging.shards import place_tables
 from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
+from htrain.transform.all_reduce import all_reduce_gradients
+from htrain.transform.cache_lookups import cache_lookups, choose_caches
 from htrain.transform.constants import copy_constants
 from htrain.transform.fc_split import split_fcs
 from htrain.transform.gradient import add_gradients
@@ -36,11 +38,17 @@ def lowered(
 
     Also its units, the tags of the ops that have no choice, and the shards of every table.
     """
-    net, gradients = add_gradients(split_fcs(forward_net(captured, options), fc_splits))
+    workers = cluster.groups * cluster.trainers if options.lockstep else 1
+    net, gradients = add_gradients(split_fcs(forward_net(captured, options), fc_splits), 1 / workers)
+    if options.dense_sync == "allreduce":
+        net, gradients = all_reduce_gradients(net, gradients, options.bucket_bytes)
     net = add_optimizers(net, gradients, options)
+    caches = choose_caches(net, options)
     owners = pinned_tables((n for n, p in net.parameters.items() if p.kind == "table"), net, cluster)
     shards = place_tables(net, cluster, table_splits, owners)
-    net = shard_lookups(net, shards)
+    cached = {table for spec in caches for table in spec.tables}
+    net = shard_lookups(net, {table: parts for table, parts in shards.items() if table not in cached})
+    net = cache_lookups(net, shards, caches, options)
     net = copy_constants(net, fixed_tags(net, table_owners(shards)))
     fixed = fixed_tags(net, table_owners(shards))
     return net, find_units(net, fixed, kept_together(net, fixed, cluster)), fixed, shards

@@ -101,15 +101,16 @@ class Init:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A tensor that outlives a step. `kind`: a dense `weight`, an embedding `table`, or the optimizer's `state` of the
-    parameter `of`. A row shard of a table holds rows `first_row ...` of the table `of`, and a part of an FC's weight rows `first_row ...`
+    """A tensor that outlives a step. `kind`: a dense `weight`, an embedding `table`, the optimizer's `state` of the
+    parameter `of`, or a `cache`: what an executor keeps for the rows of tables, empty at first and never saved. A row shard of a table
+    holds rows `first_row ...` of the table `of`, and a part of an FC's weight rows `first_row ...`
     and columns `first_column ...` of the weight `of`; both are 0 otherwise.
     `trained` is False for what no optimizer step writes (a buffer, a frozen weight)."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    kind: Literal["weight", "table", "state"]
+    kind: Literal["weight", "table", "state", "cache"]
     init: Init
     of: str = ""
     first_row: int = 0
@@ -130,7 +131,7 @@ class Parameter:
         return numel(self.shape, 1) * DTYPE_BYTES[self.dtype]
 
     def __str__(self) -> str:
-        trained = "" if self.trained or self.kind == "state" else " frozen"
+        trained = "" if self.trained or self.kind in ("state", "cache") else " frozen"
         return f"{self.kind} {self.blob} {self.init}{trained}"
 
 

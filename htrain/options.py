@@ -1,5 +1,6 @@
 """Options: how a plan trains. Each field is a flag of `htrain compile` and an entry of plan.yaml."""
 
+import re
 from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_type_hints
 
@@ -12,6 +13,11 @@ GradientDtype = Literal["float32", "bfloat16"]
 FcDtype = Literal["float32", "bfloat16", "int8"]
 Compress = Literal["auto", "always", "never"]
 SparseOptimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
+DenseSync = Literal["easgd", "allreduce", "ps"]
+SparseSync = Literal["ps", "allgather"]
+Cache = Literal["none", "het"]
+CachePolicy = Literal["light-lfu", "lfu", "lru"]
+UNBOUNDED = -1  # a cache_staleness without a bound
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,15 @@ class Options:
     `compress` is `auto` where the cost model says for each value whether that pays, `always`, or `never`.
 
     FCs compute their forward pass in `fc_dtype`, over fp32 weights (HT 5.1, Model-B).
+
+    `dense_sync` says how groups keep their dense replicas alike: `easgd`, in the background; `allreduce`, every step, one trainer with all
+    dense weights per group (HET 3); or `ps`, where the trainers of one group fetch the weights from its group PSs for every step and
+    send gradients back, without waiting for each other. `sparse_sync` is `ps`, tables on sparse PSs, or `allgather`: every trainer has them
+    all and sends its gradients to all others. AllReduce takes gradients in buckets of about `bucket_bytes`.
+
+    `cache` is `het` where trainers look rows up through a cache (HET 3). It holds `cache_capacity` rows, a share such as 10% of those of
+    the cached tables or a number; `cache_staleness` is HET's s, -1 for no bound; `cache_tables` are pairs of a pattern and a capacity, or
+    `none`, for tables that have a cache of their own, or none.
     """
 
     batch_size: int = 128
@@ -53,9 +68,29 @@ class Options:
     error_feedback: bool = True
     compress: Compress = "auto"
     fc_dtype: FcDtype = "float32"
+    dense_sync: DenseSync = "easgd"
+    sparse_sync: SparseSync = "ps"
+    bucket_bytes: int = 1 << 20
+    cache: Cache = "none"
+    cache_capacity: str = "10%"
+    cache_staleness: int = 100
+    cache_policy: CachePolicy = "light-lfu"
+    cache_tables: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether all trainers step together."""
+        return self.dense_sync == "allreduce" or self.sparse_sync == "allgather"
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the next batch's rows are asked for before a step has ended; without staleness there is nothing to ask for ahead."""
+        return self.prefetch and not (self.cache == "het" and self.cache_staleness == 0)
 
 
-_LEAST = {"batch_size": 1, "net_replicas": 1, "sync_period": 1, "seed": 0}
+_LEAST = {
+    "batch_size": 1, "net_replicas": 1, "sync_period": 1, "seed": 0, "bucket_bytes": 1, "cache_staleness": UNBOUNDED,
+}  # fmt: skip
 _ABOVE_ZERO = ("dense_lr", "sparse_lr", "eps", "adam_eps")
 
 
@@ -66,13 +101,29 @@ def checked(options: Options) -> Options:
         value = getattr(options, field.name)
         choices = get_args(hints[field.name])
         flag = "--" + field.name.replace("_", "-")
-        if choices and value not in choices:
+        if choices and field.name != "cache_tables" and value not in choices:
             raise UsageError(f"{flag}: '{value}' is not one of {', '.join(choices)}")
-        if value < _LEAST.get(field.name, value):
+        if field.name in _LEAST and value < _LEAST[field.name]:
             raise UsageError(f"{flag}: {value} is too small, want at least {_LEAST[field.name]}")
         if field.name in _ABOVE_ZERO and not 0 < value < float("inf"):
             raise UsageError(f"{flag}: {value} must be a finite number above 0")
     for name in ("beta1", "beta2", "sync_alpha", "gradient_top_k"):
         if not 0 <= getattr(options, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')}: {getattr(options, name)} must be at least 0 and below 1")
+    capacity_rows(options.cache_capacity, 1, where="--cache-capacity")
+    for pattern, capacity in options.cache_tables:
+        if capacity != "none":
+            capacity_rows(capacity, 1, where=f"--cache-table {pattern}={capacity}")
     return options
+
+
+def capacity_rows(text: str, num_rows: int, *, where: str) -> int:
+    """The rows that a cache over `num_rows` rows holds: `10%` of them, or `5000`. Raises UsageError beginning with `where`."""
+    number = text.removesuffix("%")
+    if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,9})?", number) or (number == text and "." in number) or not float(number):
+        raise UsageError(f"{where}: '{text}' is not a capacity: want a share such as 10%, or a number of rows")
+    if number == text:
+        return min(int(number), num_rows)
+    if float(number) > 100:
+        raise UsageError(f"{where}: '{text}' is more than all rows")
+    return max(1, round(float(number) / 100 * num_rows))

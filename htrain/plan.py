@@ -23,10 +23,11 @@ from htrain.cluster import Cluster, validated
 from htrain.errors import ClusterError, PlanError, UsageError
 from htrain.net import Net
 from htrain.onnx_io import read_net, to_model, write_net
+from htrain.ops.collective import ALL_REDUCE
 from htrain.options import Options, checked
 from htrain.placement import Decision, Search, Shard
 
-VERSION = 4
+VERSION = 5
 VALUES_FILE = "values.safetensors"
 
 
@@ -176,7 +177,7 @@ def load_part(folder: Path, device: str) -> Plan:
     """The plan of a folder with the nets that `device` runs alone: what a role needs of a plan that has been checked."""
     header = _read_header(folder)
     own = net_name(device)
-    kinds = (own, f"init_{own}", f"sync_{own}")
+    kinds = (own, f"init_{own}", f"sync_{own}", *((f"flush_{own}", ALL_REDUCE) if own == "trainer" else ()))
     centers = (f"center_{own}_", f"init_center_{own}_")
     return _load(folder, header, [n for n in _net_names(folder, header) if n in kinds or n.startswith(centers)])
 

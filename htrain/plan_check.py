@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from htrain.errors import PlanError
 from htrain.net import Net, Op
 from htrain.ops import OPS
+from htrain.ops.collective import ALL_REDUCE
 from htrain.plan import Plan, digest_of, net_name
 
 _COMMUNICATION = ("Send", "Recv", "Ack", "Begin")
@@ -30,6 +31,7 @@ def _problems(plan: Plan) -> Iterator[str]:
         yield f"plan.yaml: the net '{missing[0]}' is missing"
         return
     nets = {d: plan.net_of(d) for d in devices if not d.startswith("dense_ps")}
+    nets |= {ALL_REDUCE: plan.nets[ALL_REDUCE]} if ALL_REDUCE in plan.nets else {}
     yield from _placement(plan.nets["train"], nets)
     yield from _crossings(nets)
     yield from _owners(nets)
@@ -92,16 +94,21 @@ def _owners(nets: Mapping[str, Net]) -> Iterator[str]:
 
 def _steps(train: Net) -> Iterator[str]:
     steps = Counter(op.inputs[0] for op in train.ops if OPS[op.type].writes)
+    steps.update(name for op in train.ops if op.type == "HetPush" for name in op.inputs if _is_table(train, name))
     for name, parameter in train.parameters.items():
-        wanted = int(parameter.trained and parameter.kind != "state")
+        wanted = int(parameter.trained and parameter.kind not in ("state", "cache"))
         if steps[name] != wanted:
             yield f"{parameter.kind} '{name}' has {steps[name]} optimizer steps, want {wanted}: it would {'silently never train' if wanted else 'change'}"
 
 
+def _is_table(train: Net, name: str) -> bool:
+    return name in train.parameters and train.parameters[name].kind == "table"
+
+
 def _first_values(plan: Plan, nets: Mapping[str, Net]) -> Iterator[str]:
     for device, net in nets.items():
-        filled = {op.inputs[0] for op in _net(plan, f"init_{net_name(device)}").ops}
-        for name in net.parameters.keys() - filled:
+        filled = {op.inputs[0] for op in _net(plan, f"init_{net_name(device)}").ops} if net.parameters else set()
+        for name in (n for n, p in net.parameters.items() if n not in filled and p.kind != "cache"):
             yield f"parameter '{name}' of '{device}' has no op in its init net"
 
 
@@ -129,7 +136,7 @@ def _shards(plan: Plan) -> Iterator[str]:
 
 
 def _centers(plan: Plan) -> Iterator[str]:
-    if plan.cluster.groups == 1:
+    if plan.cluster.groups == 1 or plan.options.dense_sync != "easgd":
         return
     weights = [p.name for p in plan.nets["train"].parameters.values() if p.kind == "weight" and p.trained]
     relaxed = Counter(
@@ -183,6 +190,8 @@ def _waits(nets: Mapping[str, Net]) -> Iterator[str]:
 def _memory(plan: Plan, nets: Mapping[str, Net]) -> Iterator[str]:
     for device, net in nets.items():
         needed = sum(p.num_bytes for p in net.parameters.values())
+        if device == ALL_REDUCE:
+            continue
         limit = plan.cluster.memory_of(device)
         if needed > limit:
             yield f"'{device}' holds {needed:,} bytes of parameters, its memory is {limit:,}: add devices or raise {device.split(':')[0]}_memory"

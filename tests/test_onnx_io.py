@@ -39,6 +39,11 @@ def each(types: str, *operands: Operand, attrs: Mapping[str, Attr] = NO_ATTRS) -
 
 
 REDUCE: Mapping[str, Attr] = {"axes": (1,), "keepdims": True}
+HET = {"bounds": (0, 30, 60), "servers": (0, 1), "first_rows": (0, 5), "width": 4}
+HET_STEP = {"staleness": -1, "optimizer": "sgd", "lr": 0.1, "eps": 1e-10}
+HET_CACHE = {"first_keys": (0, 30), "capacity": 20, "policy": "light-lfu", **HET_STEP}
+CLOCKS, CLOCKS_2 = (("clocks", UNIQUE[1], "int32"), ("stale", UNIQUE[1], "int32"))
+REQUEST = (("counts", (3,), I64), ("keys", UNIQUE[1], "int32"), CLOCKS, ROWS)
 SAMPLES: tuple[Sample, ...] = (
     *each("Abs Cos Erf Exp HardSigmoid HardSwish Log Log1p Mish Neg Reciprocal Rsqrt Sin Softplus Sqrt Swish Ceil", X),
     *each("Floor IsNaN Round Sign Identity Relu Sigmoid Tanh ZerosLike Detach", X),
@@ -132,6 +137,15 @@ SAMPLES: tuple[Sample, ...] = (
     ("SparseSgd", (TABLE, IDS, ROWS), {"lr": 0.01, "first_row": 2**40}),
     ("SparseAdagrad", (TABLE, weight("acc", 50, 4), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),
     ("SparseRowWiseAdagrad", (TABLE, weight("one", 50), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),
+    ("AllReduce", (X, ("bias_grad", (4,), F32)), {}),
+    ("AllGather", (UNIQUE, ROWS), {}),
+    ("HetAsk", (weight("cache", 20, 8), UNIQUE, ("other", UNIQUE[1], I64)), {**HET, **HET_CACHE}),
+    ("HetFlush", (weight("cache", 20, 8),), HET),
+    ("HetFlushed", (weight("cache", 20, 8), ROWS, CLOCKS, CLOCKS_2), {}),
+    ("HetPush", (weight("clock", 50), TABLE, *REQUEST), {"num_tables": 1, **HET_STEP}),
+    ("HetPull", (weight("clock", 50), TABLE, weight("acc", 50), *REQUEST), {"num_tables": 1, "barrier": True}),
+    ("HetRead", (weight("cache", 20, 8), UNIQUE, ("o", UNIQUE[1], I64), ROWS, CLOCKS, CLOCKS_2), {"num_tables": 1, "width": 4}),
+    ("HetWrite", (weight("cache", 20, 8), UNIQUE, ROWS), {}),
     ("FCBfloat16", (X, weight("w", 4, 6), weight("b", 4)), {}),
     ("FCInt8", (X, weight("v", 4, 6)), {}),
     ("QuantizeRows", (X,), {}),

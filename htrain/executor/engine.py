@@ -72,6 +72,16 @@ class Engine:
             state.ended.add(stage.index)
             return self._ready(state)
 
+    def grant(self, state: Pass, signal: int) -> list[Stage]:
+        """Something that stages wait for besides messages has come; the stages that can start now."""
+        with state.lock:
+            state.arrived.add(signal)
+            return self._ready(state)
+
+    def has_taken_rows(self, state: Pass) -> bool:
+        """Whether all that was asked for ahead is in the caches: the next batch may ask."""
+        return all(stage.index in state.ended for stage in self.program.stages if stage.takes_rows)
+
     def done(self, state: Pass) -> bool:
         """Whether every stage of the pass has run."""
         return len(state.ended) == len(self.program.stages)
@@ -81,7 +91,7 @@ class Engine:
         messages = {
             m for stage in self.program.stages if stage.index not in state.started for m in stage.waits - state.arrived
         }
-        return sorted({self.program.peers[m] for m in messages})
+        return sorted({self.program.peers.get(m, "the other trainers") for m in messages})
 
     def _ready(self, state: Pass) -> list[Stage]:
         stages = [

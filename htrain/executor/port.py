@@ -35,19 +35,31 @@ class Network:
         self.context = zmq.Context(io_threads=1)
         self.context.set(zmq.MAX_SOCKETS, 65_000)
         self._number = 0
+        self._shared: dict[str, Any] = {}
+        self._near: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def inbox(self, name: str) -> "Inbox":
         """A new endpoint called `name`. Raises RunError when `host` is not an address of this machine."""
-        if self.scheme == "tcp":
-            return Inbox(self.context, name, f"tcp://{self.host}:*")
         with self._lock:
             self._number += 1
-            return Inbox(self.context, name, f"inproc://{self._number}")
+            near = f"inproc://{self._number}"
+            self._near[name] = near
+        if self.scheme == "tcp":
+            return Inbox(self.context, name, f"tcp://{self.host}:*", near)
+        return Inbox(self.context, name, near)
 
     def outbox(self, book: Mapping[str, str], *, deadline_seconds: float = SEND_SECONDS) -> "Outbox":
-        """A sender to the endpoints of `book`, name -> address, for one thread."""
-        return Outbox(self.context, book, deadline_seconds=deadline_seconds)
+        """A sender to the endpoints of `book`, name -> address, for one thread; to those of this process it goes without the network."""
+        near = {name: address for name, address in self._near.items() if name in book}
+        return Outbox(self.context, {**book, **near}, deadline_seconds=deadline_seconds)
+
+    def shared(self, name: str, make: Callable[[], Any]) -> Any:
+        """What roles of this process share under a name; the first to ask makes it."""
+        with self._lock:
+            if name not in self._shared:
+                self._shared[name] = make()
+            return self._shared[name]
 
     def close(self) -> None:
         """Close every socket and end; what is not sent within a second is dropped.
@@ -60,10 +72,11 @@ class Network:
 class Inbox:
     """Receives messages for one endpoint, from anybody, in the order in which each outbox sent them.
 
-    `address` is what others connect to: the port that was chosen for `tcp://host:*` is in it.
+    `address` is what others connect to: the port that was chosen for `tcp://host:*` is in it. At `near`, where there is one, outboxes of
+    this process reach it too.
     """
 
-    def __init__(self, context: zmq.Context, name: str, bind: str) -> None:
+    def __init__(self, context: zmq.Context, name: str, bind: str, near: str = "") -> None:
         self.name = name
         self._socket = _open(context, zmq.PULL, name)
         self._socket.set(zmq.RCVHWM, 0)
@@ -76,6 +89,8 @@ class Inbox:
                 f"{name}: cannot listen on {bind}: {_reason(error)}; give an address of this host"
             ) from error
         self.address: str = self._socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        if near:
+            self._socket.bind(near)
         self._timeout_milliseconds = -1
 
     def receive(self, seconds: float) -> tuple[Message, dict[str, torch.Tensor]] | None:

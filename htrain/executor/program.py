@@ -17,6 +17,7 @@ from htrain.ops import OPS
 from htrain.ops.base import no_cost, tensor_of
 
 GATE = -1  # what optimizer steps of dense weights wait for besides messages: the staleness gate's grant
+ROUND = -2  # what a pull of a bulk-synchronous server waits for: the pushes of all workers
 Values = dict[str, Any]
 Send = Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]
 
@@ -24,12 +25,15 @@ Send = Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]
 @dataclass(frozen=True)
 class Stage:
     """Ops that wait for the same messages. `prefetch` stages only find out which rows to ask for: they read no parameter.
+    A stage that `takes_rows` puts what was asked for into a cache, before the next batch may ask; one that `ends_push` has done what others wait for.
     `after` are the stages that must have run. A stage that steps dense weights has a clock of its own, `writes`; `reads` are the
     clocks whose weights this stage is the first to read."""
 
     index: int
     waits: frozenset[int]
     prefetch: bool
+    takes_rows: bool
+    ends_push: bool
     ops: tuple[Op, ...]
     after: frozenset[int]
     reads: tuple[int, ...]
@@ -49,14 +53,14 @@ class Program:
     num_clocks: int
 
 
-def build_program(net: Net, parameters: Mapping[str, torch.Tensor]) -> Program:
-    """Compile `net` over `parameters`, which its updates change in place.
+def build_program(net: Net, parameters: Mapping[str, Any]) -> Program:
+    """Compile `net` over `parameters`, tensors and caches, which its updates change in place.
 
     Requires: a net that `htrain.plan` has checked.
     """
     keys = _stage_keys(net)
     first = {key: i for i, key in reversed(list(enumerate(keys)))}
-    order = sorted(first, key=lambda key: (len(key[0]), not key[1], first[key]))
+    order = sorted(first, key=lambda key: (len(key[0]), key[1], first[key]))
     clocks = _clocks(net, keys, order)
     homes = {output: keys[i] for i, op in enumerate(net.ops) for output in op.outputs}
     stages = []
@@ -67,14 +71,17 @@ def build_program(net: Net, parameters: Mapping[str, torch.Tensor]) -> Program:
         source = _source(net, index, ops, kept)
         reads, writes = clocks[index]
         run = _compile(net, index, ops, source, parameters)
-        stages.append(Stage(index, key[0], key[1], ops, after, reads, writes, source, run))
+        ends_push = any(op.type == "HetPush" for op in ops)
+        kind = (key[1] == _PREFETCH, key[1] == _TAKE_ROWS, ends_push)
+        stages.append(Stage(index, key[0], *kind, ops, after, reads, writes, source, run))
     received = {op.outputs[0]: op for op in net.ops if op.type == "Recv"}
     messages = {name: _message(op) for name, op in received.items()}
     peers = {_message(op): str(op.attrs["peer"]) for op in received.values()}
     return Program(net, tuple(stages), messages, peers, sum(len(w) for _, w in clocks))
 
 
-StageKey = tuple[frozenset[int], bool]
+_PREFETCH, _TAKE_ROWS, _COMPUTE = range(3)
+StageKey = tuple[frozenset[int], int]
 
 
 def _stage_keys(net: Net) -> list[StageKey]:
@@ -90,6 +97,8 @@ def _stage_keys(net: Net) -> list[StageKey]:
         need = need.union(*(touched.get(name, frozenset()) for name in written))
         if OPS[op.type].steps_weights:
             need |= {GATE}
+        if op.attrs.get("barrier"):
+            need |= {ROUND}
         if op.type == "Ack":
             need |= updated
         for name in op.inputs:
@@ -99,7 +108,13 @@ def _stage_keys(net: Net) -> list[StageKey]:
         waits.update(dict.fromkeys(op.outputs, need))
         needs.append(need)
     leading = _leading(net, waits)
-    return [(need, not need and _prefetches(op, leading)) for op, need in zip(net.ops, needs, strict=True)]
+    return [(need, _kind(op, need, leading)) for op, need in zip(net.ops, needs, strict=True)]
+
+
+def _kind(op: Op, need: frozenset[int], leading: set[str]) -> int:
+    if not need and _prefetches(op, leading):
+        return _PREFETCH
+    return _TAKE_ROWS if op.type == "HetRead" else _COMPUTE
 
 
 def _leading(net: Net, waits: Mapping[str, frozenset[int]]) -> set[str]:
@@ -209,7 +224,7 @@ def _call(net: Net, position: int, op: Op, names: dict[str, str], kept: set[str]
 
 def _gives_tuple(op: Op) -> bool:
     """Kernels with a variable number of outputs give a tuple also for one."""
-    return op.type in ("Split", "SplitRows", "Unstack", "FCGradient")
+    return op.type in ("Split", "SplitRows", "Unstack", "FCGradient", "HetAsk", "HetFlush", "HetRead", "AllReduce")
 
 
 def _views_parameter(net: Net, op: Op) -> bool:
@@ -233,7 +248,7 @@ def net_index(net: Net, parameter: str) -> int:
 
 
 def _compile(
-    net: Net, index: int, ops: Sequence[Op], source: str, parameters: Mapping[str, torch.Tensor]
+    net: Net, index: int, ops: Sequence[Op], source: str, parameters: Mapping[str, Any]
 ) -> Callable[[Values, Send, int], None]:
     space: dict[str, Any] = {
         f"p{i}": parameters[name] for i, name in enumerate(net.parameters) if any(name in op.inputs for op in ops)

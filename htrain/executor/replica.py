@@ -62,6 +62,26 @@ class Replica:
                 step.pending.append(stage)
         return step
 
+    def take_rows(self, step: Step) -> None:
+        """Go on with a step until all its rows are in the caches, if there are any. Raises PeerLost."""
+        while not self._engine.has_taken_rows(step.state):
+            ready = next((stage for stage in step.pending if stage.takes_rows), None)
+            if ready:
+                step.pending.remove(ready)
+                self._run_stage(step, ready)
+            elif not self._take_message(0.0) and step.pending:
+                self._run_stage(step, step.pending.pop(0))
+            elif not step.pending:
+                self._receive(step)
+
+    def flush(self, engine: Engine) -> None:
+        """Run a net that empties the caches, as a step of its own. Raises PeerLost."""
+        stepping, self._engine = self._engine, engine
+        try:
+            self.run(self.open({}, 0))
+        finally:
+            self._engine = stepping
+
     def run(self, step: Step) -> None:
         """Run a step to its end: every update of every device has been made when this returns.
 
@@ -104,13 +124,20 @@ class Replica:
     def _receive(self, step: Step) -> None:
         """Wait for one message and hand it to the step that it belongs to."""
         deadline = time.monotonic() + self._deadline_seconds
-        while (got := self._inbox.receive(0.5)) is None:
+        while not self._take_message(0.5):
             if self.stopping() or time.monotonic() > deadline:
                 waited = ", ".join(self._engine.missing(step.state))
                 raise PeerLost(
                     f"{self.endpoint}: nothing from {waited} for {self._deadline_seconds:.0f} s at step {step.state.context.step}"
                 )
+
+    def _take_message(self, seconds: float) -> bool:
+        """Hand a message to its step; False when none came. One for a step that has ended is a repeated one, and is dropped."""
+        got = self._inbox.receive(seconds)
+        if got is None:
+            return False
         message, tensors = got
-        if isinstance(message, Values):
-            target = self._open[message.context]
+        target = self._open.get(message.context) if isinstance(message, Values) else None
+        if target:
             target.pending += self._engine.receive(target.state, tensors)
+        return True

@@ -12,20 +12,23 @@ from htrain.cluster import device_of, role_of
 from htrain.data import Malformed, Position, open_data
 from htrain.errors import Error, RunError
 from htrain.executor.checkpoint import load_role_into, read_manifest, save_role
+from htrain.executor.collective import CollectiveLoop, Connect, GlooConnector
 from htrain.executor.engine import Engine
 from htrain.executor.link import Link
 from htrain.executor.port import Network
 from htrain.executor.program import build_program
 from htrain.executor.server import Server
 from htrain.executor.settings import RunSettings
-from htrain.executor.store import Store, allocate, fill
+from htrain.executor.store import Store, allocate, fill, make_caches
 from htrain.executor.sync_loop import SyncLoop, holder_number
 from htrain.executor.trainer import Feed, Trainer
 from htrain.executor.usage import ProcessUsage, ThreadUsage
 from htrain.net import Net
+from htrain.ops.collective import ALL_REDUCE
 from htrain.plan import Plan, net_name
 from htrain.sync.easgd import SyncPolicy, SyncRounds, default_alpha
 
+_NOTHING = Net("", (), (), (), {}, {})
 _BEAT_SECONDS = 0.5
 _TICK_SECONDS = 0.05
 
@@ -33,17 +36,23 @@ _TICK_SECONDS = 0.05
 class Role:
     """One role: its parameters, its threads, and its answers to the launcher's orders."""
 
-    def __init__(self, name: str, plan: Plan, settings: RunSettings, network: Network) -> None:
+    def __init__(
+        self, name: str, plan: Plan, settings: RunSettings, network: Network, connect: Connect = GlooConnector
+    ) -> None:
         self.name = name
         self.plan = plan
         self.settings = settings
         self.device = device_of(name)
         self.store: Store = {}
+        self.caches: dict[str, Any] = {}
         self.trainer: Trainer | None = None
         self.server: Server | None = None
         self.sync: SyncLoop | None = None
+        self.collective: CollectiveLoop | None = None
         self.malformed = Malformed(settings.malformed_share)
         self._network = network
+        self._connect = connect
+        self._meeting: dict[str, str] = {}
         self._usage = ThreadUsage(self._threads, self.store.values) if network.scheme == "inproc" else ProcessUsage()
         self._build()
 
@@ -53,23 +62,38 @@ class Role:
         options, settings = self.plan.options, self.settings
         if kind == "dense_ps":
             engines = {holder: self._engine(net) for holder, net in self._center_nets().items()}
-            empty = Engine(build_program(Net("", (), (), (), {}, {}), {}))
+            empty = Engine(build_program(_NOTHING, {}))
             self.server = Server(self.name, self._network, empty, engines, 0, 1)
             return
         engine = self._engine(self.plan.net_of(self.device))
         if kind == "trainer":
-            prefetch = options.prefetch and not settings.deterministic
+            prefetch = options.looks_ahead and not settings.deterministic
+            flush = self._engine(self.plan.nets.get("flush_trainer", _NOTHING))
+            self.collective = self._make_collective()
             self.trainer = Trainer(
-                self.name, self._network, engine, self._replicas, self._bound, prefetch, settings.deadline_seconds
-            )
+                self.name, self._network, engine, self._replicas, self._bound, prefetch, settings.deadline_seconds,
+                flush, self.collective,
+            )  # fmt: skip
         else:
-            self.server = Server(self.name, self._network, engine, {}, self._bound, settings.workers)
+            trainers = self.plan.cluster.groups * self.plan.cluster.trainers
+            self.server = Server(self.name, self._network, engine, {}, self._bound, settings.workers, trainers)
         self._build_sync()
 
     def _engine(self, net: Net) -> Engine:
         for name, tensor in allocate(net).items():
             self.store.setdefault(name, tensor)
-        return Engine(build_program(net, self.store))
+        self.caches |= make_caches(net, self.store)
+        return Engine(build_program(net, {**self.store, **self.caches}))
+
+    def _make_collective(self) -> CollectiveLoop | None:
+        """The trainer's place among all trainers, where they step together."""
+        net = self.plan.nets.get(ALL_REDUCE)
+        if net is None:
+            return None
+        trainers = [role for role in self.plan.cluster.roles if role.startswith("trainer")]
+        connector = self._connect(self.name, trainers, self._network, self.settings.deadline_seconds)
+        self._meeting = dict(connector.endpoints)
+        return CollectiveLoop(self.name, self._network, net, connector)
 
     def _center_nets(self) -> dict[int, Net]:
         """This dense PS's nets by the number of the holder that they answer."""
@@ -115,8 +139,9 @@ class Role:
             *(self.trainer.inboxes if self.trainer else ()),
             *([self.server.inbox] if self.server else ()),
             *([self.sync.inbox] if self.sync else ()),
+            *([self.collective.inbox] if self.collective else ()),
         ]
-        return {inbox.name: inbox.address for inbox in inboxes}
+        return {inbox.name: inbox.address for inbox in inboxes} | self._meeting
 
     def fill(self) -> None:
         """First values for every parameter, or those of a checkpoint. Raises PlanError, CheckpointError."""
@@ -137,6 +162,8 @@ class Role:
             self._start_trainer(self.trainer, book)
         if self.sync:
             self.sync.start(book)
+        if self.collective:
+            self.collective.start(book)
 
     def _start_trainer(self, trainer: Trainer, book: dict[str, str]) -> None:
         cluster = self.plan.cluster
@@ -178,7 +205,7 @@ class Role:
 
     @property
     def error(self) -> Exception | None:
-        return next((part.error for part in (self.trainer, self.server, self.sync) if part and part.error), None)
+        return next((part.error for part in (self.trainer, self.server, self.sync, self.collective) if part and part.error), None)
 
     def state(self) -> dict[str, Any]:
         return self.trainer.state() if self.trainer else {}
@@ -189,7 +216,7 @@ class Role:
         return {"file": [saved.name, saved.num_bytes, saved.digest]} if saved else {}
 
     def _threads(self) -> Iterable[threading.Thread]:
-        return [thread for part in (self.trainer, self.server, self.sync) if part for thread in part.threads]
+        return [thread for part in (self.trainer, self.server, self.sync, self.collective) if part for thread in part.threads]
 
     def metrics(self) -> dict[str, Any]:
         """What the role has measured since it started."""
@@ -217,18 +244,23 @@ class Role:
         return measured
 
     def stop(self) -> None:
-        for part in (self.sync, self.trainer, self.server):
+        for part in (self.sync, self.trainer, self.server, self.collective):
             if part:
                 part.stop()
 
 
-def play(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: str) -> None:
-    """Be role `name` until the launcher says stop. A failure is reported to the launcher, never raised."""
+def play(
+    name: str, plan: Plan, settings: RunSettings, network: Network, launcher: str, connect: Connect = GlooConnector
+) -> None:
+    """Be role `name` until the launcher says stop; `connect` finds the other trainers where all step together.
+
+    A failure is reported to the launcher, never raised.
+    """
     torch.set_grad_enabled(False)
     link = Link(name, network, launcher)
     role: Role | None = None
     try:
-        role = Role(name, plan, settings, network)
+        role = Role(name, plan, settings, network, connect)
         book = link.hello(role.endpoints, settings.deadline_seconds)
         role.fill()
         link.ready()

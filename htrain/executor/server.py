@@ -14,9 +14,11 @@ from htrain.errors import Error, RunError
 from htrain.executor.engine import Engine, Pass
 from htrain.executor.gate import WriteGates
 from htrain.executor.port import Network, Outbox, sent_by_role
-from htrain.executor.program import Stage
+from htrain.executor.program import ROUND, Stage
 from htrain.executor.wire import Context, Values
+from htrain.ops.collective import ALL_REDUCE
 from htrain.sync.easgd import AppliedRounds
+from htrain.sync.ordered import InOrder, Rounds
 
 SYNC_REPLICA = -1
 Job = tuple[Engine, Pass, Stage]
@@ -27,17 +29,31 @@ def endpoint_of(peer: str, context: Context) -> str:
     if peer == "trainer":
         return f"trainer:{context.group}:{context.trainer}/{context.replica}"
     kind, _, index = peer.partition(":")
+    if kind == ALL_REDUCE:
+        return f"trainer:{context.group}:{context.trainer}/{ALL_REDUCE}"
     return f"group_ps:{context.group}:{index}" if kind == "group_ps" else peer
+
+
+def _source(context: Context) -> tuple[int, int, int]:
+    return context.group, context.trainer, context.replica
 
 
 class Server:
     """The serving threads of one role. `engine` runs training passes; `centers` the rounds of sync nets, by holder's index.
+    `trainers` are those that come to every round of a bulk-synchronous server.
 
     One thread receives; `workers` threads run stages. With one worker, the receiving thread runs them itself.
     """
 
     def __init__(
-        self, role: str, network: Network, engine: Engine, centers: Mapping[int, Engine], bound: int, workers: int
+        self,
+        role: str,
+        network: Network,
+        engine: Engine,
+        centers: Mapping[int, Engine],
+        bound: int,
+        workers: int,
+        trainers: int = 1,
     ) -> None:
         self.role = role
         self.engine = engine
@@ -47,7 +63,11 @@ class Server:
         self.error: Exception | None = None
         self.inbox = network.inbox(role)
         self._network = network
-        self._workers = workers
+        serves_caches = any(stage.ends_push for stage in engine.program.stages)
+        self._workers = 1 if serves_caches else workers  # clocks and rows of a request change together
+        self._has_rounds = any(ROUND in stage.waits for stage in engine.program.stages)
+        self._in_order: InOrder[Job] = InOrder()
+        self._pushed: Rounds[tuple[Engine, Pass]] = Rounds(trainers)
         self._rounds: AppliedRounds[str] = AppliedRounds({})
         self._outboxes: list[Outbox] = []
         self._passes: dict[Context, tuple[Engine, Pass]] = {}
@@ -108,6 +128,8 @@ class Server:
         context = message.context
         known = self._passes.get(context)
         if known is None:
+            if self._is_repeated(context):
+                return
             if context.replica == SYNC_REPLICA and not self._rounds.admit(message.source, context.step):
                 return  # a repeated message of a round that has been absorbed
             engine = self.centers[context.trainer] if context.replica == SYNC_REPLICA else self.engine
@@ -116,10 +138,17 @@ class Server:
         engine, state = known
         self._offer(engine, state, engine.receive(state, tensors), outbox)
 
+    def _is_repeated(self, context: Context) -> bool:
+        """Whether a cache's request of this step has been served: a repeated message must not be carried out again."""
+        return self._in_order.is_past(_source(context), context.step)
+
     def _offer(self, engine: Engine, state: Pass, stages: Sequence[Stage], outbox: Outbox) -> None:
         """Stages that are ready: those that write pass the gate first."""
         for stage in stages:
             job = (engine, state, stage)
+            if stage.ends_push and ROUND not in stage.waits:  # a cache's request: in the order in which they were sent
+                self._dispatch(self._in_order.admit(_source(state.context), state.context.step, job), outbox)
+                continue
             self._dispatch(self.gates.commit(stage.writes[0], state.context, job) if stage.writes else [job], outbox)
 
     def _dispatch(self, jobs: Sequence[Job], outbox: Outbox) -> None:
@@ -148,6 +177,9 @@ class Server:
         if stage.writes:
             self._dispatch(self.gates.end(stage.writes[0], context), outbox)
         self._offer(engine, state, ready, outbox)
+        if stage.ends_push and self._has_rounds:
+            for other_engine, other in self._pushed.arrive(context.step, (engine, state)):
+                self._offer(other_engine, other, other_engine.grant(other, ROUND), outbox)
         if engine.done(state):
             self._passes.pop(context, None)
             self.passes_done += 1

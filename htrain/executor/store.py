@@ -1,5 +1,6 @@
 """What a role holds: the parameters of its nets, filled by its init nets."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,89 @@ from htrain.errors import PlanError
 from htrain.net import Net, Op, Parameter
 from htrain.ops import OPS
 from htrain.ops.base import dtype_of
+from htrain.ops.het import REQUEST
 from htrain.plan import VALUES_FILE
+from htrain.sync.het.client import UNBOUNDED, HetCache
+from htrain.sync.het.messages import Territory
+from htrain.sync.het.server import HetServer
+from htrain.sync.het.steps import SparseStep
 
 Store = dict[str, torch.Tensor]
 
 
 def allocate(net: Net) -> Store:
-    """Uninitialised memory for every parameter of `net`; pages are taken from the machine when they are first written."""
-    return {name: torch.empty(p.shape, dtype=dtype_of(p.dtype)) for name, p in net.parameters.items()}
+    """Uninitialised memory for every parameter of `net` but caches; pages are taken from the machine when they are first written.
+
+    Tables that are served together lie in one piece of memory, one behind the other, and so do their optimizer's states.
+    """
+    store: Store = {}
+    for op in net.ops:
+        if op.type == "HetPush":
+            for names in _held(op):
+                store.update(_in_one_piece([net.parameters[name] for name in names]))
+    for name, parameter in net.parameters.items():
+        if name not in store and parameter.kind != "cache":
+            store[name] = torch.empty(parameter.shape, dtype=dtype_of(parameter.dtype))
+    return store
+
+
+def _held(push: Op) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tables that a HetPush serves, and their states."""
+    count = push.attrs["num_tables"]
+    assert isinstance(count, int)
+    held = push.inputs[1 : -len(REQUEST)]
+    return held[:count], held[count:]
+
+
+def _in_one_piece(parameters: Sequence[Parameter]) -> Store:
+    if not parameters:
+        return {}
+    rows = [p.shape[0] for p in parameters]
+    whole = torch.empty((sum(rows), *parameters[0].shape[1:]), dtype=dtype_of(parameters[0].dtype))
+    return dict(zip((p.name for p in parameters), whole.split(rows), strict=True))
+
+
+def make_caches(net: Net, store: Store) -> dict[str, Any]:
+    """The caches of `net`: HET's clients on a trainer, its servers on a sparse PS, these over the tables in `store`."""
+    made: dict[str, Any] = {}
+    for op in net.ops:
+        if op.type == "HetAsk":
+            made[op.inputs[0]] = _client(op)
+        elif op.type == "HetPush":
+            made[op.inputs[0]] = _server(op, store)
+    return made
+
+
+def _step(op: Op) -> SparseStep:
+    attrs: Mapping[str, Any] = op.attrs
+    return SparseStep(attrs["optimizer"], attrs["lr"], attrs["eps"])
+
+
+def _staleness(op: Op) -> int:
+    bound: Any = op.attrs["staleness"]
+    return bound if bound >= 0 else UNBOUNDED
+
+
+def _client(op: Op) -> HetCache:
+    attrs: Mapping[str, Any] = op.attrs
+    *bounds, num_keys = attrs["bounds"]
+    territory = Territory(bounds, attrs["servers"], attrs["first_rows"], num_keys)
+    return HetCache(
+        territory, attrs["width"], capacity=attrs["capacity"], staleness=_staleness(op), policy=attrs["policy"], step=_step(op),
+    )  # fmt: skip
+
+
+def _server(op: Op, store: Store) -> HetServer:
+    tables, states = ([store[name] for name in names] for names in _held(op))
+    table = _whole(tables)
+    state = _whole(states) if states else torch.empty(table.shape[0], 0)
+    return HetServer(table.numpy(), state.numpy(), staleness=_staleness(op), step=_step(op))
+
+
+def _whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The piece of memory that consecutive parts were cut from."""
+    rows = sum(len(part) for part in parts)
+    return parts[0].as_strided((rows, *parts[0].shape[1:]), parts[0].stride(), parts[0].storage_offset())
 
 
 def fill(store: Store, init_net: Net, folder: Path) -> None:

@@ -3,6 +3,7 @@
 import math
 import queue
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,10 @@ import torch
 
 from htrain.data import Batch, Position
 from htrain.errors import Error, RunError
+from htrain.executor.collective import CollectiveLoop
 from htrain.executor.engine import Engine
 from htrain.executor.gate import WriteGates
+from htrain.executor.lockstep import Lockstep, no_examples
 from htrain.executor.port import Network, Outbox, sent_by_role
 from htrain.executor.replica import Replica, Step
 
@@ -85,6 +88,8 @@ class Trainer:
         bound: int,
         prefetch: bool,
         deadline_seconds: float,
+        flush: Engine,
+        collective: CollectiveLoop | None,
     ) -> None:
         self.role = role
         self.engine = engine
@@ -106,6 +111,9 @@ class Trainer:
         self._outboxes: list[Outbox] = []
         self._threads: list[threading.Thread] = []
         self._stop_after_steps = 0
+        self._flush = flush
+        self._taken = 0
+        self._lockstep = Lockstep(collective, deadline_seconds) if collective else None
 
     def start(self, book: dict[str, str], feed: Feed, stop_after_steps: int) -> None:
         """Train from now on."""
@@ -127,6 +135,8 @@ class Trainer:
     def pause(self) -> None:
         """Ask the replicas to stop after the steps they have taken."""
         self._resumed.clear()
+        if self._lockstep:
+            self._lockstep.wants_pause = True
 
     def resume(self) -> None:
         self._resumed.set()
@@ -171,7 +181,11 @@ class Trainer:
     def _guarded(self, replica: Replica) -> None:
         torch.set_grad_enabled(False)
         try:
-            self._loop(replica)
+            if self._lockstep:
+                self._step_together(replica, self._lockstep)
+            else:
+                self._loop(replica)
+            self._finished += 1
         except Exception as error:
             self.error = (
                 error if isinstance(error, Error) else RunError(f"{replica.endpoint}: {type(error).__name__}: {error}")
@@ -182,26 +196,69 @@ class Trainer:
         taken = int(upcoming is not None)
         while upcoming is not None and not self._stopping.is_set():
             step = upcoming
+            replica.take_rows(step)
             more = not (self._stop_after_steps and taken >= self._stop_after_steps)
             upcoming = self._open(replica) if more and self._prefetch and self._resumed.is_set() else None
             replica.run(step)
             self._count(step)
             if upcoming is None and more:
-                self._wait()
+                self._wait(replica)
                 upcoming = self._open(replica)
             taken += int(upcoming is not None)
-        with self._lock:
-            self._finished += 1
+        replica.flush(self._flush)
 
-    def _wait(self) -> None:
-        """Between steps: stay here while the trainer is paused."""
+    def _wait(self, replica: Replica) -> None:
+        """Between steps: stay here while the trainer is paused, its caches empty."""
         if self._resumed.is_set():
             return
+        replica.flush(self._flush)
         with self._lock:
             self._idle += 1
         self._resumed.wait()
         with self._lock:
             self._idle -= 1
+
+    def _step_together(self, replica: Replica, lockstep: Lockstep) -> None:
+        """The loop in lockstep: all trainers run the same steps, those without data empty ones, and stop behind the same step."""
+        over = False
+        while not over and not self._stopping.is_set():
+            upcoming: Step | None = self._open_or_empty(replica, lockstep)
+            while upcoming and not self._stopping.is_set():
+                step = upcoming
+                replica.take_rows(step)
+                stops = lockstep.verdict.stops
+                upcoming = self._open_or_empty(replica, lockstep) if self._prefetch and not stops else None
+                replica.run(step)
+                self._count(step)
+                stops = lockstep.hear(step.state.context.step).stops or stops
+                if not self._prefetch and not stops:
+                    upcoming = self._open_or_empty(replica, lockstep)
+            over = lockstep.verdict.over
+            replica.flush(self._flush)
+            if not over:
+                self._wait_in_lockstep(lockstep)
+
+    def _wait_in_lockstep(self, lockstep: Lockstep) -> None:
+        """All have stopped behind the same step; the order to pause may still be on its way here."""
+        while self._resumed.is_set() and not self._stopping.is_set():
+            time.sleep(0.01)
+        with self._lock:
+            self._idle += 1
+        self._resumed.wait()
+        lockstep.go_on()
+        with self._lock:
+            self._idle -= 1
+
+    def _open_or_empty(self, replica: Replica, lockstep: Lockstep) -> Step:
+        """The next batch, or an empty one."""
+        more = not (self._stop_after_steps and self._taken >= self._stop_after_steps)
+        step = self._open(replica) if more else None
+        if step is None:
+            step = replica.open(no_examples(self.engine.program.net), 0)
+        else:
+            self._taken += 1
+        lockstep.opened(step.state.context.step, has_data=step.state.batch_size > 0)
+        return step
 
     def _open(self, replica: Replica) -> Step | None:
         batch = None if self._stopping.is_set() else self._feed.next()
@@ -211,6 +268,8 @@ class Trainer:
         return replica.open(inputs, batch.num_examples)
 
     def _count(self, step: Step) -> None:
+        if not step.state.batch_size:
+            return
         loss = float(step.state.values[self.engine.program.net.outputs[0]])
         if not math.isfinite(loss):
             raise RunError(

@@ -1,11 +1,13 @@
 """The operator set: a file per family, and `OPS`, the table of all of them by type."""
 
 from htrain.ops import (
+    collective,
     comm,
     compress,
     elementwise,
     embedding,
     fc,
+    het,
     init,
     loss,
     low_precision,
@@ -16,7 +18,9 @@ from htrain.ops import (
 )
 from htrain.ops.base import OpDef, vjp_definition, vjp_gradient
 
-_FAMILIES = (fc, low_precision, elementwise, matrix, reduce, shape, embedding, loss, optimizer, comm, compress, init)
+_FAMILIES = (
+    fc, low_precision, elementwise, matrix, reduce, shape, embedding, het, loss, optimizer, comm, collective, compress, init,
+)  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}
 _GENERIC = {
     definition.type + "Gradient": vjp_definition(definition)

@@ -35,10 +35,15 @@ def _scalar(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signa
     return [((), inputs[0].dtype)]
 
 
+def _seed(loss: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
+    """The gradient of `scale` times the loss with respect to the loss: a share of it where trainers sum their gradients."""
+    return torch.full_like(loss, scale)
+
+
 DEFINITIONS = (
     OpDef("BceWithLogits", _bce_with_logits, _scalar, gradient=_rule),
     OpDef("BceWithLogitsGradient", _bce_gradient, same_as_input(0), gradient=None),
     OpDef("MeanSquaredError", _mse, _scalar, gradient=_rule),
     OpDef("MeanSquaredErrorGradient", _mse_gradient, same_as_input(0), gradient=None),
-    OpDef("GradientSeed", torch.ones_like, same_as_input(0), gradient=None),
+    OpDef("GradientSeed", _seed, same_as_input(0), gradient=None),
 )

@@ -42,7 +42,7 @@ class DeviceModel:
 
 def device_model(net: Net, cluster: Cluster, batch_size: int) -> DeviceModel:
     """The program that the engine would run, with costs in place of kernels."""
-    program = build_program(net, dict.fromkeys(net.parameters))  # type: ignore[arg-type]
+    program = build_program(net, dict.fromkeys(net.parameters))
     stages = tuple(replace(stage, run=_NOTHING) for stage in program.stages)
     return DeviceModel(
         replace(program, stages=stages),

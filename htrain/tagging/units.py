@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from htrain.net import Net, Op
+from htrain.ops.collective import ALL_REDUCE
 from htrain.placement import Shard, shard_name
 
 
@@ -18,7 +19,8 @@ class Unit:
     weight_bytes: int
 
 
-_LOOKUPS = {"Dedupe", "DedupeSharded", "MaskPlaces", "ConcatRows", "SplitRows"}
+_LOOKUPS = {"Dedupe", "DedupeSharded", "MaskPlaces", "ConcatRows", "SplitRows", "HetAsk", "HetRead", "HetWrite"}
+_COLLECTIVES = {"AllReduce", "AllGather"}
 _LOSSES = {"BceWithLogits", "BceWithLogitsGradient", "MeanSquaredError", "MeanSquaredErrorGradient", "GradientSeed"}
 _ON_TRAINER = _LOOKUPS | _LOSSES
 
@@ -32,12 +34,15 @@ def table_owners(shards: Mapping[str, Sequence[Shard]]) -> dict[str, str]:
 
 def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
     """Ops that have no choice: those that touch a table are on its owner; the rest of a lookup, the loss and its seed are on
-    the trainer, where the ids, the label and the control of the step are. A Constant that only such ops of one device read is there."""
+    the trainer, where the ids, the label and the control of the step are.
+    Collectives have a device of their own. A Constant that only such ops of one device read is there."""
     tags: dict[int, str] = {}
     read_on: dict[str, set[str]] = {}
     for index, op in enumerate(net.ops):
         owner = next((owners[name] for name in op.inputs if name in owners), "")
-        if owner or op.type in _ON_TRAINER:
+        if op.type in _COLLECTIVES:
+            tags[index] = ALL_REDUCE
+        elif owner or op.type in _ON_TRAINER:
             tags[index] = owner or "trainer"
         for name in op.inputs:
             read_on.setdefault(name, set()).add(tags.get(index, ""))

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from htrain.errors import ModelError
-from htrain.net import Net, Op
+from htrain.net import Attr, Net, Op
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 
 
-def add_gradients(net: Net) -> tuple[Net, Mapping[str, str]]:
-    """Append the gradient ops of the loss, the net's first output.
+def add_gradients(net: Net, scale: float = 1.0) -> tuple[Net, Mapping[str, str]]:
+    """Append the gradient ops of `scale` times the loss, the net's first output.
 
     Requires: lookups are lowered; the net computes a loss.
     Ensures:  the second result names the gradient blob of every trained weight and of the rows of every lookup. A weight
@@ -20,7 +20,9 @@ def add_gradients(net: Net) -> tuple[Net, Mapping[str, str]]:
     builder = NetBuilder.of(net)
     parts: dict[str, list[str]] = {}
     loss = net.outputs[0]
-    parts[loss] = list(builder.add("GradientSeed", (loss,), module="loss", outputs=(builder.gradient_name(loss),)))
+    attrs: dict[str, Attr] = {} if scale == 1 else {"scale": scale}
+    names = (builder.gradient_name(loss),)
+    parts[loss] = list(builder.add("GradientSeed", (loss,), attrs=attrs, module="loss", outputs=names))
     for op in reversed(net.ops):
         if op.outputs and wanted.intersection(op.outputs) and any(parts.get(o) for o in op.outputs):
             _differentiate(builder, op, wanted, parts)

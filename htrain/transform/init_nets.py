@@ -12,11 +12,12 @@ _FILLS = {
 
 
 def init_net(device: str, net: Net, seed: int) -> Net:
-    """The net that fills every parameter of `net`, which `device` runs.
+    """The net that fills every parameter of `net`, which `device` runs, but for caches: they begin empty.
 
     Ensures: a value depends on `seed`, the parameter's name and the place in it alone: parts of it and groups agree.
     """
-    ops = [op for parameter in net.parameters.values() for op in _fill(device, parameter, seed)]
+    filled = [parameter for parameter in net.parameters.values() if parameter.kind != "cache"]
+    ops = [op for parameter in filled for op in _fill(device, parameter, seed)]
     name = f"init_{device.replace(':', '_')}"
     return Net(name, (), (), (), {}, dict(net.parameters)).with_ops(ops)
 

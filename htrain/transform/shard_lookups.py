@@ -19,7 +19,7 @@ def shard_lookups(net: Net, shards: Mapping[str, Sequence[Shard]]) -> Net:
         builder.input(net.blobs[name])
     cut = {table for table, parts in shards.items() if len(parts) > 1}
     for parameter in net.parameters.values():
-        for piece in _pieces(net, parameter, shards):
+        for piece in shard_parameters(parameter, shards):
             builder.parameter(piece)
     ids: dict[str, list[str]] = {}  # table -> its distinct ids, per shard
     for op in net.ops:
@@ -39,7 +39,8 @@ def _table_of(net: Net, op: Op) -> str:
     return parameter.name if parameter and parameter.kind == "table" else ""
 
 
-def _pieces(net: Net, parameter: Parameter, shards: Mapping[str, Sequence[Shard]]) -> list[Parameter]:
+def shard_parameters(parameter: Parameter, shards: Mapping[str, Sequence[Shard]]) -> list[Parameter]:
+    """The pieces of a table or of its state; the parameter itself where `shards` does not cut it."""
     table = parameter.of if parameter.kind == "state" else parameter.name
     parts = shards.get(table, ())
     if len(parts) < 2:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from htrain.errors import PlanError
 from htrain.net import Blob, Net, Op
 from htrain.ops import OPS
+from htrain.ops.collective import ALL_REDUCE
 
 TRAINER = "trainer"
 GATE = -1  # optimizer steps of dense weights wait for the staleness gate, too: what they write is a stage of its own
@@ -20,7 +21,7 @@ class _Part:
     received: set[str] = field(default_factory=set)
 
 
-Stage = tuple[str, frozenset[int], bool]  # device, the messages it waits for, whether it only leads to lookups
+Stage = tuple[str, frozenset[int], bool, str]  # device, the messages it waits for, whether it only leads to lookups, the bucket
 
 
 def split_by_node(net: Net, devices: Sequence[str] = ()) -> dict[str, Net]:
@@ -70,7 +71,7 @@ class _Cutter:
         waits: frozenset[int] = frozenset()
         for name in op.inputs:
             if name not in self.net.parameters:
-                self.fetch(name, device)
+                self.fetch(name, device, _travels_apart(op))
                 waits |= self.waits[device, name]
         if OPS[op.type].steps_weights:
             waits |= {GATE}
@@ -91,15 +92,15 @@ class _Cutter:
             self.updated[op.node_name] = self.updated.get(op.node_name, frozenset()) | waits
         return waits
 
-    def fetch(self, name: str, device: str) -> None:
-        """Make blob `name` known on `device`: a Send where it is made, a Recv here, once."""
+    def fetch(self, name: str, device: str, bucket: str = "") -> None:
+        """Make blob `name` known on `device`: a Send where it is made, a Recv here, once. A `bucket` travels by itself."""
         home = self.home[name]
         part = self.parts[device]
         if home == device or name in part.received:
             return
         if home != TRAINER and not self.waits[home, name]:
             self.begin(home)
-        stage = (home, self.waits[home, name], self.leads_to_lookup.get(name, False))
+        stage = (home, self.waits[home, name], self.leads_to_lookup.get(name, False), bucket)
         message = self._number(stage, device)
         self.parts[home].ops.append(Op("Send", (name,), (), {"peer": device, "message": message}, home, "send"))
         part.ops.append(Op("Recv", (), (name,), {"peer": home, "message": message}, device, "recv"))
@@ -140,6 +141,11 @@ class _Cutter:
         return replace(declared, name=device.replace(":", "_"), inputs=inputs, outputs=outputs).with_ops(ops)
 
 
+def _travels_apart(op: Op) -> str:
+    """What an op reads in a message of its own: a bucket of gradients, and the requests of all caches, which a flush sends alone."""
+    return op.module if op.node_name == ALL_REDUCE else "caches" if op.type in ("HetPush", "HetPull") else ""
+
+
 def _sends_early(ops: Sequence[Op]) -> list[Op]:
     """Sends moved up behind the op (or input) that makes their value, in a stable order."""
     after: dict[str, list[Op]] = {}
@@ -160,6 +166,7 @@ def _leading_to_lookups(net: Net) -> dict[str, bool]:
     producers = net.producers()
     leading: dict[str, bool] = {}
     pending = [op.inputs[1] for op in net.ops if op.type == "Lookup"]
+    pending += [name for op in net.ops if op.type == "HetPull" for name in op.inputs if name not in net.parameters]
     while pending:
         name = pending.pop()
         if name not in leading:

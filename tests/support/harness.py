@@ -54,14 +54,7 @@ def losses_of(plan: Plan, folder: Path, data: str) -> list[float]:
 def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = "") -> list[float]:
     """The loss of every step when PyTorch trains a copy of `model` on the same batches."""
     model = copy.deepcopy(model)
-    tables = [
-        m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.num_embeddings > 16
-    ]
-    sparse = {id(p) for p in tables}
-    dense_step = _optimizer(
-        options.dense_optimizer, [p for p in model.parameters() if id(p) not in sparse], options.dense_lr, options
-    )
-    sparse_step = _table_optimizer(list({id(p): p for p in tables}.values()), options)
+    dense_step, sparse_step = sparse_and_dense_steps(model, options)
     criterion = nn.BCEWithLogitsLoss() if options.loss == "bce" else nn.MSELoss()
     losses = []
     for batch in batches_of(data, options.batch_size):
@@ -75,6 +68,20 @@ def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = 
         sparse_step.step()
         losses.append(loss.item())
     return losses
+
+
+def sparse_and_dense_steps(
+    model: nn.Module, options: Options
+) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+    """The optimizer of a model's dense weights, and that of its tables."""
+    tables = [
+        m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.num_embeddings > 16
+    ]
+    sparse = {id(p) for p in tables}
+    dense_step = _optimizer(
+        options.dense_optimizer, [p for p in model.parameters() if id(p) not in sparse], options.dense_lr, options
+    )
+    return dense_step, _table_optimizer(list({id(p): p for p in tables}.values()), options)
 
 
 def _arguments(model: nn.Module) -> Sequence[str]:

@@ -314,6 +314,11 @@ NOT_SAMPLED = {
     "Send": "the engine carries it out; tests/transform/test_split.py",
     "Recv": "the engine carries it out; tests/transform/test_split.py",
     "FileFill": "needs a plan's folder; tests/system",
+    **dict.fromkeys(("AllReduce", "AllGather"), "among trainers: tests/executor/test_collective.py"),
+    **dict.fromkeys(
+        ("HetAsk", "HetFlush", "HetFlushed", "HetPush", "HetPull", "HetRead", "HetWrite"),
+        "over a cache, no tensor: tests/ops/test_het.py, and tests/sync/het for what it does",
+    ),
     **dict.fromkeys(
         ("QuantizeRows", "DequantizeRows", "TopK", "TopKWithFeedback", "SpreadTopK"),
         "lossy: tests/ops/test_compress.py",

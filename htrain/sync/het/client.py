@@ -139,6 +139,10 @@ class HetCache:
         loops.read(self._at.meta, self._at.rows, slots, self.width, step.code, step.lr, step.eps, out, self.counts.ages)
         return out
 
+    def read_arrays(self, slots: Ids, answers: Sequence[Sequence[np.ndarray]]) -> Rows:
+        """`read`, as an op calls it."""
+        return self.read(slots, [Answer(*parts) for parts in answers])
+
     def write(self, slots: Ids, gradients: Rows) -> None:
         """Write (Algorithm 3): accumulate gradients[u,D], advance the clocks, and evict what is over capacity.
 

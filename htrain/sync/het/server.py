@@ -56,6 +56,15 @@ class HetServer:
         _gather(self._table, self._state, self.clocks, wanted, values, answer_clocks)
         return Answer(values, answer_clocks, stale[:num_stale])
 
+    def push_arrays(self, counts: Ids, keys: Ids, clocks: Clocks, gradients: Rows) -> None:
+        """`push`, as an op calls it."""
+        self.push(Request(counts, keys, clocks, gradients))
+
+    def pull_arrays(self, counts: Ids, keys: Ids, clocks: Clocks, gradients: Rows) -> tuple[Rows, Clocks, Clocks]:
+        """`pull`, as an op calls it."""
+        answer = self.pull(Request(counts, keys, clocks, gradients))
+        return answer.rows, answer.clocks, answer.stale
+
     def _end_round(self) -> None:
         if self._round:
             rows, grads = (np.concatenate(parts) for parts in zip(*self._round, strict=True))

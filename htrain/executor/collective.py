@@ -1,0 +1,240 @@
+"""AllReduce and AllGather among trainers: the device `all_reduce`, which each trainer has beside it as a thread (HET 3, 4.1).
+
+The trainer sends a bucket as soon as the backward pass has made it and goes on; the loop reduces buckets in the order of the net,
+the same on all trainers, and sends back the sums. With the first bucket of a step travel the trainer's words on data and pause.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from htrain.errors import Error, PeerLost, RunError
+from htrain.executor.port import Network, Outbox
+from htrain.executor.wire import Values
+from htrain.net import Net
+from htrain.ops.collective import ALL_REDUCE
+from htrain.sync.agreement import Verdict, Word
+
+STORE = "store"  # the endpoint of the first trainer at which all find each other
+
+
+class Collective(Protocol):
+    """All trainers together. Every call is made by all of them, in one order."""
+
+    size: int
+
+    def all_reduce(self, flat: torch.Tensor) -> None:
+        """Sum flat[n] over all trainers, in place. Raises PeerLost."""
+
+    def all_gather(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Everybody's flat[n], n alike on all. Raises PeerLost."""
+
+
+class Gloo:
+    """torch.distributed's gloo over TCP. `store` is where the trainers find each other."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int, host: str, deadline_seconds: float) -> None:
+        self.size = size
+        self._deadline_seconds = deadline_seconds
+        gloo: Any = dist.ProcessGroupGloo  # its stubs are incomplete
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=host)]
+        options._timeout = timedelta(seconds=deadline_seconds)
+        with _as_peer_lost(deadline_seconds):
+            self._group = gloo(store, rank, size, options)
+
+    def all_reduce(self, flat: torch.Tensor) -> None:
+        with _as_peer_lost(self._deadline_seconds):
+            self._group.allreduce([flat]).wait()
+
+    def all_gather(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        parts = [torch.empty_like(flat) for _ in range(self.size)]
+        with _as_peer_lost(self._deadline_seconds):
+            self._group.allgather([parts], [flat]).wait()
+        return parts
+
+
+class _as_peer_lost:
+    """What gloo says when a peer is gone or late, in our words."""
+
+    def __init__(self, deadline_seconds: float) -> None:
+        self._deadline_seconds = deadline_seconds
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RuntimeError):
+            first = str(error).strip().splitlines()[0][:160]
+            raise PeerLost(
+                f"AllReduce did not end within {self._deadline_seconds:.0f} s, or another trainer is gone ({first})"
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """What comes in with one message and goes out with another."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def buckets_of(net: Net) -> tuple[_Bucket, ...]:
+    """The collectives of the net of `all_reduce`, in order."""
+    return tuple(_Bucket(op.type, op.inputs, op.outputs) for op in net.ops if op.type in ("AllReduce", "AllGather"))
+
+
+class CollectiveLoop:
+    """The thread of one trainer's `all_reduce`. `word` says what to tell the others with a step."""
+
+    def __init__(
+        self, trainer: str, network: Network, net: Net, connect: Callable[[Mapping[str, str]], Collective]
+    ) -> None:
+        self.endpoint = f"{trainer}/{ALL_REDUCE}"
+        self.inbox = network.inbox(self.endpoint)
+        self.error: Exception | None = None
+        self.bytes_reduced = 0
+        self.word: Callable[[int], Word] = lambda step: Word(has_data=True, wants_pause=False)
+        self._network = network
+        self._buckets = buckets_of(net)
+        self._connect = connect
+        self._verdicts: dict[int, Verdict] = {}
+        self._verdict_made = threading.Condition()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, name=self.endpoint, daemon=True)
+        self._book: dict[str, str] = {}
+
+    def start(self, book: dict[str, str]) -> None:
+        self._book = book
+        self._thread.start()
+
+    @property
+    def threads(self) -> Sequence[threading.Thread]:
+        return (self._thread,)
+
+    def verdict(self, step: int, deadline_seconds: float) -> Verdict:
+        """What all trainers said with a step. Raises PeerLost when the step has not been reduced within the deadline."""
+        with self._verdict_made:
+            done = self._verdict_made.wait_for(lambda: step in self._verdicts or self.error, deadline_seconds)
+            if self.error:
+                raise self.error
+            if not done:
+                raise PeerLost(f"{self.endpoint}: step {step} was not reduced within {deadline_seconds:.0f} s")
+            return self._verdicts.pop(step)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=10)
+        self.inbox.close()
+
+    def _guarded(self) -> None:
+        torch.set_grad_enabled(False)
+        outbox = self._network.outbox(self._book)
+        try:
+            self._loop(self._connect(self._book), outbox)
+        except Exception as error:
+            self.error = (
+                error if isinstance(error, Error) else RunError(f"{self.endpoint}: {type(error).__name__}: {error}")
+            )
+            with self._verdict_made:
+                self._verdict_made.notify_all()
+        finally:
+            outbox.close()
+
+    def _loop(self, collective: Collective, outbox: Outbox) -> None:
+        """Buckets in the order of the net, whatever order they come in."""
+        waiting: dict[tuple[int, int], tuple[Values, dict[str, torch.Tensor]]] = {}
+        step, turn = 0, 0
+        bucket_of = {name: number for number, bucket in enumerate(self._buckets) for name in bucket.inputs}
+        while not self._stopping.is_set():
+            got = self.inbox.receive(0.2)
+            if got and isinstance(got[0], Values):
+                waiting[got[0].context.step, bucket_of[next(iter(got[1]))]] = got[0], got[1]
+            if turn == 0 and waiting:
+                step = min(number for number, _ in waiting)  # a flush of the caches is a step without a bucket
+            while (step, turn) in waiting:
+                message, tensors = waiting.pop((step, turn))
+                bucket = self._buckets[turn]
+                results = self._run(
+                    collective, bucket, [tensors[name] for name in bucket.inputs], step, first=turn == 0
+                )
+                answer = Values(self.endpoint, message.context, message.batch_size, [])
+                outbox.send_values(message.source, answer, bucket.outputs, results)
+                turn = (turn + 1) % len(self._buckets)
+
+    def _run(
+        self, collective: Collective, bucket: _Bucket, tensors: Sequence[torch.Tensor], step: int, *, first: bool
+    ) -> list[torch.Tensor]:
+        """One collective; the trainers' words go with the first of a step."""
+        said = torch.tensor(self.word(step).numbers() if first else ())
+        if bucket.kind == "AllGather":
+            results = gathered(collective, *tensors)
+            if first:
+                collective.all_reduce(said)
+        else:
+            flat = torch.cat([*(tensor.reshape(-1) for tensor in tensors), said])
+            collective.all_reduce(flat)
+            *parts, said = flat.split([*(tensor.numel() for tensor in tensors), said.numel()])
+            results = [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+        self.bytes_reduced += sum(tensor.nbytes for tensor in tensors)
+        if first:
+            with self._verdict_made:
+                self._verdicts[step] = Verdict.of(*said.tolist())
+                self._verdict_made.notify_all()
+        return results
+
+
+def gathered(collective: Collective, ids: torch.Tensor, rows: torch.Tensor) -> list[torch.Tensor]:
+    """ids[u] and rows[u,D] of all trainers, who may have different numbers of them."""
+    counts = [int(count) for count in collective.all_gather(torch.tensor([ids.numel()]))]
+    most = max(counts)
+    padded_ids, padded_rows = ids.new_zeros(most), rows.new_zeros((most, rows.shape[1]))
+    padded_ids[: ids.numel()], padded_rows[: ids.numel()] = ids, rows
+    everybody = [collective.all_gather(part) for part in (padded_ids, padded_rows)]
+    return [torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)]) for parts in everybody]
+
+
+class Connector(Protocol):
+    """Makes the collective when all addresses are known; `endpoints` are what this trainer adds to them."""
+
+    endpoints: Mapping[str, str]
+
+    def __call__(self, book: Mapping[str, str]) -> Collective: ...
+
+
+Connect = Callable[[str, Sequence[str], Network, float], Connector]
+
+
+class GlooConnector:
+    """How the trainers of a local run find each other: at the first one's store, in this process or over TCP."""
+
+    def __init__(self, trainer: str, trainers: Sequence[str], network: Network, deadline_seconds: float) -> None:
+        self._rank, self._size = trainers.index(trainer), len(trainers)
+        self._name = f"{trainers[0]}/{STORE}"
+        self._network = network
+        self._deadline_seconds = deadline_seconds
+        self._store: dist.Store | None = None
+        self.endpoints: Mapping[str, str] = {}
+        if network.scheme == "inproc":
+            self._store = network.shared(self._name, dist.HashStore)
+        elif self._rank == 0:
+            timeout = timedelta(seconds=deadline_seconds)
+            store = dist.TCPStore(network.host, 0, is_master=True, wait_for_workers=False, timeout=timeout)
+            self._store, self.endpoints = store, {self._name: f"{network.host}:{store.port}"}
+
+    def __call__(self, book: Mapping[str, str]) -> Collective:
+        """Raises PeerLost when the trainers do not all come."""
+        if self._store is None:
+            host, _, port = book[self._name].rpartition(":")
+            timeout = timedelta(seconds=self._deadline_seconds)
+            with _as_peer_lost(self._deadline_seconds):
+                self._store = dist.TCPStore(host, int(port), is_master=False, timeout=timeout)
+        host = "127.0.0.1" if self._network.scheme == "inproc" else self._network.host
+        return Gloo(self._store, self._rank, self._size, host, self._deadline_seconds)

@@ -1,0 +1,33 @@
+"""Collectives among all trainers. In a plan they stand on a device of their own, `all_reduce`, which every trainer has beside it.
+
+The kernels are those of one trainer alone, for which there is nobody to reduce with; the executor's collectives do it among several.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from htrain.net import Blob, Op
+from htrain.ops.base import OpDef, Signature
+
+ALL_REDUCE = "all_reduce"  # the device
+
+
+def _all_reduce(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The sum over all trainers, of each tensor; of one trainer the tensor itself."""
+    return tuple(tensor.clone() for tensor in tensors)
+
+
+def _all_gather(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """ids[u] and a gradient row for each, of all trainers, one after another: sparse gradients are too different in size to be summed."""
+    return ids.clone(), rows.clone()
+
+
+def _same(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    return [(blob.shape, blob.dtype) for blob in inputs]
+
+
+DEFINITIONS = (
+    OpDef("AllReduce", _all_reduce, _same, gradient=None, effects=True, work="message"),
+    OpDef("AllGather", _all_gather, _same, gradient=None, effects=True, work="message"),
+)

@@ -1,0 +1,157 @@
+"""Lookups through a HET cache, as they run (HET 3, htrain.transform.cache_lookups). A cache serves several tables of one width.
+
+    slots, counts, keys, clocks, gradients (of each server) = HetAsk(cache, ids of each table)     on the trainer, a batch ahead
+    HetPush(server, tables, counts, keys, clocks, gradients)                                       on a sparse PS: what was evicted
+    rows, clocks, stale = HetPull(server, tables, counts, keys, clocks)                            what was fetched, or found stale
+    rows of each table = HetRead(cache, slots, ids of each table, the answer of each server)       on the trainer
+    HetWrite(cache, slots, a gradient of each table's rows)                                        instead of an optimizer step
+
+and in the flush net, at a pause or at the end,
+
+    counts, keys, clocks, gradients (of each server) = HetFlush(cache)
+    HetFlushed(cache, the answer of each server)
+
+`cache` and `server` are parameters of kind `cache`: the store makes a `htrain.sync.het` client or server of them, which does the work; the
+attributes of HetAsk and HetPush say which. With `barrier`, HetPull waits until all workers have pushed (a staleness of 0).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from htrain.net import BatchDim, Blob, Dim, Op
+from htrain.ops.base import Cost, OpDef, Signature, no_outputs
+
+REQUEST = ("counts", "keys", "clocks", "gradients")
+ANSWER = ("rows", "clocks", "stale")
+
+
+def _ask(
+    cache: Any,
+    *ids: torch.Tensor,
+    first_keys: tuple[int, ...],
+    bounds: tuple[int, ...],
+    servers: tuple[int, ...],
+    first_rows: tuple[int, ...],
+    width: int,
+    capacity: int,
+    staleness: int,
+    policy: str,
+    optimizer: str,
+    lr: float,
+    eps: float,
+) -> tuple[torch.Tensor, ...]:
+    """Row r of table t is key first_keys[t] + r; shard i holds the keys from bounds[i] on as rows from first_rows[i] on of server
+    servers[i], the last of bounds is their number; the rest says what the cache is."""
+    keys = np.concatenate([i.numpy() + first for i, first in zip(ids, first_keys, strict=True)])
+    slots, requests = cache.ask(keys)
+    return (torch.from_numpy(slots), *_request_tensors(requests))
+
+
+def _request_tensors(requests: Sequence[Any]) -> list[torch.Tensor]:
+    return [torch.from_numpy(np.ascontiguousarray(getattr(r, part))) for r in requests for part in REQUEST]
+
+
+def _flush(
+    cache: Any, *, bounds: tuple[int, ...], servers: tuple[int, ...], first_rows: tuple[int, ...], width: int
+) -> tuple[torch.Tensor, ...]:
+    """The attributes are those of HetAsk."""
+    return tuple(_request_tensors(cache.flush()))
+
+
+def _push(
+    server: Any, *rest: torch.Tensor, num_tables: int, staleness: int, optimizer: str, lr: float, eps: float
+) -> None:
+    server.push_arrays(*(tensor.numpy() for tensor in rest[-len(REQUEST) :]))
+
+
+def _pull(server: Any, *rest: torch.Tensor, num_tables: int, barrier: bool) -> tuple[torch.Tensor, ...]:
+    request = (tensor.numpy() for tensor in rest[-len(REQUEST) :])
+    return tuple(torch.from_numpy(part) for part in server.pull_arrays(*request))
+
+
+def _read(
+    cache: Any, slots: torch.Tensor, *rest: torch.Tensor, num_tables: int, width: int
+) -> tuple[torch.Tensor, ...]:
+    ids, parts = rest[:num_tables], [tensor.numpy() for tensor in rest[num_tables:]]
+    answers = [parts[i : i + len(ANSWER)] for i in range(0, len(parts), len(ANSWER))]
+    rows = torch.from_numpy(cache.read_arrays(slots.numpy(), answers))
+    return rows.split([i.numel() for i in ids])
+
+
+def _write(cache: Any, slots: torch.Tensor, *gradients: torch.Tensor) -> None:
+    at = 0
+    for gradient in gradients:
+        cache.write(slots[at : at + len(gradient)].numpy(), gradient.contiguous().numpy())
+        at += len(gradient)
+    cache.trim()
+
+
+def _flushed(cache: Any, *answers: torch.Tensor) -> None:
+    parts = [tensor.numpy() for tensor in answers]
+    cache.read_arrays(np.empty(0, np.int64), [parts[i : i + len(ANSWER)] for i in range(0, len(parts), len(ANSWER))])
+
+
+def row_width(width: int, optimizer: str) -> int:
+    """Numbers that a cache holds of a row: the row, its accumulated gradient, and the optimizer's state."""
+    return {"sgd": 2 * width, "adagrad": 3 * width, "rowwise_adagrad": 2 * width + 1}[optimizer]
+
+
+def request_signatures(ask: Op, rows: Dim) -> list[Signature]:
+    """The forms of what goes to each server: `rows` is the most that there can be of each kind."""
+    bounds, servers, first_rows, width = (ask.attrs[n] for n in ("bounds", "servers", "first_rows", "width"))
+    assert isinstance(bounds, tuple)
+    assert isinstance(servers, tuple)
+    assert isinstance(first_rows, tuple)
+    assert isinstance(width, int)
+    ends = [first + end - start for first, start, end in zip(first_rows, bounds, bounds[1:], strict=False)]
+    keys = "int32" if max(ends) < 2**31 else "int64"
+    one: list[Signature] = [((3,), "int64"), ((rows,), keys), ((rows,), "int32"), ((rows, width), "float32")]
+    return one * (max(servers) + 1)
+
+
+def _ask_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    _, *ids = inputs
+    per_example = sum(b.shape[0].per_example for b in ids if isinstance(b.shape[0], BatchDim))
+    rows = BatchDim(max(1, per_example), bound=True)
+    return [((rows,), "int64"), *request_signatures(op, rows)]
+
+
+def _flush_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    return request_signatures(op, BatchDim(1, bound=True))
+
+
+def _pull_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    num_tables = op.attrs["num_tables"]
+    assert isinstance(num_tables, int)
+    held = inputs[1 : -len(REQUEST)]
+    widths = [b.shape[1] if len(b.shape) > 1 else 1 for b in (held[0], *held[num_tables : num_tables + 1])]
+    rows = inputs[-3].shape[0]
+    width = sum(w for w in widths if isinstance(w, int))
+    return [((rows, width), "float32"), ((rows,), "int32"), ((rows,), "int32")]
+
+
+def _read_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    num_tables, width = op.attrs["num_tables"], op.attrs["width"]
+    assert isinstance(num_tables, int)
+    assert isinstance(width, int)
+    return [((i.shape[0], width), "float32") for i in inputs[2 : 2 + num_tables]]
+
+
+def _rows_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """Rows and ids of the batch, read and written; never a whole cache or table."""
+    moved = [*outputs, *(b for b in inputs if any(isinstance(d, BatchDim) for d in b.shape))]
+    return Cost(0.0, 2.0 * sum(b.num_bytes(batch_size) for b in moved))
+
+
+DEFINITIONS = (
+    OpDef("HetAsk", _ask, _ask_infer, _rows_cost, None, effects=True, work="gather"),
+    OpDef("HetFlush", _flush, _flush_infer, _rows_cost, None, effects=True, work="gather"),
+    OpDef("HetFlushed", _flushed, no_outputs, _rows_cost, None, effects=True, work="scatter"),
+    OpDef("HetPush", _push, no_outputs, _rows_cost, None, effects=True, work="scatter"),
+    OpDef("HetPull", _pull, _pull_infer, _rows_cost, None, effects=True, work="gather"),
+    OpDef("HetRead", _read, _read_infer, _rows_cost, None, effects=True, work="gather"),
+    OpDef("HetWrite", _write, no_outputs, _rows_cost, None, effects=True, work="scatter"),
+)

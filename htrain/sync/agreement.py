@@ -1,0 +1,34 @@
+"""What trainers in lockstep agree on with every step: whether anybody still has data, and whether anybody was told to pause.
+
+All see the same sums, so that all stop behind the same step; a trainer without data goes along with empty batches until then.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Word:
+    """What one trainer says with a step."""
+
+    has_data: bool
+    wants_pause: bool
+
+    def numbers(self) -> tuple[float, float]:
+        return float(self.has_data), float(self.wants_pause)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What all have said: no batch is opened after a step with either; the one that is open already is still run."""
+
+    over: bool
+    pause: bool
+
+    @classmethod
+    def of(cls, has_data: float, wants_pause: float) -> "Verdict":
+        """From the sums of everybody's numbers."""
+        return cls(has_data == 0, wants_pause > 0)
+
+    @property
+    def stops(self) -> bool:
+        return self.over or self.pause

@@ -1,0 +1,40 @@
+"""Dense gradients summed over all trainers, in buckets, while the backward pass goes on (HET 3, 4.1)."""
+
+from collections.abc import Mapping, Sequence
+
+from htrain.net import Net, numel
+from htrain.ops.builder import NetBuilder
+
+
+def all_reduce_gradients(net: Net, gradients: Mapping[str, str], bucket_bytes: int) -> tuple[Net, dict[str, str]]:
+    """Append an AllReduce per bucket of weight gradients, in the order in which the backward pass makes them.
+
+    Requires: `gradients` as `add_gradients` gave them; no optimizer steps yet.
+    Ensures:  the second result names, for each weight, the sum of its gradient over all trainers; the gradients of rows stay as they are.
+    """
+    builder = NetBuilder.of(net)
+    summed = dict(gradients)
+    made = {output: place for place, op in enumerate(net.ops) for output in op.outputs}
+    weights = sorted(
+        (n for n, p in net.parameters.items() if p.kind == "weight" and n in gradients),
+        key=lambda n: made[gradients[n]],
+    )
+    for number, bucket in enumerate(_buckets(net, weights, bucket_bytes)):
+        names = [builder.fresh(f"{gradients[weight]}_sum") for weight in bucket]
+        outputs = builder.add("AllReduce", [gradients[w] for w in bucket], module=f"all_reduce_{number}", outputs=names)
+        summed.update(zip(bucket, outputs, strict=True))
+    return builder.build(net.outputs), summed
+
+
+def _buckets(net: Net, weights: Sequence[str], bucket_bytes: int) -> list[list[str]]:
+    """Weights in order, cut where a bucket is full."""
+    buckets: list[list[str]] = []
+    used = bucket_bytes
+    for name in weights:
+        size = 4 * numel(net.parameters[name].shape, 1)
+        if used + size > bucket_bytes and used:
+            buckets.append([])
+            used = 0
+        buckets[-1].append(name)
+        used += size
+    return buckets

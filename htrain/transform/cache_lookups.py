@@ -1,0 +1,199 @@
+"""Lookups through caches: HET's client on the trainers, its server on the sparse PSs (HET 3)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from htrain.errors import UsageError
+from htrain.net import Attr, Init, Net, Op, Parameter
+from htrain.ops.builder import NetBuilder
+from htrain.ops.het import row_width
+from htrain.options import Options, capacity_rows
+from htrain.placement import Shard, shard_name
+from htrain.transform.shard_lookups import shard_parameters
+
+
+@dataclass(frozen=True)
+class CacheSpec:
+    """A cache: the tables that share it, all of one width, and how many of their rows it holds."""
+
+    name: str
+    tables: tuple[str, ...]
+    width: int
+    capacity: int
+
+
+def choose_caches(net: Net, options: Options) -> tuple[CacheSpec, ...]:
+    """The caches that the options ask for: one per width, and one for each table that has a capacity of its own. Frozen tables have none.
+
+    Raises UsageError for a pattern of `cache_tables` that no table matches.
+    """
+    if options.cache == "none":
+        return ()
+    tables = {n: p for n, p in net.parameters.items() if p.kind == "table" and p.trained}
+    own = _own_capacities(tables, options)
+    shared: dict[int, list[str]] = {}
+    specs: list[CacheSpec] = []
+    for name, table in tables.items():
+        rows, width = table.shape
+        if name not in own:
+            shared.setdefault(width, []).append(name)
+        elif own[name] != "none":
+            capacity = capacity_rows(own[name], rows, where=f"--cache-table {name}")
+            specs.append(CacheSpec(f"cache_{name}", (name,), width, capacity))
+    for width, names in shared.items():
+        capacity = capacity_rows(
+            options.cache_capacity, sum(tables[n].shape[0] for n in names), where="--cache-capacity"
+        )
+        specs.append(CacheSpec(f"cache_{width}", tuple(names), width, capacity))
+    return tuple(specs)
+
+
+def _own_capacities(tables: Mapping[str, Parameter], options: Options) -> dict[str, str]:
+    own: dict[str, str] = {}
+    for pattern, capacity in options.cache_tables:
+        matched = [name for name in tables if fnmatchcase(name, pattern)]
+        if not matched:
+            raise UsageError(
+                f"--cache-table {pattern}={capacity}: no trained table matches; there are {', '.join(tables)}"
+            )
+        own.update(dict.fromkeys(matched, capacity))
+    return own
+
+
+def cache_lookups(
+    net: Net, shards: Mapping[str, Sequence[Shard]], caches: Sequence[CacheSpec], options: Options
+) -> Net:
+    """Put the lookups and optimizer steps of cached tables behind their caches.
+
+    Requires: lowered lookups with their optimizer steps; `shards` of each cached table in row order, on sparse PSs.
+    Ensures:  the ids of all tables of a cache are known before its first row is used; each sparse PS gets one request per cache and step.
+    """
+    for spec in caches:
+        net = _Behind(net, spec, shards, options).rewrite()
+    return net
+
+
+class _Behind:
+    """One cache's rewriting of a net."""
+
+    def __init__(self, net: Net, spec: CacheSpec, shards: Mapping[str, Sequence[Shard]], options: Options) -> None:
+        self.net, self.spec, self.options = net, spec, options
+        self.shards = {table: shards[table] for table in spec.tables}
+        self.servers = sorted(
+            {s.device for parts in self.shards.values() for s in parts}, key=lambda d: int(d.split(":")[1])
+        )
+        self.builder = NetBuilder(net.name)
+        mine = [op for op in net.ops if self._table(op)]
+        self.dedupes = [op for op in mine if op.type == "Dedupe"]
+        self.lookups = [op for op in mine if op.type == "Lookup"]
+        self.steps = [op for op in mine if op.type.startswith("Sparse")]
+
+    def rewrite(self) -> Net:
+        builder = self.builder
+        for name in self.net.inputs:
+            builder.input(self.net.blobs[name])
+        for parameter in self.net.parameters.values():
+            for piece in shard_parameters(parameter, self.shards):
+                builder.parameter(piece)
+        mine = {id(op) for op in (*self.dedupes, *self.lookups, *self.steps)}
+        for op in self.net.ops:
+            if op is self.dedupes[0]:
+                self._look_up()
+            if id(op) not in mine:
+                builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+            if op is self.steps[-1]:
+                self._write()
+        return builder.build(self.net.outputs)
+
+    def _table(self, op: Op) -> str:
+        """The table of a Dedupe, Lookup or optimizer step, if it is one of the cache's."""
+        name = op.module if op.type == "Dedupe" else op.inputs[0] if op.inputs else ""
+        return name if name in self.shards else ""
+
+    def _look_up(self) -> None:
+        """All ids, a request to each server, and the rows."""
+        builder, spec = self.builder, self.spec
+        for op in self.dedupes:
+            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+        self.ids = [op.inputs[1] for op in self.lookups]
+        optimizer = self.options.sparse_optimizer
+        shape = (spec.capacity, row_width(spec.width, optimizer))
+        builder.parameter(Parameter(spec.name, shape, "float32", "cache", Init("constant", (0.0,)), trained=False))
+        names = [builder.fresh(f"{spec.name}_slots")]
+        for server in self.servers:
+            names += [
+                builder.fresh(f"{spec.name}_{part}_{_number(server)}")
+                for part in ("counts", "keys", "clocks", "gradients")
+            ]
+        self.slots, *request = builder.add(
+            "HetAsk", (spec.name, *self.ids), attrs=self._territory(), module=spec.name, outputs=names
+        )
+        answers: list[str] = []
+        for k, server in enumerate(self.servers):
+            answers += self._serve(server, request[4 * k : 4 * k + 4])
+        attrs: dict[str, Attr] = {"num_tables": len(self.ids), "width": spec.width}
+        rows = [op.outputs[0] for op in self.lookups]
+        builder.add(
+            "HetRead", (spec.name, self.slots, *self.ids, *answers), attrs=attrs, module=spec.name, outputs=rows
+        )
+
+    def _territory(self) -> dict[str, Attr]:
+        """Which key is which row of which server, and what the cache is."""
+        first_keys, bounds, servers, first_rows, key = [], [], [], [], 0
+        used = dict.fromkeys(self.servers, 0)
+        for table in (op.inputs[0] for op in self.lookups):
+            first_keys.append(key)
+            for shard in self.shards[table]:
+                bounds.append(key)
+                servers.append(self.servers.index(shard.device))
+                first_rows.append(used[shard.device])
+                used[shard.device] += shard.num_rows
+                key += shard.num_rows
+        self.rows_of = used
+        options = self.options
+        return {
+            "first_keys": tuple(first_keys), "bounds": (*bounds, key), "servers": tuple(servers), "first_rows": tuple(first_rows),
+            "width": self.spec.width, "capacity": self.spec.capacity, "staleness": options.cache_staleness,
+            "policy": options.cache_policy, "optimizer": options.sparse_optimizer, "lr": options.sparse_lr, "eps": options.eps,
+        }  # fmt: skip
+
+    def _serve(self, server: str, request: Sequence[str]) -> list[str]:
+        """Push and pull on one sparse PS."""
+        builder, options, spec = self.builder, self.options, self.spec
+        clock = f"{spec.name}_clocks:{_number(server)}"
+        builder.parameter(
+            Parameter(clock, (self.rows_of[server],), "int32", "cache", Init("constant", (0.0,)), trained=False)
+        )
+        held = [
+            shard_name(table, k, len(self.shards[table]))
+            for table in (op.inputs[0] for op in self.lookups)
+            for k, shard in enumerate(self.shards[table])
+            if shard.device == server
+        ]
+        states = [
+            name for table in held for name, p in builder.parameters.items() if p.kind == "state" and p.of == table
+        ]
+        inputs = (clock, *held, *states, *request)
+        attrs: dict[str, Attr] = {"num_tables": len(held)}
+        config: dict[str, Attr] = {
+            "staleness": options.cache_staleness, "optimizer": options.sparse_optimizer, "lr": options.sparse_lr, "eps": options.eps,
+        }  # fmt: skip
+        builder.add("HetPush", inputs, attrs=attrs | config, module=spec.name)
+        names = [builder.fresh(f"{spec.name}_{part}_{_number(server)}") for part in ("rows", "row_clocks", "stale")]
+        attrs["barrier"] = options.cache_staleness == 0
+        return list(builder.add("HetPull", inputs, attrs=attrs, module=spec.name, outputs=names))
+
+    def _write(self) -> None:
+        gradients = {op.inputs[0]: op.inputs[-1] for op in self.steps}
+        ordered = [gradients[op.inputs[0]] for op in self.lookups]
+        self.builder.add("HetWrite", (self.spec.name, self.slots, *ordered), module=self.spec.name)
+
+
+def _number(server: str) -> str:
+    return server.rpartition(":")[2]
+
+
+def is_cached(caches: Sequence[CacheSpec], table: str) -> bool:
+    """Whether a table is behind one of the caches."""
+    return any(table in spec.tables for spec in caches)

@@ -1,0 +1,125 @@
+"""HET as whole runs: workers in lockstep by AllReduce, lookups through caches (HET 3)."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from harness import batches_of, relative_differences, run_roles, sparse_and_dense_steps, torch_losses
+from torch import nn
+
+from htrain.cluster import this_machine
+from htrain.compiler import compile_net
+from htrain.data import START, Malformed, click_schema, open_data
+from htrain.executor.role import Role
+from htrain.executor.settings import RunSettings
+from htrain.frontend.captured import Captured
+from htrain.frontend.load import load_model
+from htrain.frontend.torch_model import capture
+from htrain.options import Options
+from htrain.plan import Plan
+
+BATCH, ROWS = 16, 40
+MODELS = Path(__file__).parents[2] / "models"
+CLUSTER = {"trainers": 1, "group_ps": 0}
+
+
+def model_of(name: str) -> tuple[nn.Module, Captured]:
+    torch.manual_seed(0)
+    loaded = load_model(str(MODELS / name), click_schema(13, (ROWS,) * 26))
+    model = loaded.module.to_empty(device="cpu")
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, 0.0, 0.08)
+    return model, capture(model, loaded.example_inputs)
+
+
+def joint_losses(model: nn.Module, data: str, options: Options, workers: int) -> tuple[list[float], nn.Module]:
+    """PyTorch on the joint batches of all workers: the mean of their losses, those without data counting zero."""
+    model = copy.deepcopy(model)
+    steps = sparse_and_dense_steps(model, options)
+    criterion = nn.BCEWithLogitsLoss()
+    shards = [shard_of(data, options.batch_size, w, workers) for w in range(workers)]
+    losses = []
+    for step in range(max(map(len, shards))):
+        model.zero_grad()
+        total = torch.zeros(())
+        for shard in shards:
+            if step < len(shard):
+                batch = dict(shard[step])
+                label = batch.pop("label")
+                total = total + criterion(model(**batch).reshape(-1), label) / workers
+        total.backward()  # type: ignore[no-untyped-call]
+        for optimizer in steps:
+            optimizer.step()
+        losses.append(total.item())
+    return losses, model
+
+
+def shard_of(data: str, batch_size: int, shard: int, num_shards: int) -> list[dict[str, torch.Tensor]]:
+    batches = open_data(data).batches(
+        batch_size=batch_size, shard=shard, num_shards=num_shards, epochs=1, start=START, malformed=Malformed()
+    )
+    return [{name: torch.from_numpy(column) for name, column in batch.columns.items()} for batch in batches]
+
+
+def run(plan: Plan, folder: Path, data: str, *, deterministic: bool = False) -> dict[str, Role]:
+    settings = RunSettings(folder, data, folder / "run", deterministic=deterministic, deadline_seconds=20)
+    return run_roles(plan, folder, settings)
+
+
+def joint_losses_of(roles: dict[str, Role], workers: int) -> list[float]:
+    lists = [roles[f"trainer:{w}:0"].trainer.losses for w in range(workers)]  # type: ignore[union-attr]
+    return [sum(x[step] for x in lists if step < len(x)) / workers for step in range(max(map(len, lists)))]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
+@pytest.mark.parametrize("name", ["wide_deep.py", "dlrm.py"])
+def test_without_staleness_workers_train_as_one_on_their_joint_batches(
+    name: str, optimizer: str, tmp_path: Path
+) -> None:
+    """Shards of different lengths, two sparse PSs, tables in row shards."""
+    model, captured = model_of(name)
+    data, workers = f"synthetic:?rows={BATCH * 50}&table_rows={ROWS}&communities=4", 3
+    options = Options(
+        batch_size=BATCH, dense_sync="allreduce", cache="het", cache_staleness=0, sparse_optimizer=optimizer,  # type: ignore[arg-type]
+        sparse_lr=0.05, bucket_bytes=20_000,
+    )  # fmt: skip
+    splits = {table: 2 for table, p in captured.net.parameters.items() if p.kind == "table" and p.shape[1] > 1}
+    cluster = this_machine(groups=workers, sparse_ps=2, **CLUSTER)
+    plan = compile_net(captured, cluster, options, name="m", table_splits=splits)
+    losses, _ = joint_losses(model, data, options, workers)
+    roles = run(plan, tmp_path / "plan", data)
+    assert max(relative_differences(joint_losses_of(roles, workers), losses)) < 1e-4
+
+
+@pytest.mark.parametrize("staleness", [1, 5, -1])
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("policy", ["light-lfu", "lru"])
+def test_a_lone_worker_behind_a_cache_trains_as_pytorch(
+    policy: str, ahead: bool, staleness: int, tmp_path: Path
+) -> None:
+    """Also where it asks for rows a batch ahead: it reads its own updates. Rows of a table without a cache would miss one."""
+    model, captured = model_of("wide_deep.py")
+    data = f"synthetic:?rows={BATCH * 50}&table_rows={ROWS}&communities=4"
+    options = Options(
+        batch_size=BATCH, cache="het", cache_staleness=staleness, cache_capacity="30%", cache_policy=policy,  # type: ignore[arg-type]
+        sparse_optimizer="sgd", sparse_lr=0.05, cache_tables=(("*.C2.weight", "50%"), *(() if ahead else (("*.C1.weight", "none"),))),
+    )  # fmt: skip
+    plan = compile_net(captured, this_machine(sparse_ps=2, **CLUSTER), options, name="m")
+    roles = run(plan, tmp_path / "plan", data, deterministic=not ahead)
+    trainer = roles["trainer:0:0"].trainer
+    assert trainer
+    assert max(relative_differences(trainer.losses, torch_losses(model, data, options))) < 1e-4
+    assert len(batches_of(data, BATCH)) == len(trainer.losses)
+
+
+def test_dense_replicas_are_equal_to_the_last_bit_and_every_update_is_in_the_tables(tmp_path: Path) -> None:
+    _, captured = model_of("wide_deep.py")
+    data = f"synthetic:?rows={BATCH * 101}&table_rows={ROWS}&communities=4"
+    options = Options(batch_size=BATCH, dense_sync="allreduce", cache="het", cache_staleness=-1, sparse_optimizer="sgd")
+    plan = compile_net(captured, this_machine(groups=4, sparse_ps=1, **CLUSTER), options, name="m")
+    roles = run(plan, tmp_path / "plan", data)
+    first, *others = (roles[f"trainer:{w}:0"].store for w in range(4))
+    assert first
+    assert all(torch.equal(tensor, other[name]) for other in others for name, tensor in first.items())
+    assert all(cache.resident == 0 for w in range(4) for cache in roles[f"trainer:{w}:0"].caches.values())
