@@ -104,7 +104,7 @@ def compile_command(
     plan = htrain.compile(
         model,
         cluster=cluster_of(cluster_file, flags, here=True),
-        options=options_of(flags),
+        options=options_of(flags, cluster_file),
         data=data,
         logit=logit,
         label=label,

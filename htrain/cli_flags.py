@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 import click
+from click.core import ParameterSource
 
 from htrain.cluster import NUMBERS, Cluster, is_rate, load_cluster, parse_field, this_machine, validated
 from htrain.errors import UsageError
 from htrain.options import Options, checked
+from htrain.options_file import load_options
 from htrain.placement import Split, SplitKind
 
 Command = Callable[..., None]
@@ -97,9 +99,14 @@ def cluster_of(cluster_file: Path | None, flags: Mapping[str, Any], *, here: boo
     )
 
 
-def options_of(flags: Mapping[str, Any]) -> Options:
-    """The options among a command's flags."""
-    return checked(Options(**{n: v for n, v in flags.items() if not n.startswith("cluster_")}))
+def options_of(flags: Mapping[str, Any], cluster_file: Path | None = None) -> Options:
+    """The options among a command's flags; where a flag is not given, those of the cluster file."""
+    values = {n: v for n, v in flags.items() if not n.startswith("cluster_")}
+    context = click.get_current_context()
+    for name, value in load_options(cluster_file).items() if cluster_file else ():
+        if name in values and context.get_parameter_source(name) is ParameterSource.DEFAULT:
+            values[name] = value
+    return checked(Options(**values))
 
 
 def table_splits(splits: tuple[str, ...]) -> dict[str, int]:

@@ -70,7 +70,7 @@ def size(
         model,
         eps=eps,
         cluster=cluster_of(cluster_file, flags, here=False),
-        options=options_of(flags),
+        options=options_of(flags, cluster_file),
         data=data,
         fc_splits=fc_splits(splits or ("none",)),
         most_groups=most_groups,

@@ -10,6 +10,8 @@ A flat file: every key of it is a field of `Cluster`, and a flag of `htrain comp
     sparse_ps_memory: 512GiB
     pin: {bottom.*: "group_ps:0", C1: "sparse_ps:1"}     # modules and tables, by name or pattern
     together: [[top.0, top.2]]                           # modules that share a device, whichever it is
+
+The sections `dense` and `sparse` of the file are options: see `htrain.options_file`.
 """
 
 import os
@@ -157,6 +159,8 @@ def load_cluster(path: Path, overrides: Mapping[str, int]) -> Cluster:
         where = f"{path}:{key.start_mark.line + 1}"
         if key.value in values:
             raise ClusterError(f"{where}: '{key.value}' is given twice")
+        if key.value in _OPTIONS:
+            continue
         if key.value in _CONSTRAINTS:
             values[key.value] = _constraint(key.value, yaml.safe_load(yaml.serialize(value)), where=where)
         else:
@@ -164,6 +168,7 @@ def load_cluster(path: Path, overrides: Mapping[str, int]) -> Cluster:
     return validated({**values, **overrides}, where=str(path))
 
 
+_OPTIONS = ("dense", "sparse")
 _CONSTRAINTS = {"pin": "a mapping of modules to devices", "together": "a list of lists of modules"}
 
 
@@ -223,7 +228,7 @@ _LEAST = {"group_ps": 0, "sparse_ps": 0, "dense_ps": 0, "host_cores": 0}
 def parse_field(name: str, text: object, *, where: str) -> int:
     """The value of a field written as text: a count, or a size such as `512GiB` or `25Gbit/s`. Raises ClusterError."""
     if name not in NUMBERS:
-        raise ClusterError(f"{where}: unknown field '{name}'; the fields are {', '.join((*NUMBERS, *_CONSTRAINTS))}")
+        raise ClusterError(f"{where}: unknown field '{name}'; the fields are {', '.join((*NUMBERS, *_CONSTRAINTS, *_OPTIONS))}")
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*([A-Za-z/]*)", str(text).strip().replace("_", ""))
     unit = match.group(2).upper() if match else "?"
     sized = name.endswith(("memory", "bandwidth", "flops"))

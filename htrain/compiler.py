@@ -10,7 +10,7 @@ from htrain.frontend.captured import Captured
 from htrain.lowering import NO_FC_SPLITS, NO_SPLITS, lowered
 from htrain.net import COMPRESS, Net
 from htrain.ops.collective import ALL_REDUCE
-from htrain.options import Options
+from htrain.options import UNBOUNDED, Options
 from htrain.placement import Decision, Encoding, Search, Split
 from htrain.plan import Plan, digest_of, net_name
 from htrain.plan_check import check_plan
@@ -96,6 +96,14 @@ def compile_net(
 def _notes(fc_splits: Mapping[str, Split], encodings: Mapping[str, Encoding], train: Net) -> Iterator[str]:
     """What was decided about FCs and values, in words."""
     yield from (f"FC '{module}' is cut, {split} parts" for module, split in fc_splits.items())
+    for ask in (op for op in train.ops if op.type == "HetAsk"):
+        bounds, tables = ask.attrs["bounds"], len(ask.inputs) - 1
+        assert isinstance(bounds, tuple)
+        bound = f"s = {ask.attrs['staleness']}" if ask.attrs["staleness"] != UNBOUNDED else "no bound on staleness"
+        yield (
+            f"{ask.inputs[0]} holds {ask.attrs['capacity']:,} of {bounds[-1]:,} rows of {tables} tables on each trainer "
+            f"({ask.attrs['policy']}, {bound})"
+        )
     encoded = {op.inputs[0] for op in train.ops if op.module == COMPRESS} & encodings.keys()
     if encoded:
         counts = Counter(encodings[name] for name in encoded)

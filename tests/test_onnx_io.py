@@ -116,6 +116,7 @@ SAMPLES: tuple[Sample, ...] = (
     ("DedupeSharded", (IDS,), {"padding_idx": -1, "bounds": (0, 20, 50)}),
     ("MaskPlaces", (IDS, IDS), {"padding_idx": 0}),
     ("Lookup", (TABLE, UNIQUE), {"first_row": 0}),
+    ("LookupShards", (TABLE, weight("rest", 20, 4), UNIQUE), {"bounds": (0, 50, 70)}),
     ("TakeRows", (ROWS, IDS), {}),
     ("TakeRowsGradient", (ROWS, IDS, ("dz", (B, 3, 4), F32)), {}),
     ("PoolRows", (ROWS, IDS), {"mode": "sum", "weighted": False}),

@@ -17,7 +17,7 @@ from htrain.executor.engine import Engine
 from htrain.executor.program import build_program
 from htrain.executor.run import check_belongs, check_inputs
 from htrain.executor.wire import Context
-from htrain.net import Net, as_made
+from htrain.net import Net, Op, as_made
 from htrain.plan import Plan, load_plan
 
 _BATCH = 4096
@@ -37,7 +37,7 @@ class Evaluation:
 def evaluate_run(plan_folder: Path, run_folder: Path, data: str, *, replica: str) -> Evaluation:
     """Evaluate the last checkpoint of a run on a dataset.
 
-    `replica` says whose dense parameters: `center` (the dense PSs', where there are several groups) or `group:N`.
+    `replica` says whose dense parameters: `center` (the dense PSs'; group 0's where all groups hold the same) or `group:N`.
     Raises CheckpointError, PlanError, DataError.
     """
     plan = load_plan(plan_folder)
@@ -54,9 +54,9 @@ def evaluate_run(plan_folder: Path, run_folder: Path, data: str, *, replica: str
 def forward_net(train: Net) -> Net:
     """The ops of a train net that lead to the logit, its second output; the first stays the loss.
 
-    Values are not encoded for the way between devices: nothing travels here.
+    Values are not encoded for the way between devices, and rows come from no cache: nothing travels here.
     """
-    train = as_made(train)
+    train = _without_caches(as_made(train))
     producers = train.producers()
     needed: set[int] = set()
     pending = list(train.outputs)
@@ -66,6 +66,25 @@ def forward_net(train: Net) -> Net:
             needed.add(id(op))
             pending.extend(op.inputs)
     return train.with_ops(op for op in train.ops if id(op) in needed)
+
+
+def _without_caches(train: Net) -> Net:
+    """The net with rows from their tables, which hold every update once the caches have been flushed."""
+    makers = train.producers()
+    ops: list[Op] = []
+    for op in train.ops:
+        if op.type != "HetRead":
+            ops.append(op)
+            continue
+        count = op.attrs["num_tables"]
+        assert isinstance(count, int)
+        for ids, rows in zip(op.inputs[2 : 2 + count], op.outputs, strict=True):
+            table = makers[ids].module
+            shards = [p for p in train.parameters.values() if p.kind == "table" and p.whole == table]
+            bounds = (*(p.first_row for p in shards), shards[-1].first_row + shards[-1].shape[0])
+            names = tuple(p.name for p in shards)
+            ops.append(Op("LookupShards", (*names, ids), (rows,), {"bounds": bounds}, op.node_name, table))
+    return train.with_ops(ops)
 
 
 def load_parameters(plan: Plan, net: Net, folder: Path, manifest: Manifest, replica: str) -> dict[str, torch.Tensor]:
@@ -94,7 +113,7 @@ def load_parameters(plan: Plan, net: Net, folder: Path, manifest: Manifest, repl
 def _group(plan: Plan, replica: str) -> int:
     """The group whose dense replica to read; -1 for the centre."""
     if replica == "center":
-        return -1 if plan.cluster.groups > 1 else 0
+        return -1 if plan.centers else 0
     kind, _, number = replica.partition(":")
     if kind != "group" or not number.isdigit() or int(number) >= plan.cluster.groups:
         raise CheckpointError(f"'{replica}': want center, or group:N with N below {plan.cluster.groups}")

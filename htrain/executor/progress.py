@@ -71,9 +71,11 @@ class Progress:
             sent = totals.bytes_sent[kind]
             rate = sent / totals.seconds if totals.seconds > 0 else 0.0
             table.add_row(kind, f"{share:.0%}", size(totals.memory_bytes[kind]), size(sent), size(rate))
+        kinds = ", ".join(f"{kind} {size(number)}" for kind, number in totals.caches.bytes.items() if number)
+        news = [Text(f"caches: {kinds}, {count(totals.caches.evicted)} rows evicted")] if kinds else []
         bar = Padding(ProgressBar(total=self._total, completed=totals.examples, width=60))  # a bar alone ends no line
         bars = [bar] if self._total else []
-        return Group(Text(line(totals, self._total)), *bars, table, Text(self._note))
+        return Group(Text(line(totals, self._total)), *bars, table, *news, Text(self._note))
 
 
 def line(totals: RunTotals, total_examples: int) -> str:
@@ -87,6 +89,8 @@ def line(totals: RunTotals, total_examples: int) -> str:
         f"NE {decimal(totals.window_ne)} (lifetime {decimal(totals.ne)})",
         f"staleness <= {totals.max_staleness}",
     ]
+    if totals.caches.hits + totals.caches.misses:
+        parts.append(f"cache hits {totals.caches.hit_rate:.1%}, invalid {totals.caches.invalid_rate:.1%}")
     return "  ".join(parts + ([f"{totals.malformed:,} malformed rows"] if totals.malformed else []))
 
 

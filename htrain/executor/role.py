@@ -11,6 +11,7 @@ import torch
 from htrain.cluster import device_of, role_of
 from htrain.data import Malformed, Position, open_data
 from htrain.errors import Error, RunError
+from htrain.executor.cache_totals import cache_report
 from htrain.executor.checkpoint import load_role_into, read_manifest, save_role
 from htrain.executor.collective import CollectiveLoop, Connect, GlooConnector
 from htrain.executor.engine import Engine
@@ -224,6 +225,8 @@ class Role:
         sent_to = dict(worker.sent_to) if worker else {}
         for peer, num_bytes in self.sync.sent_to.items() if self.sync else ():
             sent_to[peer] = sent_to.get(peer, 0) + num_bytes
+        sent_to.pop(self.name, None)  # between threads of this role
+        caches = cache_report(self.caches.values())
         measured: dict[str, Any] = {
             "cpu_seconds": self._usage.cpu_seconds(),
             "memory_bytes": self._usage.memory_bytes(),
@@ -231,6 +234,8 @@ class Role:
             "sent_to": sent_to,
             "staleness": {str(k): v for k, v in worker.gates.histogram.copy().items()} if worker else {},
             "sync_rounds": self.sync.rounds_done if self.sync else 0,
+            **({"caches": caches} if caches else {}),
+            **({"bytes_reduced": self.collective.bytes_reduced} if self.collective else {}),
         }
         if self.trainer:
             totals = self.trainer.totals

@@ -39,6 +39,9 @@ class RunLog:
             value = values[name]
             if value is not None:
                 self._charts.add_scalar(f"run/{name}", value, totals.examples, walltime=now)
+        for name, rate in (("hit_rate", totals.caches.hit_rate), ("invalid_rate", totals.caches.invalid_rate)):
+            if math.isfinite(rate):
+                self._charts.add_scalar(f"cache/{name}", rate, totals.examples, walltime=now)
         for kind, share in totals.cpu_share.items():
             self._charts.add_scalar(f"cpu_share/{kind}", share, totals.examples, walltime=now)
 

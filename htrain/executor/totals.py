@@ -7,6 +7,7 @@ from typing import Any
 
 from htrain.cluster import role_of
 from htrain.data.evaluation import normalized_entropy
+from htrain.executor.cache_totals import CacheTotals, sum_caches
 
 Reports = Mapping[str, Mapping[str, Any]]
 
@@ -33,6 +34,7 @@ class RunTotals:
     bytes_sent: dict[str, int]
     cpu_share: dict[str, float]
     memory_bytes: dict[str, int]
+    caches: CacheTotals = CacheTotals()  # noqa: RUF009  frozen
 
     @property
     def max_staleness(self) -> int:
@@ -45,7 +47,7 @@ class RunTotals:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: what is not finite becomes None."""
-        values = {**asdict(self), "max_staleness": self.max_staleness, "mean_staleness": self.mean_staleness}
+        values = {**asdict(self), "caches": self.caches.to_dict(), "max_staleness": self.max_staleness, "mean_staleness": self.mean_staleness}
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
 
 
@@ -76,6 +78,7 @@ def summarise(now: Reports, before: Reports, *, seconds: float, window_seconds: 
         bytes_sent={k: int(_sum(_kind(now, k), "bytes_sent")) for k in kinds},
         cpu_share=cpu,
         memory_bytes={k: int(_sum(_kind(now, k), "memory_bytes")) for k in kinds},
+        caches=sum_caches(now.values()),
     )
 
 

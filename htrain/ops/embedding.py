@@ -73,6 +73,14 @@ def _lookup(table: torch.Tensor, ids: torch.Tensor, *, first_row: int) -> torch.
     return torch.from_numpy(sparse_loops.gather_rows(table.numpy(), ids.numpy(), first_row))
 
 
+def _lookup_shards(*shards_and_ids: torch.Tensor, bounds: tuple[int, ...]) -> torch.Tensor:
+    """Rows of a table whose shards are all here; shard k holds the rows from bounds[k] to bounds[k+1]."""
+    *shards, ids = shards_and_ids
+    (*parts,), places = sparse_loops.dedupe_sharded(ids.numpy(), bounds, -1)
+    found = [sparse_loops.gather_rows(s.numpy(), part, f) for s, part, f in zip(shards, parts, bounds, strict=False)]
+    return torch.cat([torch.from_numpy(rows) for rows in found])[torch.from_numpy(places)]
+
+
 def _take_rows(rows: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
     taken = sparse_loops.take_rows(rows.numpy(), inverse.reshape(-1).numpy())
     return torch.from_numpy(taken).reshape(*inverse.shape, rows.shape[1])
@@ -158,6 +166,11 @@ def _lookup_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence
     return [((ids.shape[0], table.shape[1]), table.dtype)]
 
 
+def _lookup_shards_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    table, ids = inputs[0], inputs[-1]
+    return [((ids.shape[0], table.shape[1]), table.dtype)]
+
+
 def _take_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
     rows, inverse, *_ = inputs
     return [((*inverse.shape, rows.shape[1]), rows.dtype)]
@@ -221,6 +234,7 @@ DEFINITIONS = (
     OpDef("DedupeSharded", _dedupe_sharded, _dedupe_infer, gradient=None, work="gather"),
     OpDef("MaskPlaces", _mask_places, gradient=None),
     OpDef("Lookup", _lookup, _lookup_infer, _gather_cost, gradient=None, effects=True, work="gather"),
+    OpDef("LookupShards", _lookup_shards, _lookup_shards_infer, _gather_cost, None, effects=True, work="gather"),
     OpDef("TakeRows", _take_rows, _take_infer, _gather_cost, gradient=_take_rule, work="gather"),
     OpDef("TakeRowsGradient", _take_rows_gradient, _rows_infer, _pool_cost, gradient=None, work="scatter"),
     OpDef("PoolRows", _pool_rows, _pool_infer, _pool_cost, gradient=_pool_rule, work="gather"),

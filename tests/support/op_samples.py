@@ -274,6 +274,10 @@ EMBEDDINGS = (
     Sample("DedupeSharded", (((B, 2), below(5)),), dedupe_two_shards, {"padding_idx": -1, "bounds": (0, 3, 5)}),
     Sample("MaskPlaces", (((B, 2), below(5)), ((B, 2), below(2))), lambda p, ids: p * (ids != 1) - 1 * (ids == 1), {"padding_idx": 1}),
     Sample("Lookup", (TABLE, ((BatchDim(2, bound=True),), below(9, least=4))), lambda table, ids: table[ids - 4], {"first_row": 4}),
+    Sample(
+        "LookupShards", (TABLE, ((3, 4), single), ((BatchDim(2, bound=True),), below(8))),
+        lambda table, rest, ids: torch.cat([table, rest])[ids], {"bounds": (0, 5, 8)},
+    ),
     Sample("TakeRows", ((ROWS, single), ((B, 2), below(4, least=-1))), padded),
     Sample("PoolRows", ((ROWS, single), ((B, 3), below(4, least=-1))), lambda rows, p: padded(rows, p).sum(1), PLAIN_SUM),
     Sample(

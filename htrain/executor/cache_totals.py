@@ -1,0 +1,82 @@
+"""What caches have done: the sum over the trainers' caches, and over the clocks of the sparse PSs (HET 5.1, 5.2)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from htrain.sync.het.client import HetCache
+from htrain.sync.het.server import HetServer
+
+_COUNTS = ("hits", "misses", "run_out", "stale", "evicted")
+
+
+@dataclass(frozen=True)
+class CacheTotals:
+    """Distinct rows that steps asked for: `hits` were in the cache, of these `run_out` had been written more than s times since they were
+    fetched and `stale` were found too old by their server; `evicted` made room. `bytes` travelled, by kind: rows, gradients, clocks, keys.
+
+    Histograms by powers of two, entry 0 for none, entry a for 2^(a-1) to 2^a - 1: `ages` of rows read by their own updates that had not been
+    pushed, `lags` of rows checked by how far their clock was behind the global one.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    run_out: int = 0
+    stale: int = 0
+    evicted: int = 0
+    bytes: Mapping[str, int] = field(default_factory=dict)
+    ages: tuple[int, ...] = ()
+    lags: tuple[int, ...] = ()
+
+    @property
+    def hit_rate(self) -> float:
+        """Rows that were in the cache, of all that were asked for; nan before the first."""
+        asked = self.hits + self.misses
+        return self.hits / asked if asked else float("nan")
+
+    @property
+    def invalid_rate(self) -> float:
+        """Rows that were in the cache but had to be fetched again, of all that were asked for."""
+        asked = self.hits + self.misses
+        return (self.run_out + self.stale) / asked if asked else float("nan")
+
+    def to_dict(self) -> dict[str, Any]:
+        rates = {"hit_rate": self.hit_rate, "invalid_rate": self.invalid_rate} if self.hits + self.misses else {}
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        return {**counts, **rates, "bytes": dict(self.bytes), "ages": list(self.ages), "lags": list(self.lags)}
+
+
+def cache_report(caches: Iterable[Any]) -> dict[str, Any]:
+    """What a role says of its caches; empty where it has none."""
+    report: dict[str, Any] = {}
+    for cache in caches:
+        if isinstance(cache, HetCache):
+            counts = cache.counts
+            for name in _COUNTS:
+                report[name] = report.get(name, 0) + getattr(counts, name)
+            known = report.get("bytes", {})
+            report["bytes"] = {kind: known.get(kind, 0) + count for kind, count in counts.bytes.items()}
+            report["ages"] = _added(report.get("ages", ()), counts.ages.tolist())
+        elif isinstance(cache, HetServer):
+            report["lags"] = _added(report.get("lags", ()), cache.lags.tolist())
+    return report
+
+
+def sum_caches(reports: Iterable[Mapping[str, Any]]) -> CacheTotals:
+    """The totals of the `caches` entries of roles' reports."""
+    counts = dict.fromkeys(_COUNTS, 0)
+    num_bytes: dict[str, int] = {}
+    ages: Sequence[int] = ()
+    lags: Sequence[int] = ()
+    for report in reports:
+        said = report.get("caches", {})
+        for name in _COUNTS:
+            counts[name] += said.get(name, 0)
+        for kind, count in said.get("bytes", {}).items():
+            num_bytes[kind] = num_bytes.get(kind, 0) + count
+        ages, lags = _added(ages, said.get("ages", ())), _added(lags, said.get("lags", ()))
+    return CacheTotals(**counts, bytes=num_bytes, ages=tuple(ages), lags=tuple(lags))
+
+
+def _added(left: Sequence[int], right: Sequence[int]) -> Sequence[int]:
+    return [a + b for a, b in zip(left, right, strict=True)] if left and right else list(left or right)
