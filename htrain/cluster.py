@@ -197,10 +197,6 @@ def validated(values: Mapping[str, Any], *, where: str) -> Cluster:
         raise ClusterError(
             f"{where}: {cluster.trainers} trainers share one dense replica, which needs group_ps >= 1; for EASGD use trainers: 1 and more groups"
         )
-    if cluster.sparse_ps == 0 and cluster.groups * cluster.trainers > 1:
-        raise ClusterError(
-            f"{where}: {cluster.groups * cluster.trainers} trainers share the tables: sparse_ps must be at least 1"
-        )
     for pattern, device in cluster.pin:
         if device not in cluster.devices or device.startswith("dense_ps"):
             known = ", ".join(d for d in cluster.devices if not d.startswith("dense_ps"))

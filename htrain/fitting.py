@@ -24,12 +24,18 @@ def fitting(cluster: Cluster, options: Options) -> tuple[Cluster, Options]:
         raise ClusterError(
             f"dense sync ps keeps the dense weights on the group PSs of one group: set groups: 1, trainers: {trainers}, group_ps: 1 or more"
         )
+    if options.sparse_sync == "allgather" and (options.dense_sync != "allreduce" or options.cache != "none"):
+        raise ClusterError("sparse sync allgather has all tables on every trainer: it wants dense sync allreduce, and no cache")
+    if options.sparse_sync == "ps" and cluster.sparse_ps == 0 and trainers > 1:
+        raise ClusterError(f"{trainers} trainers share the tables: sparse_ps must be at least 1")
     if options.cache == "het" and not cluster.sparse_ps:
         raise ClusterError("a het cache stands between trainers and sparse PSs: sparse_ps must be at least 1")
     if options.cache == "het" and options.cache_staleness == 0 and trainers > 1 and options.dense_sync != "allreduce":
         raise ClusterError("a cache without staleness makes all trainers step together: it wants dense sync allreduce")
     if options.dense_sync != "easgd":
         cluster = replace(cluster, dense_ps=0)
+    if options.sparse_sync == "allgather":
+        cluster = replace(cluster, sparse_ps=0)
     if options.lockstep or options.cache == "het":
         options = replace(options, net_replicas=1)
     return cluster, options

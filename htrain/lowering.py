@@ -10,7 +10,7 @@ from htrain.placement import Shard, Split
 from htrain.tagging.constraints import kept_together, pinned_tables
 from htrain.tagging.shards import place_tables
 from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
-from htrain.transform.all_reduce import all_reduce_gradients
+from htrain.transform.all_reduce import all_gather_rows, all_reduce_gradients
 from htrain.transform.cache_lookups import cache_lookups, choose_caches
 from htrain.transform.constants import copy_constants
 from htrain.transform.fc_split import split_fcs
@@ -20,6 +20,7 @@ from htrain.transform.loss import add_loss
 from htrain.transform.low_precision import lower_fcs
 from htrain.transform.modules import name_modules
 from htrain.transform.optimizer import add_optimizers
+from htrain.transform.pull_weights import pull_weights, pulled_tags
 from htrain.transform.shard_lookups import shard_lookups
 
 NO_SPLITS: Mapping[str, int] = {}
@@ -43,6 +44,10 @@ def lowered(
     if options.dense_sync == "allreduce":
         net, gradients = all_reduce_gradients(net, gradients, options.bucket_bytes)
     net = add_optimizers(net, gradients, options)
+    if options.sparse_sync == "allgather":
+        net = all_gather_rows(net)
+    if options.dense_sync == "ps":
+        net = pull_weights(net)
     caches = choose_caches(net, options)
     owners = pinned_tables((n for n, p in net.parameters.items() if p.kind == "table"), net, cluster)
     shards = place_tables(net, cluster, table_splits, owners)
@@ -51,6 +56,8 @@ def lowered(
     net = cache_lookups(net, shards, caches, options)
     net = copy_constants(net, fixed_tags(net, table_owners(shards)))
     fixed = fixed_tags(net, table_owners(shards))
+    if options.dense_sync == "ps":
+        fixed = pulled_tags(net, fixed, cluster.group_ps)
     return net, find_units(net, fixed, kept_together(net, fixed, cluster)), fixed, shards
 
 

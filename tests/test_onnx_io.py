@@ -138,6 +138,7 @@ SAMPLES: tuple[Sample, ...] = (
     ("SparseSgd", (TABLE, IDS, ROWS), {"lr": 0.01, "first_row": 2**40}),
     ("SparseAdagrad", (TABLE, weight("acc", 50, 4), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),
     ("SparseRowWiseAdagrad", (TABLE, weight("one", 50), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),
+    ("SumRows", (UNIQUE, ROWS), {}),
     ("AllReduce", (X, ("bias_grad", (4,), F32)), {}),
     ("AllGather", (UNIQUE, ROWS), {}),
     ("HetAsk", (weight("cache", 20, 8), UNIQUE, ("other", UNIQUE[1], I64)), {**HET, **HET_CACHE}),

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from msgspec import structs
 
 from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.port import Network, Outbox
@@ -149,25 +150,26 @@ class CollectiveLoop:
             outbox.close()
 
     def _loop(self, collective: Collective, outbox: Outbox) -> None:
-        """Buckets in the order of the net, whatever order they come in."""
-        waiting: dict[tuple[int, int], tuple[Values, dict[str, torch.Tensor]]] = {}
-        step, turn = 0, 0
-        bucket_of = {name: number for number, bucket in enumerate(self._buckets) for name in bucket.inputs}
+        """Buckets in the order of the net, whatever order their values come in."""
+        arrived: dict[int, dict[str, torch.Tensor]] = {}
+        turn = 0
         while not self._stopping.is_set():
             got = self.inbox.receive(0.2)
-            if got and isinstance(got[0], Values):
-                waiting[got[0].context.step, bucket_of[next(iter(got[1]))]] = got[0], got[1]
-            if turn == 0 and waiting:
-                step = min(number for number, _ in waiting)  # a flush of the caches is a step without a bucket
-            while (step, turn) in waiting:
-                message, tensors = waiting.pop((step, turn))
+            message = got[0] if got else None
+            if not got or not isinstance(message, Values):
+                continue
+            arrived.setdefault(message.context.step, {}).update(got[1])
+            step = min(arrived)  # a flush of the caches is a step without a bucket
+            values = arrived[step]
+            while turn < len(self._buckets) and values.keys() >= set(self._buckets[turn].inputs):
                 bucket = self._buckets[turn]
-                results = self._run(
-                    collective, bucket, [tensors[name] for name in bucket.inputs], step, first=turn == 0
-                )
-                answer = Values(self.endpoint, message.context, message.batch_size, [])
+                results = self._run(collective, bucket, [values[name] for name in bucket.inputs], step, first=turn == 0)
+                answer = Values(self.endpoint, structs.replace(message.context, step=step), message.batch_size, [])
                 outbox.send_values(message.source, answer, bucket.outputs, results)
-                turn = (turn + 1) % len(self._buckets)
+                turn += 1
+            if turn == len(self._buckets):
+                del arrived[step]
+                turn = 0
 
     def _run(
         self, collective: Collective, bucket: _Bucket, tensors: Sequence[torch.Tensor], step: int, *, first: bool
@@ -175,7 +177,7 @@ class CollectiveLoop:
         """One collective; the trainers' words go with the first of a step."""
         said = torch.tensor(self.word(step).numbers() if first else ())
         if bucket.kind == "AllGather":
-            results = gathered(collective, *tensors)
+            results = gathered(collective, tensors)
             if first:
                 collective.all_reduce(said)
         else:
@@ -191,14 +193,25 @@ class CollectiveLoop:
         return results
 
 
-def gathered(collective: Collective, ids: torch.Tensor, rows: torch.Tensor) -> list[torch.Tensor]:
-    """ids[u] and rows[u,D] of all trainers, who may have different numbers of them."""
-    counts = [int(count) for count in collective.all_gather(torch.tensor([ids.numel()]))]
-    most = max(counts)
-    padded_ids, padded_rows = ids.new_zeros(most), rows.new_zeros((most, rows.shape[1]))
-    padded_ids[: ids.numel()], padded_rows[: ids.numel()] = ids, rows
-    everybody = [collective.all_gather(part) for part in (padded_ids, padded_rows)]
-    return [torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)]) for parts in everybody]
+def gathered(collective: Collective, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """ids[u] and rows[u,D] of several tables, in turn: those of all trainers, who have different numbers of them.
+
+    One exchange says how many, one brings all ids, and one for each width the rows.
+    """
+    ids, rows = tensors[::2], tensors[1::2]
+    counts = torch.stack(collective.all_gather(torch.tensor([part.numel() for part in ids])))
+    found: list[torch.Tensor] = [torch.empty(0)] * len(tensors)
+    kinds = [[2 * table for table in range(len(ids))]]
+    kinds += [[2 * t + 1 for t, part in enumerate(rows) if part.shape[1] == width] for width in sorted({r.shape[1] for r in rows})]
+    for places in kinds:
+        own = torch.cat([tensors[place] for place in places])
+        mine = counts[:, [place // 2 for place in places]]
+        padded = own.new_zeros((int(mine.sum(1).max()), *own.shape[1:]))
+        padded[: len(own)] = own
+        parts = [whole[: int(row.sum())].split(row.tolist()) for whole, row in zip(collective.all_gather(padded), mine, strict=True)]
+        for number, place in enumerate(places):
+            found[place] = torch.cat([part[number] for part in parts])
+    return found
 
 
 class Connector(Protocol):

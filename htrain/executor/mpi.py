@@ -1,18 +1,21 @@
 """Roles as MPI ranks: the only door to mpi4py (DESIGN 5).
 
 Rank 0 is the launcher; rank i > 0 takes role i - 1. The launcher's address and the run's settings go to all ranks over MPI; values then
-travel over ZeroMQ as in a local run.
+travel over ZeroMQ as in a local run. Dense gradients are reduced by MPI.
 """
 
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
+import torch
 from mpi4py import MPI
 
 from htrain.cluster import device_of
-from htrain.errors import UsageError
+from htrain.errors import PeerLost, RunError, UsageError
 from htrain.executor.crew import Muster
 from htrain.executor.port import Network
 from htrain.executor.role import play
@@ -69,8 +72,53 @@ def follow() -> None:
     muster = msgspec.json.decode(data, type=Muster, dec_hook=lambda kind, value: kind(value))
     network = Network("tcp", host)
     role = muster.roles[rank() - 1]
-    play(role, load_part(muster.settings.plan_folder, device_of(role)), muster.settings, network, muster.launcher)
+    plan = load_part(muster.settings.plan_folder, device_of(role))
+    play(role, plan, muster.settings, network, muster.launcher, partial(MpiConnector, muster.roles))
     network.close()
+
+
+class MpiConnector:
+    """How trainers that are MPI ranks find each other: they need no addresses. `roles` in the order of their ranks."""
+
+    def __init__(
+        self, roles: Sequence[str], trainer: str, trainers: Sequence[str], network: Network, deadline_seconds: float
+    ) -> None:
+        self.endpoints: Mapping[str, str] = {}
+        self._ranks = [1 + roles.index(name) for name in trainers]
+        self._deadline_seconds = deadline_seconds
+
+    def __call__(self, book: Mapping[str, str]) -> "MpiCollective":
+        """Raises RunError where MPI does not let a thread beside the main one communicate."""
+        if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+            raise RunError("this MPI does not serve several threads (MPI_THREAD_MULTIPLE), which AllReduce needs: take another")
+        together = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.Get_group().Incl(self._ranks))
+        return MpiCollective(together, self._deadline_seconds)
+
+
+class MpiCollective:
+    """The trainers as an MPI communicator; no call waits longer than the deadline."""
+
+    def __init__(self, trainers: MPI.Intracomm, deadline_seconds: float) -> None:
+        self.size = int(trainers.Get_size())
+        self._trainers = trainers
+        self._deadline_seconds = deadline_seconds
+
+    def all_reduce(self, flat: torch.Tensor) -> None:
+        self._wait(self._trainers.Iallreduce(MPI.IN_PLACE, flat.numpy()))
+
+    def all_gather(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        everybody = torch.empty((self.size, *flat.shape), dtype=flat.dtype)
+        self._wait(self._trainers.Iallgather(flat.contiguous().numpy(), everybody.numpy()))
+        return list(everybody)
+
+    def _wait(self, request: MPI.Request) -> None:
+        """MPI makes progress while it is asked; a sleep that grows leaves the core to the engine."""
+        deadline, pause = time.monotonic() + self._deadline_seconds, 0.0
+        while not request.Test():
+            if time.monotonic() > deadline:
+                raise PeerLost(f"AllReduce did not end within {self._deadline_seconds:.0f} s: another trainer is late or gone")
+            time.sleep(pause)
+            pause = min(pause + 2e-6, 2e-4)
 
 
 def _broadcast(data: bytes) -> bytes:

@@ -18,9 +18,10 @@ def _all_reduce(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(tensor.clone() for tensor in tensors)
 
 
-def _all_gather(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """ids[u] and a gradient row for each, of all trainers, one after another: sparse gradients are too different in size to be summed."""
-    return ids.clone(), rows.clone()
+def _all_gather(*ids_and_rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """ids[u] and a gradient row for each, of several tables: those of all trainers, one trainer after another. Sparse gradients are of
+    other rows on every trainer, and cannot be summed on the way."""
+    return tuple(tensor.clone() for tensor in ids_and_rows)
 
 
 def _same(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:

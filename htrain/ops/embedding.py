@@ -130,6 +130,16 @@ def _pool_rows_gradient(
     return drows, torch.from_numpy(dweights).reshape(bags[-1].shape)
 
 
+def _sum_rows(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The distinct ids, and the sum of the rows of each."""
+    unique, places = sparse_loops.dedupe(ids.numpy(), -1)
+    return torch.from_numpy(unique), torch.from_numpy(sparse_loops.take_rows_gradient(rows.numpy(), places, unique.size))
+
+
+def _sum_rows_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    return [(blob.shape, blob.dtype) for blob in inputs]
+
+
 def _concat_rows(*rows: torch.Tensor) -> torch.Tensor:
     """The rows of a table's shards, one shard after another."""
     return torch.cat(rows)
@@ -239,6 +249,7 @@ DEFINITIONS = (
     OpDef("TakeRowsGradient", _take_rows_gradient, _rows_infer, _pool_cost, gradient=None, work="scatter"),
     OpDef("PoolRows", _pool_rows, _pool_infer, _pool_cost, gradient=_pool_rule, work="gather"),
     OpDef("PoolRowsGradient", _pool_rows_gradient, _rows_infer, _pool_cost, gradient=None, work="scatter"),
+    OpDef("SumRows", _sum_rows, _sum_rows_infer, gradient=None, work="scatter"),
     OpDef("ConcatRows", _concat_rows, _concat_rows_infer, gradient=None),
     OpDef("SplitRows", _split_rows, _split_rows_infer, gradient=None),
 )

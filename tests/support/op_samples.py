@@ -96,6 +96,11 @@ def dedupe(*ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (unique, *(places_in(unique, i) for i in ids))
 
 
+def sum_rows(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    unique, places = dedupe(ids)
+    return unique, torch.zeros(len(unique), rows.shape[1]).index_add(0, places, rows)
+
+
 def dedupe_two_shards(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
     unique = first_seen(ids)
     parts = (unique[unique < 3], unique[unique >= 3])
@@ -274,6 +279,7 @@ EMBEDDINGS = (
     Sample("DedupeSharded", (((B, 2), below(5)),), dedupe_two_shards, {"padding_idx": -1, "bounds": (0, 3, 5)}),
     Sample("MaskPlaces", (((B, 2), below(5)), ((B, 2), below(2))), lambda p, ids: p * (ids != 1) - 1 * (ids == 1), {"padding_idx": 1}),
     Sample("Lookup", (TABLE, ((BatchDim(2, bound=True),), below(9, least=4))), lambda table, ids: table[ids - 4], {"first_row": 4}),
+    Sample("SumRows", (((BatchDim(2, bound=True),), below(3)), (ROWS, single)), sum_rows),
     Sample(
         "LookupShards", (TABLE, ((3, 4), single), ((BatchDim(2, bound=True),), below(8))),
         lambda table, rest, ids: torch.cat([table, rest])[ids], {"bounds": (0, 5, 8)},

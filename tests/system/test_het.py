@@ -92,6 +92,34 @@ def test_without_staleness_workers_train_as_one_on_their_joint_batches(
     assert max(relative_differences(joint_losses_of(roles, workers), losses)) < 1e-4
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
+def test_allgather_trains_as_one_on_joint_batches(optimizer: str, tmp_path: Path) -> None:
+    model, captured = model_of("wide_deep.py")
+    data, workers = f"synthetic:?rows={BATCH * 50}&table_rows={ROWS}&communities=4", 3
+    options = Options(
+        batch_size=BATCH, dense_sync="allreduce", sparse_sync="allgather", sparse_optimizer=optimizer, sparse_lr=0.05,  # type: ignore[arg-type]
+    )  # fmt: skip
+    plan = compile_net(captured, this_machine(groups=workers, **CLUSTER), options, name="m")
+    losses, trained = joint_losses(model, data, options, workers)
+    roles = run(plan, tmp_path / "plan", data)
+    assert max(relative_differences(joint_losses_of(roles, workers), losses)) < 1e-4
+    for name, tensor in trained.named_parameters():
+        for worker in range(workers):
+            torch.testing.assert_close(roles[f"trainer:{worker}:0"].store[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dense_sync", "counts"), [("ps", {"group_ps": 2}), ("allreduce", {"group_ps": 0})])
+def test_one_trainer_of_a_baseline_trains_as_pytorch(dense_sync: str, counts: dict[str, int], tmp_path: Path) -> None:
+    """Weights fetched from group PSs for every step; and the hybrid of AllReduce and sparse PSs without a cache."""
+    model, captured = model_of("wide_deep.py")
+    data = f"synthetic:?rows={BATCH * 50}&table_rows={ROWS}&communities=4"
+    options = Options(batch_size=BATCH, dense_sync=dense_sync, prefetch=False)  # type: ignore[arg-type]
+    plan = compile_net(captured, this_machine(sparse_ps=2, **counts), options, name="m")
+    trainer = run(plan, tmp_path / "plan", data, deterministic=True)["trainer:0:0"].trainer
+    assert trainer
+    assert max(relative_differences(trainer.losses, torch_losses(model, data, options))) < 1e-4
+
+
 @pytest.mark.parametrize("staleness", [1, 5, -1])
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("policy", ["light-lfu", "lru"])
