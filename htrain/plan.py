@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 
 from htrain.cluster import Cluster, validated
 from htrain.errors import ClusterError, PlanError, UsageError
+from htrain.fitting import fitting
 from htrain.net import Net
 from htrain.onnx_io import read_net, to_model, write_net
 from htrain.ops.collective import ALL_REDUCE
@@ -231,7 +232,7 @@ def _settings(folder: Path, header: _Header) -> tuple[Cluster, Options]:
     try:
         options = checked(msgspec.convert(header.options, Options))
         cluster = msgspec.convert(header.cluster, Cluster)
-        return validated({name: getattr(cluster, name) for name in header.cluster}, where=str(path)), options
+        return fitting(validated({name: getattr(cluster, name) for name in header.cluster}, where=str(path)), options)
     except (msgspec.ValidationError, UsageError, ClusterError) as error:
         raise PlanError(f"{path}: {error}") from error
 

@@ -152,11 +152,11 @@ class CollectiveLoop:
     def _loop(self, collective: Collective, outbox: Outbox) -> None:
         """Buckets in the order of the net, whatever order their values come in."""
         arrived: dict[int, dict[str, torch.Tensor]] = {}
-        turn = 0
+        turn, ended = 0, -1
         while not self._stopping.is_set():
             got = self.inbox.receive(0.2)
             message = got[0] if got else None
-            if not got or not isinstance(message, Values):
+            if not got or not isinstance(message, Values) or message.context.step <= ended:  # a repeated message
                 continue
             arrived.setdefault(message.context.step, {}).update(got[1])
             step = min(arrived)  # a flush of the caches is a step without a bucket
@@ -169,7 +169,7 @@ class CollectiveLoop:
                 turn += 1
             if turn == len(self._buckets):
                 del arrived[step]
-                turn = 0
+                turn, ended = 0, step
 
     def _run(
         self, collective: Collective, bucket: _Bucket, tensors: Sequence[torch.Tensor], step: int, *, first: bool

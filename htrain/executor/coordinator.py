@@ -162,14 +162,25 @@ class Coordinator:
     def _listen(self, crew: Crew) -> None:
         """Take what has come; raise what a role, or its process, says went wrong."""
         got = self._inbox.receive(0.1)
-        lost = "" if got else crew.lost()
+        if not got:
+            self._check_crew(crew)
+        while got:
+            try:
+                self._take(got[0])
+            except PeerLost:  # whoever misses a role says so at once; who it is that died says more
+                self._check_crew(crew, seconds=1.0)
+                raise
+            got = self._inbox.receive(0)
+
+    def _check_crew(self, crew: Crew, *, seconds: float = 0.0) -> None:
+        """Raises PeerLost for a role whose process ended; waits up to `seconds` for the news of it."""
+        deadline = time.monotonic() + seconds
+        while not (lost := crew.lost()) and time.monotonic() < deadline:
+            time.sleep(0.02)
         if lost:
             raise PeerLost(
                 f"{lost} (its last step: {self._last_step(lost.partition(' ')[0])}); the last checkpoint is in {self._run_folder}"
             )
-        while got:
-            self._take(got[0])
-            got = self._inbox.receive(0)
 
     def _last_step(self, role: str) -> str:
         report = self._seen.reports.get(role, {})

@@ -6,31 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 from harness import batches_of, relative_differences, run_roles, sparse_and_dense_steps, torch_losses
+from small_wide_deep import BATCH, DATA, ROWS, model_of
 from torch import nn
 
 from htrain.cluster import this_machine
 from htrain.compiler import compile_net
-from htrain.data import START, Malformed, click_schema, open_data
+from htrain.data import START, Malformed, open_data
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
-from htrain.frontend.captured import Captured
-from htrain.frontend.load import load_model
-from htrain.frontend.torch_model import capture
 from htrain.options import Options
 from htrain.plan import Plan
 
-BATCH, ROWS = 16, 40
-MODELS = Path(__file__).parents[2] / "models"
 CLUSTER = {"trainers": 1, "group_ps": 0}
-
-
-def model_of(name: str) -> tuple[nn.Module, Captured]:
-    torch.manual_seed(0)
-    loaded = load_model(str(MODELS / name), click_schema(13, (ROWS,) * 26))
-    model = loaded.module.to_empty(device="cpu")
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, 0.0, 0.08)
-    return model, capture(model, loaded.example_inputs)
 
 
 def joint_losses(model: nn.Module, data: str, options: Options, workers: int) -> tuple[list[float], nn.Module]:
@@ -79,7 +66,7 @@ def test_without_staleness_workers_train_as_one_on_their_joint_batches(
 ) -> None:
     """Shards of different lengths, two sparse PSs, tables in row shards."""
     model, captured = model_of(name)
-    data, workers = f"synthetic:?rows={BATCH * 50}&table_rows={ROWS}&communities=4", 3
+    data, workers = DATA, 3
     options = Options(
         batch_size=BATCH, dense_sync="allreduce", cache="het", cache_staleness=0, sparse_optimizer=optimizer,  # type: ignore[arg-type]
         sparse_lr=0.05, bucket_bytes=20_000,
@@ -95,7 +82,7 @@ def test_without_staleness_workers_train_as_one_on_their_joint_batches(
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
 def test_allgather_trains_as_one_on_joint_batches(optimizer: str, tmp_path: Path) -> None:
     model, captured = model_of("wide_deep.py")
-    data, workers = f"synthetic:?rows={BATCH * 50}&table_rows={ROWS}&communities=4", 3
+    data, workers = DATA, 3
     options = Options(
         batch_size=BATCH, dense_sync="allreduce", sparse_sync="allgather", sparse_optimizer=optimizer, sparse_lr=0.05,  # type: ignore[arg-type]
     )  # fmt: skip
@@ -112,12 +99,11 @@ def test_allgather_trains_as_one_on_joint_batches(optimizer: str, tmp_path: Path
 def test_one_trainer_of_a_baseline_trains_as_pytorch(dense_sync: str, counts: dict[str, int], tmp_path: Path) -> None:
     """Weights fetched from group PSs for every step; and the hybrid of AllReduce and sparse PSs without a cache."""
     model, captured = model_of("wide_deep.py")
-    data = f"synthetic:?rows={BATCH * 50}&table_rows={ROWS}&communities=4"
     options = Options(batch_size=BATCH, dense_sync=dense_sync, prefetch=False)  # type: ignore[arg-type]
     plan = compile_net(captured, this_machine(sparse_ps=2, **counts), options, name="m")
-    trainer = run(plan, tmp_path / "plan", data, deterministic=True)["trainer:0:0"].trainer
+    trainer = run(plan, tmp_path / "plan", DATA, deterministic=True)["trainer:0:0"].trainer
     assert trainer
-    assert max(relative_differences(trainer.losses, torch_losses(model, data, options))) < 1e-4
+    assert max(relative_differences(trainer.losses, torch_losses(model, DATA, options))) < 1e-4
 
 
 @pytest.mark.parametrize("staleness", [1, 5, -1])
@@ -128,17 +114,16 @@ def test_a_lone_worker_behind_a_cache_trains_as_pytorch(
 ) -> None:
     """Also where it asks for rows a batch ahead: it reads its own updates. Rows of a table without a cache would miss one."""
     model, captured = model_of("wide_deep.py")
-    data = f"synthetic:?rows={BATCH * 50}&table_rows={ROWS}&communities=4"
     options = Options(
         batch_size=BATCH, cache="het", cache_staleness=staleness, cache_capacity="30%", cache_policy=policy,  # type: ignore[arg-type]
         sparse_optimizer="sgd", sparse_lr=0.05, cache_tables=(("*.C2.weight", "50%"), *(() if ahead else (("*.C1.weight", "none"),))),
     )  # fmt: skip
     plan = compile_net(captured, this_machine(sparse_ps=2, **CLUSTER), options, name="m")
-    roles = run(plan, tmp_path / "plan", data, deterministic=not ahead)
+    roles = run(plan, tmp_path / "plan", DATA, deterministic=not ahead)
     trainer = roles["trainer:0:0"].trainer
     assert trainer
-    assert max(relative_differences(trainer.losses, torch_losses(model, data, options))) < 1e-4
-    assert len(batches_of(data, BATCH)) == len(trainer.losses)
+    assert max(relative_differences(trainer.losses, torch_losses(model, DATA, options))) < 1e-4
+    assert len(batches_of(DATA, BATCH)) == len(trainer.losses)
 
 
 def test_dense_replicas_are_equal_to_the_last_bit_and_every_update_is_in_the_tables(tmp_path: Path) -> None:

@@ -1,0 +1,107 @@
+"""HET's workers as processes: stopped and resumed, killed, and as MPI ranks."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from whole_runs import HTRAIN, WIDE_DEEP, libfm, parameters, start, wait_for_examples
+
+import htrain
+from htrain.cluster import this_machine
+from htrain.options import Options
+
+ROWS = 40_000
+MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
+def plan_of(folder: Path, staleness: int) -> tuple[Path, str]:
+    """Two workers and two sparse PSs."""
+    data = libfm(folder / "train.libfm", ROWS)
+    options = Options(
+        batch_size=32, dense_sync="allreduce", cache="het", cache_staleness=staleness, cache_capacity="50%"
+    )
+    cluster = this_machine(groups=2, trainers=1, group_ps=0, sparse_ps=2)
+    htrain.compile(WIDE_DEEP, data=data, cluster=cluster, options=options).save(folder / "plan")
+    return folder / "plan", data
+
+
+@pytest.fixture(scope="module")
+def stale(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    return plan_of(tmp_path_factory.mktemp("stale"), 100)
+
+
+@pytest.fixture(scope="module")
+def in_step(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    return plan_of(tmp_path_factory.mktemp("in_step"), 0)
+
+
+def assert_close(left: Path, right: Path) -> None:
+    """All that two runs have trained, but for the order in which sums were taken."""
+    one, other = parameters(left), parameters(right)
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(
+            value, other[name], rtol=1e-2, atol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def test_workers_that_are_stopped_and_resumed_train_as_if_they_had_not_been(
+    in_step: tuple[Path, str], tmp_path: Path
+) -> None:
+    plan, data = in_step
+    htrain.run(plan, data=data, out=tmp_path / "whole")
+    process = start(plan, data, "--out", str(tmp_path / "cut"))
+    wait_for_examples(tmp_path / "cut", process, 1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    done = int(max((tmp_path / "cut" / "checkpoints").iterdir()).name.removeprefix("examples_"))
+    assert 0 < done < ROWS
+    assert htrain.run(plan, data=data, resume=tmp_path / "cut").totals.examples == ROWS
+    assert_close(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_checkpoints_on_the_way_empty_the_caches_and_training_goes_on(stale: tuple[Path, str], tmp_path: Path) -> None:
+    plan, data = stale
+    result = htrain.run(plan, data=data, out=tmp_path / "run", checkpoint_seconds=0.5)
+    assert result.totals.examples == ROWS
+    assert result.totals.caches.hit_rate > 0.5
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 2
+
+
+@pytest.mark.parametrize("victim", ["trainer:1:0", "sparse_ps:1"])
+def test_a_killed_worker_or_server_ends_the_run_and_is_named(
+    stale: tuple[Path, str], tmp_path: Path, victim: str
+) -> None:
+    plan, data = stale
+    process = start(plan, data, "--out", str(tmp_path / "run"), "--epochs", "50")
+    wait_for_examples(tmp_path / "run", process, 1)
+    places = json.loads((tmp_path / "run" / "roles.json").read_text())
+    family = psutil.Process(process.pid).children(recursive=True)
+    killed = time.monotonic()
+    os.kill(places[victim]["pid"], signal.SIGKILL)
+    _, said = process.communicate(timeout=30)
+    assert time.monotonic() - killed < 15
+    assert process.returncode == 1
+    named = f"htrain: {victim} (process {places[victim]['pid']}) was killed by signal 9"
+    assert said.splitlines()[-1].startswith(named)
+    assert "Traceback" not in said
+    assert not psutil.wait_procs(family, timeout=5)[1]
+
+
+@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec here: pip install mpich mpi4py")
+def test_workers_as_mpi_ranks_train_what_local_ones_train(in_step: tuple[Path, str], tmp_path: Path) -> None:
+    plan, data = in_step
+    htrain.run(plan, data=data, out=tmp_path / "local")
+    command = [str(MPIEXEC), "-n", "5", HTRAIN, "run", str(plan), "--data", data, "--out", str(tmp_path / "mpi")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert_close(tmp_path / "local", tmp_path / "mpi")
