@@ -43,7 +43,8 @@ class Options:
 
     `cache` is `het` where trainers look rows up through a cache (HET 3). It holds `cache_capacity` rows, a share such as 10% of those of
     the cached tables or a number; `cache_staleness` is HET's s, -1 for no bound; `cache_tables` are pairs of a pattern and a capacity, or
-    `none`, for tables that have a cache of their own, or none.
+    `none`, for tables that have a cache of their own, or none. A trainer reads `cache_window` batches ahead: rows that they will use are
+    the last to leave.
     """
 
     batch_size: int = 128
@@ -75,6 +76,7 @@ class Options:
     cache_capacity: str = "10%"
     cache_staleness: int = 100
     cache_policy: CachePolicy = "light-lfu"
+    cache_window: int = 64
     cache_tables: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -89,7 +91,7 @@ class Options:
 
 
 _LEAST = {
-    "batch_size": 1, "net_replicas": 1, "sync_period": 1, "seed": 0, "bucket_bytes": 1, "cache_staleness": UNBOUNDED,
+    "batch_size": 1, "net_replicas": 1, "sync_period": 1, "seed": 0, "bucket_bytes": 1, "cache_staleness": UNBOUNDED, "cache_window": 1,
 }  # fmt: skip
 _ABOVE_ZERO = ("dense_lr", "sparse_lr", "eps", "adam_eps")
 

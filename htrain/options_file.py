@@ -6,6 +6,7 @@
       capacity: 10%           # of the rows of all tables that share a cache, or a number of rows
       staleness: 100          # HET's s; unbounded for no bound
       policy: light-lfu       # lfu, lru
+      window: 64              # batches that a trainer reads ahead
       tables: {C1: 50%, "C2*": none}
 """
 
@@ -22,7 +23,7 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
     "dense": {"sync": "dense_sync", "bucket_bytes": "bucket_bytes"},
     "sparse": {
         "sync": "sparse_sync", "cache": "cache", "capacity": "cache_capacity", "staleness": "cache_staleness",
-        "policy": "cache_policy", "tables": "cache_tables",
+        "policy": "cache_policy", "window": "cache_window", "tables": "cache_tables",
     },
 }  # fmt: skip
 SECTIONS = tuple(_FIELDS)

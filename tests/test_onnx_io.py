@@ -142,6 +142,7 @@ SAMPLES: tuple[Sample, ...] = (
     ("AllReduce", (X, ("bias_grad", (4,), F32)), {}),
     ("AllGather", (UNIQUE, ROWS), {}),
     ("HetAsk", (weight("cache", 20, 8), UNIQUE, ("other", UNIQUE[1], I64)), {**HET, **HET_CACHE}),
+    ("HetAnnounce", (weight("cache", 20, 8), UNIQUE, ("other", UNIQUE[1], I64)), {"first_keys": (0, 30)}),
     ("HetFlush", (weight("cache", 20, 8),), HET),
     ("HetFlushed", (weight("cache", 20, 8), ROWS, CLOCKS, CLOCKS_2), {}),
     ("HetPush", (weight("clock", 50), TABLE, *REQUEST), {"num_tables": 1, **HET_STEP}),

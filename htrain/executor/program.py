@@ -25,12 +25,14 @@ Send = Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]
 @dataclass(frozen=True)
 class Stage:
     """Ops that wait for the same messages. `prefetch` stages only find out which rows to ask for: they read no parameter.
-    A stage that `takes_rows` puts what was asked for into a cache, before the next batch may ask; one that `ends_push` has done what others wait for.
+    An `announces` stage comes before these, when a batch is read, and tells the caches what it will ask for. A stage that `takes_rows`
+    puts what was asked for into a cache, before the next batch may ask; one that `ends_push` has done what others wait for.
     `after` are the stages that must have run. A stage that steps dense weights has a clock of its own, `writes`; `reads` are the
     clocks whose weights this stage is the first to read."""
 
     index: int
     waits: frozenset[int]
+    announces: bool
     prefetch: bool
     takes_rows: bool
     ends_push: bool
@@ -72,7 +74,7 @@ def build_program(net: Net, parameters: Mapping[str, Any]) -> Program:
         reads, writes = clocks[index]
         run = _compile(net, index, ops, source, parameters)
         ends_push = any(op.type == "HetPush" for op in ops)
-        kind = (key[1] == _PREFETCH, key[1] == _TAKE_ROWS, ends_push)
+        kind = (key[1] == _ANNOUNCE, key[1] == _PREFETCH, key[1] == _TAKE_ROWS, ends_push)
         stages.append(Stage(index, key[0], *kind, ops, after, reads, writes, source, run))
     received = {op.outputs[0]: op for op in net.ops if op.type == "Recv"}
     messages = {name: _message(op) for name, op in received.items()}
@@ -80,7 +82,7 @@ def build_program(net: Net, parameters: Mapping[str, Any]) -> Program:
     return Program(net, tuple(stages), messages, peers, sum(len(w) for _, w in clocks))
 
 
-_PREFETCH, _TAKE_ROWS, _COMPUTE = range(3)
+_ANNOUNCE, _PREFETCH, _TAKE_ROWS, _COMPUTE = range(4)
 StageKey = tuple[frozenset[int], int]
 
 
@@ -108,12 +110,15 @@ def _stage_keys(net: Net) -> list[StageKey]:
         waits.update(dict.fromkeys(op.outputs, need))
         needs.append(need)
     leading = _leading(net, waits)
-    return [(need, _kind(op, need, leading)) for op, need in zip(net.ops, needs, strict=True)]
+    announces = any(op.type == "HetAnnounce" for op in net.ops)
+    return [(need, _kind(op, need, leading, announces)) for op, need in zip(net.ops, needs, strict=True)]
 
 
-def _kind(op: Op, need: frozenset[int], leading: set[str]) -> int:
+def _kind(op: Op, need: frozenset[int], leading: set[str], announces: bool) -> int:
+    if op.type == "HetAnnounce":
+        return _ANNOUNCE
     if not need and _prefetches(op, leading):
-        return _PREFETCH
+        return _ANNOUNCE if announces and op.type not in ("Send", "HetAsk") else _PREFETCH
     return _TAKE_ROWS if op.type == "HetRead" else _COMPUTE
 
 

@@ -18,9 +18,10 @@ from htrain.executor.wire import Context, Values
 
 @dataclass
 class Step:
-    """A pass on its way, and its stages that are ready."""
+    """A pass of an engine on its way, and its stages that are ready."""
 
     state: Pass
+    engine: Engine
     pending: list[Stage] = field(default_factory=list)
 
 
@@ -50,21 +51,28 @@ class Replica:
         self._open: dict[Context, Step] = {}
 
     def open(self, inputs: Mapping[str, torch.Tensor], num_examples: int) -> Step:
-        """Take a batch and ask for its rows; no parameter is read yet."""
-        context = Context(*self._place, self._next_step)
+        """Take a batch; caches hear what it will ask for. No parameter is read yet."""
+        unasked = Context(*self._place, -1)
+        step = Step(self._engine.begin(unasked, self.endpoint, num_examples, inputs), self._engine)
+        step.pending = self._engine.start(step.state)
+        for stage in [stage for stage in step.pending if stage.announces]:
+            step.pending.remove(stage)
+            step.pending += self._engine.run(step.state, stage, self._sender(step.state))
+        return step
+
+    def ask(self, step: Step) -> Step:
+        """Ask for a batch's rows; it is the next step of this replica."""
+        step.state.context = context = Context(*self._place, self._next_step)
         self._next_step += 1
-        step = Step(self._engine.begin(context, self.endpoint, num_examples, inputs))
         self._open[context] = step
-        for stage in self._engine.start(step.state):
-            if stage.prefetch:
-                step.pending += self._engine.run(step.state, stage, self._sender(step.state))
-            else:
-                step.pending.append(stage)
+        for stage in [stage for stage in step.pending if stage.prefetch]:
+            step.pending.remove(stage)
+            step.pending += step.engine.run(step.state, stage, self._sender(step.state))
         return step
 
     def take_rows(self, step: Step) -> None:
         """Go on with a step until all its rows are in the caches, if there are any. Raises PeerLost."""
-        while not self._engine.has_taken_rows(step.state):
+        while not step.engine.has_taken_rows(step.state):
             ready = next((stage for stage in step.pending if stage.takes_rows), None)
             if ready:
                 step.pending.remove(ready)
@@ -76,18 +84,15 @@ class Replica:
 
     def flush(self, engine: Engine) -> None:
         """Run a net that empties the caches, as a step of its own. Raises PeerLost."""
-        stepping, self._engine = self._engine, engine
-        try:
-            self.run(self.open({}, 0))
-        finally:
-            self._engine = stepping
+        state = engine.begin(Context(*self._place, -1), self.endpoint, 0, {})
+        self.run(self.ask(Step(state, engine, engine.start(state))))
 
     def run(self, step: Step) -> None:
         """Run a step to its end: every update of every device has been made when this returns.
 
         Raises PeerLost when a peer is silent for longer than the deadline.
         """
-        while not self._engine.done(step.state):
+        while not step.engine.done(step.state):
             if step.pending:
                 self._run_stage(step, step.pending.pop(0))
             else:
@@ -99,7 +104,7 @@ class Replica:
         if stage.writes:
             self._pass_gate(stage.writes[0], context)
         self._gates.begin(stage.reads, context)
-        step.pending += self._engine.run(step.state, stage, self._sender(step.state))
+        step.pending += step.engine.run(step.state, stage, self._sender(step.state))
         if stage.writes:
             for event in self._gates.end(stage.writes[0], context):
                 event.set()
@@ -126,7 +131,7 @@ class Replica:
         deadline = time.monotonic() + self._deadline_seconds
         while not self._take_message(0.5):
             if self.stopping() or time.monotonic() > deadline:
-                waited = ", ".join(self._engine.missing(step.state))
+                waited = ", ".join(step.engine.missing(step.state))
                 raise PeerLost(
                     f"{self.endpoint}: nothing from {waited} for {self._deadline_seconds:.0f} s at step {step.state.context.step}"
                 )
@@ -139,5 +144,5 @@ class Replica:
         message, tensors = got
         target = self._open.get(message.context) if isinstance(message, Values) else None
         if target:
-            target.pending += self._engine.receive(target.state, tensors)
+            target.pending += target.engine.receive(target.state, tensors)
         return True

@@ -73,7 +73,7 @@ class Role:
             self.collective = self._make_collective()
             self.trainer = Trainer(
                 self.name, self._network, engine, self._replicas, self._bound, prefetch, settings.deadline_seconds,
-                flush, self.collective,
+                flush, self.collective, options.cache_window if options.cache == "het" else 1,
             )  # fmt: skip
         else:
             trainers = self.plan.cluster.groups * self.plan.cluster.trainers

@@ -4,6 +4,7 @@ import math
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,8 +54,12 @@ class Feed:
                 if self.error:
                     raise self.error
                 return None
-            self.position = batch.position
             return batch
+
+    def taken(self, position: Position) -> None:
+        """A batch is on its way, and so are all before it."""
+        with self._lock:
+            self.position = max(self.position, position, key=lambda p: (p.epoch, p.chunk, p.row))
 
     def stop(self) -> None:
         """End the reading thread."""
@@ -90,6 +95,7 @@ class Trainer:
         deadline_seconds: float,
         flush: Engine,
         collective: CollectiveLoop | None,
+        ahead: int,
     ) -> None:
         self.role = role
         self.engine = engine
@@ -113,6 +119,8 @@ class Trainer:
         self._stop_after_steps = 0
         self._flush = flush
         self._taken = 0
+        self._ahead = ahead
+        self._windows: dict[int, deque[tuple[Step, Position]]] = {}
         self._lockstep = Lockstep(collective, deadline_seconds) if collective else None
 
     def start(self, book: dict[str, str], feed: Feed, stop_after_steps: int) -> None:
@@ -254,18 +262,23 @@ class Trainer:
         more = not (self._stop_after_steps and self._taken >= self._stop_after_steps)
         step = self._open(replica) if more else None
         if step is None:
-            step = replica.open(no_examples(self.engine.program.net), 0)
+            step = replica.ask(replica.open(no_examples(self.engine.program.net), 0))
         else:
             self._taken += 1
         lockstep.opened(step.state.context.step, has_data=step.state.batch_size > 0)
         return step
 
     def _open(self, replica: Replica) -> Step | None:
-        batch = None if self._stopping.is_set() else self._feed.next()
-        if batch is None:
+        """The next batch, its rows asked for; caches have heard of those that the window holds behind it."""
+        window = self._windows.setdefault(id(replica), deque())
+        while len(window) < self._ahead and (batch := None if self._stopping.is_set() else self._feed.next()):
+            inputs = {name: torch.from_numpy(column) for name, column in batch.columns.items()}
+            window.append((replica.open(inputs, batch.num_examples), batch.position))
+        if not window:
             return None
-        inputs = {name: torch.from_numpy(column) for name, column in batch.columns.items()}
-        return replica.open(inputs, batch.num_examples)
+        step, position = window.popleft()
+        self._feed.taken(position)
+        return replica.ask(step)
 
     def _count(self, step: Step) -> None:
         if not step.state.batch_size:

@@ -1,5 +1,6 @@
 """Lookups through a HET cache, as they run (HET 3, htrain.transform.cache_lookups). A cache serves several tables of one width.
 
+    HetAnnounce(cache, ids of each table)                                                          on the trainer, a window ahead
     slots, counts, keys, clocks, gradients (of each server) = HetAsk(cache, ids of each table)     on the trainer, a batch ahead
     HetPush(server, tables, counts, keys, clocks, gradients)                                       on a sparse PS: what was evicted
     rows, clocks, stale = HetPull(server, tables, counts, keys, clocks)                            what was fetched, or found stale
@@ -28,6 +29,15 @@ REQUEST = ("counts", "keys", "clocks", "gradients")
 ANSWER = ("rows", "clocks", "stale")
 
 
+def _announce(cache: Any, *ids: torch.Tensor, first_keys: tuple[int, ...]) -> None:
+    cache.announce(_keys(ids, first_keys))
+
+
+def _keys(ids: Sequence[torch.Tensor], first_keys: Sequence[int]) -> np.ndarray:
+    """Row r of table t is key first_keys[t] + r."""
+    return np.concatenate([i.numpy() + first for i, first in zip(ids, first_keys, strict=True)])
+
+
 def _ask(
     cache: Any,
     *ids: torch.Tensor,
@@ -43,10 +53,9 @@ def _ask(
     lr: float,
     eps: float,
 ) -> tuple[torch.Tensor, ...]:
-    """Row r of table t is key first_keys[t] + r; shard i holds the keys from bounds[i] on as rows from first_rows[i] on of server
+    """Shard i holds the keys from bounds[i] on as rows from first_rows[i] on of server
     servers[i], the last of bounds is their number; the rest says what the cache is."""
-    keys = np.concatenate([i.numpy() + first for i, first in zip(ids, first_keys, strict=True)])
-    slots, requests = cache.ask(keys)
+    slots, requests = cache.ask(_keys(ids, first_keys))
     return (torch.from_numpy(slots), *_request_tensors(requests))
 
 
@@ -147,6 +156,7 @@ def _rows_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_si
 
 
 DEFINITIONS = (
+    OpDef("HetAnnounce", _announce, no_outputs, _rows_cost, None, effects=True, work="gather"),
     OpDef("HetAsk", _ask, _ask_infer, _rows_cost, None, effects=True, work="gather"),
     OpDef("HetFlush", _flush, _flush_infer, _rows_cost, None, effects=True, work="gather"),
     OpDef("HetFlushed", _flushed, no_outputs, _rows_cost, None, effects=True, work="scatter"),

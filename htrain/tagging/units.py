@@ -19,7 +19,7 @@ class Unit:
     weight_bytes: int
 
 
-_LOOKUPS = {"Dedupe", "DedupeSharded", "MaskPlaces", "ConcatRows", "SplitRows", "HetAsk", "HetRead", "HetWrite"}
+_LOOKUPS = {"Dedupe", "DedupeSharded", "MaskPlaces", "ConcatRows", "SplitRows", "HetAnnounce", "HetAsk", "HetRead", "HetWrite"}
 _COLLECTIVES = {"AllReduce", "AllGather"}
 _LOSSES = {"BceWithLogits", "BceWithLogitsGradient", "MeanSquaredError", "MeanSquaredErrorGradient", "GradientSeed"}
 _ON_TRAINER = _LOOKUPS | _LOSSES

@@ -126,8 +126,12 @@ class _Behind:
                 builder.fresh(f"{spec.name}_{part}_{_number(server)}")
                 for part in ("counts", "keys", "clocks", "gradients")
             ]
+        territory = self._territory()
+        if self.options.cache_window > 1:
+            first = {"first_keys": territory["first_keys"]}
+            builder.add("HetAnnounce", (spec.name, *self.ids), attrs=first, module=spec.name)
         self.slots, *request = builder.add(
-            "HetAsk", (spec.name, *self.ids), attrs=self._territory(), module=spec.name, outputs=names
+            "HetAsk", (spec.name, *self.ids), attrs=territory, module=spec.name, outputs=names
         )
         answers: list[str] = []
         for k, server in enumerate(self.servers):

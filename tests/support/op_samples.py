@@ -326,7 +326,7 @@ NOT_SAMPLED = {
     "FileFill": "needs a plan's folder; tests/system",
     **dict.fromkeys(("AllReduce", "AllGather"), "among trainers: tests/executor/test_collective.py"),
     **dict.fromkeys(
-        ("HetAsk", "HetFlush", "HetFlushed", "HetPush", "HetPull", "HetRead", "HetWrite"),
+        ("HetAnnounce", "HetAsk", "HetFlush", "HetFlushed", "HetPush", "HetPull", "HetRead", "HetWrite"),
         "over a cache, no tensor: tests/ops/test_het.py, and tests/sync/het for what it does",
     ),
     **dict.fromkeys(

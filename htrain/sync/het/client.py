@@ -2,6 +2,7 @@
 
 A step of a worker is
 
+    cache.announce(keys)                   any number of batches before; rows that will be used soon are the last to leave
     slots, requests = cache.ask(keys)      Read: a request to each server
     rows = cache.read(slots, answers)      when each has answered; from here on the next batch may be asked for
     cache.write(slots, gradients)          Write, before the next batch is read
@@ -32,6 +33,7 @@ from htrain.sync.het.policy import (
     POLICIES,
     START,
     bring_back,
+    choose_victims,
 )
 from htrain.sync.het.slots import Slots
 from htrain.sync.het.steps import SparseStep
@@ -86,11 +88,20 @@ class HetCache:
         self._step = step
         self._policy = POLICIES[policy]
         self._limit = FIRST_LIMIT
+        self._num_announced = 0
         self._outgoing: list[_Pushed] = []
         self._awaited: list[_Awaited] = []
         self._at = Slots(2 * width + step.state_width(width), capacity + _HEADROOM)
 
     # -- a step ------------------------------------------------------------------------------------------------------
+
+    def announce(self, keys: Ids) -> None:
+        """A batch with these distinct keys will be asked for. Batches are asked for in the order in which they were announced; when none
+        is announced any more, others may be asked for."""
+        self._num_announced += 1
+        elsewhere = np.empty(keys.size, np.int64)
+        count = loops.announce(self._at.index, self._at.meta, keys, elsewhere)
+        self._at.expect(elsewhere[:count], np.ones(count, np.int64))
 
     def ask(self, keys: Ids) -> tuple[Ids, list[Request]]:
         """Read's first half: slots[u] of distinct keys[u], pinned until they are written, and a request to each server.
@@ -102,7 +113,9 @@ class HetCache:
         slots = np.empty(size, np.int64)
         fetched, checked, run_out = (np.empty(size, np.int64) for _ in range(3))
         clocks, tally = np.empty(size, np.int32), np.zeros(3, np.int64)
-        arguments = (self._at.index, self._at.meta, self._at.key_of, keys, self.staleness)
+        announced = int(self._num_announced > 0)
+        self._num_announced -= announced
+        arguments = (self._at.index, self._at.meta, keys, announced, self.staleness)
         num_fetched, num_checked, num_run_out = loops.locate(
             *arguments, slots, fetched, checked, clocks, run_out, tally
         )
@@ -113,17 +126,7 @@ class HetCache:
         self._make_room(self.resident + misses - self.capacity)
         if misses > self._at.num_free:
             self._at.grow(len(self._at.key_of) + max(misses, len(self._at.key_of) // 2))
-        self._at.num_free = loops.settle_in(
-            self._at.index,
-            self._at.meta,
-            self._at.key_of,
-            self._at.rows,
-            self.width,
-            self._at.free,
-            self._at.num_free,
-            keys,
-            slots,
-        )
+        self._at.settle_in(keys, announced, slots, self.width)
         return slots, self._requests(slots, fetched[:num_fetched], checked[:num_checked], clocks[:num_checked])
 
     def read(self, slots: Ids, answers: Sequence[Answer]) -> Rows:
@@ -175,6 +178,11 @@ class HetCache:
     def resident(self) -> int:
         """Rows in the cache, those of steps under way included."""
         return self._at.num_taken
+
+    @property
+    def num_expected(self) -> int:
+        """Uses of rows by batches that have been announced and not asked for."""
+        return self._at.num_expected
 
     def clocks_of(self, key: int) -> tuple[int, int] | None:
         """Start and current clock of a row, or None where it is not in the cache."""
@@ -244,15 +252,18 @@ class HetCache:
         self.counts.run_out += int(tally[2])
 
     def _make_room(self, surplus: int) -> None:
-        """Evict `surplus` rows by the policy, as far as rows are not pinned."""
+        """Evict `surplus` rows by the policy, as far as rows are not pinned; those of announced batches when there are no others."""
+        spare = True
         while surplus > 0:
             victims = np.empty(surplus, np.int64)
-            count = loops.choose_victims(self._at.meta, self._at.lists, self._policy, surplus, victims)
+            count = choose_victims(self._at.meta, self._at.lists, self._policy, surplus, spare, victims)
             self.counts.evicted += count
             self._take_out(victims[:count])
             surplus -= count
             if surplus > 0 and not self._bring_back():
-                return
+                if not spare:
+                    return
+                spare = False
 
     def _bring_back(self) -> bool:
         """light-LFU's lists have run dry: rows that had left them come back. False where there are none."""
@@ -264,11 +275,14 @@ class HetCache:
 
     def _take_out(self, slots: Ids) -> None:
         pushed = self._buffers(slots.size)
+        missed = np.empty((slots.size, 2), np.int64)
         count, self._at.num_free = loops.take_out(
             self._at.index, self._at.meta, self._at.lists, self._at.key_of, self._at.rows, slots, self.width,
-            self._at.free, self._at.num_free, pushed.keys, pushed.clocks, pushed.grads,
+            self._at.free, self._at.num_free, pushed.keys, pushed.clocks, pushed.grads, missed,
         )  # fmt: skip
         self._keep(pushed, count)
+        missed = missed[missed[:, 1] > 0]
+        self._at.expect(missed[:, 0].copy(), missed[:, 1].copy())
 
     def _push_out(self, slots: Ids) -> None:
         pushed = self._buffers(slots.size)

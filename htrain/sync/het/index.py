@@ -71,3 +71,20 @@ def index_all(index, key_of):  # type: ignore[no-untyped-def]
     for slot in range(key_of.size):
         if key_of[slot] >= 0:
             insert(index, key_of[slot], slot)
+
+
+@njit(nogil=True, cache=True)
+def add_counts(index, keys, counts):  # type: ignore[no-untyped-def]
+    """Where `slot` is a count: add to that of each key, which may be new. How many were new. Requires: enough free places."""
+    mask = index.size // 2 - 1
+    added = 0
+    for i in range(keys.size):
+        place = home_of(index, keys[i])
+        while index[2 * place + 1] >= 0 and index[2 * place] != keys[i]:
+            place = (place + 1) & mask
+        if index[2 * place + 1] < 0:
+            index[2 * place] = keys[i]
+            index[2 * place + 1] = 0
+            added += 1
+        index[2 * place + 1] += counts[i]
+    return added

@@ -9,6 +9,7 @@ from numba import njit
 
 from htrain.sync.het.index import find, home_of, insert, remove
 from htrain.sync.het.policy import (
+    AHEAD,
     CURRENT,
     LIST,
     NEWER,
@@ -17,9 +18,7 @@ from htrain.sync.het.policy import (
     START,
     UNLISTED,
     USES,
-    first_victim,
     forget,
-    next_victim,
     used,
 )
 from htrain.sync.het.steps import step_in_place, stepped
@@ -30,12 +29,12 @@ _CHUNK = (
 
 
 @njit(nogil=True, cache=True)
-def locate(index, meta, key_of, keys, staleness, slots, fetched, checked, clocks, evicted, tally):  # type: ignore[no-untyped-def]
+def locate(index, meta, keys, announced, staleness, slots, fetched, checked, clocks, evicted, tally):  # type: ignore[no-untyped-def]
     """Read's first half (Algorithm 2, lines 2 to 10): find and pin every key, and say what is to be asked of the servers.
 
-    slots[u] are the keys' slots, -1 for a miss. fetched and checked get the positions of keys to fetch and to check (clocks: the
-    clock each will have when it is read), evicted the slots of rows to evict before they are fetched. tally counts hits, misses, and rows
-    that have run out. Returns how many there are of each of the three.
+    `announced` is 1 where the batch was, else 0. slots[u] are the keys' slots, -1 for a miss. fetched and checked get the positions of
+    keys to fetch and to check (clocks: the clock each will have when it is read), evicted the slots of rows to evict before they are
+    fetched. tally counts hits, misses, and rows that have run out. Returns how many there are of each of the three.
     """
     num_fetched = num_checked = num_evicted = 0
     for i in range(keys.size):
@@ -53,6 +52,7 @@ def locate(index, meta, key_of, keys, staleness, slots, fetched, checked, clocks
             continue
         under_way = meta[slot, PINS]
         meta[slot, PINS] += 1
+        meta[slot, AHEAD] -= announced
         clock = meta[slot, CURRENT] + under_way
         tally[0] += 1
         if clock - meta[slot, START] <= staleness:
@@ -95,21 +95,11 @@ def _touch_neighbours(meta, slots):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def choose_victims(meta, lists, policy, wanted, victims):  # type: ignore[no-untyped-def]
-    """Up to `wanted` rows that nobody has pinned, in the order in which the policy gives them up; how many there are."""
-    count = 0
-    slot = first_victim(meta, lists, policy)
-    while count < wanted and slot >= 0:
-        if meta[slot, PINS] == 0:
-            victims[count] = slot
-            count += 1
-        slot = next_victim(meta, lists, slot)
-    return count
+def take_out(index, meta, lists, key_of, rows, slots, width, free, num_free, keys, clocks, grads, missed):  # type: ignore[no-untyped-def]
+    """Evict: rows leave the cache; of those with updates keys[n], clocks[n] and grads[n,D] are kept to be pushed. (pushed, free slots).
 
-
-@njit(nogil=True, cache=True)
-def take_out(index, meta, lists, key_of, rows, slots, width, free, num_free, keys, clocks, grads):  # type: ignore[no-untyped-def]
-    """Evict: rows leave the cache; of those with updates keys[n], clocks[n] and grads[n,D] are kept to be pushed. (pushed, free slots)."""
+    missed[n,2] gets the key of each, and how many announced batches will miss it.
+    """
     pushed = 0
     for i in range(slots.size):
         if i % _CHUNK == 0:
@@ -120,6 +110,7 @@ def take_out(index, meta, lists, key_of, rows, slots, width, free, num_free, key
         slot = slots[i]
         if meta[slot, CURRENT] > meta[slot, START]:
             pushed = _push(meta, key_of, rows, slot, width, pushed, keys, clocks, grads)
+        missed[i, 0], missed[i, 1] = key_of[slot], meta[slot, AHEAD]
         remove(index, key_of[slot])
         key_of[slot] = -1
         forget(meta, lists, slot)
@@ -153,8 +144,11 @@ def push_out(meta, key_of, rows, slots, width, keys, clocks, grads):  # type: ig
 
 
 @njit(nogil=True, cache=True)
-def settle_in(index, meta, key_of, rows, width, free, num_free, keys, slots):  # type: ignore[no-untyped-def]
-    """Give each miss, slots[i] < 0, a free slot, pinned and awaited. How many slots are free then. Requires: enough of them."""
+def settle_in(index, meta, key_of, rows, width, free, num_free, keys, ahead, announced, slots):  # type: ignore[no-untyped-def]
+    """Give each miss, slots[i] < 0, a free slot, pinned and awaited. How many slots are free then. Requires: enough of them.
+
+    `ahead` counts the announced batches for keys that are not in the cache; from here on the row does.
+    """
     for i in range(keys.size):
         if slots[i] >= 0:
             continue
@@ -167,6 +161,9 @@ def settle_in(index, meta, key_of, rows, width, free, num_free, keys, slots):  #
         meta[slot, PINS] = 1
         meta[slot, USES] = 0
         meta[slot, LIST] = UNLISTED
+        meta[slot, AHEAD] = max(find(ahead, keys[i]), 0) - announced
+        if announced:
+            remove(ahead, keys[i])
         for d in range(width):
             rows[slot, width + d] = 0.0
     return num_free
@@ -242,5 +239,19 @@ def unpinned(meta, slots, out):  # type: ignore[no-untyped-def]
     for slot in slots:
         if meta[slot, PINS] == 0:
             out[count] = slot
+            count += 1
+    return count
+
+
+@njit(nogil=True, cache=True)
+def announce(index, meta, keys, elsewhere):  # type: ignore[no-untyped-def]
+    """A batch with distinct keys will come: rows that are here count it, the other keys go to `elsewhere`; how many those are."""
+    count = 0
+    for i in range(keys.size):
+        slot = find(index, keys[i])
+        if slot >= 0:
+            meta[slot, AHEAD] += 1
+        else:
+            elsewhere[count] = keys[i]
             count += 1
     return count

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-START, CURRENT, PINS, USES, OLDER, NEWER, LIST = range(7)  # columns of meta, the eighth is unused
+START, CURRENT, PINS, USES, OLDER, NEWER, LIST, AHEAD = range(8)  # columns of meta; AHEAD: announced batches that will use the row
 OLDEST, NEWEST, COUNT, BELOW, ABOVE = range(5)  # columns of lists; COUNT: the uses of its rows
 LRU, LFU, LIGHT_LFU = range(3)
 POLICIES = {"lru": LRU, "lfu": LFU, "light-lfu": LIGHT_LFU}
@@ -128,21 +128,40 @@ def forget(meta, lists, slot):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def first_victim(meta, lists, policy):  # type: ignore[no-untyped-def]
-    """The row that would leave first, pinned or not; -1 when no row is in the lists."""
-    at = 0 if policy == LRU else lists[0, ABOVE]
-    return np.int64(lists[at, OLDEST]) if at >= 0 else np.int64(-1)
+def choose_victims(meta, lists, policy, wanted, spare, victims):  # type: ignore[no-untyped-def]
+    """Up to `wanted` rows in the order in which the policy gives them up; how many there are.
+
+    Rows that are pinned are passed over, and with `spare` those that announced batches will use, too. What is passed over goes to the new
+    end of its list, so that it is not met again soon.
+    """
+    count = 0
+    at = np.int64(0) if policy == LRU else np.int64(lists[0, ABOVE])
+    while at >= 0 and count < wanted:
+        last = np.int64(lists[at, NEWEST])
+        slot = np.int64(lists[at, OLDEST])
+        while slot >= 0 and count < wanted:
+            newer = np.int64(meta[slot, NEWER])
+            is_last = slot == last
+            if meta[slot, PINS] == 0 and not (spare and meta[slot, AHEAD] > 0):
+                victims[count] = slot
+                count += 1
+            elif newer >= 0:
+                _move_to_new_end(meta, lists, at, slot)
+            slot = np.int64(-1) if is_last else newer
+        at = np.int64(-1) if policy == LRU else np.int64(lists[at, ABOVE])
+    return count
 
 
 @njit(nogil=True, cache=True)
-def next_victim(meta, lists, slot):  # type: ignore[no-untyped-def]
-    """The row that would leave after `slot`; -1 at the end."""
-    newer = meta[slot, NEWER]
-    if newer >= 0:
-        return np.int64(newer)
-    at = meta[slot, LIST]
-    above = lists[at, ABOVE] if at > 0 else -1
-    return np.int64(lists[above, OLDEST]) if above >= 0 else np.int64(-1)
+def _move_to_new_end(meta, lists, at, slot):  # type: ignore[no-untyped-def]
+    """Requires: a row behind it."""
+    older, newer = meta[slot, OLDER], meta[slot, NEWER]
+    if older >= 0:
+        meta[older, NEWER] = newer
+    else:
+        lists[at, OLDEST] = newer
+    meta[newer, OLDER] = older
+    _append(meta, lists, at, slot)
 
 
 @njit(nogil=True, cache=True)

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from htrain.sync.het.index import index_all, new_index
+from htrain.sync.het import loops
+from htrain.sync.het.index import add_counts, index_all, new_index
 from htrain.sync.het.messages import Ids, Rows
-from htrain.sync.het.policy import ABOVE, LIST, UNLISTED, Lists, Meta, new_lists
+from htrain.sync.het.policy import ABOVE, AHEAD, LIST, UNLISTED, Lists, Meta, new_lists
 
 
 class Slots:
@@ -17,11 +18,35 @@ class Slots:
         self.key_of: Ids = np.empty(0, np.int64)
         self.free: Ids = np.empty(0, np.int64)
         self.num_free = 0
+        self._ahead = new_index(0)  # of keys that are not here: how many announced batches will use them
+        self._num_ahead = 0
         self.grow(num_slots)
 
     @property
     def num_taken(self) -> int:
         return len(self.key_of) - self.num_free
+
+    @property
+    def num_expected(self) -> int:
+        """Uses by announced batches, of rows that are here and others."""
+        here = self.meta[self.key_of >= 0, AHEAD].sum()
+        return int(here + np.maximum(self._ahead[1::2], 0).sum())
+
+    def expect(self, keys: Ids, counts: Ids) -> None:
+        """Announced batches will use rows that are not here: counts[n] more for keys[n]."""
+        if 2 * (self._num_ahead + keys.size) > self._ahead.size // 2:
+            known = np.flatnonzero(self._ahead[1::2] > 0)
+            old, self._ahead = self._ahead, new_index(2 * (known.size + keys.size))
+            self._num_ahead = add_counts(self._ahead, old[2 * known].copy(), old[2 * known + 1].copy())
+        self._num_ahead += add_counts(self._ahead, keys, counts)
+
+    def settle_in(self, keys: Ids, announced: int, slots: Ids, width: int) -> None:
+        """Give each key that slots[i] < 0 says is not here a free slot. Requires: enough of them."""
+        missing = int((slots < 0).sum())
+        self.num_free = loops.settle_in(
+            self.index, self.meta, self.key_of, self.rows, width, self.free, self.num_free, keys, self._ahead, announced, slots
+        )  # fmt: skip
+        self._num_ahead -= missing * announced
 
     def grow(self, num_slots: int) -> None:
         """Make room for `num_slots` rows in all; those that are there keep their slots."""

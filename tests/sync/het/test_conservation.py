@@ -187,3 +187,31 @@ def test_an_id_beyond_all_tables_is_refused_by_name() -> None:
     cache = World(1, 5, 10, "lru").caches[0]
     with pytest.raises(DataError, match="row 400 is asked for, the cached tables have 400"):
         cache.ask(np.array([3, 400], np.int64))
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", "light-lfu"])
+def test_rows_that_announced_batches_use_stay_while_others_can_go(policy: str) -> None:
+    """Batches are announced three ahead, past evictions and pauses; what is counted ahead is always what is announced and not asked."""
+    world = World(1, 5, capacity=60, policy=policy)
+    cache = world.caches[0]
+    random = np.random.default_rng(5)
+    window: list[np.ndarray] = []
+    for number in range(400):
+        while len(window) < 4:
+            window.append(keys_of(random, 30))
+            cache.announce(window[-1])
+        before = {k for k in range(ROWS) if cache.clocks_of(k)}
+        keys = window.pop(0)
+        slots, requests = cache.ask(keys)
+        gone = {k for k in before if not cache.clocks_of(k)}
+        soon = set(np.concatenate(window).tolist())
+        assert not gone & soon or before - gone - set(keys.tolist()) <= soon
+        rows = cache.read(slots, world.exchange(requests))
+        cache.write(slots, rows)
+        cache.trim()
+        if number % 100 == 99:
+            cache.read(np.empty(0, np.int64), world.exchange(cache.flush()))
+    for keys in window:
+        slots, requests = cache.ask(keys)
+        cache.write(slots, cache.read(slots, world.exchange(requests)))
+    assert cache.num_expected == 0

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.sync.het import policy as p
-from htrain.sync.het.loops import choose_victims
 
 SLOTS = 8
 
@@ -32,6 +32,13 @@ class Plain:
         return sorted(self.uses, key=lambda s: (self.uses[s], self.moved[s]))
 
 
+    def pass_over(self, pinned: list[int]) -> None:
+        """Rows that a search for victims has met and not taken go to the new end of their list."""
+        for slot in pinned:
+            self.now += 1
+            self.moved[slot] = self.now
+
+
 Actions = st.lists(
     st.tuples(st.sampled_from(["use", "use", "use", "drop", "pin"]), st.integers(0, SLOTS - 1)), max_size=120
 )
@@ -39,7 +46,7 @@ Actions = st.lists(
 
 def victims(meta: p.Meta, lists: p.Lists, policy: int) -> list[int]:
     found = np.empty(SLOTS, np.int64)
-    return [int(s) for s in found[: choose_victims(meta, lists, policy, SLOTS, found)]]
+    return [int(s) for s in found[: p.choose_victims(meta, lists, policy, SLOTS, False, found)]]
 
 
 @settings(max_examples=60, deadline=None)
@@ -56,7 +63,9 @@ def test_rows_leave_in_the_order_of_their_policy(policy: int, actions: list[tupl
             del plain.uses[slot]
         elif action == "pin":
             meta[slot, p.PINS] ^= 1
-        assert victims(meta, lists, policy) == [s for s in plain.order() if not meta[s, p.PINS]]
+        order = plain.order()
+        assert victims(meta, lists, policy) == [s for s in order if not meta[s, p.PINS]]
+        plain.pass_over([s for s in order if meta[s, p.PINS]])
 
 
 @settings(max_examples=60, deadline=None)
@@ -78,6 +87,17 @@ def test_light_lfu_gives_up_a_row_that_was_used_least(actions: list[tuple[str, i
             assert plain.uses[first] == min(plain.uses[s] for s in loose)
             p.forget(meta, lists, first)
             del plain.uses[first]
+
+
+@pytest.mark.parametrize("policy", [p.LRU, p.LFU])
+def test_rows_of_announced_batches_are_spared(policy: int) -> None:
+    meta, lists, found = np.zeros((4, 8), np.int32), p.new_lists(4), np.empty(4, np.int64)
+    meta[:, p.LIST] = p.UNLISTED
+    for slot in range(4):
+        p.used(meta, lists, slot, policy, p.FIRST_LIMIT)
+    meta[[0, 2], p.AHEAD] = 1
+    assert list(found[: p.choose_victims(meta, lists, policy, 4, True, found)]) == [1, 3]
+    assert list(found[: p.choose_victims(meta, lists, policy, 3, False, found)]) == [1, 3, 0]
 
 
 def test_bring_back_finds_nothing_where_all_rows_are_pinned() -> None:
