@@ -35,6 +35,13 @@ _NAME = re.compile(r"netlab(\d+)x\d+(?:h\d+|sw)")
 _BITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _LEAST_BURST = 68 * 1024  # one segment of 64 KiB with its headers passes whole
 _LABS = itertools.count()
+_ACROSS_LINKS = (  # MPI would take the short way, through the memory of this machine
+    "MPIR_CVAR_NOLOCAL=1",
+    "UCX_TLS=tcp",
+    "UCX_NET_DEVICES=eth0",
+    "FI_PROVIDER=tcp",
+    "FI_TCP_IFACE=eth0",
+)
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -145,7 +152,7 @@ class Lab:
         for k, host in enumerate(self.hosts):
             inside = f"hostname {host} && exec {shlex.join(command)}"
             words += [":"] * (k > 0)
-            words += ["-n", "1", "ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c", inside]
+            words += ["-n", "1", "env", *_ACROSS_LINKS, "ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c", inside]
         return words
 
     def close(self) -> None:
