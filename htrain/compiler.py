@@ -49,8 +49,7 @@ def compile_net(
     """
     cluster, options = fitting(cluster, options)
     net, units, fixed, shards = lowered(captured, cluster, options, table_splits=table_splits, fc_splits=fc_splits)
-    hosts = {op: TRAINER if device == ALL_REDUCE else device for op, device in fixed.items()}  # beside every trainer
-    workload = pinned(workload_of(net, units, hosts, cluster, options), cluster)
+    workload = pinned(workload_of(net, units, fixed, cluster, options), cluster)
     allowed = allowed_encodings(net, options)
 
     def place(seen: Workload) -> tuple[list[Decision], Search, Ints]:

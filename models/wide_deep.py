@@ -31,3 +31,8 @@ class WideDeepDense(WideDeep):
 def build(schema: Schema, dim: int = 16) -> nn.Module:
     """Wide & Deep; dense features, where there are any, go into the deep part."""
     return (WideDeepDense if num_dense(schema) else WideDeep)(schema, dim, hidden=[256, 64])
+
+
+def build_128(schema: Schema) -> nn.Module:
+    """Wide & Deep with rows of 128, the width that HET is measured with (HET 5.1)."""
+    return build(schema, dim=128)

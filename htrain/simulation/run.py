@@ -14,6 +14,7 @@ from htrain.cluster import Cluster, device_of, role_of
 from htrain.errors import PlanError
 from htrain.executor.wire import Context
 from htrain.expected import expected, expected_blobs
+from htrain.ops.collective import ALL_REDUCE
 from htrain.plan import Plan, net_name
 from htrain.simulation.costs import Packet, device_model
 from htrain.simulation.machine import Host, Process
@@ -26,11 +27,19 @@ _BACKGROUND = -1
 _MOST_CONTEXTS = 64  # in more than these, one group stands for all
 
 
+def _check_known(plan: Plan) -> None:
+    """Raises PlanError for a plan of a kind that is not simulated."""
+    if ALL_REDUCE in plan.nets or plan.options.cache != "none":
+        kind = "a cache" if plan.options.cache != "none" else "collectives among trainers"
+        raise PlanError(f"the plan has {kind}, which the simulation does not know: run it, in tools/netlab.py for a network of a given rate")
+
+
 class Simulation:
     """One plan, set up to run."""
 
     def __init__(self, plan: Plan, *, steps: int, workers: int, jitter: float, seed: int, python_lock: bool) -> None:
         cluster, options = plan.cluster, plan.options
+        _check_known(plan)
         self.plan, self.steps, self.workers, self._python_lock = plan, steps, workers, python_lock
         self.env = simpy.Environment()
         everywhere = cluster.groups * cluster.trainers * options.net_replicas

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from htrain.cluster import Cluster, role_of
 from htrain.expected import expected, expected_blobs
 from htrain.net import Net
+from htrain.ops.collective import ALL_REDUCE
 from htrain.options import Options
 from htrain.tagging.cost import op_seconds, tensor_seconds
 from htrain.tagging.units import Unit
@@ -98,6 +99,7 @@ def workload_of(
     A unit that holds dense weights must be on a group PS where there is one, so that a group has one copy of them; on the only
     trainer of a group it may stay (HT 2.2).
     """
+    fixed = {op: TRAINER if device == ALL_REDUCE else device for op, device in fixed.items()}  # beside every trainer
     places = (TRAINER, *(f"group_ps:{k}" for k in range(cluster.group_ps)))
     devices = (*places, *sorted(set(fixed.values()) - set(places)))
     number = {device: d for d, device in enumerate(devices)}
