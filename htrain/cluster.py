@@ -39,7 +39,7 @@ class Cluster:
     `gemm_half_size`. `host_cores` is the number of cores that all roles share, as on one machine; 0 where each has its own.
 
     `distinct_percent` says how many of the ids that a batch asks a table for are distinct: 100 where nothing is known of the data but the
-    number of rows.
+    number of rows. `cache_hit_percent` says how many of a batch's distinct rows a cache holds and may still read.
 
     `pin` are pairs of a pattern and the device for the modules and tables that it matches; `together` are patterns whose modules share
     a device.
@@ -77,6 +77,7 @@ class Cluster:
     message_tensor_nanoseconds: int = 8_000  # CPU of each tensor in it, sender and receiver each
     message_bandwidth: int = 4_000_000_000  # bytes that a core takes to or from a socket
     distinct_percent: int = 100
+    cache_hit_percent: int = 75
     pin: tuple[tuple[str, str], ...] = ()
     together: tuple[tuple[str, ...], ...] = ()
 
@@ -217,8 +218,8 @@ _UNITS = {
     "TIB": 2**40,
 }
 _BITS = {"KBIT/S": 10**3, "MBIT/S": 10**6, "GBIT/S": 10**9}
-_MOST = {"distinct_percent": 100}
-_LEAST = {"group_ps": 0, "sparse_ps": 0, "dense_ps": 0, "host_cores": 0}
+_MOST = {"distinct_percent": 100, "cache_hit_percent": 100}
+_LEAST = {"group_ps": 0, "sparse_ps": 0, "dense_ps": 0, "host_cores": 0, "cache_hit_percent": 0}
 
 
 def parse_field(name: str, text: object, *, where: str) -> int:

@@ -3,6 +3,7 @@
 Blobs of distinct ids, and of their rows and gradients, have a first dimension that says how many there can be at most. For costs it counts
 how many there will be, of n ids of a table of N rows at most N (1 - (1 - 1/N)^n): as many as if every row were as likely as any other. Real
 ids are skewed; `distinct_percent` of a cluster file says how many of a batch's ids are distinct, and `htrain calibrate --from` measures it.
+Of the rows that a cache is asked for, `cache_hit_percent` are there and valid; the others are fetched, and as many are evicted.
 """
 
 import math
@@ -11,6 +12,7 @@ from dataclasses import replace
 
 from htrain.cluster import Cluster
 from htrain.net import BatchDim, Blob, Net, Op, numel
+from htrain.ops.het import REQUEST
 
 
 def expected_blobs(train: Net, cluster: Cluster, batch_size: int) -> dict[str, Blob]:
@@ -19,6 +21,12 @@ def expected_blobs(train: Net, cluster: Cluster, batch_size: int) -> dict[str, B
     for op in train.ops:
         if op.type in ("Dedupe", "DedupeSharded"):
             counts |= _distinct(train, op, cluster, batch_size)
+        elif op.type == "HetAsk":
+            counts |= _asked(train, op, counts, cluster.cache_hit_percent / 100)
+        elif op.type == "HetRead":
+            counts |= {o: counts[i] for o, i in zip(op.outputs, op.inputs[2:], strict=False) if i in counts}
+        elif op.type == "HetPull":
+            continue  # told with what was asked
         elif op.type == "SplitRows":
             counts |= {o: counts[i] for o, i in zip(op.outputs, op.inputs[1:], strict=True) if i in counts}
         else:
@@ -37,6 +45,8 @@ def _distinct(train: Net, op: Op, cluster: Cluster, batch_size: int) -> dict[str
     """How many distinct ids each shard of a table is asked for."""
     lookups = {o.inputs[1]: o.inputs[0] for o in train.ops if o.type == "Lookup"}
     rows = {name: train.parameters[lookups[name]].shape[0] for name in op.outputs if name in lookups}
+    cached = [p.shape[0] for p in train.parameters.values() if p.kind == "table" and p.whole == op.module]
+    rows = rows or ({op.outputs[0]: sum(cached)} if cached else {})
     table = sum(map(_size, rows.values()))
     if not table:
         return {}
@@ -44,6 +54,19 @@ def _distinct(train: Net, op: Op, cluster: Cluster, batch_size: int) -> dict[str
     alike = table * -math.expm1(ids * math.log1p(-1 / table)) if table > 1 else 1.0
     found = min(alike, ids * cluster.distinct_percent / 100)
     return {name: found * _size(count) / table for name, count in rows.items()}
+
+
+def _asked(train: Net, op: Op, counts: Mapping[str, float], hits: float) -> dict[str, float]:
+    """What a cache asks of each server, and is answered: rows fetched and evicted, and clocks of the others."""
+    asked = sum(counts.get(name, 0.0) for name in op.inputs[1:])
+    slots, *request = op.outputs
+    servers = len(request) // len(REQUEST)
+    missed, found = asked * (1 - hits) / servers, asked * hits / servers
+    parts = {"keys": 2 * missed + found, "clocks": missed + found, "gradients": missed}
+    sizes = {name: parts[kind] for i, name in enumerate(request) if (kind := REQUEST[i % len(REQUEST)]) in parts}
+    pulls = [o for o in train.ops if o.type == "HetPull" and set(o.inputs) & set(request)]
+    answers = {name: missed for pull in pulls for name in pull.outputs[:2]} | {pull.outputs[2]: 1.0 for pull in pulls}
+    return {slots: asked, **sizes, **answers}
 
 
 def _size(dim: object) -> int:
