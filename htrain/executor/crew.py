@@ -18,8 +18,8 @@ import msgspec
 
 from htrain.cluster import device_of
 from htrain.errors import RunError
+from htrain.executor.play import play, thread_role
 from htrain.executor.port import Network
-from htrain.executor.role import play, thread_role
 from htrain.executor.settings import RunSettings
 from htrain.plan import Plan, load_part
 

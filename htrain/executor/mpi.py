@@ -17,8 +17,8 @@ from mpi4py import MPI
 from htrain.cluster import device_of
 from htrain.errors import PeerLost, RunError, UsageError
 from htrain.executor.crew import Muster
+from htrain.executor.play import play
 from htrain.executor.port import Network
-from htrain.executor.role import play
 from htrain.executor.settings import RunSettings
 from htrain.plan import load_part
 

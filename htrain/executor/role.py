@@ -1,28 +1,24 @@
-"""A role from its first breath to its last: build, report, obey (DESIGN 5)."""
+"""A role: its parameters, caches and threads, as its plan has them (DESIGN 5)."""
 
 import threading
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from htrain.cluster import device_of, role_of
 from htrain.data import Malformed, Position, open_data
-from htrain.errors import Error, RunError
 from htrain.executor.cache_totals import cache_report
 from htrain.executor.checkpoint import load_role_into, read_manifest, save_role
 from htrain.executor.collective import CollectiveLoop, Connect, GlooConnector
 from htrain.executor.engine import Engine
-from htrain.executor.link import Link
+from htrain.executor.feed import Feed
 from htrain.executor.port import Network
 from htrain.executor.program import build_program
 from htrain.executor.server import Server
 from htrain.executor.settings import RunSettings
 from htrain.executor.store import Store, allocate, fill, make_caches
 from htrain.executor.sync_loop import SyncLoop, holder_number
-from htrain.executor.trainer import Feed, Trainer
+from htrain.executor.trainer import Trainer
 from htrain.executor.usage import ProcessUsage, ThreadUsage
 from htrain.net import Net
 from htrain.ops.collective import ALL_REDUCE
@@ -30,8 +26,6 @@ from htrain.plan import Plan, net_name
 from htrain.sync.easgd import SyncPolicy, SyncRounds, default_alpha
 
 _NOTHING = Net("", (), (), (), {}, {})
-_BEAT_SECONDS = 0.5
-_TICK_SECONDS = 0.05
 
 
 class Role:
@@ -252,69 +246,3 @@ class Role:
         for part in (self.sync, self.trainer, self.server, self.collective):
             if part:
                 part.stop()
-
-
-def play(
-    name: str, plan: Plan, settings: RunSettings, network: Network, launcher: str, connect: Connect = GlooConnector
-) -> None:
-    """Be role `name` until the launcher says stop; `connect` finds the other trainers where all step together.
-
-    A failure is reported to the launcher, never raised.
-    """
-    torch.set_grad_enabled(False)
-    link = Link(name, network, launcher)
-    role: Role | None = None
-    try:
-        role = Role(name, plan, settings, network, connect)
-        book = link.hello(role.endpoints, settings.deadline_seconds)
-        role.fill()
-        link.ready()
-        _obey(role, link, book)
-    except Error as error:
-        link.failed(error)
-    except Exception as error:
-        link.failed(RunError(f"{name}: {type(error).__name__}: {error}"))
-    finally:
-        if role:
-            role.stop()
-        link.close()
-
-
-def _obey(role: Role, link: Link, book: dict[str, str]) -> None:
-    """Carry out orders, beat, and tell what has changed, until told to stop. Raises the error of any of the role's threads."""
-    said: Mapping[str, bool] = {}
-    pausing, last_beat = False, 0.0
-    while True:
-        order = link.order(_TICK_SECONDS)
-        if order and order.verb in ("stop", "abort"):
-            link.beat(0, role.metrics())
-            return
-        if order and order.verb == "start":
-            role.start(book)
-        elif order and order.verb == "pause":
-            role.pause()
-            pausing = True
-        elif order and order.verb == "resume":
-            role.resume()
-        elif order and order.verb == "save":
-            link.beat(0, role.metrics())  # at rest: the reports of all roles are of the same moment
-            link.state("saved", role.save(Path(order.folder)))
-        if role.error:
-            raise role.error
-        if role.finished and not said:
-            said = {"finished": True}
-            link.beat(0, role.metrics())
-            link.state("finished", role.state())
-        if pausing and role.quiet:
-            pausing = False
-            link.state("paused", role.state())
-        if time.monotonic() - last_beat > _BEAT_SECONDS:
-            last_beat = time.monotonic()
-            link.beat(0, role.metrics())
-
-
-def thread_role(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: str) -> threading.Thread:
-    """Play a role in a thread of this process."""
-    thread = threading.Thread(target=play, args=(name, plan, settings, network, launcher), name=name, daemon=True)
-    thread.start()
-    return thread

@@ -22,10 +22,10 @@ from baseline import build_model, optimizers, train_step
 from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.data import START, Batch, Malformed, open_data
+from htrain.executor.feed import Feed
 from htrain.executor.port import Network
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
-from htrain.executor.trainer import Feed
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.options import Options

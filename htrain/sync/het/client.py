@@ -18,12 +18,13 @@ itself. Its clocks and values are what evicting first would have given.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from htrain.errors import DataError
 from htrain.sync.het import loops
+from htrain.sync.het.counts import CacheCounts
 from htrain.sync.het.index import find
 from htrain.sync.het.messages import Answer, Clocks, Ids, Request, Rows, Territory
 from htrain.sync.het.policy import (
@@ -39,22 +40,7 @@ from htrain.sync.het.slots import Slots
 from htrain.sync.het.steps import SparseStep
 
 UNBOUNDED = 2**30  # a staleness that no clock reaches
-_AGES = 20
 _HEADROOM = 1024
-
-
-@dataclass
-class CacheCounts:
-    """What a cache has done: rows asked for that were there or not, that had run out of staleness here or were found stale by their
-    server; rows evicted; bytes by kind; and rows read by the number of their own updates that were not pushed yet, 2^(a-1) to 2^a - 1."""
-
-    hits: int = 0
-    misses: int = 0
-    run_out: int = 0
-    stale: int = 0
-    evicted: int = 0
-    bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("rows", "gradients", "clocks", "keys"), 0))
-    ages: Ids = field(default_factory=lambda: np.zeros(_AGES, np.int64))
 
 
 @dataclass(frozen=True)
