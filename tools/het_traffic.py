@@ -1,10 +1,11 @@
 """What HET's caches save, by policy and size, beside Belady's oracle: the protocol itself over a stream of ids, without a network (HET 5.1, 5.2).
 
-    python tools/het_traffic.py [--workers 8] [--batch 128] [--dim 128] [--table-rows 10000] [--examples 400000] [--staleness 100]
+    python tools/het_traffic.py [--workers 8] [--batch 128] [--dims 128,1] [--table-rows 10000] [--examples 400000] [--staleness 100]
                                 [--capacities 3,5,10,15]
 
 The stream is Criteo-like, 26 tables whose top 10 % of ids take 90 % of the accesses. Embedding bytes are those of rows, gradients, clocks
-and keys, both ways, of all workers; without a cache each distinct id of a batch costs its key, a row and a gradient. Belady's replacement
+and keys, both ways, of all workers; without a cache each distinct id of a batch costs its key, a row and a gradient. `--dims` are the widths of
+the tables that the same ids are looked up in: 128 of wide & deep's deep part, 1 of its wide part. Belady's replacement
 knows the stream: it evicts the row that its worker will use last, under the same capacity, staleness rule and bytes.
 """
 
@@ -24,7 +25,6 @@ from htrain.sync.het.steps import SparseStep
 KEY_BYTES, CLOCK_BYTES = 4, 4
 UNCACHED_KEY_BYTES = 8
 TOP_SHARE, TOP_ACCESSES = 0.1, 0.9
-NUM_TABLES = 26
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,24 @@ def stream_uri(table_rows: int, examples: int) -> str:
     return f"synthetic:?rows={examples}&table_rows={table_rows}&zipf={skew(table_rows)}&locality=0"
 
 
-def key_sets(uri: str, workers: int, batch: int, table_rows: int) -> list[list[np.ndarray]]:
-    """For each worker, the distinct keys of each of its batches: rows of all tables numbered one table after another."""
-    offsets = np.arange(NUM_TABLES) * table_rows
+def key_sets(uri: str, workers: int, batch: int) -> tuple[list[list[np.ndarray]], int]:
+    """For each worker, the distinct keys of each of its batches; and how many there are: the rows of all tables, one table after another."""
     data = open_data(uri)
-    return [
-        [
-            np.unique(b.columns["sparse"] + offsets)
-            for b in data.batches(
-                batch_size=batch, shard=w, num_shards=workers, epochs=1, start=START, malformed=Malformed()
-            )
-        ]
-        for w in range(workers)
-    ]
+    inputs = [i for i in data.schema.inputs if i.kind == "ids"]
+    rows: dict[str, int] = {}
+    for ids in inputs:
+        for table, count in zip(ids.tables, ids.rows, strict=True):
+            rows[table] = max(rows.get(table, 0), count)
+    first = dict(zip(rows, np.cumsum([0, *rows.values()]).tolist(), strict=False))
+    offsets = {ids.name: np.array([first[table] for table in ids.tables]) for ids in inputs}
+
+    def batches(worker: int) -> list[np.ndarray]:
+        read = data.batches(
+            batch_size=batch, shard=worker, num_shards=workers, epochs=1, start=START, malformed=Malformed()
+        )
+        return [np.unique(np.concatenate([(b.columns[n] + o).ravel() for n, o in offsets.items()])) for b in read]
+
+    return [batches(w) for w in range(workers)], sum(rows.values())
 
 
 def in_step(sets: Sequence[Sequence[np.ndarray]]) -> Iterator[list[np.ndarray]]:
@@ -83,15 +88,16 @@ def in_step(sets: Sequence[Sequence[np.ndarray]]) -> Iterator[list[np.ndarray]]:
         yield [worker[step] for worker in sets]
 
 
-def uncached(sets: Sequence[Sequence[np.ndarray]], dim: int) -> int:
+def uncached(sets: Sequence[Sequence[np.ndarray]], dims: Sequence[int]) -> int:
     """Bytes without a cache."""
-    return sum(keys.size * (UNCACHED_KEY_BYTES + 8 * dim) for step in in_step(sets) for keys in step)
+    each = sum(UNCACHED_KEY_BYTES + 8 * dim for dim in dims)
+    return each * sum(keys.size for step in in_step(sets) for keys in step)
 
 
 def cached(
     sets: Sequence[Sequence[np.ndarray]],
     num_rows: int,
-    dim: int,
+    dims: Sequence[int],
     *,
     capacity: int,
     staleness: int,
@@ -128,19 +134,21 @@ def cached(
         (request,) = cache.flush()
         server.push(request)
         cache.read(np.empty(0, np.int64), [server.pull(request)])
-    return _traffic_of(caches, dim)
+    return _traffic_of(caches, dims)
 
 
-def _traffic_of(caches: Sequence[HetCache], dim: int) -> Traffic:
+def _traffic_of(caches: Sequence[HetCache], dims: Sequence[int]) -> Traffic:
     counts = [cache.counts for cache in caches]
     by_kind = {kind: sum(c.bytes[kind] for c in counts) for kind in counts[0].bytes}
     fetched, pushed = by_kind["rows"] // 4, by_kind["gradients"] // 4
     asked, hits = sum(c.hits + c.misses for c in counts), sum(c.hits - c.run_out - c.stale for c in counts)
-    total = 4 * dim * (fetched + pushed) + by_kind["clocks"] + by_kind["keys"]
+    total = 4 * sum(dims) * (fetched + pushed) + len(dims) * (by_kind["clocks"] + by_kind["keys"])
     return Traffic(asked, hits, fetched, pushed, asked - fetched, total)
 
 
-def belady(sets: Sequence[Sequence[np.ndarray]], num_rows: int, dim: int, *, capacity: int, staleness: int) -> Traffic:
+def belady(
+    sets: Sequence[Sequence[np.ndarray]], num_rows: int, dims: Sequence[int], *, capacity: int, staleness: int
+) -> Traffic:
     """The oracle: as `cached`, with the victims that their worker uses last from then on."""
     workers = len(sets)
     never = 1 << 30
@@ -176,8 +184,8 @@ def belady(sets: Sequence[Sequence[np.ndarray]], num_rows: int, dim: int, *, cap
             asked, hits, checked = asked + keys.size, hits + sound.size - stale.size, checked + sound.size
             fetched += fresh.size
     pushed += int(resident.sum())
-    overhead = (fetched + pushed + checked) * (KEY_BYTES + CLOCK_BYTES)
-    return Traffic(asked, hits, fetched, pushed, checked, 4 * dim * (fetched + pushed) + overhead)
+    overhead = len(dims) * (fetched + pushed + checked) * (KEY_BYTES + CLOCK_BYTES)
+    return Traffic(asked, hits, fetched, pushed, checked, 4 * sum(dims) * (fetched + pushed) + overhead)
 
 
 def next_uses(batches: Sequence[np.ndarray], num_rows: int, never: int) -> list[np.ndarray]:
@@ -195,28 +203,30 @@ def main() -> None:
     for name, default in (
         ("workers", 8),
         ("batch", 128),
-        ("dim", 128),
         ("table-rows", 10_000),
         ("examples", 400_000),
         ("staleness", 100),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--dims", default="128,1")
+    parser.add_argument("--data", default="", help="other data than the stream, such as graph:visits.txt")
     parser.add_argument("--windows", default="1,64", help="batches that a worker reads ahead")
     parser.add_argument("--capacities", default="3,5,10,15", help="per cent of all rows")
     asked = parser.parse_args()
-    num_rows = NUM_TABLES * asked.table_rows
-    sets = key_sets(stream_uri(asked.table_rows, asked.examples), asked.workers, asked.batch, asked.table_rows)
-    steps, without = min(map(len, sets)), uncached(sets, asked.dim)
+    dims = [int(dim) for dim in asked.dims.split(",")]
+    uri = asked.data or stream_uri(asked.table_rows, asked.examples)
+    sets, num_rows = key_sets(uri, asked.workers, asked.batch)
+    steps, without = min(map(len, sets)), uncached(sets, dims)
     print(
-        f"{asked.workers} workers, {steps} steps of {asked.batch}, {num_rows:,} rows of {asked.dim}, s = {asked.staleness}, zipf {skew(asked.table_rows)}; "
-        f"without a cache {without / 1e6:,.0f} MB"
+        f"{asked.workers} workers, {steps} steps of {asked.batch}, {num_rows:,} rows of {asked.dims}, s = {asked.staleness}, "
+        f"{uri.rpartition('/')[2]}; without a cache {without / 1e6:,.0f} MB"
     )
     print(
         f"{'capacity':>8}  {'policy':<10}{'window':>6}{'hit rate':>10}{'MB':>9}{'reduction':>11}{'of the oracle':>15}"
     )
     for percent in map(float, asked.capacities.split(",")):
         capacity = round(num_rows * percent / 100)
-        oracle = belady(sets, num_rows, asked.dim, capacity=capacity, staleness=asked.staleness)
+        oracle = belady(sets, num_rows, dims, capacity=capacity, staleness=asked.staleness)
         best = 1 - oracle.total / without
         _line(percent, "belady", "all", oracle, without, best)
         for window in map(int, asked.windows.split(",")):
@@ -224,7 +234,7 @@ def main() -> None:
                 traffic = cached(
                     sets,
                     num_rows,
-                    asked.dim,
+                    dims,
                     capacity=capacity,
                     staleness=asked.staleness,
                     policy=policy,
