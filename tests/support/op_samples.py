@@ -327,7 +327,7 @@ NOT_SAMPLED = {
     **dict.fromkeys(("AllReduce", "AllGather"), "among trainers: tests/executor/test_collective.py"),
     **dict.fromkeys(
         ("HetAnnounce", "HetAsk", "HetFlush", "HetFlushed", "HetPush", "HetPull", "HetRead", "HetWrite"),
-        "over a cache, no tensor: tests/ops/test_het.py, and tests/sync/het for what it does",
+        "over a cache, no tensor: tests/sync/het, tests/system/test_het.py",
     ),
     **dict.fromkeys(
         ("QuantizeRows", "DequantizeRows", "TopK", "TopKWithFeedback", "SpreadTopK"),

@@ -3,6 +3,9 @@
 import pytest
 from small_dlrm import small_dlrm
 
+from htrain.cluster import Cluster
+from htrain.compiler import compile_net
+from htrain.frontend.captured import Captured
 from htrain.net import Net
 from htrain.options import Options
 from htrain.plan import Plan
@@ -64,3 +67,21 @@ def test_only_the_choice_of_units_is_free(plan: Plan) -> None:
     fixed = fixed_tags(train, table_owners(plan.tables))
     assert all(train.ops[i].node_name == device for i, device in fixed.items())
     assert {train.ops[i].module for i in range(len(train.ops)) if i not in fixed} == {d.module for d in plan.decisions}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("het", Options(batch_size=8, dense_sync="allreduce", cache="het", cache_tables=(("item.weight", "30%"),))),
+        ("allgather", Options(batch_size=8, dense_sync="allreduce", sparse_sync="allgather")),
+        ("pulled", Options(batch_size=8, dense_sync="ps")),
+    ],
+)
+def test_nets_of_workers_in_lockstep_and_of_the_classic_server(name: str, options: Options, golden) -> None:
+    counts = {"groups": 1, "group_ps": 1} if name == "pulled" else {"groups": 2, "group_ps": 0}
+    cluster = Cluster(**{"sparse_ps": 2, **counts})
+    splits = {} if name == "allgather" else {"item.weight": 2}
+    plan = compile_net(
+        Captured(small_dlrm(), {}), cluster, options, name="small_dlrm", solver="rules", table_splits=splits
+    )
+    golden(name, "\n".join(net.text() for key, net in plan.nets.items() if key != "train" and "init" not in key))

@@ -113,7 +113,7 @@ class HetCache:
         if misses > self._at.num_free:
             self._at.grow(len(self._at.key_of) + max(misses, len(self._at.key_of) // 2))
         self._at.settle_in(keys, announced, slots, self.width)
-        return slots, self._requests(slots, fetched[:num_fetched], checked[:num_checked], clocks[:num_checked])
+        return slots, self._requests(keys, slots, fetched[:num_fetched], checked[:num_checked], clocks[:num_checked])
 
     def read(self, slots: Ids, answers: Sequence[Answer]) -> Rows:
         """Read's second half: take each server's answer, and Get the rows[u,D] of `slots`, this worker's own updates in them.
@@ -158,7 +158,7 @@ class HetCache:
         loose = np.empty(resident.size, np.int64)
         self._take_out(loose[: loops.unpinned(self._at.meta, resident, loose)])
         none = np.empty(0, np.int64)
-        return self._requests(none, none, none, np.empty(0, np.int32))
+        return self._requests(none, none, none, none, np.empty(0, np.int32))
 
     @property
     def resident(self) -> int:
@@ -202,15 +202,13 @@ class HetCache:
             )
         return slots
 
-    def _requests(self, slots: Ids, fetched: Ids, checked: Ids, clocks: Clocks) -> list[Request]:
+    def _requests(self, keys: Ids, slots: Ids, fetched: Ids, checked: Ids, clocks: Clocks) -> list[Request]:
         """One request per server: what waits to be pushed, then the rows at positions `fetched`, then those at `checked`."""
         pushed, self._outgoing = self._outgoing, []
-        keys = np.concatenate([np.empty(0, np.int64), *(p.keys for p in pushed)])
+        push_keys = np.concatenate([np.empty(0, np.int64), *(p.keys for p in pushed)])
         push_clocks = np.concatenate([np.empty(0, np.int32), *(p.clocks for p in pushed)])
         grads = np.concatenate([np.empty((0, self.width), np.float32), *(p.grads for p in pushed)])
-        out, fetch, check = (
-            self._territory.split(k) for k in (keys, self._at.key_of[slots[fetched]], self._at.key_of[slots[checked]])
-        )
+        out, fetch, check = (self._territory.split(k) for k in (push_keys, keys[fetched], keys[checked]))
         requests = []
         for k in range(self._territory.num_servers):
             push_order, push_rows = _part(out, k)

@@ -43,7 +43,7 @@ def locate(index, meta, keys, announced, staleness, slots, fetched, checked, clo
         slots[i] = find(index, keys[i])
     for i in range(keys.size):
         if i % _CHUNK == 0:
-            _touch_lines(meta, slots[i : i + _CHUNK])
+            _touch_lines(meta, slots[i : i + _CHUNK], 0)
         slot = slots[i]
         if slot < 0:
             fetched[num_fetched] = i
@@ -77,11 +77,12 @@ def _touch_homes(index, keys):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _touch_lines(array, slots):  # type: ignore[no-untyped-def]
+def _touch_lines(array, slots, first):  # type: ignore[no-untyped-def]
+    """Columns from `first` on, a line of 64 bytes at a time."""
     seen = array.dtype.type(0)
     for slot in slots:
         if slot >= 0:
-            for d in range(0, array.shape[1], 16):
+            for d in range(first, array.shape[1], 16):
                 seen += array[slot, d]
     return seen
 
@@ -105,7 +106,7 @@ def take_out(index, meta, lists, key_of, rows, slots, width, free, num_free, key
         if i % _CHUNK == 0:
             part = slots[i : i + _CHUNK]
             _touch_homes(index, key_of[part])
-            _touch_lines(rows, part)
+            _touch_lines(rows, part, width)
             _touch_neighbours(meta, part)
         slot = slots[i]
         if meta[slot, CURRENT] > meta[slot, START]:
@@ -121,12 +122,11 @@ def take_out(index, meta, lists, key_of, rows, slots, width, free, num_free, key
 
 @njit(nogil=True, cache=True)
 def _push(meta, key_of, rows, slot, width, at, keys, clocks, grads):  # type: ignore[no-untyped-def]
-    """Take a row's accumulated gradient out of it."""
+    """Copy a row's accumulated gradient; whoever keeps the row forgets it."""
     keys[at] = key_of[slot]
     clocks[at] = meta[slot, CURRENT]
     for d in range(width):
         grads[at, d] = rows[slot, width + d]
-        rows[slot, width + d] = 0.0
     return at + 1
 
 
@@ -139,6 +139,7 @@ def push_out(meta, key_of, rows, slots, width, keys, clocks, grads):  # type: ig
     pushed = 0
     for slot in slots:
         pushed = _push(meta, key_of, rows, slot, width, pushed, keys, clocks, grads)
+        rows[slot, width : 2 * width] = 0.0
         meta[slot, START] = meta[slot, CURRENT]
     return pushed
 
@@ -189,6 +190,7 @@ def absorb(meta, key_of, rows, width, slots, answers, answer_clocks, refused, st
             grad = rows[slot, width : 2 * width]
             step_in_place(rows[slot, :width], grad, rows[slot, 2 * width :], step, lr, eps)
             pushed = _push(meta, key_of, rows, slot, width, pushed, keys, clocks, grads)
+            grad[:] = 0.0
             updates = 0
         meta[slot, START] = answer_clocks[i]
         meta[slot, CURRENT] = answer_clocks[i] + updates
@@ -200,8 +202,8 @@ def read(meta, rows, slots, width, step, lr, eps, out, ages):  # type: ignore[no
     """Get: out[u,D], each row with the updates of its own that have not been pushed. ages[a] counts rows read with about 2^a of them."""
     for i in range(slots.size):
         if i % _CHUNK == 0:
-            _touch_lines(rows, slots[i : i + _CHUNK])
-            _touch_lines(meta, slots[i : i + _CHUNK])
+            _touch_lines(rows, slots[i : i + _CHUNK], 0)
+            _touch_lines(meta, slots[i : i + _CHUNK], 0)
         slot = slots[i]
         updates = meta[slot, CURRENT] - meta[slot, START]
         if updates > 0:
@@ -222,7 +224,7 @@ def write(meta, lists, rows, slots, width, policy, limit, grads):  # type: ignor
     """Update and Clock (Algorithm 3, lines 1 to 4): grads[u,D] are added to what the rows have accumulated; the rows are let go."""
     for i in range(slots.size):
         if i % _CHUNK == 0:
-            _touch_lines(rows, slots[i : i + _CHUNK])
+            _touch_lines(rows, slots[i : i + _CHUNK], width)
             _touch_neighbours(meta, slots[i : i + _CHUNK])
         slot = slots[i]
         for d in range(width):

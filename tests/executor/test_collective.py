@@ -1,0 +1,71 @@
+"""AllReduce and AllGather among threads, each a trainer: sums and lists of what everybody gave."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from htrain.errors import PeerLost
+from htrain.executor.collective import Collective, GlooConnector, gathered
+from htrain.executor.port import Network
+
+TRAINERS = ["trainer:0:0", "trainer:1:0", "trainer:2:0"]
+
+
+def together(work: Callable[[int, Collective], object], *, scheme: str = "inproc") -> list[object]:
+    """`work` of each trainer, all at once; what each gave, or raised."""
+    shared = Network("inproc")
+    networks = [shared] * len(TRAINERS) if scheme == "inproc" else [Network("tcp") for _ in TRAINERS]
+    connectors = [GlooConnector(t, TRAINERS, n, 20.0) for t, n in zip(TRAINERS, networks, strict=True)]
+    book = {name: address for connector in connectors for name, address in connector.endpoints.items()}
+    found: list[object] = [None] * len(TRAINERS)
+
+    def run(rank: int) -> None:
+        try:
+            found[rank] = work(rank, connectors[rank](book))
+        except Exception as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(TRAINERS))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for network in {id(n): n for n in networks}.values():
+        network.close()
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["inproc", "tcp"])
+def test_allreduce_gives_everybody_the_same_sum(scheme: str) -> None:
+    def work(rank: int, collective: Collective) -> torch.Tensor:
+        flat = torch.arange(10_000, dtype=torch.float32) * (rank + 1)
+        collective.all_reduce(flat)
+        return flat
+
+    found = together(work, scheme=scheme)
+    assert all(isinstance(flat, torch.Tensor) and torch.equal(flat, torch.arange(10_000.0) * 6) for flat in found)
+
+
+def test_allgather_brings_ids_and_rows_of_different_numbers_and_widths() -> None:
+    """Trainer r has r ids of the first table, which is of width 2, and 2 of the second, of width 1."""
+
+    def work(rank: int, collective: Collective) -> list[torch.Tensor]:
+        ids = torch.arange(rank) + 10 * rank
+        other = torch.tensor([rank, 7])
+        return gathered(collective, [ids, ids[:, None] * torch.ones(1, 2), other, 0.5 * other[:, None]])
+
+    first, second = torch.tensor([10, 20, 21]), torch.tensor([0, 7, 1, 7, 2, 7])
+    for found in together(work):
+        assert isinstance(found, list)
+        wanted = [first, first[:, None] * torch.ones(1, 2), second, 0.5 * second[:, None]]
+        assert all(torch.equal(seen, want) for seen, want in zip(found, wanted, strict=True))
+
+
+def test_a_trainer_that_never_comes_is_an_error_within_the_deadline() -> None:
+    network = Network("inproc")
+    connector = GlooConnector("trainer:0:0", TRAINERS, network, 1.0)
+    with pytest.raises(PeerLost, match="AllReduce did not end within 1 s, or another trainer is gone"):
+        connector({})
+    network.close()
