@@ -143,7 +143,8 @@ class Trainer:
                 self._step_together(replica, self._lockstep)
             else:
                 self._loop(replica)
-            self._finished += 1
+            with self._lock:
+                self._finished += 1
         except Exception as error:
             self.error = (
                 error if isinstance(error, Error) else RunError(f"{replica.endpoint}: {type(error).__name__}: {error}")
@@ -163,13 +164,17 @@ class Trainer:
                 self._wait(replica)
                 upcoming = self._open(replica)
             taken += int(upcoming is not None)
-        replica.flush(self._flush)
+        self._empty_caches(replica)
+
+    def _empty_caches(self, replica: Replica) -> None:
+        if not self._stopping.is_set():
+            replica.flush(self._flush)
 
     def _wait(self, replica: Replica) -> None:
         """Between steps: stay here while the trainer is paused, its caches empty."""
         if self._resumed.is_set():
             return
-        replica.flush(self._flush)
+        self._empty_caches(replica)
         with self._lock:
             self._idle += 1
         self._resumed.wait()
@@ -192,7 +197,7 @@ class Trainer:
                 if not self._prefetch and not stops:
                     upcoming = self._open_or_empty(replica, lockstep)
             over = lockstep.verdict.over
-            replica.flush(self._flush)
+            self._empty_caches(replica)
             if not over:
                 self._wait_in_lockstep(lockstep)
 
