@@ -9,7 +9,7 @@ from htrain.options import Options, checked
 from htrain.placement import Shard, Split
 from htrain.tagging.constraints import kept_together, pinned_tables
 from htrain.tagging.shards import place_tables
-from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
+from htrain.tagging.units import Unit, find_units, fixed_tags, pulled_tags, table_owners
 from htrain.transform.all_reduce import all_gather_rows, all_reduce_gradients
 from htrain.transform.cache_lookups import cache_lookups, choose_caches
 from htrain.transform.constants import copy_constants
@@ -20,7 +20,7 @@ from htrain.transform.loss import add_loss
 from htrain.transform.low_precision import lower_fcs
 from htrain.transform.modules import name_modules
 from htrain.transform.optimizer import add_optimizers
-from htrain.transform.pull_weights import pull_weights, pulled_tags
+from htrain.transform.pull_weights import pull_weights
 from htrain.transform.shard_lookups import shard_lookups
 
 NO_SPLITS: Mapping[str, int] = {}

@@ -1,5 +1,6 @@
 """What tagging decides, as values: the shards of every table, and a device for every module with the rule that chose it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,6 +55,16 @@ class Search:
     def gap(self) -> float:
         """How much slower than the best possible the placement may be at most: 0.03 for 3 %."""
         return self.seconds / self.bound_seconds - 1 if self.bound_seconds > 0 else 0.0
+
+
+def spread(num_bytes: Mapping[str, int], count: int) -> dict[str, int]:
+    """Which of `count` devices each name goes to: the largest first, to the device with the fewest bytes so far."""
+    loads, places = [0] * count, {}
+    for name in sorted(num_bytes, key=lambda n: (-num_bytes[n], n)):
+        place = min(range(count), key=lambda k: (loads[k], k))
+        loads[place] += num_bytes[name]
+        places[name] = place
+    return places
 
 
 def shard_name(table: str, index: int, count: int) -> str:

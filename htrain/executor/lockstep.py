@@ -1,5 +1,7 @@
 """A trainer that steps together with all others: what it says with each step, and what all have said (HET 3)."""
 
+from collections.abc import Callable
+
 import torch
 
 from htrain.executor.collective import CollectiveLoop
@@ -11,12 +13,12 @@ _GO_ON = Verdict(over=False, pause=False)
 
 
 class Lockstep:
-    """`verdict` is the last that was heard; its trainer sets `wants_pause`."""
+    """`verdict` sums up what was heard since training began or went on; `wants_pause` says whether the trainer has been told to pause."""
 
-    def __init__(self, collective: CollectiveLoop, deadline_seconds: float) -> None:
-        self.wants_pause = False
+    def __init__(self, collective: CollectiveLoop, deadline_seconds: float, wants_pause: Callable[[], bool]) -> None:
         self.verdict = _GO_ON
         self._collective = collective
+        self._wants_pause = wants_pause
         self._deadline_seconds = deadline_seconds
         self._has_data: dict[int, bool] = {}
         collective.word = self.word
@@ -27,7 +29,7 @@ class Lockstep:
 
     def word(self, step: int) -> Word:
         """What this trainer says with a step."""
-        return Word(self._has_data.pop(step), self.wants_pause)
+        return Word(self._has_data.pop(step), self._wants_pause())
 
     def hear(self, step: int) -> Verdict:
         """What all said with a step that has been run. Raises PeerLost."""
@@ -37,7 +39,7 @@ class Lockstep:
 
     def go_on(self) -> None:
         """After a pause."""
-        self.wants_pause, self.verdict = False, _GO_ON
+        self.verdict = _GO_ON
 
 
 def no_examples(net: Net) -> dict[str, torch.Tensor]:

@@ -71,7 +71,7 @@ class Trainer:
         self._taken = 0
         self._ahead = ahead
         self._windows: dict[int, deque[tuple[Step, Position]]] = {}
-        self._lockstep = Lockstep(collective, deadline_seconds) if collective else None
+        self._lockstep = Lockstep(collective, deadline_seconds, self._is_told_to_pause) if collective else None
 
     def start(self, book: dict[str, str], feed: Feed, stop_after_steps: int) -> None:
         """Train from now on."""
@@ -93,11 +93,12 @@ class Trainer:
     def pause(self) -> None:
         """Ask the replicas to stop after the steps they have taken."""
         self._resumed.clear()
-        if self._lockstep:
-            self._lockstep.wants_pause = True
 
     def resume(self) -> None:
         self._resumed.set()
+
+    def _is_told_to_pause(self) -> bool:
+        return not self._resumed.is_set()
 
     @property
     def quiet(self) -> bool:
@@ -203,7 +204,7 @@ class Trainer:
 
     def _wait_in_lockstep(self, lockstep: Lockstep) -> None:
         """All have stopped behind the same step; the order to pause may still be on its way here."""
-        while self._resumed.is_set() and not self._stopping.is_set():
+        while not self._is_told_to_pause() and not self._stopping.is_set():
             time.sleep(0.01)
         with self._lock:
             self._idle += 1

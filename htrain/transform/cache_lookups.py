@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from htrain.errors import UsageError
 from htrain.net import Attr, Init, Net, Op, Parameter
 from htrain.ops.builder import NetBuilder
-from htrain.ops.het import row_width
+from htrain.ops.het import REQUEST, row_width
 from htrain.options import Options, capacity_rows
 from htrain.placement import Shard, shard_name
 from htrain.transform.shard_lookups import shard_parameters
@@ -122,10 +122,7 @@ class _Behind:
         builder.parameter(Parameter(spec.name, shape, "float32", "cache", Init("constant", (0.0,)), trained=False))
         names = [builder.fresh(f"{spec.name}_slots")]
         for server in self.servers:
-            names += [
-                builder.fresh(f"{spec.name}_{part}_{_number(server)}")
-                for part in ("counts", "keys", "clocks", "gradients")
-            ]
+            names += [builder.fresh(f"{spec.name}_{part}_{_number(server)}") for part in REQUEST]
         territory = self._territory()
         if self.options.cache_window > 1:
             first = {"first_keys": territory["first_keys"]}
@@ -135,7 +132,7 @@ class _Behind:
         )
         answers: list[str] = []
         for k, server in enumerate(self.servers):
-            answers += self._serve(server, request[4 * k : 4 * k + 4])
+            answers += self._serve(server, request[k * len(REQUEST) : (k + 1) * len(REQUEST)])
         attrs: dict[str, Attr] = {"num_tables": len(self.ids), "width": spec.width}
         rows = [op.outputs[0] for op in self.lookups]
         builder.add(
@@ -196,8 +193,3 @@ class _Behind:
 
 def _number(server: str) -> str:
     return server.rpartition(":")[2]
-
-
-def is_cached(caches: Sequence[CacheSpec], table: str) -> bool:
-    """Whether a table is behind one of the caches."""
-    return any(table in spec.tables for spec in caches)

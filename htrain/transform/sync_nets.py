@@ -3,18 +3,14 @@
 from collections.abc import Mapping
 
 from htrain.net import Attr, Blob, Net, Op, Parameter
+from htrain.placement import spread
 
 
 def assign_centers(holders: Mapping[str, Net], num_dense_ps: int) -> dict[str, str]:
     """The dense PS of each trained weight, balanced by bytes, the largest first."""
-    loads = [0] * num_dense_ps
-    centers = {}
     weights = [p for net in holders.values() for p in net.parameters.values() if p.kind == "weight" and p.trained]
-    for weight in sorted(weights, key=lambda w: (-w.num_bytes, w.name)):
-        k = min(range(num_dense_ps), key=lambda k: (loads[k], k))
-        loads[k] += weight.num_bytes
-        centers[weight.name] = f"dense_ps:{k}"
-    return centers
+    places = spread({weight.name: weight.num_bytes for weight in weights}, num_dense_ps)
+    return {name: f"dense_ps:{k}" for name, k in places.items()}
 
 
 def sync_net(holder: str, net: Net, centers: Mapping[str, str]) -> Net:

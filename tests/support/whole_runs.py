@@ -1,12 +1,15 @@
 """Runs as a user starts them: `htrain` as a process, its data, and what it leaves."""
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import torch
 from safetensors.torch import load_file
 
@@ -40,6 +43,20 @@ def wait_for_examples(run: Path, process: subprocess.Popen[str], count: int) -> 
             return
         time.sleep(0.05)
     raise AssertionError(f"the run did not get to {count} examples: {process.communicate()}")
+
+
+def kill(victim: str, run: Path, process: subprocess.Popen[str]) -> None:
+    """Kill a role of a run: it must end in time, with an error that names the role, and leave nobody behind."""
+    pid = json.loads((run / "roles.json").read_text())[victim]["pid"]
+    family = psutil.Process(process.pid).children(recursive=True)
+    killed = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    _, said = process.communicate(timeout=30)
+    assert time.monotonic() - killed < 15
+    assert process.returncode == 1
+    assert said.splitlines()[-1].startswith(f"htrain: {victim} (process {pid}) was killed by signal 9")
+    assert "Traceback" not in said
+    assert not psutil.wait_procs(family, timeout=5)[1]
 
 
 def parameters(run: Path) -> dict[str, torch.Tensor]:

@@ -1,7 +1,5 @@
 """Whole runs, as processes: interrupted, resumed, killed, and held within their bounds."""
 
-import json
-import os
 import signal
 import time
 from pathlib import Path
@@ -10,7 +8,7 @@ import psutil
 import pytest
 import torch
 from harness import run_roles
-from whole_runs import WIDE_DEEP, libfm, parameters, start, wait_for_examples
+from whole_runs import WIDE_DEEP, kill, libfm, parameters, start, wait_for_examples
 
 import htrain
 from htrain.cluster import this_machine
@@ -59,19 +57,7 @@ def test_killed_role_ends_the_run_with_an_error_that_names_it(
     plan, data = small
     process = start(plan, data, "--out", str(tmp_path / "run"), "--epochs", "50", "--checkpoint-seconds", "1")
     wait_for_examples(tmp_path / "run", process, 1)
-    places = json.loads((tmp_path / "run" / "roles.json").read_text())
-    family = psutil.Process(process.pid).children(recursive=True)
-    killed = time.monotonic()
-    os.kill(places[victim]["pid"], signal.SIGKILL)
-    _, said = process.communicate(timeout=30)
-    assert time.monotonic() - killed < 15
-    assert process.returncode == 1
-    assert said.splitlines()[-1].startswith(
-        f"htrain: {victim} (process {places[victim]['pid']}) was killed by signal 9"
-    )
-    assert "Traceback" not in said
-    _, alive = psutil.wait_procs(family, timeout=5)
-    assert not alive
+    kill(victim, tmp_path / "run", process)
 
 
 def test_killed_launcher_leaves_no_process_behind(small: tuple[Path, str], tmp_path: Path) -> None:
