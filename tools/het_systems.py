@@ -5,6 +5,9 @@
 Wide & deep, D = 128, batch 128, on a Criteo-like log whose top 10 % of ids take 90 % of the accesses; a parameter server, where trainers fetch
 the dense weights; AllReduce with AllGather of sparse gradients; the hybrid of AllReduce and a sparse PS, without and with a HET cache.
 
+`waited` is the time for which a worker, in the mean, had nothing to compute before something came from elsewhere, `worked` the rest: the cores
+are shared, so the work of eight takes four times as long as it would on a core each, and part of the waiting is for the work of others.
+
 `bound` is the time that the bytes of the busiest link take at the link's rate: no system that sends them is faster. `of the bytes` compares
 the speedup over the hybrid with what these bounds allow. All roles share this machine's cores; CPU seconds are those of all roles.
 """
@@ -15,6 +18,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from het_traffic import stream_uri
 from netlab import Lab, LabRun, unwind_when_ended
@@ -42,9 +46,11 @@ LABELS = {"ps": "PS, asynchronous", "allreduce": "AllReduce + AllGather", "hybri
 
 @dataclass(frozen=True)
 class Measured:
-    """One run, for each example: wall and CPU seconds, bytes of the busiest link in its busier direction, embedding bytes."""
+    """One run, for each example: wall seconds, those that workers waited, CPU seconds, bytes of the busiest link in its busier direction,
+    embedding bytes."""
 
     seconds: float
+    waited_seconds: float
     cpu_seconds: float
     busiest_bytes: float
     sparse_bytes: float
@@ -78,10 +84,19 @@ def _of(run: LabRun, folder: Path, roles: tuple[str, ...]) -> Measured:
     servers = [run.roles[role] for role in roles if role.startswith("sparse_ps")]
     return Measured(
         seconds,
+        _waited([r for r in records if r["role"].startswith("trainer") and r["examples"]]),
         sum(last[role]["cpu_seconds"] for role in roles) / examples,
         max(links) / examples,
         sum(s.received + s.sent for s in servers) / examples,
     )
+
+
+def _waited(reports: list[dict[str, Any]]) -> float:
+    """Seconds for which a worker has waited, in the mean, for each example of all workers, between its first report and its last."""
+    first = {r["role"]: r for r in reversed(reports)}
+    last = {r["role"]: r for r in reports}
+    waited, examples = (sum(last[role][k] - first[role][k] for role in last) for k in ("seconds_waited", "examples"))
+    return float(waited / len(last) / examples) if examples else 0.0
 
 
 def main() -> None:
@@ -107,7 +122,7 @@ def main() -> None:
 
 def table(systems: list[str], workers: int, rate: str, data: str, examples: int, runs: int) -> None:
     print(
-        f"{'system':<24}{'epoch s':>9}{'bound s':>9}{'CPU s':>8}{'sparse kB/ex':>14}{'speedup':>9}{'allowed':>9}{'of the bytes':>14}"
+        f"{'system':<24}{'epoch s':>9}{'worked':>8}{'waited':>8}{'bound s':>9}{'CPU s':>8}{'sparse kB/ex':>14}{'speedup':>9}{'allowed':>9}{'of the bytes':>14}"
     )
     bits = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}[rate[-4:]] * float(rate[:-4])
     hybrid: Measured | None = None
@@ -119,7 +134,8 @@ def table(systems: list[str], workers: int, rate: str, data: str, examples: int,
         seen = sorted(found, key=lambda m: m.seconds)[len(found) // 2]
         hybrid = seen if system == "hybrid" else hybrid
         bound = 8 * seen.busiest_bytes / bits
-        line = f"{LABELS.get(system, system):<24}{seen.seconds * examples:>9.1f}{bound * examples:>9.1f}"
+        line = f"{LABELS.get(system, system):<24}{seen.seconds * examples:>9.1f}"
+        line += f"{(seen.seconds - seen.waited_seconds) * examples:>8.1f}{seen.waited_seconds * examples:>8.1f}{bound * examples:>9.1f}"
         line += f"{seen.cpu_seconds * examples:>8.1f}{seen.sparse_bytes / 1e3:>14.2f}"
         if hybrid:
             speedup, allowed = hybrid.seconds / seen.seconds, hybrid.busiest_bytes / seen.busiest_bytes

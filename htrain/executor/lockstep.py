@@ -1,5 +1,6 @@
 """A trainer that steps together with all others: what it says with each step, and what all have said (HET 3)."""
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -13,10 +14,14 @@ _GO_ON = Verdict(over=False, pause=False)
 
 
 class Lockstep:
-    """`verdict` sums up what was heard since training began or went on; `wants_pause` says whether the trainer has been told to pause."""
+    """`verdict` sums up what was heard since training began or went on; `wants_pause` says whether the trainer has been told to pause.
+
+    `seconds_waited` is the time spent waiting for what the others say.
+    """
 
     def __init__(self, collective: CollectiveLoop, deadline_seconds: float, wants_pause: Callable[[], bool]) -> None:
         self.verdict = _GO_ON
+        self.seconds_waited = 0.0
         self._collective = collective
         self._wants_pause = wants_pause
         self._deadline_seconds = deadline_seconds
@@ -33,7 +38,9 @@ class Lockstep:
 
     def hear(self, step: int) -> Verdict:
         """What all said with a step that has been run. Raises PeerLost."""
+        began = time.monotonic()
         verdict = self._collective.verdict(step, self._deadline_seconds)
+        self.seconds_waited += time.monotonic() - began
         self.verdict = Verdict(self.verdict.over or verdict.over, self.verdict.pause or verdict.pause)
         return self.verdict
 

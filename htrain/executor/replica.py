@@ -26,7 +26,10 @@ class Step:
 
 
 class Replica:
-    """Runs one step at a time; the next step's lookups may already be under way. For one thread."""
+    """Runs one step at a time; the next step's lookups may already be under way. For one thread.
+
+    `seconds_waited` is the time in which there was nothing to do before a message came, or a slower replica had written.
+    """
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class Replica:
         _, group, trainer = role.split(":")
         self.endpoint = inbox.name
         self.stopping: Callable[[], bool] = lambda: False
+        self.seconds_waited = 0.0
         self._place = (int(group), int(trainer), number)
         self._engine = engine
         self._gates = gates
@@ -114,7 +118,10 @@ class Replica:
         granted = threading.Event()
         for event in self._gates.commit(clock, context, granted):
             event.set()
-        if not granted.wait(self._deadline_seconds):
+        began = time.monotonic()
+        in_time = granted.wait(self._deadline_seconds)
+        self.seconds_waited += time.monotonic() - began
+        if not in_time:
             raise PeerLost(
                 f"{self.endpoint}: step {context.step} waited {self._deadline_seconds:.0f} s for slower replicas to write first"
             )
@@ -128,13 +135,14 @@ class Replica:
 
     def _receive(self, step: Step) -> None:
         """Wait for one message and hand it to the step that it belongs to."""
-        deadline = time.monotonic() + self._deadline_seconds
+        began = time.monotonic()
         while not self._take_message(0.5):
-            if self.stopping() or time.monotonic() > deadline:
+            if self.stopping() or time.monotonic() > began + self._deadline_seconds:
                 waited = ", ".join(step.engine.missing(step.state))
                 raise PeerLost(
                     f"{self.endpoint}: nothing from {waited} for {self._deadline_seconds:.0f} s at step {step.state.context.step}"
                 )
+        self.seconds_waited += time.monotonic() - began
 
     def _take_message(self, seconds: float) -> bool:
         """Hand a message to its step; False when none came. One for a step that has ended is a repeated one, and is dropped."""

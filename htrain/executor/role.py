@@ -238,8 +238,9 @@ class Role:
                 "steps": totals.steps,
                 "log_loss": totals.log_loss,
                 "positives": totals.positives,
+                "seconds_waited": self.trainer.seconds_waited,
+                "malformed": self.malformed.count,
             }
-            measured["malformed"] = self.malformed.count
         return measured
 
     def stop(self) -> None:

@@ -13,7 +13,7 @@ from htrain.data.evaluation import normalized_entropy
 from htrain.executor.totals import RunTotals
 
 _CHARTED = ("eps", "loss", "ne", "window_loss", "window_ne", "max_staleness", "mean_staleness")
-_COUNTS = ("examples", "log_loss", "positives", "cpu_seconds", "bytes_sent")
+_COUNTS = ("examples", "log_loss", "positives", "cpu_seconds", "bytes_sent", "seconds_waited")
 
 
 class RunLog:
@@ -57,6 +57,8 @@ class RunLog:
         if seconds > began:
             rates["cpu_share"] = since.get("cpu_seconds", 0.0) / (seconds - began)
             rates["sent_mb_per_second"] = since.get("bytes_sent", 0.0) / (seconds - began) / 1e6
+            if "seconds_waited" in since:
+                rates["wait_share"] = since["seconds_waited"] / (seconds - began)
             if "examples" in since:
                 rates["eps"] = since["examples"] / (seconds - began)
         if since.get("examples"):

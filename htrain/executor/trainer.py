@@ -66,6 +66,7 @@ class Trainer:
         self._finished = 0
         self._outboxes: list[Outbox] = []
         self._threads: list[threading.Thread] = []
+        self._replicas: list[Replica] = []
         self._stop_after_steps = 0
         self._flush = flush
         self._taken = 0
@@ -82,6 +83,7 @@ class Trainer:
             self._outboxes.append(outbox)
             replica = Replica(number, self.engine, self.gates, inbox, outbox, self._deadline_seconds)
             replica.stopping = self._stopping.is_set
+            self._replicas.append(replica)
             thread = threading.Thread(target=self._guarded, args=(replica,), name=inbox.name, daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -99,6 +101,12 @@ class Trainer:
 
     def _is_told_to_pause(self) -> bool:
         return not self._resumed.is_set()
+
+    @property
+    def seconds_waited(self) -> float:
+        """Seconds for which a replica, in the mean, has waited for what others send."""
+        waited = sum(replica.seconds_waited for replica in self._replicas)
+        return (waited + (self._lockstep.seconds_waited if self._lockstep else 0.0)) / max(1, len(self._replicas))
 
     @property
     def quiet(self) -> bool:

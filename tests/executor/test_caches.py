@@ -15,6 +15,7 @@ from htrain.errors import PeerLost
 from htrain.executor.port import Inbox, Network, Outbox
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
+from htrain.executor.trainer import Trainer
 from htrain.executor.wire import Context, Values
 from htrain.ops.het import REQUEST
 from htrain.options import Options
@@ -124,13 +125,13 @@ def test_requests_that_overtake_each_other_are_carried_out_in_order(wire: Wire) 
     torch.testing.assert_close(torch.from_numpy(wire.cache.read(slots, [answer])), before - LR * 2)
 
 
-def losses(tmp_path: Path, options: Options, *, deadline_seconds: float = 20.0) -> tuple[list[float], list[float]]:
-    """A whole run of one worker, and PyTorch's."""
+def trained(tmp_path: Path, options: Options, *, deadline_seconds: float = 20.0) -> tuple[Trainer, list[float]]:
+    """A whole run of one worker, and PyTorch's losses."""
     model, plan = small_plan(options)
     settings = RunSettings(tmp_path / "plan", DATA, tmp_path / "run", deadline_seconds=deadline_seconds)
     trainer = run_roles(plan, tmp_path / "plan", settings)["trainer:0:0"].trainer
     assert trainer
-    return trainer.losses, torch_losses(model, DATA, options)
+    return trainer, torch_losses(model, DATA, options)
 
 
 @pytest.mark.parametrize("dense_sync", ["easgd", "allreduce"])
@@ -144,23 +145,26 @@ def test_a_run_in_which_every_message_comes_twice_trains_the_same(
         send(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Outbox, "send_values", twice)
-    seen, wanted = losses(tmp_path, replace(HET, dense_sync=dense_sync))  # type: ignore[arg-type]
-    assert max(relative_differences(seen, wanted)) < 1e-4
+    trainer, wanted = trained(tmp_path, replace(HET, dense_sync=dense_sync))  # type: ignore[arg-type]
+    assert max(relative_differences(trainer.losses, wanted)) < 1e-4
 
 
 def test_a_server_that_answers_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pull = HetServer.pull
 
     def late(self: HetServer, request: Request) -> Answer:
+        slept.append(0.02)
         time.sleep(0.02)
         return pull(self, request)
 
+    slept: list[float] = []
     monkeypatch.setattr(HetServer, "pull", late)
-    seen, wanted = losses(tmp_path, HET)
-    assert max(relative_differences(seen, wanted)) < 1e-4
+    trainer, wanted = trained(tmp_path, HET)
+    assert max(relative_differences(trainer.losses, wanted)) < 1e-4
+    assert trainer.seconds_waited > sum(slept) / 4  # the rest is hidden behind the steps
 
 
 def test_a_server_that_never_answers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HetServer, "pull", lambda self, request: time.sleep(3.0))
     with pytest.raises(PeerLost, match="trainer:0:0/0: nothing from sparse_ps:0 for 1 s at step 0"):
-        losses(tmp_path, HET, deadline_seconds=1.0)
+        trained(tmp_path, HET, deadline_seconds=1.0)

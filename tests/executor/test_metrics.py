@@ -220,6 +220,7 @@ def test_every_role_has_charts_and_rates_of_its_own(tmp_path: Path) -> None:
                 **of_examples(drawn(0, old)),
                 "cpu_seconds": seconds,
                 "bytes_sent": old,
+                "seconds_waited": seconds / 4,
                 "memory_bytes": 2**21,
             },
             "group_ps:0:1": report(cpu_seconds=seconds / 2, staleness={"0": 5, "3": 1}),
@@ -229,6 +230,7 @@ def test_every_role_has_charts_and_rates_of_its_own(tmp_path: Path) -> None:
     charts = scalars(tmp_path)
     assert charts["trainer_0_0/eps"] == [(300, 100.0)]
     assert charts["trainer_0_0/cpu_share"] == [(300, 1.0)]
+    assert charts["trainer_0_0/wait_share"] == [(300, 0.25)]
     assert charts["group_ps_0_1/cpu_share"] == [(300, 0.5)]
     assert [value for _, value in charts["group_ps_0_1/max_staleness"]] == [3.0, 3.0]
     assert [value for _, value in charts["trainer_0_0/memory_mib"]] == [2.0, 2.0]
