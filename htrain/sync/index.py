@@ -1,4 +1,4 @@
-"""Where a key is: an open-addressed hash index key -> slot, over one flat array (HET 3.1's Find). Numba, nogil.
+"""Where a key is: an open-addressed hash index key -> slot, over one flat array. Numba, nogil.
 
 `index`[2H] holds a pair (key, slot) per place, H a power of two; a slot of -1 is a free place. A pair shares a cache line, probing is linear,
 and removal moves what follows back, so that there are no tombstones and a miss ends at the first free place.

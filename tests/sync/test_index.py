@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htrain.sync.het.index import find, insert, new_index, remove
+from htrain.sync.index import find, insert, new_index, remove
 
 KEYS = st.integers(0, 20) | st.integers(2**40, 2**40 + 20)
 

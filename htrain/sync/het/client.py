@@ -25,7 +25,6 @@ import numpy as np
 from htrain.errors import DataError
 from htrain.sync.het import loops
 from htrain.sync.het.counts import CacheCounts
-from htrain.sync.het.index import find
 from htrain.sync.het.messages import Answer, Clocks, Ids, Request, Rows, Territory
 from htrain.sync.het.policy import (
     CURRENT,
@@ -38,6 +37,7 @@ from htrain.sync.het.policy import (
 )
 from htrain.sync.het.slots import Slots
 from htrain.sync.het.steps import SparseStep
+from htrain.sync.index import find
 
 UNBOUNDED = 2**30  # a staleness that no clock reaches
 _HEADROOM = 1024

@@ -7,7 +7,6 @@
 import numpy as np
 from numba import njit
 
-from htrain.sync.het.index import find, home_of, insert, remove
 from htrain.sync.het.policy import (
     AHEAD,
     CURRENT,
@@ -22,6 +21,7 @@ from htrain.sync.het.policy import (
     used,
 )
 from htrain.sync.het.steps import step_in_place, stepped
+from htrain.sync.index import find, home_of, insert, remove
 
 _CHUNK = (
     128  # rows whose memory is asked for together before it is used: a miss of the CPU's caches then costs a fraction

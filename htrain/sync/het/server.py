@@ -8,9 +8,9 @@ import numpy as np
 from numba import njit
 
 from htrain.errors import DataError
-from htrain.sync.het.index import find, insert, new_index
 from htrain.sync.het.messages import Answer, Clocks, Ids, Request, Rows
 from htrain.sync.het.steps import SparseStep, step_in_place
+from htrain.sync.index import find, insert, new_index
 
 _LAGS = 20
 

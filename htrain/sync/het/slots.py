@@ -3,9 +3,9 @@
 import numpy as np
 
 from htrain.sync.het import loops
-from htrain.sync.het.index import add_counts, index_all, new_index
 from htrain.sync.het.messages import Ids, Rows
 from htrain.sync.het.policy import ABOVE, AHEAD, LIST, UNLISTED, Lists, Meta, new_lists
+from htrain.sync.index import add_counts, index_all, new_index
 
 
 class Slots:

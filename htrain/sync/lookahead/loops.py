@@ -1,0 +1,102 @@
+"""The loops of the occupancy table and the journal: Numba, nogil, over flat arrays."""
+
+import numpy as np
+from numba import njit
+
+from htrain.sync.index import find, home_of
+
+
+@njit(nogil=True, cache=True, inline="always")
+def slot_of(keys_of, ways, sets, key):  # type: ignore[no-untyped-def]
+    """The slot of a key, or -1."""
+    first = (key % sets) * ways
+    for slot in range(first, first + ways):
+        if keys_of[slot] == key:
+            return slot
+    return np.int64(-1)
+
+
+@njit(nogil=True, cache=True)
+def find_slots(keys_of, ways, sets, keys, slots):  # type: ignore[no-untyped-def]
+    """slots[n] of keys[n]."""
+    for i in range(keys.size):
+        slots[i] = slot_of(keys_of, ways, sets, keys[i])
+
+
+@njit(nogil=True, cache=True)
+def pin_hits(keys_of, pins, ways, sets, window, keys, slots):  # type: ignore[no-untyped-def]
+    """slots[n] of keys[n], -1 for a miss; hits are pinned for the window."""
+    for i in range(keys.size):
+        slot = slot_of(keys_of, ways, sets, keys[i])
+        slots[i] = slot
+        if slot >= 0:
+            pins[slot] = window
+
+
+@njit(nogil=True, cache=True, inline="always")
+def draw(state, below):  # type: ignore[no-untyped-def]
+    """A number in [0, below) by xorshift64*; `state`[1] must not be 0."""
+    x = state[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state[0] = x
+    return np.int64((x * np.uint64(0x2545F4914F6CDD1D)) >> np.uint64(33)) % below
+
+
+@njit(nogil=True, cache=True)
+def place_misses(keys_of, pins, ways, sets, window, random, keys, slots, fresh, evicted_keys, evicted_slots):  # type: ignore[no-untyped-def]
+    """Give every miss a way of its set: the first empty one behind a random way, else the first unpinned. How many got one, and were evicted."""
+    filled = evicted = 0
+    for i in range(keys.size):
+        if slots[i] >= 0:
+            continue
+        first = (keys[i] % sets) * ways
+        begin = draw(random, ways) if ways > 1 else 0
+        chosen = np.int64(-1)
+        for k in range(ways):
+            way = begin + k
+            slot = first + (way - ways if way >= ways else way)
+            if keys_of[slot] < 0:
+                chosen = slot
+                break
+            if chosen < 0 and pins[slot] != window:
+                chosen = slot
+        if chosen < 0:
+            continue
+        if keys_of[chosen] >= 0:
+            evicted_keys[evicted] = keys_of[chosen]
+            evicted_slots[evicted] = chosen
+            evicted += 1
+        keys_of[chosen] = keys[i]
+        pins[chosen] = window
+        slots[i] = chosen
+        fresh[filled] = i
+        filled += 1
+    return filled, evicted
+
+
+@njit(nogil=True, cache=True)
+def put_all(index, keys, first):  # type: ignore[no-untyped-def]
+    """keys[n] are at first + n from now on, wherever they were. How many are new. Requires: enough free places."""
+    mask = index.size // 2 - 1
+    added = 0
+    for i in range(keys.size):
+        place = home_of(index, keys[i])
+        while index[2 * place + 1] >= 0 and index[2 * place] != keys[i]:
+            place = (place + 1) & mask
+        if index[2 * place + 1] < 0:
+            index[2 * place] = keys[i]
+            added += 1
+        index[2 * place + 1] = first + i
+    return added
+
+
+@njit(nogil=True, cache=True)
+def find_all(index, keys, places):  # type: ignore[no-untyped-def]
+    """places[n] of keys[n], -1 for none. How many there are."""
+    found = 0
+    for i in range(keys.size):
+        places[i] = find(index, keys[i])
+        found += places[i] >= 0
+    return found

@@ -1,0 +1,89 @@
+"""The occupancy table: which rows of one table stand in which slots of its set-associative cache (cDLRM 3.2, 5.2.1)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from htrain.sync.lookahead import loops
+
+Ids = NDArray[np.int64]
+
+
+def next_prime(least: int) -> int:
+    """The smallest prime that is at least `least`; 2 below that."""
+    number = max(2, least)
+    while any(number % divisor == 0 for divisor in range(2, int(number**0.5) + 1)):
+        number += 1
+    return number
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A cache of `sets` x `ways` rows. A row's set is its number modulo `sets`."""
+
+    sets: int
+    ways: int
+
+    @classmethod
+    def of(cls, num_rows: int, least_sets: int, ways: int) -> "Geometry":
+        """That of a table: held whole, a set for each row, where it has no more rows than `least_sets`; else with the next prime of sets."""
+        return cls(num_rows, 1) if num_rows <= least_sets else cls(next_prime(least_sets), ways)
+
+    @property
+    def num_slots(self) -> int:
+        return self.sets * self.ways
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the rows of a window stand: `slots`[n], -1 for a conflict victim. `fresh`[f] are places in the window's keys whose rows must be
+    put into their slots; before that, the rows `evicted_keys`[e] leave the slots `evicted_slots`[e]."""
+
+    slots: Ids
+    fresh: Ids
+    evicted_keys: Ids
+    evicted_slots: Ids
+
+
+class Occupancy:
+    """Slot s is way s % ways of set s // ways; `keys`[slots] is the row that stands there, -1 for none."""
+
+    def __init__(self, geometry: Geometry, seed: int) -> None:
+        self.geometry = geometry
+        self.keys: Ids = np.full(geometry.num_slots, -1, np.int64)
+        self._pins = np.full(geometry.num_slots, -1, np.int32)  # the last window that uses the slot
+        self._window = -1
+        self._random = np.array([2 * seed + 1], np.uint64)  # never 0
+
+    def place(self, keys: Ids) -> Placement:
+        """Make room for the rows of the next window. Those that are here stay and are pinned; every other one takes an unpinned way of its
+        set, an empty one if there is any, otherwise a random one. A row whose set is pinned whole becomes a conflict victim.
+
+        Requires: `keys`[n] distinct.
+        """
+        self._window += 1
+        slots = np.empty(keys.size, np.int64)
+        fresh, evicted_keys, evicted_slots = (np.empty(keys.size, np.int64) for _ in range(3))
+        loops.pin_hits(self.keys, self._pins, self.geometry.ways, self.geometry.sets, self._window, keys, slots)
+        filled, evicted = loops.place_misses(
+            self.keys, self._pins, self.geometry.ways, self.geometry.sets, self._window, self._random, keys, slots,
+            fresh, evicted_keys, evicted_slots,
+        )  # fmt: skip
+        return Placement(slots, fresh[:filled].copy(), evicted_keys[:evicted].copy(), evicted_slots[:evicted].copy())
+
+    def find(self, keys: Ids) -> Ids:
+        """The slot of each key, -1 for one that is not here. No state changes."""
+        slots = np.empty(keys.size, np.int64)
+        loops.find_slots(self.keys, self.geometry.ways, self.geometry.sets, keys, slots)
+        return slots
+
+    def residents(self) -> tuple[Ids, Ids]:
+        """The keys that are here, and their slots."""
+        slots = np.flatnonzero(self.keys >= 0)
+        return self.keys[slots], slots
+
+    def forget(self) -> None:
+        """Nothing is here any more."""
+        self.keys.fill(-1)
+        self._pins.fill(-1)
