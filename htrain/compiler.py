@@ -103,11 +103,21 @@ def _notes(fc_splits: Mapping[str, Split], encodings: Mapping[str, Encoding], tr
             f"{ask.inputs[0]} holds {ask.attrs['capacity']:,} of {bounds[-1]:,} rows of {tables} tables on each trainer "
             f"({ask.attrs['policy']}, {bound})"
         )
+    yield from _lookahead_notes(train)
     encoded = {op.inputs[0] for op in train.ops if op.module == COMPRESS} & encodings.keys()
     if encoded:
         counts = Counter(encodings[name] for name in encoded)
         kinds = ", ".join(f"{count} as {encoding}" for encoding, count in sorted(counts.items()))
         yield f"{len(encoded)} values between trainers and group PSs travel encoded: {kinds}"
+
+
+def _lookahead_notes(train: Net) -> Iterator[str]:
+    caches = [op.attrs for op in train.ops if op.type == "LookaheadSlots"]
+    whole = sum(attrs["sets"] == attrs["num_rows"] for attrs in caches)
+    forms = Counter(f"{attrs['sets']:,} sets of {attrs['ways']}" for attrs in caches if attrs["sets"] != attrs["num_rows"])
+    kinds = [f"{count} in {form}" for form, count in forms.items()] + ([f"{whole} whole"] if whole else [])
+    if caches:
+        yield f"the trainer caches rows of {len(caches)} tables: {', '.join(kinds)}"
 
 
 def _sync_nets(parts: Mapping[str, Net], cluster: Cluster, options: Options) -> tuple[dict[str, str], dict[str, Net]]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from htrain.cluster import Cluster
 from htrain.net import BatchDim, Blob, Net, Op, numel
 from htrain.ops.het import REQUEST
+from htrain.ops.lookahead import REQUEST as LOOKAHEAD_REQUEST
 
 
 def expected_blobs(train: Net, cluster: Cluster, batch_size: int) -> dict[str, Blob]:
@@ -23,6 +24,8 @@ def expected_blobs(train: Net, cluster: Cluster, batch_size: int) -> dict[str, B
             counts |= _distinct(train, op, cluster, batch_size)
         elif op.type == "HetAsk":
             counts |= _asked(train, op, counts, cluster.cache_hit_percent / 100)
+        elif op.type == "LookaheadRequest":
+            counts |= _exchanged(train, op, counts, cluster.cache_hit_percent / 100)
         elif op.type == "HetRead":
             counts |= {o: counts[i] for o, i in zip(op.outputs, op.inputs[2:], strict=False) if i in counts}
         elif op.type == "HetPull":
@@ -67,6 +70,12 @@ def _asked(train: Net, op: Op, counts: Mapping[str, float], hits: float) -> dict
     pulls = [o for o in train.ops if o.type == "HetPull" and set(o.inputs) & set(request)]
     answers = {name: missed for pull in pulls for name in pull.outputs[:2]} | {pull.outputs[2]: 1.0 for pull in pulls}
     return {slots: asked, **sizes, **answers}
+
+
+def _exchanged(train: Net, op: Op, counts: Mapping[str, float], hits: float) -> dict[str, float]:
+    """What a look-ahead cache asks of each shard for each step of a window: rows that are not there, and those that leave for them."""
+    ids = next(o.inputs[-1] for o in train.ops if o.type == "LookaheadSlots" and o.inputs[0] == op.inputs[0])
+    return dict.fromkeys(op.outputs, counts.get(ids, 0.0) * (1 - hits) * len(LOOKAHEAD_REQUEST) / len(op.outputs))
 
 
 def _size(dim: object) -> int:

@@ -15,6 +15,7 @@ from htrain.transform.cache_lookups import cache_lookups, choose_caches
 from htrain.transform.constants import copy_constants
 from htrain.transform.fc_split import split_fcs
 from htrain.transform.gradient import add_gradients
+from htrain.transform.look_ahead import choose_lookahead, look_ahead
 from htrain.transform.lookups import lower_lookups
 from htrain.transform.loss import add_loss
 from htrain.transform.low_precision import lower_fcs
@@ -51,9 +52,10 @@ def lowered(
     caches = choose_caches(net, options)
     owners = pinned_tables((n for n, p in net.parameters.items() if p.kind == "table"), net, cluster)
     shards = place_tables(net, cluster, table_splits, owners)
-    cached = {table for spec in caches for table in spec.tables}
+    ahead = choose_lookahead(net, options, cluster)
+    cached = {table for spec in caches for table in spec.tables} | {cache.table for cache in ahead}
     net = shard_lookups(net, {table: parts for table, parts in shards.items() if table not in cached})
-    net = cache_lookups(net, shards, caches, options)
+    net = look_ahead(cache_lookups(net, shards, caches, options), shards, ahead, patch=options.cache_patch)
     net = copy_constants(net, fixed_tags(net, table_owners(shards)))
     fixed = fixed_tags(net, table_owners(shards))
     if options.dense_sync == "ps":

@@ -15,7 +15,7 @@ Compress = Literal["auto", "always", "never"]
 SparseOptimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 DenseSync = Literal["easgd", "allreduce", "ps"]
 SparseSync = Literal["ps", "allgather"]
-Cache = Literal["none", "het"]
+Cache = Literal["none", "het", "lookahead"]
 CachePolicy = Literal["light-lfu", "lfu", "lru"]
 UNBOUNDED = -1  # a cache_staleness without a bound
 
@@ -44,7 +44,12 @@ class Options:
     `cache` is `het` where trainers look rows up through a cache (HET 3). It holds `cache_capacity` rows, a share such as 10% of those of
     the cached tables or a number; `cache_staleness` is HET's s, -1 for no bound; `cache_tables` are pairs of a pattern and a capacity, or
     `none`, for tables that have a cache of their own, or none. A trainer reads `cache_window` batches ahead: rows that they will use are
-    the last to leave.
+    the last to leave; 0 is 64.
+
+    `cache` is `lookahead` where a trainer brings the rows of the next `cache_window` batches into a set-associative cache beside its
+    compute (cDLRM 3 to 5): the next prime of `cache_sets` sets of `cache_ways` for each table, which is held whole where it has
+    no more rows than sets. 0 sets are as many as the window needs; a window of 0 is 500, or what the trainer's memory holds. With
+    `cache_patch`, a prefetched row that has changed since it was read is put right; without, it is used as it is, as in the paper.
     """
 
     batch_size: int = 128
@@ -76,7 +81,10 @@ class Options:
     cache_capacity: str = "10%"
     cache_staleness: int = 100
     cache_policy: CachePolicy = "light-lfu"
-    cache_window: int = 64
+    cache_window: int = 0
+    cache_sets: int = 0
+    cache_ways: int = 16
+    cache_patch: bool = True
     cache_tables: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -85,13 +93,19 @@ class Options:
         return self.dense_sync == "allreduce" or self.sparse_sync == "allgather"
 
     @property
+    def window(self) -> int:
+        """The most batches that a trainer reads ahead of the present one."""
+        return {"none": 1, "het": self.cache_window or 64, "lookahead": self.cache_window or 500}[self.cache]
+
+    @property
     def looks_ahead(self) -> bool:
         """Whether the next batch's rows are asked for before a step has ended; without staleness there is nothing to ask for ahead."""
-        return self.prefetch and not (self.cache == "het" and self.cache_staleness == 0)
+        return self.prefetch and self.cache != "lookahead" and not (self.cache == "het" and self.cache_staleness == 0)
 
 
 _LEAST = {
-    "batch_size": 1, "net_replicas": 1, "sync_period": 1, "seed": 0, "bucket_bytes": 1, "cache_staleness": UNBOUNDED, "cache_window": 1,
+    "batch_size": 1, "net_replicas": 1, "sync_period": 1, "seed": 0, "bucket_bytes": 1, "cache_staleness": UNBOUNDED, "cache_window": 0,
+    "cache_sets": 0, "cache_ways": 1,
 }  # fmt: skip
 _ABOVE_ZERO = ("dense_lr", "sparse_lr", "eps", "adam_eps")
 

@@ -2,12 +2,15 @@
 
     dense: {sync: allreduce, bucket_bytes: 1048576}
     sparse:
-      cache: het              # none
+      cache: het              # lookahead, none
       capacity: 10%           # of the rows of all tables that share a cache, or a number of rows
       staleness: 100          # HET's s; unbounded for no bound
       policy: light-lfu       # lfu, lru
       window: 64              # batches that a trainer reads ahead
       tables: {C1: 50%, "C2*": none}
+      sets: 150000            # lookahead: of each table's cache; the window is in batches, too
+      ways: 16
+      patch: true             # false: a row that changed after it was prefetched stays as it was read
 """
 
 from collections.abc import Mapping
@@ -24,6 +27,7 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
     "sparse": {
         "sync": "sparse_sync", "cache": "cache", "capacity": "cache_capacity", "staleness": "cache_staleness",
         "policy": "cache_policy", "window": "cache_window", "tables": "cache_tables",
+        "sets": "cache_sets", "ways": "cache_ways", "patch": "cache_patch",
     },
 }  # fmt: skip
 SECTIONS = tuple(_FIELDS)
@@ -67,6 +71,10 @@ def _value(field: str, node: yaml.Node, where: str) -> Any:
         return _capacity(text, where)
     if choices:
         return text
+    if field == "cache_patch":
+        if text not in ("true", "false"):
+            raise ClusterError(f"{where}: '{text}' is neither true nor false")
+        return text == "true"
     if field == "cache_staleness" and text == "unbounded":
         return UNBOUNDED
     if not text.isdecimal() or len(text) > 9:

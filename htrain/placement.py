@@ -1,4 +1,4 @@
-"""What tagging decides, as values: the shards of every table, and a device for every module with the rule that chose it."""
+"""What the compiler decides, as values: the shards of every table, a device for every module with the rule that chose it, the form of a cache."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,3 +70,27 @@ def spread(num_bytes: Mapping[str, int], count: int) -> dict[str, int]:
 def shard_name(table: str, index: int, count: int) -> str:
     """The parameter that holds shard `index` of `count` of `table`: the table itself when it is whole."""
     return table if count == 1 else f"{table}/{index}"
+
+def next_prime(least: int) -> int:
+    """The smallest prime that is at least `least`; 2 below that."""
+    number = max(2, least)
+    while any(number % divisor == 0 for divisor in range(2, int(number**0.5) + 1)):
+        number += 1
+    return number
+
+
+@dataclass(frozen=True)
+class CacheGeometry:
+    """A cache of `sets` x `ways` rows. A row's set is its number modulo `sets`."""
+
+    sets: int
+    ways: int
+
+    @classmethod
+    def of(cls, num_rows: int, least_sets: int, ways: int) -> "CacheGeometry":
+        """That of a table: held whole, a set for each row, where it has no more rows than `least_sets`; else with the next prime of sets."""
+        return cls(num_rows, 1) if num_rows <= least_sets else cls(next_prime(least_sets), ways)
+
+    @property
+    def num_slots(self) -> int:
+        return self.sets * self.ways

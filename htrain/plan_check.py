@@ -94,9 +94,11 @@ def _owners(nets: Mapping[str, Net]) -> Iterator[str]:
 
 def _steps(train: Net) -> Iterator[str]:
     steps = Counter(op.inputs[0] for op in train.ops if OPS[op.type].writes)
-    steps.update(name for op in train.ops if op.type == "HetPush" for name in op.inputs if _is_table(train, name))
+    steps.update(name for op in train.ops if op.type in ("HetPush", "WriteBack") for name in op.inputs if _is_table(train, name))
     for name, parameter in train.parameters.items():
-        wanted = int(parameter.trained and parameter.kind not in ("state", "cache"))
+        if parameter.kind == "cache":
+            continue
+        wanted = int(parameter.trained and parameter.kind != "state")
         if steps[name] != wanted:
             yield f"{parameter.kind} '{name}' has {steps[name]} optimizer steps, want {wanted}: it would {'silently never train' if wanted else 'change'}"
 

@@ -27,3 +27,8 @@ class DLRM(nn.Module):
 def build(schema: Schema, dim: int = 16) -> nn.Module:
     """DLRM for data with dense features, such as Criteo's."""
     return DLRM(schema, dim, bottom=[512, 256, 64], top=[512, 256])
+
+
+def build_64(schema: Schema) -> nn.Module:
+    """DLRM with rows of 64 and the MLPs that cDLRM is measured with (cDLRM 7)."""
+    return DLRM(schema, 64, bottom=[512, 256], top=[512, 512, 256])

@@ -30,6 +30,12 @@ def test_sections_become_options_and_are_no_fields_of_the_cluster(tmp_path: Path
     )  # fmt: skip
 
 
+def test_the_form_of_a_lookahead_cache(tmp_path: Path) -> None:
+    path = written(tmp_path, "sparse: {cache: lookahead, window: 500, sets: 150000, ways: 8, patch: false}")
+    wanted = Options(cache="lookahead", cache_window=500, cache_sets=150_000, cache_ways=8, cache_patch=False)
+    assert checked(Options(**load_options(path))) == wanted
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -44,6 +50,7 @@ def test_sections_become_options_and_are_no_fields_of_the_cluster(tmp_path: Path
         ("sparse: {tables: {C1: many}}", r"sparse.tables.C1: 'many' is not a capacity"),
         ("sparse: {stalness: 3}", r"sparse.stalness: unknown entry; sparse takes sync, cache, capacity"),
         ("sparse: {staleness: x}", r"sparse.staleness: 'x' is not a whole number or unbounded"),
+        ("sparse: {patch: maybe}", r"sparse.patch: 'maybe' is neither true nor false"),
         ("sparse: {policy: {a: 1}}", r"sparse.policy: want one value"),
     ],
 )
@@ -62,7 +69,7 @@ def test_a_capacity_is_a_share_or_a_number_of_rows(text: str, rows: int, wanted:
 
 
 @pytest.mark.parametrize(
-    "options", [Options(cache_staleness=-2), Options(cache_window=0), Options(cache_capacity="-3")]
+    "options", [Options(cache_staleness=-2), Options(cache_window=-1), Options(cache_ways=0), Options(cache_capacity="-3")]
 )
 def test_options_that_cannot_be_are_refused(options: Options) -> None:
     with pytest.raises(UsageError):

@@ -4,16 +4,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from htrain.executor.table_cache import TableCache
 from htrain.sync.het.client import HetCache
 from htrain.sync.het.server import HetServer
 
-_COUNTS = ("hits", "misses", "run_out", "stale", "evicted")
+_COUNTS = ("hits", "misses", "run_out", "stale", "loaded", "evicted")
 
 
 @dataclass(frozen=True)
 class CacheTotals:
     """Distinct rows that steps asked for: `hits` were in the cache, of these `run_out` had been written more than s times since they were
     fetched and `stale` were found too old by their server; `evicted` made room. `bytes` travelled, by kind: rows, gradients, clocks, keys.
+    Of look-ahead caches, `misses` are conflict victims, `loaded` rows were brought in ahead, `stale` ones had changed since they were read, and
+    trainers waited `stall_seconds` for a window (cDLRM 4).
 
     Histograms by powers of two, entry 0 for none, entry a for 2^(a-1) to 2^a - 1: `ages` of rows read by their own updates that had not been
     pushed, `lags` of rows checked by how far their clock was behind the global one.
@@ -23,10 +26,12 @@ class CacheTotals:
     misses: int = 0
     run_out: int = 0
     stale: int = 0
+    loaded: int = 0
     evicted: int = 0
     bytes: Mapping[str, int] = field(default_factory=dict)
     ages: tuple[int, ...] = ()
     lags: tuple[int, ...] = ()
+    stall_seconds: float = 0.0
 
     @property
     def hit_rate(self) -> float:
@@ -43,17 +48,19 @@ class CacheTotals:
     def to_dict(self) -> dict[str, Any]:
         rates = {"hit_rate": self.hit_rate, "invalid_rate": self.invalid_rate} if self.hits + self.misses else {}
         counts = {name: getattr(self, name) for name in _COUNTS}
-        return {**counts, **rates, "bytes": dict(self.bytes), "ages": list(self.ages), "lags": list(self.lags)}
+        histograms = {"ages": list(self.ages), "lags": list(self.lags)}
+        return {**counts, **rates, "bytes": dict(self.bytes), **histograms, "stall_seconds": self.stall_seconds}
 
 
 def cache_report(caches: Iterable[Any]) -> dict[str, Any]:
     """What a role says of its caches; empty where it has none."""
     report: dict[str, Any] = {}
     for cache in caches:
+        if isinstance(cache, HetCache | TableCache):
+            for name in _COUNTS:
+                report[name] = report.get(name, 0) + getattr(cache.counts, name, 0)
         if isinstance(cache, HetCache):
             counts = cache.counts
-            for name in _COUNTS:
-                report[name] = report.get(name, 0) + getattr(counts, name)
             known = report.get("bytes", {})
             report["bytes"] = {kind: known.get(kind, 0) + count for kind, count in counts.bytes.items()}
             report["ages"] = _added(report.get("ages", ()), counts.ages.tolist())
@@ -68,14 +75,16 @@ def sum_caches(reports: Iterable[Mapping[str, Any]]) -> CacheTotals:
     num_bytes: dict[str, int] = {}
     ages: Sequence[int] = ()
     lags: Sequence[int] = ()
+    stalled = 0.0
     for report in reports:
         said = report.get("caches", {})
         for name in _COUNTS:
             counts[name] += said.get(name, 0)
         for kind, count in said.get("bytes", {}).items():
             num_bytes[kind] = num_bytes.get(kind, 0) + count
+        stalled += said.get("stall_seconds", 0.0)
         ages, lags = _added(ages, said.get("ages", ())), _added(lags, said.get("lags", ()))
-    return CacheTotals(**counts, bytes=num_bytes, ages=tuple(ages), lags=tuple(lags))
+    return CacheTotals(**counts, bytes=num_bytes, ages=tuple(ages), lags=tuple(lags), stall_seconds=stalled)
 
 
 def _added(left: Sequence[int], right: Sequence[int]) -> Sequence[int]:

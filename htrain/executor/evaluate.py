@@ -73,12 +73,16 @@ def _without_caches(train: Net) -> Net:
     makers = train.producers()
     ops: list[Op] = []
     for op in train.ops:
-        if op.type != "HetRead":
+        if op.type == "HetRead":
+            count = op.attrs["num_tables"]
+            assert isinstance(count, int)
+            read = list(zip(op.inputs[2 : 2 + count], op.outputs, strict=True))
+        elif op.type == "Lookup" and op.inputs[1] in makers and makers[op.inputs[1]].type == "LookaheadSlots":
+            read = [(makers[op.inputs[1]].inputs[-1], op.outputs[0])]
+        else:
             ops.append(op)
             continue
-        count = op.attrs["num_tables"]
-        assert isinstance(count, int)
-        for ids, rows in zip(op.inputs[2 : 2 + count], op.outputs, strict=True):
+        for ids, rows in read:
             table = makers[ids].module
             shards = [p for p in train.parameters.values() if p.kind == "table" and p.whole == table]
             bounds = (*(p.first_row for p in shards), shards[-1].first_row + shards[-1].shape[0])

@@ -73,7 +73,7 @@ def build_program(net: Net, parameters: Mapping[str, Any]) -> Program:
         source = _source(net, index, ops, kept)
         reads, writes = clocks[index]
         run = _compile(net, index, ops, source, parameters)
-        ends_push = any(op.type == "HetPush" for op in ops)
+        ends_push = any(op.type in ("HetPush", "WriteBack") for op in ops)
         kind = (key[1] == _ANNOUNCE, key[1] == _PREFETCH, key[1] == _TAKE_ROWS, ends_push)
         stages.append(Stage(index, key[0], *kind, ops, after, reads, writes, source, run))
     received = {op.outputs[0]: op for op in net.ops if op.type == "Recv"}
@@ -82,6 +82,7 @@ def build_program(net: Net, parameters: Mapping[str, Any]) -> Program:
     return Program(net, tuple(stages), messages, peers, sum(len(w) for _, w in clocks))
 
 
+_ANNOUNCING = ("HetAnnounce", "LookaheadAnnounce")
 _ANNOUNCE, _PREFETCH, _TAKE_ROWS, _COMPUTE = range(4)
 StageKey = tuple[frozenset[int], int]
 
@@ -110,12 +111,12 @@ def _stage_keys(net: Net) -> list[StageKey]:
         waits.update(dict.fromkeys(op.outputs, need))
         needs.append(need)
     leading = _leading(net, waits)
-    announces = any(op.type == "HetAnnounce" for op in net.ops)
+    announces = any(op.type in _ANNOUNCING for op in net.ops)
     return [(need, _kind(op, need, leading, announces)) for op, need in zip(net.ops, needs, strict=True)]
 
 
 def _kind(op: Op, need: frozenset[int], leading: set[str], announces: bool) -> int:
-    if op.type == "HetAnnounce":
+    if op.type in _ANNOUNCING:
         return _ANNOUNCE
     if not need and _prefetches(op, leading):
         return _ANNOUNCE if announces and op.type not in ("Send", "HetAsk") else _PREFETCH
@@ -123,10 +124,11 @@ def _kind(op: Op, need: frozenset[int], leading: set[str], announces: bool) -> i
 
 
 def _leading(net: Net, waits: Mapping[str, frozenset[int]]) -> set[str]:
-    """Blobs that lead to the ids that sparse PSs are asked for, where these wait for nothing."""
+    """Blobs that lead to the ids that sparse PSs are asked for, where these wait for nothing, or that a window is prefetched by."""
     producers = net.producers()
     leading: set[str] = set()
     pending = [op.inputs[0] for op in net.ops if op.type == "Send" and _asks_for_rows(op) and not waits[op.inputs[0]]]
+    pending += [op.inputs[1] for op in net.ops if op.type == "LookaheadAnnounce"]
     while pending:
         name = pending.pop()
         if name not in leading and name not in net.parameters:

@@ -90,8 +90,15 @@ def line(totals: RunTotals, total_examples: int) -> str:
         f"staleness <= {totals.max_staleness}",
     ]
     if totals.caches.hits + totals.caches.misses:
-        parts.append(f"cache hits {totals.caches.hit_rate:.1%}, invalid {totals.caches.invalid_rate:.1%}")
+        parts.append(f"cache hits {_share(totals.caches.hit_rate)}, invalid {totals.caches.invalid_rate:.1%}")
+    if totals.caches.stall_seconds >= 0.05:
+        parts.append(f"stalled {duration(totals.caches.stall_seconds)}")
     return "  ".join(parts + ([f"{totals.malformed:,} malformed rows"] if totals.malformed else []))
+
+
+def _share(rate: float) -> str:
+    """99.95 % is not 100.0 %: there the difference is what counts."""
+    return f"{rate:.2%}" if rate > 0.99 else f"{rate:.1%}"
 
 
 def decimal(value: float) -> str:

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -86,10 +87,11 @@ class Replica:
             elif not step.pending:
                 self._receive(step)
 
-    def flush(self, engine: Engine) -> None:
-        """Run a net that empties the caches, as a step of its own. Raises PeerLost."""
-        state = engine.begin(Context(*self._place, -1), self.endpoint, 0, {})
+    def run_apart(self, engine: Engine, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, Any]:
+        """Run another net, such as one that empties the caches, as a step of its own; the values of the pass. Raises PeerLost."""
+        state = engine.begin(Context(*self._place, -1), self.endpoint, 0, inputs)
         self.run(self.ask(Step(state, engine, engine.start(state))))
+        return state.values
 
     def run(self, step: Step) -> None:
         """Run a step to its end: every update of every device has been made when this returns.

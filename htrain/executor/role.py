@@ -11,19 +11,27 @@ from htrain.executor.cache_totals import cache_report
 from htrain.executor.checkpoint import load_role_into, read_manifest, save_role
 from htrain.executor.collective import CollectiveLoop, Connect, GlooConnector
 from htrain.executor.engine import Engine
+from htrain.executor.exchange import Exchange
 from htrain.executor.feed import Feed
-from htrain.executor.port import Network
+from htrain.executor.gate import WriteGates
+from htrain.executor.lookahead import Lookahead
+from htrain.executor.port import Inbox, Network, Outbox, sent_by_role
 from htrain.executor.program import build_program
+from htrain.executor.replica import Replica
 from htrain.executor.server import Server
 from htrain.executor.settings import RunSettings
 from htrain.executor.store import Store, allocate, fill, make_caches
 from htrain.executor.sync_loop import SyncLoop, holder_number
+from htrain.executor.table_cache import TableCache
 from htrain.executor.trainer import Trainer
 from htrain.executor.usage import ProcessUsage, ThreadUsage
+from htrain.executor.wire import APART
 from htrain.net import Net
 from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.lookahead import apart
 from htrain.plan import Plan, net_name
 from htrain.sync.easgd import SyncPolicy, SyncRounds, default_alpha
+from htrain.sync.lookahead.window import WindowChoice
 
 _NOTHING = Net("", (), (), (), {}, {})
 
@@ -48,6 +56,8 @@ class Role:
         self._network = network
         self._connect = connect
         self._meeting: dict[str, str] = {}
+        self._inboxes: dict[int, Inbox] = {}
+        self._outboxes: list[Outbox] = []  # with these, the ways of look-ahead caches to the tables
         self._usage = ThreadUsage(self._threads, self.store.values) if network.scheme == "inproc" else ProcessUsage()
         self._build()
 
@@ -60,18 +70,21 @@ class Role:
             empty = Engine(build_program(_NOTHING, {}))
             self.server = Server(self.name, self._network, empty, engines, 0, 1)
             return
-        engine = self._engine(self.plan.net_of(self.device))
+        step_net, apart_net = apart(self.plan.net_of(self.device))
+        engine, self._apart = self._engine(step_net), self._engine(apart_net)
         if kind == "trainer":
             prefetch = options.looks_ahead and not settings.deterministic
             flush = self._engine(self.plan.nets.get("flush_trainer", _NOTHING))
             self.collective = self._make_collective()
             self.trainer = Trainer(
                 self.name, self._network, engine, self._replicas, self._bound, prefetch, settings.deadline_seconds,
-                flush, self.collective, options.cache_window if options.cache == "het" else 1,
+                flush, self.collective, options.window if options.cache == "het" else 1,
             )  # fmt: skip
+            numbers = APART if options.cache == "lookahead" else ()
+            self._inboxes = {number: self._network.inbox(f"{self.name}/{number}") for number in numbers}
         else:
             trainers = self.plan.cluster.groups * self.plan.cluster.trainers
-            self.server = Server(self.name, self._network, engine, {}, self._bound, settings.workers, trainers)
+            self.server = Server(self.name, self._network, engine, {}, self._bound, settings.workers, trainers, self._apart)
         self._build_sync()
 
     def _engine(self, net: Net) -> Engine:
@@ -135,6 +148,7 @@ class Role:
             *([self.server.inbox] if self.server else ()),
             *([self.sync.inbox] if self.sync else ()),
             *([self.collective.inbox] if self.collective else ()),
+            *self._inboxes.values(),
         ]
         return {inbox.name: inbox.address for inbox in inboxes} | self._meeting
 
@@ -176,7 +190,21 @@ class Role:
             start=start,
             malformed=self.malformed,
         )
-        trainer.start(book, Feed(batches, start, 2 * self._replicas), self.settings.stop_after_steps)
+        feed = Feed(batches, start, 2 * self._replicas)
+        trainer.start(book, feed, self.settings.stop_after_steps, self._make_lookahead(book) if self._inboxes else None)
+
+    def _make_lookahead(self, book: dict[str, str]) -> Lookahead:
+        """The look-ahead caches of this trainer, with their threads and their ways to the tables."""
+        caches = {name: cache for name, cache in self.caches.items() if isinstance(cache, TableCache)}
+
+        def replica_of(number: int) -> Replica:
+            outbox = self._network.outbox(book)
+            self._outboxes.append(outbox)
+            gates: WriteGates[threading.Event] = WriteGates(0, 0)
+            return Replica(number, self._apart, gates, self._inboxes[number], outbox, self.settings.deadline_seconds)
+
+        exchange = Exchange(self.plan.net_of(self.device), self._apart)
+        return Lookahead(caches, exchange, replica_of, WindowChoice(self.plan.options.window), self.settings.deadline_seconds)
 
     def pause(self) -> None:
         if self.trainer:
@@ -217,10 +245,12 @@ class Role:
         """What the role has measured since it started."""
         worker = self.trainer or self.server
         sent_to = dict(worker.sent_to) if worker else {}
-        for peer, num_bytes in self.sync.sent_to.items() if self.sync else ():
+        for peer, num_bytes in [*(self.sync.sent_to if self.sync else {}).items(), *sent_by_role(self._outboxes).items()]:
             sent_to[peer] = sent_to.get(peer, 0) + num_bytes
         sent_to.pop(self.name, None)  # between threads of this role
         caches = cache_report(self.caches.values())
+        if self.trainer and self.trainer.lookahead:
+            caches |= self.trainer.lookahead.report
         measured: dict[str, Any] = {
             "cpu_seconds": self._usage.cpu_seconds(),
             "memory_bytes": self._usage.memory_bytes(),
@@ -247,3 +277,7 @@ class Role:
         for part in (self.sync, self.trainer, self.server, self.collective):
             if part:
                 part.stop()
+        for outbox in self._outboxes:
+            outbox.close()
+        for inbox in self._inboxes.values():
+            inbox.close()

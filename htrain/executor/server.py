@@ -15,12 +15,11 @@ from htrain.executor.engine import Engine, Pass
 from htrain.executor.gate import WriteGates
 from htrain.executor.port import Network, Outbox, sent_by_role
 from htrain.executor.program import ROUND, Stage
-from htrain.executor.wire import Context, Values
+from htrain.executor.wire import APART, SYNC_REPLICA, Context, Values
 from htrain.ops.collective import ALL_REDUCE
 from htrain.sync.easgd import AppliedRounds
 from htrain.sync.ordered import InOrder, Rounds
 
-SYNC_REPLICA = -1
 Job = tuple[Engine, Pass, Stage]
 
 
@@ -39,7 +38,8 @@ def _source(context: Context) -> tuple[int, int, int]:
 
 
 class Server:
-    """The serving threads of one role. `engine` runs training passes; `centers` the rounds of sync nets, by holder's index.
+    """The serving threads of one role. `engine` runs training passes; `centers` the rounds of sync nets, by holder's index; `apart` what
+    look-ahead caches read and write back.
     `trainers` are those that come to every round of a bulk-synchronous server.
 
     One thread receives; `workers` threads run stages. With one worker, the receiving thread runs them itself.
@@ -54,16 +54,18 @@ class Server:
         bound: int,
         workers: int,
         trainers: int = 1,
+        apart: Engine | None = None,
     ) -> None:
         self.role = role
         self.engine = engine
         self.centers = centers
+        self.apart = apart or engine
         self.gates: WriteGates[Job] = WriteGates(engine.program.num_clocks, bound)
         self.passes_done = 0
         self.error: Exception | None = None
         self.inbox = network.inbox(role)
         self._network = network
-        serves_caches = any(stage.ends_push for stage in engine.program.stages)
+        serves_caches = any(stage.ends_push for e in (engine, self.apart) for stage in e.program.stages)
         self._workers = 1 if serves_caches else workers  # clocks and rows of a request change together
         self._has_rounds = any(ROUND in stage.waits for stage in engine.program.stages)
         self._in_order: InOrder[Job] = InOrder()
@@ -132,11 +134,16 @@ class Server:
                 return
             if context.replica == SYNC_REPLICA and not self._rounds.admit(message.source, context.step):
                 return  # a repeated message of a round that has been absorbed
-            engine = self.centers[context.trainer] if context.replica == SYNC_REPLICA else self.engine
+            engine = self._engine_of(context)
             known = self._passes[context] = (engine, engine.begin(context, message.source, message.batch_size, {}))
             self._offer(engine, known[1], engine.start(known[1]), outbox)
         engine, state = known
         self._offer(engine, state, engine.receive(state, tensors), outbox)
+
+    def _engine_of(self, context: Context) -> Engine:
+        if context.replica == SYNC_REPLICA:
+            return self.centers[context.trainer]
+        return self.apart if context.replica in APART else self.engine
 
     def _is_repeated(self, context: Context) -> bool:
         """Whether a cache's request of this step has been served: a repeated message must not be carried out again."""

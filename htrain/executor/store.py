@@ -8,10 +8,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from htrain.errors import PlanError
+from htrain.executor.table_cache import TableCache
 from htrain.net import Net, Op, Parameter
 from htrain.ops import OPS
 from htrain.ops.base import dtype_of
 from htrain.ops.het import REQUEST
+from htrain.placement import CacheGeometry
 from htrain.plan import VALUES_FILE
 from htrain.sync.het.client import UNBOUNDED, HetCache
 from htrain.sync.het.messages import Territory
@@ -54,13 +56,15 @@ def _in_one_piece(parameters: Sequence[Parameter]) -> Store:
 
 
 def make_caches(net: Net, store: Store) -> dict[str, Any]:
-    """The caches of `net`: HET's clients on a trainer, its servers on a sparse PS, these over the tables in `store`."""
+    """The caches of `net`: HET's clients and look-ahead caches on a trainer, HET's servers on a sparse PS, these over the tables in `store`."""
     made: dict[str, Any] = {}
     for op in net.ops:
         if op.type == "HetAsk":
             made[op.inputs[0]] = _client(op)
         elif op.type == "HetPush":
             made[op.inputs[0]] = _server(op, store)
+        elif op.type == "LookaheadSlots":
+            made |= _lookahead(net, op)
     return made
 
 
@@ -81,6 +85,15 @@ def _client(op: Op) -> HetCache:
     return HetCache(
         territory, attrs["width"], capacity=attrs["capacity"], staleness=_staleness(op), policy=attrs["policy"], step=_step(op),
     )  # fmt: skip
+
+
+def _lookahead(net: Net, op: Op) -> dict[str, Any]:
+    """A look-ahead cache and its slots."""
+    cache, *stored, _ = op.inputs
+    attrs: Mapping[str, Any] = op.attrs
+    parts = {name: torch.zeros(net.parameters[name].shape) for name in stored}
+    geometry = CacheGeometry(attrs["sets"], attrs["ways"])
+    return {cache: TableCache(geometry, tuple(parts.values()), patch=attrs["patch"]), **parts}
 
 
 def _server(op: Op, store: Store) -> HetServer:

@@ -9,8 +9,7 @@ import torch
 from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.engine import Engine
 from htrain.executor.port import Network, Outbox, sent_by_role
-from htrain.executor.server import SYNC_REPLICA
-from htrain.executor.wire import Context, Values
+from htrain.executor.wire import SYNC_REPLICA, Context, Values
 from htrain.sync.easgd import Instruction, Quiet, StartRound, SyncRounds
 
 _POLL_SECONDS = 0.005

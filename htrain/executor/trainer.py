@@ -3,22 +3,22 @@
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from htrain.data import Position
 from htrain.errors import Error, RunError
 from htrain.executor.collective import CollectiveLoop
 from htrain.executor.engine import Engine
 from htrain.executor.feed import Feed
 from htrain.executor.gate import WriteGates
 from htrain.executor.lockstep import Lockstep, no_examples
+from htrain.executor.lookahead import Lookahead
 from htrain.executor.port import Network, Outbox, sent_by_role
 from htrain.executor.replica import Replica, Step
+from htrain.executor.upcoming import Ahead, Upcoming
 
 
 @dataclass
@@ -49,6 +49,7 @@ class Trainer:
     ) -> None:
         self.role = role
         self.engine = engine
+        self.lookahead: Lookahead | None = None
         self.gates: WriteGates[threading.Event] = WriteGates(engine.program.num_clocks, bound)
         self.totals = Totals()
         self.error: Exception | None = None
@@ -71,12 +72,12 @@ class Trainer:
         self._flush = flush
         self._taken = 0
         self._ahead = ahead
-        self._windows: dict[int, deque[tuple[Step, Position]]] = {}
         self._lockstep = Lockstep(collective, deadline_seconds, self._is_told_to_pause) if collective else None
 
-    def start(self, book: dict[str, str], feed: Feed, stop_after_steps: int) -> None:
-        """Train from now on."""
+    def start(self, book: dict[str, str], feed: Feed, stop_after_steps: int, lookahead: Lookahead | None) -> None:
+        """Train from now on, out of look-ahead caches if there are any."""
         self._feed = feed
+        self.lookahead = lookahead
         self._stop_after_steps = stop_after_steps
         for number, inbox in enumerate(self.inboxes):
             outbox = self._network.outbox(book)
@@ -84,13 +85,18 @@ class Trainer:
             replica = Replica(number, self.engine, self.gates, inbox, outbox, self._deadline_seconds)
             replica.stopping = self._stopping.is_set
             self._replicas.append(replica)
-            thread = threading.Thread(target=self._guarded, args=(replica,), name=inbox.name, daemon=True)
+            upcoming: Upcoming = Ahead(replica, feed, self._ahead, self._flush, self._stopping.is_set)
+            if lookahead:
+                lookahead.start(feed, replica.open)
+                upcoming = lookahead
+            thread = threading.Thread(target=self._guarded, args=(replica, upcoming), name=inbox.name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
-        return [*self._threads, self._feed.thread] if self._threads else []
+        others = self.lookahead.threads if self.lookahead else []
+        return [*self._threads, self._feed.thread, *others] if self._threads else []
 
     def pause(self) -> None:
         """Ask the replicas to stop after the steps they have taken."""
@@ -134,6 +140,8 @@ class Trainer:
         self._resumed.set()
         for thread in self._threads:
             thread.join(timeout=10)
+        if self.lookahead:
+            self.lookahead.stop()
         for outbox in self._outboxes:
             outbox.close()
         for inbox in self.inboxes:
@@ -145,13 +153,13 @@ class Trainer:
     def sent_to(self) -> dict[str, int]:
         return sent_by_role(self._outboxes)
 
-    def _guarded(self, replica: Replica) -> None:
+    def _guarded(self, replica: Replica, upcoming: Upcoming) -> None:
         torch.set_grad_enabled(False)
         try:
             if self._lockstep:
-                self._step_together(replica, self._lockstep)
+                self._step_together(replica, upcoming, self._lockstep)
             else:
-                self._loop(replica)
+                self._loop(replica, upcoming)
             with self._lock:
                 self._finished += 1
         except Exception as error:
@@ -159,54 +167,56 @@ class Trainer:
                 error if isinstance(error, Error) else RunError(f"{replica.endpoint}: {type(error).__name__}: {error}")
             )
 
-    def _loop(self, replica: Replica) -> None:
-        upcoming = self._open(replica)
-        taken = int(upcoming is not None)
-        while upcoming is not None and not self._stopping.is_set():
-            step = upcoming
+    def _loop(self, replica: Replica, upcoming: Upcoming) -> None:
+        following = self._ask(replica, upcoming)
+        taken = int(following is not None)
+        while following is not None and not self._stopping.is_set():
+            step = following
             replica.take_rows(step)
             more = not (self._stop_after_steps and taken >= self._stop_after_steps)
-            upcoming = self._open(replica) if more and self._prefetch and self._resumed.is_set() else None
+            following = self._ask(replica, upcoming) if more and self._prefetch and self._resumed.is_set() else None
             replica.run(step)
+            upcoming.ended()
             self._count(step)
-            if upcoming is None and more:
-                self._wait(replica)
-                upcoming = self._open(replica)
-            taken += int(upcoming is not None)
-        self._empty_caches(replica)
+            if following is None and more:
+                self._wait(upcoming)
+                following = self._ask(replica, upcoming)
+            taken += int(following is not None)
+        self._flush_caches(upcoming)
 
-    def _empty_caches(self, replica: Replica) -> None:
+    def _flush_caches(self, upcoming: Upcoming) -> None:
         if not self._stopping.is_set():
-            replica.flush(self._flush)
+            upcoming.flush()
 
-    def _wait(self, replica: Replica) -> None:
+    def _wait(self, upcoming: Upcoming) -> None:
         """Between steps: stay here while the trainer is paused, its caches empty."""
         if self._resumed.is_set():
             return
-        self._empty_caches(replica)
+        self._flush_caches(upcoming)
         with self._lock:
             self._idle += 1
         self._resumed.wait()
         with self._lock:
             self._idle -= 1
 
-    def _step_together(self, replica: Replica, lockstep: Lockstep) -> None:
+    def _step_together(self, replica: Replica, upcoming: Upcoming, lockstep: Lockstep) -> None:
         """The loop in lockstep: all trainers run the same steps, those without data empty ones, and stop behind the same step."""
         over = False
         while not over and not self._stopping.is_set():
-            upcoming: Step | None = self._open_or_empty(replica, lockstep)
-            while upcoming and not self._stopping.is_set():
-                step = upcoming
+            following: Step | None = self._ask_or_empty(replica, upcoming, lockstep)
+            while following and not self._stopping.is_set():
+                step = following
                 replica.take_rows(step)
                 stops = lockstep.verdict.stops
-                upcoming = self._open_or_empty(replica, lockstep) if self._prefetch and not stops else None
+                following = self._ask_or_empty(replica, upcoming, lockstep) if self._prefetch and not stops else None
                 replica.run(step)
+                upcoming.ended()
                 self._count(step)
                 stops = lockstep.hear(step.state.context.step).stops or stops
                 if not self._prefetch and not stops:
-                    upcoming = self._open_or_empty(replica, lockstep)
+                    following = self._ask_or_empty(replica, upcoming, lockstep)
             over = lockstep.verdict.over
-            self._empty_caches(replica)
+            self._flush_caches(upcoming)
             if not over:
                 self._wait_in_lockstep(lockstep)
 
@@ -221,10 +231,10 @@ class Trainer:
         with self._lock:
             self._idle -= 1
 
-    def _open_or_empty(self, replica: Replica, lockstep: Lockstep) -> Step:
-        """The next batch, or an empty one."""
+    def _ask_or_empty(self, replica: Replica, upcoming: Upcoming, lockstep: Lockstep) -> Step:
+        """The next batch, or an empty one, its rows asked for."""
         more = not (self._stop_after_steps and self._taken >= self._stop_after_steps)
-        step = self._open(replica) if more else None
+        step = self._ask(replica, upcoming) if more else None
         if step is None:
             step = replica.ask(replica.open(no_examples(self.engine.program.net), 0))
         else:
@@ -232,17 +242,10 @@ class Trainer:
         lockstep.opened(step.state.context.step, has_data=step.state.batch_size > 0)
         return step
 
-    def _open(self, replica: Replica) -> Step | None:
-        """The next batch, its rows asked for; caches have heard of those that the window holds behind it."""
-        window = self._windows.setdefault(id(replica), deque())
-        while len(window) < self._ahead and (batch := None if self._stopping.is_set() else self._feed.next()):
-            inputs = {name: torch.from_numpy(column) for name, column in batch.columns.items()}
-            window.append((replica.open(inputs, batch.num_examples), batch.position))
-        if not window:
-            return None
-        step, position = window.popleft()
-        self._feed.taken(position)
-        return replica.ask(step)
+    def _ask(self, replica: Replica, upcoming: Upcoming) -> Step | None:
+        """The next batch, its rows asked for."""
+        step = upcoming.next()
+        return replica.ask(step) if step else None
 
     def _count(self, step: Step) -> None:
         if not step.state.batch_size:

@@ -9,6 +9,7 @@ from htrain.ops import (
     fc,
     het,
     init,
+    lookahead,
     loss,
     low_precision,
     matrix,
@@ -19,7 +20,7 @@ from htrain.ops import (
 from htrain.ops.base import OpDef, vjp_definition, vjp_gradient
 
 _FAMILIES = (
-    fc, low_precision, elementwise, matrix, reduce, shape, embedding, het, loss, optimizer, comm, collective, compress, init,
+    fc, low_precision, elementwise, matrix, reduce, shape, embedding, het, lookahead, loss, optimizer, comm, collective, compress, init,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}
 _GENERIC = {

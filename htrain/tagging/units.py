@@ -20,6 +20,7 @@ class Unit:
 
 
 _LOOKUPS = {"Dedupe", "DedupeSharded", "MaskPlaces", "ConcatRows", "SplitRows", "HetAnnounce", "HetAsk", "HetRead", "HetWrite"}
+_LOOKUPS |= {"LookaheadAnnounce", "LookaheadSlots", "FlushVictims", "LookaheadRequest", "LookaheadAnswer"}
 _COLLECTIVES = {"AllReduce", "AllGather"}
 _LOSSES = {"BceWithLogits", "BceWithLogitsGradient", "MeanSquaredError", "MeanSquaredErrorGradient", "GradientSeed"}
 _ON_TRAINER = _LOOKUPS | _LOSSES
@@ -34,7 +35,7 @@ def table_owners(shards: Mapping[str, Sequence[Shard]]) -> dict[str, str]:
 
 def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
     """Ops that have no choice: those that touch a table are on its owner; the rest of a lookup, the loss and its seed are on
-    the trainer, where the ids, the label and the control of the step are.
+    the trainer, where the ids, the label and the control of the step are, and so is what touches a trainer's cache.
     Collectives have a device of their own. A Constant that only such ops of one device read is there."""
     tags: dict[int, str] = {}
     read_on: dict[str, set[str]] = {}
@@ -42,7 +43,7 @@ def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
         owner = next((owners[name] for name in op.inputs if name in owners), "")
         if op.type in _COLLECTIVES:
             tags[index] = ALL_REDUCE
-        elif owner or op.type in _ON_TRAINER:
+        elif owner or op.type in _ON_TRAINER or any(net.parameters[n].kind == "cache" for n in op.inputs if n in net.parameters):
             tags[index] = owner or "trainer"
         for name in op.inputs:
             read_on.setdefault(name, set()).add(tags.get(index, ""))

@@ -28,7 +28,7 @@ def choose_caches(net: Net, options: Options) -> tuple[CacheSpec, ...]:
 
     Raises UsageError for a pattern of `cache_tables` that no table matches.
     """
-    if options.cache == "none":
+    if options.cache != "het":
         return ()
     tables = {n: p for n, p in net.parameters.items() if p.kind == "table" and p.trained}
     own = _own_capacities(tables, options)
@@ -124,7 +124,7 @@ class _Behind:
         for server in self.servers:
             names += [builder.fresh(f"{spec.name}_{part}_{_number(server)}") for part in REQUEST]
         territory = self._territory()
-        if self.options.cache_window > 1:
+        if self.options.window > 1:
             first = {"first_keys": territory["first_keys"]}
             builder.add("HetAnnounce", (spec.name, *self.ids), attrs=first, module=spec.name)
         self.slots, *request = builder.add(

@@ -21,6 +21,7 @@ class _Part:
     received: set[str] = field(default_factory=set)
 
 
+_CACHE_SERVERS = ("HetPush", "HetPull", "WriteBack", "Prefetch")
 Stage = tuple[str, frozenset[int], bool, str]  # device, the messages it waits for, whether it only leads to lookups, the bucket
 
 
@@ -143,7 +144,7 @@ class _Cutter:
 
 def _travels_apart(op: Op) -> str:
     """What an op reads in a message of its own: a bucket of gradients, and the requests of all caches, which a flush sends alone."""
-    return op.module if op.node_name == ALL_REDUCE else "caches" if op.type in ("HetPush", "HetPull") else ""
+    return op.module if op.node_name == ALL_REDUCE else "caches" if op.type in _CACHE_SERVERS else ""
 
 
 def _sends_early(ops: Sequence[Op]) -> list[Op]:

@@ -279,6 +279,10 @@ EMBEDDINGS = (
     Sample("DedupeSharded", (((B, 2), below(5)),), dedupe_two_shards, {"padding_idx": -1, "bounds": (0, 3, 5)}),
     Sample("MaskPlaces", (((B, 2), below(5)), ((B, 2), below(2))), lambda p, ids: p * (ids != 1) - 1 * (ids == 1), {"padding_idx": 1}),
     Sample("Lookup", (TABLE, ((BatchDim(2, bound=True),), below(9, least=4))), lambda table, ids: table[ids - 4], {"first_row": 4}),
+    Sample(
+        "Prefetch", (TABLE, ((5,), single), ((BatchDim(2, bound=True),), below(9, least=4))),
+        lambda table, acc, ids: torch.cat([table[ids - 4], acc[ids - 4, None]], 1), {"first_row": 4},
+    ),
     Sample("SumRows", (((BatchDim(2, bound=True),), below(3)), (ROWS, single)), sum_rows),
     Sample(
         "LookupShards", (TABLE, ((3, 4), single), ((BatchDim(2, bound=True),), below(8))),
@@ -308,6 +312,7 @@ EFFECTS = (
     Sample("SparseSgd", (TABLE, IDS, (ROWS, single)), nothing, {**RATE, "first_row": 0}),
     Sample("SparseAdagrad", (TABLE, TABLE, IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
     Sample("SparseRowWiseAdagrad", (TABLE, ((5,), single), IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
+    Sample("WriteBack", (TABLE, ((5,), single), IDS, ((BatchDim(2, bound=True), 5), single)), nothing, {"first_row": 0}),
     Sample("Ack", (), lambda: torch.zeros(0, dtype=torch.int8)),
     Sample("Begin", (), lambda: torch.zeros(0, dtype=torch.int8)),
     Sample("Snapshot", (SQUARE,), lambda w: 1 * w),
@@ -328,6 +333,10 @@ NOT_SAMPLED = {
     **dict.fromkeys(
         ("HetAnnounce", "HetAsk", "HetFlush", "HetFlushed", "HetPush", "HetPull", "HetRead", "HetWrite"),
         "over a cache, no tensor: tests/sync/het, tests/system/test_het.py",
+    ),
+    **dict.fromkeys(
+        ("LookaheadAnnounce", "LookaheadSlots", "FlushVictims", "LookaheadRequest", "LookaheadAnswer"),
+        "over a cache, no tensor: tests/sync/lookahead, tests/executor/test_lookahead.py",
     ),
     **dict.fromkeys(
         ("QuantizeRows", "DequantizeRows", "TopK", "TopKWithFeedback", "SpreadTopK"),

@@ -1,5 +1,6 @@
 """A small wide & deep of the zoo, with values, and plans of it."""
 
+import functools
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ DATA = f"synthetic:?rows={BATCH * 50}&table_rows={ROWS}&communities=4"
 MODELS = Path(__file__).parents[2] / "models"
 
 
+@functools.cache
 def model_of(name: str) -> tuple[nn.Module, Captured]:
     """A model of the zoo over tables of ROWS rows, and its capture."""
     torch.manual_seed(0)

@@ -75,10 +75,11 @@ def test_only_the_choice_of_units_is_free(plan: Plan) -> None:
         ("het", Options(batch_size=8, dense_sync="allreduce", cache="het", cache_tables=(("item.weight", "30%"),))),
         ("allgather", Options(batch_size=8, dense_sync="allreduce", sparse_sync="allgather")),
         ("pulled", Options(batch_size=8, dense_sync="ps")),
+        ("lookahead", Options(batch_size=8, cache="lookahead", cache_sets=3, cache_ways=2)),
     ],
 )
 def test_nets_of_workers_in_lockstep_and_of_the_classic_server(name: str, options: Options, golden) -> None:
-    counts = {"groups": 1, "group_ps": 1} if name == "pulled" else {"groups": 2, "group_ps": 0}
+    counts = {"groups": 1, "group_ps": 1} if name in ("pulled", "lookahead") else {"groups": 2, "group_ps": 0}
     cluster = Cluster(**{"sparse_ps": 2, **counts})
     splits = {} if name == "allgather" else {"item.weight": 2}
     plan = compile_net(

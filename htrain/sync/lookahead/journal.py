@@ -93,12 +93,6 @@ class Journal:
         """How many rows `patch` would put right; `rows` stay as they are."""
         return self.patch(read, keys, rows.copy())
 
-    def latest(self, keys: Ids, rows: Rows) -> NDArray[np.bool_]:
-        """Fill in, in rows[n,W] of keys[n], those that are kept here: the store may not have them yet. Which ones."""
-        places = self._places(keys, 0)
-        self._copy(places, rows)
-        return places >= 0
-
     @property
     def _first_number(self) -> int:
         return self._next - len(self._written)

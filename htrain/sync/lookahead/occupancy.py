@@ -5,34 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from htrain.placement import CacheGeometry
 from htrain.sync.lookahead import loops
 
 Ids = NDArray[np.int64]
-
-
-def next_prime(least: int) -> int:
-    """The smallest prime that is at least `least`; 2 below that."""
-    number = max(2, least)
-    while any(number % divisor == 0 for divisor in range(2, int(number**0.5) + 1)):
-        number += 1
-    return number
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """A cache of `sets` x `ways` rows. A row's set is its number modulo `sets`."""
-
-    sets: int
-    ways: int
-
-    @classmethod
-    def of(cls, num_rows: int, least_sets: int, ways: int) -> "Geometry":
-        """That of a table: held whole, a set for each row, where it has no more rows than `least_sets`; else with the next prime of sets."""
-        return cls(num_rows, 1) if num_rows <= least_sets else cls(next_prime(least_sets), ways)
-
-    @property
-    def num_slots(self) -> int:
-        return self.sets * self.ways
 
 
 @dataclass(frozen=True)
@@ -49,7 +25,7 @@ class Placement:
 class Occupancy:
     """Slot s is way s % ways of set s // ways; `keys`[slots] is the row that stands there, -1 for none."""
 
-    def __init__(self, geometry: Geometry, seed: int) -> None:
+    def __init__(self, geometry: CacheGeometry, seed: int) -> None:
         self.geometry = geometry
         self.keys: Ids = np.full(geometry.num_slots, -1, np.int64)
         self._pins = np.full(geometry.num_slots, -1, np.int32)  # the last window that uses the slot

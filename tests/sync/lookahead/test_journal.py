@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from htrain.placement import CacheGeometry
 from htrain.sync.lookahead.journal import Ids, Journal, Rows, Written
-from htrain.sync.lookahead.occupancy import Geometry, Occupancy
+from htrain.sync.lookahead.occupancy import Occupancy
 
 NUM_ROWS, WIDTH = 40, 3
 
@@ -29,7 +30,7 @@ class World:
     """One table, trained through a cache; `truth` is the same training on the whole table."""
 
     batches: list[list[list[int]]]  # of each window
-    geometry: Geometry
+    geometry: CacheGeometry
     ahead: int
     patches: bool
     random: random.Random
@@ -103,9 +104,14 @@ class World:
         self.step += 1
         slots = self.occupancy.find(keys)
         victims = keys[slots < 0]
-        rows = np.full((victims.size, WIDTH), np.nan, np.float32)
-        known = self.journal.latest(victims, rows)
-        rows[~known] = self.store[victims[~known]]
+        read, rows = self.journal.begin_read(), np.full((victims.size, WIDTH), np.nan, np.float32)
+        for place, victim in enumerate(victims):
+            rows[place] = self.store[victim]
+            if self.writing and self.random.random() < 0.5:
+                self.write_some()
+        if self.patches:
+            self.journal.patch(read, victims, rows)
+        self.journal.end_read(read)
         if self.patches:
             np.testing.assert_array_equal(rows, self.truth[victims])
             np.testing.assert_array_equal(self.cache[slots[slots >= 0]], self.truth[keys[slots >= 0]])
@@ -124,7 +130,7 @@ windows = st.lists(batches, max_size=8)
 def test_training_through_a_cache_is_training_on_the_table(
     drawn: list[list[list[int]]], sets: int, ways: int, ahead: int, seed: int
 ) -> None:
-    world = World(drawn, Geometry(sets, ways), ahead, patches=True, random=random.Random(seed))
+    world = World(drawn, CacheGeometry(sets, ways), ahead, patches=True, random=random.Random(seed))
     world.run()
     np.testing.assert_array_equal(world.store, world.truth)
     assert world.journal.num_rows == world.journal.num_pending == 0
@@ -135,7 +141,7 @@ def test_without_the_patch_every_stale_row_is_counted(seed: int) -> None:
     source = random.Random(seed)
     drawn = [[source.sample(range(NUM_ROWS), 6) for _ in range(3)]]  # later windows start from a store that is right
     drawn += [[source.sample(range(NUM_ROWS), 6) for _ in range(3)]]
-    world = World(drawn, Geometry(5, 2), 2, patches=False, random=source)
+    world = World(drawn, CacheGeometry(5, 2), 2, patches=False, random=source)
     world.run()
     assert world.stale == world.wrong
 
@@ -145,7 +151,7 @@ def test_stale_rows_happen_and_are_put_right() -> None:
     for seed in range(40):
         source = random.Random(seed)
         drawn = [[source.sample(range(NUM_ROWS), 6) for _ in range(3)] for _ in range(6)]
-        world = World(drawn, Geometry(5, 2), 3, patches=True, random=source)
+        world = World(drawn, CacheGeometry(5, 2), 3, patches=True, random=source)
         world.run()
         found.append(world.stale)
     assert sum(found) > 10

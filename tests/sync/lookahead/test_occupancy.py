@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htrain.sync.lookahead.occupancy import Geometry, Occupancy, next_prime
+from htrain.placement import CacheGeometry, next_prime
+from htrain.sync.lookahead.occupancy import Occupancy
 
 PRIMES = [n for n in range(2, 600) if all(n % d for d in range(2, n))]
 
@@ -16,13 +17,13 @@ def test_next_prime_is_the_smallest_that_is_large_enough(least: int) -> None:
 
 
 def test_the_papers_150_000_sets_are_150_001() -> None:
-    assert Geometry.of(10**7, 150_000, 16) == Geometry(150_001, 16)
+    assert CacheGeometry.of(10**7, 150_000, 16) == CacheGeometry(150_001, 16)
 
 
 @pytest.mark.parametrize(("rows", "whole"), [(99, True), (100, True), (101, False)])
 def test_a_table_with_no_more_rows_than_sets_is_held_whole(rows: int, whole: bool) -> None:
-    geometry = Geometry.of(rows, 100, 4)
-    assert geometry == (Geometry(rows, 1) if whole else Geometry(101, 4))
+    geometry = CacheGeometry.of(rows, 100, 4)
+    assert geometry == (CacheGeometry(rows, 1) if whole else CacheGeometry(101, 4))
     if whole:
         placement = Occupancy(geometry, 0).place(np.arange(rows))
         assert sorted(placement.slots) == list(range(rows))
@@ -35,7 +36,7 @@ windows = st.lists(st.lists(st.integers(0, 60), unique=True, max_size=40), max_s
 @settings(max_examples=200, deadline=None)
 @given(windows, st.integers(1, 12), st.integers(1, 5), st.integers(0, 2**31))
 def test_rows_of_a_window_stay_and_others_make_room(drawn: list[list[int]], sets: int, ways: int, seed: int) -> None:
-    geometry = Geometry(sets, ways)
+    geometry = CacheGeometry(sets, ways)
     occupancy = Occupancy(geometry, seed)
     here: dict[int, int] = {}  # key -> slot
     for window in drawn:
@@ -63,7 +64,7 @@ def test_rows_of_a_window_stay_and_others_make_room(drawn: list[list[int]], sets
 
 
 def test_an_empty_way_is_taken_before_a_row_is_evicted() -> None:
-    occupancy = Occupancy(Geometry(1, 4), 7)
+    occupancy = Occupancy(CacheGeometry(1, 4), 7)
     for key in range(4):
         assert not occupancy.place(np.array([key])).evicted_keys.size
 
@@ -71,7 +72,7 @@ def test_an_empty_way_is_taken_before_a_row_is_evicted() -> None:
 def test_every_unpinned_way_is_chosen_now_and_then() -> None:
     chosen = set()
     for seed in range(60):
-        occupancy = Occupancy(Geometry(1, 4), seed)
+        occupancy = Occupancy(CacheGeometry(1, 4), seed)
         occupancy.place(np.arange(4))
         stayed = int(occupancy.keys[2])
         chosen.add(int(occupancy.place(np.array([stayed, 9])).evicted_slots[0]))
@@ -79,7 +80,7 @@ def test_every_unpinned_way_is_chosen_now_and_then() -> None:
 
 
 def test_what_is_forgotten_must_be_placed_again() -> None:
-    occupancy = Occupancy(Geometry(3, 2), 0)
+    occupancy = Occupancy(CacheGeometry(3, 2), 0)
     occupancy.place(np.arange(5))
     occupancy.forget()
     assert not occupancy.residents()[0].size

@@ -1,0 +1,53 @@
+"""The batches that a net replica will train on next, opened ahead of it."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from htrain.data import Position
+from htrain.executor.engine import Engine
+from htrain.executor.feed import Feed
+from htrain.executor.replica import Replica, Step
+
+
+class Upcoming(Protocol):
+    """Where a replica's steps come from. Caches that stand before its tables go with it."""
+
+    def next(self) -> Step | None:
+        """The next batch, opened, not asked for; None at the end of the data."""
+
+    def ended(self) -> None:
+        """The step that was taken last has been run."""
+
+    def flush(self) -> None:
+        """All updates are where the tables are when this returns. Raises PeerLost."""
+
+
+class Ahead:
+    """`ahead` batches are open, so that HET's caches have heard of those behind the next one; `flush` empties these."""
+
+    def __init__(self, replica: Replica, feed: Feed, ahead: int, flush: Engine, is_stopping: Callable[[], bool]) -> None:
+        self._replica = replica
+        self._feed = feed
+        self._ahead = ahead
+        self._flush = flush
+        self._is_stopping = is_stopping
+        self._open: deque[tuple[Step, Position]] = deque()
+
+    def next(self) -> Step | None:
+        while len(self._open) < self._ahead and (batch := None if self._is_stopping() else self._feed.next()):
+            inputs = {name: torch.from_numpy(column) for name, column in batch.columns.items()}
+            self._open.append((self._replica.open(inputs, batch.num_examples), batch.position))
+        if not self._open:
+            return None
+        step, position = self._open.popleft()
+        self._feed.taken(position)
+        return step
+
+    def ended(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        self._replica.run_apart(self._flush, {})

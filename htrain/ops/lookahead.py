@@ -1,0 +1,123 @@
+"""Lookups through a look-ahead cache, as they run (cDLRM 5, htrain.transform.look_ahead). Every table has a cache of its own.
+
+In a step, on the trainer:
+
+    LookaheadAnnounce(cache, ids)                       when the batch is read: the ids of a window are prefetched together
+    slots = LookaheadSlots(cache, rows, states, ids)    where they stand; conflict victims are fetched into the victim table
+    Lookup(rows, slots), and the optimizer's step on (rows, states, slots), as on a table
+    FlushVictims(cache, rows, states)                   the victims' rows are written back
+
+`rows`[slots + victims, D] and the optimizer's `states` are parameters of kind `cache`; `cache` is, too: the store makes a
+`htrain.executor.lookahead` cache of it, which does the work.
+
+Apart from steps, as passes of their own, which prefetch a window's rows, fetch victims and write back what leaves the cache:
+
+    keys, values, wanted (of each shard) = LookaheadRequest(cache)     the inputs of such a pass
+    WriteBack(shard, states, keys, values)                             where the table lives; values[n, D + S], the state behind the row
+    fetched = Prefetch(shard, states, wanted)
+    LookaheadAnswer(cache, fetched of each shard)                      its outputs
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from htrain.net import BatchDim, Blob, Net, Op
+from htrain.ops import lookahead_loops
+from htrain.ops.base import Cost, OpDef, Signature, no_outputs
+
+REQUEST = ("keys", "values", "wanted")
+_APART = ("LookaheadRequest", "LookaheadAnswer", "WriteBack", "Prefetch")
+
+
+def _announce(cache: Any, ids: torch.Tensor) -> None:
+    cache.announce(ids.numpy())
+
+
+def _slots(
+    cache: Any, *rest: torch.Tensor, num_rows: int, sets: int, ways: int, bounds: tuple[int, ...], patch: bool
+) -> torch.Tensor:
+    """The table has `num_rows` rows, the cache `sets` of `ways`; shard k of the table holds the rows from bounds[k] to
+    bounds[k+1]; with `patch`, a prefetched row that has changed since is put right."""
+    return torch.from_numpy(cache.slots(rest[-1].numpy()))
+
+
+def _flush_victims(cache: Any, *stored: torch.Tensor) -> None:
+    cache.flush_victims()
+
+
+def _request(cache: Any, *, shards: int, width: int, per_example: int) -> tuple[torch.Tensor, ...]:
+    """At most `per_example` rows of `width` numbers for each example of a batch."""
+    raise AssertionError("these are the inputs of a pass, which the executor gives")
+
+
+def _answer(cache: Any, *fetched: torch.Tensor) -> None:
+    raise AssertionError("these are the outputs of a pass, which the executor takes")
+
+
+def _write_back(table: torch.Tensor, *rest: torch.Tensor, first_row: int) -> None:
+    *states, keys, values = rest
+    lookahead_loops.write_rows([t.numpy() for t in (table, *states)], keys.numpy(), values.numpy(), first_row)
+
+
+def _prefetch(table: torch.Tensor, *rest: torch.Tensor, first_row: int) -> torch.Tensor:
+    *states, wanted = rest
+    return torch.from_numpy(lookahead_loops.read_rows([t.numpy() for t in (table, *states)], wanted.numpy(), first_row))
+
+
+def apart(net: Net) -> tuple[Net, Net]:
+    """A device's net without what does not belong to a step, and that alone: requests are its inputs, answers its outputs."""
+    marked = [op for op in net.ops if op.type in _APART]
+    made = {name for op in marked for name in op.outputs}
+    read = {name for op in marked for name in op.inputs}
+    moved = {id(op) for op in net.ops if _moves(op, made, read)}
+    outside = [op for op in net.ops if op.type in _APART[:2]]
+    inputs = tuple(name for op in outside for name in op.outputs)
+    outputs = tuple(name for op in outside for name in op.inputs if name not in net.parameters)
+    step = net.with_ops(op for op in net.ops if id(op) not in moved and op.type not in _APART)
+    rest = Net(f"exchange_{net.name}", (), inputs, outputs, dict(net.blobs), dict(net.parameters))
+    return step, rest.with_ops(op for op in net.ops if id(op) in moved or op.type in _APART[2:])
+
+
+def _moves(op: Op, made: set[str], read: set[str]) -> bool:
+    return (op.type == "Send" and op.inputs[0] in made) or (op.type == "Recv" and op.outputs[0] in read)
+
+
+def _slots_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    return [(inputs[-1].shape, "int64")]
+
+
+def _request_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    shards, width, per_example = (op.attrs[n] for n in ("shards", "width", "per_example"))
+    assert isinstance(shards, int)
+    assert isinstance(width, int)
+    assert isinstance(per_example, int)
+    rows = BatchDim(per_example, bound=True)
+    return [((rows,), "int64"), ((rows, width), "float32"), ((rows,), "int64")] * shards
+
+
+def _prefetch_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    widths = [b.shape[1] if len(b.shape) > 1 else 1 for b in inputs[:-1]]
+    return [((inputs[-1].shape[0], sum(w for w in widths if isinstance(w, int))), "float32")]
+
+
+def _rows_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """Rows and ids of the batch, read and written; never a whole cache or table."""
+    moved = [*outputs, *(b for b in inputs if any(isinstance(d, BatchDim) for d in b.shape))]
+    return Cost(0.0, 2.0 * sum(b.num_bytes(batch_size) for b in moved))
+
+
+def _free(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    return Cost(0.0, 0.0)
+
+
+DEFINITIONS = (
+    OpDef("LookaheadAnnounce", _announce, no_outputs, _free, None, effects=True),
+    OpDef("LookaheadSlots", _slots, _slots_infer, _rows_cost, None, effects=True, work="gather"),
+    OpDef("FlushVictims", _flush_victims, no_outputs, _free, None, effects=True, writes=(1,)),
+    OpDef("LookaheadRequest", _request, _request_infer, _free, None, effects=True),
+    OpDef("LookaheadAnswer", _answer, no_outputs, _free, None, effects=True),
+    OpDef("WriteBack", _write_back, no_outputs, _rows_cost, None, effects=True, work="scatter"),
+    OpDef("Prefetch", _prefetch, _prefetch_infer, _rows_cost, None, effects=True, work="gather"),
+)

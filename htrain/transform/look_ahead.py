@@ -1,0 +1,184 @@
+"""Lookups through look-ahead caches: a set-associative cache beside the compute for every table (cDLRM 3.2, 5)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from htrain.cluster import Cluster
+from htrain.errors import UsageError
+from htrain.net import Attr, BatchDim, Blob, Init, Net, Op, Parameter, numel
+from htrain.ops.builder import NetBuilder
+from htrain.ops.lookahead import REQUEST
+from htrain.options import Options
+from htrain.placement import CacheGeometry, Shard, next_prime, shard_name
+from htrain.transform.shard_lookups import shard_parameters
+
+PREFIX = "cached_"
+
+
+@dataclass(frozen=True)
+class Cached:
+    """A table that is looked up through a cache; `victims` are the slots of its victim table behind those of the sets."""
+
+    table: str
+    geometry: CacheGeometry
+    victims: int
+
+    @property
+    def num_slots(self) -> int:
+        return self.geometry.num_slots + self.victims
+
+
+_LOAD = 6 / 16  # of a set's ways that a window fills in the mean: of 16, fewer than 1 row in 10,000 finds more than 16 in its set
+_MEMORY_SHARE = 0.5  # of a trainer's memory that caches may take where the window is not given
+
+
+def choose_lookahead(net: Net, options: Options, cluster: Cluster) -> tuple[Cached, ...]:
+    """The caches of all trained tables that `cache_tables` does not leave out.
+
+    Raises UsageError for a pattern that no table matches, or a capacity: a look-ahead cache's is that of its sets and ways.
+    """
+    if options.cache != "lookahead":
+        return ()
+    tables = [p for n, p in net.parameters.items() if p.kind == "table" and p.trained and n not in _left_out(net, options)]
+    ids = {op.inputs[0]: op.inputs[1] for op in net.ops if op.type == "Lookup"}
+    asked = {p.name: _per_example(net.blobs[ids[p.name]]) * options.batch_size for p in tables}
+    row_bytes = {p.name: 4 * _stored_width(net, p) for p in tables}
+    window = options.window
+    while True:
+        cached = [_cached(p, asked[p.name], window, options) for p in tables]
+        needed = sum(c.num_slots * row_bytes[c.table] for c in cached)
+        if options.cache_window or window == 1 or needed <= cluster.trainer_memory * _MEMORY_SHARE:
+            return tuple(cached)
+        window //= 2
+
+
+def _cached(table: Parameter, ids_per_batch: int, window: int, options: Options) -> Cached:
+    geometry = geometry_of(table.shape[0], ids_per_batch * window, options)
+    return Cached(table.name, geometry, 0 if geometry.sets == table.shape[0] else min(table.shape[0], ids_per_batch))
+
+
+def geometry_of(rows: int, ids_per_window: int, options: Options) -> CacheGeometry:
+    """The cache of a table: as the options say, or as many sets as a window's ids need if they are distinct; then a table is whole where that
+    takes fewer slots."""
+    sets = options.cache_sets or math.ceil(min(rows, ids_per_window) / (options.cache_ways * _LOAD))
+    whole = rows <= (sets if options.cache_sets else sets * options.cache_ways)
+    return CacheGeometry(rows, 1) if whole else CacheGeometry(next_prime(sets), options.cache_ways)
+
+
+def _left_out(net: Net, options: Options) -> set[str]:
+    names = [name for name, p in net.parameters.items() if p.kind == "table"]
+    left: set[str] = set()
+    for pattern, capacity in options.cache_tables:
+        matched = [name for name in names if fnmatchcase(name, pattern)]
+        if not matched or capacity != "none":
+            why = "a look-ahead cache takes sets and ways; a table has one, or none" if matched else "no table matches"
+            raise UsageError(f"--cache-table {pattern}={capacity}: {why}; there are {', '.join(names)}")
+        left.update(matched)
+    return left
+
+
+def _per_example(ids: Blob) -> int:
+    rows = ids.shape[0]
+    return rows.per_example if isinstance(rows, BatchDim) else rows
+
+
+def _stored_width(net: Net, table: Parameter) -> int:
+    """Numbers that are kept of a row: itself and its optimizer's state."""
+    return sum(numel(net.parameters[n].shape[1:], 1) for n in (table.name, *_states(net, table.name)))
+
+
+def look_ahead(net: Net, shards: Mapping[str, Sequence[Shard]], cached: Sequence[Cached], *, patch: bool) -> Net:
+    """Put the lookups and optimizer steps of tables behind look-ahead caches.
+
+    Requires: lowered lookups with their optimizer steps; `shards` of each cached table in row order.
+    Ensures:  a step touches the caches alone; tables are read and written by passes of their own (htrain.ops.lookahead).
+    """
+    caches = {c.table: c for c in cached}
+    builder = NetBuilder(net.name)
+    for name in net.inputs:
+        builder.input(net.blobs[name])
+    for parameter in net.parameters.values():
+        table = parameter.of if parameter.kind == "state" else parameter.name
+        for piece in shard_parameters(parameter, shards) if table in caches else [parameter]:
+            builder.parameter(piece)
+    for table, cache in caches.items():
+        _declare(builder, net, table, cache)
+    for op in net.ops:
+        table = op.inputs[0] if op.inputs else ""
+        if table not in caches:
+            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+        elif op.type == "Lookup":
+            _look_up(builder, net, op, caches[table], shards[table], patch)
+        else:
+            _step(builder, op, caches[table])
+    for table in caches:
+        _exchange(builder, net, table, shards[table])
+    return builder.build(net.outputs)
+
+
+def _declare(builder: NetBuilder, net: Net, table: str, cache: Cached) -> None:
+    """The cache: its occupancy table, and the slots for rows and optimizer state."""
+    empty = Init("constant", (0.0,))
+    slots = cache.geometry.num_slots
+    builder.parameter(Parameter(PREFIX + table, (slots,), "int64", "cache", empty, trained=False))
+    for stored in (table, *_states(net, table)):
+        shape = (cache.num_slots, *net.parameters[stored].shape[1:])
+        builder.parameter(Parameter(_rows(stored), shape, "float32", "cache", empty, trained=False))
+
+
+def _rows(stored: str) -> str:
+    """The slots for the rows of a table, or for those of its state."""
+    return f"{PREFIX}{stored}:rows"
+
+
+def _states(net: Net, table: str) -> tuple[str, ...]:
+    return tuple(name for name, p in net.parameters.items() if p.kind == "state" and p.of == table)
+
+
+def _look_up(
+    builder: NetBuilder, net: Net, op: Op, cache: Cached, shards: Sequence[Shard], patch: bool
+) -> None:
+    table, ids = op.inputs
+    stored = [_rows(name) for name in (table, *_states(net, table))]
+    bounds = (*(s.first_row for s in shards), shards[-1].first_row + shards[-1].num_rows)
+    attrs: dict[str, Attr] = {
+        "num_rows": bounds[-1], "sets": cache.geometry.sets, "ways": cache.geometry.ways, "bounds": bounds, "patch": patch,
+    }  # fmt: skip
+    builder.add("LookaheadAnnounce", (PREFIX + table, ids), module=PREFIX + table)
+    names = (builder.fresh(f"{PREFIX}{table}_slots"),)
+    (slots,) = builder.add(
+        "LookaheadSlots", (PREFIX + table, *stored, ids), attrs=attrs, module=PREFIX + table, outputs=names
+    )
+    builder.add("Lookup", (stored[0], slots), attrs={"first_row": 0}, module=PREFIX + table, outputs=op.outputs)
+
+
+def _step(builder: NetBuilder, op: Op, cache: Cached) -> None:
+    *stored, _, gradient = op.inputs
+    rows = [_rows(name) for name in stored]
+    module = PREFIX + cache.table
+    slots = next(o.outputs[0] for o in builder.ops if o.type == "LookaheadSlots" and o.module == module)
+    builder.add(op.type, (*rows, slots, gradient), attrs=op.attrs, module=module)
+    builder.add("FlushVictims", (PREFIX + cache.table, *rows), module=module)
+
+
+def _exchange(builder: NetBuilder, net: Net, table: str, shards: Sequence[Shard]) -> None:
+    """What prefetches rows of the table and writes them back."""
+    states = _states(net, table)
+    slots = next(o for o in builder.ops if o.type == "LookaheadSlots" and o.module == PREFIX + table)
+    per_example = _per_example(builder.blob(slots.outputs[0]))
+    attrs: dict[str, Attr] = {"shards": len(shards), "width": _stored_width(net, net.parameters[table]), "per_example": per_example}
+    names = [builder.fresh(f"{PREFIX}{table}_{part}_{k}") for k in range(len(shards)) for part in REQUEST]
+    request = builder.add("LookaheadRequest", (PREFIX + table,), attrs=attrs, module=PREFIX + table, outputs=names)
+    fetched: list[str] = []
+    for k, shard in enumerate(shards):
+        name = shard_name(table, k, len(shards))
+        stored = (name, *(name + state.removeprefix(table) for state in states))
+        keys, values, wanted = request[3 * k : 3 * k + 3]
+        first = {"first_row": shard.first_row}
+        builder.add("WriteBack", (*stored, keys, values), attrs=first, module=name)
+        names = [builder.fresh(f"{PREFIX}{table}_fetched_{k}")]
+        fetched += builder.add("Prefetch", (*stored, wanted), attrs=first, module=name, outputs=names)
+    builder.add("LookaheadAnswer", (PREFIX + table, *fetched), module=PREFIX + table)
+
