@@ -84,19 +84,22 @@ def _of(run: LabRun, folder: Path, roles: tuple[str, ...]) -> Measured:
     servers = [run.roles[role] for role in roles if role.startswith("sparse_ps")]
     return Measured(
         seconds,
-        _waited([r for r in records if r["role"].startswith("trainer") and r["examples"]]),
+        seconds * _waited_share([r for r in records if r["role"].startswith("trainer") and r["examples"]]),
         sum(last[role]["cpu_seconds"] for role in roles) / examples,
         max(links) / examples,
         sum(s.received + s.sent for s in servers) / examples,
     )
 
 
-def _waited(reports: list[dict[str, Any]]) -> float:
-    """Seconds for which a worker has waited, in the mean, for each example of all workers, between its first report and its last."""
-    first = {r["role"]: r for r in reversed(reports)}
-    last = {r["role"]: r for r in reports}
-    waited, examples = (sum(last[role][k] - first[role][k] for role in last) for k in ("seconds_waited", "examples"))
-    return float(waited / len(last) / examples) if examples else 0.0
+def _waited_share(reports: list[dict[str, Any]]) -> float:
+    """The share of its time that a worker has waited, in the mean, between its first examples and its last."""
+    waited = passed = 0.0
+    for role in {r["role"] for r in reports}:
+        own = [r for r in reports if r["role"] == role]
+        first, last = own[0], next(r for r in own if r["examples"] == own[-1]["examples"])
+        waited += last["seconds_waited"] - first["seconds_waited"]
+        passed += last["time"] - first["time"]
+    return waited / passed if passed else 0.0
 
 
 def main() -> None:
