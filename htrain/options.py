@@ -16,6 +16,7 @@ SparseOptimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 DenseSync = Literal["easgd", "allreduce", "ps"]
 SparseSync = Literal["ps", "allgather"]
 Cache = Literal["none", "het", "lookahead"]
+TableStore = Literal["memory", "mapped"]
 CachePolicy = Literal["light-lfu", "lfu", "lru"]
 UNBOUNDED = -1  # a cache_staleness without a bound
 
@@ -39,7 +40,9 @@ class Options:
     `dense_sync` says how groups keep their dense replicas alike: `easgd`, in the background; `allreduce`, every step, one trainer with all
     dense weights per group (HET 3); or `ps`, where the trainers of one group fetch the weights from its group PSs for every step and
     send gradients back, without waiting for each other. `sparse_sync` is `ps`, tables on sparse PSs, or `allgather`: every trainer has them
-    all and sends its gradients to all others. AllReduce takes gradients in buckets of about `bucket_bytes`.
+    all and sends its gradients to all others. Tables and their optimizer state are in `memory`, or in files in the run's folder that are `mapped` into it:
+    then they may be larger than a role's memory, of which they take what the machine has to spare. AllReduce takes gradients in buckets of
+    about `bucket_bytes`.
 
     `cache` is `het` where trainers look rows up through a cache (HET 3). It holds `cache_capacity` rows, a share such as 10% of those of
     the cached tables or a number; `cache_staleness` is HET's s, -1 for no bound; `cache_tables` are pairs of a pattern and a capacity, or
@@ -76,6 +79,7 @@ class Options:
     fc_dtype: FcDtype = "float32"
     dense_sync: DenseSync = "easgd"
     sparse_sync: SparseSync = "ps"
+    table_store: TableStore = "memory"
     bucket_bytes: int = 1 << 20
     cache: Cache = "none"
     cache_capacity: str = "10%"

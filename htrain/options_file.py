@@ -2,6 +2,7 @@
 
     dense: {sync: allreduce, bucket_bytes: 1048576}
     sparse:
+      store: memory           # mapped: tables in files, larger than memory
       cache: het              # lookahead, none
       capacity: 10%           # of the rows of all tables that share a cache, or a number of rows
       staleness: 100          # HET's s; unbounded for no bound
@@ -25,7 +26,7 @@ from htrain.options import UNBOUNDED, Options, capacity_rows
 _FIELDS: Mapping[str, Mapping[str, str]] = {
     "dense": {"sync": "dense_sync", "bucket_bytes": "bucket_bytes"},
     "sparse": {
-        "sync": "sparse_sync", "cache": "cache", "capacity": "cache_capacity", "staleness": "cache_staleness",
+        "sync": "sparse_sync", "store": "table_store", "cache": "cache", "capacity": "cache_capacity", "staleness": "cache_staleness",
         "policy": "cache_policy", "window": "cache_window", "tables": "cache_tables",
         "sets": "cache_sets", "ways": "cache_ways", "patch": "cache_patch",
     },

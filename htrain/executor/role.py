@@ -88,7 +88,8 @@ class Role:
         self._build_sync()
 
     def _engine(self, net: Net) -> Engine:
-        for name, tensor in allocate(net).items():
+        mapped = self.settings.run_folder / "tables" if self.plan.options.table_store == "mapped" else None
+        for name, tensor in allocate(net, mapped).items():
             self.store.setdefault(name, tensor)
         self.caches |= make_caches(net, self.store)
         return Engine(build_program(net, {**self.store, **self.caches}))

@@ -100,7 +100,8 @@ class Server:
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
-            thread.join(timeout=10)
+            if thread.ident is not None:
+                thread.join(timeout=10)
         for outbox in self._outboxes:
             outbox.close()
         self.inbox.close()

@@ -1,5 +1,8 @@
 """What a role holds: the parameters of its nets, filled by its init nets."""
 
+import math
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from htrain.errors import PlanError
+from htrain.errors import PlanError, RunError
 from htrain.executor.table_cache import TableCache
 from htrain.net import Net, Op, Parameter
 from htrain.ops import OPS
@@ -23,20 +26,41 @@ from htrain.sync.het.steps import SparseStep
 Store = dict[str, torch.Tensor]
 
 
-def allocate(net: Net) -> Store:
+def allocate(net: Net, mapped: Path | None = None) -> Store:
     """Uninitialised memory for every parameter of `net` but caches; pages are taken from the machine when they are first written.
 
-    Tables that are served together lie in one piece of memory, one behind the other, and so do their optimizer's states.
+    Tables that are served together lie in one piece of memory, one behind the other, and so do their optimizer's states. With a folder
+    `mapped`, tables and their states lie in files there, which are gone when the process is. Raises RunError when the disk has no room.
     """
     store: Store = {}
     for op in net.ops:
         if op.type == "HetPush":
             for names in _held(op):
-                store.update(_in_one_piece([net.parameters[name] for name in names]))
+                store.update(_in_one_piece([net.parameters[name] for name in names], mapped))
     for name, parameter in net.parameters.items():
         if name not in store and parameter.kind != "cache":
-            store[name] = torch.empty(parameter.shape, dtype=dtype_of(parameter.dtype))
+            place = mapped if _is_of_table(net, parameter) else None
+            store[name] = _piece(parameter.shape, parameter.dtype, place)
     return store
+
+
+def _is_of_table(net: Net, parameter: Parameter) -> bool:
+    owner = net.parameters.get(parameter.of) if parameter.kind == "state" else parameter
+    return owner is not None and owner.kind == "table"
+
+
+def _piece(shape: tuple[int, ...], dtype: str, mapped: Path | None) -> torch.Tensor:
+    if mapped is None or not math.prod(shape):
+        return torch.empty(shape, dtype=dtype_of(dtype))
+    mapped.mkdir(parents=True, exist_ok=True)
+    count = math.prod(shape)
+    num_bytes = count * dtype_of(dtype).itemsize
+    try:
+        with tempfile.NamedTemporaryFile(dir=mapped, suffix=".table") as file:  # the mapping keeps it when its name is gone
+            os.posix_fallocate(file.fileno(), 0, num_bytes)  # now: a page that finds no room later would kill the process
+            return torch.from_file(file.name, shared=True, size=count, dtype=dtype_of(dtype)).reshape(shape)
+    except (OSError, RuntimeError) as error:
+        raise RunError(f"{mapped}: no room for a table of {num_bytes:,} bytes: {' '.join(str(error).split())}") from error
 
 
 def _held(push: Op) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -47,11 +71,11 @@ def _held(push: Op) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return held[:count], held[count:]
 
 
-def _in_one_piece(parameters: Sequence[Parameter]) -> Store:
+def _in_one_piece(parameters: Sequence[Parameter], mapped: Path | None) -> Store:
     if not parameters:
         return {}
     rows = [p.shape[0] for p in parameters]
-    whole = torch.empty((sum(rows), *parameters[0].shape[1:]), dtype=dtype_of(parameters[0].dtype))
+    whole = _piece((sum(rows), *parameters[0].shape[1:]), parameters[0].dtype, mapped)
     return dict(zip((p.name for p in parameters), whole.split(rows), strict=True))
 
 

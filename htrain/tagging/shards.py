@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from htrain.cluster import GIB, Cluster
@@ -10,6 +11,7 @@ from htrain.net import Net, Parameter
 from htrain.placement import Shard
 
 _MOST_SPARSE_PS = 2000  # beyond that, larger ones are the answer
+_NO_LIMIT = 1 << 60
 NOT_PINNED: Mapping[str, str] = {}
 NO_OWNERS: Mapping[str, int] = {}
 DYNAMIC_SHARE = 0.1  # of a sparse PS's memory, kept free for messages and activations
@@ -51,6 +53,11 @@ def place_tables(
     for (_, table, first_row, num_rows), k in zip(pieces, devices, strict=True):
         shards[table].append(Shard(table, first_row, num_rows, f"sparse_ps:{k}"))
     return {name: tuple(parts) for name, parts in shards.items()}
+
+
+def without_limits(cluster: Cluster) -> Cluster:
+    """The cluster for tables that need not be in memory."""
+    return replace(cluster, trainer_memory=_NO_LIMIT, sparse_ps_memory=_NO_LIMIT)
 
 
 Piece = tuple[int, str, int, int]  # bytes, table, first row, rows

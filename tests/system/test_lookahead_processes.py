@@ -1,0 +1,65 @@
+"""Training out of look-ahead caches as processes: stopped, killed in the middle of a window, and resumed (cDLRM 5)."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from whole_runs import WIDE_DEEP, kill, libfm, parameters, start, wait_for_examples
+
+import htrain
+from htrain.cluster import this_machine
+from htrain.options import Options
+
+ROWS = 20_000
+
+
+@pytest.fixture(scope="module", params=["memory", "mapped"])
+def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Path]:
+    """A plan with a cache that is too small for its windows, its data, and a run that nothing has disturbed."""
+    folder = tmp_path_factory.mktemp(request.param)
+    data = libfm(folder / "train.libfm", ROWS)
+    options = Options(
+        batch_size=16, cache="lookahead", cache_window=32, cache_sets=5, cache_ways=4, table_store=request.param, sparse_lr=0.05
+    )
+    cluster = this_machine(group_ps=0, sparse_ps=2 if request.param == "memory" else 0)
+    htrain.compile(WIDE_DEEP, data=data, cluster=cluster, options=options).save(folder / "plan")
+    htrain.run(folder / "plan", data=data, out=folder / "whole", deterministic=True)
+    return folder / "plan", data, folder / "whole"
+
+
+def assert_same(run: Path, whole: Path) -> None:
+    seen, wanted = parameters(run), parameters(whole)
+    assert seen.keys() == wanted.keys()
+    assert all(torch.equal(seen[name], wanted[name]) for name in wanted)
+
+
+def test_a_run_that_is_stopped_and_resumed_repeats_and_loses_no_update(
+    small: tuple[Path, str, Path], tmp_path: Path
+) -> None:
+    plan, data, whole = small
+    process = start(plan, data, "--out", str(tmp_path / "cut"), "--deterministic")
+    wait_for_examples(tmp_path / "cut", process, 1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    htrain.run(plan, data=data, resume=tmp_path / "cut", deterministic=True)
+    assert_same(tmp_path / "cut", whole)
+
+
+def test_a_trainer_killed_in_a_window_leaves_tables_that_are_those_of_the_last_checkpoint(
+    small: tuple[Path, str, Path], tmp_path: Path
+) -> None:
+    plan, data, whole = small
+    run = tmp_path / "run"
+    process = start(plan, data, "--out", str(run), "--deterministic", "--checkpoint-seconds", "0.5")
+    deadline = time.monotonic() + 60
+    while not list(run.glob("checkpoints/*/manifest.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    saved = int(max((run / "checkpoints").glob("examples_*")).name.removeprefix("examples_")[:12])
+    wait_for_examples(run, process, saved + 16)
+    kill("trainer:0:0", run, process)
+    assert not (run / "tables").exists() or not list((run / "tables").iterdir())
+    htrain.run(plan, data=data, resume=run, deterministic=True)
+    assert_same(run, whole)
