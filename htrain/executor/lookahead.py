@@ -61,6 +61,7 @@ class Lookahead:
         self._steps: deque[tuple[Step, Position]] = deque()
         self._stopping = threading.Event()
         self._over = False
+        self._handed = self._stored = 0  # jobs given to the writer, and done by it
         self._training_began = time.monotonic()
         self.threads = [
             threading.Thread(target=self._guarded, args=(self._prefetch, replica_of(PREFETCHER)), name="prefetcher", daemon=True),
@@ -95,7 +96,7 @@ class Lookahead:
             cache.leave_copies()
         self._write()
         deadline = time.monotonic() + self._deadline_seconds
-        while self._writes.unfinished_tasks and not self._stopping.is_set():
+        while self._stored < self._handed and not self._stopping.is_set():
             self._check()
             if time.monotonic() > deadline:
                 raise PeerLost(f"rows of the look-ahead caches were not written back within {self._deadline_seconds:.0f} s")
@@ -162,6 +163,7 @@ class Lookahead:
                 self._check()
                 try:
                     self._writes.put(job, timeout=0.2)
+                    self._handed += 1
                     break
                 except queue.Full:
                     continue
@@ -187,6 +189,7 @@ class Lookahead:
             window = None
             if steps:
                 began = time.monotonic()
+                self._let_writes_pass()
                 tables = {name: cache.window() for name, cache in self._caches.items()}
                 wishes = {n: Wishes.to_read(t.keys[t.wanted], self._exchange.width_of(n)) for n, t in tables.items()}
                 for name, rows in self._exchange.run(replica, wishes).items():
@@ -195,6 +198,12 @@ class Lookahead:
             self._put(window)
             if window is None:
                 return
+
+    def _let_writes_pass(self) -> None:
+        """What has left the caches is in the store before it is read: fewer rows are stale, with the patch or without."""
+        handed = self._handed
+        while self._stored < handed and not self._stopping.is_set() and not self.error:
+            time.sleep(0.001)
 
     def _read_batches(self, count: int) -> deque[tuple[Step, Position]]:
         steps: deque[tuple[Step, Position]] = deque()
@@ -221,4 +230,4 @@ class Lookahead:
             self._exchange.run(replica, {name: Wishes.to_write(w.keys, w.rows) for name, w in job.items()})
             for name, written in job.items():
                 self._caches[name].stored(written.number)
-            self._writes.task_done()
+            self._stored += 1

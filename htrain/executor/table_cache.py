@@ -84,9 +84,8 @@ class TableCache:
         keys, _ = dedupe(np.concatenate([np.empty(0, np.int64), *batches]), -1)
         with self._lock:
             read = self._journal.begin_read()
-        wanted = np.ones(keys.size, np.bool_)
-        if self.patch:  # what is here now and leaves before it is used is in the journal then
-            wanted = self._occupancy.find(keys) < 0
+        missing = self._occupancy.expect(keys) < 0
+        wanted = missing if self.patch else np.ones(keys.size, np.bool_)  # what leaves before it is used is in the journal then
         return WindowOfTable(batches, keys, wanted, read, np.full((keys.size, self._width), np.nan, np.float32))
 
     # -- training ----------------------------------------------------------------------------------------------------

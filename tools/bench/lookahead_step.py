@@ -36,7 +36,7 @@ class Measured:
 
 def measure(options: Options, data: str, folder: Path) -> Measured:
     cluster = this_machine(groups=1, trainers=1, group_ps=0, sparse_ps=0)
-    htrain.compile(MODEL, data=data, cluster=cluster, options=options).save(folder / "plan")
+    htrain.compile(MODEL, data=data, cluster=replace(cluster, trainer_memory=16 << 30), options=options).save(folder / "plan")
     htrain.run(folder / "plan", data=data, out=folder / "run", console=Console(quiet=True))
     records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     own = [r for r in records if r["role"] == "trainer:0:0" and r["steps"]]
