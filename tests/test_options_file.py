@@ -48,7 +48,7 @@ def test_the_form_of_a_lookahead_cache(tmp_path: Path) -> None:
         ("sparse: {capacity: 101%}", r"sparse.capacity: '101%' is more than all rows"),
         ("sparse: {tables: [a]}", r"sparse.tables: want tables and capacities, such as {C1: 50%, C2: none}"),
         ("sparse: {tables: {C1: many}}", r"sparse.tables.C1: 'many' is not a capacity"),
-        ("sparse: {stalness: 3}", r"sparse.stalness: unknown entry; sparse takes sync, cache, capacity"),
+        ("sparse: {stalness: 3}", r"sparse.stalness: unknown entry; sparse takes sync, store, cache, capacity"),
         ("sparse: {staleness: x}", r"sparse.staleness: 'x' is not a whole number or unbounded"),
         ("sparse: {patch: maybe}", r"sparse.patch: 'maybe' is neither true nor false"),
         ("sparse: {policy: {a: 1}}", r"sparse.policy: want one value"),
