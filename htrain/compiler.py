@@ -117,7 +117,7 @@ def _lookahead_notes(train: Net) -> Iterator[str]:
     forms = Counter(f"{attrs['sets']:,} sets of {attrs['ways']}" for attrs in caches if attrs["sets"] != attrs["num_rows"])
     kinds = [f"{count} in {form}" for form, count in forms.items()] + ([f"{whole} whole"] if whole else [])
     if caches:
-        yield f"the trainer caches rows of {len(caches)} tables: {', '.join(kinds)}"
+        yield f"the trainer caches rows of {len(caches)} tables, up to {caches[0]['window']} batches ahead: {', '.join(kinds)}"
 
 
 def _sync_nets(parts: Mapping[str, Net], cluster: Cluster, options: Options) -> tuple[dict[str, str], dict[str, Net]]:

@@ -197,6 +197,11 @@ class Net:
             parameters={name: p for name, p in self.parameters.items() if name in used},
         )
 
+    def holds_rows(self, parameter: Parameter) -> bool:
+        """Whether it is a table, or the optimizer's state of one."""
+        owner = self.parameters.get(parameter.of) if parameter.kind == "state" else parameter
+        return owner is not None and owner.kind == "table"
+
     def text(self) -> str:
         """The net as text: one line per parameter, input and op, tags first."""
         return "\n".join(self._lines()) + "\n"

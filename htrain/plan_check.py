@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from htrain.errors import PlanError
-from htrain.net import Net, Op, Parameter
+from htrain.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.collective import ALL_REDUCE
 from htrain.plan import Plan, digest_of, net_name
@@ -192,14 +192,9 @@ def _waits(nets: Mapping[str, Net]) -> Iterator[str]:
 def _memory(plan: Plan, nets: Mapping[str, Net]) -> Iterator[str]:
     mapped = plan.options.table_store == "mapped"
     for device, net in nets.items():
-        needed = sum(p.num_bytes for p in net.parameters.values() if not (mapped and _is_stored(net, p)))
+        needed = sum(p.num_bytes for p in net.parameters.values() if not (mapped and net.holds_rows(p)))
         if device == ALL_REDUCE:
             continue
         limit = plan.cluster.memory_of(device)
         if needed > limit:
             yield f"'{device}' holds {needed:,} bytes of parameters, its memory is {limit:,}: add devices or raise {device.split(':')[0]}_memory"
-
-
-def _is_stored(net: Net, parameter: Parameter) -> bool:
-    """A table, or its optimizer's state."""
-    return parameter.kind == "table" or (parameter.kind == "state" and _is_table(net, parameter.of))

@@ -145,7 +145,7 @@ SAMPLES: tuple[Sample, ...] = (
     (
         "LookaheadSlots",
         (weight("cache", 14), weight("rows", 20, 4), weight("acc", 20), UNIQUE),
-        {"num_rows": 50, "sets": 7, "ways": 2, "bounds": (0, 20, 50), "patch": True},
+        {"num_rows": 50, "sets": 7, "ways": 2, "bounds": (0, 20, 50), "patch": True, "window": 9},
     ),
     ("FlushVictims", (weight("cache", 14), weight("rows", 20, 4), weight("acc", 20)), {}),
     ("LookaheadRequest", (weight("cache", 14),), {"shards": 2, "width": 5, "per_example": 3}),

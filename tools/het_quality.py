@@ -80,7 +80,7 @@ def _line(name: str, asked: argparse.Namespace, train: str, test: str, folder: P
         entropies.append(found.ne)
     caches, eps = result.totals.caches, result.totals.examples / result.train_seconds
     print(
-        f"{name:>10}{statistics.median(aucs):>9.4f}{min(aucs):>9.4f}{max(aucs):>9.4f}{statistics.median(entropies):>9.4f}"
+        f"{name:>10}{statistics.median(aucs):>9.5f}{min(aucs):>9.5f}{max(aucs):>9.5f}{statistics.median(entropies):>9.4f}"
         f"{caches.hit_rate:>10.1%}{caches.invalid_rate:>9.1%}{eps:>9,.0f}",
         flush=True,
     )

@@ -57,7 +57,7 @@ class Lookahead:
         self._victims = replica_of(VICTIMS)
         self._deadline_seconds = deadline_seconds
         self._windows: queue.Queue[_Window | None] = queue.Queue(_WINDOWS_READY)
-        self._writes: queue.Queue[dict[str, Written] | None] = queue.Queue(_WRITES_WAITING)
+        self._writes: queue.Queue[dict[str, Written]] = queue.Queue(_WRITES_WAITING)
         self._steps: deque[tuple[Step, Position]] = deque()
         self._stopping = threading.Event()
         self._over = False
@@ -101,6 +101,11 @@ class Lookahead:
             if time.monotonic() > deadline:
                 raise PeerLost(f"rows of the look-ahead caches were not written back within {self._deadline_seconds:.0f} s")
             time.sleep(0.001)
+
+    @property
+    def seconds_waited(self) -> float:
+        """For how long the trainer has waited, for windows and for conflict victims."""
+        return self.stall_seconds + self._victims.seconds_waited
 
     @property
     def report(self) -> dict[str, float]:
@@ -226,7 +231,6 @@ class Lookahead:
                 job = self._writes.get(timeout=0.2)
             except queue.Empty:
                 continue
-            assert job is not None
             self._exchange.run(replica, {name: Wishes.to_write(w.keys, w.rows) for name, w in job.items()})
             for name, written in job.items():
                 self._caches[name].stored(written.number)

@@ -28,7 +28,7 @@ from htrain.executor.usage import ProcessUsage, ThreadUsage
 from htrain.executor.wire import APART
 from htrain.net import Net
 from htrain.ops.collective import ALL_REDUCE
-from htrain.ops.lookahead import apart
+from htrain.ops.lookahead import apart, window_of
 from htrain.plan import Plan, net_name
 from htrain.sync.easgd import SyncPolicy, SyncRounds, default_alpha
 from htrain.sync.lookahead.window import WindowChoice
@@ -204,8 +204,9 @@ class Role:
             gates: WriteGates[threading.Event] = WriteGates(0, 0)
             return Replica(number, self._apart, gates, self._inboxes[number], outbox, self.settings.deadline_seconds)
 
-        exchange = Exchange(self.plan.net_of(self.device), self._apart)
-        return Lookahead(caches, exchange, replica_of, WindowChoice(self.plan.options.window), self.settings.deadline_seconds)
+        net = self.plan.net_of(self.device)
+        exchange = Exchange(net, self._apart)
+        return Lookahead(caches, exchange, replica_of, WindowChoice(window_of(net)), self.settings.deadline_seconds)
 
     def pause(self) -> None:
         if self.trainer:

@@ -39,14 +39,9 @@ def allocate(net: Net, mapped: Path | None = None) -> Store:
                 store.update(_in_one_piece([net.parameters[name] for name in names], mapped))
     for name, parameter in net.parameters.items():
         if name not in store and parameter.kind != "cache":
-            place = mapped if _is_of_table(net, parameter) else None
+            place = mapped if net.holds_rows(parameter) else None
             store[name] = _piece(parameter.shape, parameter.dtype, place)
     return store
-
-
-def _is_of_table(net: Net, parameter: Parameter) -> bool:
-    owner = net.parameters.get(parameter.of) if parameter.kind == "state" else parameter
-    return owner is not None and owner.kind == "table"
 
 
 def _piece(shape: tuple[int, ...], dtype: str, mapped: Path | None) -> torch.Tensor:

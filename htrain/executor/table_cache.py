@@ -121,13 +121,13 @@ class TableCache:
         write_rows(self._arrays, self._victim_slots, fetched, 0)
 
     def slots(self, ids: Ids) -> Ids:
-        """Where the rows of the present step's ids stand. Requires: `begin_step` for this batch."""
+        """Where the rows of the present step's ids stand. Requires: `begin_step` for this batch, unless it has none."""
         return self._slots
 
     def flush_victims(self) -> None:
         """The step has updated its victims: they leave (cDLRM 5.2.3)."""
         self._leave(self._victims, self._victim_slots)
-        self._victims = np.empty(0, np.int64)
+        self._victims = self._slots = np.empty(0, np.int64)
 
     def leave_copies(self) -> None:
         """All rows that are here go to the store, and stay."""

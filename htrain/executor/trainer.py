@@ -112,6 +112,7 @@ class Trainer:
     def seconds_waited(self) -> float:
         """Seconds for which a replica, in the mean, has waited for what others send."""
         waited = sum(replica.seconds_waited for replica in self._replicas)
+        waited += self.lookahead.seconds_waited if self.lookahead else 0.0
         return (waited + (self._lockstep.seconds_waited if self._lockstep else 0.0)) / max(1, len(self._replicas))
 
     @property

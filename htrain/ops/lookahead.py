@@ -36,10 +36,10 @@ def _announce(cache: Any, ids: torch.Tensor) -> None:
 
 
 def _slots(
-    cache: Any, *rest: torch.Tensor, num_rows: int, sets: int, ways: int, bounds: tuple[int, ...], patch: bool
+    cache: Any, *rest: torch.Tensor, num_rows: int, sets: int, ways: int, bounds: tuple[int, ...], patch: bool, window: int
 ) -> torch.Tensor:
     """The table has `num_rows` rows, the cache `sets` of `ways`; shard k of the table holds the rows from bounds[k] to
-    bounds[k+1]; with `patch`, a prefetched row that has changed since is put right."""
+    bounds[k+1]; with `patch`, a prefetched row that has changed since is put right. At most `window` batches are looked ahead."""
     return torch.from_numpy(cache.slots(rest[-1].numpy()))
 
 
@@ -78,6 +78,12 @@ def apart(net: Net) -> tuple[Net, Net]:
     step = net.with_ops(op for op in net.ops if id(op) not in moved and op.type not in _APART)
     rest = Net(f"exchange_{net.name}", (), inputs, outputs, dict(net.blobs), dict(net.parameters))
     return step, rest.with_ops(op for op in net.ops if id(op) in moved or op.type in _APART[2:])
+
+
+def window_of(net: Net) -> int:
+    """The most batches that a trainer's net looks ahead: its caches have room for no more."""
+    windows = [op.attrs["window"] for op in net.ops if op.type == "LookaheadSlots"]
+    return min(window for window in windows if isinstance(window, int))
 
 
 def _moves(op: Op, made: set[str], read: set[str]) -> bool:

@@ -18,12 +18,11 @@ from htrain.plan import Plan
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate
 from htrain.sizing.bounds import bound_of, gain_of_sparse_ps, most_peers
-from htrain.tagging.shards import DYNAMIC_SHARE
+from htrain.tagging.shards import DYNAMIC_SHARE, NO_LIMIT
 
 Compiler = Callable[[Cluster, Options], Plan]
 MARGIN = 1.1  # a simulation may exceed a bound by so much: steps under way when it starts to count, durations that vary
 LOOSE_MARGIN = 1.25  # and what was found for fewer groups or sparse PSs, whose placement is another one
-_NO_LIMIT = 1 << 60
 _MOST_EPS = 1e12
 
 
@@ -176,7 +175,7 @@ class _Search:
         """A plan, of hosts with any memory, and the fewest sparse PSs that may hold its tables."""
         trainers, group_ps = self.ask.shapes()[0]
         cluster = self.ask.cluster_of(1, trainers, group_ps, max(1, self.ask.pinned("sparse_ps")))
-        boundless = replace(cluster, trainer_memory=_NO_LIMIT, group_ps_memory=_NO_LIMIT, sparse_ps_memory=_NO_LIMIT)
+        boundless = replace(cluster, trainer_memory=NO_LIMIT, group_ps_memory=NO_LIMIT, sparse_ps_memory=NO_LIMIT)
         plan = self.compile_for(boundless, self.ask.options)
         table_bytes = sum(load.parameter_bytes for device, load in plan.loads.items() if role_of(device) == "sparse_ps")
         fewest = -(-table_bytes // int(cluster.sparse_ps_memory * (1 - DYNAMIC_SHARE)))
@@ -205,7 +204,7 @@ class _Search:
 
     def _fits_with_more_sparse_ps(self, cluster: Cluster) -> bool:
         try:
-            self.compile_for(replace(cluster, sparse_ps_memory=_NO_LIMIT), self.ask.options)
+            self.compile_for(replace(cluster, sparse_ps_memory=NO_LIMIT), self.ask.options)
         except PlacementError:
             return False
         return True

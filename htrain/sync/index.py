@@ -24,6 +24,16 @@ def home_of(index, key):  # type: ignore[no-untyped-def]
     return np.int64(mixed >> np.uint64(24)) & (index.size // 2 - 1)
 
 
+@njit(nogil=True, cache=True, inline="always")
+def place_of(index, key):  # type: ignore[no-untyped-def]
+    """The place of a key, or the free one at which it would be put."""
+    mask = index.size // 2 - 1
+    place = home_of(index, key)
+    while index[2 * place + 1] >= 0 and index[2 * place] != key:
+        place = (place + 1) & mask
+    return place
+
+
 @njit(nogil=True, cache=True)
 def find(index, key):  # type: ignore[no-untyped-def]
     """The slot of a key, or -1."""
@@ -76,15 +86,34 @@ def index_all(index, key_of):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def add_counts(index, keys, counts):  # type: ignore[no-untyped-def]
     """Where `slot` is a count: add to that of each key, which may be new. How many were new. Requires: enough free places."""
-    mask = index.size // 2 - 1
     added = 0
     for i in range(keys.size):
-        place = home_of(index, keys[i])
-        while index[2 * place + 1] >= 0 and index[2 * place] != keys[i]:
-            place = (place + 1) & mask
+        place = place_of(index, keys[i])
         if index[2 * place + 1] < 0:
             index[2 * place] = keys[i]
             index[2 * place + 1] = 0
             added += 1
         index[2 * place + 1] += counts[i]
     return added
+
+
+@njit(nogil=True, cache=True)
+def put_all(index, keys, first):  # type: ignore[no-untyped-def]
+    """keys[n] have the slots first + n from now on, whichever they had. How many are new. Requires: enough free places."""
+    added = 0
+    for i in range(keys.size):
+        place = place_of(index, keys[i])
+        added += index[2 * place + 1] < 0
+        index[2 * place] = keys[i]
+        index[2 * place + 1] = first + i
+    return added
+
+
+@njit(nogil=True, cache=True)
+def find_all(index, keys, slots):  # type: ignore[no-untyped-def]
+    """slots[n] of keys[n], -1 for none. How many there are."""
+    found = 0
+    for i in range(keys.size):
+        slots[i] = find(index, keys[i])
+        found += slots[i] >= 0
+    return found

@@ -11,7 +11,7 @@ from htrain.net import Net, Parameter
 from htrain.placement import Shard
 
 _MOST_SPARSE_PS = 2000  # beyond that, larger ones are the answer
-_NO_LIMIT = 1 << 60
+NO_LIMIT = 1 << 60  # bytes
 NOT_PINNED: Mapping[str, str] = {}
 NO_OWNERS: Mapping[str, int] = {}
 DYNAMIC_SHARE = 0.1  # of a sparse PS's memory, kept free for messages and activations
@@ -57,7 +57,7 @@ def place_tables(
 
 def without_limits(cluster: Cluster) -> Cluster:
     """The cluster for tables that need not be in memory."""
-    return replace(cluster, trainer_memory=_NO_LIMIT, sparse_ps_memory=_NO_LIMIT)
+    return replace(cluster, trainer_memory=NO_LIMIT, sparse_ps_memory=NO_LIMIT)
 
 
 Piece = tuple[int, str, int, int]  # bytes, table, first row, rows

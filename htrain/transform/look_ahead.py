@@ -19,11 +19,13 @@ PREFIX = "cached_"
 
 @dataclass(frozen=True)
 class Cached:
-    """A table that is looked up through a cache; `victims` are the slots of its victim table behind those of the sets."""
+    """A table that is looked up through a cache; `victims` are the slots of its victim table behind those of the sets. At most `window` batches
+    are looked ahead."""
 
     table: str
     geometry: CacheGeometry
     victims: int
+    window: int
 
     @property
     def num_slots(self) -> int:
@@ -49,22 +51,25 @@ def choose_lookahead(net: Net, options: Options, cluster: Cluster) -> tuple[Cach
     while True:
         cached = [_cached(p, asked[p.name], window, options) for p in tables]
         needed = sum(c.num_slots * row_bytes[c.table] for c in cached)
-        if options.cache_window or window == 1 or needed <= cluster.trainer_memory * _MEMORY_SHARE:
+        given = options.cache_window or options.cache_sets
+        if given or window == 1 or needed <= cluster.trainer_memory * _MEMORY_SHARE:
             return tuple(cached)
         window //= 2
 
 
 def _cached(table: Parameter, ids_per_batch: int, window: int, options: Options) -> Cached:
     geometry = geometry_of(table.shape[0], ids_per_batch * window, options)
-    return Cached(table.name, geometry, 0 if geometry.sets == table.shape[0] else min(table.shape[0], ids_per_batch))
+    victims = 0 if geometry.sets == table.shape[0] else min(table.shape[0], ids_per_batch)
+    return Cached(table.name, geometry, victims, window)
 
 
 def geometry_of(rows: int, ids_per_window: int, options: Options) -> CacheGeometry:
     """The cache of a table: as the options say, or as many sets as a window's ids need if they are distinct; then a table is whole where that
     takes fewer slots."""
-    sets = options.cache_sets or math.ceil(min(rows, ids_per_window) / (options.cache_ways * _LOAD))
-    whole = rows <= (sets if options.cache_sets else sets * options.cache_ways)
-    return CacheGeometry(rows, 1) if whole else CacheGeometry(next_prime(sets), options.cache_ways)
+    if options.cache_sets:
+        return CacheGeometry.of(rows, options.cache_sets, options.cache_ways)
+    enough = CacheGeometry(next_prime(math.ceil(min(rows, ids_per_window) / (options.cache_ways * _LOAD))), options.cache_ways)
+    return enough if enough.num_slots < rows else CacheGeometry(rows, 1)
 
 
 def _left_out(net: Net, options: Options) -> set[str]:
@@ -145,6 +150,7 @@ def _look_up(
     bounds = (*(s.first_row for s in shards), shards[-1].first_row + shards[-1].num_rows)
     attrs: dict[str, Attr] = {
         "num_rows": bounds[-1], "sets": cache.geometry.sets, "ways": cache.geometry.ways, "bounds": bounds, "patch": patch,
+        "window": cache.window,
     }  # fmt: skip
     builder.add("LookaheadAnnounce", (PREFIX + table, ids), module=PREFIX + table)
     names = (builder.fresh(f"{PREFIX}{table}_slots"),)

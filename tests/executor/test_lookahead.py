@@ -10,13 +10,16 @@ import pytest
 from harness import relative_differences, run_roles, torch_losses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_wide_deep import BATCH, DATA, small_plan
+from small_wide_deep import BATCH, DATA, MODELS, small_plan
 
+import htrain
+from htrain.cluster import this_machine
 from htrain.errors import DataError, PeerLost
 from htrain.executor.exchange import Exchange
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
 from htrain.executor.table_cache import TableCache
+from htrain.ops.lookahead import window_of
 from htrain.options import Options
 
 LOOKAHEAD = Options(batch_size=BATCH, cache="lookahead", sparse_lr=0.05)
@@ -92,6 +95,27 @@ def test_after_the_run_the_tables_hold_every_update(tmp_path: Path) -> None:
     assert ends[0].keys() == ends[1].keys()
     for name, tensor in ends[0].items():
         assert (tensor - ends[1][name]).abs().max() <= 1e-5 * ends[1][name].abs().max()
+
+
+def test_a_window_is_as_large_as_the_caches_that_fit_in_memory_were_made_for(tmp_path: Path) -> None:
+    data = f"synthetic:?rows={BATCH * 200}&table_rows=5000"
+    cluster = replace(this_machine(group_ps=0, sparse_ps=1), trainer_memory=24 << 20)
+    plan = htrain.compile(str(MODELS / "wide_deep.py"), data=data, cluster=cluster, options=LOOKAHEAD)
+    trainer = plan.net_of("trainer")
+    window = window_of(trainer)
+    assert 1 < window < LOOKAHEAD.window
+    assert sum(p.num_bytes for n, p in trainer.parameters.items() if n.endswith(":rows")) <= 12 << 20
+    role = run_roles(plan, tmp_path, RunSettings(tmp_path, data, tmp_path / "run", deadline_seconds=10))["trainer:0:0"]
+    assert role.trainer
+    assert role.trainer.lookahead
+    assert role.trainer.lookahead.choice.most == window
+    counts = counted(role)
+    assert counts["misses"] <= counts["hits"] / 1000
+
+
+def test_one_worker_in_lockstep_ends_with_an_empty_step(tmp_path: Path) -> None:
+    role, wanted = trained(tmp_path, replace(SMALL, dense_sync="allreduce"), sparse_ps=1)
+    assert max(relative_differences(losses_of(role), wanted)) < 1e-5
 
 
 def test_some_tables_can_do_without_a_cache(tmp_path: Path) -> None:

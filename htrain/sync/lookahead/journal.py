@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from htrain.sync.index import new_index
-from htrain.sync.lookahead import loops
+from htrain.sync.index import find_all, new_index, put_all
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
@@ -71,7 +70,7 @@ class Journal:
         self._starts.append(self._end)
         if 2 * (self._indexed + keys.size) > self._index.size // 2:
             self._rebuild(keys.size)
-        self._indexed += loops.put_all(self._index, keys, self._end)
+        self._indexed += put_all(self._index, keys, self._end)
         self._end += keys.size
         return written
 
@@ -101,7 +100,7 @@ class Journal:
         """The position of each key, -1 where it is before `start` or of the past."""
         places = np.empty(keys.size, np.int64)
         start = max(start, self._starts[0] if self._starts else self._end)
-        if not loops.find_all(self._index, keys, places):
+        if not find_all(self._index, keys, places):
             return places
         places[places < start] = -1
         return places
@@ -128,4 +127,4 @@ class Journal:
         """An index with room for `more` keys, without those of the past."""
         self._index, self._indexed = new_index(2 * (self.num_rows + more)), 0
         for start, written in zip(self._starts[:-1], self._written[:-1], strict=True):
-            self._indexed += loops.put_all(self._index, written.keys, start)
+            self._indexed += put_all(self._index, written.keys, start)

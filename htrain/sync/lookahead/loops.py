@@ -1,9 +1,7 @@
-"""The loops of the occupancy table and the journal: Numba, nogil, over flat arrays."""
+"""The loops of the occupancy table: Numba, nogil, over flat arrays."""
 
 import numpy as np
 from numba import njit
-
-from htrain.sync.index import find, home_of
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -90,29 +88,3 @@ def place_misses(keys_of, pins, expected, ways, sets, window, random, keys, slot
         fresh[filled] = i
         filled += 1
     return filled, evicted
-
-
-@njit(nogil=True, cache=True)
-def put_all(index, keys, first):  # type: ignore[no-untyped-def]
-    """keys[n] are at first + n from now on, wherever they were. How many are new. Requires: enough free places."""
-    mask = index.size // 2 - 1
-    added = 0
-    for i in range(keys.size):
-        place = home_of(index, keys[i])
-        while index[2 * place + 1] >= 0 and index[2 * place] != keys[i]:
-            place = (place + 1) & mask
-        if index[2 * place + 1] < 0:
-            index[2 * place] = keys[i]
-            added += 1
-        index[2 * place + 1] = first + i
-    return added
-
-
-@njit(nogil=True, cache=True)
-def find_all(index, keys, places):  # type: ignore[no-untyped-def]
-    """places[n] of keys[n], -1 for none. How many there are."""
-    found = 0
-    for i in range(keys.size):
-        places[i] = find(index, keys[i])
-        found += places[i] >= 0
-    return found

@@ -11,7 +11,7 @@ class WindowChoice:
     def __init__(self, most: int) -> None:
         self.batches = min(_FIRST, most)
         self.stalls = 0
-        self._most = most
+        self.most = most
         self._last = 0
 
     def trained(
@@ -26,4 +26,4 @@ class WindowChoice:
         stalled = stall_seconds > _DEAR * train_seconds
         self.stalls += stalled
         if stalled or place_seconds > _DEAR * step_seconds * batches or prefetch_seconds > _ROOM * step_seconds * batches:
-            self.batches = min(self._most, 2 * self.batches)
+            self.batches = min(self.most, 2 * self.batches)
