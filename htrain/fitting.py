@@ -30,8 +30,11 @@ def fitting(cluster: Cluster, options: Options) -> tuple[Cluster, Options]:
         raise ClusterError(f"{trainers} trainers share the tables: sparse_ps must be at least 1")
     if options.cache == "het" and not cluster.sparse_ps:
         raise ClusterError("a het cache stands between trainers and sparse PSs: sparse_ps must be at least 1")
-    if options.cache == "lookahead" and trainers > 1:
-        raise ClusterError(f"a look-ahead cache is the only one that changes its tables: set groups: 1, trainers: 1 (now {trainers} trainers)")
+    if options.cache == "lookahead" and trainers > 1 and options.dense_sync != "allreduce":
+        raise ClusterError(
+            f"several trainers keep their look-ahead caches alike step by step: {trainers} of them want dense sync allreduce, and groups: "
+            f"{trainers}, trainers: 1, group_ps: 0"
+        )
     if options.cache == "het" and options.cache_staleness == 0 and trainers > 1 and options.dense_sync != "allreduce":
         raise ClusterError("a cache without staleness makes all trainers step together: it wants dense sync allreduce")
     if options.dense_sync != "easgd":

@@ -40,10 +40,11 @@ def lowered(
 
     Also its units, the tags of the ops that have no choice, and the shards of every table.
     """
-    workers = cluster.groups * cluster.trainers if options.lockstep else 1
+    mean = options.cache == "lookahead"  # a trainer's own rows take its own gradient; then they are averaged, as dense gradients are
+    workers = cluster.groups * cluster.trainers if options.lockstep and not mean else 1
     net, gradients = add_gradients(split_fcs(forward_net(captured, options), fc_splits), 1 / workers)
     if options.dense_sync == "allreduce":
-        net, gradients = all_reduce_gradients(net, gradients, options.bucket_bytes)
+        net, gradients = all_reduce_gradients(net, gradients, options.bucket_bytes, mean=mean)
     net = add_optimizers(net, gradients, options)
     if options.sparse_sync == "allgather":
         net = all_gather_rows(net)

@@ -53,6 +53,7 @@ class Options:
     compute (cDLRM 3 to 5): the next prime of `cache_sets` sets of `cache_ways` for each table, which is held whole where it has
     no more rows than sets. 0 sets are as many as the window needs; a window of 0 is 500, or what the trainer's memory holds. With
     `cache_patch`, a prefetched row that has changed since it was read is put right; without, it is used as it is, as in the paper.
+    Several trainers have replicas of the same caches, and average the rows that they have changed every `cache_average` steps (6.1: lambda).
     """
 
     batch_size: int = 128
@@ -89,6 +90,7 @@ class Options:
     cache_sets: int = 0
     cache_ways: int = 16
     cache_patch: bool = True
+    cache_average: int = 1
     cache_tables: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -109,7 +111,7 @@ class Options:
 
 _LEAST = {
     "batch_size": 1, "net_replicas": 1, "sync_period": 1, "seed": 0, "bucket_bytes": 1, "cache_staleness": UNBOUNDED, "cache_window": 0,
-    "cache_sets": 0, "cache_ways": 1,
+    "cache_sets": 0, "cache_ways": 1, "cache_average": 1,
 }  # fmt: skip
 _ABOVE_ZERO = ("dense_lr", "sparse_lr", "eps", "adam_eps")
 

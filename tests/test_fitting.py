@@ -23,7 +23,7 @@ WORKERS = Cluster(groups=4, trainers=1, group_ps=0)
         (Cluster(sparse_ps=0), Options(cache="het"), "sparse_ps must be at least 1"),
         (Cluster(trainers=2, sparse_ps=0), Options(), "2 trainers share the tables: sparse_ps must be at least 1"),
         (Cluster(trainers=2), Options(cache="het", cache_staleness=0), "it wants dense sync allreduce"),
-        (Cluster(trainers=2), Options(cache="lookahead"), "set groups: 1, trainers: 1 .now 2 trainers."),
+        (Cluster(trainers=2), Options(cache="lookahead"), "2 of them want dense sync allreduce, and groups: 2, trainers: 1, group_ps: 0"),
         (WORKERS, Options(sparse_sync="allgather"), "it wants dense sync allreduce, and no cache"),
         (WORKERS, Options(dense_sync="allreduce", sparse_sync="allgather", cache="het"), "and no cache"),
     ],

@@ -15,8 +15,9 @@ _COUNTS = ("hits", "misses", "run_out", "stale", "loaded", "evicted")
 class CacheTotals:
     """Distinct rows that steps asked for: `hits` were in the cache, of these `run_out` had been written more than s times since they were
     fetched and `stale` were found too old by their server; `evicted` made room. `bytes` travelled, by kind: rows, gradients, clocks, keys.
+
     Of look-ahead caches, `misses` are conflict victims, `loaded` rows were brought in ahead, `stale` ones had changed since they were read, and
-    trainers waited `stall_seconds` for a window (cDLRM 4).
+    trainers waited `stall_seconds` for a window (cDLRM 4); `bytes` are keys, rows and averages among several trainers.
 
     Histograms by powers of two, entry 0 for none, entry a for 2^(a-1) to 2^a - 1: `ages` of rows read by their own updates that had not been
     pushed, `lags` of rows checked by how far their clock was behind the global one.

@@ -27,6 +27,7 @@ STORE = "store"  # the endpoint of the first trainer at which all find each othe
 class Collective(Protocol):
     """All trainers together. Every call is made by all of them, in one order."""
 
+    rank: int
     size: int
 
     def all_reduce(self, flat: torch.Tensor) -> None:
@@ -35,11 +36,15 @@ class Collective(Protocol):
     def all_gather(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Everybody's flat[n], n alike on all. Raises PeerLost."""
 
+    def broadcast(self, flat: torch.Tensor) -> None:
+        """The first trainer's flat[n], in place of everybody's. Raises PeerLost."""
+
 
 class Gloo:
     """torch.distributed's gloo over TCP. `store` is where the trainers find each other."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, host: str, deadline_seconds: float) -> None:
+        self.rank = rank
         self.size = size
         self._deadline_seconds = deadline_seconds
         gloo: Any = dist.ProcessGroupGloo  # its stubs are incomplete
@@ -58,6 +63,10 @@ class Gloo:
         with _as_peer_lost(self._deadline_seconds):
             self._group.allgather([parts], [flat]).wait()
         return parts
+
+    def broadcast(self, flat: torch.Tensor) -> None:
+        with _as_peer_lost(self._deadline_seconds):
+            self._group.broadcast([flat]).wait()
 
 
 class _as_peer_lost:
@@ -84,18 +93,20 @@ class _Bucket:
     kind: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    mean: bool
 
 
 def buckets_of(net: Net) -> tuple[_Bucket, ...]:
     """The collectives of the net of `all_reduce`, in order."""
-    return tuple(_Bucket(op.type, op.inputs, op.outputs) for op in net.ops if op.type in ("AllReduce", "AllGather"))
+    collectives = [op for op in net.ops if op.type in ("AllReduce", "AllGather")]
+    return tuple(_Bucket(op.type, op.inputs, op.outputs, bool(op.attrs.get("mean"))) for op in collectives)
 
 
 class CollectiveLoop:
     """The thread of one trainer's `all_reduce`. `word` says what to tell the others with a step."""
 
     def __init__(
-        self, trainer: str, network: Network, net: Net, connect: Callable[[Mapping[str, str]], Collective]
+        self, trainer: str, network: Network, net: Net, connect: "Connector"
     ) -> None:
         self.endpoint = f"{trainer}/{ALL_REDUCE}"
         self.inbox = network.inbox(self.endpoint)
@@ -139,7 +150,7 @@ class CollectiveLoop:
         torch.set_grad_enabled(False)
         outbox = self._network.outbox(self._book)
         try:
-            self._loop(self._connect(self._book), outbox)
+            self._loop(self._connect(self._book, ALL_REDUCE), outbox)
         except Exception as error:
             self.error = (
                 error if isinstance(error, Error) else RunError(f"{self.endpoint}: {type(error).__name__}: {error}")
@@ -185,6 +196,8 @@ class CollectiveLoop:
             collective.all_reduce(flat)
             *parts, said = flat.split([*(tensor.numel() for tensor in tensors), said.numel()])
             results = [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+            for result in results if bucket.mean else ():
+                result /= collective.size
         self.bytes_reduced += sum(tensor.nbytes for tensor in tensors)
         if first:
             with self._verdict_made:
@@ -215,11 +228,12 @@ def gathered(collective: Collective, tensors: Sequence[torch.Tensor]) -> list[to
 
 
 class Connector(Protocol):
-    """Makes the collective when all addresses are known; `endpoints` are what this trainer adds to them."""
+    """Makes collectives when all addresses are known, one for each purpose: those of two threads do not meet. `endpoints` are what this
+    trainer adds to the addresses."""
 
     endpoints: Mapping[str, str]
 
-    def __call__(self, book: Mapping[str, str]) -> Collective: ...
+    def __call__(self, book: Mapping[str, str], purpose: str) -> Collective: ...
 
 
 Connect = Callable[[str, Sequence[str], Network, float], Connector]
@@ -242,12 +256,18 @@ class GlooConnector:
             store = dist.TCPStore(network.host, 0, is_master=True, wait_for_workers=False, timeout=timeout)
             self._store, self.endpoints = store, {self._name: f"{network.host}:{store.port}"}
 
-    def __call__(self, book: Mapping[str, str]) -> Collective:
+    def __call__(self, book: Mapping[str, str], purpose: str) -> Collective:
         """Raises PeerLost when the trainers do not all come."""
-        if self._store is None:
-            host, _, port = book[self._name].rpartition(":")
-            timeout = timedelta(seconds=self._deadline_seconds)
-            with _as_peer_lost(self._deadline_seconds):
-                self._store = dist.TCPStore(host, int(port), is_master=False, timeout=timeout)
         host = "127.0.0.1" if self._network.scheme == "inproc" else self._network.host
-        return Gloo(self._store, self._rank, self._size, host, self._deadline_seconds)
+        store = dist.PrefixStore(purpose, self._client(book))
+        return Gloo(store, self._rank, self._size, host, self._deadline_seconds)
+
+    def _client(self, book: Mapping[str, str]) -> dist.Store:
+        """A connection to the store for one purpose: a client that waits for one thread has no ear for another."""
+        if self._network.scheme == "inproc":
+            assert self._store
+            return self._store
+        host, _, port = ({**book, **self.endpoints})[self._name].rpartition(":")
+        timeout = timedelta(seconds=self._deadline_seconds)
+        with _as_peer_lost(self._deadline_seconds):
+            return dist.TCPStore(host, int(port), is_master=False, timeout=timeout)

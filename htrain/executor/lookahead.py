@@ -3,37 +3,41 @@
 import queue
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from htrain.data import Position
 from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.exchange import Exchange, Wishes
 from htrain.executor.feed import Feed
+from htrain.executor.joint_caches import JointCaches
+from htrain.executor.peers import Ids, Peers, Rows
 from htrain.executor.replica import Replica, Step
-from htrain.executor.table_cache import TableCache, WindowOfTable
+from htrain.executor.table_cache import TableCache, WindowOfTable, distinct
 from htrain.executor.wire import PREFETCHER, VICTIMS, WRITER
 from htrain.sync.lookahead.journal import Written
 from htrain.sync.lookahead.window import WindowChoice
 
-_WINDOWS_READY = 1  # that wait to be trained on, besides the one that is being prefetched
 _WRITES_WAITING = 64
 
 
 @dataclass
 class _Window:
-    """Batches that have been read, and the rows that they need."""
+    """Batches that have been read, and the rows that they need. Batches of no examples have no position."""
 
-    steps: deque[tuple[Step, Position]]
+    steps: deque[tuple[Step, Position | None]]
     tables: dict[str, WindowOfTable]
     prefetch_seconds: float
 
 
 class Lookahead:
-    """The prefetcher, the writer, and what the trainer does between its steps. `replica_of` makes the replica of a thread's passes.
+    """The prefetcher, the writer, and what the trainer does between its steps. `replica_of` makes the replica of a thread's passes, `connect` the
+    peers for a purpose: the other trainers with the same caches, where there are any.
 
     `stall_seconds` is for how long training has waited for windows, `place_seconds` how long it took to put them into the caches, and
     `prefetch_seconds`, which training does not wait for, to find and read their rows.
@@ -44,7 +48,9 @@ class Lookahead:
         caches: Mapping[str, TableCache],
         exchange: Exchange,
         replica_of: Callable[[int], Replica],
+        connect: Callable[[str], Peers],
         choice: WindowChoice,
+        average_every: int,
         deadline_seconds: float,
     ) -> None:
         self.error: Exception | None = None
@@ -53,47 +59,59 @@ class Lookahead:
         self.place_seconds = 0.0
         self.prefetch_seconds = 0.0
         self._caches = caches
+        self._joint = JointCaches(caches, Peers(None), average_every)
+        self._average_every = average_every
+        self._connect = connect
         self._exchange = exchange
         self._victims = replica_of(VICTIMS)
         self._deadline_seconds = deadline_seconds
-        self._windows: queue.Queue[_Window | None] = queue.Queue(_WINDOWS_READY)
+        self._windows: queue.Queue[_Window | None] = queue.Queue(1)
         self._writes: queue.Queue[dict[str, Written]] = queue.Queue(_WRITES_WAITING)
-        self._steps: deque[tuple[Step, Position]] = deque()
+        self._steps: deque[tuple[Step, Position | None]] = deque()
         self._stopping = threading.Event()
         self._over = False
+        self._is_first = True
+        self._bytes: tuple[Counter[str], ...] = ()
+        self._batches = choice.batches  # of the next window, on all trainers
         self._handed = self._stored = 0  # jobs given to the writer, and done by it
+        self._placed = threading.Semaphore()  # the prefetcher's turn: the window before is in the caches
         self._training_began = time.monotonic()
         self.threads = [
             threading.Thread(target=self._guarded, args=(self._prefetch, replica_of(PREFETCHER)), name="prefetcher", daemon=True),
             threading.Thread(target=self._guarded, args=(self._write_back, replica_of(WRITER)), name="writer", daemon=True),
         ]
 
-    def start(self, feed: Feed, open_step: Callable[[Mapping[str, torch.Tensor], int], Step]) -> None:
-        """Read ahead from now on; `open_step` takes a batch, and tells the caches its ids."""
+    def start(self, feed: Feed, open_step: Callable[[Mapping[str, torch.Tensor], int], Step], empty: Mapping[str, torch.Tensor]) -> None:
+        """Read ahead from now on; `open_step` takes a batch, and tells the caches its ids; `empty` is one of no examples."""
         self._feed = feed
         self._open_step = open_step
+        self._empty = empty
         for thread in self.threads:
             thread.start()
 
     # -- the trainer's side ------------------------------------------------------------------------------------------
 
     def next(self) -> Step | None:
-        """The next batch, its rows in the caches; None at the end of the data. Raises PeerLost, and what another thread has raised."""
+        """The next batch, its rows in the caches; None at the end of the data. Raises PeerLost, and what another thread has raised.
+
+        Of several trainers, one without data has batches of no examples until all are at the end.
+        """
         if not self._steps and not self._next_window():
             return None
         step, position = self._steps.popleft()
-        self._feed.taken(position)
+        if position:
+            self._feed.taken(position)
         self._fetch_victims()
         return step
 
     def ended(self) -> None:
         """The step has been run: its victims leave."""
+        self._joint.end_step()
         self._write()
 
     def flush(self) -> None:
         """Every row of the caches is in the store when this returns; it stays in the cache as well. Raises PeerLost."""
-        for cache in self._caches.values():
-            cache.leave_copies()
+        self._joint.leave_copies()
         self._write()
         deadline = time.monotonic() + self._deadline_seconds
         while self._stored < self._handed and not self._stopping.is_set():
@@ -108,10 +126,11 @@ class Lookahead:
         return self.stall_seconds + self._victims.seconds_waited
 
     @property
-    def report(self) -> dict[str, float]:
+    def report(self) -> dict[str, Any]:
         """For the metrics."""
         seconds = {name: getattr(self, name) for name in ("stall_seconds", "place_seconds", "prefetch_seconds")}
-        return {"window": self.choice.batches, **seconds}
+        num_bytes = sum((counted.copy() for counted in self._bytes), Counter[str]())
+        return {"window": self._batches, "bytes": dict(num_bytes), **seconds}
 
     def stop(self) -> None:
         self._stopping.set()
@@ -128,9 +147,9 @@ class Lookahead:
         if window is None:
             self._over = True
             return False
-        for name, cache in self._caches.items():
-            cache.place(window.tables[name])
+        self._joint.place(window.tables)
         self._write()
+        self._placed.release()
         ended = time.monotonic()
         self.stall_seconds += placing - began
         self.place_seconds += ended - placing
@@ -153,17 +172,12 @@ class Lookahead:
                     return None
 
     def _fetch_victims(self) -> None:
-        victims = {name: keys for name, cache in self._caches.items() if (keys := cache.begin_step()).size}
-        if victims:
-            wishes = {name: Wishes.to_read(keys, self._exchange.width_of(name)) for name, keys in victims.items()}
-            for name, rows in self._exchange.run(self._victims, wishes).items():
-                self._caches[name].take_victims(rows)
+        if victims := self._joint.begin_step():
+            self._joint.take_victims(self._read_rows(self._victims, victims))
 
     def _write(self) -> None:
         """Hand what has left the caches to the writer, in order."""
-        left = {name: cache.leaving() for name, cache in self._caches.items()}
-        while any(left.values()):
-            job = {name: written.pop(0) for name, written in left.items() if written}
+        for job in self._joint.leaving():
             while not self._stopping.is_set():
                 self._check()
                 try:
@@ -188,30 +202,55 @@ class Lookahead:
             self.error = error if isinstance(error, Error) else RunError(f"{replica.endpoint}: {type(error).__name__}: {error}")
 
     def _prefetch(self, replica: Replica) -> None:
-        """Algorithm 1: a window of batches, the distinct rows of each table, and where they are not here, their values."""
-        while not self._stopping.is_set():
-            steps = self._read_batches(self.choice.batches)
-            window = None
-            if steps:
-                began = time.monotonic()
-                self._let_writes_pass()
-                tables = {name: cache.window() for name, cache in self._caches.items()}
-                wishes = {n: Wishes.to_read(t.keys[t.wanted], self._exchange.width_of(n)) for n, t in tables.items()}
-                for name, rows in self._exchange.run(replica, wishes).items():
-                    tables[name].take(rows)
-                window = _Window(steps, tables, time.monotonic() - began)
+        peers, others = self._connect("windows"), self._connect("caches")
+        self._joint = JointCaches(self._caches, others, self._average_every)
+        self._is_first, self._bytes = peers.is_first, (peers.bytes, others.bytes)
+        while window := self._make_window(replica, peers):
             self._put(window)
-            if window is None:
-                return
+        self._put(None)
+
+    def _make_window(self, replica: Replica, peers: Peers) -> _Window | None:
+        """Algorithm 1: a window of batches, the distinct rows of each table, and where they are not here, their values. None at the end."""
+        steps = self._read_batches(self._batches)
+        if not self._is_my_turn():
+            return None
+        began = time.monotonic()
+        said, *announced = peers.gather([np.array([len(steps), self.choice.batches]), *(c.announced() for c in self._caches.values())])
+        self._batches = int(said[0][1])
+        count = max(int(batches) for batches, _ in said)
+        steps.extend((self._open_step(self._empty, 0), None) for _ in range(count - len(steps)))
+        if not steps:
+            return None
+        self._let_writes_pass()
+        tables = {name: cache.window(distinct(keys)) for (name, cache), keys in zip(self._caches.items(), announced, strict=True)}
+        fetched = self._read_rows(replica, {name: table.keys[table.wanted] for name, table in tables.items()})
+        for table, rows in zip(tables.values(), peers.share([fetched[name] for name in tables]), strict=True):
+            table.take(rows)
+        return _Window(steps, tables, time.monotonic() - began)
+
+    def _read_rows(self, replica: Replica, keys: Mapping[str, Ids]) -> dict[str, Rows]:
+        """The rows of keys of tables, from the store; on all trainers but the first something of their shape."""
+        widths = {name: self._exchange.width_of(name) for name in keys}
+        if not self._is_first:
+            return {name: np.empty((wanted.size, widths[name]), np.float32) for name, wanted in keys.items()}
+        return self._exchange.run(replica, {name: Wishes.to_read(wanted, widths[name]) for name, wanted in keys.items()})
+
+    def _is_my_turn(self) -> bool:
+        """Wait until the window before is in the caches: no row of the next one leaves between its read and its use, but for conflict victims.
+        False where the run is over."""
+        while not self._placed.acquire(timeout=0.2):
+            if self._stopping.is_set():
+                return False
+        return True
 
     def _let_writes_pass(self) -> None:
-        """What has left the caches is in the store before it is read: fewer rows are stale, with the patch or without."""
+        """What the window before has driven out is in the store before rows are read."""
         handed = self._handed
         while self._stored < handed and not self._stopping.is_set() and not self.error:
             time.sleep(0.001)
 
-    def _read_batches(self, count: int) -> deque[tuple[Step, Position]]:
-        steps: deque[tuple[Step, Position]] = deque()
+    def _read_batches(self, count: int) -> deque[tuple[Step, Position | None]]:
+        steps: deque[tuple[Step, Position | None]] = deque()
         while len(steps) < count and not self._stopping.is_set() and (batch := self._feed.next()):
             inputs = {name: torch.from_numpy(column) for name, column in batch.columns.items()}
             steps.append((self._open_step(inputs, batch.num_examples), batch.position))

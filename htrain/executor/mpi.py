@@ -6,6 +6,7 @@ travel over ZeroMQ as in a local run. Dense gradients are reduced by MPI.
 
 import socket
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -87,11 +88,12 @@ class MpiConnector:
         self._ranks = [1 + roles.index(name) for name in trainers]
         self._deadline_seconds = deadline_seconds
 
-    def __call__(self, book: Mapping[str, str]) -> "MpiCollective":
+    def __call__(self, book: Mapping[str, str], purpose: str) -> "MpiCollective":
         """Raises RunError where MPI does not let a thread beside the main one communicate."""
         if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
             raise RunError("this MPI does not serve several threads (MPI_THREAD_MULTIPLE), which AllReduce needs: take another")
-        together = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.Get_group().Incl(self._ranks))
+        tag = zlib.crc32(purpose.encode()) % 1024
+        together = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.Get_group().Incl(self._ranks), tag)
         return MpiCollective(together, self._deadline_seconds)
 
 
@@ -99,6 +101,7 @@ class MpiCollective:
     """The trainers as an MPI communicator; no call waits longer than the deadline."""
 
     def __init__(self, trainers: MPI.Intracomm, deadline_seconds: float) -> None:
+        self.rank = int(trainers.Get_rank())
         self.size = int(trainers.Get_size())
         self._trainers = trainers
         self._deadline_seconds = deadline_seconds
@@ -110,6 +113,9 @@ class MpiCollective:
         everybody = torch.empty((self.size, *flat.shape), dtype=flat.dtype)
         self._wait(self._trainers.Iallgather(flat.contiguous().numpy(), everybody.numpy()))
         return list(everybody)
+
+    def broadcast(self, flat: torch.Tensor) -> None:
+        self._wait(self._trainers.Ibcast(flat.numpy()))
 
     def _wait(self, request: MPI.Request) -> None:
         """MPI makes progress while it is asked; a sleep that grows leaves the core to the engine."""

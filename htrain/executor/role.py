@@ -9,12 +9,13 @@ from htrain.cluster import device_of, role_of
 from htrain.data import Malformed, Position, open_data
 from htrain.executor.cache_totals import cache_report
 from htrain.executor.checkpoint import load_role_into, read_manifest, save_role
-from htrain.executor.collective import CollectiveLoop, Connect, GlooConnector
+from htrain.executor.collective import CollectiveLoop, Connect, Connector, GlooConnector
 from htrain.executor.engine import Engine
 from htrain.executor.exchange import Exchange
 from htrain.executor.feed import Feed
 from htrain.executor.gate import WriteGates
 from htrain.executor.lookahead import Lookahead
+from htrain.executor.peers import Peers
 from htrain.executor.port import Inbox, Network, Outbox, sent_by_role
 from htrain.executor.program import build_program
 from htrain.executor.replica import Replica
@@ -55,6 +56,7 @@ class Role:
         self.malformed = Malformed(settings.malformed_share)
         self._network = network
         self._connect = connect
+        self._connector: Connector | None = None
         self._meeting: dict[str, str] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._outboxes: list[Outbox] = []  # with these, the ways of look-ahead caches to the tables
@@ -100,9 +102,9 @@ class Role:
         if net is None:
             return None
         trainers = [role for role in self.plan.cluster.roles if role.startswith("trainer")]
-        connector = self._connect(self.name, trainers, self._network, self.settings.deadline_seconds)
-        self._meeting = dict(connector.endpoints)
-        return CollectiveLoop(self.name, self._network, net, connector)
+        self._connector = self._connect(self.name, trainers, self._network, self.settings.deadline_seconds)
+        self._meeting = dict(self._connector.endpoints)
+        return CollectiveLoop(self.name, self._network, net, self._connector)
 
     def _center_nets(self) -> dict[int, Net]:
         """This dense PS's nets by the number of the holder that they answer."""
@@ -204,9 +206,13 @@ class Role:
             gates: WriteGates[threading.Event] = WriteGates(0, 0)
             return Replica(number, self._apart, gates, self._inboxes[number], outbox, self.settings.deadline_seconds)
 
-        net = self.plan.net_of(self.device)
+        def connect(purpose: str) -> Peers:
+            return Peers(self._connector(book, purpose) if self._connector and self.plan.cluster.groups > 1 else None)
+
+        net, every = self.plan.net_of(self.device), self.plan.options.cache_average
         exchange = Exchange(net, self._apart)
-        return Lookahead(caches, exchange, replica_of, WindowChoice(window_of(net)), self.settings.deadline_seconds)
+        choice = WindowChoice(window_of(net))
+        return Lookahead(caches, exchange, replica_of, connect, choice, every, self.settings.deadline_seconds)
 
     def pause(self) -> None:
         if self.trainer:

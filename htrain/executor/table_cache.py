@@ -13,26 +13,37 @@ from htrain.ops.lookahead_loops import read_rows, write_rows
 from htrain.ops.sparse_loops import dedupe
 from htrain.placement import CacheGeometry
 from htrain.sync.lookahead.journal import Journal, Written
-from htrain.sync.lookahead.occupancy import Occupancy
+from htrain.sync.lookahead.occupancy import Occupancy, Placement
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
+NO_IDS: Ids = np.empty(0, np.int64)
 
 
 @dataclass
 class WindowOfTable:
-    """A look-ahead window of one table: the distinct ids of each batch, `keys`[n] of them all, and the `rows`[n,W] that were read from the
-    store; `read` is the read's number in the journal. Rows that were in the cache when it began are not read: nan."""
+    """A look-ahead window of one table: the distinct ids of each of this trainer's batches, `keys`[n] of all trainers' together, and the
+    `rows`[n,W] of the `wanted` ones, which were elsewhere and were read from the store; `read` is the read's number in the journal. When it is
+    placed, `victims` are the conflict victims of each batch, sorted, of all trainers; without any, there are none.
+    """
 
     batches: deque[Ids]
     keys: Ids
     wanted: NDArray[np.bool_]
     read: int
     rows: Rows
+    placement: Placement | None = None
+    victims: deque[Ids] = field(default_factory=deque)
 
     def take(self, fetched: Rows) -> None:
         """The rows of the wanted keys have come."""
         self.rows[self.wanted] = fetched
+
+    @property
+    def fresh(self) -> Ids:
+        """Places of the keys whose rows are to be put into slots. Requires: a placement."""
+        assert self.placement
+        return self.placement.fresh
 
 
 @dataclass
@@ -49,24 +60,27 @@ class LookaheadCounts:
 
 @dataclass
 class TableCache:
-    """`parts` are the slots: rows[slots + victims, D], and the optimizer's states beside them, [.., D] or [..].
+    """`parts` are the slots: rows[slots + victims, D], and the optimizer's states beside them, [.., D] or [..]. Of several trainers with the same
+    cache one `writes` rows back; all of them keep `track` of the rows that their steps have touched.
 
-    Three threads use it: the prefetcher calls `announce` and `window`, the writer `stored`, the trainer everything else.
+    Three threads use it: the prefetcher calls `announce`, `announced` and `window`, the writer `stored`, the trainer everything else.
     """
 
     geometry: CacheGeometry
     parts: Sequence[torch.Tensor]
     patch: bool
     counts: LookaheadCounts = field(default_factory=LookaheadCounts)
+    writes: bool = True
+    track: bool = False
 
     def __post_init__(self) -> None:
         self._occupancy = Occupancy(self.geometry, seed=0)
         self._journal = Journal()
         self._lock = threading.Lock()  # of the journal
         self._announced: list[Ids] = []
-        self._batches: deque[Ids] = deque()
-        self._slots: Ids = np.empty(0, np.int64)
-        self._victims: Ids = np.empty(0, np.int64)
+        self._window: WindowOfTable | None = None
+        self._slots = self._victims = self._updated = NO_IDS
+        self._touched: list[Ids] = []
         self._read = -1  # of the victims
         self._leaving: list[Written] = []
         self._arrays = [part.numpy() for part in self.parts]
@@ -78,60 +92,123 @@ class TableCache:
         """The distinct ids of the next batch that has been read."""
         self._announced.append(ids)
 
-    def window(self) -> WindowOfTable:
-        """All that was announced since the last window, as one. Its wanted rows are to be read from the store from now on."""
+    def announced(self) -> Ids:
+        """The distinct ids of all batches since the last window."""
+        return distinct(self._announced)
+
+    def window(self, keys: Ids) -> WindowOfTable:
+        """The batches since the last window, as one; `keys`[n] are the distinct ids of all trainers. Its wanted rows are to be read from the
+        store from now on.
+
+        Requires: the window before has been placed.
+        """
         batches, self._announced = deque(self._announced), []
-        keys, _ = dedupe(np.concatenate([np.empty(0, np.int64), *batches]), -1)
         with self._lock:
             read = self._journal.begin_read()
-        missing = self._occupancy.expect(keys) < 0
-        wanted = missing if self.patch else np.ones(keys.size, np.bool_)  # what leaves before it is used is in the journal then
+        wanted = self._occupancy.find(keys) < 0  # what is here stays until the window is placed
         return WindowOfTable(batches, keys, wanted, read, np.full((keys.size, self._width), np.nan, np.float32))
 
-    # -- training ----------------------------------------------------------------------------------------------------
+    # -- between windows ---------------------------------------------------------------------------------------------
 
-    def place(self, window: WindowOfTable) -> None:
-        """Put the rows of a window into the cache (cDLRM 5.2.1); what makes room for them leaves."""
-        placement = self._occupancy.place(window.keys)
-        self._leave(placement.evicted_keys, placement.evicted_slots)
-        keys, rows = window.keys[placement.fresh], window.rows[placement.fresh]
-        self._put_right(window.read, keys, rows)
-        write_rows(self._arrays, placement.slots[placement.fresh], rows, 0)
-        self.counts.loaded += keys.size
-        self.counts.evicted += placement.evicted_keys.size
-        self._batches = window.batches
+    def make_room(self, window: WindowOfTable) -> Ids:
+        """Give the rows of a window their slots (cDLRM 5.2.1). Slots that are to be left, and were touched since they were averaged."""
+        window.placement = self._occupancy.place(window.keys)
+        slots = window.placement.evicted_slots
+        return slots[np.isin(slots, distinct(self._touched))] if self._touched else NO_IDS
+
+    def evict(self, window: WindowOfTable) -> Ids:
+        """What makes room leaves; then the window's fresh rows are put right. Which of them were, as places in the window's keys."""
+        assert window.placement
+        self._leave(window.placement.evicted_keys, window.placement.evicted_slots)
+        self.counts.evicted += window.placement.evicted_keys.size
+        fresh = window.fresh
+        rows = window.rows[fresh]
+        changed = fresh[self._put_right(window.read, window.keys[fresh], rows)]
+        window.rows[fresh] = rows
+        return changed if self.patch else NO_IDS
+
+    def victims_of(self, window: WindowOfTable) -> list[Ids]:
+        """The conflict victims of each of this trainer's batches; nothing at all where no trainer has any."""
+        assert window.placement
+        if (window.placement.slots >= 0).all():
+            return []
+        return [ids[self._occupancy.find(ids) < 0] for ids in window.batches]
+
+    def fill(self, window: WindowOfTable) -> None:
+        """The window's rows into their slots; its steps can begin."""
+        assert window.placement
+        self.put(window.placement.slots[window.fresh], window.rows[window.fresh])
+        self.counts.loaded += window.fresh.size
+        self._window = window
+
+    # -- steps -------------------------------------------------------------------------------------------------------
 
     def begin_step(self) -> Ids:
         """The next batch of the window: its conflict victims, whose rows are to be fetched."""
-        ids = self._batches.popleft()
+        assert self._window
+        ids = self._window.batches.popleft()
+        self._victims = self._window.victims.popleft() if self._window.victims else NO_IDS
         self._slots = self._occupancy.find(ids)
         missing = np.flatnonzero(self._slots < 0)
-        self._victims = ids[missing]
-        self._slots[missing] = self.geometry.num_slots + np.arange(missing.size)
+        self._slots[missing] = self.geometry.num_slots + np.searchsorted(self._victims, ids[missing])
         self.counts.hits += ids.size - missing.size
         self.counts.misses += missing.size
-        if missing.size:
+        if self._victims.size:
             with self._lock:
                 self._read = self._journal.begin_read()
         return self._victims
 
-    def take_victims(self, fetched: Rows) -> None:
-        """The rows of the victims, as they were read from the store, into the victim table."""
+    def put_victims_right(self, fetched: Rows) -> Rows:
+        """The rows of the victims as they are now, from those that were read from the store."""
         self._put_right(self._read, self._victims, fetched)
-        write_rows(self._arrays, self._victim_slots, fetched, 0)
+        return fetched
+
+    def take_victims(self, rows: Rows) -> None:
+        """The victims' rows into the victim table."""
+        self.put(self._behind(self._victims), rows)
 
     def slots(self, ids: Ids) -> Ids:
         """Where the rows of the present step's ids stand. Requires: `begin_step` for this batch, unless it has none."""
         return self._slots
 
     def flush_victims(self) -> None:
-        """The step has updated its victims: they leave (cDLRM 5.2.3)."""
-        self._leave(self._victims, self._victim_slots)
-        self._victims = self._slots = np.empty(0, np.int64)
+        """The step has updated its rows: its victims are to leave (cDLRM 5.2.3)."""
+        if self.track:
+            self._touched.append(self._slots[self._slots < self.geometry.num_slots])
+        self._updated, self._victims, self._slots = self._victims, NO_IDS, NO_IDS
+
+    @property
+    def updated_victims(self) -> Ids:
+        """Slots of the victims that a step has updated."""
+        return self._behind(self._updated)
+
+    def end_step(self) -> None:
+        """Updated victims leave."""
+        self._leave(self._updated, self.updated_victims)
+        self._updated = NO_IDS
+
+    # -- at any time between steps -----------------------------------------------------------------------------------
+
+    def touched(self) -> Ids:
+        """The slots that steps have touched since the last call, if track is kept."""
+        touched, self._touched = distinct(self._touched), []
+        return touched
+
+    def residents(self) -> tuple[Ids, Ids]:
+        """The keys that are here, and their slots."""
+        return self._occupancy.residents()
+
+    def rows_at(self, slots: Ids) -> Rows:
+        """rows[n,W] of slots[n], each with its optimizer state behind it."""
+        return read_rows(self._arrays, slots, 0)
+
+    def put(self, slots: Ids, rows: Rows) -> None:
+        """The reverse of `rows_at`."""
+        write_rows(self._arrays, slots, rows, 0)
 
     def leave_copies(self) -> None:
         """All rows that are here go to the store, and stay."""
-        self._leave(*self._occupancy.residents())
+        self._leave(*self.residents())
 
     def leaving(self) -> list[Written]:
         """What has left since the last call: to be written back in this order."""
@@ -143,17 +220,24 @@ class TableCache:
         with self._lock:
             self._journal.stored(number)
 
-    @property
-    def _victim_slots(self) -> Ids:
-        return self.geometry.num_slots + np.arange(self._victims.size)
+    def _behind(self, victims: Ids) -> Ids:
+        """The slots of the victim table."""
+        return self.geometry.num_slots + np.arange(victims.size)
 
-    def _put_right(self, read: int, keys: Ids, rows: Rows) -> None:
+    def _put_right(self, read: int, keys: Ids, rows: Rows) -> NDArray[np.bool_]:
+        """Which rows were stale; with the patch they are no more."""
         with self._lock:
-            put_right = self._journal.patch if self.patch else self._journal.count_stale
-            self.counts.stale += put_right(read, keys, rows)
+            stale = self._journal.patch(read, keys, rows if self.patch else rows.copy())
             self._journal.end_read(read)
+        self.counts.stale += int(stale.sum())
+        return stale
 
     def _leave(self, keys: Ids, slots: Ids) -> None:
-        if keys.size:
+        if keys.size and self.writes:
             with self._lock:
-                self._leaving.append(self._journal.add(keys, read_rows(self._arrays, slots, 0)))
+                self._leaving.append(self._journal.add(keys, self.rows_at(slots)))
+
+
+def distinct(parts: Sequence[Ids]) -> Ids:
+    """The distinct ids of all parts, in each of which they are distinct."""
+    return parts[0] if len(parts) == 1 else dedupe(np.concatenate([NO_IDS, *parts]), -1)[0]

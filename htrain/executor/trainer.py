@@ -87,7 +87,7 @@ class Trainer:
             self._replicas.append(replica)
             upcoming: Upcoming = Ahead(replica, feed, self._ahead, self._flush, self._stopping.is_set)
             if lookahead:
-                lookahead.start(feed, replica.open)
+                lookahead.start(feed, replica.open, no_examples(self.engine.program.net))
                 upcoming = lookahead
             thread = threading.Thread(target=self._guarded, args=(replica, upcoming), name=inbox.name, daemon=True)
             self._threads.append(thread)

@@ -13,8 +13,8 @@ from htrain.ops.base import OpDef, Signature
 ALL_REDUCE = "all_reduce"  # the device
 
 
-def _all_reduce(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The sum over all trainers, of each tensor; of one trainer the tensor itself."""
+def _all_reduce(*tensors: torch.Tensor, mean: bool = False) -> tuple[torch.Tensor, ...]:
+    """The sum over all trainers, or the mean, of each tensor; of one trainer the tensor itself."""
     return tuple(tensor.clone() for tensor in tensors)
 
 

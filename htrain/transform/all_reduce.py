@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
-from htrain.net import Net, numel
+from htrain.net import Attr, Net, numel
 from htrain.ops.builder import NetBuilder
 
 
-def all_reduce_gradients(net: Net, gradients: Mapping[str, str], bucket_bytes: int) -> tuple[Net, dict[str, str]]:
-    """Append an AllReduce per bucket of weight gradients, in the order in which the backward pass makes them.
+def all_reduce_gradients(net: Net, gradients: Mapping[str, str], bucket_bytes: int, *, mean: bool) -> tuple[Net, dict[str, str]]:
+    """Append an AllReduce per bucket of weight gradients, in the order in which the backward pass makes them; it sums, or takes the mean.
 
     Requires: `gradients` as `add_gradients` gave them; no optimizer steps yet.
-    Ensures:  the second result names, for each weight, the sum of its gradient over all trainers; the gradients of rows stay as they are.
+    Ensures:  the second result names, for each weight, its gradient over all trainers; the gradients of rows stay as they are.
     """
     builder = NetBuilder.of(net)
     summed = dict(gradients)
+    attrs: dict[str, Attr] = {"mean": True} if mean else {}
     made = {output: place for place, op in enumerate(net.ops) for output in op.outputs}
     weights = sorted(
         (n for n, p in net.parameters.items() if p.kind == "weight" and n in gradients),
@@ -21,7 +22,8 @@ def all_reduce_gradients(net: Net, gradients: Mapping[str, str], bucket_bytes: i
     )
     for number, bucket in enumerate(_buckets(net, weights, bucket_bytes)):
         names = [builder.fresh(f"{gradients[weight]}_sum") for weight in bucket]
-        outputs = builder.add("AllReduce", [gradients[w] for w in bucket], module=f"all_reduce_{number}", outputs=names)
+        module = f"all_reduce_{number}"
+        outputs = builder.add("AllReduce", [gradients[w] for w in bucket], attrs=attrs, module=module, outputs=names)
         summed.update(zip(bucket, outputs, strict=True))
     return builder.build(net.outputs), summed
 

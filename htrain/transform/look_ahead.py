@@ -46,10 +46,11 @@ def choose_lookahead(net: Net, options: Options, cluster: Cluster) -> tuple[Cach
     tables = [p for n, p in net.parameters.items() if p.kind == "table" and p.trained and n not in _left_out(net, options)]
     ids = {op.inputs[0]: op.inputs[1] for op in net.ops if op.type == "Lookup"}
     asked = {p.name: _per_example(net.blobs[ids[p.name]]) * options.batch_size for p in tables}
+    trainers = cluster.groups * cluster.trainers  # which all hold the rows of all
     row_bytes = {p.name: 4 * _stored_width(net, p) for p in tables}
     window = options.window
     while True:
-        cached = [_cached(p, asked[p.name], window, options) for p in tables]
+        cached = [_cached(p, trainers * asked[p.name], window, options) for p in tables]
         needed = sum(c.num_slots * row_bytes[c.table] for c in cached)
         given = options.cache_window or options.cache_sets
         if given or window == 1 or needed <= cluster.trainer_memory * _MEMORY_SHARE:

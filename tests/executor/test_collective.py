@@ -1,7 +1,7 @@
 """AllReduce and AllGather among threads, each a trainer: sums and lists of what everybody gave."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -13,21 +13,22 @@ from htrain.executor.port import Network
 TRAINERS = ["trainer:0:0", "trainer:1:0", "trainer:2:0"]
 
 
-def together(work: Callable[[int, Collective], object], *, scheme: str = "inproc") -> list[object]:
-    """`work` of each trainer, all at once; what each gave, or raised."""
+def together(work: Callable[[int, Collective], object], *, scheme: str = "inproc", purposes: Sequence[str] = ("test",)) -> list[object]:
+    """`work` of each trainer, all at once, for every purpose at the same time; what each gave, or raised, in order of purpose and trainer."""
     shared = Network("inproc")
     networks = [shared] * len(TRAINERS) if scheme == "inproc" else [Network("tcp") for _ in TRAINERS]
     connectors = [GlooConnector(t, TRAINERS, n, 20.0) for t, n in zip(TRAINERS, networks, strict=True)]
     book = {name: address for connector in connectors for name, address in connector.endpoints.items()}
-    found: list[object] = [None] * len(TRAINERS)
+    found: list[object] = [None] * len(TRAINERS) * len(purposes)
 
-    def run(rank: int) -> None:
+    def run(rank: int, number: int) -> None:
+        place = number * len(TRAINERS) + rank
         try:
-            found[rank] = work(rank, connectors[rank](book))
+            found[place] = work(rank, connectors[rank](book, purposes[number]))
         except Exception as error:
-            found[rank] = error
+            found[place] = error
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(TRAINERS))]
+    threads = [threading.Thread(target=run, args=(rank, n)) for n in range(len(purposes)) for rank in range(len(TRAINERS))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -63,9 +64,22 @@ def test_allgather_brings_ids_and_rows_of_different_numbers_and_widths() -> None
         assert all(torch.equal(seen, want) for seen, want in zip(found, wanted, strict=True))
 
 
+@pytest.mark.parametrize("scheme", ["inproc", "tcp"])
+def test_collectives_for_two_purposes_do_not_meet(scheme: str) -> None:
+    def work(rank: int, collective: Collective) -> list[float]:
+        flat = torch.full((1000,), float(rank))
+        for _ in range(20):
+            collective.broadcast(flat)
+            flat += 1
+        return flat.tolist()
+
+    for found in together(work, scheme=scheme, purposes=("rows", "gradients")):
+        assert found == [20.0] * 1000
+
+
 def test_a_trainer_that_never_comes_is_an_error_within_the_deadline() -> None:
     network = Network("inproc")
     connector = GlooConnector("trainer:0:0", TRAINERS, network, 1.0)
     with pytest.raises(PeerLost, match="AllReduce did not end within 1 s, or another trainer is gone"):
-        connector({})
+        connector({}, "test")
     network.close()

@@ -1,17 +1,15 @@
 """HET as whole runs: workers in lockstep by AllReduce, lookups through caches (HET 3)."""
 
-import copy
 from pathlib import Path
 
 import pytest
 import torch
-from harness import batches_of, relative_differences, run_roles, sparse_and_dense_steps, torch_losses
+from harness import batches_of, relative_differences, run_roles, torch_losses
+from joint import joint_losses, joint_losses_of
 from small_wide_deep import BATCH, DATA, ROWS, model_of
-from torch import nn
 
 from htrain.cluster import this_machine
 from htrain.compiler import compile_net
-from htrain.data import START, Malformed, open_data
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
 from htrain.options import Options
@@ -20,43 +18,9 @@ from htrain.plan import Plan
 CLUSTER = {"trainers": 1, "group_ps": 0}
 
 
-def joint_losses(model: nn.Module, data: str, options: Options, workers: int) -> tuple[list[float], nn.Module]:
-    """PyTorch on the joint batches of all workers: the mean of their losses, those without data counting zero."""
-    model = copy.deepcopy(model)
-    steps = sparse_and_dense_steps(model, options)
-    criterion = nn.BCEWithLogitsLoss()
-    shards = [shard_of(data, options.batch_size, w, workers) for w in range(workers)]
-    losses = []
-    for step in range(max(map(len, shards))):
-        model.zero_grad()
-        total = torch.zeros(())
-        for shard in shards:
-            if step < len(shard):
-                batch = dict(shard[step])
-                label = batch.pop("label")
-                total = total + criterion(model(**batch).reshape(-1), label) / workers
-        total.backward()  # type: ignore[no-untyped-call]
-        for optimizer in steps:
-            optimizer.step()
-        losses.append(total.item())
-    return losses, model
-
-
-def shard_of(data: str, batch_size: int, shard: int, num_shards: int) -> list[dict[str, torch.Tensor]]:
-    batches = open_data(data).batches(
-        batch_size=batch_size, shard=shard, num_shards=num_shards, epochs=1, start=START, malformed=Malformed()
-    )
-    return [{name: torch.from_numpy(column) for name, column in batch.columns.items()} for batch in batches]
-
-
 def run(plan: Plan, folder: Path, data: str, *, deterministic: bool = False) -> dict[str, Role]:
     settings = RunSettings(folder, data, folder / "run", deterministic=deterministic, deadline_seconds=20)
     return run_roles(plan, folder, settings)
-
-
-def joint_losses_of(roles: dict[str, Role], workers: int) -> list[float]:
-    lists = [roles[f"trainer:{w}:0"].trainer.losses for w in range(workers)]  # type: ignore[union-attr]
-    return [sum(x[step] for x in lists if step < len(x)) / workers for step in range(max(map(len, lists)))]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])

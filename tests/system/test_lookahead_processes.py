@@ -2,10 +2,13 @@
 
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from joint import JOINT, joint_losses
+from small_wide_deep import BATCH, small_plan
 from whole_runs import WIDE_DEEP, kill, libfm, parameters, start, wait_for_examples
 
 import htrain
@@ -63,3 +66,22 @@ def test_a_trainer_killed_in_a_window_leaves_tables_that_are_those_of_the_last_c
     assert not (run / "tables").exists() or not list((run / "tables").iterdir())
     htrain.run(plan, data=data, resume=run, deterministic=True)
     assert_same(run, whole)
+
+
+def test_two_trainers_killed_and_resumed_end_where_sgd_on_the_joint_batches_does(tmp_path: Path) -> None:
+    """Through a cache that is too small, averaged in every step; the tables are those of PyTorch."""
+    data = f"synthetic:?rows={BATCH * 400 + 1}&table_rows=40&communities=4"
+    options = replace(JOINT, cache_sets=3, cache_ways=4, cache_window=16)
+    model, plan = small_plan(options, groups=2, trainers=1, sparse_ps=2)
+    plan.save(tmp_path / "plan")
+    run = tmp_path / "run"
+    process = start(tmp_path / "plan", data, "--out", str(run), "--checkpoint-seconds", "0.3")
+    deadline = time.monotonic() + 60
+    while not list(run.glob("checkpoints/*/manifest.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    kill("trainer:1:0", run, process)
+    htrain.run(tmp_path / "plan", data=data, resume=run)
+    _, trained = joint_losses(model, data, options, 2)
+    found = {name.split()[-1]: tensor for name, tensor in parameters(run).items()}
+    for name, wanted in trained.named_parameters():
+        torch.testing.assert_close(found[name], wanted, rtol=1e-3, atol=1e-5)

@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
+from joint import JOINT, joint_losses
+from small_wide_deep import DATA, small_plan
 from whole_runs import HTRAIN, WIDE_DEEP, libfm, parameters, wait_for_examples
 
 import htrain
@@ -44,6 +47,19 @@ def test_a_run_over_mpi_trains_what_a_local_run_trains(tmp_path: Path) -> None:
     over_mpi, local = parameters(tmp_path / "mpi"), parameters(tmp_path / "local")
     assert over_mpi.keys() == local.keys()
     assert all(torch.equal(over_mpi[name], local[name]) for name in local)
+
+
+def test_trainers_over_mpi_average_their_caches_to_the_joint_batch(tmp_path: Path) -> None:
+    """Gradients, windows and averages, each by a communicator of its own."""
+    options = replace(JOINT, cache_window=4, cache_sets=3, cache_ways=4)
+    model, plan = small_plan(options, groups=2, trainers=1, sparse_ps=1)
+    plan.save(tmp_path / "plan")
+    process = start(4, tmp_path / "plan", DATA, "--out", str(tmp_path / "run"))
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    found = {name.split()[-1]: tensor for name, tensor in parameters(tmp_path / "run").items()}
+    for name, wanted in joint_losses(model, DATA, options, 2)[1].named_parameters():
+        torch.testing.assert_close(found[name], wanted, rtol=1e-3, atol=1e-5)
 
 
 def test_too_few_ranks_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -79,18 +79,16 @@ class Journal:
         self._stored = max(self._stored, number + 1)
         self._trim()
 
-    def patch(self, read: int, keys: Ids, rows: Rows) -> int:
-        """Put right, in rows[n,W] of keys[n], those that were written back since the read began. How many were stale."""
+    def patch(self, read: int, keys: Ids, rows: Rows) -> NDArray[np.bool_]:
+        """Put right, in rows[n,W] of keys[n], those that were written back since the read began. stale[n]: which of them differed."""
         first = self._reads[read] - self._first_number
         start = self._starts[first] if first < len(self._starts) else self._end
         places = self._places(keys, start)
-        before = rows[places >= 0]
+        stale = places >= 0
+        before = rows[stale]
         self._copy(places, rows)
-        return int((rows[places >= 0] != before).any(axis=1).sum())
-
-    def count_stale(self, read: int, keys: Ids, rows: Rows) -> int:
-        """How many rows `patch` would put right; `rows` stay as they are."""
-        return self.patch(read, keys, rows.copy())
+        stale[stale] = (rows[stale] != before).any(axis=1)
+        return stale
 
     @property
     def _first_number(self) -> int:

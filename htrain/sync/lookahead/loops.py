@@ -22,15 +22,6 @@ def find_slots(keys_of, ways, sets, keys, slots):  # type: ignore[no-untyped-def
 
 
 @njit(nogil=True, cache=True)
-def expect(keys_of, expected, ways, sets, window, keys, slots):  # type: ignore[no-untyped-def]
-    """As find_slots; what is here is expected by the window."""
-    for i in range(keys.size):
-        slots[i] = slot_of(keys_of, ways, sets, keys[i])
-        if slots[i] >= 0:
-            expected[slots[i]] = window
-
-
-@njit(nogil=True, cache=True)
 def pin_hits(keys_of, pins, ways, sets, window, keys, slots):  # type: ignore[no-untyped-def]
     """slots[n] of keys[n], -1 for a miss; hits are pinned for the window."""
     for i in range(keys.size):
@@ -52,29 +43,24 @@ def draw(state, below):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def place_misses(keys_of, pins, expected, ways, sets, window, random, keys, slots, fresh, evicted_keys, evicted_slots):  # type: ignore[no-untyped-def]
-    """Give every miss a way of its set: the first behind a random way that is empty, else that no later window expects, else that is
-    unpinned. How many got one, and were evicted."""
+def place_misses(keys_of, pins, ways, sets, window, random, keys, slots, fresh, evicted_keys, evicted_slots):  # type: ignore[no-untyped-def]
+    """Give every miss a way of its set: the first behind a random way that is empty, else that is unpinned. How many got one, and were
+    evicted."""
     filled = evicted = 0
     for i in range(keys.size):
         if slots[i] >= 0:
             continue
         first = (keys[i] % sets) * ways
         begin = draw(random, ways) if ways > 1 else 0
-        chosen = unexpected = np.int64(-1)
+        chosen = np.int64(-1)
         for k in range(ways):
             way = begin + k
             slot = first + (way - ways if way >= ways else way)
             if keys_of[slot] < 0:
                 chosen = slot
                 break
-            if pins[slot] != window:
-                if chosen < 0:
-                    chosen = slot
-                if unexpected < 0 and expected[slot] <= window:
-                    unexpected = slot
-        if unexpected >= 0 and keys_of[chosen] >= 0:
-            chosen = unexpected
+            if chosen < 0 and pins[slot] != window:
+                chosen = slot
         if chosen < 0:
             continue
         if keys_of[chosen] >= 0:
@@ -83,7 +69,6 @@ def place_misses(keys_of, pins, expected, ways, sets, window, random, keys, slot
             evicted += 1
         keys_of[chosen] = keys[i]
         pins[chosen] = window
-        expected[chosen] = -1
         slots[i] = chosen
         fresh[filled] = i
         filled += 1

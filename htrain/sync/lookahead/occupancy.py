@@ -29,27 +29,13 @@ class Occupancy:
         self.geometry = geometry
         self.keys: Ids = np.full(geometry.num_slots, -1, np.int64)
         self._pins = np.full(geometry.num_slots, -1, np.int32)  # the last window that uses the slot
-        self._expected = np.full(geometry.num_slots, -1, np.int32)  # the last window that has asked for the slot ahead
-        self._window = self._last_expected = -1
-        self._ahead: list[tuple[int, Ids]] = []  # windows that are expected; one thread appends, the other takes from the front
+        self._window = -1
         self._random = np.array([2 * seed + 1], np.uint64)  # never 0
-
-    def expect(self, keys: Ids) -> Ids:
-        """The slot of each row of a window that is read ahead, -1 for one that is not here. What is here should stay. Windows are expected in
-        the order in which they will be placed, by another thread if need be.
-        """
-        self._last_expected += 1
-        self._ahead.append((self._last_expected, keys))
-        return self._mark(self._last_expected, keys)
-
-    def _mark(self, window: int, keys: Ids) -> Ids:
-        slots = np.empty(keys.size, np.int64)
-        loops.expect(self.keys, self._expected, self.geometry.ways, self.geometry.sets, window, keys, slots)
-        return slots
 
     def place(self, keys: Ids) -> Placement:
         """Make room for the rows of the next window. Those that are here stay and are pinned; every other one takes an unpinned way of its
-        set: an empty one, else a random one that no window expects, else any. A row whose set is pinned whole becomes a conflict victim.
+        set: an empty one, else any. A row whose set is pinned whole becomes a conflict victim. What is chosen depends on nothing but the
+        windows that were placed.
 
         Requires: `keys`[n] distinct.
         """
@@ -58,12 +44,9 @@ class Occupancy:
         fresh, evicted_keys, evicted_slots = (np.empty(keys.size, np.int64) for _ in range(3))
         loops.pin_hits(self.keys, self._pins, self.geometry.ways, self.geometry.sets, self._window, keys, slots)
         filled, evicted = loops.place_misses(
-            self.keys, self._pins, self._expected, self.geometry.ways, self.geometry.sets, self._window, self._random, keys, slots,
+            self.keys, self._pins, self.geometry.ways, self.geometry.sets, self._window, self._random, keys, slots,
             fresh, evicted_keys, evicted_slots,
         )  # fmt: skip
-        del self._ahead[: sum(window <= self._window for window, _ in self._ahead[:])]
-        for window, expected in self._ahead[:]:  # what has just come may be expected, too
-            self._mark(window, expected)
         return Placement(slots, fresh[:filled].copy(), evicted_keys[:evicted].copy(), evicted_slots[:evicted].copy())
 
     def find(self, keys: Ids) -> Ids:
@@ -81,4 +64,3 @@ class Occupancy:
         """Nothing is here any more."""
         self.keys.fill(-1)
         self._pins.fill(-1)
-        self._expected.fill(-1)

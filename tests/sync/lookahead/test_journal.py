@@ -92,10 +92,9 @@ class World:
         placement = self.occupancy.place(window.keys)
         self.write_back(placement.evicted_keys, self.cache[placement.evicted_slots].copy())
         keys, rows = window.keys[placement.fresh], window.rows[placement.fresh]
-        if self.patches:
-            self.stale += self.journal.patch(window.read, keys, rows)
-        else:
-            self.stale += self.journal.count_stale(window.read, keys, rows)
+        stale = self.journal.patch(window.read, keys, rows if self.patches else rows.copy())
+        self.stale += int(stale.sum())
+        if not self.patches:
             self.wrong += int((rows != self.truth[keys]).any(axis=1).sum())
         self.cache[placement.slots[placement.fresh]] = rows
         self.journal.end_read(window.read)

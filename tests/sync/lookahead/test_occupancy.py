@@ -87,20 +87,10 @@ def test_what_is_forgotten_must_be_placed_again() -> None:
     assert occupancy.place(np.arange(5)).fresh.size == 5
 
 
-def test_rows_that_a_later_window_expects_leave_last() -> None:
-    for seed in range(30):
-        occupancy = Occupancy(CacheGeometry(1, 4), seed)
-        for keys in ([0, 1, 2, 3], [9], [0, 1]):
-            occupancy.expect(np.array(keys))
-        occupancy.place(np.arange(4))
-        assert occupancy.place(np.array([9])).evicted_keys[0] in (2, 3)
-        assert not occupancy.place(np.array([0, 1])).fresh.size
-
-
-def test_an_expected_row_leaves_where_nothing_else_can() -> None:
-    occupancy = Occupancy(CacheGeometry(1, 2), 0)
-    for keys in ([0, 1], [2, 3], [0]):
-        occupancy.expect(np.array(keys))
-    occupancy.place(np.array([0, 1]))
-    assert occupancy.place(np.array([2, 3])).fresh.size == 2
-    assert occupancy.place(np.array([0])).fresh.size == 1
+@given(windows=st.lists(st.lists(st.integers(0, 60), unique=True, max_size=20), max_size=8), sets=st.integers(1, 7), ways=st.integers(1, 4))
+def test_trainers_that_place_the_same_windows_place_them_alike(windows: list[list[int]], sets: int, ways: int) -> None:
+    one, other = (Occupancy(CacheGeometry(sets, ways), 0) for _ in range(2))
+    for keys in windows:
+        other.find(np.arange(5))
+        assert (one.place(np.array(keys, np.int64)).slots == other.place(np.array(keys, np.int64)).slots).all()
+    assert (one.keys == other.keys).all()

@@ -1,0 +1,96 @@
+"""The look-ahead caches of one trainer, one for each table, and what trainers with the same caches do to keep them alike (cDLRM 5, 6.1).
+
+Every trainer places the same windows, and so holds the same rows in the same slots; each updates them with its own gradients, and every so many
+steps the rows that any of them has touched are averaged. The first alone reads and writes the store. With one trainer, nothing is exchanged.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from htrain.executor.peers import Ids, Peers, Rows
+from htrain.executor.table_cache import TableCache, WindowOfTable, distinct
+from htrain.sync.lookahead.journal import Written
+
+
+class JointCaches:
+    """Caches by name; touched rows are averaged every `every` steps (Algorithm 3's lambda), and when they leave. For the trainer's thread.
+
+    Calls that exchange raise PeerLost.
+    """
+
+    def __init__(self, caches: Mapping[str, TableCache], peers: Peers, every: int) -> None:
+        self._caches = caches
+        self._peers = peers
+        self._every = every
+        self._steps = 0
+        for cache in caches.values():
+            cache.writes, cache.track = peers.is_first, peers.size > 1
+
+    def place(self, windows: Mapping[str, WindowOfTable]) -> None:
+        """Put the rows of a window into the caches; what makes room for them leaves."""
+        tables = [(cache, windows[name]) for name, cache in self._caches.items()]
+        self._average([cache.make_room(window) for cache, window in tables])
+        changed = [cache.evict(window) for cache, window in tables]
+        victims = [cache.victims_of(window) for cache, window in tables]
+        known = deque(self._peers.gather([*changed, *(ids for steps in victims for ids in steps)]))
+        changed = [known.popleft()[0] for _ in tables]
+        right = self._peers.share([window.rows[places] for (_, window), places in zip(tables, changed, strict=True)])
+        for (cache, window), places, rows, steps in zip(tables, changed, right, victims, strict=True):
+            window.rows[places] = rows
+            window.victims = deque(np.unique(np.concatenate(known.popleft())) for _ in steps)
+            cache.fill(window)
+
+    def begin_step(self) -> dict[str, Ids]:
+        """The next batch: its conflict victims by cache, where there are any. The first trainer fetches their rows."""
+        victims = {name: cache.begin_step() for name, cache in self._caches.items()}
+        return {name: keys for name, keys in victims.items() if keys.size}
+
+    def take_victims(self, rows: Mapping[str, Rows]) -> None:
+        """The victims' rows: on the first trainer as they were read from the store, on others anything of the same shape."""
+        if self._peers.is_first:
+            rows = {name: self._caches[name].put_victims_right(fetched) for name, fetched in rows.items()}
+        for name, shared in zip(rows, self._peers.share(list(rows.values())), strict=True):
+            self._caches[name].take_victims(shared)
+
+    def end_step(self) -> None:
+        """The step has been run: its victims leave."""
+        self._put_means([cache.updated_victims for cache in self._caches.values()])
+        for cache in self._caches.values():
+            cache.end_step()
+        self._steps += 1
+        if self._steps % self._every == 0:
+            self._average_touched()
+
+    def leave_copies(self) -> None:
+        """All rows go to the store, averaged, and stay."""
+        self._average_touched()
+        for cache in self._caches.values():
+            cache.leave_copies()
+
+    def leaving(self) -> list[dict[str, Written]]:
+        """What has left since the last call: to be written back in this order."""
+        left = {name: deque(cache.leaving()) for name, cache in self._caches.items()}
+        jobs = []
+        while any(left.values()):
+            jobs.append({name: written.popleft() for name, written in left.items() if written})
+        return jobs
+
+    def _average_touched(self) -> None:
+        self._average([cache.touched() for cache in self._caches.values()])
+
+    def _average(self, touched: Sequence[Ids]) -> None:
+        """Average what any trainer has touched: `touched` by cache are the slots of this one."""
+        if self._peers.size > 1:
+            self._put_means([distinct(parts) for parts in self._peers.gather(touched)])
+
+    def _put_means(self, slots: Sequence[Ids]) -> None:
+        """The mean over all trainers at slots that all of them name."""
+        if self._peers.size == 1 or not any(part.size for part in slots):
+            return
+        caches = list(self._caches.values())
+        means = self._peers.average([cache.rows_at(part) for cache, part in zip(caches, slots, strict=True)])
+        for cache, part, rows in zip(caches, slots, means, strict=True):
+            cache.put(part, rows)
+
