@@ -35,6 +35,8 @@ def fitting(cluster: Cluster, options: Options) -> tuple[Cluster, Options]:
             f"several trainers keep their look-ahead caches alike step by step: {trainers} of them want dense sync allreduce, and groups: "
             f"{trainers}, trainers: 1, group_ps: 0"
         )
+    if options.cache_device != "cpu" and options.cache != "lookahead":
+        raise ClusterError(f"a trainer computes on a {options.cache_device} device out of a look-ahead cache: it wants --cache lookahead")
     if options.cache == "het" and options.cache_staleness == 0 and trainers > 1 and options.dense_sync != "allreduce":
         raise ClusterError("a cache without staleness makes all trainers step together: it wants dense sync allreduce")
     if options.dense_sync != "easgd":

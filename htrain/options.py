@@ -17,6 +17,7 @@ DenseSync = Literal["easgd", "allreduce", "ps"]
 SparseSync = Literal["ps", "allgather"]
 Cache = Literal["none", "het", "lookahead"]
 TableStore = Literal["memory", "mapped"]
+CacheDevice = Literal["cpu", "cuda"]
 CachePolicy = Literal["light-lfu", "lfu", "lru"]
 UNBOUNDED = -1  # a cache_staleness without a bound
 
@@ -53,6 +54,7 @@ class Options:
     compute (cDLRM 3 to 5): the next prime of `cache_sets` sets of `cache_ways` for each table, which is held whole where it has
     no more rows than sets. 0 sets are as many as the window needs; a window of 0 is 500, or what the trainer's memory holds. With
     `cache_patch`, a prefetched row that has changed since it was read is put right; without, it is used as it is, as in the paper.
+    With `cache_device` cuda, the cache and all of a trainer's steps are on its CUDA device.
     Several trainers have replicas of the same caches, and average the rows that they have changed every `cache_average` steps (6.1: lambda).
     """
 
@@ -91,6 +93,7 @@ class Options:
     cache_ways: int = 16
     cache_patch: bool = True
     cache_average: int = 1
+    cache_device: CacheDevice = "cpu"
     cache_tables: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -12,6 +12,7 @@
       sets: 150000            # lookahead: of each table's cache; the window is in batches, too
       ways: 16
       patch: true             # false: a row that changed after it was prefetched stays as it was read
+      device: cpu             # cuda: the cache, and with it the trainer's steps, on its CUDA device
       average: 1              # steps between two averages of what several trainers have changed: cDLRM's lambda
 """
 
@@ -30,7 +31,7 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
         "sync": "sparse_sync", "store": "table_store", "cache": "cache", "capacity": "cache_capacity", "staleness": "cache_staleness",
         "policy": "cache_policy", "window": "cache_window", "tables": "cache_tables",
         "sets": "cache_sets", "ways": "cache_ways", "patch": "cache_patch",
-        "average": "cache_average",
+        "average": "cache_average", "device": "cache_device",
     },
 }  # fmt: skip
 SECTIONS = tuple(_FIELDS)

@@ -74,12 +74,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def save_role(folder: Path, role: str, tensors: Mapping[str, torch.Tensor]) -> SavedFile:
     """Write a role's parameters; the file appears whole or not at all. Raises CheckpointError when the disk refuses.
 
-    The tensors are contiguous, share no memory, and are written from where they lie: a table is not copied.
+    The tensors are contiguous, share no memory, and are written from where they lie: a table is not copied, unless from an accelerator.
     """
     path = folder / _file_name(role)
     partial = path.with_suffix(".partial")
     try:
-        save_file(dict(tensors), partial)
+        save_file({name: tensor.cpu() for name, tensor in tensors.items()}, partial)
         _replace(partial, path)
         return SavedFile(path.name, path.stat().st_size, _crc(path))
     except (OSError, SafetensorError) as error:

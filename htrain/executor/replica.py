@@ -131,6 +131,7 @@ class Replica:
     def _sender(self, state: Pass) -> Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]:
         def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
             values = Values(self.endpoint, state.context, state.batch_size, [])
+            tensors = tuple(tensor.cpu() for tensor in tensors)  # from an accelerator; what is on the host is itself
             self._outbox.send_values(endpoint_of(peer, state.context), values, names, tensors)
 
         return send

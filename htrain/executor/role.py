@@ -7,6 +7,7 @@ from typing import Any
 
 from htrain.cluster import device_of, role_of
 from htrain.data import Malformed, Position, open_data
+from htrain.executor.accelerator import accelerator_of
 from htrain.executor.cache_totals import cache_report
 from htrain.executor.checkpoint import load_role_into, read_manifest, save_role
 from htrain.executor.collective import CollectiveLoop, Connect, Connector, GlooConnector
@@ -57,6 +58,7 @@ class Role:
         self._network = network
         self._connect = connect
         self._connector: Connector | None = None
+        self._accelerator = accelerator_of(name, plan)
         self._meeting: dict[str, str] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._outboxes: list[Outbox] = []  # with these, the ways of look-ahead caches to the tables
@@ -73,7 +75,7 @@ class Role:
             self.server = Server(self.name, self._network, empty, engines, 0, 1)
             return
         step_net, apart_net = apart(self.plan.net_of(self.device))
-        engine, self._apart = self._engine(step_net), self._engine(apart_net)
+        engine, self._apart = self._engine(self._accelerator.net_of(step_net)), self._engine(apart_net)
         if kind == "trainer":
             prefetch = options.looks_ahead and not settings.deterministic
             flush = self._engine(self.plan.nets.get("flush_trainer", _NOTHING))
@@ -91,9 +93,10 @@ class Role:
 
     def _engine(self, net: Net) -> Engine:
         mapped = self.settings.run_folder / "tables" if self.plan.options.table_store == "mapped" else None
-        for name, tensor in allocate(net, mapped).items():
+        there = self._accelerator.parameters_of(net)
+        for name, tensor in allocate(net, mapped, there).items():
             self.store.setdefault(name, tensor)
-        self.caches |= make_caches(net, self.store)
+        self.caches |= make_caches(net, self.store, there)
         return Engine(build_program(net, {**self.store, **self.caches}))
 
     def _make_collective(self) -> CollectiveLoop | None:

@@ -3,7 +3,7 @@
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from htrain.errors import PlanError, RunError
 from htrain.executor.table_cache import TableCache
 from htrain.net import Net, Op, Parameter
 from htrain.ops import OPS
+from htrain.ops.accelerated import device
 from htrain.ops.base import dtype_of
 from htrain.ops.het import REQUEST
 from htrain.placement import CacheGeometry
@@ -26,8 +27,9 @@ from htrain.sync.het.steps import SparseStep
 Store = dict[str, torch.Tensor]
 
 
-def allocate(net: Net, mapped: Path | None = None) -> Store:
-    """Uninitialised memory for every parameter of `net` but caches; pages are taken from the machine when they are first written.
+def allocate(net: Net, mapped: Path | None = None, accelerated: Collection[str] = ()) -> Store:
+    """Uninitialised memory for every parameter of `net` but caches, that of `accelerated` ones on this process's accelerator; pages are taken
+    from the machine when they are first written.
 
     Tables that are served together lie in one piece of memory, one behind the other, and so do their optimizer's states. With a folder
     `mapped`, tables and their states lie in files there, which are gone when the process is. Raises RunError when the disk has no room.
@@ -38,7 +40,9 @@ def allocate(net: Net, mapped: Path | None = None) -> Store:
             for names in _held(op):
                 store.update(_in_one_piece([net.parameters[name] for name in names], mapped))
     for name, parameter in net.parameters.items():
-        if name not in store and parameter.kind != "cache":
+        if name in accelerated and parameter.kind != "cache":
+            store[name] = torch.empty(parameter.shape, dtype=dtype_of(parameter.dtype), device=device())
+        elif name not in store and parameter.kind != "cache":
             place = mapped if net.holds_rows(parameter) else None
             store[name] = _piece(parameter.shape, parameter.dtype, place)
     return store
@@ -74,8 +78,11 @@ def _in_one_piece(parameters: Sequence[Parameter], mapped: Path | None) -> Store
     return dict(zip((p.name for p in parameters), whole.split(rows), strict=True))
 
 
-def make_caches(net: Net, store: Store) -> dict[str, Any]:
-    """The caches of `net`: HET's clients and look-ahead caches on a trainer, HET's servers on a sparse PS, these over the tables in `store`."""
+def make_caches(net: Net, store: Store, accelerated: Collection[str] = ()) -> dict[str, Any]:
+    """The caches of `net`: HET's clients and look-ahead caches on a trainer, HET's servers on a sparse PS, these over the tables in `store`.
+
+    The slots of look-ahead caches that are among `accelerated` are on this process's accelerator.
+    """
     made: dict[str, Any] = {}
     for op in net.ops:
         if op.type == "HetAsk":
@@ -83,7 +90,7 @@ def make_caches(net: Net, store: Store) -> dict[str, Any]:
         elif op.type == "HetPush":
             made[op.inputs[0]] = _server(op, store)
         elif op.type == "LookaheadSlots":
-            made |= _lookahead(net, op)
+            made |= _lookahead(net, op, accelerated)
     return made
 
 
@@ -106,13 +113,15 @@ def _client(op: Op) -> HetCache:
     )  # fmt: skip
 
 
-def _lookahead(net: Net, op: Op) -> dict[str, Any]:
+def _lookahead(net: Net, op: Op, accelerated: Collection[str]) -> dict[str, Any]:
     """A look-ahead cache and its slots."""
     cache, *stored, _ = op.inputs
     attrs: Mapping[str, Any] = op.attrs
-    parts = {name: torch.zeros(net.parameters[name].shape) for name in stored}
+    on_host = stored[0] not in accelerated
+    place = torch.device("cpu") if on_host else device()
+    parts = {name: torch.zeros(net.parameters[name].shape, device=place) for name in stored}
     geometry = CacheGeometry(attrs["sets"], attrs["ways"])
-    return {cache: TableCache(geometry, tuple(parts.values()), patch=attrs["patch"]), **parts}
+    return {cache: TableCache(geometry, tuple(parts.values()), patch=attrs["patch"], on_host=on_host), **parts}
 
 
 def _server(op: Op, store: Store) -> HetServer:
@@ -131,10 +140,15 @@ def _whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 def fill(store: Store, init_net: Net, folder: Path) -> None:
     """Give parameters their first values, as `init_net` says; files come from the plan's `folder`. Raises PlanError."""
     for op in init_net.ops:
+        target = store[op.inputs[0]]
         if op.type == "FileFill":
-            _load(store[op.inputs[0]], init_net.parameters[op.inputs[0]], op, folder / "params" / VALUES_FILE)
+            _load(target, init_net.parameters[op.inputs[0]], op, folder / "params" / VALUES_FILE)
+        elif target.device.type == "cpu":
+            OPS[op.type].kernel(target, **op.attrs)
         else:
-            OPS[op.type].kernel(store[op.inputs[0]], **op.attrs)
+            made = torch.empty_like(target, device="cpu")
+            OPS[op.type].kernel(made, **op.attrs)
+            target.copy_(made)
 
 
 def _load(target: torch.Tensor, parameter: Parameter, op: Op, path: Path) -> None:

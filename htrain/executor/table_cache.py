@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from htrain.ops.accelerated import read_slots, write_slots
 from htrain.ops.lookahead_loops import read_rows, write_rows
 from htrain.ops.sparse_loops import dedupe
 from htrain.placement import CacheGeometry
@@ -60,8 +61,8 @@ class LookaheadCounts:
 
 @dataclass
 class TableCache:
-    """`parts` are the slots: rows[slots + victims, D], and the optimizer's states beside them, [.., D] or [..]. Of several trainers with the same
-    cache one `writes` rows back; all of them keep `track` of the rows that their steps have touched.
+    """`parts` are the slots: rows[slots + victims, D], and the optimizer's states beside them, [.., D] or [..], on the host or on an accelerator. Of
+    several trainers with the same cache one `writes` rows back; all of them keep `track` of the rows that their steps have touched.
 
     Three threads use it: the prefetcher calls `announce`, `announced` and `window`, the writer `stored`, the trainer everything else.
     """
@@ -69,6 +70,7 @@ class TableCache:
     geometry: CacheGeometry
     parts: Sequence[torch.Tensor]
     patch: bool
+    on_host: bool = True
     counts: LookaheadCounts = field(default_factory=LookaheadCounts)
     writes: bool = True
     track: bool = False
@@ -83,8 +85,8 @@ class TableCache:
         self._touched: list[Ids] = []
         self._read = -1  # of the victims
         self._leaving: list[Written] = []
-        self._arrays = [part.numpy() for part in self.parts]
-        self._width = sum(part[0].size for part in self._arrays)
+        self._arrays = [part.numpy() for part in self.parts] if self.on_host else []
+        self._width = sum(part[0].numel() for part in self.parts)
 
     # -- ahead of training -------------------------------------------------------------------------------------------
 
@@ -200,11 +202,14 @@ class TableCache:
 
     def rows_at(self, slots: Ids) -> Rows:
         """rows[n,W] of slots[n], each with its optimizer state behind it."""
-        return read_rows(self._arrays, slots, 0)
+        return read_rows(self._arrays, slots, 0) if self.on_host else read_slots(self.parts, slots)
 
     def put(self, slots: Ids, rows: Rows) -> None:
         """The reverse of `rows_at`."""
-        write_rows(self._arrays, slots, rows, 0)
+        if self.on_host:
+            write_rows(self._arrays, slots, rows, 0)
+        elif slots.size:
+            write_slots(self.parts, slots, rows)
 
     def leave_copies(self) -> None:
         """All rows that are here go to the store, and stay."""

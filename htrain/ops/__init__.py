@@ -1,6 +1,7 @@
 """The operator set: a file per family, and `OPS`, the table of all of them by type."""
 
 from htrain.ops import (
+    accelerated,
     collective,
     comm,
     compress,
@@ -20,7 +21,7 @@ from htrain.ops import (
 from htrain.ops.base import OpDef, vjp_definition, vjp_gradient
 
 _FAMILIES = (
-    fc, low_precision, elementwise, matrix, reduce, shape, embedding, het, lookahead, loss, optimizer, comm, collective, compress, init,
+    fc, low_precision, elementwise, matrix, reduce, shape, embedding, het, lookahead, loss, optimizer, comm, collective, compress, init, accelerated,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}
 _GENERIC = {

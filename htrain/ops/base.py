@@ -154,7 +154,8 @@ class OpDef:
     `gradient` is None for what has no derivative (ids, comparisons, effects). `effects`: never dropped, merged or moved across
     another effect. `writes` are the positions of the inputs that the op mutates: always parameters. `needs_batch`: the kernel
     takes the batch size as keyword `batch`. `steps_weights`: an optimizer step of a dense weight, which the engine runs only when
-    the staleness gate lets it. `work` names what bounds its speed, for the cost model.
+    the staleness gate lets it. `work` names what bounds its speed, for the cost model. An op `on_host` takes and gives tensors in host memory
+    only; others compute where their tensors are.
     """
 
     type: str
@@ -167,6 +168,7 @@ class OpDef:
     needs_batch: bool = False
     steps_weights: bool = False
     work: Work = "stream"
+    on_host: bool = False
 
 
 def vjp_definition(forward: OpDef) -> OpDef:

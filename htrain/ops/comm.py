@@ -44,12 +44,12 @@ def _transfer(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_siz
 
 
 DEFINITIONS = (
-    OpDef("Send", _by_engine, no_outputs, _transfer, None, effects=True, work="message"),
-    OpDef("Recv", _by_engine, _declared, _transfer, None, effects=True, work="message"),
+    OpDef("Send", _by_engine, no_outputs, _transfer, None, effects=True, work="message", on_host=True),
+    OpDef("Recv", _by_engine, _declared, _transfer, None, effects=True, work="message", on_host=True),
     # Runs after every update of its device in a step, so that the trainer knows that the step has ended there.
-    OpDef("Ack", _ack, _ack_infer, gradient=None, effects=True),
+    OpDef("Ack", _ack, _ack_infer, gradient=None, effects=True, on_host=True),
     # Tells a device that a step has begun, when what it does first waits for nothing: it takes a message to begin a pass.
-    OpDef("Begin", _ack, _ack_infer, gradient=None, effects=True),
+    OpDef("Begin", _ack, _ack_infer, gradient=None, effects=True, on_host=True),
     OpDef("Snapshot", _snapshot, same_as_input(0), gradient=None, effects=True),
     OpDef("ElasticDifference", _elastic_difference, same_as_input(1), gradient=None, effects=True, writes=(0,)),
     OpDef("Relax", _relax, no_outputs, gradient=None, effects=True, writes=(0,)),

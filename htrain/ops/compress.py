@@ -113,9 +113,9 @@ def _selected(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_siz
 
 
 DEFINITIONS = (
-    OpDef("QuantizeRows", _quantize, _quantize_infer, _converted, gradient=None, work="quantize"),
-    OpDef("DequantizeRows", _dequantize, _dequantize_infer, _converted, gradient=None, work="quantize"),
-    OpDef("TopK", _top_k, _top_k_infer, _selected, gradient=None, work="quantize"),
+    OpDef("QuantizeRows", _quantize, _quantize_infer, _converted, gradient=None, work="quantize", on_host=True),
+    OpDef("DequantizeRows", _dequantize, _dequantize_infer, _converted, gradient=None, work="quantize", on_host=True),
+    OpDef("TopK", _top_k, _top_k_infer, _selected, gradient=None, work="quantize", on_host=True),
     OpDef(
         "TopKWithFeedback",
         _top_k_with_feedback,
@@ -125,6 +125,7 @@ DEFINITIONS = (
         effects=True,
         writes=(1,),
         work="quantize",
+        on_host=True,
     ),
-    OpDef("SpreadTopK", _spread, _spread_infer, gradient=None, needs_batch=True),
+    OpDef("SpreadTopK", _spread, _spread_infer, gradient=None, needs_batch=True, on_host=True),
 )

@@ -156,12 +156,12 @@ def _rows_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_si
 
 
 DEFINITIONS = (
-    OpDef("HetAnnounce", _announce, no_outputs, _rows_cost, None, effects=True, work="gather"),
-    OpDef("HetAsk", _ask, _ask_infer, _rows_cost, None, effects=True, work="gather"),
-    OpDef("HetFlush", _flush, _flush_infer, _rows_cost, None, effects=True, work="gather"),
-    OpDef("HetFlushed", _flushed, no_outputs, _rows_cost, None, effects=True, work="scatter"),
-    OpDef("HetPush", _push, no_outputs, _rows_cost, None, effects=True, work="scatter"),
-    OpDef("HetPull", _pull, _pull_infer, _rows_cost, None, effects=True, work="gather"),
-    OpDef("HetRead", _read, _read_infer, _rows_cost, None, effects=True, work="gather"),
-    OpDef("HetWrite", _write, no_outputs, _rows_cost, None, effects=True, work="scatter"),
+    OpDef("HetAnnounce", _announce, no_outputs, _rows_cost, None, effects=True, work="gather", on_host=True),
+    OpDef("HetAsk", _ask, _ask_infer, _rows_cost, None, effects=True, work="gather", on_host=True),
+    OpDef("HetFlush", _flush, _flush_infer, _rows_cost, None, effects=True, work="gather", on_host=True),
+    OpDef("HetFlushed", _flushed, no_outputs, _rows_cost, None, effects=True, work="scatter", on_host=True),
+    OpDef("HetPush", _push, no_outputs, _rows_cost, None, effects=True, work="scatter", on_host=True),
+    OpDef("HetPull", _pull, _pull_infer, _rows_cost, None, effects=True, work="gather", on_host=True),
+    OpDef("HetRead", _read, _read_infer, _rows_cost, None, effects=True, work="gather", on_host=True),
+    OpDef("HetWrite", _write, no_outputs, _rows_cost, None, effects=True, work="scatter", on_host=True),
 )

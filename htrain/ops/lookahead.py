@@ -119,11 +119,11 @@ def _free(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: i
 
 
 DEFINITIONS = (
-    OpDef("LookaheadAnnounce", _announce, no_outputs, _free, None, effects=True),
-    OpDef("LookaheadSlots", _slots, _slots_infer, _rows_cost, None, effects=True, work="gather"),
-    OpDef("FlushVictims", _flush_victims, no_outputs, _free, None, effects=True, writes=(1,)),
-    OpDef("LookaheadRequest", _request, _request_infer, _free, None, effects=True),
-    OpDef("LookaheadAnswer", _answer, no_outputs, _free, None, effects=True),
-    OpDef("WriteBack", _write_back, no_outputs, _rows_cost, None, effects=True, work="scatter"),
-    OpDef("Prefetch", _prefetch, _prefetch_infer, _rows_cost, None, effects=True, work="gather"),
+    OpDef("LookaheadAnnounce", _announce, no_outputs, _free, None, effects=True, on_host=True),
+    OpDef("LookaheadSlots", _slots, _slots_infer, _rows_cost, None, effects=True, work="gather", on_host=True),
+    OpDef("FlushVictims", _flush_victims, no_outputs, _free, None, effects=True, writes=(1,), on_host=True),
+    OpDef("LookaheadRequest", _request, _request_infer, _free, None, effects=True, on_host=True),
+    OpDef("LookaheadAnswer", _answer, no_outputs, _free, None, effects=True, on_host=True),
+    OpDef("WriteBack", _write_back, no_outputs, _rows_cost, None, effects=True, work="scatter", on_host=True),
+    OpDef("Prefetch", _prefetch, _prefetch_infer, _rows_cost, None, effects=True, work="gather", on_host=True),
 )

@@ -95,18 +95,12 @@ DEFINITIONS = (
     OpDef("Sgd", _sgd, no_outputs, _dense_cost(2), None, effects=True, writes=(0,), steps_weights=True),
     OpDef("Adagrad", _adagrad, no_outputs, _dense_cost(6), None, effects=True, writes=(0, 1), steps_weights=True),
     OpDef("Adam", _adam, no_outputs, _dense_cost(12), None, effects=True, writes=(0, 1, 2, 3), steps_weights=True),
-    OpDef("SparseSgd", _sparse_sgd, no_outputs, _sparse_cost(2), None, effects=True, writes=(0,), work="scatter"),
+    OpDef("SparseSgd", _sparse_sgd, no_outputs, _sparse_cost(2), None, effects=True, writes=(0,), work="scatter", on_host=True),
     OpDef(
-        "SparseAdagrad", _sparse_adagrad, no_outputs, _sparse_cost(6), None, effects=True, writes=(0, 1), work="scatter"
+        "SparseAdagrad", _sparse_adagrad, no_outputs, _sparse_cost(6), None, effects=True, writes=(0, 1), work="scatter", on_host=True,
     ),
     OpDef(
-        "SparseRowWiseAdagrad",
-        _row_wise_adagrad,
-        no_outputs,
-        _sparse_cost(5),
-        None,
-        effects=True,
-        writes=(0, 1),
-        work="scatter",
+        "SparseRowWiseAdagrad", _row_wise_adagrad, no_outputs, _sparse_cost(5), None, effects=True, writes=(0, 1), work="scatter",
+        on_host=True,
     ),
 )

@@ -47,7 +47,7 @@ def _gather(x: torch.Tensor, indices: torch.Tensor, *, axis: int) -> torch.Tenso
 
 def _gather_gradient(x: torch.Tensor, indices: torch.Tensor, dy: torch.Tensor, *, axis: int) -> torch.Tensor:
     axis %= x.dim()
-    dx = torch.zeros(x.shape, dtype=dy.dtype)
+    dx = dy.new_zeros(x.shape)
     flat = dy.reshape(x.shape[:axis] + (indices.numel(),) + x.shape[axis + 1 :])
     return dx.index_add_(axis, indices.reshape(-1), flat)
 
@@ -57,7 +57,7 @@ def _select(x: torch.Tensor, *, axis: int, index: int) -> torch.Tensor:
 
 
 def _select_gradient(x: torch.Tensor, dy: torch.Tensor, *, axis: int, index: int) -> torch.Tensor:
-    dx = torch.zeros(x.shape, dtype=dy.dtype)
+    dx = dy.new_zeros(x.shape)
     dx.select(axis, index).copy_(dy)
     return dx
 

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from htrain.net import Attr, B, BatchDim, Shape
+from htrain.ops.accelerated import INSTEAD
 from htrain.ops.base import constant_of
 
 Draw = Callable[[torch.Generator, tuple[int, ...]], torch.Tensor]
@@ -337,6 +338,9 @@ NOT_SAMPLED = {
     **dict.fromkeys(
         ("LookaheadAnnounce", "LookaheadSlots", "FlushVictims", "LookaheadRequest", "LookaheadAnswer"),
         "over a cache, no tensor: tests/sync/lookahead, tests/executor/test_lookahead.py",
+    ),
+    **dict.fromkeys(
+        ("ToAccelerator", "ToHost", *INSTEAD.values()), "only as a net runs: tests/ops/test_accelerated.py, tests/transform/test_accelerate.py"
     ),
     **dict.fromkeys(
         ("QuantizeRows", "DequantizeRows", "TopK", "TopKWithFeedback", "SpreadTopK"),

@@ -1,0 +1,153 @@
+"""Lookups and sparse optimizer steps on an accelerator (cDLRM 5.2.2, 5.2.3), and the way of values to it and back.
+
+`htrain.transform.accelerate` puts these in the place of the ops whose kernels are loops over host memory. Places and slots are known to be
+inside their tables: the host has made them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional as F
+
+from htrain.ops import embedding, optimizer
+from htrain.ops.base import OpDef, same_as_input
+
+_device = torch.device("cpu")
+
+
+def use(device: torch.device) -> None:
+    """The accelerator of this process, from now on."""
+    global _device
+    _device = device
+
+
+def device() -> torch.device:
+    """The accelerator of this process; without one, its host."""
+    return _device
+
+
+def _to_accelerator(x: torch.Tensor) -> torch.Tensor:
+    return x.to(_device, non_blocking=True)
+
+
+def _to_host(x: torch.Tensor) -> torch.Tensor:
+    return x.cpu()
+
+
+def _lookup(table: torch.Tensor, ids: torch.Tensor, *, first_row: int) -> torch.Tensor:
+    return table.index_select(0, ids - first_row if first_row else ids)
+
+
+def _take_rows(rows: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    return F.embedding(_behind(inverse, rows.shape[0]), _with_padding(rows))
+
+
+def _take_rows_gradient(rows: torch.Tensor, inverse: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    return _summed(dy.reshape(-1, rows.shape[1]), inverse.reshape(-1), rows.shape[0])
+
+
+def _pool_rows(rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool) -> torch.Tensor:
+    places, offsets = _bags(inverse, rest)
+    weights = rest[-1].reshape(-1) if weighted else None
+    padding = rows.shape[0]
+    return F.embedding_bag(
+        _behind(places, padding), _with_padding(rows), offsets, mode=mode, per_sample_weights=weights, padding_idx=padding
+    )
+
+
+def _pool_rows_gradient(
+    rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool, wants_weights: bool
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    *bags, dy = rest
+    places, offsets = _bags(inverse, bags)
+    bag_of = torch.bucketize(torch.arange(places.numel(), device=places.device), offsets, right=True) - 1
+    counted = (places >= 0).to(dy.dtype)
+    scale = bags[-1].reshape(-1) if weighted else counted
+    if mode == "mean":
+        scale = counted / dy.new_zeros(offsets.numel()).index_add_(0, bag_of, counted).clamp_(min=1).index_select(0, bag_of)
+    drows = _summed(dy.index_select(0, bag_of) * scale.unsqueeze(1), places, rows.shape[0])
+    if not wants_weights:
+        return drows
+    seen = F.embedding(_behind(places, rows.shape[0]), _with_padding(rows))
+    return drows, (seen * dy.index_select(0, bag_of)).sum(1).reshape(bags[-1].shape)
+
+
+def _bags(inverse: torch.Tensor, rest: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Flat places, and where each bag begins."""
+    if inverse.dim() == 1:
+        return inverse, rest[0]
+    return inverse.reshape(-1), torch.arange(inverse.shape[0], device=inverse.device) * inverse.shape[1]
+
+
+def _with_padding(rows: torch.Tensor) -> torch.Tensor:
+    """A row of zeros behind the others."""
+    return F.pad(rows, (0, 0, 0, 1))
+
+
+def _behind(places: torch.Tensor, padding: int) -> torch.Tensor:
+    """The padding place -1 as that of the row behind the others."""
+    return torch.where(places < 0, padding, places)
+
+
+def _summed(rows: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
+    """The sum of the rows of each of `count` places."""
+    return rows.new_zeros(count + 1, rows.shape[1]).index_add_(0, _behind(places, count), rows).narrow(0, 0, count)
+
+
+def _sparse_sgd(table: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, first_row: int) -> None:
+    table.index_add_(0, ids - first_row, rows, alpha=-lr)
+
+
+def _sparse_adagrad(
+    table: torch.Tensor, accumulator: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, eps: float, first_row: int
+) -> None:
+    slots = ids - first_row
+    total = accumulator.index_select(0, slots).addcmul_(rows, rows)
+    accumulator.index_copy_(0, slots, total)
+    table.index_add_(0, slots, rows / total.sqrt().add_(eps), alpha=-lr)
+
+
+def _row_wise_adagrad(
+    table: torch.Tensor, accumulator: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, eps: float, first_row: int
+) -> None:
+    slots = ids - first_row
+    total = accumulator.index_select(0, slots).add_(rows.square().mean(1))
+    accumulator.index_copy_(0, slots, total)
+    table.index_add_(0, slots, rows / total.sqrt().add_(eps).unsqueeze(1), alpha=-lr)
+
+
+def read_slots(parts: Sequence[torch.Tensor], slots: NDArray[np.int64]) -> NDArray[np.float32]:
+    """values[n, D + S] of slots[n], on the host: as htrain.ops.lookahead_loops.read_rows."""
+    places = torch.from_numpy(slots).to(parts[0].device)
+    return torch.cat([part.index_select(0, places).reshape(slots.size, -1) for part in parts], 1).cpu().numpy()
+
+
+def write_slots(parts: Sequence[torch.Tensor], slots: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+    """The reverse of `read_slots`: values[n, D + S] from the host."""
+    places, rows = (torch.from_numpy(array).to(parts[0].device) for array in (slots, values))
+    for part, columns in zip(parts, rows.split([part[0].numel() for part in parts], 1), strict=True):
+        part.index_copy_(0, places, columns.reshape(slots.size, *part.shape[1:]))
+
+
+_KERNELS: Mapping[str, Callable[..., Any]] = {
+    "Lookup": _lookup,
+    "TakeRows": _take_rows,
+    "TakeRowsGradient": _take_rows_gradient,
+    "PoolRows": _pool_rows,
+    "PoolRowsGradient": _pool_rows_gradient,
+    "SparseSgd": _sparse_sgd,
+    "SparseAdagrad": _sparse_adagrad,
+    "SparseRowWiseAdagrad": _row_wise_adagrad,
+}
+_ON_HOST = {d.type: d for d in (*embedding.DEFINITIONS, *optimizer.DEFINITIONS)}
+INSTEAD: Mapping[str, str] = {type: f"Accelerated{type}" for type in _KERNELS}  # of an op whose kernel is a loop over host memory
+
+DEFINITIONS = (
+    OpDef("ToAccelerator", _to_accelerator, same_as_input(0), gradient=None, work="message"),
+    OpDef("ToHost", _to_host, same_as_input(0), gradient=None, work="message"),
+    *(replace(_ON_HOST[type], type=INSTEAD[type], kernel=kernel, gradient=None, on_host=False) for type, kernel in _KERNELS.items()),
+)

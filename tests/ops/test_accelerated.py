@@ -1,0 +1,101 @@
+"""Ops on an accelerator against those that they stand for, with torch on the host, and on a CUDA device where there is one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from accelerators import DEVICES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from htrain.ops import OPS
+from htrain.ops.accelerated import INSTEAD, read_slots, write_slots
+
+WIDTH = 3
+quick = settings(max_examples=60, deadline=None, derandomize=True)
+everywhere = pytest.mark.parametrize("device", DEVICES)
+
+
+def drawn(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def compare(type: str, tensors: Sequence[torch.Tensor], device: str, **attrs: Any) -> None:
+    """Outputs, and inputs that are written, are the same."""
+    own, there = [t.clone() for t in tensors], [t.clone().to(device) for t in tensors]
+    wanted, seen = OPS[type].kernel(*own, **attrs), OPS[INSTEAD[type]].kernel(*there, **attrs)
+    for a, b in zip([*as_list(seen), *there], [*as_list(wanted), *own], strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-5, atol=1e-6)
+
+
+def as_list(made: Any) -> list[torch.Tensor]:
+    return [] if made is None else list(made) if isinstance(made, tuple) else [made]
+
+
+@everywhere
+@quick
+@given(ids=st.lists(st.integers(0, 8), max_size=12), first_row=st.integers(0, 5), seed=st.integers(0, 99))
+def test_lookup(device: str, ids: list[int], first_row: int, seed: int) -> None:
+    compare("Lookup", [drawn(seed, 9, WIDTH), torch.tensor(ids, dtype=torch.int64) + first_row], device, first_row=first_row)
+
+
+@everywhere
+@quick
+@given(places=st.lists(st.integers(-1, 4), max_size=12), seed=st.integers(0, 99))
+def test_rows_are_taken_and_their_gradients_summed(device: str, places: list[int], seed: int) -> None:
+    rows, inverse = drawn(seed, 5, WIDTH), torch.tensor(places, dtype=torch.int64)
+    compare("TakeRows", [rows, inverse], device)
+    compare("TakeRowsGradient", [rows, inverse, drawn(seed + 1, len(places), WIDTH)], device)
+    if len(places) % 2 == 0:
+        compare("TakeRows", [rows, inverse.reshape(-1, 2)], device)
+
+
+@everywhere
+@quick
+@given(
+    bags=st.lists(st.lists(st.integers(-1, 4), max_size=4), min_size=1, max_size=5),
+    form=st.sampled_from(["sum", "mean", "weighted"]), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_bags_are_pooled_and_their_gradients_spread(device: str, bags: list[list[int]], form: str, seed: int) -> None:
+    rows, inverse = drawn(seed, 5, WIDTH), torch.tensor([p for bag in bags for p in bag], dtype=torch.int64)
+    offsets = torch.tensor([0, *(len(bag) for bag in bags)]).cumsum(0)[:-1]
+    weighted = form == "weighted"
+    rest = [offsets, *([drawn(seed + 1, inverse.numel())] if weighted else [])]
+    attrs = {"mode": "mean" if form == "mean" else "sum", "weighted": weighted}
+    compare("PoolRows", [rows, inverse, *rest], device, **attrs)
+    compare("PoolRowsGradient", [rows, inverse, *rest, drawn(seed + 2, len(bags), WIDTH)], device, **attrs, wants_weights=weighted)
+
+
+@everywhere
+@quick
+@given(examples=st.integers(0, 4), ids=st.integers(1, 3), mean=st.booleans(), seed=st.integers(0, 99))
+def test_bags_of_one_length(device: str, examples: int, ids: int, mean: bool, seed: int) -> None:
+    rows = drawn(seed, 5, WIDTH)
+    inverse = torch.randint(-1, 5, (examples, ids), generator=torch.Generator().manual_seed(seed))
+    attrs = {"mode": "mean" if mean else "sum", "weighted": False}
+    compare("PoolRows", [rows, inverse], device, **attrs)
+    compare("PoolRowsGradient", [rows, inverse, drawn(seed + 2, examples, WIDTH)], device, **attrs, wants_weights=False)
+
+
+@everywhere
+@pytest.mark.parametrize("type", ["SparseSgd", "SparseAdagrad", "SparseRowWiseAdagrad"])
+@quick
+@given(ids=st.lists(st.integers(0, 8), unique=True, max_size=9), first_row=st.integers(0, 5), seed=st.integers(0, 99))
+def test_sparse_steps(device: str, type: str, ids: list[int], first_row: int, seed: int) -> None:
+    shapes = {"SparseSgd": [], "SparseAdagrad": [(9, WIDTH)], "SparseRowWiseAdagrad": [(9,)]}[type]
+    states = [drawn(seed + 1, *shape).abs() for shape in shapes]
+    places = torch.tensor(ids, dtype=torch.int64) + first_row
+    attrs = {"lr": 0.1, "first_row": first_row, **({"eps": 1e-8} if states else {})}
+    compare(type, [drawn(seed, 9, WIDTH), *states, places, drawn(seed + 2, len(ids), WIDTH)], device, **attrs)
+
+
+@everywhere
+def test_whole_rows_leave_slots_and_come_back(device: str) -> None:
+    parts = [drawn(0, 9, WIDTH).to(device), drawn(1, 9, WIDTH).to(device), drawn(2, 9).to(device)]
+    slots = torch.tensor([7, 0, 3]).numpy()
+    values = read_slots(parts, slots)
+    wanted = torch.cat([parts[0][slots], parts[1][slots], parts[2][slots][:, None]], 1)
+    assert (torch.from_numpy(values) == wanted.cpu()).all()
+    write_slots(parts, slots[::-1].copy(), values)
+    assert (read_slots(parts, slots) == values[::-1]).all()
