@@ -40,7 +40,7 @@ NO_INPUTS: Mapping[str, torch.Tensor] = {}
 
 
 def compile(
-    model: str | nn.Module,
+    model: str | Path | nn.Module,
     *,
     cluster: Cluster | None = None,
     options: Options = Options(),  # noqa: B008  frozen
@@ -82,9 +82,10 @@ def compile(
 
 
 def _captured(
-    model: str | nn.Module, *, data: str, example_inputs: Mapping[str, torch.Tensor], logit: str | int, label: str
+    model: str | Path | nn.Module, *, data: str, example_inputs: Mapping[str, torch.Tensor], logit: str | int, label: str
 ) -> tuple[Captured, str]:
     """The model's net, and its name."""
+    model = str(model) if isinstance(model, Path) else model
     schema = open_data(data).schema if data else CRITEO
     if isinstance(model, nn.Module):
         if not example_inputs:
@@ -104,7 +105,7 @@ def _captured(
 
 
 def size(
-    model: str | nn.Module,
+    model: str | Path | nn.Module,
     *,
     eps: float,
     cluster: Cluster = Cluster(),  # noqa: B008  frozen

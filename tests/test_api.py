@@ -47,6 +47,12 @@ def test_same_input_gives_byte_identical_plans(tmp_path: Path) -> None:
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
 
 
+def test_a_model_file_is_named_by_a_path_or_a_string() -> None:
+    model, data = Path(__file__).parents[1] / "models" / "dlrm.py", "synthetic:?rows=100&table_rows=100"
+    plans = [htrain.compile(named, cluster=this_machine(), data=data) for named in (model, str(model))]
+    assert plans[0].digest == plans[1].digest
+
+
 def test_module_without_values_is_refused() -> None:
     with torch.device("meta"):
         model = Tiny()
