@@ -32,6 +32,8 @@ def expected_blobs(train: Net, cluster: Cluster, batch_size: int) -> dict[str, B
             continue  # told with what was asked
         elif op.type == "SplitRows":
             counts |= {o: counts[i] for o, i in zip(op.outputs, op.inputs[1:], strict=True) if i in counts}
+        elif op.type == "StackRowsGradient":
+            counts |= {output: counts[name] for output, name in zip(op.outputs, op.inputs, strict=False) if name in counts}
         else:
             known = [counts[name] for name in op.inputs if name in counts]
             rows = sum(known) if op.type == "ConcatRows" else max(known, default=0.0)

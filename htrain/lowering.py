@@ -14,6 +14,7 @@ from htrain.transform.all_reduce import all_gather_rows, all_reduce_gradients
 from htrain.transform.cache_lookups import cache_lookups, choose_caches
 from htrain.transform.constants import copy_constants
 from htrain.transform.fc_split import split_fcs
+from htrain.transform.fuse import fuse_forward
 from htrain.transform.gradient import add_gradients
 from htrain.transform.look_ahead import choose_lookahead, look_ahead
 from htrain.transform.lookups import lower_lookups
@@ -42,7 +43,7 @@ def lowered(
     """
     mean = options.cache == "lookahead"  # a trainer's own rows take its own gradient; then they are averaged, as dense gradients are
     workers = cluster.groups * cluster.trainers if options.lockstep and not mean else 1
-    net, gradients = add_gradients(split_fcs(forward_net(captured, options), fc_splits), 1 / workers)
+    net, gradients = add_gradients(fuse_forward(split_fcs(forward_net(captured, options), fc_splits), options), 1 / workers)
     if options.dense_sync == "allreduce":
         net, gradients = all_reduce_gradients(net, gradients, options.bucket_bytes, mean=mean)
     net = add_optimizers(net, gradients, options)

@@ -36,7 +36,10 @@ class Options:
     `error_feedback` the rest is added to the next step's, unless it ends in the rows of a table (HT 4.2).
     `compress` is `auto` where the cost model says for each value whether that pays, `always`, or `never`.
 
-    FCs compute their forward pass in `fc_dtype`, over fp32 weights (HT 5.1, Model-B).
+    FCs compute their forward pass in `fc_dtype`, over fp32 weights (HT 5.1, Model-B). Ops are fused that would otherwise hand large values through
+    memory: with `fuse_relu` an FC and its ReLU, with `fuse_fields` the rows of tables that are stacked, with `fuse_tables` those of tables on the
+    same device and their SGD steps, id by id, with `fuse_interaction` the products of pairs of features, of which only those that are read
+    are computed, and with `fuse_steps` the SGD step of an FC's weight and the product that makes its gradient.
 
     `dense_sync` says how groups keep their dense replicas alike: `easgd`, in the background; `allreduce`, every step, one trainer with all
     dense weights per group (HET 3); or `ps`, where the trainers of one group fetch the weights from its group PSs for every step and
@@ -80,6 +83,11 @@ class Options:
     error_feedback: bool = True
     compress: Compress = "auto"
     fc_dtype: FcDtype = "float32"
+    fuse_relu: bool = True
+    fuse_fields: bool = True
+    fuse_tables: bool = True
+    fuse_interaction: bool = True
+    fuse_steps: bool = True
     dense_sync: DenseSync = "easgd"
     sparse_sync: SparseSync = "ps"
     table_store: TableStore = "memory"

@@ -93,7 +93,8 @@ def _owners(nets: Mapping[str, Net]) -> Iterator[str]:
 
 
 def _steps(train: Net) -> Iterator[str]:
-    steps = Counter(op.inputs[0] for op in train.ops if OPS[op.type].writes)
+    written = (name for op in train.ops for name in OPS[op.type].written(op))
+    steps = Counter(name for name in written if name in train.parameters and train.parameters[name].kind != "state")
     steps.update(name for op in train.ops if op.type in ("HetPush", "WriteBack") for name in op.inputs if _is_table(train, name))
     for name, parameter in train.parameters.items():
         if parameter.kind == "cache":

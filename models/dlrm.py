@@ -32,3 +32,8 @@ def build(schema: Schema, dim: int = 16) -> nn.Module:
 def build_64(schema: Schema) -> nn.Module:
     """DLRM with rows of 64 and the MLPs that cDLRM is measured with (cDLRM 7)."""
     return DLRM(schema, 64, bottom=[512, 256], top=[512, 512, 256])
+
+
+def build_bench(schema: Schema) -> nn.Module:
+    """DLRM with rows of 64, by which the speed of one host is compared (tools/bench)."""
+    return DLRM(schema, 64, bottom=[512, 256], top=[512, 256])

@@ -15,6 +15,7 @@ from htrain.net import Attr, B, BatchDim, Blob, Init, Net, Op, Parameter, Tensor
 from htrain.onnx_io import DOMAIN, from_model, read_net, to_model, write_net
 from htrain.onnx_schemas import attributes_of, register_schemas
 from htrain.ops import OPS
+from htrain.ops.accelerated import INSTEAD
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NO_ATTRS, NetBuilder
 
@@ -81,6 +82,11 @@ SAMPLES: tuple[Sample, ...] = (
     ("FC", (X, weight("w", 4, 6), weight("b", 4)), {}),
     ("FC", (X, weight("v", 4, 6)), {}),
     ("FCGradient", (X, weight("w", 4, 6), ("dy", (B, 4), F32)), {"bias": True, "wants_x": False}),
+    ("FCRelu", (X, weight("w", 4, 6), weight("b", 4)), {}),
+    ("FCInputGradient", (weight("w", 4, 6), ("dy", (B, 4), F32)), {}),
+    ("FCSgd", (weight("w", 4, 6), weight("b", 4), X, ("dy", (B, 4), F32)), {"lr": 0.1}),
+    ("PairwiseDots", (("q", (B, 3, 5), F32), ("pairs", (4,), I64)), {}),
+    ("PairwiseDotsGradient", (("q", (B, 3, 5), F32), ("pairs", (4,), I64), ("dy", (B, 4), F32)), {}),
     ("MatMul", (("q", (B, 3, 5), F32), ("k", (B, 5, 3), F32)), {}),
     ("Einsum", (X, Y), {"equation": "bi,bi->b"}),
     ("Einsum", (X, Y), {"equation": "bI,bI->b"}),
@@ -139,6 +145,10 @@ SAMPLES: tuple[Sample, ...] = (
     ("SparseAdagrad", (TABLE, weight("acc", 50, 4), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),
     ("SparseRowWiseAdagrad", (TABLE, weight("one", 50), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),
     ("SumRows", (UNIQUE, ROWS), {}),
+    ("StackRows", (("row", (B, 4), F32), ROWS, ("place", (B,), I64)), {"dense": 1}),
+    ("StackRowsGradient", (("row", (B, 4), F32), ROWS, ("place", (B,), I64), ("dy", (B, 2, 4), F32)), {"dense": 1}),
+    ("StackTables", (TABLE, ("id", (B,), I64)), {"dense": 0}),
+    ("StepTables", (TABLE, ("id", (B,), I64), ("dy", (B, 2, 4), F32)), {"dense": 1, "lr": 0.1}),
     ("AllReduce", (X, ("bias_grad", (4,), F32)), {}),
     ("AllGather", (UNIQUE, ROWS), {}),
     ("LookaheadAnnounce", (weight("cache", 14), UNIQUE), {}),
@@ -270,7 +280,8 @@ def test_onnx_checker_and_shape_inference_accept_each_op(sample: Sample) -> None
 
 def test_samples_cover_every_op_but_recv_and_the_generic_gradients() -> None:
     generic = {type for type in OPS if "num_inputs" in attributes_of(type)}
-    assert {sample[0] for sample in SAMPLES} == set(OPS) - generic - {"Recv"}
+    as_they_run = {"ToAccelerator", "ToHost", *INSTEAD.values()}  # in no plan
+    assert {sample[0] for sample in SAMPLES} == set(OPS) - generic - {"Recv"} - as_they_run
 
 
 def test_generic_gradients_come_back_and_pass_the_checker() -> None:

@@ -218,7 +218,7 @@ def change_rate(plan: Plan) -> Plan:
 
 
 BROKEN: Mapping[Callable[[Plan], Plan], str] = {
-    drop_op: "Relu 'x' of module 'x' is placed 0 times, want 1 (on 'group_ps:1')",
+    drop_op: "FCRelu 'x' of module 'bottom' is placed 0 times, want 1 (on 'group_ps:1')",
     place_twice: "Concat 'joined' of module 'joined' is placed 2 times, want 1 (on 'trainer')",
     place_elsewhere: "nets/trainer.onnx: Concat 'joined' of module 'joined' is tagged 'group_ps:0', this is the net of 'trainer'",
     add_op: "a device runs an op that the train net does not have: trainer | m | new = Relu(x)",
@@ -276,7 +276,7 @@ def inside(section: str, **values: object) -> Callable[[dict[str, Any]], None]:
 
 
 HEADERS: Mapping[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "another version": (entry("version", 9), r"version 9, this htrain reads version 7: compile the model again$"),
+    "another version": (entry("version", 9), r"version 9, this htrain reads version 8: compile the model again$"),
     "a version that is no number": (entry("version", "one"), r"Expected `int`, got `str` - at `\$.version`$"),
     "an entry that is missing": (lambda h: h.pop("tables"), r"missing required field `tables`$"),
     "an entry that is unknown": (entry("colour", "red"), r"unknown field `colour`$"),

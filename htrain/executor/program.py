@@ -96,7 +96,7 @@ def _stage_keys(net: Net) -> list[StageKey]:
     for op in net.ops:
         need: frozenset[int] = frozenset({_message(op)}) if op.type == "Recv" else frozenset()
         need = need.union(*(waits[name] for name in op.inputs if name not in net.parameters))
-        written = {op.inputs[i] for i in OPS[op.type].writes}
+        written = OPS[op.type].written(op)
         need = need.union(*(touched.get(name, frozenset()) for name in written))
         if OPS[op.type].steps_weights:
             need |= {GATE}
@@ -161,7 +161,7 @@ def _clocks(
     writers: dict[int, set[str]] = {}
     first_read: dict[str, int] = {}
     for op, key in zip(net.ops, keys, strict=True):
-        written = {op.inputs[i] for i in OPS[op.type].writes} & dense
+        written = OPS[op.type].written(op) & dense
         if written and OPS[op.type].steps_weights:
             writers.setdefault(place[key], set()).update(written)
         for name in dense.intersection(op.inputs):
@@ -231,7 +231,7 @@ def _call(net: Net, position: int, op: Op, names: dict[str, str], kept: set[str]
 
 def _gives_tuple(op: Op) -> bool:
     """Kernels with a variable number of outputs give a tuple also for one."""
-    return op.type in ("Split", "SplitRows", "Unstack", "FCGradient", "HetAsk", "HetFlush", "HetRead", "AllReduce")
+    return op.type in ("Split", "SplitRows", "Unstack", "FCGradient", "HetAsk", "HetFlush", "HetRead", "AllReduce", "StackRowsGradient")
 
 
 def _views_parameter(net: Net, op: Op) -> bool:

@@ -8,8 +8,10 @@ from htrain.ops import (
     elementwise,
     embedding,
     fc,
+    fields,
     het,
     init,
+    interaction,
     lookahead,
     loss,
     low_precision,
@@ -21,7 +23,8 @@ from htrain.ops import (
 from htrain.ops.base import OpDef, vjp_definition, vjp_gradient
 
 _FAMILIES = (
-    fc, low_precision, elementwise, matrix, reduce, shape, embedding, het, lookahead, loss, optimizer, comm, collective, compress, init, accelerated,
+    fc, low_precision, elementwise, matrix, interaction,
+    reduce, shape, embedding, fields, het, lookahead, loss, optimizer, comm, collective, compress, init, accelerated,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}
 _GENERIC = {

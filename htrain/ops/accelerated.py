@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from htrain.ops import embedding, optimizer
+from htrain.ops import embedding, fields, interaction, optimizer
 from htrain.ops.base import OpDef, same_as_input
 
 _device = torch.device("cpu")
@@ -120,6 +120,34 @@ def _row_wise_adagrad(
     table.index_add_(0, slots, rows / total.sqrt().add_(eps).unsqueeze(1), alpha=-lr)
 
 
+def _pairwise_dots(features: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(features, features.transpose(1, 2)).flatten(1).index_select(1, positions)
+
+
+def _pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    examples, count, _ = features.shape
+    weights = dy.new_zeros(examples, count * count).index_add_(1, positions, dy).view(examples, count, count)
+    return torch.bmm(weights + weights.transpose(1, 2), features)
+
+
+def _stack_rows(*values: torch.Tensor, dense: int) -> torch.Tensor:
+    own, rows, places = _fields(values, dense)
+    return torch.stack([*own, *(_take_rows(r, p) for r, p in zip(rows, places, strict=True))], 1)
+
+
+def _stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tensor, ...]:
+    *inputs, dy = values
+    _, rows, places = _fields(inputs, dense)
+    parts = dy.unbind(1)
+    return (*parts[:dense], *(_take_rows_gradient(r, p, d) for r, p, d in zip(rows, places, parts[dense:], strict=True)))
+
+
+def _fields(values: Sequence[torch.Tensor], dense: int) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+    """Dense values, rows, and places."""
+    tables = (len(values) - dense) // 2
+    return values[:dense], values[dense : dense + tables], values[dense + tables :]
+
+
 def read_slots(parts: Sequence[torch.Tensor], slots: NDArray[np.int64]) -> NDArray[np.float32]:
     """values[n, D + S] of slots[n], on the host: as htrain.ops.lookahead_loops.read_rows."""
     places = torch.from_numpy(slots).to(parts[0].device)
@@ -142,8 +170,12 @@ _KERNELS: Mapping[str, Callable[..., Any]] = {
     "SparseSgd": _sparse_sgd,
     "SparseAdagrad": _sparse_adagrad,
     "SparseRowWiseAdagrad": _row_wise_adagrad,
+    "StackRows": _stack_rows,
+    "StackRowsGradient": _stack_rows_gradient,
+    "PairwiseDots": _pairwise_dots,
+    "PairwiseDotsGradient": _pairwise_dots_gradient,
 }
-_ON_HOST = {d.type: d for d in (*embedding.DEFINITIONS, *optimizer.DEFINITIONS)}
+_ON_HOST = {d.type: d for d in (*embedding.DEFINITIONS, *fields.DEFINITIONS, *interaction.DEFINITIONS, *optimizer.DEFINITIONS)}
 INSTEAD: Mapping[str, str] = {type: f"Accelerated{type}" for type in _KERNELS}  # of an op whose kernel is a loop over host memory
 
 DEFINITIONS = (

@@ -152,7 +152,8 @@ class OpDef:
     """An operator's definition.
 
     `gradient` is None for what has no derivative (ids, comparisons, effects). `effects`: never dropped, merged or moved across
-    another effect. `writes` are the positions of the inputs that the op mutates: always parameters. `needs_batch`: the kernel
+    another effect. `writes` are the positions of the inputs that the op mutates, always
+    parameters: see `written`. `needs_batch`: the kernel
     takes the batch size as keyword `batch`. `steps_weights`: an optimizer step of a dense weight, which the engine runs only when
     the staleness gate lets it. `work` names what bounds its speed, for the cost model. An op `on_host` takes and gives tensors in host memory
     only; others compute where their tensors are.
@@ -164,11 +165,15 @@ class OpDef:
     cost: CostRule = elementwise_cost
     gradient: GradientRule | None = vjp_gradient
     effects: bool = False
-    writes: tuple[int, ...] = ()
+    writes: tuple[int, ...] | Callable[[Op], tuple[int, ...]] = ()
     needs_batch: bool = False
     steps_weights: bool = False
     work: Work = "stream"
     on_host: bool = False
+
+    def written(self, op: Op) -> frozenset[str]:
+        """The inputs that an op of this type mutates."""
+        return frozenset(op.inputs[place] for place in (self.writes(op) if callable(self.writes) else self.writes))
 
 
 def vjp_definition(forward: OpDef) -> OpDef:

@@ -1,12 +1,12 @@
 """FC: y[B,N] = x[B,K] @ w[N,K].T + b[N], and its gradient (HT 2.1: the FC and FCGradient operators)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.nn.functional import linear
 
 from htrain.net import Blob, Op, numel
-from htrain.ops.base import Builder, Cost, OpDef, Signature
+from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
 
 
 def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -25,6 +25,15 @@ def _gradient_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batc
     return Cost(2.0 * products * rows * k * n + bias * rows * n, 4.0 * moved)
 
 
+_pointwise: Callable[..., torch.Tensor] | None = (
+    getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+)  # oneDNN's product, with what comes behind it in the same pass; on AMD twice as fast as MKL's where the weight is read by columns
+
+
+def _by_onednn(x: torch.Tensor, w: torch.Tensor) -> bool:
+    return _pointwise is not None and x.device.type == "cpu" and x.dtype == w.dtype == torch.float32 and x.numel() > 0
+
+
 def _kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
     return linear(x, w, *bias)
 
@@ -34,7 +43,7 @@ def _gradient_kernel(
 ) -> tuple[torch.Tensor, ...]:
     dw = dy.t() @ x
     db = (dy.sum(0),) if bias else ()
-    dx = (dy @ w,) if wants_x else ()
+    dx = (_input_gradient(w, dy),) if wants_x else ()
     return (dw, *db, *dx)
 
 
@@ -52,6 +61,60 @@ def _gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[boo
     return [outputs[-1] if wanted[0] else "", *outputs[: 1 + bias]]
 
 
+def _relu_kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
+    """max(FC, 0)."""
+    if _pointwise and _by_onednn(x, w):
+        return _pointwise(x, w, bias[0] if bias else None, "relu", [], "")
+    return linear(x, w, *bias).relu_()
+
+
+def _relu_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    """Those of Relu and of FC."""
+    (y,) = op.outputs
+    names = (builder.gradient_name(f"{y}_sum"),)
+    (dy,) = builder.add("ReluGradient", (y, dys[0]), module=op.module, outputs=names)
+    return _gradient(builder, op, (dy,), wanted)
+
+
+def _input_gradient(w: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """dx[B,K] = dy[B,N] @ w[N,K]."""
+    if _pointwise and _by_onednn(dy, w) and w.shape[0] > 1:
+        return _pointwise(dy, w.t(), None, "none", [], "")
+    return dy @ w
+
+
+def _input_gradient_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    w, dy = inputs
+    return [((*dy.shape[:-1], w.shape[1]), w.dtype)]
+
+
+def _sgd(w: torch.Tensor, *rest: torch.Tensor, lr: float) -> None:
+    """w -= lr * dw, and b -= lr * db, of x[B,K] and dy[B,N]: the product goes into the weight, no gradient is kept."""
+    *bias, x, dy = rest
+    w.addmm_(dy.t(), x, alpha=-lr)
+    for b in bias:
+        b.sub_(dy.sum(0), alpha=lr)
+
+
+def _stepped(op: Op) -> tuple[int, ...]:
+    """The weight, and the bias if there is one."""
+    return tuple(range(len(op.inputs) - 2))
+
+
+def _product_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """One product of a weight[N,K] and B rows; the bias of a step besides."""
+    n, k = (numel((dim,), batch_size) for dim in inputs[0].shape)
+    rows = numel(inputs[-1].shape[:-1], batch_size)
+    moved = sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))
+    return Cost(2.0 * rows * k * n + (len(inputs) == 4) * rows * n, float(moved))
+
+
 FC = OpDef("FC", _kernel, cost=_cost, gradient=_gradient, work="gemm")
 FC_GRADIENT = OpDef("FCGradient", _gradient_kernel, _gradient_infer, _gradient_cost, gradient=None, work="gemm")
-DEFINITIONS = (FC, FC_GRADIENT)
+DEFINITIONS = (
+    FC,
+    FC_GRADIENT,
+    OpDef("FCRelu", _relu_kernel, FC.infer, cost=_cost, gradient=_relu_gradient, work="gemm"),
+    OpDef("FCInputGradient", _input_gradient, _input_gradient_infer, _product_cost, gradient=None, work="gemm"),
+    OpDef("FCSgd", _sgd, no_outputs, _product_cost, None, effects=True, writes=_stepped, steps_weights=True, work="gemm"),
+)

@@ -82,8 +82,7 @@ class _Cutter:
 
     def _order_on_parameters(self, op: Op, waits: frozenset[int]) -> frozenset[int]:
         """An op that writes a parameter comes after all that touched it before, also when no blob says so."""
-        definition = OPS[op.type]
-        written = {op.inputs[i] for i in definition.writes}
+        written = OPS[op.type].written(op)
         for name in op.inputs:
             if name in self.net.parameters:
                 if name in written:

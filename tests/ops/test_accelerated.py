@@ -91,6 +91,25 @@ def test_sparse_steps(device: str, type: str, ids: list[int], first_row: int, se
 
 
 @everywhere
+@quick
+@given(examples=st.integers(1, 4), positions=st.lists(st.integers(0, 15), min_size=1, max_size=9), seed=st.integers(0, 99))
+def test_dots_of_pairs(device: str, examples: int, positions: list[int], seed: int) -> None:
+    features, places = drawn(seed, examples, 4, WIDTH), torch.tensor(positions)
+    compare("PairwiseDots", [features, places], device)
+    compare("PairwiseDotsGradient", [features, places, drawn(seed + 1, examples, len(positions))], device)
+
+
+@everywhere
+@quick
+@given(examples=st.integers(1, 4), tables=st.integers(1, 3), dense=st.integers(0, 1), seed=st.integers(0, 99))
+def test_fields(device: str, examples: int, tables: int, dense: int, seed: int) -> None:
+    own, rows = [drawn(seed, examples, WIDTH)] * dense, [drawn(seed + k, 4 + k, WIDTH) for k in range(tables)]
+    places = [torch.randint(-1, 4, (examples,), generator=torch.Generator().manual_seed(seed + k)) for k in range(tables)]
+    compare("StackRows", [*own, *rows, *places], device, dense=dense)
+    compare("StackRowsGradient", [*own, *rows, *places, drawn(seed, examples, dense + tables, WIDTH)], device, dense=dense)
+
+
+@everywhere
 def test_whole_rows_leave_slots_and_come_back(device: str) -> None:
     parts = [drawn(0, 9, WIDTH).to(device), drawn(1, 9, WIDTH).to(device), drawn(2, 9).to(device)]
     slots = torch.tensor([7, 0, 3]).numpy()

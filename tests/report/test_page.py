@@ -67,7 +67,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def thousand_ops() -> Plan:
     cluster = Cluster(trainers=2, group_ps=4)
-    model, inputs = Towers(48, 3), {"dense": torch.zeros(4, 128)}
+    model, inputs = Towers(52, 3), {"dense": torch.zeros(4, 128)}
     return htrain.compile(
         model, example_inputs=inputs, cluster=cluster, options=Options(batch_size=128), solver="rules", fc_splits={}
     )

@@ -208,6 +208,10 @@ BINARY = (
 MATRIX = (
     Sample("FC", (((B, 3), normal), ((5, 3), normal), ((5,), normal)), lambda x, w, b: (x[:, None] * w).sum(-1) + b),
     Sample("FC", (((B, 3), normal), ((5, 3), normal)), lambda x, w: (x[:, None] * w).sum(-1)),
+    Sample("FCRelu", (((B, 3), normal), ((5, 3), normal), ((5,), normal)), lambda x, w, b: ((x[:, None] * w).sum(-1) + b).clamp(min=0)),
+    Sample("FCRelu", (((B, 3), single), ((5, 3), single)), lambda x, w: (x[:, None] * w).sum(-1).clamp(min=0)),
+    Sample("FCInputGradient", (((5, 3), normal), ((B, 5), normal)), lambda w, dy: (dy[:, :, None] * w).sum(1)),
+    Sample("PairwiseDots", (((B, 5, 3), single), ((7,), below(25))), lambda f, k: (f[:, k // 5] * f[:, k % 5]).sum(-1)),
     Sample("MatMul", (((B, 3), normal), ((3, 5), normal)), lambda x, y: (x[:, :, None] * y).sum(1)),
     Sample("MatMul", (((B, 2, 3), normal), ((B, 3, 4), normal)), lambda x, y: torch.einsum("bij,bjk->bik", x, y)),
     Sample("MatMul", (((B, 2, 3), normal), ((3, 4), normal)), lambda x, y: torch.einsum("bij,jk->bik", x, y)),
@@ -290,6 +294,14 @@ EMBEDDINGS = (
         lambda table, rest, ids: torch.cat([table, rest])[ids], {"bounds": (0, 5, 8)},
     ),
     Sample("TakeRows", ((ROWS, single), ((B, 2), below(4, least=-1))), padded),
+    Sample(
+        "StackRows", (((B, 4), single), (ROWS, single), (ROWS, single), ((B,), below(4, least=-1)), ((B,), below(4, least=-1))),
+        lambda x, r, s, p, q: torch.stack([x, padded(r, p), padded(s, q)], 1), {"dense": 1},
+    ),
+    Sample(
+        "StackTables", (TABLE, TABLE, ((B,), below(5)), ((B,), below(5))),
+        lambda t, u, p, q: torch.stack([t[p], u[q]], 1), {"dense": 0},
+    ),
     Sample("PoolRows", ((ROWS, single), ((B, 3), below(4, least=-1))), lambda rows, p: padded(rows, p).sum(1), PLAIN_SUM),
     Sample(
         "PoolRows", ((ROWS, single), ((B, 3), below(4, least=-1))),
@@ -306,6 +318,7 @@ EMBEDDINGS = (
 
 EFFECTS = (
     Sample("Sgd", (SQUARE, SQUARE), nothing, RATE),
+    Sample("FCSgd", (((5, 3), normal), ((5,), normal), ((B, 3), normal), ((B, 5), normal)), nothing, RATE),
     Sample("Adagrad", (SQUARE, ((3, 3), positive), SQUARE), nothing, EPS),
     Sample(
         "Adam", (SQUARE, SQUARE, ((3, 3), positive), ((1,), positive), SQUARE), nothing, {**EPS, "beta1": 0.9, "beta2": 0.99}
@@ -313,6 +326,7 @@ EFFECTS = (
     Sample("SparseSgd", (TABLE, IDS, (ROWS, single)), nothing, {**RATE, "first_row": 0}),
     Sample("SparseAdagrad", (TABLE, TABLE, IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
     Sample("SparseRowWiseAdagrad", (TABLE, ((5,), single), IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
+    Sample("StepTables", (TABLE, ((B,), below(5)), ((B, 2, 4), single)), nothing, {**RATE, "dense": 1}),
     Sample("WriteBack", (TABLE, ((5,), single), IDS, ((BatchDim(2, bound=True), 5), single)), nothing, {"first_row": 0}),
     Sample("Ack", (), lambda: torch.zeros(0, dtype=torch.int8)),
     Sample("Begin", (), lambda: torch.zeros(0, dtype=torch.int8)),

@@ -144,7 +144,7 @@ def messages_for(net: Net) -> list[frozenset[int]]:
     """
     needs: list[frozenset[int]] = []
     for j, op in enumerate(net.ops):
-        written = {op.inputs[i] for i in OPS[op.type].writes}
+        written = OPS[op.type].written(op)
         before = [
             i
             for i, other in enumerate(net.ops[:j])

@@ -10,6 +10,7 @@ from htrain.net import Net
 from htrain.options import Options
 from htrain.plan import Plan
 from htrain.tagging.units import fixed_tags, table_owners
+from htrain.transform.fuse import fuse_forward
 from htrain.transform.gradient import add_gradients
 from htrain.transform.lookups import lower_lookups
 from htrain.transform.loss import add_loss
@@ -17,7 +18,7 @@ from htrain.transform.modules import name_modules
 from htrain.transform.optimizer import add_optimizers
 from htrain.transform.shard_lookups import shard_lookups
 
-PASSES = ("0_forward", "1_lookups", "2_loss", "3_modules", "4_gradient", "5_optimizer", "6_shard_lookups")
+PASSES = ("0_forward", "1_lookups", "2_loss", "3_modules", "4_fused", "5_gradient", "6_optimizer", "7_shard_lookups")
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +28,11 @@ def nets(plan: Plan) -> dict[str, Net]:
     lowered = lower_lookups(forward)
     with_loss = add_loss(lowered, "bce")
     named = name_modules(with_loss)
-    with_gradients, gradients = add_gradients(named)
+    fused = fuse_forward(named, Options())
+    with_gradients, gradients = add_gradients(fused)
     trained = add_optimizers(with_gradients, gradients, Options(batch_size=8))
     sharded = shard_lookups(trained, plan.tables)
-    steps = (forward, lowered, with_loss, named, with_gradients, trained, sharded)
+    steps = (forward, lowered, with_loss, named, fused, with_gradients, trained, sharded)
     return dict(zip(PASSES, steps, strict=True))
 
 
@@ -40,18 +42,18 @@ def test_net_after_each_pass(name: str, nets: dict[str, Net], golden) -> None:
 
 
 def test_tagged_net(plan: Plan, nets: dict[str, Net], golden) -> None:
-    golden("7_tagged", plan.nets["train"].text())
+    golden("8_tagged", plan.nets["train"].text())
     assert [(op.type, op.inputs, op.outputs) for op in plan.nets["train"].ops] == [
-        (op.type, op.inputs, op.outputs) for op in nets["6_shard_lookups"].ops
+        (op.type, op.inputs, op.outputs) for op in nets["7_shard_lookups"].ops
     ]
 
 
 @pytest.mark.parametrize(
     ("name", "prefixes"),
     [
-        ("8_devices", ("trainer", "group_ps", "sparse_ps")),
-        ("9_init", ("init_",)),
-        ("9_sync", ("sync_", "center_")),
+        ("9_devices", ("trainer", "group_ps", "sparse_ps")),
+        ("10_init", ("init_",)),
+        ("10_sync", ("sync_", "center_")),
     ],
 )
 def test_nets_of_the_roles(name: str, prefixes: tuple[str, ...], plan: Plan, golden) -> None:
@@ -59,7 +61,7 @@ def test_nets_of_the_roles(name: str, prefixes: tuple[str, ...], plan: Plan, gol
 
 
 def test_decisions(plan: Plan, golden) -> None:
-    golden("7_decisions", "".join(f"{d.module}: {d.device} by '{d.rule}': {d.reason}\n" for d in plan.decisions))
+    golden("8_decisions", "".join(f"{d.module}: {d.device} by '{d.rule}': {d.reason}\n" for d in plan.decisions))
 
 
 def test_only_the_choice_of_units_is_free(plan: Plan) -> None:

@@ -2,7 +2,8 @@
 
     python tools/bench/single_process.py --batch 2048 --batch 128
 
-Prints, per batch size, the ratio of examples per second (htrain / eager) of alternating runs: median, minimum and maximum.
+A DLRM with 26 tables of 10^5 rows x 64 (bottom 13-512-256-64, top 512-256-1). Prints, per batch size,
+the ratio of examples per second (htrain / eager) of alternating runs: median, minimum and maximum.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from htrain.frontend.torch_model import capture
 from htrain.options import Options
 from htrain.plan import Plan
 
-MODEL = str(Path(__file__).parents[2] / "models" / "dlrm.py")
+MODEL = str(Path(__file__).parents[2] / "models" / "dlrm.py:build_bench")
 TABLE_ROWS = 100_000
 
 
@@ -59,7 +60,7 @@ def time_htrain(plan: Plan, folder: Path, batches: list[Batch]) -> tuple[float, 
     role.fill()
     assert role.trainer
     wall, cpu = time.perf_counter(), time.process_time()
-    role.trainer.start({}, Feed(iter(batches), START, len(batches)), 0)
+    role.trainer.start({}, Feed(iter(batches), START, len(batches)), 0, None)
     while not role.trainer.finished:
         time.sleep(0.001)
     spent = time.perf_counter() - wall, time.process_time() - cpu

@@ -1,0 +1,184 @@
+"""Rows of many tables as one value: a click log's fields, stacked (DESIGN 3). One loop for all tables, one write for each row."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+
+from htrain.errors import DataError
+from htrain.net import Attr, Blob, Op
+from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
+from htrain.ops.pointers import array_at
+from htrain.ops.sparse_checks import ids_misfit, places_misfit
+
+Ids = NDArray[np.int64]
+
+
+def _stack_rows(*values: torch.Tensor, dense: int) -> torch.Tensor:
+    """y[B,F,D]: the `dense` values x[B,D], then of each table rows[u,D] those at places[B], zero at a place of -1."""
+    own, rows, places = _parts(values, dense)
+    batch = (own or places)[0].shape[0]
+    width = (own or rows)[0].shape[1]
+    y = np.empty((batch, len(own) + len(rows), width), np.float32)
+    bad = _stack(_pointers(own), _pointers(rows), _sizes(rows), _pointers(places), -1, y)
+    if bad >= 0:
+        raise places_misfit(places[bad].numpy(), rows[bad].numpy(), y[:, 0])
+    return torch.from_numpy(y)
+
+
+def _stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tensor, ...]:
+    """dx[B,D] of each dense value, and drows[u,D] of each table, summed over the examples with the same row."""
+    *inputs, dy = values
+    own, rows, places = _parts(inputs, dense)
+    dy = dy.contiguous()
+    dx = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in own]
+    counts = [part.shape[0] for part in rows]
+    flat = torch.zeros(sum(counts), dy.shape[2])
+    drows = flat.split(counts)
+    bad = _spread(dy.numpy(), _pointers(dx), _pointers(drows), _sizes(rows), _pointers(places))
+    if bad >= 0:
+        raise places_misfit(places[bad].numpy(), rows[bad].numpy(), dy[:, 0].numpy())
+    return (*dx, *drows)
+
+
+def _stack_tables(*values: torch.Tensor, dense: int) -> torch.Tensor:
+    """As StackRows, of tables[R,D] that are here whole and ids[B] into them."""
+    own, tables, ids = _parts(values, dense)
+    y = torch.empty(ids[0].shape[0], len(own) + len(tables), tables[0].shape[1])
+    bad = _stack(_pointers(own), _pointers(tables), _sizes(tables), _pointers(ids), 0, y.numpy())
+    if bad >= 0:
+        raise ids_misfit(ids[bad].numpy(), y[:, 0].numpy(), tables[bad].numpy(), 0)
+    return y
+
+
+def _step_tables(*values: torch.Tensor, dense: int, lr: float) -> None:
+    """SGD on the rows of ids[B] of each table, by dy[B,F,D] as StackTables has stacked them; an id that comes twice takes two steps."""
+    *inputs, dy = values
+    _, tables, ids = _parts(inputs, 0)
+    bad = _sgd(_pointers(tables), _sizes(tables), _pointers(ids), dy.contiguous().numpy(), dense, lr)
+    if bad >= 0:
+        raise ids_misfit(ids[bad].numpy(), dy[:, 0].numpy(), tables[bad].numpy(), 0)
+
+
+def _parts(values: Sequence[torch.Tensor], dense: int) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """Dense values, rows and places. Requires: as many rows as places, as the net has declared them; all with one batch and width."""
+    count = (len(values) - dense) // 2
+    own, rows, places = values[:dense], values[dense : dense + count], values[dense + count :]
+    batch, width = (own or places)[0].shape[0], (own or rows)[0].shape[1]
+    if any(p.shape != (batch,) for p in places) or any(r.shape[1:] != (width,) for r in (*own, *rows)):
+        raise DataError(f"rows of several tables differ in width, or examples in number: want {batch} examples, {width} wide")
+    return [x.contiguous() for x in own], [r.contiguous() for r in rows], [p.contiguous() for p in places]
+
+
+def _pointers(tensors: Sequence[torch.Tensor]) -> Ids:
+    return np.array([tensor.data_ptr() for tensor in tensors], np.int64)
+
+
+def _sizes(tensors: Sequence[torch.Tensor]) -> Ids:
+    return np.array([tensor.shape[0] for tensor in tensors], np.int64)
+
+
+@njit(nogil=True, cache=True)
+def _stack(own, rows, sizes, places, least, y):  # type: ignore[no-untyped-def]
+    """The first table with a place outside [least, size), or -1."""
+    batch, _, width = y.shape
+    for k in range(own.size):
+        x = array_at(own[k], (batch, width), np.float32(0))
+        for b in range(batch):
+            for d in range(width):
+                y[b, k, d] = x[b, d]
+    for t in range(rows.size):
+        table = array_at(rows[t], (sizes[t], width), np.float32(0))
+        at = array_at(places[t], (batch,), np.int64(0))
+        for b in range(batch):
+            place = at[b]
+            if place < least or place >= sizes[t]:
+                return t
+            for d in range(width):
+                y[b, own.size + t, d] = table[place, d] if place >= 0 else np.float32(0.0)
+    return -1
+
+
+@njit(nogil=True, cache=True)
+def _spread(dy, dx, drows, sizes, places):  # type: ignore[no-untyped-def]
+    batch, _, width = dy.shape
+    for k in range(dx.size):
+        own = array_at(dx[k], (batch, width), np.float32(0))
+        for b in range(batch):
+            for d in range(width):
+                own[b, d] = dy[b, k, d]
+    for t in range(drows.size):
+        table = array_at(drows[t], (sizes[t], width), np.float32(0))
+        at = array_at(places[t], (batch,), np.int64(0))
+        for b in range(batch):
+            place = at[b]
+            if place < -1 or place >= sizes[t]:
+                return t
+            if place >= 0:
+                for d in range(width):
+                    table[place, d] += dy[b, dx.size + t, d]
+    return -1
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _sgd(tables, sizes, ids, dy, dense, lr):  # type: ignore[no-untyped-def]
+    """The first table with an id outside it, or -1: then no row has been changed."""
+    batch, _, width = dy.shape
+    rate = np.float32(lr)
+    for t in range(tables.size):
+        at = array_at(ids[t], (batch,), np.int64(0))
+        for b in range(batch):
+            if at[b] < 0 or at[b] >= sizes[t]:
+                return t
+    for t in range(tables.size):
+        table = array_at(tables[t], (sizes[t], width), np.float32(0))
+        at = array_at(ids[t], (batch,), np.int64(0))
+        for b in range(batch):
+            row = at[b]
+            for d in range(width):
+                table[row, d] -= rate * dy[b, dense + t, d]
+    return -1
+
+
+def _infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    dense = op.attrs["dense"]
+    assert isinstance(dense, int)
+    batch = inputs[0].shape[0] if dense else inputs[-1].shape[0]
+    return [((batch, dense + (len(inputs) - dense) // 2, inputs[0].shape[1]), inputs[0].dtype)]
+
+
+def _infer_gradient(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    dense = op.attrs["dense"]
+    assert isinstance(dense, int)
+    return [(blob.shape, blob.dtype) for blob in inputs[: dense + (len(inputs) - 1 - dense) // 2]]
+
+
+def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """Every row read and written once, whichever way it goes."""
+    stacked = outputs[0] if op.type in ("StackRows", "StackTables") else inputs[-1]
+    return Cost(0.0, 2.0 * stacked.num_bytes(batch_size))
+
+
+def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    dense = op.attrs["dense"]
+    assert isinstance(dense, int)
+    made = dense + (len(op.inputs) - dense) // 2
+    attrs: dict[str, Attr] = {"dense": dense}
+    names = [builder.gradient_name(name) for name in op.inputs[:made]]
+    gradients = builder.add("StackRowsGradient", (*op.inputs, dys[0]), attrs=attrs, module=op.module, outputs=names)
+    return [*gradients, *[""] * (len(op.inputs) - made)]
+
+
+def _stepped(op: Op) -> tuple[int, ...]:
+    """The tables."""
+    return tuple(range(len(op.inputs) // 2))
+
+
+DEFINITIONS = (
+    OpDef("StackTables", _stack_tables, _infer, _cost, gradient=None, effects=True, work="gather", on_host=True),
+    OpDef("StepTables", _step_tables, no_outputs, _cost, None, effects=True, writes=_stepped, work="scatter", on_host=True),
+    OpDef("StackRows", _stack_rows, _infer, _cost, gradient=_rule, work="gather", on_host=True),
+    OpDef("StackRowsGradient", _stack_rows_gradient, _infer_gradient, _cost, gradient=None, work="scatter", on_host=True),
+)

@@ -1,0 +1,151 @@
+"""Fusions: what they match, what they leave alone, and that the net computes the same."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from interpreter import run_net
+from small_wide_deep import BATCH, model_of
+
+from htrain.cluster import this_machine
+from htrain.compiler import compile_net
+from htrain.net import B, Blob, Init, Net, Parameter
+from htrain.ops.base import constant_of
+from htrain.ops.builder import NetBuilder
+from htrain.options import Options
+from htrain.transform.fuse import fuse_interaction, fuse_relu
+
+OFF = Options(batch_size=BATCH, fuse_relu=False, fuse_fields=False, fuse_tables=False, fuse_interaction=False, fuse_steps=False)
+SGD = Options(batch_size=BATCH, dense_optimizer="sgd", sparse_optimizer="sgd")
+
+
+def train_net(model: str, options: Options, **counts: int) -> Net:
+    _, captured = model_of(model)
+    cluster = this_machine(**{"trainers": 1, "group_ps": 0, "sparse_ps": 0, **counts})
+    return compile_net(captured, cluster, options, name="m").nets["train"]
+
+
+def types(net: Net) -> Counter[str]:
+    return Counter(op.type for op in net.ops)
+
+
+def batch(net: Net) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    sizes = {n: [d if isinstance(d, int) else d.at(BATCH) for d in net.blobs[n].shape] for n in net.inputs}
+    return {
+        name: torch.randint(0, 40, size, generator=generator) if net.blobs[name].dtype == "int64"
+        else torch.rand(size, generator=generator).round() if name == "label"
+        else torch.randn(size, generator=generator)
+        for name, size in sizes.items()
+    }  # fmt: skip
+
+
+def stepped(net: Net) -> dict[str, torch.Tensor]:
+    """Every parameter after a step, and the loss."""
+    generator = torch.Generator().manual_seed(0)
+    parameters = {n: torch.randn(p.shape, generator=generator) * 0.1 for n, p in sorted(net.parameters.items()) if p.kind != "state"}
+    parameters |= {n: torch.zeros(p.shape) for n, p in net.parameters.items() if p.kind == "state"}
+    values = run_net(net, parameters, batch(net))
+    return {**parameters, "loss": values[net.outputs[0]]}
+
+
+@pytest.mark.parametrize("model", ["dlrm.py", "wide_deep.py", "deepfm.py", "dcn.py"])
+@pytest.mark.parametrize("fusions", [["relu"], ["fields"], ["fields", "tables"], ["interaction"], ["steps"]], ids="-".join)
+@pytest.mark.parametrize("counts", [{}, {"group_ps": 2, "sparse_ps": 2}])
+def test_a_step_of_the_fused_net_is_that_of_the_net(fusions: list[str], model: str, counts: dict[str, int]) -> None:
+    options = replace(OFF, dense_optimizer="sgd", sparse_optimizer="sgd", sparse_lr=0.5, dense_lr=0.5)
+    on = {f"fuse_{name}": True for name in fusions}
+    plain, fused = (train_net(model, each, **counts) for each in (options, replace(options, **on)))
+    wanted, seen = stepped(plain), stepped(fused)
+    assert seen.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(seen[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_dlrm_runs_on_fused_ops_alone() -> None:
+    found = types(train_net("dlrm.py", SGD))
+    assert found["FCRelu"] == 6
+    assert found["FC"] == 1
+    assert (found["PairwiseDots"], found["PairwiseDotsGradient"]) == (1, 1)
+    assert (found["FCSgd"], found["FCInputGradient"]) == (7, 6)
+    assert (found["StackTables"], found["StepTables"]) == (1, 1)
+    slow = {"Relu", "MatMul", "Transpose", "Gather", "FCGradient", "Sgd", "Lookup", "Dedupe", "TakeRows", "Stack", "Unstack", "SparseSgd"}
+    assert not slow & found.keys()
+
+
+def test_without_the_options_nothing_is_fused() -> None:
+    found = types(train_net("dlrm.py", replace(OFF, dense_optimizer="sgd", sparse_optimizer="sgd")))
+    assert not {"FCRelu", "PairwiseDots", "FCSgd", "FCInputGradient", "StackRows", "StackTables", "StepTables"} & found.keys()
+
+
+@pytest.mark.parametrize("sparse_optimizer", ["adagrad", "rowwise_adagrad"])
+def test_tables_whose_step_needs_the_sum_of_an_ids_gradients_are_looked_up_id_by_distinct_id(sparse_optimizer: str) -> None:
+    found = types(train_net("dlrm.py", replace(SGD, sparse_optimizer=sparse_optimizer)))  # type: ignore[arg-type]
+    assert (found["StackRows"], found["StackRowsGradient"], found["Lookup"]) == (1, 1, 26)
+    assert not {"StackTables", "StepTables"} & found.keys()
+
+
+def test_tables_elsewhere_or_behind_a_cache_are_stacked_from_rows() -> None:
+    for options, counts in ((SGD, {"sparse_ps": 2}), (replace(SGD, cache="lookahead"), {})):
+        found = types(train_net("dlrm.py", options, **counts))
+        assert (found["StackRows"], found["StackTables"]) == (1, 0)
+
+
+def test_gradients_that_somebody_else_takes_stay() -> None:
+    """Other optimizers, and AllReduce."""
+    for options in (replace(SGD, dense_optimizer="adagrad"), replace(SGD, dense_sync="allreduce")):
+        found = types(train_net("dlrm.py", options))
+        assert found["FCGradient"] == 7
+        assert not found["FCSgd"]
+
+
+def built(make: Callable[[NetBuilder], str]) -> Net:
+    builder = NetBuilder("n")
+    builder.input(Blob("x", (B, 6), "float32"))
+    builder.input(Blob("f", (B, 3, 4), "float32"))
+    builder.parameter(Parameter("w", (6, 6), "float32", "weight", Init("constant", (0.0,))))
+    return builder.build([make(builder)])
+
+
+def test_a_relu_of_what_others_read_stays() -> None:
+    def twice(builder: NetBuilder) -> str:
+        (h,) = builder.add("FC", ("x", "w"))
+        return builder.add("Add", (h, builder.add("Relu", (h,))[0]))[0]
+
+    def of_a_sum(builder: NetBuilder) -> str:
+        return builder.add("Relu", builder.add("Add", (*builder.add("FC", ("x", "w")), "x")))[0]
+
+    for make in (twice, of_a_sum):
+        net = built(make)
+        assert fuse_relu(net).ops == net.ops
+
+
+def paired(
+    *, other: str = "f", axis: int = 1, perm: tuple[int, ...] = (0, 2, 1), positions: tuple[int, ...] = (1, 2, 5), twice: bool = False
+) -> Net:
+    def make(builder: NetBuilder) -> str:
+        if other != "f":
+            builder.input(Blob(other, (B, 3, 4), "float32"))
+        (turned,) = builder.add("Transpose", (other,), attrs={"perm": perm})
+        (product,) = builder.add("MatMul", ("f", turned))
+        (flat,) = builder.add("Reshape", (product,), attrs={"shape": (-1, 9)})
+        (at,) = builder.add("Constant", (), attrs={"value": constant_of(torch.tensor(positions))})
+        (found,) = builder.add("Gather", (flat, at), attrs={"axis": axis})
+        return builder.add("Concat", (flat, found), attrs={"axis": 1})[0] if twice else found
+
+    return built(make)
+
+
+def test_products_of_pairs_are_found() -> None:
+    net = fuse_interaction(paired())
+    assert types(net) == {"Constant": 1, "PairwiseDots": 1}
+    f = torch.randn(5, 3, 4)
+    seen = run_net(net, {}, {"f": f, "x": torch.zeros(5, 6)})[net.outputs[0]]
+    torch.testing.assert_close(seen, torch.stack([(f[:, i] * f[:, j]).sum(1) for i, j in ((0, 1), (0, 2), (1, 2))], 1))
+
+
+@pytest.mark.parametrize("net", [paired(other="g"), paired(twice=True)], ids=["of two", "all are read"])
+def test_other_products_stay(net: Net) -> None:
+    assert fuse_interaction(net).ops == net.ops
