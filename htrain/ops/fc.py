@@ -43,7 +43,7 @@ def _gradient_kernel(
 ) -> tuple[torch.Tensor, ...]:
     dw = dy.t() @ x
     db = (dy.sum(0),) if bias else ()
-    dx = (_input_gradient(w, dy),) if wants_x else ()
+    dx = (dy @ w,) if wants_x else ()
     return (dw, *db, *dx)
 
 

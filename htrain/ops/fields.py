@@ -22,7 +22,7 @@ def _stack_rows(*values: torch.Tensor, dense: int) -> torch.Tensor:
     batch = (own or places)[0].shape[0]
     width = (own or rows)[0].shape[1]
     y = np.empty((batch, len(own) + len(rows), width), np.float32)
-    bad = _stack(_pointers(own), _pointers(rows), _sizes(rows), _pointers(places), -1, y)
+    bad = _stack(_pointers(own), _pointers(rows), _sizes(rows), _pointers(places), y)
     if bad >= 0:
         raise places_misfit(places[bad].numpy(), rows[bad].numpy(), y[:, 0])
     return torch.from_numpy(y)
@@ -43,23 +43,37 @@ def _stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tenso
     return (*dx, *drows)
 
 
-def _stack_tables(*values: torch.Tensor, dense: int) -> torch.Tensor:
-    """As StackRows, of tables[R,D] that are here whole and ids[B] into them."""
-    own, tables, ids = _parts(values, dense)
-    y = torch.empty(ids[0].shape[0], len(own) + len(tables), tables[0].shape[1])
-    bad = _stack(_pointers(own), _pointers(tables), _sizes(tables), _pointers(ids), 0, y.numpy())
+def _stack_tables(*values: torch.Tensor, dense: int, columns: tuple[int, ...]) -> torch.Tensor:
+    """As StackRows, of tables[R,D] that are here whole: of each the rows of its own column of ids[B,C]."""
+    *inputs, ids = values
+    own, tables = [x.contiguous() for x in inputs[:dense]], inputs[dense:]
+    width = tables[0].shape[1]
+    _check_tables(tables, columns, ids)
+    if any(x.shape != (len(ids), width) for x in own):
+        raise DataError(f"values that are stacked with rows of {width} want {len(ids)} examples, {width} wide")
+    y = np.empty((len(ids), len(own) + len(tables), width), np.float32)
+    bad = _stack_columns(_pointers(own), _pointers(tables), _sizes(tables), ids.contiguous().numpy(), np.array(columns), y)
     if bad >= 0:
-        raise ids_misfit(ids[bad].numpy(), y[:, 0].numpy(), tables[bad].numpy(), 0)
-    return y
+        raise ids_misfit(ids[:, columns[bad]].contiguous().numpy(), y[:, 0], tables[bad].numpy(), 0)
+    return torch.from_numpy(y)
 
 
-def _step_tables(*values: torch.Tensor, dense: int, lr: float) -> None:
-    """SGD on the rows of ids[B] of each table, by dy[B,F,D] as StackTables has stacked them; an id that comes twice takes two steps."""
-    *inputs, dy = values
-    _, tables, ids = _parts(inputs, 0)
-    bad = _sgd(_pointers(tables), _sizes(tables), _pointers(ids), dy.contiguous().numpy(), dense, lr)
+def _step_tables(*values: torch.Tensor, dense: int, columns: tuple[int, ...], lr: float) -> None:
+    """SGD on the rows of each table, by dy[B,F,D] as StackTables has stacked them; an id that comes twice takes two steps."""
+    *tables, ids, dy = values
+    _check_tables(tables, columns, ids)
+    if dy.shape != (len(ids), dense + len(tables), tables[0].shape[1]):
+        raise DataError(f"gradients of {len(tables)} tables are {list(dy.shape)}, want [{len(ids)},{dense + len(tables)},{tables[0].shape[1]}]")
+    bad = _sgd(_pointers(tables), _sizes(tables), ids.contiguous().numpy(), np.array(columns), dy.contiguous().numpy(), dense, lr)
     if bad >= 0:
-        raise ids_misfit(ids[bad].numpy(), dy[:, 0].numpy(), tables[bad].numpy(), 0)
+        raise ids_misfit(ids[:, columns[bad]].contiguous().numpy(), dy[:, 0].numpy(), tables[bad].numpy(), 0)
+
+
+def _check_tables(tables: Sequence[torch.Tensor], columns: Sequence[int], ids: torch.Tensor) -> None:
+    """Raises DataError where loops over addresses would leave them."""
+    width = tables[0].shape[1]
+    if any(t.shape[1:] != (width,) or not t.is_contiguous() for t in tables) or ids.dim() != 2 or max(columns) >= ids.shape[1]:
+        raise DataError(f"ids are {list(ids.shape)}, want column {max(columns)} of them, for tables {width} wide")
 
 
 def _parts(values: Sequence[torch.Tensor], dense: int) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
@@ -81,8 +95,8 @@ def _sizes(tensors: Sequence[torch.Tensor]) -> Ids:
 
 
 @njit(nogil=True, cache=True)
-def _stack(own, rows, sizes, places, least, y):  # type: ignore[no-untyped-def]
-    """The first table with a place outside [least, size), or -1."""
+def _stack(own, rows, sizes, places, y):  # type: ignore[no-untyped-def]
+    """The first table with a place outside [-1, size), or -1."""
     batch, _, width = y.shape
     for k in range(own.size):
         x = array_at(own[k], (batch, width), np.float32(0))
@@ -94,7 +108,7 @@ def _stack(own, rows, sizes, places, least, y):  # type: ignore[no-untyped-def]
         at = array_at(places[t], (batch,), np.int64(0))
         for b in range(batch):
             place = at[b]
-            if place < least or place >= sizes[t]:
+            if place < -1 or place >= sizes[t]:
                 return t
             for d in range(width):
                 y[b, own.size + t, d] = table[place, d] if place >= 0 else np.float32(0.0)
@@ -122,21 +136,40 @@ def _spread(dy, dx, drows, sizes, places):  # type: ignore[no-untyped-def]
     return -1
 
 
+@njit(nogil=True, cache=True)
+def _stack_columns(own, tables, sizes, ids, columns, y):  # type: ignore[no-untyped-def]
+    """The first table with an id outside it, or -1."""
+    batch, _, width = y.shape
+    for k in range(own.size):
+        x = array_at(own[k], (batch, width), np.float32(0))
+        for b in range(batch):
+            for d in range(width):
+                y[b, k, d] = x[b, d]
+    for t in range(tables.size):
+        table = array_at(tables[t], (sizes[t], width), np.float32(0))
+        for b in range(batch):
+            row = ids[b, columns[t]]
+            if row < 0 or row >= sizes[t]:
+                return t
+            for d in range(width):
+                y[b, own.size + t, d] = table[row, d]
+    return -1
+
+
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def _sgd(tables, sizes, ids, dy, dense, lr):  # type: ignore[no-untyped-def]
+def _sgd(tables, sizes, ids, columns, dy, dense, lr):  # type: ignore[no-untyped-def]
     """The first table with an id outside it, or -1: then no row has been changed."""
     batch, _, width = dy.shape
     rate = np.float32(lr)
     for t in range(tables.size):
-        at = array_at(ids[t], (batch,), np.int64(0))
         for b in range(batch):
-            if at[b] < 0 or at[b] >= sizes[t]:
+            row = ids[b, columns[t]]
+            if row < 0 or row >= sizes[t]:
                 return t
     for t in range(tables.size):
         table = array_at(tables[t], (sizes[t], width), np.float32(0))
-        at = array_at(ids[t], (batch,), np.int64(0))
         for b in range(batch):
-            row = at[b]
+            row = ids[b, columns[t]]
             for d in range(width):
                 table[row, d] -= rate * dy[b, dense + t, d]
     return -1
@@ -171,13 +204,18 @@ def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) 
     return [*gradients, *[""] * (len(op.inputs) - made)]
 
 
+def _infer_tables(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    *stacked, ids = inputs
+    return [((ids.shape[0], len(stacked), stacked[-1].shape[1]), "float32")]
+
+
 def _stepped(op: Op) -> tuple[int, ...]:
     """The tables."""
-    return tuple(range(len(op.inputs) // 2))
+    return tuple(range(len(op.inputs) - 2))
 
 
 DEFINITIONS = (
-    OpDef("StackTables", _stack_tables, _infer, _cost, gradient=None, effects=True, work="gather", on_host=True),
+    OpDef("StackTables", _stack_tables, _infer_tables, _cost, gradient=None, effects=True, work="gather", on_host=True),
     OpDef("StepTables", _step_tables, no_outputs, _cost, None, effects=True, writes=_stepped, work="scatter", on_host=True),
     OpDef("StackRows", _stack_rows, _infer, _cost, gradient=_rule, work="gather", on_host=True),
     OpDef("StackRowsGradient", _stack_rows_gradient, _infer_gradient, _cost, gradient=None, work="scatter", on_host=True),

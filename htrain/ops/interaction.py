@@ -20,7 +20,9 @@ def _pairwise_dots(features: torch.Tensor, positions: torch.Tensor) -> torch.Ten
 
 def _pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     gradient = np.empty(features.shape, np.float32)
-    _gradient(features.contiguous().numpy(), *_pairs(features, positions), dy.contiguous().numpy(), gradient)
+    left, right = _pairs(features, positions)
+    padded = (features.shape[1] + 3) // 4 * 4
+    _gradient(features.contiguous().numpy(), left * padded + right, right * padded + left, dy.contiguous().numpy(), gradient)
     return torch.from_numpy(gradient)
 
 
@@ -43,18 +45,22 @@ def _dots(features, left, right, dots):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _gradient(features, left, right, dy, gradient):  # type: ignore[no-untyped-def]
-    """Features times the symmetric matrix of dy, in blocks of 2 x 4: a number that is loaded serves twice, one that is stored four times."""
+def _gradient(features, above, below, dy, gradient):  # type: ignore[no-untyped-def]
+    """Features times the symmetric matrix of dy, in blocks of 2 x 4: a number that is loaded serves twice, one that is stored four times.
+
+    `above` and `below` are the places of each pair in that matrix, whose rows are padded to a multiple of 4.
+    """
     count, width = features.shape[1], features.shape[2]
     rows, columns = (count + 1) // 2 * 2, (count + 3) // 4 * 4
     weights = np.zeros((rows, columns), np.float32)
+    flat = weights.reshape(-1)
     own = np.zeros((columns, width), np.float32)
     total = np.zeros((rows, width), np.float32)
     for b in range(features.shape[0]):
         weights[:] = 0.0
-        for k in range(left.size):
-            weights[left[k], right[k]] += dy[b, k]
-            weights[right[k], left[k]] += dy[b, k]
+        for k in range(above.size):
+            flat[above[k]] += dy[b, k]
+            flat[below[k]] += dy[b, k]
         for i in range(count):
             for d in range(width):
                 own[i, d] = features[b, i, d]

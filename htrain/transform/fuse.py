@@ -10,7 +10,7 @@
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from htrain.net import BatchDim, Blob, Net, Op, Tensor
+from htrain.net import Attr, BatchDim, Blob, Net, Op, Tensor
 from htrain.ops import OPS
 from htrain.ops.base import tensor_of
 from htrain.options import Options
@@ -142,19 +142,36 @@ def fuse_tables(net: Net) -> Net:
     the distinct ones first."""
     stacks = [_local(net, op) for op in net.ops if op.type == "StackRows"]
     instead: dict[int, tuple[Op, ...]] = {}
+    made: list[Blob] = []
     for found in (local for local in stacks if local):
-        tables, ids = [look.inputs[0] for look in found.lookups], [dedupe.inputs[0] for dedupe in found.dedupes]
+        tables = [look.inputs[0] for look in found.lookups]
         dense = len(found.stack.inputs) - 2 * len(tables)
-        dx = found.gradient.outputs[:dense]
+        ids, columns, gathered = _columns(net, found, made)
+        attrs: dict[str, Attr] = {"dense": dense, "columns": columns}
         dy = found.gradient.inputs[-1]
         instead.update(dict.fromkeys(map(id, (*found.lookups, *found.dedupes, *found.steps)), ()))
-        instead[id(found.stack)] = (replace(found.stack, type="StackTables", inputs=(*found.stack.inputs[:dense], *tables, *ids)),)
+        read = replace(found.stack, type="StackTables", inputs=(*found.stack.inputs[:dense], *tables, ids), attrs=attrs)
+        instead[id(found.stack)] = (*gathered, read)
         instead[id(found.gradient)] = tuple(
-            replace(found.gradient, type="Select", inputs=(dy,), outputs=(name,), attrs={"axis": 1, "index": k}) for k, name in enumerate(dx)
+            replace(found.gradient, type="Select", inputs=(dy,), outputs=(name,), attrs={"axis": 1, "index": k})
+            for k, name in enumerate(found.gradient.outputs[:dense])
         )
-        attrs = {"dense": dense, "lr": found.steps[0].attrs["lr"]}
-        instead[id(found.steps[-1])] = (replace(found.steps[-1], type="StepTables", inputs=(*tables, *ids, dy), attrs=attrs),)
-    return net.with_ops(new for op in net.ops for new in instead.get(id(op), (op,)))
+        last = found.steps[-1]
+        instead[id(last)] = (replace(last, type="StepTables", inputs=(*tables, ids, dy), attrs={**attrs, "lr": last.attrs["lr"]}),)
+    return _without_unread(net.with_ops((new for op in net.ops for new in instead.get(id(op), (op,))), made))
+
+
+def _columns(net: Net, found: "_Local", made: list[Blob]) -> tuple[str, tuple[int, ...], tuple[Op, ...]]:
+    """A matrix of ids with a column for each table: the one that they were selected from, or else one that an op makes of them."""
+    makers, ids = net.producers(), [dedupe.inputs[0] for dedupe in found.dedupes]
+    selects = [makers[name] for name in ids if name in makers and makers[name].type == "Select" and makers[name].attrs["axis"] == 1]
+    sources = {select.inputs[0] for select in selects}
+    if len(selects) == len(ids) and len(sources) == 1 and len(net.blob(selects[0].inputs[0]).shape) == 2:
+        return sources.pop(), tuple(int(str(select.attrs["index"])) for select in selects), ()
+    name = f"{found.stack.outputs[0]}_ids"
+    made.append(Blob(name, (net.blob(ids[0]).shape[0], len(ids)), "int64"))
+    stack = replace(found.stack, type="Stack", inputs=tuple(ids), outputs=(name,), attrs={"axis": 1})
+    return name, tuple(range(len(ids))), (stack,)
 
 
 @dataclass(frozen=True)

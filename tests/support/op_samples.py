@@ -299,8 +299,8 @@ EMBEDDINGS = (
         lambda x, r, s, p, q: torch.stack([x, padded(r, p), padded(s, q)], 1), {"dense": 1},
     ),
     Sample(
-        "StackTables", (TABLE, TABLE, ((B,), below(5)), ((B,), below(5))),
-        lambda t, u, p, q: torch.stack([t[p], u[q]], 1), {"dense": 0},
+        "StackTables", (((B, 4), single), TABLE, TABLE, ((B, 3), below(5))),
+        lambda x, t, u, ids: torch.stack([x, t[ids[:, 2]], u[ids[:, 0]]], 1), {"dense": 1, "columns": (2, 0)},
     ),
     Sample("PoolRows", ((ROWS, single), ((B, 3), below(4, least=-1))), lambda rows, p: padded(rows, p).sum(1), PLAIN_SUM),
     Sample(
@@ -326,7 +326,7 @@ EFFECTS = (
     Sample("SparseSgd", (TABLE, IDS, (ROWS, single)), nothing, {**RATE, "first_row": 0}),
     Sample("SparseAdagrad", (TABLE, TABLE, IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
     Sample("SparseRowWiseAdagrad", (TABLE, ((5,), single), IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
-    Sample("StepTables", (TABLE, ((B,), below(5)), ((B, 2, 4), single)), nothing, {**RATE, "dense": 1}),
+    Sample("StepTables", (TABLE, ((B, 2), below(5)), ((B, 2, 4), single)), nothing, {**RATE, "dense": 1, "columns": (1,)}),
     Sample("WriteBack", (TABLE, ((5,), single), IDS, ((BatchDim(2, bound=True), 5), single)), nothing, {"first_row": 0}),
     Sample("Ack", (), lambda: torch.zeros(0, dtype=torch.int8)),
     Sample("Begin", (), lambda: torch.zeros(0, dtype=torch.int8)),

@@ -197,14 +197,23 @@ def test_rules_place_every_zoo_model_and_it_follows_pytorch(
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_on_one_trainer_every_zoo_model_trains_as_pytorch_bit_for_bit(
+def test_without_fusions_every_zoo_model_trains_on_one_trainer_as_pytorch_bit_for_bit(
     name: str, data: Callable[[str], str], tmp_path: Path
 ) -> None:
     options = Options(
-        batch_size=BATCH, net_replicas=1, dense_optimizer="adam", sparse_optimizer="sgd", dense_lr=0.01, sparse_lr=0.05
-    )
+        batch_size=BATCH, net_replicas=1, dense_optimizer="adam", sparse_optimizer="sgd", dense_lr=0.01, sparse_lr=0.05,
+        fuse_relu=False, fuse_fields=False, fuse_tables=False, fuse_interaction=False, fuse_steps=False,
+    )  # fmt: skip
     plan = compile_net(zoo_model(name)[1], this_machine(group_ps=0, sparse_ps=0), options, name=name)
     assert losses_of(plan, tmp_path / "plan", data(name)) == reference(name, data(name), options)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_fused_every_zoo_model_follows_pytorch_on_one_trainer(name: str, data: Callable[[str], str], tmp_path: Path) -> None:
+    options = Options(batch_size=BATCH, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.01, sparse_lr=0.05)
+    plan = compile_net(zoo_model(name)[1], this_machine(group_ps=0, sparse_ps=0), options, name=name)
+    losses = losses_of(plan, tmp_path / "plan", data(name))
+    assert max(relative_differences(losses, reference(name, data(name), options))) <= 1e-4
 
 
 class Sources(nn.Module):
