@@ -36,7 +36,7 @@ def stored(roles: Mapping[str, Role], table: str, keys: Ids) -> Rows:
     return np.concatenate([part.numpy()[keys].reshape(keys.size, -1) for part in parts], axis=1)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     trainers=st.integers(2, 3),
     rows=st.integers(1, 12 * BATCH),

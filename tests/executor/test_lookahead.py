@@ -46,7 +46,7 @@ def counted(role: Role) -> Counter[str]:
     return total
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     optimizer=st.sampled_from(["sgd", "adagrad", "rowwise_adagrad"]),
     sets=st.sampled_from([0, 1, 2, 7, 20, 40]),
