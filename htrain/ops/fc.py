@@ -27,7 +27,7 @@ def _gradient_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batc
 
 _pointwise: Callable[..., torch.Tensor] | None = (
     getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
-)  # oneDNN's product, with what comes behind it in the same pass; on AMD twice as fast as MKL's where the weight is read by columns
+)  # oneDNN's product, with what comes behind it in the same pass: tools/bench/fc_products.py
 
 
 def _by_onednn(x: torch.Tensor, w: torch.Tensor) -> bool:

@@ -19,9 +19,7 @@ Ids = NDArray[np.int64]
 def _stack_rows(*values: torch.Tensor, dense: int) -> torch.Tensor:
     """y[B,F,D]: the `dense` values x[B,D], then of each table rows[u,D] those at places[B], zero at a place of -1."""
     own, rows, places = _parts(values, dense)
-    batch = (own or places)[0].shape[0]
-    width = (own or rows)[0].shape[1]
-    y = np.empty((batch, len(own) + len(rows), width), np.float32)
+    y = np.empty((places[0].shape[0], len(own) + len(rows), rows[0].shape[1]), np.float32)
     bad = _stack(_pointers(own), _pointers(rows), _sizes(rows), _pointers(places), y)
     if bad >= 0:
         raise places_misfit(places[bad].numpy(), rows[bad].numpy(), y[:, 0])
@@ -32,6 +30,9 @@ def _stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tenso
     """dx[B,D] of each dense value, and drows[u,D] of each table, summed over the examples with the same row."""
     *inputs, dy = values
     own, rows, places = _parts(inputs, dense)
+    shape = (places[0].shape[0], len(own) + len(rows), rows[0].shape[1])
+    if dy.shape != shape or dy.dtype != torch.float32:
+        raise DataError(f"gradients of stacked rows are {dy.dtype}{list(dy.shape)}, want torch.float32{list(shape)}")
     dy = dy.contiguous()
     dx = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in own]
     counts = [part.shape[0] for part in rows]
@@ -49,7 +50,7 @@ def _stack_tables(*values: torch.Tensor, dense: int, columns: tuple[int, ...]) -
     own, tables = [x.contiguous() for x in inputs[:dense]], inputs[dense:]
     width = tables[0].shape[1]
     _check_tables(tables, columns, ids)
-    if any(x.shape != (len(ids), width) for x in own):
+    if any(x.shape != (len(ids), width) or x.dtype != torch.float32 for x in own):
         raise DataError(f"values that are stacked with rows of {width} want {len(ids)} examples, {width} wide")
     y = np.empty((len(ids), len(own) + len(tables), width), np.float32)
     bad = _stack_columns(_pointers(own), _pointers(tables), _sizes(tables), ids.contiguous().numpy(), np.array(columns), y)
@@ -72,17 +73,19 @@ def _step_tables(*values: torch.Tensor, dense: int, columns: tuple[int, ...], lr
 def _check_tables(tables: Sequence[torch.Tensor], columns: Sequence[int], ids: torch.Tensor) -> None:
     """Raises DataError where loops over addresses would leave them."""
     width = tables[0].shape[1]
-    if any(t.shape[1:] != (width,) or not t.is_contiguous() for t in tables) or ids.dim() != 2 or max(columns) >= ids.shape[1]:
+    fit = all(t.shape[1:] == (width,) and t.dtype == torch.float32 and t.is_contiguous() for t in tables)
+    if not fit or ids.dim() != 2 or max(columns) >= ids.shape[1] or min(columns) < -ids.shape[1]:
         raise DataError(f"ids are {list(ids.shape)}, want column {max(columns)} of them, for tables {width} wide")
 
 
 def _parts(values: Sequence[torch.Tensor], dense: int) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """Dense values, rows and places. Requires: as many rows as places, as the net has declared them; all with one batch and width."""
+    """Dense values, rows and places, at least one of each table's. Raises DataError where loops over addresses would leave them."""
     count = (len(values) - dense) // 2
     own, rows, places = values[:dense], values[dense : dense + count], values[dense + count :]
-    batch, width = (own or places)[0].shape[0], (own or rows)[0].shape[1]
-    if any(p.shape != (batch,) for p in places) or any(r.shape[1:] != (width,) for r in (*own, *rows)):
-        raise DataError(f"rows of several tables differ in width, or examples in number: want {batch} examples, {width} wide")
+    batch, width = places[0].shape[0], rows[0].shape[-1]
+    fit = all(p.shape == (batch,) and p.dtype == torch.int64 for p in places) and all(x.shape == (batch, width) for x in own)
+    if not fit or any(r.shape[1:] != (width,) for r in rows) or any(r.dtype != torch.float32 for r in (*own, *rows)):
+        raise DataError(f"rows of several tables differ in form: want float32 rows, {width} wide, and {batch} int64 places of each")
     return [x.contiguous() for x in own], [r.contiguous() for r in rows], [p.contiguous() for p in places]
 
 
@@ -95,14 +98,20 @@ def _sizes(tensors: Sequence[torch.Tensor]) -> Ids:
 
 
 @njit(nogil=True, cache=True)
+def _stack_own(own, y):  # type: ignore[no-untyped-def]
+    """The dense values, before the rows."""
+    for k in range(own.size):
+        x = array_at(own[k], (y.shape[0], y.shape[2]), np.float32(0))
+        for b in range(y.shape[0]):
+            for d in range(y.shape[2]):
+                y[b, k, d] = x[b, d]
+
+
+@njit(nogil=True, cache=True)
 def _stack(own, rows, sizes, places, y):  # type: ignore[no-untyped-def]
     """The first table with a place outside [-1, size), or -1."""
     batch, _, width = y.shape
-    for k in range(own.size):
-        x = array_at(own[k], (batch, width), np.float32(0))
-        for b in range(batch):
-            for d in range(width):
-                y[b, k, d] = x[b, d]
+    _stack_own(own, y)
     for t in range(rows.size):
         table = array_at(rows[t], (sizes[t], width), np.float32(0))
         at = array_at(places[t], (batch,), np.int64(0))
@@ -140,11 +149,7 @@ def _spread(dy, dx, drows, sizes, places):  # type: ignore[no-untyped-def]
 def _stack_columns(own, tables, sizes, ids, columns, y):  # type: ignore[no-untyped-def]
     """The first table with an id outside it, or -1."""
     batch, _, width = y.shape
-    for k in range(own.size):
-        x = array_at(own[k], (batch, width), np.float32(0))
-        for b in range(batch):
-            for d in range(width):
-                y[b, k, d] = x[b, d]
+    _stack_own(own, y)
     for t in range(tables.size):
         table = array_at(tables[t], (sizes[t], width), np.float32(0))
         for b in range(batch):

@@ -7,6 +7,7 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
+from htrain.errors import DataError
 from htrain.net import BatchDim, Blob, Op
 from htrain.ops.base import Builder, Cost, OpDef, Signature
 
@@ -21,13 +22,19 @@ def _pairwise_dots(features: torch.Tensor, positions: torch.Tensor) -> torch.Ten
 def _pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     gradient = np.empty(features.shape, np.float32)
     left, right = _pairs(features, positions)
+    if dy.shape != (features.shape[0], positions.numel()):
+        raise DataError(f"gradients of pairs are {list(dy.shape)}, want [{features.shape[0]},{positions.numel()}]")
     padded = (features.shape[1] + 3) // 4 * 4
     _gradient(features.contiguous().numpy(), left * padded + right, right * padded + left, dy.contiguous().numpy(), gradient)
     return torch.from_numpy(gradient)
 
 
 def _pairs(features: torch.Tensor, positions: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    left, right = np.divmod(positions.numpy(), features.shape[1])
+    """The features of each pair. Raises DataError for a position that is none's: the loops do not look."""
+    at, count = positions.numpy(), features.shape[1]
+    if at.size and not 0 <= at.min() <= at.max() < count * count:
+        raise DataError(f"positions of pairs of {count} features are {at.min()} to {at.max()}, want 0 to {count * count - 1}")
+    left, right = np.divmod(at, count)
     return left, right
 
 

@@ -66,7 +66,7 @@ def test_ops_find_their_tensors_on_the_accelerator_or_on_the_host(case: str, mod
     assert {p.kind for n, p in net.parameters.items() if n not in there and p.dtype == "float32"} <= {"table"}
 
 
-def test_layers_on_group_pss_are_sent_from_the_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_on_group_pss_are_sent_from_the_accelerator() -> None:
     net = accelerated("dlrm.py", Options(batch_size=BATCH, cache="lookahead"), group_ps=2)
     check(net)
     assert any(op.type == "Recv" for op in net.ops)

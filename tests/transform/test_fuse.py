@@ -122,17 +122,15 @@ def test_a_relu_of_what_others_read_stays() -> None:
         assert fuse_relu(net).ops == net.ops
 
 
-def paired(
-    *, other: str = "f", axis: int = 1, perm: tuple[int, ...] = (0, 2, 1), positions: tuple[int, ...] = (1, 2, 5), twice: bool = False
-) -> Net:
+def paired(*, other: str = "f", positions: tuple[int, ...] = (1, 2, 5), twice: bool = False) -> Net:
     def make(builder: NetBuilder) -> str:
         if other != "f":
             builder.input(Blob(other, (B, 3, 4), "float32"))
-        (turned,) = builder.add("Transpose", (other,), attrs={"perm": perm})
+        (turned,) = builder.add("Transpose", (other,), attrs={"perm": (0, 2, 1)})
         (product,) = builder.add("MatMul", ("f", turned))
         (flat,) = builder.add("Reshape", (product,), attrs={"shape": (-1, 9)})
         (at,) = builder.add("Constant", (), attrs={"value": constant_of(torch.tensor(positions))})
-        (found,) = builder.add("Gather", (flat, at), attrs={"axis": axis})
+        (found,) = builder.add("Gather", (flat, at), attrs={"axis": 1})
         return builder.add("Concat", (flat, found), attrs={"axis": 1})[0] if twice else found
 
     return built(make)
@@ -146,6 +144,6 @@ def test_products_of_pairs_are_found() -> None:
     torch.testing.assert_close(seen, torch.stack([(f[:, i] * f[:, j]).sum(1) for i, j in ((0, 1), (0, 2), (1, 2))], 1))
 
 
-@pytest.mark.parametrize("net", [paired(other="g"), paired(twice=True)], ids=["of two", "all are read"])
+@pytest.mark.parametrize("net", [paired(other="g"), paired(twice=True), paired(positions=(-1, 2))], ids=["of two", "all are read", "from behind"])
 def test_other_products_stay(net: Net) -> None:
     assert fuse_interaction(net).ops == net.ops

@@ -15,7 +15,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -35,7 +34,7 @@ class OnHost(nn.Module):
         self.table, self._device = [table], device  # in a list: not moved with the module
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        rows: torch.Tensor = self.table[0](ids.cpu())
+        rows: torch.Tensor = self.table[0](ids)
         return rows.to(self._device)
 
 
@@ -71,10 +70,11 @@ def _data(batch: int, asked: argparse.Namespace) -> str:
 
 def _cached(batch: int, asked: argparse.Namespace) -> float:
     options = Options(
-        batch_size=batch, sparse_optimizer="sgd", dense_optimizer="sgd", sparse_lr=0.05, dense_lr=0.01, cache="lookahead", cache_window=0,
+        batch_size=batch, sparse_optimizer="sgd", dense_optimizer="sgd", sparse_lr=0.05, dense_lr=0.01, cache="lookahead",
+        cache_device=asked.device,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        return batch / measure(replace(options, cache_device=asked.device), _data(batch, asked), Path(folder)).seconds
+        return batch / measure(options, _data(batch, asked), Path(folder)).seconds
 
 
 def _torch(batch: int, asked: argparse.Namespace, *, on_host: bool) -> float:
@@ -92,7 +92,7 @@ def _torch(batch: int, asked: argparse.Namespace, *, on_host: bool) -> float:
                     setattr(parent, name, OnHost(child, asked.device))
     model.to(asked.device)
     step = torch.optim.SGD([{"params": model.parameters(), "lr": 0.01}, *([{"params": tables, "lr": 0.05}] if tables else [])])
-    return batch / _seconds_of_a_step(model, step, _batches(batch, asked), asked.device)
+    return batch / _seconds_of_a_step(model, step, _batches(batch, asked), asked.device, ids_device="cpu" if on_host else asked.device)
 
 
 def _batches(batch: int, asked: argparse.Namespace) -> list[dict[str, torch.Tensor]]:
@@ -102,14 +102,17 @@ def _batches(batch: int, asked: argparse.Namespace) -> list[dict[str, torch.Tens
     return [{name: torch.from_numpy(column) for name, column in each.columns.items()} for each in reader]
 
 
-def _seconds_of_a_step(model: nn.Module, step: torch.optim.Optimizer, batches: Sequence[dict[str, torch.Tensor]], device: str) -> float:
+def _seconds_of_a_step(
+    model: nn.Module, step: torch.optim.Optimizer, batches: Sequence[dict[str, torch.Tensor]], device: str, *, ids_device: str
+) -> float:
     loss_of = nn.BCEWithLogitsLoss()
     began = 0.0
     for number, batch in enumerate(batches):
         if number == len(batches) // 2:
             _finish(device)
             began = time.monotonic()
-        columns = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+        places = {name: ids_device if value.dtype == torch.int64 else device for name, value in batch.items()}
+        columns = {name: value.to(places[name], non_blocking=True) for name, value in batch.items()}
         label = columns.pop("label")
         step.zero_grad()
         loss = loss_of(model(**columns).reshape(-1), label)
