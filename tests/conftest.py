@@ -18,6 +18,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite tests/goldens/*.txt; review reads the diff")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole runs first: the files that take longest must not be the last, with one worker on them and the other idle."""
+    items.sort(key=lambda item: "system" not in item.path.parts)
+
+
 @pytest.fixture(autouse=True)
 def _same_random_numbers() -> None:
     torch.manual_seed(0)
