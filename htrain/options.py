@@ -39,7 +39,8 @@ class Options:
     FCs compute their forward pass in `fc_dtype`, over fp32 weights (HT 5.1, Model-B). Ops are fused that would otherwise hand large values through
     memory: with `fuse_relu` an FC and its ReLU, with `fuse_fields` the rows of tables that are stacked, with `fuse_tables` those of tables on the
     same device and their SGD steps, id by id, with `fuse_interaction` the products of pairs of features, of which only those that are read
-    are computed, and with `fuse_steps` the SGD step of an FC's weight and the product that makes its gradient.
+    are computed, with `fuse_pairs` the gradient of these products and the steps of rows by it, and with `fuse_steps` the SGD step of an FC's
+    weight and the product that makes its gradient.
 
     `dense_sync` says how groups keep their dense replicas alike: `easgd`, in the background; `allreduce`, every step, one trainer with all
     dense weights per group (HET 3); or `ps`, where the trainers of one group fetch the weights from its group PSs for every step and
@@ -87,6 +88,7 @@ class Options:
     fuse_fields: bool = True
     fuse_tables: bool = True
     fuse_interaction: bool = True
+    fuse_pairs: bool = True
     fuse_steps: bool = True
     dense_sync: DenseSync = "easgd"
     sparse_sync: SparseSync = "ps"

@@ -149,6 +149,11 @@ SAMPLES: tuple[Sample, ...] = (
     ("StackRowsGradient", (("row", (B, 4), F32), ROWS, ("place", (B,), I64), ("dy", (B, 2, 4), F32)), {"dense": 1}),
     ("StackTables", (TABLE, ("fields", (B, 2), I64)), {"dense": 0, "columns": (1,)}),
     ("StepTables", (TABLE, ("fields", (B, 2), I64), ("dy", (B, 2, 4), F32)), {"dense": 1, "columns": (0,), "lr": 0.1}),
+    (
+        "PairwiseDotsSgd",
+        (TABLE, ("fields", (B, 2), I64), ("q", (B, 2, 4), F32), ("pairs", (3,), I64), ("dy", (B, 3), F32)),
+        {"dense": 1, "columns": (0,), "lr": 0.1},
+    ),
     ("AllReduce", (X, ("bias_grad", (4,), F32)), {}),
     ("AllGather", (UNIQUE, ROWS), {}),
     ("LookaheadAnnounce", (weight("cache", 14), UNIQUE), {}),

@@ -10,6 +10,7 @@ import torch
 from htrain.errors import Error, RunError
 from htrain.executor.collective import Connect, GlooConnector
 from htrain.executor.link import Link
+from htrain.executor.memory import keep_pages
 from htrain.executor.port import Network
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
@@ -27,6 +28,7 @@ def play(
     A failure is reported to the launcher, never raised.
     """
     torch.set_grad_enabled(False)
+    keep_pages()
     link = Link(name, network, launcher)
     role: Role | None = None
     try:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from htrain.errors import DataError
 from htrain.net import Attr, Blob, Op
 from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
-from htrain.ops.pointers import array_at
+from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.sparse_checks import ids_misfit, places_misfit
 
 Ids = NDArray[np.int64]
@@ -20,7 +20,7 @@ def _stack_rows(*values: torch.Tensor, dense: int) -> torch.Tensor:
     """y[B,F,D]: the `dense` values x[B,D], then of each table rows[u,D] those at places[B], zero at a place of -1."""
     own, rows, places = _parts(values, dense)
     y = np.empty((places[0].shape[0], len(own) + len(rows), rows[0].shape[1]), np.float32)
-    bad = _stack(_pointers(own), _pointers(rows), _sizes(rows), _pointers(places), y)
+    bad = _stack(pointers_of(own), pointers_of(rows), sizes_of(rows), pointers_of(places), y)
     if bad >= 0:
         raise places_misfit(places[bad].numpy(), rows[bad].numpy(), y[:, 0])
     return torch.from_numpy(y)
@@ -38,7 +38,7 @@ def _stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tenso
     counts = [part.shape[0] for part in rows]
     flat = torch.zeros(sum(counts), dy.shape[2])
     drows = flat.split(counts)
-    bad = _spread(dy.numpy(), _pointers(dx), _pointers(drows), _sizes(rows), _pointers(places))
+    bad = _spread(dy.numpy(), pointers_of(dx), pointers_of(drows), sizes_of(rows), pointers_of(places))
     if bad >= 0:
         raise places_misfit(places[bad].numpy(), rows[bad].numpy(), dy[:, 0].numpy())
     return (*dx, *drows)
@@ -49,11 +49,11 @@ def _stack_tables(*values: torch.Tensor, dense: int, columns: tuple[int, ...]) -
     *inputs, ids = values
     own, tables = [x.contiguous() for x in inputs[:dense]], inputs[dense:]
     width = tables[0].shape[1]
-    _check_tables(tables, columns, ids)
+    check_tables(tables, columns, ids)
     if any(x.shape != (len(ids), width) or x.dtype != torch.float32 for x in own):
         raise DataError(f"values that are stacked with rows of {width} want {len(ids)} examples, {width} wide")
     y = np.empty((len(ids), len(own) + len(tables), width), np.float32)
-    bad = _stack_columns(_pointers(own), _pointers(tables), _sizes(tables), ids.contiguous().numpy(), np.array(columns), y)
+    bad = _stack_columns(pointers_of(own), pointers_of(tables), sizes_of(tables), ids.contiguous().numpy(), np.array(columns), y)
     if bad >= 0:
         raise ids_misfit(ids[:, columns[bad]].contiguous().numpy(), y[:, 0], tables[bad].numpy(), 0)
     return torch.from_numpy(y)
@@ -62,15 +62,15 @@ def _stack_tables(*values: torch.Tensor, dense: int, columns: tuple[int, ...]) -
 def _step_tables(*values: torch.Tensor, dense: int, columns: tuple[int, ...], lr: float) -> None:
     """SGD on the rows of each table, by dy[B,F,D] as StackTables has stacked them; an id that comes twice takes two steps."""
     *tables, ids, dy = values
-    _check_tables(tables, columns, ids)
+    check_tables(tables, columns, ids)
     if dy.shape != (len(ids), dense + len(tables), tables[0].shape[1]):
         raise DataError(f"gradients of {len(tables)} tables are {list(dy.shape)}, want [{len(ids)},{dense + len(tables)},{tables[0].shape[1]}]")
-    bad = _sgd(_pointers(tables), _sizes(tables), ids.contiguous().numpy(), np.array(columns), dy.contiguous().numpy(), dense, lr)
+    bad = _sgd(pointers_of(tables), sizes_of(tables), ids.contiguous().numpy(), np.array(columns), dy.contiguous().numpy(), dense, lr)
     if bad >= 0:
         raise ids_misfit(ids[:, columns[bad]].contiguous().numpy(), dy[:, 0].numpy(), tables[bad].numpy(), 0)
 
 
-def _check_tables(tables: Sequence[torch.Tensor], columns: Sequence[int], ids: torch.Tensor) -> None:
+def check_tables(tables: Sequence[torch.Tensor], columns: Sequence[int], ids: torch.Tensor) -> None:
     """Raises DataError where loops over addresses would leave them."""
     width = tables[0].shape[1]
     fit = all(t.shape[1:] == (width,) and t.dtype == torch.float32 and t.is_contiguous() for t in tables)
@@ -89,11 +89,13 @@ def _parts(values: Sequence[torch.Tensor], dense: int) -> tuple[list[torch.Tenso
     return [x.contiguous() for x in own], [r.contiguous() for r in rows], [p.contiguous() for p in places]
 
 
-def _pointers(tensors: Sequence[torch.Tensor]) -> Ids:
+def pointers_of(tensors: Sequence[torch.Tensor]) -> Ids:
+    """Where tensors are; they must be contiguous, and kept by the caller."""
     return np.array([tensor.data_ptr() for tensor in tensors], np.int64)
 
 
-def _sizes(tensors: Sequence[torch.Tensor]) -> Ids:
+def sizes_of(tensors: Sequence[torch.Tensor]) -> Ids:
+    """Their rows."""
     return np.array([tensor.shape[0] for tensor in tensors], np.int64)
 
 
@@ -147,37 +149,54 @@ def _spread(dy, dx, drows, sizes, places):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _stack_columns(own, tables, sizes, ids, columns, y):  # type: ignore[no-untyped-def]
-    """The first table with an id outside it, or -1."""
+    """The first table with an id outside it, or -1. Rows of the next example are on their way while one is copied."""
     batch, _, width = y.shape
     _stack_own(own, y)
-    for t in range(tables.size):
-        table = array_at(tables[t], (sizes[t], width), np.float32(0))
-        for b in range(batch):
+    for b in range(batch):
+        for t in range(tables.size):
             row = ids[b, columns[t]]
             if row < 0 or row >= sizes[t]:
                 return t
+            if b + 1 < batch:
+                prefetch_row(tables[t], ids[b + 1, columns[t]], 4 * width)
+            table = array_at(tables[t], (sizes[t], width), np.float32(0))
             for d in range(width):
                 y[b, own.size + t, d] = table[row, d]
     return -1
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def _sgd(tables, sizes, ids, columns, dy, dense, lr):  # type: ignore[no-untyped-def]
-    """The first table with an id outside it, or -1: then no row has been changed."""
-    batch, _, width = dy.shape
-    rate = np.float32(lr)
-    for t in range(tables.size):
-        for b in range(batch):
+@njit(nogil=True, cache=True)
+def find_misfit(sizes, ids, columns):  # type: ignore[no-untyped-def]
+    """The first table with an id outside it, or -1."""
+    for b in range(ids.shape[0]):
+        for t in range(sizes.size):
             row = ids[b, columns[t]]
             if row < 0 or row >= sizes[t]:
                 return t
-    for t in range(tables.size):
-        table = array_at(tables[t], (sizes[t], width), np.float32(0))
-        for b in range(batch):
-            row = ids[b, columns[t]]
-            for d in range(width):
-                table[row, d] -= rate * dy[b, dense + t, d]
     return -1
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def step_rows(tables, sizes, ids, columns, b, rate, dy, first):  # type: ignore[no-untyped-def]
+    """The rows of example b, by dy[first:, D]; those of the next example are on their way meanwhile."""
+    width = dy.shape[1]
+    for t in range(tables.size):
+        if b + 1 < ids.shape[0]:
+            prefetch_row(tables[t], ids[b + 1, columns[t]], 4 * width)
+        table = array_at(tables[t], (sizes[t], width), np.float32(0))
+        row = ids[b, columns[t]]
+        for d in range(width):
+            table[row, d] -= rate * dy[first + t, d]
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _sgd(tables, sizes, ids, columns, dy, dense, lr):  # type: ignore[no-untyped-def]
+    """The first table with an id outside it, or -1: then no row has been changed."""
+    bad = find_misfit(sizes, ids, columns)
+    if bad < 0:
+        for b in range(dy.shape[0]):
+            step_rows(tables, sizes, ids, columns, b, np.float32(lr), dy[b], dense)
+    return bad
 
 
 def _infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from htrain.errors import DataError
 from htrain.net import BatchDim, Blob, Op
 from htrain.ops.base import Builder, Cost, OpDef, Signature
+from htrain.ops.fields import check_tables, find_misfit, pointers_of, sizes_of, step_rows
+from htrain.ops.sparse_checks import ids_misfit
 
 
 def _pairwise_dots(features: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -21,12 +23,34 @@ def _pairwise_dots(features: torch.Tensor, positions: torch.Tensor) -> torch.Ten
 
 def _pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     gradient = np.empty(features.shape, np.float32)
+    _gradient(features.contiguous().numpy(), *_places(features, positions, dy), dy.contiguous().numpy(), gradient)
+    return torch.from_numpy(gradient)
+
+
+def _pairwise_dots_sgd(*values: torch.Tensor, dense: int, columns: tuple[int, ...], lr: float) -> tuple[torch.Tensor, ...]:
+    """The gradient of features[B,n,D] that StackTables has stacked: that of the `dense` first is returned, the rows of the others take a step of SGD."""
+    *tables, ids, features, positions, dy = values
+    check_tables(tables, columns, ids)
+    batch, count, width = features.shape
+    if (batch, count, width) != (len(ids), dense + len(tables), tables[0].shape[1]):
+        raise DataError(f"features of {len(tables)} tables are {list(features.shape)}, want [{len(ids)},{dense + len(tables)},{tables[0].shape[1]}]")
+    dx = np.empty((dense, batch, width), np.float32)
+    places, rows = _places(features, positions, dy), ids.contiguous().numpy()
+    bad = _gradient_and_step(
+        features.contiguous().numpy(), *places, dy.contiguous().numpy(), dx, pointers_of(tables), sizes_of(tables), rows, np.array(columns), lr
+    )
+    if bad >= 0:
+        raise ids_misfit(ids[:, columns[bad]].contiguous().numpy(), features[:, 0].numpy(), tables[bad].numpy(), 0)
+    return tuple(torch.from_numpy(dx))
+
+
+def _places(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Both places of each pair in the symmetric matrix of weights, whose rows are padded to a multiple of 4. Raises DataError for a misfit."""
     left, right = _pairs(features, positions)
     if dy.shape != (features.shape[0], positions.numel()):
         raise DataError(f"gradients of pairs are {list(dy.shape)}, want [{features.shape[0]},{positions.numel()}]")
     padded = (features.shape[1] + 3) // 4 * 4
-    _gradient(features.contiguous().numpy(), left * padded + right, right * padded + left, dy.contiguous().numpy(), gradient)
-    return torch.from_numpy(gradient)
+    return left * padded + right, right * padded + left
 
 
 def _pairs(features: torch.Tensor, positions: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -51,38 +75,100 @@ def _dots(features, left, right, dots):  # type: ignore[no-untyped-def]
             dots[b, k] = total
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _gradient(features, above, below, dy, gradient):  # type: ignore[no-untyped-def]
-    """Features times the symmetric matrix of dy, in blocks of 2 x 4: a number that is loaded serves twice, one that is stored four times.
+@njit(nogil=True, cache=True)
+def _are_distinct(above, below, size):  # type: ignore[no-untyped-def]
+    """Whether no place in the matrix is of two pairs, nor of one twice: then numbers are put there, not added."""
+    seen = np.zeros(size, np.bool_)
+    for k in range(above.size):
+        if seen[above[k]] or seen[below[k]] or above[k] == below[k]:
+            return False
+        seen[above[k]] = seen[below[k]] = True
+    return True
 
-    `above` and `below` are the places of each pair in that matrix, whose rows are padded to a multiple of 4.
-    """
-    count, width = features.shape[1], features.shape[2]
-    rows, columns = (count + 1) // 2 * 2, (count + 3) // 4 * 4
-    weights = np.zeros((rows, columns), np.float32)
-    flat = weights.reshape(-1)
-    own = np.zeros((columns, width), np.float32)
-    total = np.zeros((rows, width), np.float32)
-    for b in range(features.shape[0]):
+
+@njit(nogil=True, cache=True)
+def _set_weights(weights, above, below, dy, distinct):  # type: ignore[no-untyped-def]
+    """The symmetric matrix of an example's dy. `above` and `below` are the places of each pair in it."""
+    if distinct:
+        for k in range(above.size):
+            weights[above[k]] = dy[k]
+            weights[below[k]] = dy[k]
+    else:
         weights[:] = 0.0
         for k in range(above.size):
-            flat[above[k]] += dy[b, k]
-            flat[below[k]] += dy[b, k]
-        for i in range(count):
+            weights[above[k]] += dy[k]
+            weights[below[k]] += dy[k]
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _mix(weights, own, total):  # type: ignore[no-untyped-def]
+    """total[n,D] = weights[n,n] @ own[n,D], in blocks of 4 x 4: a number that is loaded serves four times, and so does one that is stored.
+
+    Requires: n a multiple of 4.
+    """
+    count, width = own.shape
+    for i in range(0, count, 4):
+        for d in range(width):
+            total[i, d] = total[i + 1, d] = total[i + 2, d] = total[i + 3, d] = 0.0
+        for j in range(0, count, 4):
+            a0, a1, a2, a3 = weights[i, j], weights[i, j + 1], weights[i, j + 2], weights[i, j + 3]
+            b0, b1, b2, b3 = weights[i + 1, j], weights[i + 1, j + 1], weights[i + 1, j + 2], weights[i + 1, j + 3]
+            c0, c1, c2, c3 = weights[i + 2, j], weights[i + 2, j + 1], weights[i + 2, j + 2], weights[i + 2, j + 3]
+            e0, e1, e2, e3 = weights[i + 3, j], weights[i + 3, j + 1], weights[i + 3, j + 2], weights[i + 3, j + 3]
             for d in range(width):
-                own[i, d] = features[b, i, d]
-        total[:] = 0.0
-        for i in range(0, rows, 2):
-            for j in range(0, columns, 4):
-                a0, a1, a2, a3 = weights[i, j], weights[i, j + 1], weights[i, j + 2], weights[i, j + 3]
-                b0, b1, b2, b3 = weights[i + 1, j], weights[i + 1, j + 1], weights[i + 1, j + 2], weights[i + 1, j + 3]
-                for d in range(width):
-                    x0, x1, x2, x3 = own[j, d], own[j + 1, d], own[j + 2, d], own[j + 3, d]
-                    total[i, d] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
-                    total[i + 1, d] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
-        for i in range(count):
+                x0, x1, x2, x3 = own[j, d], own[j + 1, d], own[j + 2, d], own[j + 3, d]
+                total[i, d] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
+                total[i + 1, d] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
+                total[i + 2, d] += c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3
+                total[i + 3, d] += e0 * x0 + e1 * x1 + e2 * x2 + e3 * x3
+
+
+@njit(nogil=True, cache=True)
+def _room(count, width):  # type: ignore[no-untyped-def]
+    """A matrix of weights, and features before and after it: `count` of them, padded to a multiple of 4."""
+    padded = (count + 3) // 4 * 4
+    return np.zeros((padded, padded), np.float32), np.zeros((padded, width), np.float32), np.zeros((padded, width), np.float32)
+
+
+@njit(nogil=True, cache=True)
+def _copy(rows, to, count):  # type: ignore[no-untyped-def]
+    """Element by element: Numba's assignment of slices looks for overlaps each time."""
+    for i in range(count):
+        for d in range(rows.shape[1]):
+            to[i, d] = rows[i, d]
+
+
+@njit(nogil=True, cache=True)
+def _gradient(features, above, below, dy, gradient):  # type: ignore[no-untyped-def]
+    """Features times the symmetric matrix of dy, example by example."""
+    batch, count, width = features.shape
+    weights, own, total = _room(count, width)
+    distinct = _are_distinct(above, below, weights.size)
+    for b in range(batch):
+        _set_weights(weights.reshape(-1), above, below, dy[b], distinct)
+        _copy(features[b], own, count)
+        _mix(weights, own, total)
+        _copy(total, gradient[b], count)
+
+
+@njit(nogil=True, cache=True)
+def _gradient_and_step(features, above, below, dy, dx, tables, sizes, ids, columns, lr):  # type: ignore[no-untyped-def]
+    """The same, of which the first features' goes to dx, and the others' into the rows that they were. An unfit table, or -1."""
+    batch, count, width = features.shape
+    bad = find_misfit(sizes, ids, columns)
+    if bad >= 0:
+        return bad
+    weights, own, total = _room(count, width)
+    distinct = _are_distinct(above, below, weights.size)
+    for b in range(batch):
+        _set_weights(weights.reshape(-1), above, below, dy[b], distinct)
+        _copy(features[b], own, count)
+        _mix(weights, own, total)
+        for k in range(dx.shape[0]):
             for d in range(width):
-                gradient[b, i, d] = total[i, d]
+                dx[k, b, d] = total[k, d]
+        step_rows(tables, sizes, ids, columns, b, np.float32(lr), total, dx.shape[0])
+    return -1
 
 
 def _infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
@@ -94,15 +180,30 @@ def _infer_gradient(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequen
     return [(inputs[0].shape, inputs[0].dtype)]
 
 
+def _infer_sgd(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    dense = op.attrs["dense"]
+    assert isinstance(dense, int)
+    batch, _, width = inputs[-3].shape
+    return [((batch, width), "float32")] * dense
+
+
+def _stepped(op: Op) -> tuple[int, ...]:
+    """The tables."""
+    return tuple(range(len(op.inputs) - 4))
+
+
 def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    """A multiply-add per pair and number of a feature; of a gradient two."""
-    features, positions = inputs[:2]
-    rows, width = features.shape[0], features.shape[2]
+    """A multiply-add per pair and number of a feature; of a gradient two. Rows that take a step are read and written besides."""
+    dots = op.type == "PairwiseDots"
+    features, positions = inputs[:2] if dots else inputs[-3:-1]
+    rows, _, width = features.shape
     assert isinstance(rows, BatchDim)
     assert isinstance(width, int)
     assert isinstance(positions.shape[0], int)
-    flops = 2.0 * rows.at(batch_size) * positions.shape[0] * width * (len(inputs) - 1)
-    return Cost(flops, float(sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))))
+    flops = 2.0 * rows.at(batch_size) * positions.shape[0] * width * (1 if dots else 2)
+    stepped = 2 * features.num_bytes(batch_size) if op.type == "PairwiseDotsSgd" else 0
+    values = inputs if op.type != "PairwiseDotsSgd" else inputs[-4:]
+    return Cost(flops, float(stepped + sum(b.num_bytes(batch_size) for b in (*values, *outputs))))
 
 
 def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
@@ -113,4 +214,5 @@ def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) 
 DEFINITIONS = (
     OpDef("PairwiseDots", _pairwise_dots, _infer, _cost, gradient=_rule, work="batched", on_host=True),
     OpDef("PairwiseDotsGradient", _pairwise_dots_gradient, _infer_gradient, _cost, gradient=None, work="batched", on_host=True),
+    OpDef("PairwiseDotsSgd", _pairwise_dots_sgd, _infer_sgd, _cost, None, effects=True, writes=_stepped, work="batched", on_host=True),
 )

@@ -4,6 +4,7 @@
     fuse_fields       Concat(x, Stack(TakeRows(r, p), ..))     StackRows(x, r, .., p, ..): rows of many tables in one pass
     fuse_interaction  Gather(MatMul(f, Transpose(f)))          PairwiseDots(f): only the products that are read
     fuse_tables       StackRows, its Lookups, Dedupes, SGD     StackTables and StepTables: tables of this device, read and stepped in place
+    fuse_pairs        StepTables(t, PairwiseDotsGradient(..))  PairwiseDotsSgd(t, ..): rows are stepped by a gradient that is never stored
     fuse_steps        Sgd(w, dw) of dw, .., dx = FCGradient    dx = FCInputGradient; FCSgd(w, b, x, dy): no gradient in memory
 """
 
@@ -26,6 +27,7 @@ def fuse_forward(net: Net, options: Options) -> Net:
 def fuse_placed(train: Net, options: Options) -> Net:
     """The fusions of a train net whose ops have their devices that are on."""
     train = fuse_tables(train) if options.fuse_tables else train
+    train = fuse_pairs(train) if options.fuse_pairs else train
     return fuse_steps(train) if options.fuse_steps else train
 
 
@@ -208,6 +210,29 @@ def _local(net: Net, stack: Op) -> _Local | None:
     together = len({op.node_name for op in (stack, gradient, *lookups, *dedupes, *steps)}) == 1
     alone = set(read) == {2} and len({op.inputs[0] for op in lookups}) == tables
     return _Local(stack, gradient, lookups, dedupes, steps) if plain and asked and sgd and together and alone else None
+
+
+def fuse_pairs(net: Net) -> Net:
+    """Steps of tables' rows in the gradient of pairs of them, where nobody else reads that but for the features before the rows."""
+    readers, instead = _readers(net), dict[int, Op | None]()
+    for at, op in enumerate(net.ops):
+        steps = [step for step in readers[op.outputs[0]] if step.type == "StepTables"] if op.type == "PairwiseDotsGradient" else []
+        if len(steps) == 1 and _steps_at(net, steps[0], at):
+            selects = [select for select in readers[op.outputs[0]] if select is not steps[0]]
+            dense = tuple(select.outputs[0] for select in selects)
+            if [(s.type, s.attrs) for s in selects] == [("Select", {"axis": 1, "index": k}) for k in range(int(str(steps[0].attrs["dense"])))]:
+                instead.update(dict.fromkeys(map(id, (*selects, steps[0]))))
+                instead[id(op)] = replace(steps[0], type="PairwiseDotsSgd", inputs=(*steps[0].inputs[:-1], *op.inputs), outputs=dense)
+    return net.with_ops(op for op in (instead.get(id(op), op) for op in net.ops) if op)
+
+
+def _steps_at(net: Net, step: Op, at: int) -> bool:
+    """Whether a step of tables can be made where op `at` is: its ids are there, nobody touches a table in between, and all is on one device."""
+    *tables, ids, _ = step.inputs
+    before, after = net.ops[:at], net.ops[at:]
+    made = ids in net.inputs or any(ids in op.outputs for op in before)
+    alone = not any(set(tables).intersection(op.inputs) for op in after[: after.index(step)])
+    return made and alone and net.ops[at].node_name == step.node_name
 
 
 def _readers(net: Net) -> dict[str, list[Op]]:

@@ -102,6 +102,14 @@ def sum_rows(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch
     return unique, torch.zeros(len(unique), rows.shape[1]).index_add(0, places, rows)
 
 
+def pairs_gradient(table: torch.Tensor, ids: torch.Tensor, f: torch.Tensor, k: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """That of the first feature."""
+    weights = torch.zeros(len(f), 2, 2)
+    for column, place in enumerate(k.tolist()):
+        weights[:, place // 2, place % 2] += dy[:, column]
+    return ((weights + weights.mT) @ f)[:, 0]
+
+
 def dedupe_two_shards(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
     unique = first_seen(ids)
     parts = (unique[unique < 3], unique[unique >= 3])
@@ -327,6 +335,10 @@ EFFECTS = (
     Sample("SparseAdagrad", (TABLE, TABLE, IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
     Sample("SparseRowWiseAdagrad", (TABLE, ((5,), single), IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
     Sample("StepTables", (TABLE, ((B, 2), below(5)), ((B, 2, 4), single)), nothing, {**RATE, "dense": 1, "columns": (1,)}),
+    Sample(
+        "PairwiseDotsSgd", (TABLE, ((B, 2), below(5)), ((B, 2, 4), single), ((3,), below(4)), ((B, 3), single)), pairs_gradient,
+        {**RATE, "dense": 1, "columns": (1,)},
+    ),
     Sample("WriteBack", (TABLE, ((5,), single), IDS, ((BatchDim(2, bound=True), 5), single)), nothing, {"first_row": 0}),
     Sample("Ack", (), lambda: torch.zeros(0, dtype=torch.int8)),
     Sample("Begin", (), lambda: torch.zeros(0, dtype=torch.int8)),

@@ -17,7 +17,9 @@ from htrain.ops.builder import NetBuilder
 from htrain.options import Options
 from htrain.transform.fuse import fuse_interaction, fuse_relu
 
-OFF = Options(batch_size=BATCH, fuse_relu=False, fuse_fields=False, fuse_tables=False, fuse_interaction=False, fuse_steps=False)
+OFF = Options(
+    batch_size=BATCH, fuse_relu=False, fuse_fields=False, fuse_tables=False, fuse_interaction=False, fuse_pairs=False, fuse_steps=False
+)
 SGD = Options(batch_size=BATCH, dense_optimizer="sgd", sparse_optimizer="sgd")
 
 
@@ -52,7 +54,7 @@ def stepped(net: Net) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("model", ["dlrm.py", "wide_deep.py", "deepfm.py", "dcn.py"])
-@pytest.mark.parametrize("fusions", [["relu"], ["fields"], ["fields", "tables"], ["interaction"], ["steps"]], ids="-".join)
+@pytest.mark.parametrize("fusions", [["relu"], ["fields"], ["fields", "tables"], ["interaction"], ["fields", "tables", "interaction", "pairs"], ["steps"]], ids="-".join)
 @pytest.mark.parametrize("counts", [{}, {"group_ps": 2, "sparse_ps": 2}])
 def test_a_step_of_the_fused_net_is_that_of_the_net(fusions: list[str], model: str, counts: dict[str, int]) -> None:
     options = replace(OFF, dense_optimizer="sgd", sparse_optimizer="sgd", sparse_lr=0.5, dense_lr=0.5)
@@ -68,16 +70,15 @@ def test_dlrm_runs_on_fused_ops_alone() -> None:
     found = types(train_net("dlrm.py", SGD))
     assert found["FCRelu"] == 6
     assert found["FC"] == 1
-    assert (found["PairwiseDots"], found["PairwiseDotsGradient"]) == (1, 1)
+    assert (found["PairwiseDots"], found["PairwiseDotsSgd"], found["StackTables"]) == (1, 1, 1)
     assert (found["FCSgd"], found["FCInputGradient"]) == (7, 6)
-    assert (found["StackTables"], found["StepTables"]) == (1, 1)
-    slow = {"Relu", "MatMul", "Transpose", "Gather", "FCGradient", "Sgd", "Lookup", "Dedupe", "TakeRows", "Stack", "Unstack", "SparseSgd"}
+    slow = {"PairwiseDotsGradient", "StepTables", "Relu", "MatMul", "Transpose", "Gather", "FCGradient", "Sgd", "Lookup", "Dedupe", "TakeRows", "Stack", "Unstack", "SparseSgd"}
     assert not slow & found.keys()
 
 
 def test_without_the_options_nothing_is_fused() -> None:
     found = types(train_net("dlrm.py", replace(OFF, dense_optimizer="sgd", sparse_optimizer="sgd")))
-    assert not {"FCRelu", "PairwiseDots", "FCSgd", "FCInputGradient", "StackRows", "StackTables", "StepTables"} & found.keys()
+    assert not {"FCRelu", "PairwiseDots", "PairwiseDotsSgd", "FCSgd", "FCInputGradient", "StackRows", "StackTables", "StepTables"} & found.keys()
 
 
 @pytest.mark.parametrize("sparse_optimizer", ["adagrad", "rowwise_adagrad"])

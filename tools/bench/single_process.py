@@ -3,15 +3,17 @@
     python tools/bench/single_process.py --batch 2048 --batch 128
 
 A DLRM with 26 tables of 10^5 rows x 64 (bottom 13-512-256-64, top 512-256-1). Prints, per batch size,
-the ratio of examples per second (htrain / eager) of alternating runs: median, minimum and maximum.
+the ratio of examples per second (htrain / eager) of alternating runs: median, minimum and maximum. Each side has a process of its own.
 """
 
 import argparse
+import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -24,6 +26,7 @@ from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.data import START, Batch, Malformed, open_data
 from htrain.executor.feed import Feed
+from htrain.executor.memory import keep_pages
 from htrain.executor.port import Network
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
@@ -52,65 +55,104 @@ def make_plan(options: Options, folder: Path) -> Plan:
     return plan
 
 
-def time_htrain(plan: Plan, folder: Path, batches: list[Batch]) -> tuple[float, float]:
-    """Wall and CPU seconds of training all batches by one trainer with one net replica."""
-    settings = RunSettings(folder, "synthetic:", folder / "run", deterministic=True)
-    network = Network("inproc")
-    role = Role("trainer:0:0", plan, settings, network)
-    role.fill()
-    assert role.trainer
-    wall, cpu = time.perf_counter(), time.process_time()
-    role.trainer.start({}, Feed(iter(batches), START, len(batches)), 0, None)
-    while not role.trainer.finished:
-        time.sleep(0.001)
-    spent = time.perf_counter() - wall, time.process_time() - cpu
-    if role.error:
-        raise role.error
-    role.stop()
-    network.close()
-    return spent
+class Htrain:
+    """One trainer with one net replica, in a process as roles have it."""
+
+    def __init__(self, options: Options, batches: list[Batch], folder: Path) -> None:
+        keep_pages()
+        self._plan, self._folder, self._batches = make_plan(options, folder), folder, batches
+        self.train(4)  # compiles the loops
+
+    def train(self, steps: int) -> tuple[float, float]:
+        """Wall and CPU seconds of training the first `steps` batches. Raises what the role raised."""
+        settings = RunSettings(self._folder, "synthetic:", self._folder / "run", deterministic=True)
+        network = Network("inproc")
+        role = Role("trainer:0:0", self._plan, settings, network)
+        role.fill()
+        assert role.trainer
+        wall, cpu = time.perf_counter(), time.process_time()
+        role.trainer.start({}, Feed(iter(self._batches[:steps]), START, steps), 0, None)
+        for thread in role.trainer.threads:
+            thread.join()
+        spent = time.perf_counter() - wall, time.process_time() - cpu
+        if role.error:
+            raise role.error
+        role.stop()
+        network.close()
+        return spent
 
 
-def time_eager(options: Options, batches: list[Batch]) -> tuple[float, float]:
-    """Wall and CPU seconds of plain PyTorch on the same batches; embeddings have sparse gradients."""
-    model = build_model(MODEL, open_data(f"synthetic:?table_rows={TABLE_ROWS}").schema, 0)
-    steps = optimizers(model, options)
-    tensors = [{name: torch.from_numpy(column) for name, column in b.columns.items()} for b in batches]
-    wall, cpu = time.perf_counter(), time.process_time()
-    for batch in tensors:
-        train_step(model, steps, batch)
-    return time.perf_counter() - wall, time.process_time() - cpu
+class Eager:
+    """Plain PyTorch; embeddings have sparse gradients."""
+
+    def __init__(self, options: Options, batches: list[Batch], folder: Path) -> None:
+        self._model = build_model(MODEL, open_data(f"synthetic:?table_rows={TABLE_ROWS}").schema, 0)
+        self._steps = optimizers(self._model, options)
+        self._batches = [{name: torch.from_numpy(column) for name, column in b.columns.items()} for b in batches]
+        self.train(4)
+
+    def train(self, steps: int) -> tuple[float, float]:
+        """Wall and CPU seconds of training the first `steps` batches."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        for batch in self._batches[:steps]:
+            train_step(self._model, self._steps, batch)
+        return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def serve(side: type[Htrain | Eager], options: Options, steps: int, threads: int, line: Connection) -> None:
+    """A side, in a process of its own: neither has the other's memory, nor its settings. Every message asks for a run."""
+    torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory() as folder:
+        ready = side(options, read(options.batch_size, steps), Path(folder))
+        line.send(None)
+        while line.recv():
+            line.send(ready.train(steps))
+
+
+def compare(options: Options, runs: int, threads: int) -> None:
+    """Alternating runs of both sides; prints a line."""
+    steps = max(12, 25_000 // options.batch_size)
+    spawn = multiprocessing.get_context("spawn")
+    lines: list[Connection] = []
+    for side in (Htrain, Eager):
+        mine, theirs = spawn.Pipe()
+        spawn.Process(target=serve, args=(side, options, steps, threads, theirs), daemon=True).start()
+        mine.recv()
+        lines.append(mine)
+    pairs = []
+    for _ in range(runs):
+        for line in lines:
+            line.send(True)
+            pairs.append(line.recv())
+    for line in lines:
+        line.send(False)
+    report(options, steps, list(zip(pairs[::2], pairs[1::2], strict=True)), threads)
+
+
+Spent = tuple[float, float]  # wall and CPU seconds
+
+
+def report(options: Options, steps: int, pairs: list[tuple[Spent, Spent]], threads: int) -> None:
+    ratios, cpu = ([eager[k] / ours[k] for ours, eager in pairs] for k in (0, 1))
+    ours, eager = (statistics.median(steps * options.batch_size / pair[side][0] for pair in pairs) for side in (0, 1))
+    print(
+        f"dlrm batch {options.batch_size:5d} {options.dense_optimizer}  htrain {ours:,.0f} EPS  eager {eager:,.0f} EPS  "
+        f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}, n={len(ratios)})  "
+        f"CPU ratio {statistics.median(cpu):.2f}  {threads} threads of {os.cpu_count()}",
+        flush=True,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, action="append")
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adagrad"])
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    for batch_size in arguments.batch or [2048, 128]:
-        options = Options(
-            batch_size=batch_size, dense_optimizer=arguments.optimizer, sparse_optimizer=arguments.optimizer
-        )
-        batches = read(batch_size, max(12, 25_000 // batch_size))
-        examples = sum(b.num_examples for b in batches)
-        with tempfile.TemporaryDirectory() as folder:
-            plan = make_plan(options, Path(folder) / "plan")
-            time_htrain(plan, Path(folder) / "plan", batches[:4])  # compiles the loops
-            pairs = [
-                (time_htrain(plan, Path(folder) / "plan", batches), time_eager(options, batches))
-                for _ in range(arguments.runs)
-            ]
-        ratios = [eager[0] / ours[0] for ours, eager in pairs]
-        cpu = [eager[1] / ours[1] for ours, eager in pairs]
-        ours, eager = (statistics.median(examples / pair[side][0] for pair in pairs) for side in (0, 1))
-        print(
-            f"dlrm batch {batch_size:5d} {arguments.optimizer}  htrain {ours:,.0f} EPS  eager {eager:,.0f} EPS  ratio {statistics.median(ratios):.2f} "
-            f"({min(ratios):.2f} to {max(ratios):.2f}, n={len(ratios)})  "
-            f"CPU ratio {statistics.median(cpu):.2f}  {arguments.threads} threads of {os.cpu_count()}"
-        )
+    asked = parser.parse_args()
+    for batch_size in asked.batch or [2048, 128]:
+        options = Options(batch_size=batch_size, dense_optimizer=asked.optimizer, sparse_optimizer=asked.optimizer)
+        compare(options, asked.runs, asked.threads)
 
 
 if __name__ == "__main__":
