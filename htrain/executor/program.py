@@ -218,7 +218,8 @@ def _call(net: Net, position: int, op: Op, names: dict[str, str], kept: set[str]
         names[op.outputs[0]] = f"v{len(names)}"
         lines = [f"    {names[op.outputs[0]]} = c{position}"]
     else:
-        arguments = [f"p{net_index(net, n)}" if n in net.parameters else names[n] for n in op.inputs]
+        known = _known(net) if OPS[op.type].bind else {}
+        arguments = [f"p{net_index(net, n)}" if n in net.parameters else names[n] for n in op.inputs if n not in known]
         if OPS[op.type].needs_batch:
             arguments.append("batch=batch")
         for output in op.outputs:
@@ -232,6 +233,21 @@ def _call(net: Net, position: int, op: Op, names: dict[str, str], kept: set[str]
 def _gives_tuple(op: Op) -> bool:
     """Kernels with a variable number of outputs give a tuple also for one."""
     return op.type in ("Split", "SplitRows", "Unstack", "FCGradient", "HetAsk", "HetFlush", "HetRead", "AllReduce", "StackRowsGradient", "PairwiseDotsSgd")
+
+
+def _known(net: Net) -> dict[str, Tensor | None]:
+    """What does not change from step to step: the values of constants, and parameters, whose values are elsewhere."""
+    constants = {op.outputs[0]: op.attrs["value"] for op in net.ops if op.type == "Constant"}
+    return {name: value if isinstance(value, Tensor) else None for name, value in {**constants, **dict.fromkeys(net.parameters)}.items()}
+
+
+def _bound(net: Net, op: Op, parameters: Mapping[str, Any]) -> Callable[..., Any]:
+    """The kernel of an op with its attributes, and with what is known of its inputs where it has a use for that."""
+    definition = OPS[op.type]
+    if definition.bind:
+        known = {name: parameters[name] if value is None else tensor_of(value) for name, value in _known(net).items() if name in op.inputs}
+        return definition.bind(*(known.get(name) for name in op.inputs), **op.attrs)
+    return partial(definition.kernel, **op.attrs) if op.attrs else definition.kernel
 
 
 def _views_parameter(net: Net, op: Op) -> bool:
@@ -265,7 +281,7 @@ def _compile(
         if op.type == "Constant" and isinstance(value, Tensor):
             space[f"c{i}"] = tensor_of(value)
         else:
-            kernel = partial(OPS[op.type].kernel, **op.attrs) if op.attrs else OPS[op.type].kernel
+            kernel = _bound(net, op, parameters)
             space[f"k{i}"] = _copying(kernel) if _views_parameter(net, op) else kernel
     exec(compile(source, f"<{net.name} stage {index}>", "exec"), space)
     run: Callable[[Values, Send, int], None] = space[f"stage_{index}"]

@@ -30,8 +30,15 @@ _pointwise: Callable[..., torch.Tensor] | None = (
 )  # oneDNN's product, with what comes behind it in the same pass: tools/bench/fc_products.py
 
 
-def _by_onednn(x: torch.Tensor, w: torch.Tensor) -> bool:
-    return _pointwise is not None and x.device.type == "cpu" and x.dtype == w.dtype == torch.float32 and x.numel() > 0
+_FEW = 32  # columns: MKL makes a narrow gradient at twice the speed when it is turned, as wide as dy (tools/bench/fc_products.py)
+
+
+_LARGE = 1 << 23  # multiply-adds: below, oneDNN's 15 microseconds to begin with are more than it gains
+
+
+def _by_onednn(x: torch.Tensor, outputs: int, w: torch.Tensor) -> bool:
+    large = _pointwise is not None and x.numel() * outputs >= _LARGE
+    return large and x.device.type == "cpu" and x.dtype == w.dtype == torch.float32
 
 
 def _kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
@@ -63,7 +70,7 @@ def _gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[boo
 
 def _relu_kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
     """max(FC, 0)."""
-    if _pointwise and _by_onednn(x, w):
+    if _pointwise and _by_onednn(x, w.shape[0], w):
         return _pointwise(x, w, bias[0] if bias else None, "relu", [], "")
     return linear(x, w, *bias).relu_()
 
@@ -78,7 +85,7 @@ def _relu_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequenc
 
 def _input_gradient(w: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """dx[B,K] = dy[B,N] @ w[N,K]."""
-    if _pointwise and _by_onednn(dy, w) and w.shape[0] > 1:
+    if _pointwise and _by_onednn(dy, w.shape[1], w):
         return _pointwise(dy, w.t(), None, "none", [], "")
     return dy @ w
 
@@ -91,7 +98,10 @@ def _input_gradient_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> 
 def _sgd(w: torch.Tensor, *rest: torch.Tensor, lr: float) -> None:
     """w -= lr * dw, and b -= lr * db, of x[B,K] and dy[B,N]: the product goes into the weight, no gradient is kept."""
     *bias, x, dy = rest
-    w.addmm_(dy.t(), x, alpha=-lr)
+    if x.shape[1] <= _FEW < w.shape[0]:
+        w.sub_((x.t() @ dy).t(), alpha=lr)
+    else:
+        w.addmm_(dy.t(), x, alpha=-lr)
     for b in bias:
         b.sub_(dy.sum(0), alpha=lr)
 

@@ -1,6 +1,7 @@
 """Rows of many tables as one value: a click log's fields, stacked (DESIGN 3). One loop for all tables, one write for each row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -44,38 +45,65 @@ def _stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tenso
     return (*dx, *drows)
 
 
+class Tables:
+    """Tables[R,D] of a device, each of them looked up by its own column of ids[B,C]: what loops over them want to know, found once."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], columns: Sequence[int]) -> None:
+        """Raises DataError where loops over addresses would leave the tables."""
+        self.tensors = tensors
+        self.width = tensors[0].shape[1]
+        if not all(t.shape[1:] == (self.width,) and t.dtype == torch.float32 and t.is_contiguous() for t in tensors):
+            raise DataError(f"tables that are read together differ in form: want float32 rows, {self.width} wide")
+        self.pointers, self.sizes, self.columns = pointers_of(tensors), sizes_of(tensors), np.array(columns, np.int64)
+        self._last, self._first = max(columns), min(columns)
+
+    def ids(self, ids: torch.Tensor) -> Ids:
+        """Ids as loops want them. Raises DataError where there are fewer columns than the tables have."""
+        if ids.dim() != 2 or not -ids.shape[1] <= self._first <= self._last < ids.shape[1]:
+            raise DataError(f"ids are {list(ids.shape)}, want columns {self._first} to {self._last} of them")
+        return ids.contiguous().numpy()
+
+    def misfit(self, bad: int, ids: Ids) -> DataError:
+        """Table number `bad` has no row for some of its ids."""
+        return ids_misfit(np.ascontiguousarray(ids[:, self.columns[bad]]), np.empty((len(ids), self.width), np.float32), self.tensors[bad].numpy(), 0)
+
+
+def _bind_stack_tables(*known: torch.Tensor | None, dense: int, columns: tuple[int, ...]) -> Callable[..., torch.Tensor]:
+    return partial(_stack_from, Tables([table for table in known[dense:-1] if table is not None], columns))
+
+
 def _stack_tables(*values: torch.Tensor, dense: int, columns: tuple[int, ...]) -> torch.Tensor:
     """As StackRows, of tables[R,D] that are here whole: of each the rows of its own column of ids[B,C]."""
-    *inputs, ids = values
-    own, tables = [x.contiguous() for x in inputs[:dense]], inputs[dense:]
-    width = tables[0].shape[1]
-    check_tables(tables, columns, ids)
-    if any(x.shape != (len(ids), width) or x.dtype != torch.float32 for x in own):
-        raise DataError(f"values that are stacked with rows of {width} want {len(ids)} examples, {width} wide")
-    y = np.empty((len(ids), len(own) + len(tables), width), np.float32)
-    bad = _stack_columns(pointers_of(own), pointers_of(tables), sizes_of(tables), ids.contiguous().numpy(), np.array(columns), y)
+    return _stack_from(Tables(values[dense:-1], columns), *values[:dense], values[-1])
+
+
+def _stack_from(tables: Tables, *values: torch.Tensor) -> torch.Tensor:
+    own, ids = [x.contiguous() for x in values[:-1]], tables.ids(values[-1])
+    if any(x.shape != (len(ids), tables.width) or x.dtype != torch.float32 for x in own):
+        raise DataError(f"values that are stacked with rows of {tables.width} want {len(ids)} examples, {tables.width} wide")
+    y = np.empty((len(ids), len(own) + len(tables.tensors), tables.width), np.float32)
+    bad = _stack_columns(pointers_of(own), tables.pointers, tables.sizes, ids, tables.columns, y)
     if bad >= 0:
-        raise ids_misfit(ids[:, columns[bad]].contiguous().numpy(), y[:, 0], tables[bad].numpy(), 0)
+        raise tables.misfit(bad, ids)
     return torch.from_numpy(y)
+
+
+def _bind_step_tables(*known: torch.Tensor | None, dense: int, columns: tuple[int, ...], lr: float) -> Callable[..., None]:
+    return partial(_step_in, Tables([table for table in known[:-2] if table is not None], columns), dense=dense, lr=lr)
 
 
 def _step_tables(*values: torch.Tensor, dense: int, columns: tuple[int, ...], lr: float) -> None:
     """SGD on the rows of each table, by dy[B,F,D] as StackTables has stacked them; an id that comes twice takes two steps."""
-    *tables, ids, dy = values
-    check_tables(tables, columns, ids)
-    if dy.shape != (len(ids), dense + len(tables), tables[0].shape[1]):
-        raise DataError(f"gradients of {len(tables)} tables are {list(dy.shape)}, want [{len(ids)},{dense + len(tables)},{tables[0].shape[1]}]")
-    bad = _sgd(pointers_of(tables), sizes_of(tables), ids.contiguous().numpy(), np.array(columns), dy.contiguous().numpy(), dense, lr)
+    _step_in(Tables(values[:-2], columns), *values[-2:], dense=dense, lr=lr)
+
+
+def _step_in(tables: Tables, ids: torch.Tensor, dy: torch.Tensor, *, dense: int, lr: float) -> None:
+    rows = tables.ids(ids)
+    if dy.shape != (len(ids), dense + len(tables.tensors), tables.width):
+        raise DataError(f"gradients of {len(tables.tensors)} tables are {list(dy.shape)}, want [{len(ids)},{dense + len(tables.tensors)},{tables.width}]")
+    bad = _sgd(tables.pointers, tables.sizes, rows, tables.columns, dy.contiguous().numpy(), dense, lr)
     if bad >= 0:
-        raise ids_misfit(ids[:, columns[bad]].contiguous().numpy(), dy[:, 0].numpy(), tables[bad].numpy(), 0)
-
-
-def check_tables(tables: Sequence[torch.Tensor], columns: Sequence[int], ids: torch.Tensor) -> None:
-    """Raises DataError where loops over addresses would leave them."""
-    width = tables[0].shape[1]
-    fit = all(t.shape[1:] == (width,) and t.dtype == torch.float32 and t.is_contiguous() for t in tables)
-    if not fit or ids.dim() != 2 or max(columns) >= ids.shape[1] or min(columns) < -ids.shape[1]:
-        raise DataError(f"ids are {list(ids.shape)}, want column {max(columns)} of them, for tables {width} wide")
+        raise tables.misfit(bad, rows)
 
 
 def _parts(values: Sequence[torch.Tensor], dense: int) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
@@ -239,8 +267,8 @@ def _stepped(op: Op) -> tuple[int, ...]:
 
 
 DEFINITIONS = (
-    OpDef("StackTables", _stack_tables, _infer_tables, _cost, gradient=None, effects=True, work="gather", on_host=True),
-    OpDef("StepTables", _step_tables, no_outputs, _cost, None, effects=True, writes=_stepped, work="scatter", on_host=True),
+    OpDef("StackTables", _stack_tables, _infer_tables, _cost, None, effects=True, bind=_bind_stack_tables, work="gather", on_host=True),
+    OpDef("StepTables", _step_tables, no_outputs, _cost, None, effects=True, writes=_stepped, bind=_bind_step_tables, work="scatter", on_host=True),
     OpDef("StackRows", _stack_rows, _infer, _cost, gradient=_rule, work="gather", on_host=True),
     OpDef("StackRowsGradient", _stack_rows_gradient, _infer_gradient, _cost, gradient=None, work="scatter", on_host=True),
 )

@@ -1,6 +1,7 @@
 """Dot products of chosen pairs of an example's features: the interaction layer of DLRM, without the products that nobody reads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,56 +11,70 @@ from numpy.typing import NDArray
 from htrain.errors import DataError
 from htrain.net import BatchDim, Blob, Op
 from htrain.ops.base import Builder, Cost, OpDef, Signature
-from htrain.ops.fields import check_tables, find_misfit, pointers_of, sizes_of, step_rows
-from htrain.ops.sparse_checks import ids_misfit
+from htrain.ops.fields import Tables, find_misfit, step_rows
+
+
+class Pairs:
+    """Pairs of `count` features: of a position i * count + j features i and j."""
+
+    def __init__(self, positions: torch.Tensor, count: int) -> None:
+        """Raises DataError for a position that is none's: the loops do not look."""
+        at = positions.numpy()
+        if at.size and not 0 <= at.min() <= at.max() < count * count:
+            raise DataError(f"positions of pairs of {count} features are {at.min()} to {at.max()}, want 0 to {count * count - 1}")
+        self.count = count
+        self.left, self.right = np.divmod(at, count)
+        padded = (count + 3) // 4 * 4
+        self.above, self.below = self.left * padded + self.right, self.right * padded + self.left  # in the symmetric matrix of weights
+
+    def gradients(self, dy: torch.Tensor, batch: int) -> NDArray[np.float32]:
+        """dy[B,P] as loops want it. Raises DataError for another shape."""
+        if dy.shape != (batch, self.left.size):
+            raise DataError(f"gradients of pairs are {list(dy.shape)}, want [{batch},{self.left.size}]")
+        return dy.contiguous().numpy()
 
 
 def _pairwise_dots(features: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """y[B,P] of features[B,n,D]: for a position i * n + j, the product of features i and j."""
-    dots = np.empty((features.shape[0], positions.numel()), np.float32)
-    _dots(features.contiguous().numpy(), *_pairs(features, positions), dots)
+    pairs = Pairs(positions, features.shape[1])
+    dots = np.empty((features.shape[0], pairs.left.size), np.float32)
+    _dots(features.contiguous().numpy(), pairs.left, pairs.right, dots)
     return torch.from_numpy(dots)
 
 
 def _pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    pairs = Pairs(positions, features.shape[1])
     gradient = np.empty(features.shape, np.float32)
-    _gradient(features.contiguous().numpy(), *_places(features, positions, dy), dy.contiguous().numpy(), gradient)
+    _gradient(features.contiguous().numpy(), pairs.above, pairs.below, pairs.gradients(dy, len(features)), gradient)
     return torch.from_numpy(gradient)
+
+
+def _bind_sgd(*known: torch.Tensor | None, dense: int, columns: tuple[int, ...], lr: float) -> Callable[..., tuple[torch.Tensor, ...]]:
+    tables, positions = [table for table in known[:-4] if table is not None], known[-2]
+    if positions is None:
+        return lambda ids, features, positions, dy: _pairwise_dots_sgd(*tables, ids, features, positions, dy, dense=dense, columns=columns, lr=lr)
+    return partial(_step_by_pairs, Tables(tables, columns), Pairs(positions, dense + len(tables)), lr=lr)
 
 
 def _pairwise_dots_sgd(*values: torch.Tensor, dense: int, columns: tuple[int, ...], lr: float) -> tuple[torch.Tensor, ...]:
     """The gradient of features[B,n,D] that StackTables has stacked: that of the `dense` first is returned, the rows of the others take a step of SGD."""
     *tables, ids, features, positions, dy = values
-    check_tables(tables, columns, ids)
-    batch, count, width = features.shape
-    if (batch, count, width) != (len(ids), dense + len(tables), tables[0].shape[1]):
-        raise DataError(f"features of {len(tables)} tables are {list(features.shape)}, want [{len(ids)},{dense + len(tables)},{tables[0].shape[1]}]")
-    dx = np.empty((dense, batch, width), np.float32)
-    places, rows = _places(features, positions, dy), ids.contiguous().numpy()
+    return _step_by_pairs(Tables(tables, columns), Pairs(positions, dense + len(tables)), ids, features, dy, lr=lr)
+
+
+def _step_by_pairs(
+    tables: Tables, pairs: Pairs, ids: torch.Tensor, features: torch.Tensor, dy: torch.Tensor, *, lr: float
+) -> tuple[torch.Tensor, ...]:
+    batch, rows = len(ids), tables.ids(ids)
+    if features.shape != (batch, pairs.count, tables.width):
+        raise DataError(f"features are {list(features.shape)}, want [{batch},{pairs.count},{tables.width}]")
+    dx = np.empty((pairs.count - len(tables.tensors), batch, tables.width), np.float32)
     bad = _gradient_and_step(
-        features.contiguous().numpy(), *places, dy.contiguous().numpy(), dx, pointers_of(tables), sizes_of(tables), rows, np.array(columns), lr
+        features.contiguous().numpy(), pairs.above, pairs.below, pairs.gradients(dy, batch), dx, tables.pointers, tables.sizes, rows, tables.columns, lr
     )
     if bad >= 0:
-        raise ids_misfit(ids[:, columns[bad]].contiguous().numpy(), features[:, 0].numpy(), tables[bad].numpy(), 0)
+        raise tables.misfit(bad, rows)
     return tuple(torch.from_numpy(dx))
-
-
-def _places(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Both places of each pair in the symmetric matrix of weights, whose rows are padded to a multiple of 4. Raises DataError for a misfit."""
-    left, right = _pairs(features, positions)
-    if dy.shape != (features.shape[0], positions.numel()):
-        raise DataError(f"gradients of pairs are {list(dy.shape)}, want [{features.shape[0]},{positions.numel()}]")
-    padded = (features.shape[1] + 3) // 4 * 4
-    return left * padded + right, right * padded + left
-
-
-def _pairs(features: torch.Tensor, positions: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The features of each pair. Raises DataError for a position that is none's: the loops do not look."""
-    at, count = positions.numpy(), features.shape[1]
-    if at.size and not 0 <= at.min() <= at.max() < count * count:
-        raise DataError(f"positions of pairs of {count} features are {at.min()} to {at.max()}, want 0 to {count * count - 1}")
-    left, right = np.divmod(at, count)
-    return left, right
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
@@ -214,5 +229,5 @@ def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) 
 DEFINITIONS = (
     OpDef("PairwiseDots", _pairwise_dots, _infer, _cost, gradient=_rule, work="batched", on_host=True),
     OpDef("PairwiseDotsGradient", _pairwise_dots_gradient, _infer_gradient, _cost, gradient=None, work="batched", on_host=True),
-    OpDef("PairwiseDotsSgd", _pairwise_dots_sgd, _infer_sgd, _cost, None, effects=True, writes=_stepped, work="batched", on_host=True),
+    OpDef("PairwiseDotsSgd", _pairwise_dots_sgd, _infer_sgd, _cost, None, effects=True, writes=_stepped, bind=_bind_sgd, work="batched", on_host=True),
 )

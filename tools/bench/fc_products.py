@@ -15,7 +15,7 @@ from torch.nn.functional import linear
 
 from htrain.ops import OPS
 
-LAYERS = [(512, 256), (256, 64), (415, 512)]
+LAYERS = [(13, 512), (512, 256), (256, 64), (415, 512)]
 
 
 def main() -> None:
