@@ -18,11 +18,11 @@ ROWS = 1000
 
 def reference(line: str):
     """label, dense, sparse; None for a malformed line."""
-    parts = line.rstrip("\r").split("\t")
+    parts = line.replace("\r", "").split("\t")
     if len(parts) != 40 or parts[0] not in ("0", "1"):
         return None
-    if not all(re.fullmatch(r"(-?[0-9]+)?", p) for p in parts[1:14]) or not all(
-        re.fullmatch("[0-9a-fA-F]*", p) for p in parts[14:]
+    if not all(re.fullmatch(r"(-?[0-9]{1,18})?", p) for p in parts[1:14]) or not all(
+        re.fullmatch("[0-9a-fA-F]{0,16}", p) for p in parts[14:]
     ):
         return None
     dense = [math.log1p(max(int(p), 0)) if p else 0.0 for p in parts[1:14]]
@@ -30,30 +30,49 @@ def reference(line: str):
     return float(parts[0]), dense, sparse
 
 
-number = st.one_of(st.just(""), st.integers(-3, 10**6).map(str))
+number = st.one_of(
+    st.just(""),
+    st.integers(-3, 10**6).map(str),
+    st.integers(0, 19).flatmap(lambda n: st.text("0123456789", max_size=n)),
+)
 category = st.one_of(
-    st.just(""), st.integers(0, 2**32 - 1).map("{:08x}".format), st.integers(0, 2**60).map("{:X}".format)
+    st.just(""), st.integers(0, 2**32 - 1).map("{:08x}".format), st.text("0123456789abcdefABCDEF", max_size=17)
 )
-good = st.tuples(st.sampled_from("01"), st.tuples(number, number), st.tuples(category, category)).map(
-    lambda t: "\t".join([t[0], t[1][0], *[""] * 11, t[1][1], t[2][0], *["1"] * 24, t[2][1]])
+good = st.tuples(
+    st.sampled_from("01"), st.lists(number, min_size=13, max_size=13), st.lists(category, min_size=26, max_size=26)
+).map(lambda t: "\t".join([t[0], *t[1], *t[2]]))
+# One byte put in, or put in place of another: bytes that stand beside digits and letters in ASCII among them, and those of two fields.
+byte = st.one_of(st.sampled_from("\t\r-+./:@G`g xX\x10\xb0"), st.characters(max_codepoint=255, exclude_characters="\n"))
+broken = st.tuples(good, st.integers(0), byte, st.booleans()).map(
+    lambda t: (lambda i: t[0][:i] + t[2] + t[0][i + t[3] :])(t[1] % len(t[0]))
 )
-broken = st.tuples(good, st.integers(0, 39), st.sampled_from(["x", "-", "--1", "1.5", " 1", "\t", "0g"])).map(
-    lambda t: "\t".join(p if i != t[1] else t[2] for i, p in enumerate(t[0].split("\t")))
-)
-line = st.one_of(good, good, broken, st.just(""), st.text("01\tf-", max_size=50), st.just("\t" * 39))
+line = st.one_of(good, good, broken, st.just(""), st.text("01\tf-\r", max_size=50), st.just("\t" * 39))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(lines=st.lists(line, max_size=12), ending=st.sampled_from(["\n", "\r\n"]), last=st.booleans())
 def test_parser_agrees_with_plain_python_on_good_and_malformed_lines(lines, ending, last):
     data = ending.join(lines) + (ending if last else "")
-    rows, faults = parse_criteo(np.frombuffer(data.encode(), np.uint8), ROWS)
-    wanted = [(i, reference(text)) for i, text in enumerate(lines) if text]
+    rows, faults = parse_criteo(np.frombuffer(data.encode("latin-1"), np.uint8), ROWS)
+    wanted = [(i, reference(text)) for i, text in enumerate(data.split("\n")) if text not in ("", "\r")]
     read = [values for _, values in wanted if values]
     assert rows.fixed["label"].tolist() == [label for label, _, _ in read]
     np.testing.assert_allclose(rows.fixed["dense"], np.array([d for _, d, _ in read]).reshape(-1, 13), rtol=1e-6)
     assert rows.fixed["sparse"].tolist() == [s for _, _, s in read]
     assert [place for place, _ in faults] == [i for i, values in wanted if values is None]
+
+
+@pytest.mark.parametrize("rows", [1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**61])
+def test_a_category_is_its_number_modulo_tables_of_any_size(rows):
+    """Also in a line by itself, which ends where no whole word can be read."""
+    ids = [0, 1, 2**31, 2**32 - 2, 2**32 - 1, 2**32, 2**61 + 5, 2**64 - 1] * 3 + [7, 2**32 - 1]
+    text = "\t".join(["1", *[""] * 13, *(f"{i:x}" for i in ids)]).encode()
+    usual = "\t".join(["1", *[""] * 13, *(f"{i % 2**32:08x}" for i in ids)]).encode()
+    data = b"\n".join([text, usual, usual, text])
+    found, faults = parse_criteo(np.frombuffer(data, np.uint8), rows)
+    wanted = [i % rows for i in ids], [i % 2**32 % rows for i in ids]
+    assert not faults
+    assert found.fixed["sparse"].tolist() == [wanted[0], wanted[1], wanted[1], wanted[0]]
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "tsv.gz"])
