@@ -11,6 +11,7 @@ import click
 from msgspec import to_builtins
 
 import htrain
+from htrain.cli_data import data
 from htrain.cli_flags import (
     cluster_flags,
     cluster_of,
@@ -216,52 +217,7 @@ def eval_command(run_folder: Path, data: str, plan: Path | None, replica: str, a
     put(asdict(found), text, as_json)
 
 
-@commands.group()
-def data() -> None:
-    """Make data."""
-
-
-@data.group()
-def synth() -> None:
-    """Synthesise data with a planted model, so that the best reachable NE and AUC are known."""
-
-
-@synth.command()
-@click.option("--rows", default=500_000, type=click.IntRange(1), help="[default: 500000]")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The TSV file to write; .gz compresses.")
-@click.option("--table-rows", default=100_000, type=click.IntRange(1), help="Distinct ids per field. [default: 100000]")
-@click.option("--zipf", default=1.05, type=float, help="Exponent of the id frequencies. [default: 1.05]")
-@click.option(
-    "--locality",
-    default=0.5,
-    type=click.FloatRange(0, 1),
-    help="Share of ids drawn from the example's community. [default: 0.5]",
-)
-@click.option("--signal", default=0.35, type=float, help="Strength of the ids' effects on the label. [default: 0.35]")
-@click.option("--seed", default=0, type=click.IntRange(0), help="Another seed is another planted model. [default: 0]")
-@click.option(
-    "--part",
-    default="train",
-    type=click.Choice(["train", "test"]),
-    help="Which part of the seed's endless log: both follow the same planted model. [default: train]",
-)
-@json_flag
-def criteo(out: Path, part: str, as_json: bool, **options: Any) -> None:
-    """Write a Criteo-format TSV file with a planted model, and print the best NE and AUC that any model can reach on it.
-
-    \b
-    htrain data synth criteo --rows 500000 --out train.tsv
-    htrain data synth criteo --rows 50000 --part test --out test.tsv
-    htrain data synth criteo --rows 50000 --part test --out test.tsv
-    """
-    synthetic = import_module("htrain.data.synthetic")
-    first_block = synthetic.TEST_BLOCK if part == "test" else 0
-    figures = synthetic.write_criteo(out, synthetic.Synthetic(first_block=first_block, **options))
-    text = f"{out}: {options['rows']:,} rows; best reachable NE {figures.best_ne:.4f}, AUC {figures.best_auc:.4f}; positive rate {figures.positive_rate:.4f}"
-    put({"path": str(out), **asdict(figures)}, text, as_json)
-
-
-for command in (show, explain, check, diff, calibrate, simulate, size):
+for command in (data, show, explain, check, diff, calibrate, simulate, size):
     commands.add_command(command)
 
 

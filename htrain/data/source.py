@@ -8,6 +8,7 @@ from pathlib import Path
 from htrain.data.criteo import NUM_DENSE, NUM_SPARSE, parse_criteo
 from htrain.data.graph import GraphOptions, graph_options, open_graph
 from htrain.data.libsvm import parse_libsvm, scan, schema_of
+from htrain.data.packed import open_packed
 from htrain.data.reader import Dataset
 from htrain.data.schema import click_schema
 from htrain.data.synthetic import Synthetic, SyntheticSource
@@ -28,17 +29,10 @@ def open_data(uri: str) -> Dataset:
     | csv, parquet         | schema: a YAML file that names inputs and columns                    |
     | synthetic            | rows, table_rows, zipf, locality, communities, signal, bias, seed    |
     | graph                | part, test, fanout, negatives, seed, users, items                    |
+    | packed               | none: they are those of the data that was packed                     |
     """
-    format, colon, rest = uri.partition(":")
-    place, _, query = rest.partition("?")
-    opener = _FORMATS.get(format)
-    if opener is None or not colon:
-        raise DataError(f"'{uri}': want FORMAT:PATH, with a format of {', '.join(_FORMATS)}; such as criteo:train.tsv")
-    values = dict(pair.partition("=")[::2] for pair in query.split("&")) if query else {}
-    allowed = _OPTIONS[format]
-    unknown = values.keys() - set(allowed)
-    if unknown:
-        raise DataError(f"'{uri}': unknown option '{min(unknown)}'; {format} takes {', '.join(allowed)}")
+    format, place, values = _parts(uri)
+    opener = _FORMATS[format]
     if format == "synthetic":
         return opener(Path(), values)
     path = Path(place)
@@ -48,6 +42,27 @@ def open_data(uri: str) -> Dataset:
         if not path.stat().st_size:
             raise DataError(f"{place}: is empty")
         return opener(path, values)
+
+
+def files_of(uri: str) -> list[Path]:
+    """The files that the rows of a URI depend on. Raises DataError as `open_data` does for a URI that is none."""
+    format, place, values = _parts(uri)
+    names = [] if format == "synthetic" else [place]
+    return [Path(name) for name in [*names, *([values["schema"]] if "schema" in values else [])]]
+
+
+def _parts(uri: str) -> tuple[str, str, Values]:
+    """Format, path and options. Raises DataError for formats and options that there are not."""
+    format, colon, rest = uri.partition(":")
+    place, _, query = rest.partition("?")
+    if format not in _FORMATS or not colon:
+        raise DataError(f"'{uri}': want FORMAT:PATH, with a format of {', '.join(_FORMATS)}; such as criteo:train.tsv")
+    values = dict(pair.partition("=")[::2] for pair in query.split("&")) if query else {}
+    allowed = _OPTIONS[format]
+    unknown = values.keys() - set(allowed)
+    if unknown:
+        raise DataError(f"'{uri}': unknown option '{min(unknown)}'; {format} takes {', '.join(allowed) or 'none'}")
+    return format, place, values
 
 
 def _count(values: Values, key: str, default: int) -> int:
@@ -101,6 +116,10 @@ def _graph(path: Path, values: Values) -> Dataset:
     return open_graph(path, graph_options(values))
 
 
+def _packed(path: Path, values: Values) -> Dataset:
+    return open_packed(path)
+
+
 _DEFAULT_TYPES: dict[str, type[int] | type[float]] = {name: type(value) for name, value in asdict(Synthetic()).items()}
 _FORMATS: dict[str, Callable[[Path, Values], Dataset]] = {
     "criteo": _criteo,
@@ -110,6 +129,7 @@ _FORMATS: dict[str, Callable[[Path, Values], Dataset]] = {
     "parquet": _parquet,
     "synthetic": _synthetic,
     "graph": _graph,
+    "packed": _packed,
 }
 _OPTIONS = {
     "criteo": ("rows",),
@@ -119,4 +139,5 @@ _OPTIONS = {
     "parquet": ("schema",),
     "synthetic": tuple(field.name for field in fields(Synthetic)),
     "graph": tuple(field.name for field in fields(GraphOptions)),
+    "packed": (),
 }

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.data import START, Malformed, Position, Schema, open_data, tabular, text
+from htrain.data.pack import pack
 from htrain.data.reader import Dataset
 from htrain.errors import CheckpointError, DataError
 
 COUNT = 157  # rows of every file; row i can be told from all others
-FORMATS = ["criteo", "criteo.gz", "libfm", "bag", "csv", "csv.gz", "parquet", "synthetic"]
+FORMATS = ["criteo", "criteo.gz", "libfm", "bag", "csv", "csv.gz", "parquet", "synthetic", "packed", "packed bag"]
 SCHEMA = "label: y\ninputs:\n  a: {kind: ids, columns: [a], rows: 1000}\n  b: {kind: bag, column: b, rows: 1000}\n"
 
 
@@ -37,6 +38,8 @@ def uris(tmp_path_factory):
     lists = [list(range(i % 4)) for i in range(COUNT)]
     rows = pa.table({"y": [i % 2 for i in range(COUNT)], "a": list(range(COUNT)), "b": lists})
     pq.write_table(rows, folder / "a.parquet", row_group_size=50)
+    pack(f"criteo:{folder}/a.tsv", folder / "a.packed", malformed=Malformed())
+    pack(f"csv:{folder}/a.csv?schema={folder}/s.yaml", folder / "bag.packed", malformed=Malformed())
     return {
         "criteo": f"criteo:{folder}/a.tsv",
         "criteo.gz": f"criteo:{folder}/a.tsv.gz",
@@ -46,6 +49,8 @@ def uris(tmp_path_factory):
         "csv.gz": f"csv:{folder}/a.csv.gz?schema={folder}/s.yaml",
         "parquet": f"parquet:{folder}/a.parquet?schema={folder}/s.yaml",
         "synthetic": f"synthetic:?rows={COUNT}&table_rows=100000",
+        "packed": f"packed:{folder}/a.packed",
+        "packed bag": f"packed:{folder}/bag.packed",
     }
 
 
@@ -99,7 +104,7 @@ def test_only_the_last_batch_of_an_epoch_is_partial_and_none_spans_two_epochs(ur
     assert [b.num_examples for b in batches] == [50, 50, 50, 7] * 2
 
 
-@pytest.mark.parametrize("format", ["criteo", "csv", "parquet"])
+@pytest.mark.parametrize("format", ["criteo", "csv", "parquet", "packed"])
 def test_a_shard_of_a_small_file_is_about_as_large_as_any_other(uris, read, format):
     sizes = [len(read(uris[format], shard=s, num_shards=4)) for s in range(4)]
     assert max(sizes) <= 2 * min(sizes)

@@ -22,6 +22,11 @@ from htrain.errors import DataError
         ("csv:{file}?schema=absent.yaml", r"^absent\.yaml: No such file or directory \(schema file\)"),
         ("criteo:{empty}", r"empty\.tsv: is empty$"),
         ("parquet:{file}?schema={schema}", r"a\.tsv: not a Parquet file: "),
+        (
+            "packed:{file}",
+            r"a\.tsv: is no packed file, or a damaged one \(.*\); pack the data again: htrain data pack SOURCE --out ",
+        ),
+        ("packed:{file}?rows=5", "unknown option 'rows'; packed takes none$"),
         ("libfm:{fake}", r"fake\.gz: cannot be read: Not a gzipped file"),
         ("synthetic:?rows=many", "option rows=many: want a number"),
         ("synthetic:?rows=0", "synthetic: rows=0: want a whole number from 1 to "),

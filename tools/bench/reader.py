@@ -16,6 +16,7 @@ import numpy as np
 from history import append, summary
 
 from htrain.data import START, Malformed, open_data
+from htrain.data.pack import pack
 
 # How often a value is missing, in per cent, and how often I2 is negative: as in the first rows of Criteo's file.
 MISSING = [45, 0, 17, 18, 3, 25, 5, 0, 5, 45, 5, 78, 18]
@@ -94,6 +95,10 @@ def main() -> None:
         megabytes = path.stat().st_size / 1e6
         figures = {"tsv": measure(f"criteo:{path}", megabytes, asked.batch, asked.runs)}
         print(line("tsv", figures["tsv"]), flush=True)
+        packed = Path(folder) / "train.packed"
+        pack(f"criteo:{path}", packed, malformed=Malformed())
+        figures["packed"] = measure(f"packed:{packed}", megabytes, asked.batch, asked.runs)
+        print(line("packed", figures["packed"]), f"  {packed.stat().st_size / path.stat().st_size:.2f} of the size")
     if asked.history:
         append(asked.history, "reader", {"megabytes": asked.megabytes, "batch": asked.batch}, figures)
 

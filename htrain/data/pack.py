@@ -1,0 +1,64 @@
+"""Parse data once and keep it: any source to a packed file (htrain.data.packed)."""
+
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import pyarrow as pa
+
+from htrain.data.malformed import Malformed
+from htrain.data.packed import KEY, VERSION, Header, Stamp, Totals, stamp
+from htrain.data.packed_rows import arrow_schema, to_batch
+from htrain.data.reader import Dataset
+from htrain.data.source import files_of, open_data
+from htrain.errors import DataError
+
+
+def pack(uri: str, out: Path, *, malformed: Malformed) -> Totals:
+    """Write the rows of `uri` to `out`; nothing is left of a write that was cut short. Returns what is in the file.
+
+    Raises DataError for data that cannot be read or holds too many malformed rows, for files that change meanwhile, and for an
+    `out` that cannot be written.
+    """
+    dataset, files = open_data(uri), files_of(uri)
+    partial = out.parent / f".{out.name}.{os.getpid()}.partial"  # two that pack at once do not write into one file
+    try:
+        if out.is_dir() or any(out.exists() and out.samefile(file) for file in files):
+            raise DataError(f"{out}: is {'a folder' if out.is_dir() else 'what would be packed'}; give another --out")
+        before = _stamps(files, out)
+        header = Header(VERSION, uri, before, dataset.schema.inputs)
+        with partial.open("wb") as file:
+            totals = _write(file, dataset, header, malformed)
+            file.flush()
+            os.fsync(file.fileno())
+        if _stamps(files, out) != before:
+            raise DataError(f"'{uri}' was written to while it was packed; pack it again when it is whole")
+        os.replace(partial, out)
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return totals
+
+
+def _stamps(files: list[Path], out: Path) -> tuple[Stamp, ...]:
+    return tuple(stamp(file, out.parent) for file in files)
+
+
+def _write(file: BinaryIO, dataset: Dataset, header: Header, malformed: Malformed) -> Totals:
+    columns = arrow_schema(dataset.schema)
+    empty = pa.RecordBatch.from_pylist([], schema=columns)
+    examples, blocks = 0, 0
+    with pa.ipc.new_file(file, columns.with_metadata({KEY: msgspec.json.encode(header)})) as writer:
+        for number, rows in dataset.source.chunks(shard=0, num_shards=1, first=0, malformed=malformed):
+            for _ in range(number - blocks):  # chunks without rows are blocks too: a block's number is its chunk's
+                writer.write_batch(empty)
+            writer.write_batch(to_batch(rows, columns))
+            examples, blocks = examples + rows.count, number + 1
+        totals = Totals(examples, blocks, malformed.count)
+        writer.write_batch(empty, custom_metadata={KEY: msgspec.json.encode(totals)})
+    if not examples:
+        none = f"no row of {dataset.source.name} can be read"
+        raise DataError(f"{malformed.examples[0]} ({none})" if malformed.examples else none)
+    return totals
