@@ -12,6 +12,8 @@ import pytest
 
 import htrain
 from htrain.cluster import this_machine
+from htrain.data import Malformed
+from htrain.data.pack import pack
 from htrain.options import Options
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +77,16 @@ def drop_manifest(folder: Path) -> None:
     (max((folder / "run" / "checkpoints").iterdir()) / "manifest.json").unlink()
 
 
+def cut_short(folder: Path) -> None:
+    pack(f"libfm:{folder}/a.libfm?rows=50", folder / "a.packed", malformed=Malformed())
+    (folder / "a.packed").write_bytes((folder / "a.packed").read_bytes()[:-100])
+
+
+def change_after_packing(folder: Path) -> None:
+    pack(f"libfm:{folder}/a.libfm?rows=50", folder / "a.packed", malformed=Malformed())
+    (folder / "a.libfm").write_text("1 1:1\n")
+
+
 def nothing(folder: Path) -> None:
     return
 
@@ -128,6 +140,10 @@ CASES = {
     "an empty data file": (write("a.libfm", b""), RUN, 1, "a.libfm: is empty"),
     "a data file of rubbish": (write("a.libfm", b"\x00\xff rubbish\n" * 100), RUN, 1, "a.libfm:1: the label is not a number"),
     "too many malformed rows": (lambda f: (f / "a.libfm").write_text((f / "a.libfm").read_text() + "1 x:y\n" * 50) and None, RUN, 1, "a.libfm:"),
+    "a packed file that is cut short": (cut_short, [*RUN[:3], "packed:a.packed", *RUN[4:]], 1, "a.packed: is no packed file, or a damaged"),
+    "data that changed after it was packed": (change_after_packing, [*RUN[:3], "packed:a.packed", *RUN[4:]], 1, "pack it again (htrain data pack 'libfm:"),
+    "a packed file over its source": (nothing, ["data", "pack", "libfm:a.libfm", "--out", "a.libfm"], 1, "a.libfm: is what would be packed"),
+    "data of rubbish to pack": (write("a.libfm", b"rubbish\n" * 100), ["data", "pack", "libfm:a.libfm?rows=50", "--out", "new"], 1, "a.libfm:1: the label"),
     "a run folder that is taken": (nothing, [*RUN[:-1], "run"], 2, "already holds a run"),
     "a run folder under a file": (nothing, [*RUN[:-1], "a.libfm/run"], 2, "cannot be written"),
     "no such run to resume": (nothing, [*RESUME[:-1], "nowhere"], 1, "nowhere: no such run folder"),
