@@ -1,11 +1,16 @@
 """What a benchmark found is a line of JSON that says where and of what."""
 
 import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from bench import history
 from bench.history import append, commit, cpu_model, summary
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_each_run_appends_a_line_that_says_when_where_and_of_what(tmp_path):
@@ -32,3 +37,24 @@ def test_without_git_and_cpuinfo_a_line_is_still_written(tmp_path, monkeypatch):
     line = json.loads((tmp_path / "h").read_text())
     assert line["commit"] == commit() == ""
     assert line["machine"]["cpu"]
+
+
+def test_the_benchmark_of_the_reader_prints_and_keeps_what_it_found(tmp_path):
+    command = [
+        sys.executable,
+        ROOT / "tools" / "bench" / "reader.py",
+        "--megabytes",
+        "1",
+        "--runs",
+        "2",
+        "--history",
+        tmp_path / "h",
+    ]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert run.returncode == 0, run.stderr
+    assert [text.split()[0] for text in run.stdout.splitlines()] == ["tsv", "packed"]
+    (line,) = map(json.loads, (tmp_path / "h").read_text().splitlines())
+    assert (line["benchmark"], line["arguments"]) == ("reader", {"megabytes": 1, "batch": 2048})
+    for figures in line["figures"].values():
+        assert 0 < figures["megabytes_per_cpu_second"]["min"] <= figures["megabytes_per_cpu_second"]["median"]
