@@ -2,7 +2,7 @@
 
 A count x becomes log1p(max(x, 0)), missing 0. A category becomes its number modulo the rows of its table, missing 0.
 
-Lines as they mostly are, with counts below 10^7 and categories of at most 8 digits, are read by words of eight bytes. What that
+Lines as they mostly are, with counts and categories of at most 8 digits, are read by words of eight bytes. What that
 does not expect, it leaves to a loop over bytes, which alone says what is right and what is wrong with a line.
 """
 
@@ -118,13 +118,13 @@ def _usual_counts(data, i, logs, dense):  # type: ignore[no-untyped-def]
         if i + _FIELD_BYTES > Word(data.size):
             return _0
         word = word_at(data, i)
-        tabs = places(word, TABS)
-        width = bytes_before(tabs)
+        width = bytes_before(places(word, TABS))
         negative = width > _1 and word & Word(0xFF) == Word(_MINUS)
         if negative:
             word ^= _MINUS_TO_ZERO
         good, value = decimal_value(flush_right(word, width))
-        if not good or not tabs:
+        i += width
+        if not good or data[i] != _TAB:
             return _0
         if negative:
             dense[column] = 0.0
@@ -132,7 +132,7 @@ def _usual_counts(data, i, logs, dense):  # type: ignore[no-untyped-def]
             dense[column] = logs[value]
         else:
             dense[column] = np.log1p(np.float64(value))
-        i += width + _1
+        i += _1
     return i
 
 

@@ -30,6 +30,13 @@ def reference(line: str):
     return float(parts[0]), dense, sparse
 
 
+def found(data: np.ndarray):
+    """Rows as `reference` has them, and the lines of faults."""
+    rows, faults = parse_criteo(data, ROWS)
+    columns = [rows.fixed[name].tolist() for name in ("label", "dense", "sparse")]
+    return list(zip(*columns, strict=True)), [place for place, _ in faults]
+
+
 number = st.one_of(
     st.just(""),
     st.integers(-3, 10**6).map(str),
@@ -53,13 +60,75 @@ line = st.one_of(good, good, broken, st.just(""), st.text("01\tf-\r", max_size=5
 @given(lines=st.lists(line, max_size=12), ending=st.sampled_from(["\n", "\r\n"]), last=st.booleans())
 def test_parser_agrees_with_plain_python_on_good_and_malformed_lines(lines, ending, last):
     data = ending.join(lines) + (ending if last else "")
-    rows, faults = parse_criteo(np.frombuffer(data.encode("latin-1"), np.uint8), ROWS)
     wanted = [(i, reference(text)) for i, text in enumerate(data.split("\n")) if text not in ("", "\r")]
-    read = [values for _, values in wanted if values]
-    assert rows.fixed["label"].tolist() == [label for label, _, _ in read]
-    np.testing.assert_allclose(rows.fixed["dense"], np.array([d for _, d, _ in read]).reshape(-1, 13), rtol=1e-6)
-    assert rows.fixed["sparse"].tolist() == [s for _, _, s in read]
-    assert [place for place, _ in faults] == [i for i, values in wanted if values is None]
+    rows, faults = found(np.frombuffer(data.encode("latin-1"), np.uint8))
+    assert rows == [
+        (label, pytest.approx(dense, rel=1e-6), sparse) for _, (label, dense, sparse) in filter(lambda w: w[1], wanted)
+    ]
+    assert faults == [i for i, values in wanted if values is None]
+
+
+COUNTS = [
+    "",
+    "-",
+    "--1",
+    "-0",
+    "-1",
+    "0-1",
+    "1-",
+    "9" * 7,
+    "9" * 8,
+    "9" * 9,
+    "-" + "9" * 7,
+    "-" + "9" * 8,
+    "9" * 18,
+    "9" * 19,
+    "a",
+    "+1",
+    "1\r",
+    "\r",
+]
+CATEGORIES = [
+    "",
+    "0",
+    "f" * 8,
+    "F" * 8,
+    "f" * 9,
+    "f" * 16,
+    "f" * 17,
+    "g",
+    "-1",
+    "0x1",
+    "1234567\r",
+    "12345678\r",
+    "1234\r5678",
+    "\r",
+]
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+@pytest.mark.parametrize("place", [1, 7, 13, 14, 30, 39])
+def test_a_field_at_the_limits_of_the_fast_way_is_read_as_plain_python_reads_it(place, extra):
+    """Also in a line with a column too many or too few, and as the last line."""
+    for field in COUNTS if place < 14 else CATEGORIES:
+        parts = ["1", *["12"] * 13, *["0a0b0c0d"] * 26]
+        parts[place] = field
+        text = "\t".join(parts[:extra] if extra < 0 else parts + ["77"] * extra)
+        data = np.frombuffer("\n".join([text, text, text]).encode(), np.uint8)
+        wanted = reference(text)
+        rows, faults = found(data)
+        assert faults == ([0, 1, 2] if wanted is None else []), field
+        for row in rows:
+            assert row == (wanted[0], pytest.approx(wanted[1]), wanted[2]), field
+
+
+def test_nothing_behind_the_end_of_the_data_is_read():
+    text = ("\t".join(["1", *["1"] * 13, *["2"] * 26]) + "\n") * 3
+    memory = np.frombuffer(text.encode(), np.uint8)
+    for end in range(memory.size + 1):
+        wanted = [reference(part) for part in text[:end].split("\n") if part]
+        rows, faults = found(memory[:end])
+        assert (len(rows), len(faults)) == (len(wanted) - wanted.count(None), wanted.count(None))
 
 
 @pytest.mark.parametrize("rows", [1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**61])
