@@ -3,7 +3,7 @@
     python tools/bench/ps_cpu.py [--batch 512 --batch 2048] [--runs 7]
 
 The model has 26 tables of the Kaggle set's sizes, at most 10^5 rows x 16, bottom 512-256-64-16, top 512-256-1; fp32, SGD, one thread in every
-role, roles as processes of this host. Both sides read the same Parquet file with htrain's reader. What is counted lies between two reports
+role, roles as processes of this host. Both sides read the same packed file with htrain's reader. What is counted lies between two reports
 of a run, behind the first steps. Runs alternate; a line gives medians, with the CPU of each role.
 """
 
