@@ -16,6 +16,7 @@ from msgspec import structs
 
 from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.port import Network, Outbox
+from htrain.executor.threads import begin_thread
 from htrain.executor.wire import Values
 from htrain.net import Net
 from htrain.ops.collective import ALL_REDUCE
@@ -147,7 +148,7 @@ class CollectiveLoop:
         self.inbox.close()
 
     def _guarded(self) -> None:
-        torch.set_grad_enabled(False)
+        begin_thread()
         outbox = self._network.outbox(self._book)
         try:
             self._loop(self._connect(self._book, ALL_REDUCE), outbox)

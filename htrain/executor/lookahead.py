@@ -19,6 +19,7 @@ from htrain.executor.joint_caches import JointCaches
 from htrain.executor.peers import Ids, Peers, Rows
 from htrain.executor.replica import Replica, Step
 from htrain.executor.table_cache import TableCache, WindowOfTable, distinct
+from htrain.executor.threads import begin_thread
 from htrain.executor.wire import PREFETCHER, VICTIMS, WRITER
 from htrain.sync.lookahead.journal import Written
 from htrain.sync.lookahead.window import WindowChoice
@@ -194,7 +195,7 @@ class Lookahead:
     # -- the other threads -------------------------------------------------------------------------------------------
 
     def _guarded(self, loop: Callable[[Replica], None], replica: Replica) -> None:
-        torch.set_grad_enabled(False)
+        begin_thread()
         replica.stopping = self._stopping.is_set
         try:
             loop(replica)

@@ -5,8 +5,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-
 from htrain.errors import Error, RunError
 from htrain.executor.collective import Connect, GlooConnector
 from htrain.executor.link import Link
@@ -14,6 +12,7 @@ from htrain.executor.memory import keep_pages
 from htrain.executor.port import Network
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
+from htrain.executor.threads import begin_thread
 from htrain.plan import Plan
 
 _BEAT_SECONDS = 0.5
@@ -27,7 +26,7 @@ def play(
 
     A failure is reported to the launcher, never raised.
     """
-    torch.set_grad_enabled(False)
+    begin_thread()
     keep_pages()
     link = Link(name, network, launcher)
     role: Role | None = None

@@ -15,6 +15,7 @@ from htrain.executor.engine import Engine, Pass
 from htrain.executor.gate import WriteGates
 from htrain.executor.port import Network, Outbox, sent_by_role
 from htrain.executor.program import ROUND, Stage
+from htrain.executor.threads import begin_thread
 from htrain.executor.wire import APART, SYNC_REPLICA, Context, Values
 from htrain.ops.collective import ALL_REDUCE
 from htrain.sync.easgd import AppliedRounds
@@ -112,7 +113,7 @@ class Server:
 
     def _guarded(self, loop: Callable[[Outbox], None], outbox: Outbox) -> None:
         """Run a loop; keep what it raises for the role's main thread, which tells the launcher."""
-        torch.set_grad_enabled(False)
+        begin_thread()
         try:
             loop(outbox)
         except Exception as error:

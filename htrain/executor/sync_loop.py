@@ -9,6 +9,7 @@ import torch
 from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.engine import Engine
 from htrain.executor.port import Network, Outbox, sent_by_role
+from htrain.executor.threads import begin_thread
 from htrain.executor.wire import SYNC_REPLICA, Context, Values
 from htrain.sync.easgd import Instruction, Quiet, StartRound, SyncRounds
 
@@ -86,7 +87,7 @@ class SyncLoop:
 
     def _guarded(self) -> None:
         outbox = self._network.outbox(self._book)
-        torch.set_grad_enabled(False)
+        begin_thread()
         try:
             while not self._stopping.is_set():
                 with self._lock:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from htrain.errors import Error, RunError
 from htrain.executor.collective import CollectiveLoop
 from htrain.executor.engine import Engine
@@ -18,6 +16,7 @@ from htrain.executor.lockstep import Lockstep, no_examples
 from htrain.executor.lookahead import Lookahead
 from htrain.executor.port import Network, Outbox, sent_by_role
 from htrain.executor.replica import Replica, Step
+from htrain.executor.threads import begin_thread
 from htrain.executor.upcoming import Ahead, Upcoming
 
 
@@ -155,7 +154,7 @@ class Trainer:
         return sent_by_role(self._outboxes)
 
     def _guarded(self, replica: Replica, upcoming: Upcoming) -> None:
-        torch.set_grad_enabled(False)
+        begin_thread()
         try:
             if self._lockstep:
                 self._step_together(replica, upcoming, self._lockstep)

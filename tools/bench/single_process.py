@@ -13,6 +13,9 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -56,7 +59,7 @@ def make_plan(options: Options, folder: Path) -> Plan:
 
 
 class Htrain:
-    """One trainer with one net replica, in a process as roles have it."""
+    """One trainer, in a process as roles have it."""
 
     def __init__(self, options: Options, batches: list[Batch], folder: Path) -> None:
         keep_pages()
@@ -65,7 +68,7 @@ class Htrain:
 
     def train(self, steps: int) -> tuple[float, float]:
         """Wall and CPU seconds of training the first `steps` batches. Raises what the role raised."""
-        settings = RunSettings(self._folder, "synthetic:", self._folder / "run", deterministic=True)
+        settings = RunSettings(self._folder, "synthetic:", self._folder / "run")
         network = Network("inproc")
         role = Role("trainer:0:0", self._plan, settings, network)
         role.fill()
@@ -99,37 +102,62 @@ class Eager:
         return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def serve(side: type[Htrain | Eager], options: Options, steps: int, threads: int, line: Connection) -> None:
-    """A side, in a process of its own: neither has the other's memory, nor its settings. Every message asks for a run."""
+Spent = tuple[float, float]  # wall and CPU seconds
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is timed, and its options."""
+
+    kind: type[Htrain | Eager]
+    options: Options
+
+
+class Running:
+    """A side in a process of its own: neither has the other's memory, nor its settings."""
+
+    def __init__(self, side: Side, steps: int, threads: int) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._line, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(side, steps, threads, theirs), daemon=True)
+        self._process.start()
+        self._line.recv()
+
+    def train(self) -> Spent:
+        """Of one run over all batches."""
+        self._line.send(True)
+        spent: Spent = self._line.recv()
+        return spent
+
+    def stop(self) -> None:
+        self._line.send(False)
+        self._process.join()
+
+
+def _serve(side: Side, steps: int, threads: int, line: Connection) -> None:
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as folder:
-        ready = side(options, read(options.batch_size, steps), Path(folder))
+        ready = side.kind(side.options, read(side.options.batch_size, steps), Path(folder))
         line.send(None)
         while line.recv():
             line.send(ready.train(steps))
 
 
+@contextmanager
+def sides_of(sides: Sequence[Side], steps: int, threads: int) -> Iterator[list[Running]]:
+    """All sides, ready."""
+    running = [Running(side, steps, threads) for side in sides]
+    yield running
+    for side in running:
+        side.stop()
+
+
 def compare(options: Options, runs: int, threads: int) -> None:
     """Alternating runs of both sides; prints a line."""
     steps = max(12, 25_000 // options.batch_size)
-    spawn = multiprocessing.get_context("spawn")
-    lines: list[Connection] = []
-    for side in (Htrain, Eager):
-        mine, theirs = spawn.Pipe()
-        spawn.Process(target=serve, args=(side, options, steps, threads, theirs), daemon=True).start()
-        mine.recv()
-        lines.append(mine)
-    pairs = []
-    for _ in range(runs):
-        for line in lines:
-            line.send(True)
-            pairs.append(line.recv())
-    for line in lines:
-        line.send(False)
-    report(options, steps, list(zip(pairs[::2], pairs[1::2], strict=True)), threads)
-
-
-Spent = tuple[float, float]  # wall and CPU seconds
+    with sides_of([Side(Htrain, options), Side(Eager, options)], steps, threads) as (ours, eager):
+        pairs = [(ours.train(), eager.train()) for _ in range(runs)]
+    report(options, steps, pairs, threads)
 
 
 def report(options: Options, steps: int, pairs: list[tuple[Spent, Spent]], threads: int) -> None:
@@ -151,7 +179,7 @@ def main() -> None:
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adagrad"])
     asked = parser.parse_args()
     for batch_size in asked.batch or [2048, 128]:
-        options = Options(batch_size=batch_size, dense_optimizer=asked.optimizer, sparse_optimizer=asked.optimizer)
+        options = Options(batch_size=batch_size, net_replicas=1, dense_optimizer=asked.optimizer, sparse_optimizer=asked.optimizer)
         compare(options, asked.runs, asked.threads)
 
 

@@ -1,0 +1,28 @@
+"""A thread that computes takes no more cores than the process was given: seen in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+SCRIPT = """
+import ctypes, os, threading
+import torch
+from htrain.executor.threads import begin_thread
+
+libraries = {line.split()[-1] for line in open("/proc/self/maps") if "gomp" in line or "iomp" in line}
+openmp = ctypes.CDLL(min(libraries)) if libraries else None
+
+def look():
+    begin_thread()
+    print(torch.is_grad_enabled(), openmp.omp_get_max_threads() if openmp else os.cpu_count() + 1)
+
+torch.set_num_threads(os.cpu_count() + 1)
+thread = threading.Thread(target=look)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_thread_knows_the_number_of_threads_of_its_process() -> None:
+    run = subprocess.run([sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True)
+    assert run.stdout.split() == ["False", str((os.cpu_count() or 1) + 1)]
