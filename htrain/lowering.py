@@ -19,7 +19,7 @@ from htrain.transform.gradient import add_gradients
 from htrain.transform.look_ahead import choose_lookahead, look_ahead
 from htrain.transform.lookups import lower_lookups
 from htrain.transform.loss import add_loss
-from htrain.transform.low_precision import lower_fcs
+from htrain.transform.low_precision import lower_fcs, narrow_fcs
 from htrain.transform.modules import name_modules
 from htrain.transform.optimizer import add_optimizers
 from htrain.transform.pull_weights import pull_weights
@@ -43,7 +43,8 @@ def lowered(
     """
     mean = options.cache == "lookahead"  # a trainer's own rows take its own gradient; then they are averaged, as dense gradients are
     workers = cluster.groups * cluster.trainers if options.lockstep and not mean else 1
-    net, gradients = add_gradients(fuse_forward(split_fcs(forward_net(captured, options), fc_splits), options), 1 / workers)
+    forward = fuse_forward(split_fcs(forward_net(captured, options), fc_splits), options)
+    net, gradients = add_gradients(narrow_fcs(forward, options), 1 / workers)
     if options.dense_sync == "allreduce":
         net, gradients = all_reduce_gradients(net, gradients, options.bucket_bytes, mean=mean)
     net = add_optimizers(net, gradients, options)
@@ -68,4 +69,4 @@ def lowered(
 def forward_net(captured: Captured, options: Options) -> Net:
     """The net with its loss, in modules, FCs in the precision that is asked for: what splits are made of."""
     net = name_modules(add_loss(lower_lookups(captured.net), checked(options).loss))
-    return lower_fcs(net, options.fc_dtype)
+    return lower_fcs(net, options)

@@ -11,6 +11,7 @@ DenseOptimizer = Literal["sgd", "adagrad", "adam"]
 ActivationDtype = Literal["float32", "bfloat16", "int8"]
 GradientDtype = Literal["float32", "bfloat16"]
 FcDtype = Literal["float32", "bfloat16", "int8"]
+FcGradientDtype = Literal["float32", "bfloat16"]
 Compress = Literal["auto", "always", "never"]
 SparseOptimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 DenseSync = Literal["easgd", "allreduce", "ps"]
@@ -36,7 +37,8 @@ class Options:
     `error_feedback` the rest is added to the next step's, unless it ends in the rows of a table (HT 4.2).
     `compress` is `auto` where the cost model says for each value whether that pays, `always`, or `never`.
 
-    FCs compute their forward pass in `fc_dtype`, over fp32 weights (HT 5.1, Model-B). Ops are fused that would otherwise hand large values through
+    FCs compute their forward pass in `fc_dtype`, over fp32 weights (HT 5.1, Model-B), and their backward pass in `fc_gradient_dtype`: with both
+    bfloat16, what one FC hands the next is bfloat16 too. Ops are fused that would otherwise hand large values through
     memory: with `fuse_relu` an FC and its ReLU, with `fuse_fields` the rows of tables that are stacked, with `fuse_tables` those of tables on the
     same device and their SGD steps, id by id, with `fuse_interaction` the products of pairs of features, of which only those that are read
     are computed, with `fuse_pairs` the gradient of these products and the steps of rows by it, and with `fuse_steps` the SGD step of an FC's
@@ -84,6 +86,7 @@ class Options:
     error_feedback: bool = True
     compress: Compress = "auto"
     fc_dtype: FcDtype = "float32"
+    fc_gradient_dtype: FcGradientDtype = "float32"
     fuse_relu: bool = True
     fuse_fields: bool = True
     fuse_tables: bool = True
@@ -145,6 +148,8 @@ def checked(options: Options) -> Options:
     for name in ("beta1", "beta2", "sync_alpha", "gradient_top_k"):
         if not 0 <= getattr(options, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')}: {getattr(options, name)} must be at least 0 and below 1")
+    if options.fc_gradient_dtype != "float32" and options.fc_dtype != options.fc_gradient_dtype:
+        raise UsageError(f"--fc-gradient-dtype: {options.fc_gradient_dtype} wants --fc-dtype {options.fc_gradient_dtype} too")
     capacity_rows(options.cache_capacity, 1, where="--cache-capacity")
     for pattern, capacity in options.cache_tables:
         if capacity != "none":

@@ -32,6 +32,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "top 1 % of gradients": {"gradient_top_k": 0.01},
     "top 1 %, no error feedback": {"gradient_top_k": 0.01, "error_feedback": False},
     "FCs in bfloat16": {"fc_dtype": "bfloat16"},
+    "FCs in bfloat16, both passes": {"fc_dtype": "bfloat16", "fc_gradient_dtype": "bfloat16"},
     "FCs in int8": {"fc_dtype": "int8"},
 }
 
@@ -58,13 +59,14 @@ def main() -> None:
     parser.add_argument("--model", default="wide_deep.py")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--only", action="append", choices=list(SETTINGS), help="a setting to run; all by default")
     arguments = parser.parse_args()
     print(f"{'':<30}{'bytes / example':>16}{'less':>8}{'AUC':>9}  lowest to highest of {arguments.repeats}")
     full = 0.0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         train, test = parts(arguments.frappe, folder) if arguments.frappe else (arguments.train, arguments.test)
-        for label, changes in SETTINGS.items():
+        for label, changes in ((label, SETTINGS[label]) for label in arguments.only or SETTINGS):
             options = replace(Options(batch_size=arguments.batch_size, compress="always"), **changes)
             plan = htrain.compile(
                 str(MODELS / arguments.model),

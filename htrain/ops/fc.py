@@ -13,7 +13,7 @@ def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: i
     rows, n = numel(outputs[0].shape[:-1], batch_size), numel(outputs[0].shape[-1:], batch_size)
     k = numel(inputs[0].shape[-1:], batch_size)
     bias = len(inputs) == 3
-    return Cost(2.0 * rows * k * n + bias * rows * n, 4.0 * (rows * k + n * k + bias * n + rows * n))
+    return Cost(2.0 * rows * k * n + bias * rows * n, _bytes(inputs) * (rows * k + n * k + bias * n + rows * n))
 
 
 def _gradient_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -22,7 +22,12 @@ def _gradient_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batc
     bias, wants_x = bool(op.attrs["bias"]), bool(op.attrs["wants_x"])
     products = 1 + wants_x  # dw = dy.T @ x, and dx = dy @ w where somebody wants it
     moved = rows * k + rows * n + n * k + bias * n + wants_x * (n * k + rows * k)
-    return Cost(2.0 * products * rows * k * n + bias * rows * n, 4.0 * moved)
+    return Cost(2.0 * products * rows * k * n + bias * rows * n, _bytes(inputs) * moved)
+
+
+def _bytes(inputs: Sequence[Blob]) -> float:
+    """Of a number: FCs take and give one dtype."""
+    return 2.0 if inputs[0].dtype == "bfloat16" else 4.0
 
 
 _pointwise: Callable[..., torch.Tensor] | None = (
@@ -38,7 +43,7 @@ _LARGE = 1 << 23  # multiply-adds: below, oneDNN's 15 microseconds to begin with
 
 def _by_onednn(x: torch.Tensor, outputs: int, w: torch.Tensor) -> bool:
     large = _pointwise is not None and x.numel() * outputs >= _LARGE
-    return large and x.device.type == "cpu" and x.dtype == w.dtype == torch.float32
+    return large and x.device.type == "cpu" and x.dtype == w.dtype and x.dtype in (torch.float32, torch.bfloat16)
 
 
 def _kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
@@ -96,14 +101,16 @@ def _input_gradient_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> 
 
 
 def _sgd(w: torch.Tensor, *rest: torch.Tensor, lr: float) -> None:
-    """w -= lr * dw, and b -= lr * db, of x[B,K] and dy[B,N]: the product goes into the weight, no gradient is kept."""
+    """w -= lr * dw, and b -= lr * db, of x[B,K] and dy[B,N]: the product goes into the weight, no gradient is kept. One of bfloat16 is rounded first."""
     *bias, x, dy = rest
-    if x.shape[1] <= _FEW < w.shape[0]:
+    if x.dtype != w.dtype:
+        w.sub_(dy.t() @ x, alpha=lr)
+    elif x.shape[1] <= _FEW < w.shape[0]:
         w.sub_((x.t() @ dy).t(), alpha=lr)
     else:
         w.addmm_(dy.t(), x, alpha=-lr)
     for b in bias:
-        b.sub_(dy.sum(0), alpha=lr)
+        b.sub_(dy.sum(0, dtype=b.dtype), alpha=lr)
 
 
 def _stepped(op: Op) -> tuple[int, ...]:

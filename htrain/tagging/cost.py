@@ -36,7 +36,7 @@ def _flops(work: Work, inputs: Sequence[Blob], cluster: Cluster, batch_size: int
         "gemm": cluster.core_flops,
         "gemm_bf16": cluster.core_bf16_flops,
         "gemm_int8": cluster.core_int8_flops,
-    }.get(work, 0)
+    }.get("gemm_bf16" if work == "gemm" and inputs[0].dtype == "bfloat16" else work, 0)
     if not rate:
         return float(cluster.core_flops)
     sides = [

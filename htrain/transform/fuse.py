@@ -127,14 +127,18 @@ def _is_flat(flat: Blob, features: Blob) -> bool:
 def fuse_steps(net: Net) -> Net:
     """SGD steps of an FC's weight and bias in the product that makes their gradient, where nobody else reads that and all is on one device."""
     once = _read_once(net)
+    casts = {op.inputs[0]: op for op in net.ops if op.type == "Cast" and op.inputs[0] in once}  # of gradients in bfloat16
     steps = {op.inputs[1]: op for op in net.ops if op.type == "Sgd" and op.inputs[1] in once}
     instead: dict[int, Op | None] = {}
     for op in net.ops:
-        mine = [steps[name] for name in op.outputs if name in steps] if op.type == "FCGradient" else []
-        if mine and len(mine) == 1 + bool(op.attrs["bias"]) and all((s.node_name, s.attrs) == (op.node_name, mine[0].attrs) for s in mine):
+        names = op.outputs[: 1 + bool(op.attrs["bias"])] if op.type == "FCGradient" else ()
+        cast = [casts[name] for name in names if name in casts]
+        steppers = [steps.get(casts[name].outputs[0] if name in casts else name) for name in names]
+        mine = [step for step in steppers if step]
+        if mine and len(mine) == len(names) and all((s.node_name, s.attrs) == (op.node_name, mine[0].attrs) for s in mine):
             x, w, dy = op.inputs
             instead[id(op)] = replace(op, type="FCInputGradient", inputs=(w, dy), outputs=op.outputs[-1:], attrs={}) if op.attrs["wants_x"] else None
-            instead.update(dict.fromkeys(map(id, mine)))
+            instead.update(dict.fromkeys(map(id, (*mine, *cast))))
             instead[id(mine[-1])] = replace(mine[0], type="FCSgd", inputs=(*(s.inputs[0] for s in mine), x, dy))
     return net.with_ops(op for op in (instead.get(id(op), op) for op in net.ops) if op)
 

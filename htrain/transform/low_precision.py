@@ -1,15 +1,20 @@
-"""FCs that compute their forward pass in low precision, over fp32 master weights (HT 5.1, Model-B)."""
+"""FCs that compute in low precision, over fp32 master weights: their forward pass alone (HT 5.1, Model-B), or the backward pass too."""
 
 from dataclasses import replace
 
-from htrain.net import BatchDim, Net, Op
-from htrain.options import FcDtype
+from htrain.net import BatchDim, Blob, Net, Op
+from htrain.options import FcDtype, Options
 
 LEAST_SIDE = 16  # a narrower FC gains nothing: converting its operands takes longer than its products
 _TYPES: dict[FcDtype, str] = {"bfloat16": "FCBfloat16", "int8": "FCInt8"}
 
 
-def lower_fcs(net: Net, dtype: FcDtype) -> Net:
+def lower_fcs(net: Net, options: Options) -> Net:
+    """The forward pass of FCs in `fc_dtype`, where their backward pass is in fp32."""
+    return net if options.fc_gradient_dtype != "float32" else _lowered(net, options.fc_dtype)
+
+
+def _lowered(net: Net, dtype: FcDtype) -> Net:
     """Every FC whose inputs and outputs are at least LEAST_SIDE wide, in `dtype`.
 
     Requires: a forward net.
@@ -21,7 +26,52 @@ def lower_fcs(net: Net, dtype: FcDtype) -> Net:
 
 
 def _is_wide(net: Net, op: Op) -> bool:
-    if op.type != "FC" or any(net.blob(name).dtype != "float32" for name in op.inputs):
+    if op.type not in ("FC", "FCRelu") or any(net.blob(name).dtype != "float32" for name in op.inputs):
         return False
     sides = net.blob(op.inputs[1]).shape
     return all(not isinstance(side, BatchDim) and side >= LEAST_SIDE for side in sides)
+
+
+def narrow_fcs(net: Net, options: Options) -> Net:
+    """With `fc_gradient_dtype` bfloat16, wide FCs as ops over bfloat16 blobs, which gradients made afterwards are, too.
+
+    A weight is rounded once a step, for both passes; what one FC gives the next stays bfloat16. Steps are made in fp32.
+
+    Requires: a forward net, FCs and ReLUs fused where they will be.
+    """
+    return net if options.fc_gradient_dtype == "float32" else _Narrowing(net).run()
+
+
+class _Narrowing:
+    def __init__(self, net: Net) -> None:
+        self._net = net
+        self._ops: list[Op] = []
+        self._made: list[Blob] = []
+        self._narrow: dict[str, str] = {}  # of a blob, the one that is it in bfloat16
+
+    def run(self) -> Net:
+        for op in self._net.ops:
+            if _is_wide(self._net, op):
+                self._add(op)
+            else:
+                self._ops.append(op)
+        read = {name for op in self._ops for name in op.inputs} | set(self._net.outputs)
+        return self._net.with_ops((op for op in self._ops if op.type != "Cast" or op.outputs[0] in read), self._made)
+
+    def _add(self, op: Op) -> None:
+        (y,) = op.outputs
+        self._narrow[y] = narrow = f"{y}_bf16"
+        inputs = tuple(self._rounded(name, op) for name in op.inputs)
+        self._declare(y, narrow)
+        self._ops.append(replace(op, inputs=inputs, outputs=(narrow,)))
+        self._ops.append(Op("Cast", (narrow,), (y,), {"to": "float32"}, module=op.module))
+
+    def _rounded(self, name: str, op: Op) -> str:
+        if name not in self._narrow:
+            self._narrow[name] = narrow = f"{name}_bf16"
+            self._declare(name, narrow)
+            self._ops.append(Op("Cast", (name,), (narrow,), {"to": "bfloat16"}, module=op.module))
+        return self._narrow[name]
+
+    def _declare(self, name: str, narrow: str) -> None:
+        self._made.append(replace(self._net.blob(name), name=narrow, dtype="bfloat16"))

@@ -34,6 +34,10 @@ def single(generator: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
     return normal(generator, shape).float()
 
 
+def short(generator: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
+    return normal(generator, shape).bfloat16()
+
+
 def flags(generator: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
     return normal(generator, shape) > 0
 
@@ -327,6 +331,7 @@ EMBEDDINGS = (
 EFFECTS = (
     Sample("Sgd", (SQUARE, SQUARE), nothing, RATE),
     Sample("FCSgd", (((5, 3), normal), ((5,), normal), ((B, 3), normal), ((B, 5), normal)), nothing, RATE),
+    Sample("FCSgd", (((5, 3), single), ((5,), single), ((B, 3), short), ((B, 5), short)), nothing, RATE),
     Sample("Adagrad", (SQUARE, ((3, 3), positive), SQUARE), nothing, EPS),
     Sample(
         "Adam", (SQUARE, SQUARE, ((3, 3), positive), ((1,), positive), SQUARE), nothing, {**EPS, "beta1": 0.9, "beta2": 0.99}

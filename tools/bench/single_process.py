@@ -1,9 +1,10 @@
 """One process, one trainer, no PS, against plain PyTorch eager: the same model, batches, optimizer and threads.
 
-    python tools/bench/single_process.py --batch 2048 --batch 128
+    python tools/bench/single_process.py [--batch 2048 --batch 128] [--dtype bfloat16]
 
 A DLRM with 26 tables of 10^5 rows x 64 (bottom 13-512-256-64, top 512-256-1). Prints, per batch size,
-the ratio of examples per second (htrain / eager) of alternating runs: median, minimum and maximum. Each side has a process of its own.
+the ratio of examples per second (htrain / eager) of alternating runs: median, minimum and maximum.
+With bfloat16, also against autocast. Each side has a process of its own.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -134,6 +135,14 @@ class Running:
         self._process.join()
 
 
+class Autocast(Eager):
+    """Plain PyTorch under bfloat16 autocast."""
+
+    def train(self, steps: int) -> tuple[float, float]:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().train(steps)
+
+
 def _serve(side: Side, steps: int, threads: int, line: Connection) -> None:
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as folder:
@@ -152,19 +161,21 @@ def sides_of(sides: Sequence[Side], steps: int, threads: int) -> Iterator[list[R
         side.stop()
 
 
-def compare(options: Options, runs: int, threads: int) -> None:
-    """Alternating runs of both sides; prints a line."""
+def compare(options: Options, others: Sequence[type[Eager]], runs: int, threads: int) -> None:
+    """Alternating runs of htrain and the others; prints a line for each."""
     steps = max(12, 25_000 // options.batch_size)
-    with sides_of([Side(Htrain, options), Side(Eager, options)], steps, threads) as (ours, eager):
-        pairs = [(ours.train(), eager.train()) for _ in range(runs)]
-    report(options, steps, pairs, threads)
+    kinds: list[type[Htrain | Eager]] = [Htrain, *others]
+    with sides_of([Side(kind, options) for kind in kinds], steps, threads) as sides:
+        rounds = [[side.train() for side in sides] for _ in range(runs)]
+    for place, other in enumerate(others, 1):
+        report(other.__name__.lower(), options, steps, [(each[0], each[place]) for each in rounds], threads)
 
 
-def report(options: Options, steps: int, pairs: list[tuple[Spent, Spent]], threads: int) -> None:
-    ratios, cpu = ([eager[k] / ours[k] for ours, eager in pairs] for k in (0, 1))
-    ours, eager = (statistics.median(steps * options.batch_size / pair[side][0] for pair in pairs) for side in (0, 1))
+def report(name: str, options: Options, steps: int, pairs: list[tuple[Spent, Spent]], threads: int) -> None:
+    ratios, cpu = ([theirs[k] / ours[k] for ours, theirs in pairs] for k in (0, 1))
+    ours, theirs = (statistics.median(steps * options.batch_size / pair[side][0] for pair in pairs) for side in (0, 1))
     print(
-        f"dlrm batch {options.batch_size:5d} {options.dense_optimizer}  htrain {ours:,.0f} EPS  eager {eager:,.0f} EPS  "
+        f"dlrm batch {options.batch_size:5d} {options.dense_optimizer} {options.fc_dtype}  htrain {ours:,.0f} EPS  {name} {theirs:,.0f} EPS  "
         f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}, n={len(ratios)})  "
         f"CPU ratio {statistics.median(cpu):.2f}  {threads} threads of {os.cpu_count()}",
         flush=True,
@@ -177,10 +188,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adagrad"])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="of htrain's FCs")
     asked = parser.parse_args()
+    options = Options(net_replicas=1, dense_optimizer=asked.optimizer, sparse_optimizer=asked.optimizer)
+    options = replace(options, fc_dtype=asked.dtype, fc_gradient_dtype=asked.dtype)
+    others = [Eager] if asked.dtype == "float32" else [Eager, Autocast]
     for batch_size in asked.batch or [2048, 128]:
-        options = Options(batch_size=batch_size, net_replicas=1, dense_optimizer=asked.optimizer, sparse_optimizer=asked.optimizer)
-        compare(options, asked.runs, asked.threads)
+        compare(replace(options, batch_size=batch_size), others, asked.runs, asked.threads)
 
 
 if __name__ == "__main__":
