@@ -10,17 +10,19 @@ With bfloat16, also against autocast. Each side has a process of its own.
 import argparse
 import multiprocessing
 import os
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
+from history import append, summary
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -122,6 +124,7 @@ class Running:
         self._line, theirs = spawn.Pipe()
         self._process = spawn.Process(target=_serve, args=(side, steps, threads, theirs), daemon=True)
         self._process.start()
+        theirs.close()  # so that the end of a process that failed is noticed
         self._line.recv()
 
     def train(self) -> Spent:
@@ -143,6 +146,18 @@ class Autocast(Eager):
             return super().train(steps)
 
 
+class TorchRec(Eager):
+    """The same model whose tables are TorchRec's, with its fused SGD."""
+
+    def __init__(self, options: Options, batches: list[Batch], folder: Path) -> None:
+        self._model = build_model(MODEL, open_data(f"synthetic:?table_rows={TABLE_ROWS}").schema, 0)
+        tables = self._model.embeddings.tables  # type: ignore[union-attr]
+        self._model.embeddings = import_module("torchrec_fields").Fields(dict(tables.items()), options.sparse_lr)  # type: ignore[operator,union-attr]
+        self._steps = [torch.optim.SGD([*self._model.bottom.parameters(), *self._model.top.parameters()], lr=options.dense_lr)]  # type: ignore[union-attr]
+        self._batches = [{name: torch.from_numpy(column) for name, column in b.columns.items()} for b in batches]
+        self.train(4)
+
+
 def _serve(side: Side, steps: int, threads: int, line: Connection) -> None:
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as folder:
@@ -161,25 +176,26 @@ def sides_of(sides: Sequence[Side], steps: int, threads: int) -> Iterator[list[R
         side.stop()
 
 
-def compare(options: Options, others: Sequence[type[Eager]], runs: int, threads: int) -> None:
-    """Alternating runs of htrain and the others; prints a line for each."""
+def compare(options: Options, others: Sequence[type[Eager]], runs: int, threads: int) -> dict[str, Any]:
+    """Alternating runs of htrain and the others; prints a line for each, and returns its figures."""
     steps = max(12, 25_000 // options.batch_size)
     kinds: list[type[Htrain | Eager]] = [Htrain, *others]
     with sides_of([Side(kind, options) for kind in kinds], steps, threads) as sides:
         rounds = [[side.train() for side in sides] for _ in range(runs)]
+    eps = [[steps * options.batch_size / side[0] for side in each] for each in rounds]
+    figures: dict[str, Any] = {"htrain EPS": summary([each[0] for each in eps])}
     for place, other in enumerate(others, 1):
-        report(other.__name__.lower(), options, steps, [(each[0], each[place]) for each in rounds], threads)
-
-
-def report(name: str, options: Options, steps: int, pairs: list[tuple[Spent, Spent]], threads: int) -> None:
-    ratios, cpu = ([theirs[k] / ours[k] for ours, theirs in pairs] for k in (0, 1))
-    ours, theirs = (statistics.median(steps * options.batch_size / pair[side][0] for pair in pairs) for side in (0, 1))
-    print(
-        f"dlrm batch {options.batch_size:5d} {options.dense_optimizer} {options.fc_dtype}  htrain {ours:,.0f} EPS  {name} {theirs:,.0f} EPS  "
-        f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}, n={len(ratios)})  "
-        f"CPU ratio {statistics.median(cpu):.2f}  {threads} threads of {os.cpu_count()}",
-        flush=True,
-    )
+        name = other.__name__.lower()
+        figures[f"{name} EPS"] = summary([each[place] for each in eps])
+        figures[f"over {name}"] = ratio = summary([each[place][0] / each[0][0] for each in rounds])
+        figures[f"CPU over {name}"] = cpu = summary([each[place][1] / each[0][1] for each in rounds])
+        print(
+            f"dlrm batch {options.batch_size:5d} {options.dense_optimizer} {options.fc_dtype}  htrain {figures['htrain EPS']['median']:,.0f} EPS  "
+            f"{name} {figures[f'{name} EPS']['median']:,.0f} EPS  ratio {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}, n={runs})  "
+            f"CPU ratio {cpu['median']:.2f}  {threads} threads of {os.cpu_count()}",
+            flush=True,
+        )
+    return figures
 
 
 def main() -> None:
@@ -189,12 +205,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adagrad"])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="of htrain's FCs")
+    parser.add_argument("--torchrec", action="store_true", help="against TorchRec, too: pip install torchrec fbgemm-gpu-cpu")
+    parser.add_argument("--history", type=Path, help="a file to which the figures are added as lines of JSON")
     asked = parser.parse_args()
     options = Options(net_replicas=1, dense_optimizer=asked.optimizer, sparse_optimizer=asked.optimizer)
     options = replace(options, fc_dtype=asked.dtype, fc_gradient_dtype=asked.dtype)
-    others = [Eager] if asked.dtype == "float32" else [Eager, Autocast]
+    others: list[type[Eager]] = [Eager] if asked.dtype == "float32" else [Eager, Autocast]
+    others += [TorchRec] if asked.torchrec else []
     for batch_size in asked.batch or [2048, 128]:
-        compare(replace(options, batch_size=batch_size), others, asked.runs, asked.threads)
+        figures = compare(replace(options, batch_size=batch_size), others, asked.runs, asked.threads)
+        if asked.history:
+            append(asked.history, "single_process", {**vars(asked), "batch": batch_size}, figures)
 
 
 if __name__ == "__main__":
