@@ -74,7 +74,7 @@ class Lab:
         self.name = f"netlab{os.getpid()}x{next(_LABS)}"
         self.hosts = [f"{self.name}h{k}" for k in range(num_hosts)]
         self._switch = f"{self.name}sw"
-        self._rate = _bits_per_second(rate)
+        self._rate = bits_per_second(rate)
         self._delay = _checked_delay(delay)
 
     def __enter__(self) -> "Lab":
@@ -169,7 +169,7 @@ def clean_dead_labs() -> list[str]:
     return dead
 
 
-def _bits_per_second(rate: str) -> int:
+def bits_per_second(rate: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", rate)
     bits = round(float(match[1]) * _BITS[match[2]]) if match else 0
     if not bits:

@@ -1,0 +1,191 @@
+"""The processes of tools/bench/sparse_ps.py: the real sparse PS, a bare pyzmq server of the same frames, and the client that plays all others.
+
+    sparse_ps_parts.py serve|echo|drive PLAN HOST WORKERS
+
+Each answers a line of JSON for each line of JSON that it is told, and ends with the last.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import torch
+import zmq
+
+from htrain.executor.memory import keep_pages
+from htrain.executor.port import Network
+from htrain.executor.role import Role
+from htrain.executor.server import endpoint_of
+from htrain.executor.settings import RunSettings
+from htrain.executor.wire import DTYPES, Context, Values, encode, spec_of
+from htrain.plan import Plan, load_plan
+
+SPARSE, GROUP, TRAINER = "sparse_ps:0", "group_ps:0", "trainer"
+DIFFERENT_STEPS = 8
+WAIT_MILLISECONDS = 60_000
+
+
+def sent(plan: Plan, source: str, target: str) -> list[str]:
+    """The blobs that one device sends another, in their order on the wire."""
+    return [op.inputs[0] for op in plan.net_of(source).ops if op.type == "Send" and op.attrs["peer"] == target]
+
+
+def drawn(plan: Plan, names: Sequence[str], seed: int) -> list[torch.Tensor]:
+    """Tensors as they travel: as many distinct ids as a batch has examples; rows and gradients small, or any bytes."""
+    generator = torch.Generator().manual_seed(seed)
+    tables, blobs = [p for p in plan.nets["train"].parameters.values() if p.kind == "table"], plan.nets["train"].blobs
+    made = []
+    for name in names:
+        shape = [d if isinstance(d, int) else d.at(plan.options.batch_size) for d in blobs[name].shape]
+        if blobs[name].dtype == "int64":
+            value = torch.randperm(tables[0].shape[0], generator=generator)[: shape[0]]
+        else:
+            value = torch.rand(shape, generator=generator).mul_(1e-3).to(DTYPES[blobs[name].dtype])
+        made.append(value)
+    return made
+
+
+def tell(**words: Any) -> None:
+    print(json.dumps(words), flush=True)
+
+
+def hear() -> dict[str, Any]:
+    return json.loads(sys.stdin.readline() or "{}")
+
+
+def usage() -> dict[str, float]:
+    process = psutil.Process()
+    times = process.cpu_times()
+    return {"cpu": times.user + times.system, "memory": process.memory_info().rss}
+
+
+def serve(plan: Plan, folder: Path, host: str, workers: int) -> None:
+    """The sparse PS, as htrain.executor.play has it."""
+    torch.set_grad_enabled(False)
+    keep_pages()
+    network = Network("tcp", host)
+    role = Role(SPARSE, plan, RunSettings(folder, "synthetic:", folder / "run", workers=workers), network)
+    bare = usage()["memory"]
+    role.fill()
+    stored = sum(tensor.nbytes for tensor in role.store.values())
+    tell(address=role.endpoints[SPARSE], bare=bare, filled=usage()["memory"], stored=stored)
+    role.start(hear()["book"])
+    while hear():
+        tell(**usage(), error=str(role.error or ""))
+    role.stop()
+
+
+def echo(plan: Plan, host: str) -> None:
+    """The same number of frames of the same sizes; their header is the client's own, which tells it the step."""
+    keep_pages()
+    context = zmq.Context(io_threads=1)
+    pull, push = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    pull.set(zmq.RCVHWM, 0)
+    push.set(zmq.SNDHWM, 0)
+    pull.bind(f"tcp://{host}:*")
+    tell(address=pull.get_string(zmq.LAST_ENDPOINT))
+    push.connect(hear()["book"][GROUP])
+    rows = encode(Values("", Context(0, 0, 0, 0), 0, []), drawn(plan, sent(plan, SPARSE, GROUP), 0))[1:]
+    asked = sum(tensor.nbytes for tensor in drawn(plan, sent(plan, TRAINER, SPARSE), 0))
+    poller = zmq.Poller()
+    poller.register(pull, zmq.POLLIN)
+    poller.register(sys.stdin, zmq.POLLIN)
+    while True:
+        ready = dict(poller.poll())
+        if pull in ready:
+            head, *frames = pull.recv_multipart(copy=False)
+            answer = rows if sum(map(len, frames)) == asked else [b""]
+            push.send_multipart([head, *answer], copy=False)
+        elif not hear():
+            return
+        else:
+            tell(**usage(), error="")
+
+
+class Client:
+    """All other roles, on one socket each way. It reads headers and counts bytes."""
+
+    def __init__(self, plan: Plan, host: str) -> None:
+        self._plan = plan
+        self._context = zmq.Context(io_threads=1)
+        self._pull, self._push = self._context.socket(zmq.PULL), self._context.socket(zmq.PUSH)
+        self._pull.set(zmq.RCVHWM, 0)
+        self._pull.set(zmq.RCVTIMEO, WAIT_MILLISECONDS)
+        self._pull.bind(f"tcp://{host}:*")
+        self._push.set(zmq.SNDHWM, 0)
+        self.address = self._pull.get_string(zmq.LAST_ENDPOINT)
+        self._asks, self._pushes = (self._messages(source) for source in (TRAINER, GROUP))
+        self._step = 0
+
+    def _messages(self, source: str) -> list[tuple[Values, list[Any]]]:
+        """What a device sends in different steps: the header without its context, and the frames."""
+        names, made = sent(self._plan, source, SPARSE), []
+        for seed in range(DIFFERENT_STEPS):
+            tensors = drawn(self._plan, names, seed)
+            header = Values(source, Context(0, 0, 0, 0), self._plan.options.batch_size, list(map(spec_of, names, tensors)))
+            made.append((header, encode(header, tensors)[1:]))
+        return made
+
+    def connect(self, address: str) -> None:
+        self._push.connect(address)
+
+    def _send(self, messages: list[tuple[Values, list[Any]]], context: Context) -> None:
+        header, frames = messages[context.step % DIFFERENT_STEPS]
+        header.context = context
+        self._push.send_multipart([*encode(header), *frames], copy=False)
+
+    def run(self, steps: int, open_steps: int) -> dict[str, float]:
+        """Seconds and bytes of `steps` steps, from the end of one to that of another, while `open_steps` are always under way."""
+        last = self._step + steps + 2 * open_steps  # some before counting begins, and some after it ends
+        for _ in range(open_steps):
+            self._begin()
+        ended = received = 0
+        marks = {}
+        while ended < steps + 2 * open_steps:
+            head, *frames = self._pull.recv_multipart(copy=False)
+            context = msgspec.msgpack.decode(head.buffer, type=Values).context
+            arrived = sum(map(len, frames))
+            received += arrived
+            if arrived:
+                self._send(self._pushes, context)
+                continue
+            ended += 1
+            marks[ended] = time.perf_counter(), received
+            if self._step < last:
+                self._begin()
+        (began, before), (stopped, after) = marks[open_steps], marks[open_steps + steps]
+        sent_bytes = sum(len(frame) for messages in (self._asks, self._pushes) for frame in messages[0][1])
+        return {"seconds": stopped - began, "sent": steps * sent_bytes, "received": after - before}
+
+    def _begin(self) -> None:
+        self._send(self._asks, Context(0, 0, 0, self._step))
+        self._step += 1
+
+
+def drive(plan: Plan, host: str) -> None:
+    keep_pages()
+    client = Client(plan, host)
+    tell(book={name: client.address for name in (GROUP, endpoint_of(GROUP, Context(0, 0, 0, 0)), endpoint_of(TRAINER, Context(0, 0, 0, 0)))})
+    client.connect(hear()["address"])
+    while words := hear():
+        tell(**client.run(words["steps"], words["open_steps"]), **usage())
+
+
+def main() -> None:
+    part, folder, host, workers = sys.argv[1:]
+    plan = load_plan(Path(folder))
+    if part == "serve":
+        serve(plan, Path(folder), host, int(workers))
+    elif part == "echo":
+        echo(plan, host)
+    else:
+        drive(plan, host)
+
+
+if __name__ == "__main__":
+    main()
