@@ -24,6 +24,7 @@ from htrain.tagging.workload import Ints, Workload, workload_of
 from htrain.transform.compress import compress_values
 from htrain.transform.flush_net import flush_net
 from htrain.transform.fuse import fuse_placed
+from htrain.transform.fuse_served import fuse_served
 from htrain.transform.init_nets import init_net
 from htrain.transform.split import TRAINER, split_by_node
 from htrain.transform.sync_nets import assign_centers, center_net, sync_net
@@ -62,7 +63,7 @@ def compile_net(
     tagged = apply_tags(net, units, {d.module: d.device for d in decisions}, fixed)
     encodings = {name: allowed[name] for name, is_chosen in zip(workload.values, chosen, strict=True) if is_chosen}
     train = compress_values(tagged, encodings, options)
-    train = fuse_placed(train, options)
+    train = fuse_served(fuse_placed(train, options), options)
 
     parts = split_by_node(train, [d for d in cluster.devices if not d.startswith("dense_ps")])
     beside = parts.pop(ALL_REDUCE, None)

@@ -14,6 +14,7 @@ from htrain.cluster import Cluster
 from htrain.net import BatchDim, Blob, Net, Op, numel
 from htrain.ops.het import REQUEST
 from htrain.ops.lookahead import REQUEST as LOOKAHEAD_REQUEST
+from htrain.ops.served import lookups_of
 
 
 def expected_blobs(train: Net, cluster: Cluster, batch_size: int) -> dict[str, Blob]:
@@ -26,6 +27,8 @@ def expected_blobs(train: Net, cluster: Cluster, batch_size: int) -> dict[str, B
             counts |= _asked(train, op, counts, cluster.cache_hit_percent / 100)
         elif op.type == "LookaheadRequest":
             counts |= _exchanged(train, op, counts, cluster.cache_hit_percent / 100)
+        elif op.type == "LookupTables":
+            counts |= {rows: counts[ids] for _, ids, rows in lookups_of(op) if ids in counts}
         elif op.type == "HetRead":
             counts |= {o: counts[i] for o, i in zip(op.outputs, op.inputs[2:], strict=False) if i in counts}
         elif op.type == "HetPull":
@@ -48,7 +51,7 @@ def expected(net: Net, blobs: Mapping[str, Blob]) -> Net:
 
 def _distinct(train: Net, op: Op, cluster: Cluster, batch_size: int) -> dict[str, float]:
     """How many distinct ids each shard of a table is asked for."""
-    lookups = {o.inputs[1]: o.inputs[0] for o in train.ops if o.type == "Lookup"}
+    lookups = {ids: table for o in train.ops for table, ids, _ in lookups_of(o)}
     rows = {name: train.parameters[lookups[name]].shape[0] for name in op.outputs if name in lookups}
     cached = [p.shape[0] for p in train.parameters.values() if p.kind == "table" and p.whole == op.module]
     rows = rows or ({op.outputs[0]: sum(cached)} if cached else {})

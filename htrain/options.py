@@ -41,8 +41,8 @@ class Options:
     bfloat16, what one FC hands the next is bfloat16 too. Ops are fused that would otherwise hand large values through
     memory: with `fuse_relu` an FC and its ReLU, with `fuse_fields` the rows of tables that are stacked, with `fuse_tables` those of tables on the
     same device and their SGD steps, id by id, with `fuse_interaction` the products of pairs of features, of which only those that are read
-    are computed, with `fuse_pairs` the gradient of these products and the steps of rows by it, and with `fuse_steps` the SGD step of an FC's
-    weight and the product that makes its gradient.
+    are computed, with `fuse_pairs` the gradient of these products and the steps of rows by it, with `fuse_steps` the SGD step of an FC's
+    weight and the product that makes its gradient, and with `fuse_servers` the lookups, and the steps, of all tables that a message to a PS is about.
 
     `dense_sync` says how groups keep their dense replicas alike: `easgd`, in the background; `allreduce`, every step, one trainer with all
     dense weights per group (HET 3); or `ps`, where the trainers of one group fetch the weights from its group PSs for every step and
@@ -93,6 +93,7 @@ class Options:
     fuse_interaction: bool = True
     fuse_pairs: bool = True
     fuse_steps: bool = True
+    fuse_servers: bool = True
     dense_sync: DenseSync = "easgd"
     sparse_sync: SparseSync = "ps"
     table_store: TableStore = "memory"

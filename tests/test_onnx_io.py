@@ -144,6 +144,11 @@ SAMPLES: tuple[Sample, ...] = (
     ("SparseSgd", (TABLE, IDS, ROWS), {"lr": 0.01, "first_row": 2**40}),
     ("SparseAdagrad", (TABLE, weight("acc", 50, 4), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),
     ("SparseRowWiseAdagrad", (TABLE, weight("one", 50), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),
+    ("LookupTables", (TABLE, weight("rest", 20, 4), UNIQUE, UNIQUE), {"first_rows": (0, 50)}),
+    (
+        "SparseStepTables", (TABLE, weight("acc", 50, 4), UNIQUE, ROWS),
+        {"optimizer": "adagrad", "lr": 0.01, "eps": 1e-10, "first_rows": (2**40,)},
+    ),
     ("SumRows", (UNIQUE, ROWS), {}),
     ("StackRows", (("row", (B, 4), F32), ROWS, ("place", (B,), I64)), {"dense": 1}),
     ("StackRowsGradient", (("row", (B, 4), F32), ROWS, ("place", (B,), I64), ("dy", (B, 2, 4), F32)), {"dense": 1}),

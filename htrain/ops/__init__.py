@@ -18,13 +18,14 @@ from htrain.ops import (
     matrix,
     optimizer,
     reduce,
+    served,
     shape,
 )
 from htrain.ops.base import OpDef, vjp_definition, vjp_gradient
 
 _FAMILIES = (
     fc, low_precision, elementwise, matrix, interaction,
-    reduce, shape, embedding, fields, het, lookahead, loss, optimizer, comm, collective, compress, init, accelerated,
+    reduce, shape, embedding, fields, served, het, lookahead, loss, optimizer, comm, collective, compress, init, accelerated,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}
 _GENERIC = {

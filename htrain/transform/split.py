@@ -7,6 +7,7 @@ from htrain.errors import PlanError
 from htrain.net import Blob, Net, Op
 from htrain.ops import OPS
 from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.served import lookups_of
 
 TRAINER = "trainer"
 GATE = -1  # optimizer steps of dense weights wait for the staleness gate, too: what they write is a stage of its own
@@ -165,7 +166,7 @@ def _leading_to_lookups(net: Net) -> dict[str, bool]:
     """Blobs that are needed only, or first, to know which rows to look up: their messages may leave before the step begins."""
     producers = net.producers()
     leading: dict[str, bool] = {}
-    pending = [op.inputs[1] for op in net.ops if op.type == "Lookup"]
+    pending = [ids for op in net.ops for _, ids, _ in lookups_of(op)]
     pending += [name for op in net.ops if op.type == "HetPull" for name in op.inputs if name not in net.parameters]
     while pending:
         name = pending.pop()

@@ -300,6 +300,10 @@ EMBEDDINGS = (
         "Prefetch", (TABLE, ((5,), single), ((BatchDim(2, bound=True),), below(9, least=4))),
         lambda table, acc, ids: torch.cat([table[ids - 4], acc[ids - 4, None]], 1), {"first_row": 4},
     ),
+    Sample(
+        "LookupTables", (TABLE, ((7, 2), single), (UNIQUE, below(5)), (UNIQUE, below(9, least=4))),
+        lambda table, other, ids, more: (table[ids], other[more - 4]), {"first_rows": (0, 4)},
+    ),
     Sample("SumRows", (((BatchDim(2, bound=True),), below(3)), (ROWS, single)), sum_rows),
     Sample(
         "LookupShards", (TABLE, ((3, 4), single), ((BatchDim(2, bound=True),), below(8))),
@@ -339,6 +343,11 @@ EFFECTS = (
     Sample("SparseSgd", (TABLE, IDS, (ROWS, single)), nothing, {**RATE, "first_row": 0}),
     Sample("SparseAdagrad", (TABLE, TABLE, IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
     Sample("SparseRowWiseAdagrad", (TABLE, ((5,), single), IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
+    Sample("SparseStepTables", (TABLE, IDS, (ROWS, single)), nothing, {**EPS, "optimizer": "sgd", "first_rows": (0,)}),
+    Sample(
+        "SparseStepTables", (TABLE, TABLE, ((5,), single), ((5,), single), IDS, IDS, (ROWS, single), (ROWS, single)), nothing,
+        {**EPS, "optimizer": "rowwise_adagrad", "first_rows": (0, 0)},
+    ),
     Sample("StepTables", (TABLE, ((B, 2), below(5)), ((B, 2, 4), single)), nothing, {**RATE, "dense": 1, "columns": (1,)}),
     Sample(
         "PairwiseDotsSgd", (TABLE, ((B, 2), below(5)), ((B, 2, 4), single), ((3,), below(4)), ((B, 3), single)), pairs_gradient,

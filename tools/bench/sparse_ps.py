@@ -94,8 +94,8 @@ class Pair:
         return {**found, "rate": rate, "cpu": cpu, "memory": after["memory"]}
 
 
-def make_plan(folder: Path, optimizer: str, row_dtype: str) -> Path:
-    options = Options(batch_size=2048, dense_optimizer="sgd", sparse_optimizer=optimizer)
+def make_plan(folder: Path, optimizer: str, row_dtype: str, fuse: bool) -> Path:
+    options = Options(batch_size=2048, dense_optimizer="sgd", sparse_optimizer=optimizer, fuse_servers=fuse)
     cluster = this_machine(groups=1, trainers=1, group_ps=1, sparse_ps=1)
     htrain.compile(MODEL, data="synthetic:?table_rows=100000", cluster=cluster, options=options).save(folder / "plan")
     return folder / "plan"
@@ -166,11 +166,12 @@ def main() -> None:
     parser.add_argument("--link", default="", help="a rate, such as 1gbit")
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adagrad", "rowwise_adagrad"])
     parser.add_argument("--row-dtype", default="float32")
+    parser.add_argument("--no-fuse-servers", action="store_true")
     parser.add_argument("--history", type=Path, help="add a line of JSON to this file")
     asked = parser.parse_args()
     unwind_when_ended()
     with tempfile.TemporaryDirectory() as made, ExitStack() as stack:
-        plan = make_plan(Path(made), asked.optimizer, asked.row_dtype)
+        plan = make_plan(Path(made), asked.optimizer, asked.row_dtype, not asked.no_fuse_servers)
         if asked.link:
             over_link(plan, asked, stack)
         else:

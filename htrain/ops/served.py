@@ -1,0 +1,247 @@
+"""Lookups and optimizer steps of all the tables that one message is about, as one op each (htrain.transform.fuse_served).
+
+    rows, ..  = LookupTables(table, .., ids, ..)              of each table the rows of its ids, side by side in one piece of memory
+    SparseStepTables(table, .., state, .., ids, .., rows, ..)  the `optimizer` step of each table by its distinct ids and a gradient row for each
+
+The arithmetic is that of Lookup, SparseSgd, SparseAdagrad and SparseRowWiseAdagrad, to the bit. Tables may differ in width and may be shards, which start at
+`first_rows`. Rows are asked for some ids ahead of their use: those of large tables are in no cache (docs/decisions/fusions.md).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+
+from htrain.errors import DataError
+from htrain.net import Blob, Op
+from htrain.ops.base import Cost, OpDef, Signature, no_outputs
+from htrain.ops.pointers import array_at, prefetch_row
+from htrain.ops.sparse_checks import ids_misfit
+
+Numbers = NDArray[np.int64]
+_AHEAD = 8  # rows that are on their way while one is used
+_NUMBERS = np.dtype(np.int64)
+
+
+class Served:
+    """Tables[R,D], or states[R,D] and [R], and where they are: what loops over them want to know, found once."""
+
+    def __init__(self, tables: Sequence[torch.Tensor], states: Sequence[torch.Tensor], first_rows: Sequence[int]) -> None:
+        """Raises DataError where loops over addresses would leave the tables."""
+        plain = all(t.dtype == torch.float32 and t.is_contiguous() for t in (*tables, *states))
+        if not plain or any(t.dim() != 2 for t in tables) or any(s.shape[0] != t.shape[0] for s, t in zip(states, tables, strict=False)):
+            raise DataError("tables that are served together want float32 rows, and a state for each")
+        self.tables, self.states = tuple(tables), tuple(states)
+        self.widths = [table.shape[1] for table in tables]
+        self.pointers, self.state_pointers = _pointers(tables), _pointers(states)
+        self.forms = np.array([(table.shape[0], table.shape[1], first) for table, first in zip(tables, first_rows, strict=True)], np.int64)
+
+    def counts(self, ids: Sequence[torch.Tensor]) -> Numbers:
+        """How many ids of each table there are. Raises DataError for what is no list of ids."""
+        for table, found in zip(self.tables, ids, strict=True):
+            if found.dim() != 1 or found.dtype != torch.int64 or not found.is_contiguous():
+                raise ids_misfit(found.numpy(), np.empty((0, table.shape[1]), np.float32), table.numpy(), 0)
+        return np.array([len(found) for found in ids], np.int64)
+
+    def misfit(self, bad: int, ids: Sequence[torch.Tensor]) -> DataError:
+        """Table number `bad` has no row for some of its ids."""
+        rows = np.empty((len(ids[bad]), self.widths[bad]), np.float32)
+        return ids_misfit(ids[bad].numpy(), rows, self.tables[bad].numpy(), int(self.forms[bad, 2]))
+
+
+def _pointers(tensors: Sequence[torch.Tensor]) -> Numbers:
+    return np.array([tensor.data_ptr() for tensor in tensors], np.int64)
+
+
+# -- lookups ---------------------------------------------------------------------------------------------------------
+
+
+def _bind_lookup(*known: torch.Tensor | None, first_rows: tuple[int, ...]) -> Callable[..., tuple[torch.Tensor, ...]]:
+    return partial(_look_up, Served([table for table in known if table is not None], (), first_rows))
+
+
+def _lookup_tables(*values: torch.Tensor, first_rows: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    count = len(first_rows)
+    return _look_up(Served(values[:count], (), first_rows), *values[count:])
+
+
+def _look_up(served: Served, *ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    counts = served.counts(ids)
+    sizes = (counts * served.forms[:, 1]).tolist()
+    rows = np.empty(sum(sizes), np.float32)
+    bad = _gather(served.pointers, served.forms, _pointers(ids), counts, rows.ctypes.data)
+    if bad >= 0:
+        raise served.misfit(bad, ids)
+    parts = torch.from_numpy(rows).split(sizes)
+    return tuple(part.view(len(found), width) for part, found, width in zip(parts, ids, served.widths, strict=True))
+
+
+@njit(nogil=True, cache=True)
+def _gather(tables, forms, ids, counts, out):  # type: ignore[no-untyped-def]
+    """The rows of all tables one behind the other at address `out`; the first table with an id outside it, or -1."""
+    for t in range(tables.size):
+        size, width, first = forms[t]
+        table = array_at(tables[t], (size, width), np.float32(0))
+        at = array_at(ids[t], (counts[t],), np.int64(0))
+        rows = array_at(out, (counts[t], width), np.float32(0))
+        for i in range(counts[t]):
+            row = at[i] - first
+            if row < 0 or row >= size:
+                return t
+            if i + _AHEAD < counts[t]:
+                prefetch_row(tables[t], at[i + _AHEAD] - first, 4 * width)
+            for d in range(width):
+                rows[i, d] = table[row, d]
+        out += 4 * width * counts[t]
+    return -1
+
+
+# -- optimizer steps -------------------------------------------------------------------------------------------------
+
+
+def _bind_step(
+    *known: torch.Tensor | None, optimizer: str, lr: float, eps: float, first_rows: tuple[int, ...]
+) -> Callable[..., None]:
+    held = [tensor for tensor in known if tensor is not None]
+    count = len(first_rows)
+    return partial(_step_in, Served(held[:count], held[count:], first_rows), optimizer=optimizer, lr=lr, eps=eps)
+
+
+def _step_tables(*values: torch.Tensor, optimizer: str, lr: float, eps: float, first_rows: tuple[int, ...]) -> None:
+    held, count = len(values) - 2 * len(first_rows), len(first_rows)
+    _step_in(Served(values[:count], values[count:held], first_rows), *values[held:], optimizer=optimizer, lr=lr, eps=eps)
+
+
+def _step_in(served: Served, *values: torch.Tensor, optimizer: str, lr: float, eps: float) -> None:
+    count = len(served.tables)
+    ids, grads = values[:count], [grad.contiguous() for grad in values[count:]]
+    counts = served.counts(ids)
+    for table, found, grad in zip(served.tables, ids, grads, strict=True):
+        if grad.dim() != 2 or grad.dtype != torch.float32 or len(grad) < len(found) or grad.shape[1] != table.shape[1]:
+            raise ids_misfit(found.numpy(), grad.numpy(), table.numpy(), 0)
+    batch = served.forms, _pointers(ids), counts, _pointers(grads), lr
+    if optimizer == "sgd":
+        bad = _sgd(served.pointers, *batch)
+    else:
+        bad = (_adagrad if optimizer == "adagrad" else _rowwise_adagrad)(served.pointers, served.state_pointers, *batch, eps)
+    if bad >= 0:
+        raise served.misfit(bad, ids)
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})  # as htrain.ops.step_loops: one rounding for multiply and add
+def _sgd(tables, forms, ids, counts, grads, lr):  # type: ignore[no-untyped-def]
+    rate = np.float32(lr)
+    for t in range(tables.size):
+        size, width, first = forms[t]
+        table = array_at(tables[t], (size, width), np.float32(0))
+        grad = array_at(grads[t], (counts[t], width), np.float32(0))
+        at = array_at(ids[t], (counts[t],), np.int64(0))
+        for i in range(counts[t]):
+            row = at[i] - first
+            if row < 0 or row >= size:
+                return t
+            if i + _AHEAD < counts[t]:
+                prefetch_row(tables[t], at[i + _AHEAD] - first, 4 * width)
+            for d in range(width):
+                table[row, d] -= rate * grad[i, d]
+    return -1
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+def _adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # type: ignore[no-untyped-def]
+    rate, floor = np.float32(lr), np.float32(eps)
+    for t in range(tables.size):
+        size, width, first = forms[t]
+        table = array_at(tables[t], (size, width), np.float32(0))
+        accumulator = array_at(states[t], (size, width), np.float32(0))
+        gradients = array_at(grads[t], (counts[t], width), np.float32(0))
+        at = array_at(ids[t], (counts[t],), np.int64(0))
+        for i in range(counts[t]):
+            row = at[i] - first
+            if row < 0 or row >= size:
+                return t
+            if i + _AHEAD < counts[t]:
+                prefetch_row(tables[t], at[i + _AHEAD] - first, 4 * width)
+                prefetch_row(states[t], at[i + _AHEAD] - first, 4 * width)
+            for d in range(width):
+                grad = gradients[i, d]
+                accumulator[row, d] += grad * grad
+                table[row, d] -= rate * grad / (np.sqrt(accumulator[row, d]) + floor)
+    return -1
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _rowwise_adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # type: ignore[no-untyped-def]
+    floor = np.float32(eps)
+    for t in range(tables.size):
+        size, width, first = forms[t]
+        table = array_at(tables[t], (size, width), np.float32(0))
+        accumulator = array_at(states[t], (size,), np.float32(0))
+        gradients = array_at(grads[t], (counts[t], width), np.float32(0))
+        at = array_at(ids[t], (counts[t],), np.int64(0))
+        for i in range(counts[t]):
+            row = at[i] - first
+            if row < 0 or row >= size:
+                return t
+            if i + _AHEAD < counts[t]:
+                prefetch_row(tables[t], at[i + _AHEAD] - first, 4 * width)
+                prefetch_row(states[t], at[i + _AHEAD] - first, 4)
+            total = np.float32(0.0)
+            for d in range(width):
+                total += gradients[i, d] * gradients[i, d]
+            accumulator[row] += total / np.float32(width)
+            rate = np.float32(lr) / (np.sqrt(accumulator[row]) + floor)
+            for d in range(width):
+                table[row, d] -= rate * gradients[i, d]
+    return -1
+
+
+def lookups_of(op: Op) -> list[tuple[str, str, str]]:
+    """The table, the ids and the rows of each lookup that an op makes."""
+    count = len(op.outputs) if op.type in ("Lookup", "LookupTables") else 0
+    return list(zip(op.inputs[:count], op.inputs[count:], op.outputs, strict=True)) if count else []
+
+
+# -- definitions -----------------------------------------------------------------------------------------------------
+
+
+def _num_tables(op: Op) -> int:
+    first_rows = op.attrs["first_rows"]
+    assert isinstance(first_rows, tuple)
+    return len(first_rows)
+
+
+def _infer_lookup(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    count = _num_tables(op)
+    return [((ids.shape[0], table.shape[1]), table.dtype) for table, ids in zip(inputs[:count], inputs[count:], strict=True)]
+
+
+def _lookup_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """The rows that the batch touches, read and written; never the whole tables."""
+    rows, ids = (sum(b.num_bytes(batch_size) for b in blobs) for blobs in (outputs, inputs[_num_tables(op) :]))
+    return Cost(0.0, 2.0 * rows + ids)
+
+
+_FLOPS = {"sgd": 2, "adagrad": 6, "rowwise_adagrad": 5}
+
+
+def _step_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """As the steps of the tables one by one: gradients read, rows and states of a batch read and written."""
+    count = _num_tables(op)
+    moved = sum(b.num_bytes(batch_size) for b in inputs[-count:])
+    passes = 2.0 * (len(inputs) // count) - 3
+    return Cost(_FLOPS[str(op.attrs["optimizer"])] * moved / 4, passes * moved)
+
+
+def _stepped(op: Op) -> tuple[int, ...]:
+    """The tables and their states."""
+    return tuple(range(len(op.inputs) - 2 * _num_tables(op)))
+
+
+DEFINITIONS = (
+    OpDef("LookupTables", _lookup_tables, _infer_lookup, _lookup_cost, None, effects=True, bind=_bind_lookup, work="gather", on_host=True),
+    OpDef("SparseStepTables", _step_tables, no_outputs, _step_cost, None, effects=True, writes=_stepped, bind=_bind_step, work="scatter", on_host=True),
+)

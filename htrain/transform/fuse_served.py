@@ -1,0 +1,101 @@
+"""Fusions of what a device does with the tables that it serves to others.
+
+    fuse_servers      Lookups whose ids come in one message     LookupTables: the rows of all these tables in one piece of memory
+                      SparseSgd, SparseAdagrad, .. of them      SparseStepTables: their steps, by ids and by gradients that come in one message each
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from htrain.net import Attr, Net, Op
+from htrain.ops import OPS
+from htrain.options import Options
+from htrain.transform.split import split_by_node
+
+_OPTIMIZERS = {"SparseSgd": "sgd", "SparseAdagrad": "adagrad", "SparseRowWiseAdagrad": "rowwise_adagrad"}
+
+
+def fuse_served(train: Net, options: Options) -> Net:
+    """The fusions of served tables that are on."""
+    return fuse_servers(train) if options.fuse_servers else train
+
+
+def fuse_servers(train: Net) -> Net:
+    """Lookups, and sparse optimizer steps, of several tables of a device as one op each, where they wait for the same messages.
+
+    Requires: every op is tagged.
+    Ensures:  every row and every step has the bits that it had; messages bring what they brought.
+    """
+    ops = list(train.ops)
+    for part in split_by_node(train).values():
+        messages = {op.outputs[0]: op.attrs["message"] for op in part.ops if op.type == "Recv"}
+        groups: dict[Hashable, list[Op]] = {}
+        for op in part.ops:
+            key = _key(part, op, messages)
+            if key:
+                groups.setdefault(key, []).append(op)
+        for group in groups.values():
+            ops = _merged(ops, group) if len(group) > 1 else ops
+    return train.with_ops(ops)
+
+
+def _key(part: Net, op: Op, messages: Mapping[str, Attr]) -> Hashable:
+    """What ops that become one have in common; None for other ops, also for those with a value that was made here."""
+    if op.type not in ("Lookup", *_OPTIMIZERS):
+        return None
+    values = [name for name in op.inputs if name not in part.parameters]
+    held = {part.parameters[name].dtype for name in op.inputs if name in part.parameters}
+    if held != {"float32"} or any(name not in messages for name in values):
+        return None
+    return op.type, op.attrs.get("lr"), op.attrs.get("eps"), *(messages[name] for name in values)
+
+
+def _merged(ops: Sequence[Op], group: Sequence[Op]) -> list[Op]:
+    """One op in the place of the last of a group, and behind it what read their outputs before; `ops` themselves where that would change a value."""
+    mine = set(map(id, group))
+    places = [place for place, op in enumerate(ops) if id(op) in mine]
+    between = [op for op in ops[places[0] : places[-1]] if id(op) not in mine]
+    late = _late(between, group)
+    early = [op for op in between if id(op) not in set(map(id, late))]
+    tables = {name for op in group for name in op.inputs[:1]}
+    if len(tables) < len(group) or not _can_wait(group, late, early):
+        return list(ops)
+    fused = _lookups(group) if group[0].type == "Lookup" else _steps(group)
+    return [*ops[: places[0]], *early, fused, *late, *ops[places[-1] + 1 :]]
+
+
+def _late(between: Sequence[Op], group: Sequence[Op]) -> list[Op]:
+    """Ops that read what the group gives, directly or not."""
+    given = {name for op in group for name in op.outputs}
+    late: list[Op] = []
+    for op in between:
+        if given.intersection(op.inputs):
+            late.append(op)
+            given.update(op.outputs)
+    return late
+
+
+def _can_wait(group: Sequence[Op], late: Sequence[Op], early: Sequence[Op]) -> bool:
+    """Whether nobody steps meanwhile what those that wait read, nor reads what they step; and what is late has no effects."""
+    read = {name for op in (*group, *late) for name in op.inputs}
+    written = {name for op in group for name in OPS[op.type].written(op)}
+    apart = all(not OPS[op.type].written(op) & read and not written.intersection(op.inputs) for op in early)
+    return apart and not any(OPS[op.type].effects for op in late)
+
+
+def _lookups(group: Sequence[Op]) -> Op:
+    tables, ids = zip(*(op.inputs for op in group), strict=True)
+    outputs = tuple(op.outputs[0] for op in group)
+    return Op("LookupTables", (*tables, *ids), outputs, {"first_rows": _first_rows(group)}, group[0].node_name, group[0].module)
+
+
+def _steps(group: Sequence[Op]) -> Op:
+    inputs = tuple(name for column in zip(*(op.inputs for op in group), strict=True) for name in column)
+    first = group[0]
+    attrs: dict[str, Attr] = {
+        "optimizer": _OPTIMIZERS[first.type], "lr": first.attrs["lr"], "eps": first.attrs.get("eps", 0.0), "first_rows": _first_rows(group),
+    }  # fmt: skip
+    return Op("SparseStepTables", inputs, (), attrs, first.node_name, first.module)
+
+
+def _first_rows(group: Sequence[Op]) -> tuple[int, ...]:
+    return tuple(int(str(op.attrs["first_row"])) for op in group)
