@@ -124,9 +124,13 @@ class Server:
 
     def _receive_loop(self, outbox: Outbox) -> None:
         while not self._stopping.is_set():
-            got = self.inbox.receive(0.2)
-            if got and isinstance(got[0], Values):
-                self._on_values(got[0], got[1], outbox)
+            self._receive(outbox)
+
+    def _receive(self, outbox: Outbox) -> None:
+        """Take one message. What it brought is kept by its pass alone: a loop's own variable would keep it until the next one comes."""
+        got = self.inbox.receive(0.2)
+        if got and isinstance(got[0], Values):
+            self._on_values(got[0], got[1], outbox)
 
     def _on_values(self, message: Values, tensors: Mapping[str, torch.Tensor], outbox: Outbox) -> None:
         context = message.context
@@ -169,9 +173,12 @@ class Server:
 
     def _work_loop(self, outbox: Outbox) -> None:
         while not self._stopping.is_set():
-            job = self._jobs.get()
-            if job is not None:
-                self._run(job, outbox)
+            self._run_next(outbox)
+
+    def _run_next(self, outbox: Outbox) -> None:
+        job = self._jobs.get()
+        if job is not None:
+            self._run(job, outbox)
 
     def _run(self, job: Job, outbox: Outbox) -> None:
         engine, state, stage = job

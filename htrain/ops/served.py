@@ -1,10 +1,11 @@
 """Lookups and optimizer steps of all the tables that one message is about, as one op each (htrain.transform.fuse_served).
 
-    rows, ..  = LookupTables(table, .., ids, ..)              of each table the rows of its ids, side by side in one piece of memory
+    rows, ..  = LookupTables(table, .., ids, ..)              of each table the rows of its ids
     SparseStepTables(table, .., state, .., ids, .., rows, ..)  the `optimizer` step of each table by its distinct ids and a gradient row for each
 
 The arithmetic is that of Lookup, SparseSgd, SparseAdagrad and SparseRowWiseAdagrad, to the bit. Tables may differ in width and may be shards, which start at
-`first_rows`. Rows are asked for some ids ahead of their use: those of large tables are in no cache (docs/decisions/fusions.md).
+`first_rows`. Rows are asked for some ids ahead of their use: those of large tables are in no cache (docs/decisions/fusions.md). Those of each table are
+values of their own: memory that messages have left takes them, where one piece for all would find no room between these.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.sparse_checks import ids_misfit
 
 Numbers = NDArray[np.int64]
-_AHEAD = 8  # rows that are on their way while one is used
+_AHEAD = 12  # rows that are on their way while one is used
 _NUMBERS = np.dtype(np.int64)
 
 
@@ -70,23 +71,21 @@ def _lookup_tables(*values: torch.Tensor, first_rows: tuple[int, ...]) -> tuple[
 
 def _look_up(served: Served, *ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
     counts = served.counts(ids)
-    sizes = (counts * served.forms[:, 1]).tolist()
-    rows = np.empty(sum(sizes), np.float32)
-    bad = _gather(served.pointers, served.forms, _pointers(ids), counts, rows.ctypes.data)
+    rows = tuple(torch.empty((len(found), width)) for found, width in zip(ids, served.widths, strict=True))
+    bad = _gather(served.pointers, served.forms, _pointers(ids), counts, _pointers(rows))
     if bad >= 0:
         raise served.misfit(bad, ids)
-    parts = torch.from_numpy(rows).split(sizes)
-    return tuple(part.view(len(found), width) for part, found, width in zip(parts, ids, served.widths, strict=True))
+    return rows
 
 
 @njit(nogil=True, cache=True)
 def _gather(tables, forms, ids, counts, out):  # type: ignore[no-untyped-def]
-    """The rows of all tables one behind the other at address `out`; the first table with an id outside it, or -1."""
+    """The first table with an id outside it, or -1."""
     for t in range(tables.size):
         size, width, first = forms[t]
         table = array_at(tables[t], (size, width), np.float32(0))
         at = array_at(ids[t], (counts[t],), np.int64(0))
-        rows = array_at(out, (counts[t], width), np.float32(0))
+        rows = array_at(out[t], (counts[t], width), np.float32(0))
         for i in range(counts[t]):
             row = at[i] - first
             if row < 0 or row >= size:
@@ -95,7 +94,6 @@ def _gather(tables, forms, ids, counts, out):  # type: ignore[no-untyped-def]
                 prefetch_row(tables[t], at[i + _AHEAD] - first, 4 * width)
             for d in range(width):
                 rows[i, d] = table[row, d]
-        out += 4 * width * counts[t]
     return -1
 
 

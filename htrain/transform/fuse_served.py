@@ -1,6 +1,6 @@
 """Fusions of what a device does with the tables that it serves to others.
 
-    fuse_servers      Lookups whose ids come in one message     LookupTables: the rows of all these tables in one piece of memory
+    fuse_servers      Lookups whose ids come in one message     LookupTables: the rows of all these tables in one loop
                       SparseSgd, SparseAdagrad, .. of them      SparseStepTables: their steps, by ids and by gradients that come in one message each
 """
 

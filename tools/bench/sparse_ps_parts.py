@@ -23,6 +23,7 @@ from htrain.executor.role import Role
 from htrain.executor.server import endpoint_of
 from htrain.executor.settings import RunSettings
 from htrain.executor.wire import DTYPES, Context, Values, encode, spec_of
+from htrain.ops import OPS
 from htrain.plan import Plan, load_plan
 
 SPARSE, GROUP, TRAINER = "sparse_ps:0", "group_ps:0", "trainer"
@@ -70,6 +71,7 @@ def serve(plan: Plan, folder: Path, host: str, workers: int) -> None:
     keep_pages()
     network = Network("tcp", host)
     role = Role(SPARSE, plan, RunSettings(folder, "synthetic:", folder / "run", workers=workers), network)
+    OPS["NormalFill"].kernel(torch.empty(1, 1), seed=0, first_row=0, mean=0.0, std=1.0)  # Numba imports itself at its first loop
     bare = usage()["memory"]
     role.fill()
     stored = sum(tensor.nbytes for tensor in role.store.values())
