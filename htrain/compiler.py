@@ -21,7 +21,7 @@ from htrain.tagging.encodings import allowed_encodings, encodable, place_encoded
 from htrain.tagging.place import Solver, Tagger, by_rules, place_units, places_of
 from htrain.tagging.rules import apply_tags
 from htrain.tagging.workload import Ints, Workload, workload_of
-from htrain.transform.compress import compress_values
+from htrain.transform.compress import compress_rows, compress_values
 from htrain.transform.flush_net import flush_net
 from htrain.transform.fuse import fuse_placed
 from htrain.transform.fuse_served import fuse_served
@@ -62,7 +62,7 @@ def compile_net(
     decisions, search, chosen = place_encoded(place, workload, forms, always=options.compress == "always")
     tagged = apply_tags(net, units, {d.module: d.device for d in decisions}, fixed)
     encodings = {name: allowed[name] for name, is_chosen in zip(workload.values, chosen, strict=True) if is_chosen}
-    train = compress_values(tagged, encodings, options)
+    train = compress_rows(compress_values(tagged, encodings, options), options)
     train = fuse_served(fuse_placed(train, options), options)
 
     parts = split_by_node(train, [d for d in cluster.devices if not d.startswith("dense_ps")])

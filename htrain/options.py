@@ -10,6 +10,7 @@ Loss = Literal["bce", "mse"]
 DenseOptimizer = Literal["sgd", "adagrad", "adam"]
 ActivationDtype = Literal["float32", "bfloat16", "int8"]
 GradientDtype = Literal["float32", "bfloat16"]
+RowDtype = Literal["float32", "bfloat16", "float16", "int8"]
 FcDtype = Literal["float32", "bfloat16", "int8"]
 FcGradientDtype = Literal["float32", "bfloat16"]
 Compress = Literal["auto", "always", "never"]
@@ -36,6 +37,8 @@ class Options:
     the backward pass; of these gradients, `gradient_top_k` keeps the share that is largest in magnitude (0 keeps all), and with
     `error_feedback` the rest is added to the next step's, unless it ends in the rows of a table (HT 4.2).
     `compress` is `auto` where the cost model says for each value whether that pays, `always`, or `never`.
+    Rows of tables leave a sparse PS as `row_dtype`, int8 with a range for each row, and their gradients come as `row_gradient_dtype`; those that
+    a cache exchanges travel as they are. Tables and their optimizer's state stay fp32.
 
     FCs compute their forward pass in `fc_dtype`, over fp32 weights (HT 5.1, Model-B), and their backward pass in `fc_gradient_dtype`: with both
     bfloat16, what one FC hands the next is bfloat16 too. Ops are fused that would otherwise hand large values through
@@ -85,6 +88,8 @@ class Options:
     gradient_top_k: float = 0.0
     error_feedback: bool = True
     compress: Compress = "auto"
+    row_dtype: RowDtype = "float32"
+    row_gradient_dtype: GradientDtype = "float32"
     fc_dtype: FcDtype = "float32"
     fc_gradient_dtype: FcGradientDtype = "float32"
     fuse_relu: bool = True

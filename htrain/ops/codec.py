@@ -28,8 +28,8 @@ class Codec:
 def codec_of(blob: Blob, encoding: Encoding, options: Options) -> Codec:
     """The codec of a float32[B,...] blob."""
     name = f"{blob.name}/{encoding}"
-    if encoding == "bfloat16":
-        return Codec("Cast", {"to": "bfloat16"}, "Cast", {"to": "float32"}, (Blob(name, blob.shape, "bfloat16"),))
+    if encoding in ("bfloat16", "float16"):
+        return Codec("Cast", {"to": encoding}, "Cast", {"to": "float32"}, (Blob(name, blob.shape, encoding),))
     if encoding == "int8":
         parts = (Blob(name, blob.shape, "uint8"), Blob(f"{name}/ranges", (blob.shape[0], 2), "float32"))
         return Codec("QuantizeRows", {}, "DequantizeRows", {}, parts)

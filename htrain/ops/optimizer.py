@@ -12,6 +12,8 @@ from htrain.net import Blob, Op, numel
 from htrain.ops import step_loops
 from htrain.ops.base import Cost, CostRule, OpDef, no_outputs
 
+SPARSE_STEPS = {"SparseSgd": "sgd", "SparseAdagrad": "adagrad", "SparseRowWiseAdagrad": "rowwise_adagrad"}  # op and optimizer
+
 
 def _sgd(w: torch.Tensor, dw: torch.Tensor, *, lr: float) -> None:
     w.sub_(dw, alpha=lr)

@@ -57,11 +57,18 @@ def _pointers(tensors: Sequence[torch.Tensor]) -> Numbers:
     return np.array([tensor.data_ptr() for tensor in tensors], np.int64)
 
 
+def _all_known(known: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+    """Tensors, or none where some are not there: a program that is simulated has no parameters."""
+    found = [tensor for tensor in known if tensor is not None]
+    return found if len(found) == len(known) else []
+
+
 # -- lookups ---------------------------------------------------------------------------------------------------------
 
 
 def _bind_lookup(*known: torch.Tensor | None, first_rows: tuple[int, ...]) -> Callable[..., tuple[torch.Tensor, ...]]:
-    return partial(_look_up, Served([table for table in known if table is not None], (), first_rows))
+    tables = _all_known(known[: len(first_rows)])
+    return partial(_look_up, Served(tables, (), first_rows)) if tables else partial(_lookup_tables, first_rows=first_rows)
 
 
 def _lookup_tables(*values: torch.Tensor, first_rows: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
@@ -103,8 +110,10 @@ def _gather(tables, forms, ids, counts, out):  # type: ignore[no-untyped-def]
 def _bind_step(
     *known: torch.Tensor | None, optimizer: str, lr: float, eps: float, first_rows: tuple[int, ...]
 ) -> Callable[..., None]:
-    held = [tensor for tensor in known if tensor is not None]
     count = len(first_rows)
+    held = _all_known(known[: len(known) - 2 * count])
+    if not held:
+        return partial(_step_tables, optimizer=optimizer, lr=lr, eps=eps, first_rows=first_rows)
     return partial(_step_in, Served(held[:count], held[count:], first_rows), optimizer=optimizer, lr=lr, eps=eps)
 
 

@@ -1,13 +1,16 @@
-"""Values that travel between trainers and group PSs, encoded by their maker and decoded by each reader (HT 4.2)."""
+"""Values that travel, encoded by their maker and decoded by each reader: between trainers and group PSs (HT 4.2), and rows of tables."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from htrain.cluster import role_of
 from htrain.net import COMPRESS, Blob, Net, Op, Parameter
 from htrain.ops.codec import codec_of
+from htrain.ops.optimizer import SPARSE_STEPS
 from htrain.options import Options
 from htrain.placement import Encoding
+
+_SPARSE = "sparse_ps"
 
 
 def compress_values(net: Net, encodings: Mapping[str, Encoding], options: Options) -> Net:
@@ -17,11 +20,34 @@ def compress_values(net: Net, encodings: Mapping[str, Encoding], options: Option
     Ensures:  on its own device a blob is as it was; elsewhere in the group its readers see what its encoding keeps. Sparse PSs
               see it as it was.
     """
+    return _encoded(net, encodings, options, lambda maker, reader: _in_group(maker) and _in_group(reader))
+
+
+def compress_rows(net: Net, options: Options) -> Net:
+    """Encode the rows that sparse PSs look up for others, and the gradients of rows that others send them, as `options` say.
+
+    Requires: every op is tagged.
+    Ensures:  a table, its state, and what is computed of rows and gradients on the device that made them, are as they were.
+    """
+    encodings: dict[str, Encoding] = {}
+    for op in net.ops:
+        if not op.node_name.startswith(_SPARSE):
+            continue
+        if op.type == "Lookup" and options.row_dtype != "float32":
+            encodings[op.outputs[0]] = options.row_dtype
+        elif op.type in SPARSE_STEPS and options.row_gradient_dtype != "float32":
+            encodings[op.inputs[-1]] = options.row_gradient_dtype
+    encodings = {name: encoding for name, encoding in encodings.items() if net.blobs[name].dtype == "float32"}
+    return _encoded(net, encodings, options, lambda maker, reader: maker.startswith(_SPARSE) != reader.startswith(_SPARSE))
+
+
+def _encoded(net: Net, encodings: Mapping[str, Encoding], options: Options, crosses: Callable[[str, str], bool]) -> Net:
+    """Encode blobs where `crosses` says so of the device that makes one and another that reads it."""
     home = dict.fromkeys(net.inputs, "trainer") | {o: op.node_name for op in net.ops for o in op.outputs}
     away: dict[str, list[str]] = {}  # blob -> the devices that get it encoded
     for op in net.ops:
         for name in op.inputs:
-            if name in encodings and _in_group(home[name]) and _in_group(op.node_name) and op.node_name != home[name]:
+            if name in encodings and op.node_name != home[name] and crosses(home[name], op.node_name):
                 away.setdefault(name, []).append(op.node_name)
     ops: list[Op] = []
     blobs: list[Blob] = []

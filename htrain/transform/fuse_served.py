@@ -1,4 +1,4 @@
-"""Fusions of what a device does with the tables that it serves to others.
+"""Fusions of what a sparse PS does with the tables that it serves.
 
     fuse_servers      Lookups whose ids come in one message     LookupTables: the rows of all these tables in one loop
                       SparseSgd, SparseAdagrad, .. of them      SparseStepTables: their steps, by ids and by gradients that come in one message each
@@ -8,10 +8,9 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from htrain.net import Attr, Net, Op
 from htrain.ops import OPS
+from htrain.ops.optimizer import SPARSE_STEPS
 from htrain.options import Options
 from htrain.transform.split import split_by_node
-
-_OPTIMIZERS = {"SparseSgd": "sgd", "SparseAdagrad": "adagrad", "SparseRowWiseAdagrad": "rowwise_adagrad"}
 
 
 def fuse_served(train: Net, options: Options) -> Net:
@@ -20,14 +19,14 @@ def fuse_served(train: Net, options: Options) -> Net:
 
 
 def fuse_servers(train: Net) -> Net:
-    """Lookups, and sparse optimizer steps, of several tables of a device as one op each, where they wait for the same messages.
+    """Lookups, and sparse optimizer steps, of several tables of a sparse PS as one op each, where they wait for the same messages.
 
     Requires: every op is tagged.
     Ensures:  every row and every step has the bits that it had; messages bring what they brought.
     """
     ops = list(train.ops)
     for part in split_by_node(train).values():
-        messages = {op.outputs[0]: op.attrs["message"] for op in part.ops if op.type == "Recv"}
+        messages = _messages(part)
         groups: dict[Hashable, list[Op]] = {}
         for op in part.ops:
             key = _key(part, op, messages)
@@ -38,13 +37,22 @@ def fuse_servers(train: Net) -> Net:
     return train.with_ops(ops)
 
 
-def _key(part: Net, op: Op, messages: Mapping[str, Attr]) -> Hashable:
-    """What ops that become one have in common; None for other ops, also for those with a value that was made here."""
-    if op.type not in ("Lookup", *_OPTIMIZERS):
+def _messages(part: Net) -> dict[str, frozenset[Attr]]:
+    """The messages that each blob is made of."""
+    found: dict[str, frozenset[Attr]] = {}
+    for op in part.ops:
+        own = frozenset({op.attrs["message"]}) if op.type == "Recv" else frozenset()
+        found.update(dict.fromkeys(op.outputs, own.union(*(found.get(name, frozenset()) for name in op.inputs))))
+    return found
+
+
+def _key(part: Net, op: Op, messages: Mapping[str, frozenset[Attr]]) -> Hashable:
+    """What ops that become one have in common; None for other ops, also for those of a value that no message brings."""
+    if op.type not in ("Lookup", *SPARSE_STEPS) or not op.node_name.startswith("sparse_ps"):
         return None
     values = [name for name in op.inputs if name not in part.parameters]
     held = {part.parameters[name].dtype for name in op.inputs if name in part.parameters}
-    if held != {"float32"} or any(name not in messages for name in values):
+    if held != {"float32"} or not all(messages.get(name) for name in values):
         return None
     return op.type, op.attrs.get("lr"), op.attrs.get("eps"), *(messages[name] for name in values)
 
@@ -92,7 +100,7 @@ def _steps(group: Sequence[Op]) -> Op:
     inputs = tuple(name for column in zip(*(op.inputs for op in group), strict=True) for name in column)
     first = group[0]
     attrs: dict[str, Attr] = {
-        "optimizer": _OPTIMIZERS[first.type], "lr": first.attrs["lr"], "eps": first.attrs.get("eps", 0.0), "first_rows": _first_rows(group),
+        "optimizer": SPARSE_STEPS[first.type], "lr": first.attrs["lr"], "eps": first.attrs.get("eps", 0.0), "first_rows": _first_rows(group),
     }  # fmt: skip
     return Op("SparseStepTables", inputs, (), attrs, first.node_name, first.module)
 

@@ -117,3 +117,21 @@ def test_nets_declare_the_shapes_that_travel() -> None:
     values, places = builder.add("TopK", (x,), attrs={"share": 0.1})
     assert builder.blob(values).shape == builder.blob(places).shape == (BatchDim(2, bound=True),)
     assert builder.blob(*builder.add("SpreadTopK", (values, places), attrs={"shape": (3, 5)})).shape == (B, 3, 5)
+
+
+@quick
+@given(hnp.arrays(np.float32, st.tuples(st.integers(0, 5), st.integers(1, 9)), elements=floats))
+def test_a_row_of_eight_bits_is_within_a_254th_of_its_largest_magnitude(rows: np.ndarray) -> None:
+    back = kernel("DequantizeRows", *kernel("QuantizeRows", torch.from_numpy(rows))).numpy()
+    largest = np.abs(rows).max(1, keepdims=True, initial=0.0).astype(np.float64)
+    assert (np.abs(back - rows.astype(np.float64)) <= largest / 254 + 1e-37).all()
+
+
+@pytest.mark.parametrize(("dtype", "relative", "absolute", "most"), [("bfloat16", 2**-8, 2**-133, 2.0**126), ("float16", 2**-11, 2**-25, 65504.0)])
+@quick
+@given(data=st.data())
+def test_a_row_of_sixteen_bits_is_within_half_of_its_last_place(dtype: str, relative: float, absolute: float, most: float, data: st.DataObject) -> None:
+    rows = data.draw(hnp.arrays(np.float32, (3, 4), elements=st.floats(-most, most, width=32)))
+    back = kernel("Cast", kernel("Cast", torch.from_numpy(rows), to=dtype), to="float32").numpy()
+    exact = rows.astype(np.float64)
+    assert (np.abs(back - exact) <= np.maximum(relative * np.abs(exact), absolute)).all()

@@ -122,3 +122,21 @@ def zoo_dlrm() -> Captured:
     torch.manual_seed(0)
     loaded = load_model(str(Path(__file__).parents[2] / "models" / "dlrm.py"), click_schema(13, (40,) * 26))
     return loaded.initialised(capture(loaded.module, loaded.example_inputs))
+
+
+@pytest.mark.parametrize(("row_dtype", "travels"), [("bfloat16", "bfloat16"), ("float16", "float16"), ("int8", "uint8")])
+def test_rows_and_their_gradients_travel_as_the_options_say(row_dtype: str, travels: str, tmp_path: Path) -> None:
+    options = Options(batch_size=8, row_dtype=row_dtype, row_gradient_dtype="bfloat16")  # type: ignore[arg-type]
+    plan = small(options)
+    sent = {
+        (d.split(":")[0], net.blobs[op.inputs[0]].dtype, len(net.blobs[op.inputs[0]].shape))
+        for d in plan.cluster.devices if not d.startswith("dense_ps")
+        for net in [plan.net_of(d)]
+        for op in net.ops
+        if op.type == "Send" and "sparse_ps" in (d.split(":")[0], str(op.attrs["peer"]).split(":")[0])
+    }  # fmt: skip
+    rows = {(device, dtype) for device, dtype, dimensions in sent if dimensions == 2}
+    assert ("sparse_ps", travels) in rows
+    assert rows - {("sparse_ps", travels), ("sparse_ps", "float32")} <= {("group_ps", "bfloat16"), ("trainer", "bfloat16")}
+    assert (("sparse_ps", "float32") in rows) == (row_dtype == "int8")  # the ranges
+

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from history import append, summary
 
@@ -29,7 +29,7 @@ from netlab import Lab, bits_per_second, unwind_when_ended
 
 import htrain
 from htrain.cluster import this_machine
-from htrain.options import Options
+from htrain.options import GradientDtype, Options, RowDtype, SparseOptimizer
 
 MODEL = str(Path(__file__).parents[2] / "models" / "dlrm.py:build_bench")
 PARTS = str(Path(__file__).parent / "sparse_ps_parts.py")
@@ -94,8 +94,11 @@ class Pair:
         return {**found, "rate": rate, "cpu": cpu, "memory": after["memory"]}
 
 
-def make_plan(folder: Path, optimizer: str, row_dtype: str, fuse: bool) -> Path:
-    options = Options(batch_size=2048, dense_optimizer="sgd", sparse_optimizer=optimizer, fuse_servers=fuse)
+def make_plan(folder: Path, optimizer: SparseOptimizer, row_dtype: RowDtype, fuse: bool) -> Path:
+    gradients: GradientDtype = "float32" if row_dtype == "float32" else "bfloat16"
+    options = Options(
+        batch_size=2048, dense_optimizer="sgd", sparse_optimizer=optimizer, fuse_servers=fuse, row_dtype=row_dtype, row_gradient_dtype=gradients
+    )
     cluster = this_machine(groups=1, trainers=1, group_ps=1, sparse_ps=1)
     htrain.compile(MODEL, data="synthetic:?table_rows=100000", cluster=cluster, options=options).save(folder / "plan")
     return folder / "plan"
@@ -117,7 +120,7 @@ def on_loopback(plan: Path, asked: argparse.Namespace, stack: ExitStack) -> dict
 def print_memory(said: Run, runs: list[Run]) -> None:
     """Memory beyond that of the process before it filled its tables, against the bytes of rows and their optimizer's state."""
     filled, most = ((memory - said["bare"]) / said["stored"] for memory in (said["filled"], max(run["memory"] for run in runs)))
-    print(f"memory: rows and state {said['stored'] / 1e6:,.0f} MB; {filled:.3f} of that when filled, {most:.3f} under load; the bare process {said['bare'] / 1e6:,.0f} MB")
+    print(f"memory    {said['stored'] / 1e6:,.0f} MB of rows and state; {filled:.3f} of that when filled, {most:.3f} under load, beside {said['bare'] / 1e6:,.0f} MB")
 
 
 def print_loopback(found: dict[str, list[Run]], arguments: dict[str, Any], history: Path | None) -> None:
@@ -165,7 +168,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="threads of the sparse PS that run stages")
     parser.add_argument("--link", default="", help="a rate, such as 1gbit")
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adagrad", "rowwise_adagrad"])
-    parser.add_argument("--row-dtype", default="float32")
+    parser.add_argument("--row-dtype", default="float32", choices=get_args(RowDtype), help="where it is not float32, gradients are bfloat16")
     parser.add_argument("--no-fuse-servers", action="store_true")
     parser.add_argument("--history", type=Path, help="add a line of JSON to this file")
     asked = parser.parse_args()

@@ -172,7 +172,7 @@ class Client:
 def drive(plan: Plan, host: str) -> None:
     keep_pages()
     client = Client(plan, host)
-    tell(book={name: client.address for name in (GROUP, endpoint_of(GROUP, Context(0, 0, 0, 0)), endpoint_of(TRAINER, Context(0, 0, 0, 0)))})
+    tell(book=dict.fromkeys((GROUP, endpoint_of(GROUP, Context(0, 0, 0, 0)), endpoint_of(TRAINER, Context(0, 0, 0, 0))), client.address))
     client.connect(hear()["address"])
     while words := hear():
         tell(**client.run(words["steps"], words["open_steps"]), **usage())
