@@ -16,7 +16,7 @@ from htrain.ops.base import Cost, OpDef, Signature
 
 def _quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """8 bits an element: q uint8[B,...], and ranges float32[B,2], the least value and the step of each example."""
-    rows = x.flatten(1).contiguous()  # also of no examples: a shard may be asked for no row
+    rows = x.reshape(x.shape[0], math.prod(x.shape[1:])).contiguous()  # also of no examples: a shard may be asked for no row
     q, ranges = torch.empty(rows.shape, dtype=torch.uint8), torch.empty((rows.shape[0], 2))
     loops.quantize_rows(rows.numpy(), q.numpy(), ranges.numpy())
     return q.view(x.shape), ranges

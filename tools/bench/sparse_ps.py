@@ -120,7 +120,8 @@ def on_loopback(plan: Path, asked: argparse.Namespace, stack: ExitStack) -> dict
 def print_memory(said: Run, runs: list[Run]) -> None:
     """Memory beyond that of the process before it filled its tables, against the bytes of rows and their optimizer's state."""
     filled, most = ((memory - said["bare"]) / said["stored"] for memory in (said["filled"], max(run["memory"] for run in runs)))
-    print(f"memory    {said['stored'] / 1e6:,.0f} MB of rows and state; {filled:.3f} of that when filled, {most:.3f} under load, beside {said['bare'] / 1e6:,.0f} MB")
+    stored, bare = said["stored"] / 1e6, said["bare"] / 1e6
+    print(f"memory    {stored:,.0f} MB of rows and state; {filled:.3f} of that when filled, {most:.3f} under load, beside {bare:,.0f} MB")
 
 
 def print_loopback(found: dict[str, list[Run]], arguments: dict[str, Any], history: Path | None) -> None:
