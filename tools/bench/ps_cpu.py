@@ -16,8 +16,10 @@ import tempfile
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
+from history import append, summary
 from kaggle_log import write_log
 from rich.console import Console
 
@@ -77,7 +79,8 @@ def run_eager(data: str, batch_size: int) -> dict[str, float]:
     return spent
 
 
-def compare(data: str, batch_size: int, runs: int, folder: Path) -> None:
+def compare(data: str, batch_size: int, runs: int, folder: Path) -> dict[str, Any]:
+    """Alternating runs of both sides; prints a line, and returns its figures: CPU seconds per thousand examples, and EPS."""
     cluster = this_machine(groups=1, trainers=1, group_ps=1, sparse_ps=1)
     options = Options(batch_size=batch_size, dense_optimizer="sgd", sparse_optimizer="sgd")
     htrain.compile(MODEL, data=data, cluster=cluster, options=options).save(folder / "plan")
@@ -87,15 +90,23 @@ def compare(data: str, batch_size: int, runs: int, folder: Path) -> None:
         run.mkdir()
         (run / "plan").symlink_to(folder / "plan")
         pairs.append((train_htrain(data, run), run_eager(data, batch_size)))
-    ratios = [_cpu(ours) / _cpu(eager) for ours, eager in pairs]
+    figures = {
+        "htrain": summary([_cpu(ours) for ours, _ in pairs]),
+        "eager": summary([_cpu(eager) for _, eager in pairs]),
+        "ratio": summary([_cpu(ours) / _cpu(eager) for ours, eager in pairs]),
+        "htrain EPS": summary([1000 / ours["wall"] for ours, _ in pairs]),
+        "eager EPS": summary([1000 / eager["wall"] for _, eager in pairs]),
+    }
+    htrain_cpu, eager_cpu, ratio, eps, eager_eps = figures.values()
     roles = {role: statistics.median(ours[role] for ours, _ in pairs) for role in pairs[0][0] if role != "wall"}
     print(
-        f"batch {batch_size:5d}  CPU seconds per thousand examples: htrain {statistics.median(_cpu(o) for o, _ in pairs):.4f} "
-        f"({', '.join(f'{role} {cpu:.4f}' for role, cpu in roles.items())}), eager {statistics.median(_cpu(e) for _, e in pairs):.4f}  "
-        f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}, n={runs})  "
-        f"EPS {1000 / statistics.median(o['wall'] for o, _ in pairs):,.0f} and {1000 / statistics.median(e['wall'] for _, e in pairs):,.0f}",
+        f"batch {batch_size:5d}  CPU seconds per thousand examples: htrain {htrain_cpu['median']:.4f} "
+        f"({', '.join(f'{role} {cpu:.4f}' for role, cpu in roles.items())}), eager {eager_cpu['median']:.4f}  "
+        f"ratio {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}, n={runs})  "
+        f"EPS {eps['median']:,.0f} and {eager_eps['median']:,.0f}",
         flush=True,
     )
+    return figures | {role: {"median": cpu} for role, cpu in roles.items()}
 
 
 def _cpu(spent: dict[str, float]) -> float:
@@ -107,13 +118,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, action="append")
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--examples", type=int, default=200_000)
+    parser.add_argument("--history", type=Path, help="a file to which the figures are added as lines of JSON")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         data = write_log(Path(made), asked.examples)
         for batch_size in asked.batch or [512, 2048]:
             folder = Path(made) / str(batch_size)
             folder.mkdir()
-            compare(data, batch_size, asked.runs, folder)
+            figures = compare(data, batch_size, asked.runs, folder)
+            if asked.history:
+                append(asked.history, "ps_cpu", {**vars(asked), "batch": batch_size}, figures)
 
 
 if __name__ == "__main__":

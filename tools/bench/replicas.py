@@ -7,28 +7,37 @@ replicas per second: N where nothing holds them up, the GIL included.
 """
 
 import argparse
-import statistics
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
+from history import append, summary
 from single_process import Htrain, Side, sides_of
 
 from htrain.options import Options
 
 
-def compare(options: Options, replicas: int, runs: int) -> None:
-    steps = max(24, 50_000 // options.batch_size)
+def compare(options: Options, replicas: int, runs: int) -> dict[str, Any]:
+    """Alternating runs of one replica and of many; prints a line, and returns its figures."""
+    steps = min(2000, max(24, 50_000 // options.batch_size))
     many = replace(options, net_replicas=replicas)
-    with sides_of([Side(Htrain, options), Side(Htrain, many)], steps, threads=1) as sides:
-        pairs = [[side.train() for side in sides] for _ in range(runs)]
-    ratios = [one[0] / other[0] for one, other in pairs]
-    shares = [other[1] / other[0] for _, other in pairs]
-    one, other = (statistics.median(steps * options.batch_size / pair[k][0] for pair in pairs) for k in (0, 1))
+    with sides_of([Side(Htrain, options), Side(Htrain, many)], steps, threads=1) as (one, other):
+        pairs = [(one.train(), other.train()) for _ in range(runs)]
+    examples = steps * options.batch_size
+    figures = {
+        "1 replica EPS": summary([examples / one[0] for one, _ in pairs]),
+        f"{replicas} replicas EPS": summary([examples / other[0] for _, other in pairs]),
+        "ratio": summary([one[0] / other[0] for one, other in pairs]),
+        "CPUs busy": summary([other[1] / other[0] for _, other in pairs]),
+    }
+    one, other, ratio, busy = figures.values()
     print(
-        f"batch {options.batch_size:5d}  1 replica {one:,.0f} EPS  {replicas} replicas {other:,.0f} EPS  ratio {statistics.median(ratios):.2f} "
-        f"({min(ratios):.2f} to {max(ratios):.2f}, n={runs})  {statistics.median(shares):.2f} CPUs busy",
+        f"batch {options.batch_size:5d}  1 replica {one['median']:,.0f} EPS  {replicas} replicas {other['median']:,.0f} EPS  ratio {ratio['median']:.2f} "
+        f"({ratio['min']:.2f} to {ratio['max']:.2f}, n={runs})  {busy['median']:.2f} CPUs busy",
         flush=True,
     )
+    return figures
 
 
 def main() -> None:
@@ -36,11 +45,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, action="append")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--history", type=Path, help="a file to which the figures are added as lines of JSON")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     for batch_size in asked.batch or [2048, 128]:
         options = Options(batch_size=batch_size, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd")
-        compare(options, asked.replicas, asked.runs)
+        figures = compare(options, asked.replicas, asked.runs)
+        if asked.history:
+            append(asked.history, "replicas", {**vars(asked), "batch": batch_size}, figures)
 
 
 if __name__ == "__main__":
