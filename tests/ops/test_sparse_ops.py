@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -169,3 +170,17 @@ def test_dense_steps_are_those_of_torch(type: str) -> None:
         optimizer.step()
         kernel(type)(weight, *state, parameter.grad, **attrs)
         torch.testing.assert_close(weight, parameter.detach())
+
+
+@pytest.mark.parametrize("bad", [-1, 5])
+def test_tables_that_are_served_together_refuse_ids_and_gradients_that_do_not_fit(bad: int) -> None:
+    tables, ids, grads = [torch.zeros(5, 4), torch.zeros(5, 2)], torch.tensor([0, 4]), [torch.ones(2, 4), torch.ones(2, 2)]
+    step = partial(OPS["SparseStepTables"].kernel, optimizer="sgd", lr=0.1, eps=0.0, first_rows=(0, 0))
+    with pytest.raises(DataError, match=rf"id {bad} at position 1 is outside the table's rows \[0, 5\)"):
+        OPS["LookupTables"].kernel(*tables, ids, torch.tensor([0, bad]), first_rows=(0, 0))
+    with pytest.raises(DataError, match=f"id {bad} at position 1 is outside"):
+        step(*tables, ids, torch.tensor([0, bad]), *grads)
+    with pytest.raises(DataError, match=r"rows are float32\[1,2\], want float32\[2,2\]"):
+        step(*tables, ids, ids, grads[0], grads[1][:1])
+    with pytest.raises(DataError, match=r"ids are int32\[2\], want int64\[u\]"):
+        OPS["LookupTables"].kernel(*tables, ids, ids.int(), first_rows=(0, 0))
