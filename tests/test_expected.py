@@ -9,6 +9,7 @@ import htrain
 from htrain.cluster import Cluster
 from htrain.expected import expected, expected_blobs
 from htrain.net import Net, numel
+from htrain.ops.served import lookups_of
 from htrain.options import Options
 from htrain.plan import Plan
 
@@ -47,10 +48,17 @@ def sharded() -> Plan:
     return plan_of(**{"tables.large.weight": 2, "tables.small.weight": 2})
 
 
-def rows_of(net: Net, type: str, table: str) -> list[int]:
-    """Rows that each of a table's Lookups gives."""
-    found = [op for op in net.ops if op.type == type and op.inputs[0].startswith(f"tables.{table}.weight")]
-    return [numel(net.blobs[op.outputs[0]].shape[:1], BATCH) for op in found]
+def rows_of(net: Net, table: str) -> list[int]:
+    """Rows that each of a table's lookups gives, alone or among others."""
+    found = [rows for op in net.ops for name, _, rows in lookups_of(op) if name.startswith(f"tables.{table}.weight")]
+    return [numel(net.blobs[name].shape[:1], BATCH) for name in found]
+
+
+def steps_of(net: Net) -> list[tuple[str, str]]:
+    """The ids and the gradients of each table's steps, alone or among others."""
+    steps = [op for op in net.ops if op.type.startswith("Sparse")]
+    counts = [len(first) if isinstance(first := op.attrs.get("first_rows"), tuple) else 1 for op in steps]
+    return [pair for op, n in zip(steps, counts, strict=True) for pair in zip(op.inputs[-2 * n : -n], op.inputs[-n:], strict=True)]
 
 
 @pytest.mark.parametrize("which", ["whole", "sharded"])
@@ -61,17 +69,16 @@ def test_uniform_ids_ask_for_as_many_rows_as_expected(table: str, which: str, re
     sized = expected(train, expected_blobs(train, plan.cluster, BATCH))
     random = np.random.default_rng(0)
     distinct = np.mean([len(np.unique(random.integers(0, ROWS[table], 2 * BATCH))) for _ in range(50)])
-    assert sum(rows_of(sized, "Lookup", table)) == pytest.approx(distinct, rel=0.03, abs=1)
-    assert sum(rows_of(train, "Lookup", table)) >= 2 * BATCH
+    assert sum(rows_of(sized, table)) == pytest.approx(distinct, rel=0.03, abs=1)
+    assert sum(rows_of(train, table)) >= 2 * BATCH
 
 
 def test_gradients_and_what_travels_are_sized_alike(sharded: Plan) -> None:
     train = sharded.nets["train"]
     blobs = expected_blobs(train, sharded.cluster, BATCH)
-    steps = [op for op in train.ops if op.type.startswith("Sparse")]
-    assert len(steps) == 5
-    for op in steps:
-        *_, ids, gradient = op.inputs
+    assert any(op.type == "SparseStepTables" for op in train.ops)
+    assert len(steps_of(train)) == 5
+    for ids, gradient in steps_of(train):
         assert blobs[ids].shape[0] == blobs[gradient].shape[0]
         assert isinstance(blobs[ids].shape[0], int)
     untouched = [op for op in train.ops if op.type == "FC"]
@@ -81,8 +88,8 @@ def test_gradients_and_what_travels_are_sized_alike(sharded: Plan) -> None:
 def test_a_cluster_file_that_says_how_many_ids_are_distinct_is_believed(whole: Plan) -> None:
     train = whole.nets["train"]
     blobs = expected_blobs(train, Cluster(distinct_percent=25), BATCH)
-    assert sum(rows_of(expected(train, blobs), "Lookup", "large")) == 2 * BATCH // 4
-    assert sum(rows_of(expected(train, blobs), "Lookup", "tiny")) == 3
+    assert sum(rows_of(expected(train, blobs), "large")) == 2 * BATCH // 4
+    assert sum(rows_of(expected(train, blobs), "tiny")) == 3
 
 
 def test_a_plan_counts_shards_once(whole: Plan, sharded: Plan) -> None:
