@@ -248,8 +248,9 @@ def _bound(net: Net, op: Op, parameters: Mapping[str, Any]) -> Callable[..., Any
     """The kernel of an op with its attributes, and with what is known of its inputs where it has a use for that."""
     definition = OPS[op.type]
     if definition.bind:
-        known = {name: parameters[name] if value is None else tensor_of(value) for name, value in _known(net).items() if name in op.inputs}
-        return definition.bind(*(known.get(name) for name in op.inputs), **op.attrs)
+        values = {name: parameters[name] if value is None else tensor_of(value) for name, value in _known(net).items() if name in op.inputs}
+        if all(value is not None for value in values.values()):  # a program that is simulated has no parameters
+            return definition.bind(*(values.get(name) for name in op.inputs), **op.attrs)
     return partial(definition.kernel, **op.attrs) if op.attrs else definition.kernel
 
 

@@ -174,3 +174,9 @@ def test_kernels_that_know_their_tables_and_pairs_beforehand_step_as_those_that_
     for name, value in wanted.items():
         torch.testing.assert_close(seen[name], value, rtol=0, atol=0)
     assert not torch.equal(seen["embeddings.tables.C1.weight"], drawn["embeddings.tables.C1.weight"])
+
+
+def test_a_program_of_the_fused_net_is_built_without_parameters_for_a_simulation() -> None:
+    net = train_net("dlrm.py", SGD)
+    program = build_program(net, dict.fromkeys(net.parameters))
+    assert sum(len(stage.ops) for stage in program.stages) == len(net.ops)
