@@ -18,19 +18,17 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from netlab_ends import ENDINGS, ETC, NAMESPACES, end_with_descendants, remove_namespaces
 
 from htrain.errors import Error, RunError, UsageError
 from htrain.executor.measured import Measured, load_measured
 from htrain.plan import load_plan
 
 BIN = Path(sys.executable).parent
-_ETC, _NAMESPACES = Path("/etc/netns"), Path("/var/run/netns")
 _NAME = re.compile(r"netlab(\d+)x\d+(?:h\d+|sw)")
 _BITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _LEAST_BURST = 68 * 1024  # one segment of 64 KiB with its headers passes whole
@@ -42,7 +40,6 @@ _ACROSS_LINKS = (  # MPI would take the short way, through the memory of this ma
     "FI_PROVIDER=tcp",
     "FI_TCP_IFACE=eth0",
 )
-_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -97,8 +94,8 @@ class Lab:
         names = "".join(f"{address} {host}\n" for host, address in addresses.items())
         for k, (host, address) in enumerate(addresses.items()):
             _sh("ip", "netns", "add", host)
-            (_ETC / host).mkdir(parents=True, exist_ok=True)
-            (_ETC / host / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+            (ETC / host).mkdir(parents=True, exist_ok=True)
+            (ETC / host / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
             self._link(host, f"p{k}", address)
 
     def _link(self, host: str, port: str, address: str) -> None:
@@ -157,15 +154,15 @@ class Lab:
 
     def close(self) -> None:
         """Remove every namespace of this lab, and the processes that were started in it."""
-        _remove(*self.hosts, self._switch)
+        remove_namespaces(*self.hosts, self._switch)
 
 
 def clean_dead_labs() -> list[str]:
     """Remove the namespaces of labs whose process is gone, with what runs in them; the names of those removed."""
-    left = {path.name for folder in (_NAMESPACES, _ETC) if folder.is_dir() for path in folder.iterdir()}
+    left = {path.name for folder in (NAMESPACES, ETC) if folder.is_dir() for path in folder.iterdir()}
     owners = {name: int(match[1]) for name in left if (match := _NAME.fullmatch(name))}
     dead = sorted(name for name, owner in owners.items() if not psutil.pid_exists(owner))
-    _remove(*dead)
+    remove_namespaces(*dead)
     return dead
 
 
@@ -217,7 +214,7 @@ def _finish(words: list[str], timeout: float) -> None:
     except subprocess.TimeoutExpired:
         raise RunError(f"htrain run: not at its end after {timeout:g} s: give it more time, or less data") from None
     finally:
-        _end(process)
+        end_with_descendants(process)
     if process.returncode:
         raise RunError(f"htrain run: status {process.returncode}: {_last_word(said)}")
 
@@ -228,42 +225,9 @@ def _last_word(said: str) -> str:
     return next((line for line in lines if line.startswith("htrain: ")), lines[-1])
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a process that still runs, and its descendants."""
-    if process.poll() is not None:
-        return
-    for child in psutil.Process(process.pid).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            child.kill()
-    process.kill()
-    process.communicate()
-
-
-def _remove(*namespaces: str) -> None:
-    """Namespaces and what runs in them, as far as they are there."""
-    with _undisturbed():
-        for namespace in namespaces:
-            pids = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True).stdout
-            for pid in pids.split():
-                with suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-            subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
-            shutil.rmtree(_ETC / namespace, ignore_errors=True)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ctrl-C and the like wait until the end, for this thread and the commands that it starts."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def unwind_when_ended() -> None:
     """Let Ctrl-C, SIGTERM and SIGHUP unwind this program's stack, so that a lab is closed on the way."""
-    for number in _ENDINGS:
+    for number in ENDINGS:
         signal.signal(number, lambda seen, _: sys.exit(128 + seen))
 
 

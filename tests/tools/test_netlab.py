@@ -179,6 +179,15 @@ def test_nothing_is_left_behind_when_the_work_inside_fails() -> None:
 
 
 @namespaces_here
+@pytest.mark.parametrize("milliseconds", [0, 1, 2, 3, 4, 5])
+def test_a_process_that_is_just_entering_ends_too(milliseconds: int) -> None:
+    with Lab(1) as lab:
+        entering = start(lab.hosts[0], "import time; time.sleep(600)")
+        time.sleep(milliseconds / 1000)
+    entering.wait(10)
+
+
+@namespaces_here
 def test_clean_removes_what_dead_labs_left_and_spares_the_living(leftover: str) -> None:
     with Lab(1) as lab:
         removed = clean_dead_labs()
