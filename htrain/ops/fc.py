@@ -38,7 +38,7 @@ _pointwise: Callable[..., torch.Tensor] | None = (
 _FEW = 32  # columns: MKL makes a narrow gradient at twice the speed when it is turned, as wide as dy (tools/bench/fc_products.py)
 
 
-_LARGE = 1 << 23  # multiply-adds: below, oneDNN's 15 microseconds to begin with are more than it gains
+_LARGE = 1 << 23  # multiply-adds: below, beginning costs oneDNN more than it gains
 
 
 def _by_onednn(x: torch.Tensor, outputs: int, w: torch.Tensor) -> bool:

@@ -3,9 +3,10 @@
     rows, ..  = LookupTables(table, .., ids, ..)              of each table the rows of its ids
     SparseStepTables(table, .., state, .., ids, .., rows, ..)  the `optimizer` step of each table by its distinct ids and a gradient row for each
 
-The arithmetic is that of Lookup, SparseSgd, SparseAdagrad and SparseRowWiseAdagrad, to the bit. Tables may differ in width and may be shards, which start at
-`first_rows`. Rows are asked for some ids ahead of their use: those of large tables are in no cache (docs/decisions/fusions.md). Those of each table are
-values of their own: memory that messages have left takes them, where one piece for all would find no room between these.
+The steps are the loops of SparseSgd, SparseAdagrad and SparseRowWiseAdagrad (htrain.ops.step_loops). Tables may differ in width and may
+be shards, which start at `first_rows`. Rows are asked for some ids ahead of their use: those of large tables are in no cache
+(docs/decisions/fusions.md). Those of each table are values of their own: memory that messages have left takes them, where one piece for
+all would find no room between these.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +22,9 @@ from htrain.net import Blob, Op
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs
 from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.sparse_checks import ids_misfit
+from htrain.ops.step_loops import AHEAD, adagrad_loop, rowwise_adagrad_loop, sgd_loop
 
 Numbers = NDArray[np.int64]
-_AHEAD = 12  # rows that are on their way while one is used
-_NUMBERS = np.dtype(np.int64)
 
 
 class Served:
@@ -97,8 +97,8 @@ def _gather(tables, forms, ids, counts, out):  # type: ignore[no-untyped-def]
             row = at[i] - first
             if row < 0 or row >= size:
                 return t
-            if i + _AHEAD < counts[t]:
-                prefetch_row(tables[t], at[i + _AHEAD] - first, 4 * width)
+            if i + AHEAD < counts[t]:
+                prefetch_row(tables[t], at[i + AHEAD] - first, 4 * width)
             for d in range(width):
                 rows[i, d] = table[row, d]
     return -1
@@ -138,71 +138,39 @@ def _step_in(served: Served, *values: torch.Tensor, optimizer: str, lr: float, e
         raise served.misfit(bad, ids)
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})  # as htrain.ops.step_loops: one rounding for multiply and add
+@njit(nogil=True, cache=True)
+def _parts(tables, forms, ids, counts, grads, t):  # type: ignore[no-untyped-def]
+    """Table t, its ids, its gradients, and its first row."""
+    size, width, first = forms[t]
+    table = array_at(tables[t], (size, width), np.float32(0))
+    return table, array_at(ids[t], (counts[t],), np.int64(0)), array_at(grads[t], (counts[t], width), np.float32(0)), first
+
+
+@njit(nogil=True, cache=True)
 def _sgd(tables, forms, ids, counts, grads, lr):  # type: ignore[no-untyped-def]
-    rate = np.float32(lr)
+    """The first table with an id outside it, or -1."""
     for t in range(tables.size):
-        size, width, first = forms[t]
-        table = array_at(tables[t], (size, width), np.float32(0))
-        grad = array_at(grads[t], (counts[t], width), np.float32(0))
-        at = array_at(ids[t], (counts[t],), np.int64(0))
-        for i in range(counts[t]):
-            row = at[i] - first
-            if row < 0 or row >= size:
-                return t
-            if i + _AHEAD < counts[t]:
-                prefetch_row(tables[t], at[i + _AHEAD] - first, 4 * width)
-            for d in range(width):
-                table[row, d] -= rate * grad[i, d]
+        table, at, rows, first = _parts(tables, forms, ids, counts, grads, t)
+        if not sgd_loop(table, at, rows, first, lr):
+            return t
     return -1
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+@njit(nogil=True, cache=True)
 def _adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # type: ignore[no-untyped-def]
-    rate, floor = np.float32(lr), np.float32(eps)
     for t in range(tables.size):
-        size, width, first = forms[t]
-        table = array_at(tables[t], (size, width), np.float32(0))
-        accumulator = array_at(states[t], (size, width), np.float32(0))
-        gradients = array_at(grads[t], (counts[t], width), np.float32(0))
-        at = array_at(ids[t], (counts[t],), np.int64(0))
-        for i in range(counts[t]):
-            row = at[i] - first
-            if row < 0 or row >= size:
-                return t
-            if i + _AHEAD < counts[t]:
-                prefetch_row(tables[t], at[i + _AHEAD] - first, 4 * width)
-                prefetch_row(states[t], at[i + _AHEAD] - first, 4 * width)
-            for d in range(width):
-                grad = gradients[i, d]
-                accumulator[row, d] += grad * grad
-                table[row, d] -= rate * grad / (np.sqrt(accumulator[row, d]) + floor)
+        table, at, rows, first = _parts(tables, forms, ids, counts, grads, t)
+        if not adagrad_loop(table, array_at(states[t], table.shape, np.float32(0)), at, rows, first, lr, eps):
+            return t
     return -1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, cache=True)
 def _rowwise_adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # type: ignore[no-untyped-def]
-    floor = np.float32(eps)
     for t in range(tables.size):
-        size, width, first = forms[t]
-        table = array_at(tables[t], (size, width), np.float32(0))
-        accumulator = array_at(states[t], (size,), np.float32(0))
-        gradients = array_at(grads[t], (counts[t], width), np.float32(0))
-        at = array_at(ids[t], (counts[t],), np.int64(0))
-        for i in range(counts[t]):
-            row = at[i] - first
-            if row < 0 or row >= size:
-                return t
-            if i + _AHEAD < counts[t]:
-                prefetch_row(tables[t], at[i + _AHEAD] - first, 4 * width)
-                prefetch_row(states[t], at[i + _AHEAD] - first, 4)
-            total = np.float32(0.0)
-            for d in range(width):
-                total += gradients[i, d] * gradients[i, d]
-            accumulator[row] += total / np.float32(width)
-            rate = np.float32(lr) / (np.sqrt(accumulator[row]) + floor)
-            for d in range(width):
-                table[row, d] -= rate * gradients[i, d]
+        table, at, rows, first = _parts(tables, forms, ids, counts, grads, t)
+        if not rowwise_adagrad_loop(table, array_at(states[t], table.shape[:1], np.float32(0)), at, rows, first, lr, eps):
+            return t
     return -1
 
 

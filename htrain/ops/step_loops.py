@@ -1,13 +1,17 @@
 """The hot loops of sparse optimizer steps, in place, over distinct ids and one gradient row for each. They hold no lock and no GIL.
 
 Loops may run concurrently on the same rows: that is Hogwild, an update may be lost, none is torn within a float. Ids and gradients
-come by message: a loop gives up, and returns False, before it reads or writes outside an array.
+come by message: a loop gives up, and returns False, before it reads or writes outside an array. Rows are asked for some ids ahead of their use: those of
+large tables are in no cache (docs/decisions/fusions.md). `htrain.ops.served` runs the loops over many tables.
 """
 
 import numpy as np
 from numba import njit
 
+from htrain.ops.pointers import prefetch_row
 from htrain.ops.sparse_checks import Ids, Rows, fits, ids_misfit
+
+AHEAD = 12  # rows that are on their way while one is used
 
 
 def sgd_rows(table: Rows, ids: Ids, grads: Rows, first_row: int, lr: float) -> None:
@@ -15,13 +19,13 @@ def sgd_rows(table: Rows, ids: Ids, grads: Rows, first_row: int, lr: float) -> N
 
     Raises DataError for an id outside the shard, and for gradients that are too few or of another width.
     """
-    if not fits(_sgd, table, ids, grads, first_row, lr):
+    if not fits(sgd_loop, table, ids, grads, first_row, lr):
         raise ids_misfit(ids, grads, table, first_row)
 
 
 def adagrad_rows(table: Rows, accumulator: Rows, ids: Ids, grads: Rows, first_row: int, lr: float, eps: float) -> None:
     """torch.optim.Adagrad on the rows of `ids`; accumulator[R,D]. Raises DataError as `sgd_rows`."""
-    if not fits(_adagrad, table, accumulator, ids, grads, first_row, lr, eps):
+    if not fits(adagrad_loop, table, accumulator, ids, grads, first_row, lr, eps):
         raise ids_misfit(ids, grads, table, first_row)
 
 
@@ -29,7 +33,7 @@ def rowwise_adagrad_rows(
     table: Rows, accumulator: Rows, ids: Ids, grads: Rows, first_row: int, lr: float, eps: float
 ) -> None:
     """Row-wise Adagrad: one accumulator[R] per row, of the mean of the squared gradient. Raises DataError as `sgd_rows`."""
-    if not fits(_rowwise_adagrad, table, accumulator, ids, grads, first_row, lr, eps):
+    if not fits(rowwise_adagrad_loop, table, accumulator, ids, grads, first_row, lr, eps):
         raise ids_misfit(ids, grads, table, first_row)
 
 
@@ -38,8 +42,15 @@ def _shapes_fit(table, ids, grads):  # type: ignore[no-untyped-def]
     return grads.shape[0] >= ids.size and grads.shape[1] == table.shape[1]
 
 
+@njit(nogil=True, cache=True, inline="always")
+def _ask_ahead(table, ids, i, first_row):  # type: ignore[no-untyped-def]
+    """The row of an id some places further on."""
+    if i + AHEAD < ids.size:
+        prefetch_row(table.ctypes.data, ids[i + AHEAD] - first_row, table.strides[0])
+
+
 @njit(nogil=True, cache=True, fastmath={"contract"})  # one rounding for multiply and add, as in torch
-def _sgd(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
+def sgd_loop(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
     if not _shapes_fit(table, ids, grads):
         return False
     rate = np.float32(lr)
@@ -47,6 +58,7 @@ def _sgd(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
         row = ids[i] - first_row
         if row < 0 or row >= table.shape[0]:
             return False
+        _ask_ahead(table, ids, i, first_row)
         for d in range(table.shape[1]):
             table[row, d] -= rate * grads[i, d]
     return True
@@ -54,7 +66,7 @@ def _sgd(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
 
 # error_model: a test for a divisor of zero would keep the loop from SIMD, at several times its time
 @njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
-def _adagrad(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
+def adagrad_loop(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
     if not _shapes_fit(table, ids, grads):
         return False
     rate, floor = np.float32(lr), np.float32(eps)
@@ -62,6 +74,8 @@ def _adagrad(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignor
         row = ids[i] - first_row
         if row < 0 or row >= table.shape[0]:
             return False
+        _ask_ahead(table, ids, i, first_row)
+        _ask_ahead(accumulator, ids, i, first_row)
         for d in range(table.shape[1]):
             grad = grads[i, d]
             accumulator[row, d] += grad * grad
@@ -70,7 +84,7 @@ def _adagrad(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignor
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _rowwise_adagrad(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
+def rowwise_adagrad_loop(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
     if not _shapes_fit(table, ids, grads):
         return False
     floor = np.float32(eps)
@@ -78,6 +92,8 @@ def _rowwise_adagrad(table, accumulator, ids, grads, first_row, lr, eps):  # typ
         row = ids[i] - first_row
         if row < 0 or row >= table.shape[0]:
             return False
+        _ask_ahead(table, ids, i, first_row)
+        _ask_ahead(accumulator, ids, i, first_row)
         total = np.float32(0.0)
         for d in range(table.shape[1]):
             total += grads[i, d] * grads[i, d]
