@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from htrain.errors import PlanError, RunError
+from htrain.executor.memory import empty
 from htrain.executor.table_cache import TableCache
 from htrain.net import Net, Op, Parameter
 from htrain.ops import OPS
@@ -50,7 +51,7 @@ def allocate(net: Net, mapped: Path | None = None, accelerated: Collection[str] 
 
 def _piece(shape: tuple[int, ...], dtype: str, mapped: Path | None) -> torch.Tensor:
     if mapped is None or not math.prod(shape):
-        return torch.empty(shape, dtype=dtype_of(dtype))
+        return empty(shape, dtype_of(dtype))
     mapped.mkdir(parents=True, exist_ok=True)
     count = math.prod(shape)
     num_bytes = count * dtype_of(dtype).itemsize

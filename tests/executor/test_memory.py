@@ -1,10 +1,14 @@
-"""Freed memory is kept: seen in the page faults of a process of its own."""
+"""Freed memory is kept: seen in the page faults of a process of its own. Tables lie in large pages: seen in what the system says of them."""
 
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
+
+from htrain.executor.memory import empty
 
 SCRIPT = """
 import resource, sys, threading
@@ -39,3 +43,34 @@ def faults(how: str) -> int:
 def test_what_a_step_has_freed_is_the_next_steps() -> None:
     assert faults("give back") > 1000
     assert faults("keep") < 100
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (), (3, 5), (1 << 20,), (70_001, 24)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16])
+def test_memory_is_of_the_form_that_was_asked_for(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    made = [empty(shape, dtype) for _ in range(3)]
+    for number, memory in enumerate(made):
+        assert (memory.shape, memory.dtype, memory.is_contiguous()) == (shape, dtype, True)
+        memory.fill_(number)
+    assert all((memory == number).all() for number, memory in enumerate(made)), "each has memory of its own"
+
+
+def test_rows_begin_at_lines_of_the_cache_and_tables_at_different_ones() -> None:
+    begins = [memory.data_ptr() for memory in (empty((100_000, 16), torch.float32) for _ in range(16))]
+    assert not any(begin % 64 for begin in begins)
+    assert len({begin % (128 << 10) for begin in begins}) == 16, "else the first rows, used most, would all want the same places of a cache"
+
+
+PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(not PAGES.exists() or "[never]" in PAGES.read_text(), reason="this system has no large pages")
+def test_large_tables_lie_in_large_pages() -> None:
+    script = """
+import torch
+from htrain.executor.memory import empty
+table = empty((1 << 20, 16), torch.float32).fill_(1)
+print(sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.startswith("AnonHugePages")) * 1024 / table.nbytes)
+"""
+    share = float(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout)
+    assert share > 0.5  # all but its ends, where the machine has whole large pages left

@@ -66,14 +66,14 @@ class Htrain:
 
     def __init__(self, options: Options, batches: list[Batch], folder: Path) -> None:
         keep_pages()
-        self._plan, self._folder, self._batches = make_plan(options, folder), folder, batches
+        self.plan, self._folder, self._batches = make_plan(options, folder), folder, batches
         self.train(4)  # compiles the loops
 
     def train(self, steps: int) -> tuple[float, float]:
         """Wall and CPU seconds of training the first `steps` batches. Raises what the role raised."""
         settings = RunSettings(self._folder, "synthetic:", self._folder / "run")
         network = Network("inproc")
-        role = Role("trainer:0:0", self._plan, settings, network)
+        role = Role("trainer:0:0", self.plan, settings, network)
         role.fill()
         assert role.trainer
         wall, cpu = time.perf_counter(), time.process_time()
