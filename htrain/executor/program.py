@@ -16,7 +16,7 @@ from htrain.net import Net, Op, Tensor
 from htrain.ops import OPS
 from htrain.ops.base import no_cost, tensor_of
 
-GATE = -1  # what optimizer steps of dense weights wait for besides messages: the staleness gate's grant
+GATE = -1  # what optimizer steps of dense weights wait for besides messages, where a gate is: its grant
 ROUND = -2  # what a pull of a bulk-synchronous server waits for: the pushes of all workers
 Values = dict[str, Any]
 Send = Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]
@@ -55,12 +55,13 @@ class Program:
     num_clocks: int
 
 
-def build_program(net: Net, parameters: Mapping[str, Any]) -> Program:
+def build_program(net: Net, parameters: Mapping[str, Any], *, gated: bool = True) -> Program:
     """Compile `net` over `parameters`, tensors and caches, which its updates change in place.
 
-    Requires: a net that `htrain.plan` has checked.
+    Without `gated`, where no step has to wait for another's writes, weights are stepped within the pass that makes their gradients, out of whose
+    caches these then come. Requires: a net that `htrain.plan` has checked.
     """
-    keys = _stage_keys(net)
+    keys = _stage_keys(net, gated)
     first = {key: i for i, key in reversed(list(enumerate(keys)))}
     order = sorted(first, key=lambda key: (len(key[0]), key[1], first[key]))
     clocks = _clocks(net, keys, order)
@@ -87,7 +88,7 @@ _ANNOUNCE, _PREFETCH, _TAKE_ROWS, _COMPUTE = range(4)
 StageKey = tuple[frozenset[int], int]
 
 
-def _stage_keys(net: Net) -> list[StageKey]:
+def _stage_keys(net: Net, gated: bool) -> list[StageKey]:
     """What each op waits for: messages, through blobs or through the order of ops on one parameter."""
     waits: dict[str, frozenset[int]] = {name: frozenset() for name in net.inputs}
     touched: dict[str, frozenset[int]] = {}
@@ -98,7 +99,7 @@ def _stage_keys(net: Net) -> list[StageKey]:
         need = need.union(*(waits[name] for name in op.inputs if name not in net.parameters))
         written = OPS[op.type].written(op)
         need = need.union(*(touched.get(name, frozenset()) for name in written))
-        if OPS[op.type].steps_weights:
+        if gated and OPS[op.type].steps_weights:
             need |= {GATE}
         if op.attrs.get("barrier"):
             need |= {ROUND}

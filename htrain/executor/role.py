@@ -97,7 +97,7 @@ class Role:
         for name, tensor in allocate(net, mapped, there).items():
             self.store.setdefault(name, tensor)
         self.caches |= make_caches(net, self.store, there)
-        return Engine(build_program(net, {**self.store, **self.caches}))
+        return Engine(build_program(net, {**self.store, **self.caches}, gated=self._bound > 0))
 
     def _make_collective(self) -> CollectiveLoop | None:
         """The trainer's place among all trainers, where they step together."""
@@ -139,8 +139,9 @@ class Role:
 
     @property
     def _bound(self) -> int:
-        """Steps under way at once in a group, which is HT 3.1.1's bound on staleness; 0 for no bound."""
-        return self.plan.cluster.trainers * self._replicas if self.plan.options.bounded_staleness else 0
+        """Steps under way at once in a group, which is HT 3.1.1's bound on staleness; 0 for no bound, and where there is none but one's own."""
+        steps = self.plan.cluster.trainers * self._replicas
+        return steps if self.plan.options.bounded_staleness and steps > 1 else 0
 
     def _steps(self) -> int:
         if self.trainer:

@@ -115,17 +115,12 @@ def _set_weights(weights, above, below, dy, distinct):  # type: ignore[no-untype
             weights[below[k]] += dy[k]
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _mix(weights, own, total):  # type: ignore[no-untyped-def]
-    """total[n,D] = weights[n,n] @ own[n,D], in blocks of 4 x 4: a number that is loaded serves four times, and so does one that is stored.
-
-    Requires: n a multiple of 4.
-    """
-    count, width = own.shape
-    for i in range(0, count, 4):
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, inline="always")
+def _blocks(weights, own, total, width):  # type: ignore[no-untyped-def]
+    for i in range(0, own.shape[0], 4):
         for d in range(width):
             total[i, d] = total[i + 1, d] = total[i + 2, d] = total[i + 3, d] = 0.0
-        for j in range(0, count, 4):
+        for j in range(0, own.shape[0], 4):
             a0, a1, a2, a3 = weights[i, j], weights[i, j + 1], weights[i, j + 2], weights[i, j + 3]
             b0, b1, b2, b3 = weights[i + 1, j], weights[i + 1, j + 1], weights[i + 1, j + 2], weights[i + 1, j + 3]
             c0, c1, c2, c3 = weights[i + 2, j], weights[i + 2, j + 1], weights[i + 2, j + 2], weights[i + 2, j + 3]
@@ -136,6 +131,23 @@ def _mix(weights, own, total):  # type: ignore[no-untyped-def]
                 total[i + 1, d] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
                 total[i + 2, d] += c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3
                 total[i + 3, d] += e0 * x0 + e1 * x1 + e2 * x2 + e3 * x3
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _mix(weights, own, total):  # type: ignore[no-untyped-def]
+    """total[n,D] = weights[n,n] @ own[n,D], in blocks of 4 x 4: a number that is loaded serves four times, and so does one that is stored.
+
+    The usual widths are compiled as such: their loops have no ends to see to. Requires: n a multiple of 4.
+    """
+    width = own.shape[1]
+    if width == 16:
+        _blocks(weights, own, total, 16)
+    elif width == 64:
+        _blocks(weights, own, total, 64)
+    elif width == 128:
+        _blocks(weights, own, total, 128)
+    else:
+        _blocks(weights, own, total, width)
 
 
 @njit(nogil=True, cache=True)

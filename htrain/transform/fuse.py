@@ -125,12 +125,17 @@ def _is_flat(flat: Blob, features: Blob) -> bool:
 
 
 def fuse_steps(net: Net) -> Net:
-    """SGD steps of an FC's weight and bias in the product that makes their gradient, where nobody else reads that and all is on one device."""
+    """SGD steps of an FC's weight and bias in the product that makes their gradient, where nobody else reads that and all is on one device.
+
+    They come right behind the gradient of the FC's input, where that is the last to read the weight: it and dy are still in the caches.
+    """
     once = _read_once(net)
     casts = {op.inputs[0]: op for op in net.ops if op.type == "Cast" and op.inputs[0] in once}  # of gradients in bfloat16
     steps = {op.inputs[1]: op for op in net.ops if op.type == "Sgd" and op.inputs[1] in once}
     instead: dict[int, Op | None] = {}
-    for op in net.ops:
+    behind: dict[int, Op] = {}
+    last_read = {name: place for place, op in enumerate(net.ops) if op.type != "Sgd" for name in op.inputs}
+    for place, op in enumerate(net.ops):
         names = op.outputs[: 1 + bool(op.attrs["bias"])] if op.type == "FCGradient" else ()
         cast = [casts[name] for name in names if name in casts]
         steppers = [steps.get(casts[name].outputs[0] if name in casts else name) for name in names]
@@ -139,8 +144,9 @@ def fuse_steps(net: Net) -> Net:
             x, w, dy = op.inputs
             instead[id(op)] = replace(op, type="FCInputGradient", inputs=(w, dy), outputs=op.outputs[-1:], attrs={}) if op.attrs["wants_x"] else None
             instead.update(dict.fromkeys(map(id, (*mine, *cast))))
-            instead[id(mine[-1])] = replace(mine[0], type="FCSgd", inputs=(*(s.inputs[0] for s in mine), x, dy))
-    return net.with_ops(op for op in (instead.get(id(op), op) for op in net.ops) if op)
+            read_later = any(last_read.get(s.inputs[0], 0) > place for s in mine)
+            behind[id(mine[-1] if read_later else op)] = replace(mine[0], type="FCSgd", inputs=(*(s.inputs[0] for s in mine), x, dy))
+    return net.with_ops(made for op in net.ops for made in (instead.get(id(op), op), behind.get(id(op))) if made)
 
 
 def fuse_tables(net: Net) -> Net:

@@ -69,7 +69,8 @@ class Runner:
 def runner_of(net: Net, draw: random.Random) -> tuple[Runner, dict[str, torch.Tensor]]:
     parameters = draw_values(WEIGHTS + TABLES, 1)
     received = tuple(op.outputs[0] for op in net.ops if op.type == "Recv")
-    return Runner(build_program(net, parameters), draw_values(net.inputs + received, 2), draw), parameters
+    program = build_program(net, parameters, gated=draw.random() < 0.5)
+    return Runner(program, draw_values(net.inputs + received, 2), draw), parameters
 
 
 @quick
@@ -258,6 +259,22 @@ def test_stages_that_only_ask_for_rows_are_apart_and_read_no_parameter() -> None
         (False, ["Recv", "Add"]),
     ]
     assert [sorted(stage.after) for stage in stages] == [[], [0], [0, 1]]
+
+
+def test_without_a_gate_weights_are_stepped_where_their_gradients_are_made() -> None:
+    net = net_of(
+        op("Mul", ("x", "w"), ("y",)),
+        op("Sgd", ("w", "y"), (), lr=0.5),
+        op("Relu", ("y",), ("z",)),
+        outputs=("z",),
+        weights=("w",),
+    )
+
+    def ops_of(gated: bool) -> list[list[str]]:
+        return [[o.type for o in stage.ops] for stage in build_program(net, {"w": torch.ones(SHAPE)}, gated=gated).stages]
+
+    assert ops_of(gated=True) == [["Mul", "Relu"], ["Sgd"]]
+    assert ops_of(gated=False) == [["Mul", "Sgd", "Relu"]]
 
 
 def test_each_net_of_a_plan_becomes_a_program_that_runs_all_its_ops_once(plan: Plan) -> None:

@@ -18,7 +18,7 @@ from htrain.net import B, Blob, Init, Net, Parameter
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NetBuilder
 from htrain.options import Options
-from htrain.transform.fuse import fuse_interaction, fuse_relu
+from htrain.transform.fuse import fuse_interaction, fuse_relu, fuse_steps
 
 OFF = Options(
     batch_size=BATCH, fuse_relu=False, fuse_fields=False, fuse_tables=False, fuse_interaction=False, fuse_pairs=False, fuse_steps=False
@@ -106,6 +106,23 @@ def test_gradients_that_somebody_else_takes_stay() -> None:
         found = types(train_net("dlrm.py", options))
         assert found["FCGradient"] == 7
         assert not found["FCSgd"]
+
+
+def test_a_weight_is_stepped_behind_its_last_reader() -> None:
+    """One that a backward op reads after the weight's own gradient is made, as of a layer whose weight is used once more, detached."""
+
+    def net_with(reads_later: bool) -> Net:
+        builder = NetBuilder("n")
+        for blob in (Blob("x", (B, 6), "float32"), Blob("dy", (B, 5), "float32")):
+            builder.input(blob)
+        builder.parameter(Parameter("w", (5, 6), "float32", "weight", Init("constant", (0.5,))))
+        dw, dx = builder.add("FCGradient", ("x", "w", "dy"), attrs={"bias": False, "wants_x": True})
+        other = builder.add("FCInputGradient", ("w", "dy")) if reads_later else ()
+        builder.add("Sgd", ("w", dw), attrs={"lr": 0.1})
+        return builder.build([dx, *other])
+
+    assert [op.type for op in fuse_steps(net_with(reads_later=False)).ops] == ["FCInputGradient", "FCSgd"]
+    assert [op.type for op in fuse_steps(net_with(reads_later=True)).ops] == ["FCInputGradient", "FCInputGradient", "FCSgd"]
 
 
 def built(make: Callable[[NetBuilder], str]) -> Net:
