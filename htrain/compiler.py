@@ -26,6 +26,7 @@ from htrain.transform.flush_net import flush_net
 from htrain.transform.fuse import fuse_placed
 from htrain.transform.fuse_served import fuse_served
 from htrain.transform.init_nets import init_net
+from htrain.transform.low_precision import choose_fc_dtypes
 from htrain.transform.split import TRAINER, split_by_node
 from htrain.transform.sync_nets import assign_centers, center_net, sync_net
 
@@ -49,7 +50,8 @@ def compile_net(
     Raises ModelError for what has no gradient or would never train, PlacementError for what does not fit, PlanError if the result
     does not hold together (a `tagger` that breaks a rule).
     """
-    cluster, options = fitting(cluster, options)
+    asked = options
+    cluster, options = fitting(cluster, choose_fc_dtypes(captured.net, cluster, options))
     net, units, fixed, shards = lowered(captured, cluster, options, table_splits=table_splits, fc_splits=fc_splits)
     workload = pinned(workload_of(net, units, fixed, cluster, options), cluster)
     allowed = allowed_encodings(net, options)
@@ -90,9 +92,16 @@ def compile_net(
         loads,
         nets,
         captured.values,
-        (*captured.notes, *_notes(fc_splits, encodings, train)),
+        (*captured.notes, *_dtype_notes(asked, options, cluster), *_notes(fc_splits, encodings, train)),
     )
     return check_plan(plan)
+
+
+def _dtype_notes(asked: Options, options: Options, cluster: Cluster) -> Iterator[str]:
+    if asked.fc_dtype == "auto" and asked.fc_gradient_dtype != "bfloat16" and options.fc_dtype == "bfloat16":
+        passes = "both passes" if options.fc_gradient_dtype == "bfloat16" else "the forward pass"
+        gain = cluster.core_bf16_flops / cluster.core_flops
+        yield f"FCs compute {passes} in bfloat16: cores multiply it at {gain:.1f} x the rate of float32 (--fc-dtype float32 has them stay so)"
 
 
 def _notes(fc_splits: Mapping[str, Split], encodings: Mapping[str, Encoding], train: Net) -> Iterator[str]:

@@ -21,6 +21,7 @@ from htrain.tagging.greedy import refine
 from htrain.tagging.place import by_rules, decided, places_of
 from htrain.tagging.workload import MEMORY, Ints, Workload, workload_of
 from htrain.transform.fc_split import Layer, layers_of
+from htrain.transform.low_precision import choose_fc_dtypes
 
 _LEAST_GAIN = 1.01
 _WIDEST = 3  # FCs that are tried at a time: the heaviest on the bottleneck
@@ -44,6 +45,7 @@ def choose_splits(
     """The splits that make a group fastest, as far as they were tried. FCs that the cluster file pins stay whole."""
     if cluster.group_ps < 2 or cluster.host_cores:
         return {}
+    options = choose_fc_dtypes(captured.net, cluster, options)
     net = forward_net(captured, options)
     bound = [pattern for pattern, _ in cluster.pin] + [pattern for patterns in cluster.together for pattern in patterns]
     layers = {m: layer for m, layer in layers_of(net).items() if not any(fnmatchcase(m, pattern) for pattern in bound)}

@@ -11,8 +11,8 @@ DenseOptimizer = Literal["sgd", "adagrad", "adam"]
 ActivationDtype = Literal["float32", "bfloat16", "int8"]
 GradientDtype = Literal["float32", "bfloat16"]
 RowDtype = Literal["float32", "bfloat16", "float16", "int8"]
-FcDtype = Literal["float32", "bfloat16", "int8"]
-FcGradientDtype = Literal["float32", "bfloat16"]
+FcDtype = Literal["auto", "float32", "bfloat16", "int8"]
+FcGradientDtype = Literal["auto", "float32", "bfloat16"]
 Compress = Literal["auto", "always", "never"]
 SparseOptimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 DenseSync = Literal["easgd", "allreduce", "ps"]
@@ -41,7 +41,8 @@ class Options:
     a cache exchanges travel as they are. Tables and their optimizer's state stay fp32.
 
     FCs compute their forward pass in `fc_dtype`, over fp32 weights (HT 5.1, Model-B), and their backward pass in `fc_gradient_dtype`: with both
-    bfloat16, what one FC hands the next is bfloat16 too. Ops are fused that would otherwise hand large values through
+    bfloat16, what one FC hands the next is bfloat16 too. Both are `auto` for bfloat16 where the cluster's cores have been measured to gain by it and FCs are
+    large enough, float32 elsewhere. Ops are fused that would otherwise hand large values through
     memory: with `fuse_relu` an FC and its ReLU, with `fuse_fields` the rows of tables that are stacked, with `fuse_tables` those of tables on the
     same device and their SGD steps, id by id, with `fuse_interaction` the products of pairs of features, of which only those that are read
     are computed, with `fuse_pairs` the gradient of these products and the steps of rows by it, with `fuse_steps` the SGD step of an FC's
@@ -90,8 +91,8 @@ class Options:
     compress: Compress = "auto"
     row_dtype: RowDtype = "float32"
     row_gradient_dtype: GradientDtype = "float32"
-    fc_dtype: FcDtype = "float32"
-    fc_gradient_dtype: FcGradientDtype = "float32"
+    fc_dtype: FcDtype = "auto"
+    fc_gradient_dtype: FcGradientDtype = "auto"
     fuse_relu: bool = True
     fuse_fields: bool = True
     fuse_tables: bool = True
@@ -154,8 +155,8 @@ def checked(options: Options) -> Options:
     for name in ("beta1", "beta2", "sync_alpha", "gradient_top_k"):
         if not 0 <= getattr(options, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')}: {getattr(options, name)} must be at least 0 and below 1")
-    if options.fc_gradient_dtype != "float32" and options.fc_dtype != options.fc_gradient_dtype:
-        raise UsageError(f"--fc-gradient-dtype: {options.fc_gradient_dtype} wants --fc-dtype {options.fc_gradient_dtype} too")
+    if options.fc_gradient_dtype == "bfloat16" and options.fc_dtype not in ("auto", "bfloat16"):
+        raise UsageError("--fc-gradient-dtype: bfloat16 wants --fc-dtype bfloat16 too")
     capacity_rows(options.cache_capacity, 1, where="--cache-capacity")
     for pattern, capacity in options.cache_tables:
         if capacity != "none":

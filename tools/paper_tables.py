@@ -37,7 +37,7 @@ from htrain.tagging.workload import Workload
 ROOT = Path(__file__).parents[1]
 CORES = 18
 SHORT = {"activation_dtype": "bfloat16", "gradient_dtype": "bfloat16"}  # where the cost model alone finds that it pays: `htrain compile` simulates both
-MODELS: Mapping[str, dict[str, str]] = {"A": {}, "B": {"fc_dtype": "int8"}}
+MODELS: Mapping[str, dict[str, str]] = {"A": {"fc_dtype": "float32"}, "B": {"fc_dtype": "int8"}}
 
 
 def build() -> nn.Module:

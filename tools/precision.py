@@ -26,7 +26,7 @@ from htrain.options import Options
 
 MODELS = Path(__file__).parents[1] / "models"
 SETTINGS: dict[str, dict[str, object]] = {
-    "float32": {},
+    "float32": {"fc_dtype": "float32"},
     "bfloat16": {"activation_dtype": "bfloat16", "gradient_dtype": "bfloat16"},
     "int8 + bfloat16 gradients": {"activation_dtype": "int8", "gradient_dtype": "bfloat16"},
     "top 1 % of gradients": {"gradient_top_k": 0.01},

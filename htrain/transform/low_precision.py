@@ -2,16 +2,39 @@
 
 from dataclasses import replace
 
-from htrain.net import BatchDim, Blob, Net, Op
-from htrain.options import FcDtype, Options
+from htrain.cluster import Cluster
+from htrain.net import BatchDim, Blob, Net, Op, numel
+from htrain.options import FcDtype, FcGradientDtype, Options
 
 LEAST_SIDE = 16  # a narrower FC gains nothing: converting its operands takes longer than its products
+BF16_GAIN = 1.5  # of a core's rate of products: less is lost to the conversions at the edges
+LEAST_PRODUCTS = 1 << 22  # multiply-adds of an FC in a batch: below, bfloat16 gains nothing (the table that `htrain calibrate` prints)
 _TYPES: dict[FcDtype, str] = {"bfloat16": "FCBfloat16", "int8": "FCInt8"}
+
+
+def choose_fc_dtypes(net: Net, cluster: Cluster, options: Options) -> Options:
+    """`options` with dtypes for `auto`: bfloat16 where cores have been measured to multiply it so much sooner, and most of the net's products are in FCs that
+    are large enough to gain by it; else float32. What bfloat16 costs in quality is in docs/numbers.md. Never int8, which costs more.
+
+    Requires: a forward net.
+    """
+    if options.fc_dtype == "auto":
+        pays = cluster.core_bf16_flops >= BF16_GAIN * cluster.core_flops and _are_large(net, options.batch_size)
+        chosen: FcGradientDtype = "bfloat16" if pays or options.fc_gradient_dtype == "bfloat16" else "float32"
+        backward = chosen if options.fc_gradient_dtype == "auto" else options.fc_gradient_dtype
+        return replace(options, fc_dtype=chosen, fc_gradient_dtype=backward)
+    return replace(options, fc_gradient_dtype="float32") if options.fc_gradient_dtype == "auto" else options
+
+
+def _are_large(net: Net, batch_size: int) -> bool:
+    """Whether FCs of at least LEAST_PRODUCTS have half of all FCs' products."""
+    products = [numel(net.blob(op.outputs[0]).shape, batch_size) * numel(net.blob(op.inputs[1]).shape[1:], 1) for op in net.ops if op.type == "FC"]
+    return 2 * sum(count for count in products if count >= LEAST_PRODUCTS) > sum(products)
 
 
 def lower_fcs(net: Net, options: Options) -> Net:
     """The forward pass of FCs in `fc_dtype`, where their backward pass is in fp32."""
-    return net if options.fc_gradient_dtype != "float32" else _lowered(net, options.fc_dtype)
+    return net if options.fc_gradient_dtype == "bfloat16" else _lowered(net, options.fc_dtype)
 
 
 def _lowered(net: Net, dtype: FcDtype) -> Net:
@@ -20,7 +43,7 @@ def _lowered(net: Net, dtype: FcDtype) -> Net:
     Requires: a forward net.
     Ensures:  the same blobs and parameters; gradients made afterwards are fp32.
     """
-    if dtype == "float32":
+    if dtype not in _TYPES:
         return net
     return net.with_ops(replace(op, type=_TYPES[dtype]) if _is_wide(net, op) else op for op in net.ops)
 
@@ -39,7 +62,7 @@ def narrow_fcs(net: Net, options: Options) -> Net:
 
     Requires: a forward net, FCs and ReLUs fused where they will be.
     """
-    return net if options.fc_gradient_dtype == "float32" else _Narrowing(net).run()
+    return _Narrowing(net).run() if options.fc_gradient_dtype == "bfloat16" else net
 
 
 class _Narrowing:

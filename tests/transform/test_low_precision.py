@@ -1,6 +1,8 @@
 """FCs in bfloat16, both passes: what becomes narrow, and that a step is that of PyTorch's own bfloat16 arithmetic."""
 
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from interpreter import run_net
 from small_wide_deep import model_of
 from torch.nn.functional import linear
 
-from htrain.cluster import this_machine
+from htrain.cluster import Cluster, this_machine
 from htrain.compiler import compile_net
 from htrain.errors import UsageError
 from htrain.net import B, Blob, Init, Net, Parameter
@@ -16,7 +18,7 @@ from htrain.ops.builder import NetBuilder
 from htrain.options import Options, checked
 from htrain.transform.fuse import fuse_steps
 from htrain.transform.gradient import add_gradients
-from htrain.transform.low_precision import narrow_fcs
+from htrain.transform.low_precision import choose_fc_dtypes, narrow_fcs
 from htrain.transform.optimizer import add_optimizers
 
 NARROW = Options(fc_dtype="bfloat16", fc_gradient_dtype="bfloat16", dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.5)
@@ -78,4 +80,47 @@ def test_narrow_fcs_of_a_model_are_the_wide_ones(counts: dict[str, int]) -> None
 
 def test_a_backward_pass_narrower_than_the_forward_pass_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--fc-gradient-dtype: bfloat16 wants --fc-dtype bfloat16"):
-        checked(Options(fc_gradient_dtype="bfloat16"))
+        checked(Options(fc_dtype="float32", fc_gradient_dtype="bfloat16"))
+
+
+def one_layer(inputs: int, outputs: int) -> Net:
+    builder = NetBuilder("n")
+    builder.input(Blob("x", (B, inputs), "float32"))
+    builder.parameter(Parameter("w", (outputs, inputs), "float32", "weight", Init("constant", (0.0,))))
+    return builder.build(builder.add("FC", ("x", "w")))
+
+
+@pytest.mark.parametrize(
+    ("gain", "side", "asked", "has"),
+    [
+        (1.0, 512, {}, ("float32", "float32")),
+        (1.49, 512, {}, ("float32", "float32")),
+        (1.5, 512, {}, ("bfloat16", "bfloat16")),
+        (7.0, 64, {}, ("float32", "float32")),  # 128 x 64 x 64 multiply-adds: as little as starting and converting
+        (7.0, 64, {"batch_size": 2048}, ("bfloat16", "bfloat16")),
+        (7.0, 512, {"fc_dtype": "float32"}, ("float32", "float32")),
+        (7.0, 512, {"fc_gradient_dtype": "float32"}, ("bfloat16", "float32")),
+        (7.0, 512, {"fc_dtype": "int8"}, ("int8", "float32")),
+        (1.0, 512, {"fc_dtype": "bfloat16"}, ("bfloat16", "float32")),
+        (1.0, 512, {"fc_gradient_dtype": "bfloat16"}, ("bfloat16", "bfloat16")),
+    ],
+)
+def test_fcs_compute_in_bfloat16_where_that_pays_and_nobody_says_otherwise(
+    gain: float, side: int, asked: dict[str, Any], has: tuple[str, str]
+) -> None:
+    cluster = Cluster(core_flops=10**9, core_bf16_flops=round(gain * 10**9))
+    options = choose_fc_dtypes(one_layer(side, side), cluster, checked(Options(**{"batch_size": 128, **asked})))
+    assert (options.fc_dtype, options.fc_gradient_dtype) == has
+    assert choose_fc_dtypes(one_layer(side, side), cluster, options) == options
+
+
+def test_a_plan_for_cores_that_multiply_bfloat16_sooner_is_in_it_and_says_so() -> None:
+    _, captured = model_of("dlrm.py")
+    fast = replace(this_machine(trainers=1), core_bf16_flops=2 * this_machine().core_flops)
+    plan = compile_net(captured, fast, Options(batch_size=1 << 14), name="m")
+    assert (plan.options.fc_dtype, plan.options.fc_gradient_dtype) == ("bfloat16", "bfloat16")
+    assert any("bfloat16: cores multiply it at 2.0 x the rate" in note for note in plan.notes)
+    assert any(op.type == "Cast" for op in plan.nets["train"].ops)
+    plain = compile_net(captured, fast, Options(batch_size=1 << 14, fc_dtype="float32"), name="m")
+    assert not any("bfloat16" in note for note in plain.notes)
+    assert not any(op.type == "Cast" for op in plain.nets["train"].ops)

@@ -165,7 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--steps", type=int, default=40, help="steps of a run that are counted")
-    parser.add_argument("--open", type=int, default=4, help="steps under way at once")
+    parser.add_argument("--open", type=int, default=6, help="steps under way at once")
     parser.add_argument("--workers", type=int, default=2, help="threads of the sparse PS that run stages")
     parser.add_argument("--link", default="", help="a rate, such as 1gbit")
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adagrad", "rowwise_adagrad"])
