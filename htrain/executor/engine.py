@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from htrain.executor.program import GATE, Program, Send, Stage, Values
+from htrain.executor.program import Program, Send, Stage, Values
+from htrain.executor.stage_keys import GATE
 from htrain.executor.wire import Context
 
 

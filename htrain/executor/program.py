@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 
+from htrain.executor.stage_keys import ANNOUNCE, PREFETCH, TAKE_ROWS, StageKey, message_of, stage_keys
 from htrain.net import Net, Op, Tensor
 from htrain.ops import OPS
 from htrain.ops.base import no_cost, tensor_of
 
-GATE = -1  # what optimizer steps of dense weights wait for besides messages, where a gate is: its grant
-ROUND = -2  # what a pull of a bulk-synchronous server waits for: the pushes of all workers
 Values = dict[str, Any]
 Send = Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]
 
@@ -61,7 +60,7 @@ def build_program(net: Net, parameters: Mapping[str, Any], *, gated: bool = True
     Without `gated`, where no step has to wait for another's writes, weights are stepped within the pass that makes their gradients, out of whose
     caches these then come. Requires: a net that `htrain.plan` has checked.
     """
-    keys = _stage_keys(net, gated)
+    keys = stage_keys(net, gated=gated)
     first = {key: i for i, key in reversed(list(enumerate(keys)))}
     order = sorted(first, key=lambda key: (len(key[0]), key[1], first[key]))
     clocks = _clocks(net, keys, order)
@@ -75,82 +74,12 @@ def build_program(net: Net, parameters: Mapping[str, Any], *, gated: bool = True
         reads, writes = clocks[index]
         run = _compile(net, index, ops, source, parameters)
         ends_push = any(op.type in ("HetPush", "WriteBack") for op in ops)
-        kind = (key[1] == _ANNOUNCE, key[1] == _PREFETCH, key[1] == _TAKE_ROWS, ends_push)
+        kind = (key[1] == ANNOUNCE, key[1] == PREFETCH, key[1] == TAKE_ROWS, ends_push)
         stages.append(Stage(index, key[0], *kind, ops, after, reads, writes, source, run))
     received = {op.outputs[0]: op for op in net.ops if op.type == "Recv"}
-    messages = {name: _message(op) for name, op in received.items()}
-    peers = {_message(op): str(op.attrs["peer"]) for op in received.values()}
+    messages = {name: message_of(op) for name, op in received.items()}
+    peers = {message_of(op): str(op.attrs["peer"]) for op in received.values()}
     return Program(net, tuple(stages), messages, peers, sum(len(w) for _, w in clocks))
-
-
-_ANNOUNCING = ("HetAnnounce", "LookaheadAnnounce")
-_ANNOUNCE, _PREFETCH, _TAKE_ROWS, _COMPUTE = range(4)
-StageKey = tuple[frozenset[int], int]
-
-
-def _stage_keys(net: Net, gated: bool) -> list[StageKey]:
-    """What each op waits for: messages, through blobs or through the order of ops on one parameter."""
-    waits: dict[str, frozenset[int]] = {name: frozenset() for name in net.inputs}
-    touched: dict[str, frozenset[int]] = {}
-    updated: frozenset[int] = frozenset()
-    needs: list[frozenset[int]] = []
-    for op in net.ops:
-        need: frozenset[int] = frozenset({_message(op)}) if op.type == "Recv" else frozenset()
-        need = need.union(*(waits[name] for name in op.inputs if name not in net.parameters))
-        written = OPS[op.type].written(op)
-        need = need.union(*(touched.get(name, frozenset()) for name in written))
-        if gated and OPS[op.type].steps_weights:
-            need |= {GATE}
-        if op.attrs.get("barrier"):
-            need |= {ROUND}
-        if op.type == "Ack":
-            need |= updated
-        for name in op.inputs:
-            if name in net.parameters:
-                touched[name] = touched.get(name, frozenset()) | need
-        updated = updated | need if written else updated
-        waits.update(dict.fromkeys(op.outputs, need))
-        needs.append(need)
-    leading = _leading(net, waits)
-    announces = any(op.type in _ANNOUNCING for op in net.ops)
-    return [(need, _kind(op, need, leading, announces)) for op, need in zip(net.ops, needs, strict=True)]
-
-
-def _kind(op: Op, need: frozenset[int], leading: set[str], announces: bool) -> int:
-    if op.type in _ANNOUNCING:
-        return _ANNOUNCE
-    if not need and _prefetches(op, leading):
-        return _ANNOUNCE if announces and op.type not in ("Send", "HetAsk") else _PREFETCH
-    return _TAKE_ROWS if op.type == "HetRead" else _COMPUTE
-
-
-def _leading(net: Net, waits: Mapping[str, frozenset[int]]) -> set[str]:
-    """Blobs that lead to the ids that sparse PSs are asked for, where these wait for nothing, or that a window is prefetched by."""
-    producers = net.producers()
-    leading: set[str] = set()
-    pending = [op.inputs[0] for op in net.ops if op.type == "Send" and _asks_for_rows(op) and not waits[op.inputs[0]]]
-    pending += [op.inputs[1] for op in net.ops if op.type == "LookaheadAnnounce"]
-    while pending:
-        name = pending.pop()
-        if name not in leading and name not in net.parameters:
-            leading.add(name)
-            op = producers.get(name)
-            pending.extend(op.inputs if op else ())
-    return leading
-
-
-def _prefetches(op: Op, leading: set[str]) -> bool:
-    return _asks_for_rows(op) if op.type == "Send" else bool(leading.intersection(op.outputs))
-
-
-def _asks_for_rows(op: Op) -> bool:
-    return str(op.attrs["peer"]).startswith("sparse_ps")
-
-
-def _message(op: Op) -> int:
-    message = op.attrs["message"]
-    assert isinstance(message, int)
-    return message
 
 
 def _clocks(

@@ -14,7 +14,8 @@ from htrain.errors import Error, RunError
 from htrain.executor.engine import Engine, Pass
 from htrain.executor.gate import WriteGates
 from htrain.executor.port import Network, Outbox, sent_by_role
-from htrain.executor.program import ROUND, Stage
+from htrain.executor.program import Stage
+from htrain.executor.stage_keys import ROUND
 from htrain.executor.threads import begin_thread
 from htrain.executor.wire import APART, SYNC_REPLICA, Context, Values
 from htrain.ops.collective import ALL_REDUCE

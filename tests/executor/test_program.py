@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from random_nets import DEVICE, SHAPE, TABLES, WEIGHTS, Letter, draw_values, messages_for, random_net, run_in_order
 
 from htrain.executor.engine import Engine, Pass
-from htrain.executor.program import GATE, Program, Stage, build_program
+from htrain.executor.program import Program, Stage, build_program
+from htrain.executor.stage_keys import GATE
 from htrain.executor.wire import Context
 from htrain.net import Attr, Blob, Init, Net, Op, Parameter
 from htrain.ops import OPS
@@ -275,6 +276,21 @@ def test_without_a_gate_weights_are_stepped_where_their_gradients_are_made() -> 
 
     assert ops_of(gated=True) == [["Mul", "Relu"], ["Sgd"]]
     assert ops_of(gated=False) == [["Mul", "Sgd", "Relu"]]
+
+
+def test_weights_are_converted_when_they_are_first_used_and_not_when_a_pass_begins() -> None:
+    """A pass that waits for its inputs has not read a weight: more passes may begin than the bound on staleness lets read."""
+    net = net_of(
+        op("Cast", ("w",), ("narrow",), dtype="bfloat16"),
+        op("Relu", ("x",), ("y",)),
+        op("Recv", (), ("z",), peer="trainer", message=0),
+        op("Mul", ("z", "narrow"), ("dy",)),
+        op("Sgd", ("w", "dy"), (), lr=0.5),
+        outputs=("y",),
+        weights=("w",),
+    )
+    stages = build_program(net, {"w": torch.ones(SHAPE)}).stages
+    assert [([o.type for o in stage.ops], stage.reads) for stage in stages] == [(["Relu"], ()), (["Cast", "Recv", "Mul"], (0,)), (["Sgd"], ())]
 
 
 def test_each_net_of_a_plan_becomes_a_program_that_runs_all_its_ops_once(plan: Plan) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from interpreter import run_op
 
-from htrain.executor.program import GATE
+from htrain.executor.stage_keys import GATE
 from htrain.net import Attr, Blob, Init, Net, Op, Parameter
 from htrain.ops import OPS
 from htrain.ops.base import constant_of

@@ -12,7 +12,8 @@ from small_wide_deep import BATCH, model_of
 from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.executor.engine import Engine
-from htrain.executor.program import GATE, build_program
+from htrain.executor.program import build_program
+from htrain.executor.stage_keys import GATE
 from htrain.executor.wire import Context
 from htrain.net import B, Blob, Init, Net, Parameter
 from htrain.ops.base import constant_of

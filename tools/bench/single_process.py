@@ -127,6 +127,10 @@ class Running:
         theirs.close()  # so that the end of a process that failed is noticed
         self._line.recv()
 
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
     def train(self) -> Spent:
         """Of one run over all batches."""
         self._line.send(True)
@@ -136,6 +140,15 @@ class Running:
     def stop(self) -> None:
         self._line.send(False)
         self._process.join()
+
+
+class Compiled(Eager):
+    """The same under torch.compile, forward and backward; optimizers as they are. It wants a C++ compiler."""
+
+    def __init__(self, options: Options, batches: list[Batch], folder: Path) -> None:
+        super().__init__(options, batches, folder)
+        self._model = torch.compile(self._model)  # type: ignore[assignment]
+        self.train(4)
 
 
 class Autocast(Eager):
@@ -205,12 +218,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adagrad"])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="of htrain's FCs")
+    parser.add_argument("--compile", action="store_true", help="against torch.compile, too: wants a C++ compiler")
     parser.add_argument("--torchrec", action="store_true", help="against TorchRec, too: pip install torchrec fbgemm-gpu-cpu")
     parser.add_argument("--history", type=Path, help="a file to which the figures are added as lines of JSON")
     asked = parser.parse_args()
     options = Options(net_replicas=1, dense_optimizer=asked.optimizer, sparse_optimizer=asked.optimizer)
     options = replace(options, fc_dtype=asked.dtype, fc_gradient_dtype=asked.dtype)
     others: list[type[Eager]] = [Eager] if asked.dtype == "float32" else [Eager, Autocast]
+    others += [Compiled] if asked.compile else []
     others += [TorchRec] if asked.torchrec else []
     for batch_size in asked.batch or [2048, 128]:
         figures = compare(replace(options, batch_size=batch_size), others, asked.runs, asked.threads)
