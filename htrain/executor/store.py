@@ -33,7 +33,7 @@ def allocate(net: Net, mapped: Path | None = None, accelerated: Collection[str] 
     from the machine when they are first written.
 
     Tables that are served together lie in one piece of memory, one behind the other, and so do their optimizer's states. With a folder
-    `mapped`, tables and their states lie in files there, which are gone when the process is. Raises RunError when the disk has no room.
+    `mapped`, tables and their states lie in files there, which are gone when the process is. Raises RunError when the disk, or memory, has no room.
     """
     store: Store = {}
     for op in net.ops:
@@ -50,11 +50,14 @@ def allocate(net: Net, mapped: Path | None = None, accelerated: Collection[str] 
 
 
 def _piece(shape: tuple[int, ...], dtype: str, mapped: Path | None) -> torch.Tensor:
-    if mapped is None or not math.prod(shape):
-        return empty(shape, dtype_of(dtype))
-    mapped.mkdir(parents=True, exist_ok=True)
     count = math.prod(shape)
     num_bytes = count * dtype_of(dtype).itemsize
+    if mapped is None or not count:
+        try:
+            return empty(shape, dtype_of(dtype))
+        except (OSError, RuntimeError) as error:
+            raise RunError(f"no memory for a parameter of {num_bytes:,} bytes: give it a larger host, more PSs, or --table-store mapped") from error
+    mapped.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.NamedTemporaryFile(dir=mapped, suffix=".table") as file:  # the mapping keeps it when its name is gone
             os.posix_fallocate(file.fileno(), 0, num_bytes)  # now: a page that finds no room later would kill the process

@@ -91,6 +91,14 @@ def test_a_disk_without_room_is_an_error_that_names_it(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_memory_without_room_is_an_error_that_says_how_much_was_wanted() -> None:
+    _, plan = small_plan(MAPPED)
+    train = plan.net_of("sparse_ps:0")
+    endless = {n: replace(p, shape=(1 << 50, *p.shape[1:])) for n, p in train.parameters.items()}
+    with pytest.raises(RunError, match=r"no memory for a parameter of [\d,]+ bytes: .* --table-store mapped"):
+        allocate(replace(train, parameters=endless))
+
+
 def _limited(folder: Path) -> None:
     """Train where no more than ROOM can be allocated; print the losses."""
     threading.stack_size(1 << 20)  # stacks are what is allocated, too

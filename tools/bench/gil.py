@@ -5,7 +5,7 @@
 
 The model of single_process.py in one replica, as a process of its own that py-spy looks into, by default 500 times a second. Prints the
 share of samples in which a thread held the GIL, one over it, which is how many replicas would be needed to fill it, and the functions that were
-seen to hold it most. Kernels of torch and Numba run without it.
+seen to hold it most. Kernels of torch and Numba run without it. What a run begins with, such as filling the tables, is in the share.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from single_process import Htrain, Side, sides_of
 
 from htrain.options import Options
 
-STEPS = 25_000  # examples of one run over the batches
+EXAMPLES = 25_000  # of one run over the batches
 
 
 def profile(options: Options, seconds: float, rate: int) -> dict[str, Any]:
     """Prints the share and who holds it; returns the figures."""
-    steps = max(12, STEPS // options.batch_size)
+    steps = max(12, EXAMPLES // options.batch_size)
     with sides_of([Side(Htrain, options)], steps, threads=1) as (side,), tempfile.TemporaryDirectory() as folder:
         spent = side.train()[0]
         runs = round(seconds / spent) + 2  # one to begin with, and one more than are sampled
