@@ -7,6 +7,7 @@ from torch.nn.functional import linear
 
 from htrain.net import Blob, Op, numel
 from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
+from htrain.ops.blas import numpy_is_ahead, product_over_rows
 
 
 def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -53,7 +54,7 @@ def _kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tens
 def _gradient_kernel(
     x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, *, bias: bool, wants_x: bool
 ) -> tuple[torch.Tensor, ...]:
-    dw = dy.t() @ x
+    dw = product_over_rows(dy, x) if numpy_is_ahead(dy, x) else dy.t() @ x
     db = (dy.sum(0),) if bias else ()
     dx = (dy @ w,) if wants_x else ()
     return (dw, *db, *dx)
@@ -107,6 +108,8 @@ def _sgd(w: torch.Tensor, *rest: torch.Tensor, lr: float) -> None:
         w.sub_(dy.t() @ x, alpha=lr)
     elif x.shape[1] <= _FEW < w.shape[0]:
         w.sub_((x.t() @ dy).t(), alpha=lr)
+    elif numpy_is_ahead(dy, x):
+        w.sub_(product_over_rows(dy, x), alpha=lr)
     else:
         w.addmm_(dy.t(), x, alpha=-lr)
     for b in bias:

@@ -5,47 +5,74 @@ from functools import partial
 
 import numpy as np
 import torch
-from numba import njit
-from numpy.typing import NDArray
 
 from htrain.errors import DataError
 from htrain.net import BatchDim, Blob, Op
 from htrain.ops.base import Builder, Cost, OpDef, Signature
-from htrain.ops.fields import Tables, find_misfit, step_rows
+from htrain.ops.fields import Tables
+from htrain.ops.interaction_loops import dots_loop, gradient_and_step_loop, gradient_loop
+from htrain.ops.sparse_checks import Rows
 
 
 class Pairs:
-    """Pairs of `count` features: of a position i * count + j features i and j."""
+    """Pairs of `count` features: of a position i * count + j features i and j.
+
+    `above` and `below` are their places in the symmetric matrix of all products, whose sides are padded to a multiple of 4. Neighbours that are
+    neighbours there, too, are copied in one go: `runs` has a row (place, first pair, length) for each. `tiles` are the corners of those blocks of
+    4 x 4 of the matrix that have a pair below the diagonal.
+    """
 
     def __init__(self, positions: torch.Tensor, count: int) -> None:
         """Raises DataError for a position that is none's: the loops do not look."""
         at = positions.numpy()
         if at.size and not 0 <= at.min() <= at.max() < count * count:
             raise DataError(f"positions of pairs of {count} features are {at.min()} to {at.max()}, want 0 to {count * count - 1}")
-        self.count = count
-        self.left, self.right = np.divmod(at, count)
+        self.count, self.size = count, at.size
+        left, right = np.divmod(at, count)
+        high, low = np.maximum(left, right), np.minimum(left, right)
         padded = (count + 3) // 4 * 4
-        self.above, self.below = self.left * padded + self.right, self.right * padded + self.left  # in the symmetric matrix of weights
+        self.above, self.below = high * padded + low, low * padded + high
+        begins = np.flatnonzero(np.diff(self.above, prepend=-2) != 1)
+        self.runs = np.stack([self.above[begins], begins, np.diff(begins, append=at.size)], axis=1)
+        self.tiles = np.unique(np.stack([high // 4 * 4, low // 4 * 4], axis=1), axis=0)
 
-    def gradients(self, dy: torch.Tensor, batch: int) -> NDArray[np.float32]:
-        """dy[B,P] as loops want it. Raises DataError for another shape."""
-        if dy.shape != (batch, self.left.size):
-            raise DataError(f"gradients of pairs are {list(dy.shape)}, want [{batch},{self.left.size}]")
-        return dy.contiguous().numpy()
+    def gradients(self, dy: torch.Tensor, batch: int) -> Rows:
+        """dy[B,P] as loops want it: an array whose rows begin with those of dy. Raises DataError for another shape."""
+        if dy.shape != (batch, self.size) or dy.dtype != torch.float32:
+            raise DataError(f"gradients of pairs are {dy.dtype}{list(dy.shape)}, want torch.float32[{batch},{self.size}]")
+        dy = dy if dy.stride(1) == 1 and dy.stride(0) >= self.size else dy.contiguous()  # part of a wider value stays where it is
+        return np.lib.stride_tricks.as_strided(dy.numpy(), (batch, dy.stride(0)), (4 * dy.stride(0), 4))
+
+
+def _bind_dots(*known: torch.Tensor | None) -> Callable[..., torch.Tensor]:
+    positions = known[1]
+    if positions is None:
+        return _pairwise_dots
+    made: list[Pairs] = []  # when the first features say how many they are
+
+    def dots(features: torch.Tensor) -> torch.Tensor:
+        if not made or made[0].count != features.shape[1]:
+            made[:] = [Pairs(positions, features.shape[1])]
+        return _dots_of(features, made[0])
+
+    return dots
 
 
 def _pairwise_dots(features: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """y[B,P] of features[B,n,D]: for a position i * n + j, the product of features i and j."""
-    pairs = Pairs(positions, features.shape[1])
-    dots = np.empty((features.shape[0], pairs.left.size), np.float32)
-    _dots(features.contiguous().numpy(), pairs.left, pairs.right, dots)
+    return _dots_of(features, Pairs(positions, features.shape[1]))
+
+
+def _dots_of(features: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+    dots = np.empty((features.shape[0], pairs.size), np.float32)
+    dots_loop(features.contiguous().numpy(), pairs.tiles, pairs.runs, dots)
     return torch.from_numpy(dots)
 
 
 def _pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     pairs = Pairs(positions, features.shape[1])
     gradient = np.empty(features.shape, np.float32)
-    _gradient(features.contiguous().numpy(), pairs.above, pairs.below, pairs.gradients(dy, len(features)), gradient)
+    gradient_loop(features.contiguous().numpy(), pairs.above, pairs.below, pairs.runs, pairs.gradients(dy, len(features)), gradient)
     return torch.from_numpy(gradient)
 
 
@@ -69,133 +96,13 @@ def _step_by_pairs(
     if features.shape != (batch, pairs.count, tables.width):
         raise DataError(f"features are {list(features.shape)}, want [{batch},{pairs.count},{tables.width}]")
     dx = np.empty((pairs.count - len(tables.tensors), batch, tables.width), np.float32)
-    bad = _gradient_and_step(
-        features.contiguous().numpy(), pairs.above, pairs.below, pairs.gradients(dy, batch), dx, tables.pointers, tables.sizes, rows, tables.columns, lr
-    )
+    bad = gradient_and_step_loop(
+        features.contiguous().numpy(), pairs.above, pairs.below, pairs.runs, pairs.gradients(dy, batch),
+        dx, tables.pointers, tables.sizes, rows, tables.columns, lr,
+    )  # fmt: skip
     if bad >= 0:
         raise tables.misfit(bad, rows)
     return tuple(torch.from_numpy(dx))
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _dots(features, left, right, dots):  # type: ignore[no-untyped-def]
-    width = features.shape[2]
-    for b in range(features.shape[0]):
-        own = features[b]
-        for k in range(left.size):
-            i, j = left[k], right[k]
-            total = np.float32(0.0)
-            for d in range(width):
-                total += own[i, d] * own[j, d]
-            dots[b, k] = total
-
-
-@njit(nogil=True, cache=True)
-def _are_distinct(above, below, size):  # type: ignore[no-untyped-def]
-    """Whether no place in the matrix is of two pairs, nor of one twice: then numbers are put there, not added."""
-    seen = np.zeros(size, np.bool_)
-    for k in range(above.size):
-        if seen[above[k]] or seen[below[k]] or above[k] == below[k]:
-            return False
-        seen[above[k]] = seen[below[k]] = True
-    return True
-
-
-@njit(nogil=True, cache=True)
-def _set_weights(weights, above, below, dy, distinct):  # type: ignore[no-untyped-def]
-    """The symmetric matrix of an example's dy. `above` and `below` are the places of each pair in it."""
-    if distinct:
-        for k in range(above.size):
-            weights[above[k]] = dy[k]
-            weights[below[k]] = dy[k]
-    else:
-        weights[:] = 0.0
-        for k in range(above.size):
-            weights[above[k]] += dy[k]
-            weights[below[k]] += dy[k]
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, inline="always")
-def _blocks(weights, own, total, width):  # type: ignore[no-untyped-def]
-    for i in range(0, own.shape[0], 4):
-        for d in range(width):
-            total[i, d] = total[i + 1, d] = total[i + 2, d] = total[i + 3, d] = 0.0
-        for j in range(0, own.shape[0], 4):
-            a0, a1, a2, a3 = weights[i, j], weights[i, j + 1], weights[i, j + 2], weights[i, j + 3]
-            b0, b1, b2, b3 = weights[i + 1, j], weights[i + 1, j + 1], weights[i + 1, j + 2], weights[i + 1, j + 3]
-            c0, c1, c2, c3 = weights[i + 2, j], weights[i + 2, j + 1], weights[i + 2, j + 2], weights[i + 2, j + 3]
-            e0, e1, e2, e3 = weights[i + 3, j], weights[i + 3, j + 1], weights[i + 3, j + 2], weights[i + 3, j + 3]
-            for d in range(width):
-                x0, x1, x2, x3 = own[j, d], own[j + 1, d], own[j + 2, d], own[j + 3, d]
-                total[i, d] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
-                total[i + 1, d] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
-                total[i + 2, d] += c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3
-                total[i + 3, d] += e0 * x0 + e1 * x1 + e2 * x2 + e3 * x3
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _mix(weights, own, total):  # type: ignore[no-untyped-def]
-    """total[n,D] = weights[n,n] @ own[n,D], in blocks of 4 x 4: a number that is loaded serves four times, and so does one that is stored.
-
-    The usual widths are compiled as such: their loops have no ends to see to. Requires: n a multiple of 4.
-    """
-    width = own.shape[1]
-    if width == 16:
-        _blocks(weights, own, total, 16)
-    elif width == 64:
-        _blocks(weights, own, total, 64)
-    elif width == 128:
-        _blocks(weights, own, total, 128)
-    else:
-        _blocks(weights, own, total, width)
-
-
-@njit(nogil=True, cache=True)
-def _room(count, width):  # type: ignore[no-untyped-def]
-    """A matrix of weights, and features before and after it: `count` of them, padded to a multiple of 4."""
-    padded = (count + 3) // 4 * 4
-    return np.zeros((padded, padded), np.float32), np.zeros((padded, width), np.float32), np.zeros((padded, width), np.float32)
-
-
-@njit(nogil=True, cache=True)
-def _copy(rows, to, count):  # type: ignore[no-untyped-def]
-    """Element by element: Numba's assignment of slices looks for overlaps each time."""
-    for i in range(count):
-        for d in range(rows.shape[1]):
-            to[i, d] = rows[i, d]
-
-
-@njit(nogil=True, cache=True)
-def _gradient(features, above, below, dy, gradient):  # type: ignore[no-untyped-def]
-    """Features times the symmetric matrix of dy, example by example."""
-    batch, count, width = features.shape
-    weights, own, total = _room(count, width)
-    distinct = _are_distinct(above, below, weights.size)
-    for b in range(batch):
-        _set_weights(weights.reshape(-1), above, below, dy[b], distinct)
-        _copy(features[b], own, count)
-        _mix(weights, own, total)
-        _copy(total, gradient[b], count)
-
-
-@njit(nogil=True, cache=True)
-def _gradient_and_step(features, above, below, dy, dx, tables, sizes, ids, columns, lr):  # type: ignore[no-untyped-def]
-    """The same, of which the first features' goes to dx, and the others' into the rows that they were. An unfit table, or -1."""
-    batch, count, width = features.shape
-    bad = find_misfit(sizes, ids, columns)
-    if bad >= 0:
-        return bad
-    weights, own, total = _room(count, width)
-    distinct = _are_distinct(above, below, weights.size)
-    for b in range(batch):
-        _set_weights(weights.reshape(-1), above, below, dy[b], distinct)
-        _copy(features[b], own, count)
-        _mix(weights, own, total)
-        for k in range(dx.shape[0]):
-            for d in range(width):
-                dx[k, b, d] = total[k, d]
-        step_rows(tables, sizes, ids, columns, b, np.float32(lr), total, dx.shape[0])
-    return -1
 
 
 def _infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
@@ -239,7 +146,7 @@ def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) 
 
 
 DEFINITIONS = (
-    OpDef("PairwiseDots", _pairwise_dots, _infer, _cost, gradient=_rule, work="batched", on_host=True),
+    OpDef("PairwiseDots", _pairwise_dots, _infer, _cost, gradient=_rule, bind=_bind_dots, work="batched", on_host=True),
     OpDef("PairwiseDotsGradient", _pairwise_dots_gradient, _infer_gradient, _cost, gradient=None, work="batched", on_host=True),
     OpDef("PairwiseDotsSgd", _pairwise_dots_sgd, _infer_sgd, _cost, None, effects=True, writes=_stepped, bind=_bind_sgd, work="batched", on_host=True),
 )

@@ -1,4 +1,4 @@
-"""The products of an FC, by oneDNN (htrain.ops.fc) and as torch takes them: GFLOP/s of one thread, medians.
+"""The products of an FC, by oneDNN or numpy (htrain.ops.fc) and as torch takes them: GFLOP/s of one thread, medians.
 
     python tools/bench/fc_products.py [--batch 2048] [--reps 15]
 
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from one_thread import take_one_thread
 from torch.nn.functional import linear
 
 from htrain.ops import OPS
@@ -23,7 +24,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--reps", type=int, default=15)
     asked = parser.parse_args()
-    torch.set_num_threads(1)
+    take_one_thread()
     torch.set_grad_enabled(False)
     print(f"{'K':>5}{'N':>5}{'y':>8}{'torch':>8}{'dx':>8}{'torch':>8}{'step':>8}{'torch':>8}")
     for k, n in LAYERS:

@@ -182,7 +182,8 @@ def _serve(side: Side, steps: int, threads: int, line: Connection) -> None:
 
 @contextmanager
 def sides_of(sides: Sequence[Side], steps: int, threads: int) -> Iterator[list[Running]]:
-    """All sides, ready."""
+    """All sides, ready. Their environment is that of roles."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     running = [Running(side, steps, threads) for side in sides]
     yield running
     for side in running:
