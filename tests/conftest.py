@@ -1,11 +1,12 @@
 """Goldens, and the plan of a small model that many tests look at."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from forked import Commands
 from small_dlrm import small_plan
 
 from htrain.plan import Plan
@@ -42,6 +43,13 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         assert not changed, f"{changed}\n(if this is meant: pytest --update-goldens)"
 
     return compare
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[Commands]:
+    forked = Commands()
+    yield forked
+    forked.close()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from htrain.ops.fields import find_misfit, step_rows
-from htrain.ops.pointers import array_at
+from htrain.ops.pointers import array_at, prefetch_row
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, inline="always")
@@ -167,6 +167,7 @@ def gradient_and_step_loop(features, above, below, runs, dy, dx, tables, sizes, 
     weights, own, total = _room(count, width)
     distinct = _are_distinct(above, below, weights.size)
     for b in range(batch):
+        prefetch_row(features.ctypes.data, b + 1, 4 * count * width)
         _weigh(features[b], above, below, runs, dy[b], distinct, weights, own, total)
         for k in range(dx.shape[0]):
             for d in range(width):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import Commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -26,12 +27,16 @@ def write_files_of(page: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if commands_of(p)], ids=lambda p: p.name)
-def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_run(page: Path, commands: Commands, tmp_path: Path) -> None:
+    """Those of the README as a user starts them."""
     shutil.copytree(ROOT / "models", tmp_path / "models")
     write_files_of(page, tmp_path)
     for command in commands_of(page):
-        words = [str(BIN / "htrain"), *command.split()[1:]]
-        run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        words = command.split()[1:]
+        if page.name == "README.md":
+            run = subprocess.run([str(BIN / "htrain"), *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        else:
+            run = commands.run(words, tmp_path, timeout=120)
         wanted = 1 if command.startswith("htrain diff") else 0
         assert run.returncode == wanted, f"{command}\n{run.stderr[-2000:]}"
         assert "Traceback" not in run.stderr

@@ -3,12 +3,11 @@
 import json
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked import Commands
 
 import htrain
 from htrain.cluster import this_machine
@@ -18,7 +17,6 @@ from htrain.options import Options
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "models"
-HTRAIN = str(Path(sys.executable).with_name("htrain"))
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +35,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def htrain_says(folder: Path, *arguments: str) -> tuple[int, str]:
+def htrain_says(commands: Commands, folder: Path, *arguments: str) -> tuple[int, str]:
     """The exit status and last line of standard error of a command run in `folder`."""
-    run = subprocess.run([HTRAIN, *arguments], cwd=folder, capture_output=True, text=True, timeout=90)
+    run = commands.run(arguments, folder, timeout=90)
     assert "Traceback" not in run.stderr, run.stderr
     assert len([line for line in run.stderr.splitlines() if line.startswith("htrain:")]) == 1, run.stderr
     return run.returncode, run.stderr.splitlines()[-1]
@@ -156,13 +154,13 @@ CASES.pop("a tampered digest")  # options are not part of the nets' digest
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_malformed_input_gives_one_clear_line(name: str, good: Path, tmp_path: Path) -> None:
+def test_malformed_input_gives_one_clear_line(name: str, good: Path, commands: Commands, tmp_path: Path) -> None:
     spoil, arguments, status, wanted = CASES[name]
     folder = tmp_path / "work"
     shutil.copytree(good, folder)
     (folder / "run" / "run.json").write_text((folder / "run" / "run.json").read_text().replace(str(good), str(folder)))
     spoil(folder)
-    code, line = htrain_says(folder, *arguments)
+    code, line = htrain_says(commands, folder, *arguments)
     assert (code, wanted in line) == (status, True), line
     left = [p.name for p in folder.iterdir() if p.name.startswith(".")]
     assert not left

@@ -30,12 +30,19 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "plan", data
 
 
+@pytest.fixture(scope="module")
+def whole(small: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """The parameters after an uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    htrain.run(small[0], data=small[1], out=folder, deterministic=True)
+    return parameters(folder)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
-    small: tuple[Path, str], tmp_path: Path, number: signal.Signals
+    small: tuple[Path, str], whole: dict[str, torch.Tensor], tmp_path: Path, number: signal.Signals
 ) -> None:
     plan, data = small
-    htrain.run(plan, data=data, out=tmp_path / "whole", deterministic=True)
     process = start(plan, data, "--out", str(tmp_path / "cut"), "--deterministic")
     wait_for_examples(tmp_path / "cut", process, 1)
     process.send_signal(number)
@@ -45,7 +52,7 @@ def test_interrupted_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
     done = int(max((tmp_path / "cut" / "checkpoints").iterdir()).name.removeprefix("examples_"))
     assert 0 < done < 60_000
     htrain.run(plan, data=data, resume=tmp_path / "cut", deterministic=True)
-    whole, resumed = parameters(tmp_path / "whole"), parameters(tmp_path / "cut")
+    resumed = parameters(tmp_path / "cut")
     assert whole.keys() == resumed.keys()
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 

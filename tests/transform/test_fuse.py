@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from htrain.transform.fuse import fuse_interaction, fuse_relu, fuse_steps
 OFF = Options(
     batch_size=BATCH, fuse_relu=False, fuse_fields=False, fuse_tables=False, fuse_interaction=False, fuse_pairs=False, fuse_steps=False
 )
+PLAIN = replace(OFF, dense_optimizer="sgd", sparse_optimizer="sgd", sparse_lr=0.5, dense_lr=0.5)
 SGD = Options(batch_size=BATCH, dense_optimizer="sgd", sparse_optimizer="sgd")
 
 
@@ -57,16 +59,19 @@ def stepped(net: Net) -> dict[str, torch.Tensor]:
     return {**parameters, "loss": values[net.outputs[0]]}
 
 
+@cache
+def stepped_without_fusions(model: str, *counts: tuple[str, int]) -> dict[str, torch.Tensor]:
+    return stepped(train_net(model, PLAIN, **dict(counts)))
+
+
 @pytest.mark.parametrize("model", ["dlrm.py", "wide_deep.py", "deepfm.py", "dcn.py"])
 @pytest.mark.parametrize(
     "fusions", [["relu"], ["fields"], ["fields", "tables"], ["interaction"], ["fields", "tables", "interaction", "pairs"], ["steps"]], ids="-".join
 )
 @pytest.mark.parametrize("counts", [{}, {"group_ps": 2, "sparse_ps": 2}])
 def test_a_step_of_the_fused_net_is_that_of_the_net(fusions: list[str], model: str, counts: dict[str, int]) -> None:
-    options = replace(OFF, dense_optimizer="sgd", sparse_optimizer="sgd", sparse_lr=0.5, dense_lr=0.5)
-    on = {f"fuse_{name}": True for name in fusions}
-    plain, fused = (train_net(model, each, **counts) for each in (options, replace(options, **on)))
-    wanted, seen = stepped(plain), stepped(fused)
+    fused = train_net(model, replace(PLAIN, **{f"fuse_{name}": True for name in fusions}), **counts)
+    wanted, seen = stepped_without_fusions(model, *counts.items()), stepped(fused)
     assert seen.keys() == wanted.keys()
     for name, value in wanted.items():
         torch.testing.assert_close(seen[name], value, rtol=1e-5, atol=1e-6)

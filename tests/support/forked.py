@@ -1,0 +1,68 @@
+"""`htrain` commands of many tests, each in a process of its own that is forked from one which has imported everything: importing is most of a short command."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+_IMPORTED = ("htrain.api", "htrain.cli", "htrain.executor.run", "htrain.report.page", "torch.export._trace", "torch._functorch.aot_autograd")
+
+
+class Commands:
+    """Runs commands, one at a time, until `close`."""
+
+    def __init__(self) -> None:
+        self._parent = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+    def run(self, words: Sequence[str], cwd: Path, timeout: int) -> subprocess.CompletedProcess[str]:
+        """`htrain WORDS...` in a folder. One that takes longer than `timeout` seconds is ended by SIGALRM, and its status is -SIGALRM."""
+        assert self._parent.stdin
+        assert self._parent.stdout
+        with TemporaryDirectory() as folder:
+            self._parent.stdin.write(json.dumps([list(words), str(cwd), timeout, folder]) + "\n")
+            status = json.loads(self._parent.stdout.readline())
+            said, told = (Path(folder, name).read_text() for name in ("stdout", "stderr"))
+        return subprocess.CompletedProcess(["htrain", *words], status, said, told)
+
+    def close(self) -> None:
+        self._parent.communicate()
+
+
+def _serve() -> None:
+    for name in _IMPORTED:
+        import_module(name)
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            _command(*json.loads(line))
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+def _command(words: list[str], cwd: str, timeout: int, folder: str) -> None:
+    """Never comes back."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for place, stream in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(f"{folder}/{stream}", os.O_WRONLY | os.O_CREAT), place)
+    os.chdir(cwd)
+    signal.alarm(timeout)
+    sys.argv = ["htrain", *words]
+    try:
+        import_module("htrain.cli").main()
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else error.code is not None
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve()
