@@ -11,12 +11,12 @@ from htrain.ops.fields import find_misfit, step_rows
 from htrain.ops.pointers import array_at, prefetch_row
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"}, inline="always")
-def _tile(own, i, j, width, dots):  # type: ignore[no-untyped-def]
-    """dots[i:i+4, j:j+4] = own[i:i+4] @ own[j:j+4].T: a number that is loaded serves four times."""
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _tile(own, i, j, dots):  # type: ignore[no-untyped-def]
+    """dots[i:i+4, j:j+4] = own[i:i+4] @ own[j:j+4].T: a number that is loaded serves four times. Requires: sides of `own` and `dots` in multiples of 4."""
     s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = np.float32(0.0)
     s20 = s21 = s22 = s23 = s30 = s31 = s32 = s33 = np.float32(0.0)
-    for d in range(width):
+    for d in range(own.shape[1]):
         a0, a1, a2, a3 = own[i, d], own[i + 1, d], own[i + 2, d], own[i + 3, d]
         b0, b1, b2, b3 = own[j, d], own[j + 1, d], own[j + 2, d], own[j + 3, d]
         s00, s01, s02, s03 = s00 + a0 * b0, s01 + a0 * b1, s02 + a0 * b2, s03 + a0 * b3
@@ -29,29 +29,14 @@ def _tile(own, i, j, width, dots):  # type: ignore[no-untyped-def]
     dots[i + 3, j], dots[i + 3, j + 1], dots[i + 3, j + 2], dots[i + 3, j + 3] = s30, s31, s32, s33
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _multiply(own, tiles, dots):  # type: ignore[no-untyped-def]
-    """The tiles of dots[n,n] = own[n,D] @ own[n,D].T. Requires: n a multiple of 4. Usual widths are compiled as such: their loops have no ends to see to."""
-    width = own.shape[1]
-    for k in range(tiles.shape[0]):
-        i, j = tiles[k, 0], tiles[k, 1]
-        if width == 16:
-            _tile(own, i, j, 16, dots)
-        elif width == 64:
-            _tile(own, i, j, 64, dots)
-        elif width == 128:
-            _tile(own, i, j, 128, dots)
-        else:
-            _tile(own, i, j, width, dots)
-
-
 @njit(nogil=True, cache=True)
 def dots_loop(features, tiles, runs, dots):  # type: ignore[no-untyped-def]
     batch, count, width = features.shape
     products, own, _ = _room(count, width)
     for b in range(batch):
         _copy(features[b], own, count)
-        _multiply(own, tiles, products)
+        for k in range(tiles.shape[0]):
+            _tile(own, tiles[k, 0], tiles[k, 1], products)
         for r in range(runs.shape[0]):
             found = array_at(products.ctypes.data + 4 * runs[r, 0], (runs[r, 2],), np.float32(0))
             to = array_at(dots.ctypes.data + 4 * (b * dots.shape[1] + runs[r, 1]), (runs[r, 2],), np.float32(0))
