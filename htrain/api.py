@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +22,6 @@ from htrain.executor.settings import RunSettings
 from htrain.fc_search import choose_splits
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
-from htrain.frontend.onnx_model import capture_onnx
 from htrain.frontend.torch_model import capture
 from htrain.lowering import NO_FC_SPLITS, NO_SPLITS
 from htrain.options import Options
@@ -139,7 +139,7 @@ def simulate(
 
 def _from_onnx(path: Path, logit: str, label: str) -> Captured:
     """An ONNX file; an input that carries the label is the reader's `label`, which the net must not have of its own."""
-    captured = capture_onnx(path, logit=logit)
+    captured: Captured = import_module("htrain.frontend.onnx_model").capture_onnx(path, logit=logit)  # most models are of PyTorch: they do not wait for it
     if label in captured.net.inputs:
         read = {name for op in captured.net.ops for name in op.inputs}
         if label in read:
