@@ -19,14 +19,18 @@ MODEL = str(Path(__file__).parents[1] / "models" / "dlrm.py")
 
 
 def command(console: Console, *arguments: str, as_json: bool = False) -> dict:
-    """Run an htrain command, as a user would; its document when it prints one."""
+    """Run an htrain command, as a user would; its document when it prints one. One that is interrupted says itself how to go on."""
     console.print(f"[bold]$ htrain {' '.join(arguments)}[/bold]", highlight=False, soft_wrap=True)
-    run = subprocess.run(
-        [*HTRAIN, *arguments, *(["--json"] if as_json else [])], stdout=subprocess.PIPE if as_json else None, text=True
-    )
+    words = [*HTRAIN, *arguments, *(["--json"] if as_json else [])]
+    with subprocess.Popen(words, stdout=subprocess.PIPE if as_json else None, text=True) as run:
+        try:
+            said, _ = run.communicate()
+        except KeyboardInterrupt:
+            run.wait()
+            sys.exit(130)
     if run.returncode:
         sys.exit(run.returncode)
-    return json.loads(run.stdout) if as_json else {}
+    return json.loads(said) if as_json else {}
 
 
 def main() -> None:
@@ -62,4 +66,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
