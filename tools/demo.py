@@ -26,7 +26,7 @@ def command(console: Console, *arguments: str, as_json: bool = False) -> dict:
         try:
             said, _ = run.communicate()
         except KeyboardInterrupt:
-            run.wait()
+            run.communicate()
             sys.exit(130)
     if run.returncode:
         sys.exit(run.returncode)

@@ -19,7 +19,7 @@ def numpy_is_ahead(dy: torch.Tensor, x: torch.Tensor) -> bool:
 def product_over_rows(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """dy[B,N].T @ x[B,K], the gradient of a weight[N,K]: a product whose long side is the one that is summed over.
 
-    torch leaves it to MKL, which on AMD's Zen is behind the OpenBLAS of numpy, by a tenth to a quarter at the shapes of a DLRM (tools/bench/fc_products.py).
+    torch leaves it to MKL, which on AMD's Zen is behind the OpenBLAS of numpy, most where K is odd (docs/decisions/fusions.md).
     """
     dw = torch.empty(dy.shape[1], x.shape[1])
     np.dot(dy.numpy().T, x.numpy(), out=dw.numpy())

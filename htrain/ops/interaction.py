@@ -1,7 +1,7 @@
 """Dot products of chosen pairs of an example's features: the interaction layer of DLRM, without the products that nobody reads."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -17,9 +17,9 @@ from htrain.ops.sparse_checks import Rows
 class Pairs:
     """Pairs of `count` features: of a position i * count + j features i and j.
 
-    `above` and `below` are their places in the symmetric matrix of all products, whose sides are padded to a multiple of 4. Neighbours that are
-    neighbours there, too, are copied in one go: `runs` has a row (place, first pair, length) for each. `tiles` are the corners of those blocks of
-    4 x 4 of the matrix that have a pair below the diagonal.
+    `above` and `below` the diagonal are their places in the symmetric matrix of all products, whose sides are padded to a multiple of 4. Neighbours that
+    are neighbours below it, too, are copied in one go: `runs` has a row (place, first pair, length) for each. `tiles` are the corners of those blocks of
+    4 x 4 of the matrix that have a pair below the diagonal, or on it.
     """
 
     def __init__(self, positions: torch.Tensor, count: int) -> None:
@@ -31,9 +31,9 @@ class Pairs:
         left, right = np.divmod(at, count)
         high, low = np.maximum(left, right), np.minimum(left, right)
         padded = (count + 3) // 4 * 4
-        self.above, self.below = high * padded + low, low * padded + high
-        begins = np.flatnonzero(np.diff(self.above, prepend=-2) != 1)
-        self.runs = np.stack([self.above[begins], begins, np.diff(begins, append=at.size)], axis=1)
+        self.above, self.below = low * padded + high, high * padded + low
+        begins = np.flatnonzero(np.diff(self.below, prepend=-2) != 1)
+        self.runs = np.stack([self.below[begins], begins, np.diff(begins, append=at.size)], axis=1)
         self.tiles = np.unique(np.stack([high // 4 * 4, low // 4 * 4], axis=1), axis=0)
 
     def gradients(self, dy: torch.Tensor, batch: int) -> Rows:
@@ -48,14 +48,8 @@ def _bind_dots(*known: torch.Tensor | None) -> Callable[..., torch.Tensor]:
     positions = known[1]
     if positions is None:
         return _pairwise_dots
-    made: list[Pairs] = []  # when the first features say how many they are
-
-    def dots(features: torch.Tensor) -> torch.Tensor:
-        if not made or made[0].count != features.shape[1]:
-            made[:] = [Pairs(positions, features.shape[1])]
-        return _dots_of(features, made[0])
-
-    return dots
+    pairs_of = cache(partial(Pairs, positions))  # the first features say how many they are
+    return lambda features: _dots_of(features, pairs_of(features.shape[1]))
 
 
 def _pairwise_dots(features: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

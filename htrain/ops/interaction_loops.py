@@ -64,8 +64,8 @@ def _set_weights(weights, above, below, runs, dy, distinct):  # type: ignore[no-
             given = array_at(dy.ctypes.data + 4 * runs[r, 1], (runs[r, 2],), np.float32(0))
             for k in range(runs[r, 2]):
                 to[k] = given[k]
-        for k in range(below.size):
-            weights[below[k]] = dy[k]
+        for k in range(above.size):
+            weights[above[k]] = dy[k]
     else:
         weights[:] = 0.0
         for k in range(above.size):

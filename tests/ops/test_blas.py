@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.ops import OPS
-from htrain.ops.blas import product_over_rows
+from htrain.ops.blas import numpy_is_ahead, product_over_rows
 
 
 @settings(deadline=None)
@@ -20,6 +20,7 @@ def test_a_product_over_rows_is_that_of_torch(rows: int, n: int, k: int, part: b
 def test_steps_and_gradients_are_the_same_by_either(monkeypatch: pytest.MonkeyPatch) -> None:
     x, dy, w = torch.randn(160, 50), torch.randn(160, 30), torch.randn(30, 50)
     monkeypatch.setattr("htrain.ops.blas._fits_the_cpu", lambda: False)
+    assert not numpy_is_ahead(dy, x)
     stepped = w.clone()
     OPS["FCSgd"].kernel(stepped, x, dy, lr=0.1)
     made = OPS["FCGradient"].kernel(x, w, dy, bias=True, wants_x=True)
@@ -27,6 +28,8 @@ def test_steps_and_gradients_are_the_same_by_either(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("htrain.ops.blas._fits_the_cpu", lambda: True)
     torch.set_num_threads(1)
     try:
+        assert numpy_is_ahead(dy, x)
+        assert not numpy_is_ahead(dy.bfloat16(), x.bfloat16())
         by_numpy = w.clone()
         OPS["FCSgd"].kernel(by_numpy, x, dy, lr=0.1)
         again = OPS["FCGradient"].kernel(x, w, dy, bias=True, wants_x=True)
