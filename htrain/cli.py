@@ -223,7 +223,6 @@ for command in (data, show, explain, check, diff, calibrate, simulate, size):
 
 def main() -> None:
     """Run a command; exit with 0, 1 (the user can mend it), 2 (usage), or 130 (interrupted)."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy reads it: threads of roles are torch's
     try:
         commands.main(standalone_mode=False)
     except click.exceptions.Exit as error:

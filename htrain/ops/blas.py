@@ -1,32 +1,81 @@
-"""Products by numpy's BLAS, where it is ahead of torch's."""
+"""Products of float32 by OpenBLAS, where it is ahead of what torch calls (docs/decisions/fusions.md).
 
-import os
+It is called with its own C interface, `cblas_sgemm`, which adds a product to what is there: numpy's `dot` cannot.
+"""
+
+import ctypes
+import sys
+from collections.abc import Callable
 from functools import cache
+from importlib import import_module
+from pathlib import Path
 
-import numpy as np
 import torch
 from llvmlite.binding import get_host_cpu_name
 
-_MANY = 128  # rows: with fewer the gradient is made as fast by either, and torch adds it to the weight in the same pass
+_BY_ROWS, _AS_IT_IS, _TURNED = 101, 111, 112  # of cblas.h
+_INT = ctypes.c_int
 
 
-def numpy_is_ahead(dy: torch.Tensor, x: torch.Tensor) -> bool:
-    """Whether `product_over_rows` has something to gain for dy[B,N] and x[B,K]."""
-    dtypes, devices = {dy.dtype, x.dtype}, {dy.device.type, x.device.type}
-    return len(x) >= _MANY and x.dim() == 2 and dtypes == {torch.float32} and devices == {"cpu"} and torch.get_num_threads() == 1 and _fits_the_cpu()
+def is_ahead(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether `product` and `add_product` take left[M,K] @ right[K,N], and have something to gain. What they do not take is torch's, its errors too."""
+    if left.dtype is not torch.float32 or right.dtype is not torch.float32 or left.dim() != 2 or right.dim() != 2 or left.shape[1] != right.shape[0]:
+        return False
+    return left.is_cpu and right.is_cpu and _lies_well(left) and _lies_well(right) and torch.get_num_threads() == 1 and _sgemm() is not None
 
 
-def product_over_rows(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """dy[B,N].T @ x[B,K], the gradient of a weight[N,K]: a product whose long side is the one that is summed over.
+def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """left[M,K] @ right[K,N]. Requires: `is_ahead`."""
+    made = torch.empty(left.shape[0], right.shape[1])
+    _multiply(left, right, 1.0, made, 0.0)
+    return made
 
-    torch leaves it to MKL, which on AMD's Zen is behind the OpenBLAS of numpy, most where K is odd (docs/decisions/fusions.md).
-    """
-    dw = torch.empty(dy.shape[1], x.shape[1])
-    np.dot(dy.numpy().T, x.numpy(), out=dw.numpy())
-    return dw
+
+def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, scale: float) -> None:
+    """total[M,N] += scale * left[M,K] @ right[K,N], in one pass over the total. Requires: `is_ahead`; a total that is contiguous."""
+    _multiply(left, right, scale, total, 1.0)
+
+
+def _multiply(left: torch.Tensor, right: torch.Tensor, scale: float, total: torch.Tensor, kept: float) -> None:
+    (rows, inner), columns = left.shape, right.shape[1]
+    if total.shape != (rows, columns) or not total.is_contiguous() or total.dtype is not torch.float32:
+        raise ValueError(f"a product of {list(left.shape)} and {list(right.shape)} has no room in {total.dtype}{list(total.shape)}, strides {total.stride()}")
+    sgemm = _sgemm()
+    assert sgemm
+    (left_lies, left_step), (right_lies, right_step) = _layout(left), _layout(right)
+    sgemm(
+        _BY_ROWS, left_lies, right_lies, rows, columns, inner, scale, left.data_ptr(), left_step,
+        right.data_ptr(), right_step, kept, total.data_ptr(), max(1, columns),
+    )  # fmt: skip
+
+
+def _layout(matrix: torch.Tensor) -> tuple[int, int]:
+    """Whether it lies by rows or turned, and how far a row, or a column, is from the next."""
+    down, right = matrix.stride()
+    if right == 1 and down >= matrix.shape[1]:
+        return _AS_IT_IS, max(1, down)
+    return _TURNED, max(1, right)
+
+
+def _lies_well(matrix: torch.Tensor) -> bool:
+    """Whether its rows, or its columns, are contiguous and do not overlap: those of an expanded value do."""
+    (rows, columns), (down, right) = matrix.shape, matrix.stride()
+    return (right == 1 and down >= columns) or (down == 1 and right >= rows)
 
 
 @cache
-def _fits_the_cpu() -> bool:
-    """Whether numpy's BLAS has been told to take one thread, as that of roles is, and the CPU is one on which it was found to be ahead."""
-    return os.environ.get("OPENBLAS_NUM_THREADS") == "1" and get_host_cpu_name().startswith("znver")
+def _sgemm() -> Callable[..., None] | None:
+    """That of the OpenBLAS that is installed, told to take one thread; none on a CPU on which it was not found to be ahead, or without it."""
+    if not get_host_cpu_name().startswith("znver") or sys.platform != "linux":
+        return None
+    try:
+        packaged = import_module("scipy_openblas32")
+        library = ctypes.CDLL(str(Path(packaged.get_lib_dir()) / packaged.get_library(fullname=True)))
+        found, take_threads = library.scipy_cblas_sgemm, library.scipy_openblas_set_num_threads
+    except (ImportError, OSError, AttributeError):  # not installed, or another release's names: torch's products serve
+        return None
+    take_threads(1)
+    lengths, pointer, number = [_INT, _INT, _INT], ctypes.c_void_p, ctypes.c_float
+    found.argtypes = [_INT, _INT, _INT, *lengths, number, pointer, _INT, pointer, _INT, number, pointer, _INT]
+    found.restype = None
+    return found

@@ -7,7 +7,7 @@ from torch.nn.functional import linear
 
 from htrain.net import Blob, Op, numel
 from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
-from htrain.ops.blas import numpy_is_ahead, product_over_rows
+from htrain.ops.blas import add_product, is_ahead, product
 
 
 def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -36,6 +36,9 @@ _pointwise: Callable[..., torch.Tensor] | None = (
 )  # oneDNN's product, with what comes behind it in the same pass: tools/bench/fc_products.py
 
 
+_MANY = 512  # rows: with more, oneDNN is ahead of OpenBLAS where nothing is added (tools/bench/fc_products.py)
+
+
 _FEW = 32  # columns: MKL makes a narrow gradient at twice the speed when it is turned, as wide as dy (tools/bench/fc_products.py)
 
 
@@ -47,16 +50,23 @@ def _by_onednn(x: torch.Tensor, outputs: int, w: torch.Tensor) -> bool:
     return large and x.device.type == "cpu" and x.dtype == w.dtype and x.dtype in (torch.float32, torch.bfloat16)
 
 
+def _by_openblas(rows: torch.Tensor, w: torch.Tensor) -> bool:
+    return len(rows) <= _MANY and is_ahead(rows, w)
+
+
 def _kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
+    if _by_openblas(x, w.t()):
+        y = product(x, w.t())
+        return y.add_(bias[0]) if bias else y
     return linear(x, w, *bias)
 
 
 def _gradient_kernel(
     x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, *, bias: bool, wants_x: bool
 ) -> tuple[torch.Tensor, ...]:
-    dw = product_over_rows(dy, x) if numpy_is_ahead(dy, x) else dy.t() @ x
+    dw = product(dy.t(), x) if is_ahead(dy.t(), x) else dy.t() @ x
     db = (dy.sum(0),) if bias else ()
-    dx = (dy @ w,) if wants_x else ()
+    dx = (_input_gradient(w, dy),) if wants_x else ()
     return (dw, *db, *dx)
 
 
@@ -76,6 +86,8 @@ def _gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[boo
 
 def _relu_kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
     """max(FC, 0)."""
+    if _by_openblas(x, w.t()):
+        return _kernel(x, w, *bias).relu_()
     if _pointwise and _by_onednn(x, w.shape[0], w):
         return _pointwise(x, w, bias[0] if bias else None, "relu", [], "")
     return linear(x, w, *bias).relu_()
@@ -91,6 +103,8 @@ def _relu_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequenc
 
 def _input_gradient(w: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """dx[B,K] = dy[B,N] @ w[N,K]."""
+    if _by_openblas(dy, w):
+        return product(dy, w)
     if _pointwise and _by_onednn(dy, w.shape[1], w):
         return _pointwise(dy, w.t(), None, "none", [], "")
     return dy @ w
@@ -106,10 +120,10 @@ def _sgd(w: torch.Tensor, *rest: torch.Tensor, lr: float) -> None:
     *bias, x, dy = rest
     if x.dtype != w.dtype:
         w.sub_(dy.t() @ x, alpha=lr)
+    elif is_ahead(dy.t(), x) and w.is_contiguous():
+        add_product(w, dy.t(), x, -lr)
     elif x.shape[1] <= _FEW < w.shape[0]:
         w.sub_((x.t() @ dy).t(), alpha=lr)
-    elif numpy_is_ahead(dy, x):
-        w.sub_(product_over_rows(dy, x), alpha=lr)
     else:
         w.addmm_(dy.t(), x, alpha=-lr)
     for b in bias:

@@ -1,39 +1,91 @@
-"""Gradients of weights by numpy's BLAS, against torch's."""
+"""Products by OpenBLAS, against torch's in double precision."""
+
+from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htrain.ops import OPS
-from htrain.ops.blas import numpy_is_ahead, product_over_rows
+from htrain.ops import OPS, blas
+
+pytestmark = pytest.mark.skipif(blas._sgemm() is None, reason="htrain leaves products to torch on this CPU")
+LIES = ("by rows", "turned", "part of wider rows", "part of wider columns")
 
 
-@settings(deadline=None)
-@given(st.integers(1, 200), st.integers(1, 40), st.integers(1, 40), st.booleans())
-def test_a_product_over_rows_is_that_of_torch(rows: int, n: int, k: int, part: bool) -> None:
-    dy, x = torch.randn(rows, n + 3)[:, 2 : n + 2], torch.randn(rows, k + 1)[:, 1:]  # as a Split gives them
-    dy, x = (dy, x) if part else (dy.contiguous(), x.contiguous())
-    assert torch.allclose(product_over_rows(dy, x), (dy.double().t() @ x.double()).float(), rtol=1e-4, atol=1e-4)
-
-
-def test_steps_and_gradients_are_the_same_by_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, dy, w = torch.randn(160, 50), torch.randn(160, 30), torch.randn(30, 50)
-    monkeypatch.setattr("htrain.ops.blas._fits_the_cpu", lambda: False)
-    assert not numpy_is_ahead(dy, x)
-    stepped = w.clone()
-    OPS["FCSgd"].kernel(stepped, x, dy, lr=0.1)
-    made = OPS["FCGradient"].kernel(x, w, dy, bias=True, wants_x=True)
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
-    monkeypatch.setattr("htrain.ops.blas._fits_the_cpu", lambda: True)
     torch.set_num_threads(1)
-    try:
-        assert numpy_is_ahead(dy, x)
-        assert not numpy_is_ahead(dy.bfloat16(), x.bfloat16())
-        by_numpy = w.clone()
-        OPS["FCSgd"].kernel(by_numpy, x, dy, lr=0.1)
-        again = OPS["FCGradient"].kernel(x, w, dy, bias=True, wants_x=True)
-    finally:
-        torch.set_num_threads(threads)
-    assert torch.allclose(stepped, by_numpy, rtol=1e-4, atol=1e-4)
-    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(made, again, strict=True))
+    yield
+    torch.set_num_threads(threads)
+
+
+def matrix(rows: int, columns: int, lies: str) -> torch.Tensor:
+    if lies == "by rows":
+        return torch.randn(rows, columns)
+    if lies == "turned":
+        return torch.randn(columns, rows).t()
+    if lies == "part of wider rows":  # as a Split gives it
+        return torch.randn(rows, columns + 3)[:, 2 : columns + 2]
+    return torch.randn(columns, rows + 5)[:, 1 : rows + 1].t()
+
+
+def close(made: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return torch.allclose(made.double(), wanted, rtol=1e-4, atol=1e-4)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(0, 70), st.integers(0, 70), st.integers(1, 70), st.sampled_from(LIES), st.sampled_from(LIES), st.floats(-2, 2))
+def test_products_are_those_of_torch(m: int, n: int, k: int, left_lies: str, right_lies: str, scale: float) -> None:
+    left, right, total = matrix(m, k, left_lies), matrix(k, n, right_lies), torch.randn(m, n)
+    assert blas.is_ahead(left, right)
+    wanted = left.double() @ right.double()
+    assert close(blas.product(left, right), wanted)
+    wanted = total.double() + scale * wanted
+    blas.add_product(total, left, right, scale)
+    assert close(total, wanted)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (torch.randn(4, 3).bfloat16(), torch.randn(3, 2).bfloat16()),
+        (torch.randn(4, 3), torch.randn(3, 2).double()),
+        (torch.randn(4, 3), torch.randn(4, 2)),
+        (torch.randn(5, 4, 3), torch.randn(3, 2)),
+        (torch.randn(4, 1).expand(4, 3), torch.randn(3, 2)),
+        (torch.randn(4, 6)[:, ::2], torch.randn(3, 2)),
+        (torch.empty(4, 3, device="meta"), torch.randn(3, 2)),
+    ],
+    ids=["bfloat16", "two dtypes", "shapes that do not fit", "three dimensions", "rows over each other", "every other column", "another device"],
+)
+def test_what_openblas_would_misread_is_left_to_torch(left: torch.Tensor, right: torch.Tensor) -> None:
+    assert not blas.is_ahead(left, right)
+
+
+def test_several_threads_are_left_to_torch() -> None:
+    torch.set_num_threads(2)
+    assert not blas.is_ahead(torch.randn(4, 3), torch.randn(3, 2))
+
+
+@pytest.mark.parametrize("total", [torch.zeros(4, 3), torch.zeros(2, 4).t(), torch.zeros(4, 2).double()])
+def test_a_total_that_the_product_would_leave_is_refused(total: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="has no room"):
+        blas.add_product(total, torch.randn(4, 3), torch.randn(3, 2), 1.0)
+
+
+@pytest.mark.parametrize("batch", [1, 160, 700])
+def test_fcs_are_the_same_by_either(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, dy, w, b = torch.randn(batch, 50), torch.randn(batch, 30), torch.randn(30, 50), torch.randn(30)
+
+    def made() -> list[torch.Tensor]:
+        stepped = w.clone()
+        OPS["FCSgd"].kernel(stepped, x, dy, lr=0.01)
+        ys = [OPS["FC"].kernel(x, w), OPS["FC"].kernel(x, w, b), OPS["FCRelu"].kernel(x, w), OPS["FCRelu"].kernel(x, w, b)]
+        return [stepped, *ys, OPS["FCInputGradient"].kernel(w, dy), *OPS["FCGradient"].kernel(x, w, dy, bias=True, wants_x=True)]
+
+    by_openblas = made()
+    monkeypatch.setattr(blas, "_sgemm", lambda: None)
+    assert not blas.is_ahead(x, w.t())
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(by_openblas, made(), strict=True))

@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from history import append
-from one_thread import take_one_thread
 from single_process import Htrain, read
 
 from htrain.net import Net
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="of FCs")
     parser.add_argument("--history", type=Path, help="a file to which the figures are added as lines of JSON")
     asked = parser.parse_args()
-    take_one_thread()
+    torch.set_num_threads(1)
     options = Options(net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd", fc_dtype=asked.dtype, fc_gradient_dtype=asked.dtype)
     for batch_size in asked.batch or [2048, 128, 1]:
         figures = profile(replace(options, batch_size=batch_size), max(12, min(500, 25_000 // batch_size)), asked.runs)

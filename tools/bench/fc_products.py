@@ -1,51 +1,90 @@
-"""The products of an FC, by oneDNN or numpy (htrain.ops.fc) and as torch takes them: GFLOP/s of one thread, medians.
+"""The products of FCs by each library that htrain.ops.fc can take them from: milliseconds and GFLOP/s of one thread, medians.
 
-    python tools/bench/fc_products.py [--batch 2048] [--reps 15]
+    python tools/bench/fc_products.py [--batch 128 --batch 2048] [--passes 100]
 
-For x[B,K] and w[N,K]: `y` is max(x @ w.T + b, 0), `dx` is dy @ w, `step` is w -= lr * dy.T @ x.
+For x[B,K] and w[N,K]: `y` is max(x @ w.T + b, 0), `dx` is dy @ w, `step` is w -= lr * dy.T @ x. A pass runs them in the order of a training step of the
+DLRM of single_process.py, so that each finds in the caches what it finds there, with other data read between (`--between` MB); libraries take turns.
 """
 
 import argparse
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 import torch
-from one_thread import take_one_thread
 from torch.nn.functional import linear
 
-from htrain.ops import OPS
+from htrain.ops.blas import add_product, is_ahead, product
 
-LAYERS = [(13, 512), (512, 256), (256, 64), (415, 512)]
+LAYERS = [(13, 512), (512, 256), (256, 64), (415, 512), (512, 256)]
+RATE = 1e-9
+
+Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], object]
+
+
+def by_torch() -> dict[str, Product]:
+    return {
+        "y": lambda w, b, x, dy: torch.relu(linear(x, w, b)),
+        "dx": lambda w, b, x, dy: dy @ w,
+        "step": lambda w, b, x, dy: w.addmm_(dy.t(), x, alpha=-RATE),
+    }
+
+
+def by_onednn() -> dict[str, Product]:
+    """It adds nothing to what is there: no steps."""
+    pointwise = torch.ops.mkldnn._linear_pointwise
+    return {
+        "y": lambda w, b, x, dy: pointwise(x, w, b, "relu", [], ""),
+        "dx": lambda w, b, x, dy: pointwise(dy, w.t(), None, "none", [], ""),
+    }
+
+
+def by_openblas() -> dict[str, Product]:
+    return {
+        "y": lambda w, b, x, dy: product(x, w.t()).add_(b).relu_(),
+        "dx": lambda w, b, x, dy: product(dy, w),
+        "step": lambda w, b, x, dy: add_product(w, dy.t(), x, -RATE),
+    }
+
+
+def seconds(batch: int, passes: int, between: int) -> dict[tuple[str, str], list[float]]:
+    """By library and product, of each layer."""
+    libraries = {"torch": by_torch(), "onednn": by_onednn(), "openblas": by_openblas()}
+    values = [(torch.randn(n, k) * 0.01, torch.randn(n), torch.randn(batch, k), torch.randn(batch, n)) for k, n in LAYERS]
+    if not is_ahead(values[0][2], values[0][0].t()):
+        del libraries["openblas"]
+        print("OpenBLAS is left out: htrain does not take it on this machine (htrain/ops/blas.py)")
+    other = torch.zeros(between << 18)
+    spent: dict[tuple[str, str], list[list[float]]] = defaultdict(lambda: [[] for _ in LAYERS])
+    for _ in range(passes):
+        for library, products in libraries.items():
+            order = [(i, ("y",)) for i in range(len(LAYERS))] + [(i, ("dx", "step")) for i in reversed(range(len(LAYERS)))]
+            for place, (i, names) in enumerate(order):
+                if place in (3, 7):  # where a step's lookups are, and the steps of their rows
+                    other.add_(1.0)
+                for name in names:
+                    if name in products:
+                        began = time.perf_counter()
+                        products[name](*values[i])
+                        spent[library, name][i].append(time.perf_counter() - began)
+    return {key: [statistics.median(each) for each in layers] for key, layers in spent.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=2048)
-    parser.add_argument("--reps", type=int, default=15)
+    parser.add_argument("--batch", type=int, action="append")
+    parser.add_argument("--passes", type=int, help="of each library; by default as many as take some seconds")
+    parser.add_argument("--between", type=int, default=4, metavar="MB")
     asked = parser.parse_args()
-    take_one_thread()
+    torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    print(f"{'K':>5}{'N':>5}{'y':>8}{'torch':>8}{'dx':>8}{'torch':>8}{'step':>8}{'torch':>8}")
-    for k, n in LAYERS:
-        x, w, b, dy = torch.randn(asked.batch, k), torch.randn(n, k), torch.randn(n), torch.randn(asked.batch, n)
-        calls: list[Callable[[], object]] = [
-            lambda: OPS["FCRelu"].kernel(x, w, b), lambda: torch.relu(linear(x, w, b)),  # noqa: B023  called at once
-            lambda: OPS["FCInputGradient"].kernel(w, dy), lambda: dy @ w,  # noqa: B023
-            lambda: OPS["FCSgd"].kernel(w, x, dy, lr=1e-9), lambda: w.sub_(dy.t() @ x, alpha=1e-9),  # noqa: B023
-        ]  # fmt: skip
-        rates = [2e-9 * asked.batch * k * n / _seconds(call, asked.reps) for call in calls]
-        print(f"{k:>5}{n:>5}" + "".join(f"{rate:>8.0f}" for rate in rates), flush=True)
-
-
-def _seconds(call: Callable[[], object], reps: int) -> float:
-    call()
-    spent = []
-    for _ in range(reps):
-        began = time.perf_counter()
-        call()
-        spent.append(time.perf_counter() - began)
-    return statistics.median(spent)
+    print(f"{'batch':>5}  {'':<5}{'':<9}{'all, ms':>8}  GFLOP/s of K x N: {'  '.join(f'{k} x {n}' for k, n in LAYERS)}")
+    for batch in asked.batch or [2048, 128]:
+        found = seconds(batch, asked.passes or max(20, min(300, 40_000 // batch)), asked.between)
+        for (library, name), layers in sorted(found.items(), key=lambda item: ("y dx step".find(item[0][1]), item[0][0])):
+            rates = "".join(f"{2e-9 * batch * k * n / spent:>10.0f}" for (k, n), spent in zip(LAYERS, layers, strict=True))
+            print(f"{batch:>5}  {name:<5}{library:<9}{sum(layers) * 1e3:>8.3f}  {'':<16}{rates}", flush=True)
 
 
 if __name__ == "__main__":

@@ -182,8 +182,7 @@ def _serve(side: Side, steps: int, threads: int, line: Connection) -> None:
 
 @contextmanager
 def sides_of(sides: Sequence[Side], steps: int, threads: int) -> Iterator[list[Running]]:
-    """All sides, ready. Their environment is that of roles."""
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    """All sides, ready."""
     running = [Running(side, steps, threads) for side in sides]
     yield running
     for side in running:
