@@ -28,7 +28,7 @@ from htrain.ops.collective import ALL_REDUCE
 from htrain.options import Options, checked
 from htrain.placement import Decision, Search, Shard
 
-VERSION = 10
+VERSION = 11
 VALUES_FILE = "values.safetensors"
 
 

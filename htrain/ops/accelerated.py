@@ -120,14 +120,18 @@ def _row_wise_adagrad(
     table.index_add_(0, slots, rows / total.sqrt().add_(eps).unsqueeze(1), alpha=-lr)
 
 
-def _pairwise_dots(features: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    return torch.bmm(features, features.transpose(1, 2)).flatten(1).index_select(1, positions)
+def _pairwise_dots(features: torch.Tensor, positions: torch.Tensor, *, kept: int = 0) -> torch.Tensor:
+    dots = torch.bmm(features, features.transpose(1, 2)).flatten(1).index_select(1, positions)
+    return torch.cat([features.narrow(1, 0, kept).flatten(1), dots], 1) if kept else dots
 
 
-def _pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    examples, count, _ = features.shape
-    weights = dy.new_zeros(examples, count * count).index_add_(1, positions, dy).view(examples, count, count)
-    return torch.bmm(weights + weights.transpose(1, 2), features)
+def _pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor, *, kept: int = 0) -> torch.Tensor:
+    examples, count, width = features.shape
+    own, products = dy.split([kept * width, dy.shape[1] - kept * width], 1)
+    weights = dy.new_zeros(examples, count * count).index_add_(1, positions, products).view(examples, count, count)
+    gradient = torch.bmm(weights + weights.transpose(1, 2), features)
+    gradient.narrow(1, 0, kept).add_(own.reshape(examples, kept, width))
+    return gradient
 
 
 def _stack_rows(*values: torch.Tensor, dense: int) -> torch.Tensor:

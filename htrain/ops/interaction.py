@@ -1,4 +1,5 @@
-"""Dot products of chosen pairs of an example's features: the interaction layer of DLRM, without the products that nobody reads."""
+"""Dot products of chosen pairs of an example's features: the interaction layer of DLRM, without the products that nobody reads, behind the features that
+are read besides."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -36,62 +37,66 @@ class Pairs:
         self.runs = np.stack([self.below[begins], begins, np.diff(begins, append=at.size)], axis=1)
         self.tiles = np.unique(np.stack([high // 4 * 4, low // 4 * 4], axis=1), axis=0)
 
-    def gradients(self, dy: torch.Tensor, batch: int) -> Rows:
-        """dy[B,P] as loops want it: an array whose rows begin with those of dy. Raises DataError for another shape."""
-        if dy.shape != (batch, self.size) or dy.dtype != torch.float32:
-            raise DataError(f"gradients of pairs are {dy.dtype}{list(dy.shape)}, want torch.float32[{batch},{self.size}]")
-        dy = dy if dy.stride(1) == 1 and dy.stride(0) >= self.size else dy.contiguous()  # part of a wider value stays where it is
+    def gradients(self, dy: torch.Tensor, batch: int, numbers: int) -> Rows:
+        """dy[B,numbers+P] as loops want it: an array whose rows begin with those of dy. Raises DataError for another shape."""
+        wanted = numbers + self.size
+        if dy.shape != (batch, wanted) or dy.dtype != torch.float32:
+            raise DataError(f"gradients of pairs are {dy.dtype}{list(dy.shape)}, want torch.float32[{batch},{wanted}]")
+        dy = dy if dy.stride(1) == 1 and dy.stride(0) >= wanted else dy.contiguous()  # part of a wider value stays where it is
         return np.lib.stride_tricks.as_strided(dy.numpy(), (batch, dy.stride(0)), (4 * dy.stride(0), 4))
 
 
-def _bind_dots(*known: torch.Tensor | None) -> Callable[..., torch.Tensor]:
+def _bind_dots(*known: torch.Tensor | None, kept: int = 0) -> Callable[..., torch.Tensor]:
     positions = known[1]
     if positions is None:
-        return _pairwise_dots
+        return partial(_pairwise_dots, kept=kept)
     pairs_of = cache(partial(Pairs, positions))  # the first features say how many they are
-    return lambda features: _dots_of(features, pairs_of(features.shape[1]))
+    return lambda features: _dots_of(features, pairs_of(features.shape[1]), kept)
 
 
-def _pairwise_dots(features: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """y[B,P] of features[B,n,D]: for a position i * n + j, the product of features i and j."""
-    return _dots_of(features, Pairs(positions, features.shape[1]))
+def _pairwise_dots(features: torch.Tensor, positions: torch.Tensor, *, kept: int = 0) -> torch.Tensor:
+    """y[B,kept*D+P] of features[B,n,D]: the first `kept` as they are, then for a position i * n + j the product of features i and j."""
+    return _dots_of(features, Pairs(positions, features.shape[1]), kept)
 
 
-def _dots_of(features: torch.Tensor, pairs: Pairs) -> torch.Tensor:
-    dots = np.empty((features.shape[0], pairs.size), np.float32)
-    dots_loop(features.contiguous().numpy(), pairs.tiles, pairs.runs, dots)
+def _dots_of(features: torch.Tensor, pairs: Pairs, kept: int) -> torch.Tensor:
+    batch, count, width = features.shape
+    if not 0 <= kept <= count:
+        raise DataError(f"{kept} features are to be given out, of {count}")
+    dots = np.empty((batch, kept * width + pairs.size), np.float32)
+    dots_loop(features.contiguous().numpy(), pairs.tiles, pairs.runs, kept, dots)
     return torch.from_numpy(dots)
 
 
-def _pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+def _pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor, *, kept: int = 0) -> torch.Tensor:
     pairs = Pairs(positions, features.shape[1])
-    gradient = np.empty(features.shape, np.float32)
-    gradient_loop(features.contiguous().numpy(), pairs.above, pairs.below, pairs.runs, pairs.gradients(dy, len(features)), gradient)
+    gradient, given = np.empty(features.shape, np.float32), pairs.gradients(dy, len(features), kept * features.shape[2])
+    gradient_loop(features.contiguous().numpy(), pairs.above, pairs.below, pairs.runs, kept, given, gradient)
     return torch.from_numpy(gradient)
 
 
-def _bind_sgd(*known: torch.Tensor | None, dense: int, columns: tuple[int, ...], lr: float) -> Callable[..., tuple[torch.Tensor, ...]]:
+def _bind_sgd(*known: torch.Tensor | None, dense: int, columns: tuple[int, ...], lr: float, kept: int = 0) -> Callable[..., tuple[torch.Tensor, ...]]:
     tables, positions = [table for table in known[:-4] if table is not None], known[-2]
     if positions is None:
-        return lambda ids, features, positions, dy: _pairwise_dots_sgd(*tables, ids, features, positions, dy, dense=dense, columns=columns, lr=lr)
-    return partial(_step_by_pairs, Tables(tables, columns), Pairs(positions, dense + len(tables)), lr=lr)
+        return lambda *rest: _pairwise_dots_sgd(*tables, *rest, dense=dense, columns=columns, lr=lr, kept=kept)
+    return partial(_step_by_pairs, Tables(tables, columns), Pairs(positions, dense + len(tables)), lr=lr, kept=kept)
 
 
-def _pairwise_dots_sgd(*values: torch.Tensor, dense: int, columns: tuple[int, ...], lr: float) -> tuple[torch.Tensor, ...]:
+def _pairwise_dots_sgd(*values: torch.Tensor, dense: int, columns: tuple[int, ...], lr: float, kept: int = 0) -> tuple[torch.Tensor, ...]:
     """The gradient of features[B,n,D] that StackTables has stacked: that of the `dense` first is returned, the rows of the others take a step of SGD."""
     *tables, ids, features, positions, dy = values
-    return _step_by_pairs(Tables(tables, columns), Pairs(positions, dense + len(tables)), ids, features, dy, lr=lr)
+    return _step_by_pairs(Tables(tables, columns), Pairs(positions, dense + len(tables)), ids, features, dy, lr=lr, kept=kept)
 
 
 def _step_by_pairs(
-    tables: Tables, pairs: Pairs, ids: torch.Tensor, features: torch.Tensor, dy: torch.Tensor, *, lr: float
+    tables: Tables, pairs: Pairs, ids: torch.Tensor, features: torch.Tensor, dy: torch.Tensor, *, lr: float, kept: int
 ) -> tuple[torch.Tensor, ...]:
     batch, rows = len(ids), tables.ids(ids)
     if features.shape != (batch, pairs.count, tables.width):
         raise DataError(f"features are {list(features.shape)}, want [{batch},{pairs.count},{tables.width}]")
     dx = np.empty((pairs.count - len(tables.tensors), batch, tables.width), np.float32)
     bad = gradient_and_step_loop(
-        features.contiguous().numpy(), pairs.above, pairs.below, pairs.runs, pairs.gradients(dy, batch),
+        features.contiguous().numpy(), pairs.above, pairs.below, pairs.runs, kept, pairs.gradients(dy, batch, kept * tables.width),
         dx, tables.pointers, tables.sizes, rows, tables.columns, lr,
     )  # fmt: skip
     if bad >= 0:
@@ -101,7 +106,16 @@ def _step_by_pairs(
 
 def _infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
     features, positions = inputs
-    return [((features.shape[0], positions.shape[0]), features.dtype)]
+    batch, _, width = features.shape
+    assert isinstance(width, int)
+    assert isinstance(positions.shape[0], int)
+    return [((batch, _kept(op) * width + positions.shape[0]), features.dtype)]
+
+
+def _kept(op: Op) -> int:
+    kept = op.attrs.get("kept", 0)
+    assert isinstance(kept, int)
+    return kept
 
 
 def _infer_gradient(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
@@ -136,7 +150,7 @@ def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: i
 
 def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
     names = (builder.gradient_name(op.inputs[0]),)
-    return [builder.add("PairwiseDotsGradient", (*op.inputs, dys[0]), module=op.module, outputs=names)[0], ""]
+    return [builder.add("PairwiseDotsGradient", (*op.inputs, dys[0]), attrs=op.attrs, module=op.module, outputs=names)[0], ""]
 
 
 DEFINITIONS = (

@@ -1,7 +1,7 @@
 """The hot loops of products of pairs of features, example by example. They hold no lock and no GIL.
 
-`tiles` and `runs` are those of `htrain.ops.interaction.Pairs`. What an example needs is copied to one place first, padded with zeros to blocks of 4 features:
-that is in the nearest cache when the blocks are multiplied.
+`tiles` and `runs` are those of `htrain.ops.interaction.Pairs`; `kept` is how many features are given out before the products. What an example needs is
+copied to one place first, padded with zeros to blocks of 4 features: that is in the nearest cache when the blocks are multiplied.
 """
 
 import numpy as np
@@ -30,7 +30,8 @@ def _tile(own, i, j, dots):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def dots_loop(features, tiles, runs, dots):  # type: ignore[no-untyped-def]
+def dots_loop(features, tiles, runs, kept, dots):  # type: ignore[no-untyped-def]
+    """The first `kept` features as they are, and the products behind them."""
     batch, count, width = features.shape
     products, own, _ = _room(count, width)
     for b in range(batch):
@@ -39,9 +40,12 @@ def dots_loop(features, tiles, runs, dots):  # type: ignore[no-untyped-def]
             _tile(own, tiles[k, 0], tiles[k, 1], products)
         for r in range(runs.shape[0]):
             found = array_at(products.ctypes.data + 4 * runs[r, 0], (runs[r, 2],), np.float32(0))
-            to = array_at(dots.ctypes.data + 4 * (b * dots.shape[1] + runs[r, 1]), (runs[r, 2],), np.float32(0))
+            to = array_at(dots.ctypes.data + 4 * (b * dots.shape[1] + kept * width + runs[r, 1]), (runs[r, 2],), np.float32(0))
             for k in range(runs[r, 2]):
                 to[k] = found[k]
+        for i in range(kept):
+            for d in range(width):
+                dots[b, i * width + d] = own[i, d]
 
 
 @njit(nogil=True, cache=True)
@@ -124,26 +128,30 @@ def _copy(rows, to, count):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _weigh(features, above, below, runs, dy, distinct, weights, own, total):  # type: ignore[no-untyped-def]
+def _weigh(features, above, below, runs, kept, dy, distinct, weights, own, total):  # type: ignore[no-untyped-def]
     """total[n,D]: the gradient of an example's features."""
-    _set_weights(weights.reshape(-1), above, below, runs, dy, distinct)
+    width = features.shape[1]
+    _set_weights(weights.reshape(-1), above, below, runs, dy[kept * width :], distinct)
     _copy(features, own, features.shape[0])
     _mix(weights, own, total)
+    for i in range(kept):
+        for d in range(width):
+            total[i, d] += dy[i * width + d]
 
 
 @njit(nogil=True, cache=True)
-def gradient_loop(features, above, below, runs, dy, gradient):  # type: ignore[no-untyped-def]
+def gradient_loop(features, above, below, runs, kept, dy, gradient):  # type: ignore[no-untyped-def]
     """Features times the symmetric matrix of dy, example by example."""
     batch, count, width = features.shape
     weights, own, total = _room(count, width)
     distinct = _are_distinct(above, below, weights.size)
     for b in range(batch):
-        _weigh(features[b], above, below, runs, dy[b], distinct, weights, own, total)
+        _weigh(features[b], above, below, runs, kept, dy[b], distinct, weights, own, total)
         _copy(total, gradient[b], count)
 
 
 @njit(nogil=True, cache=True)
-def gradient_and_step_loop(features, above, below, runs, dy, dx, tables, sizes, ids, columns, lr):  # type: ignore[no-untyped-def]
+def gradient_and_step_loop(features, above, below, runs, kept, dy, dx, tables, sizes, ids, columns, lr):  # type: ignore[no-untyped-def]
     """The same, of which the first features' goes to dx, and the others' into the rows that they were. An unfit table, or -1."""
     batch, count, width = features.shape
     bad = find_misfit(sizes, ids, columns)
@@ -153,7 +161,7 @@ def gradient_and_step_loop(features, above, below, runs, dy, dx, tables, sizes, 
     distinct = _are_distinct(above, below, weights.size)
     for b in range(batch):
         prefetch_row(features.ctypes.data, b + 1, 4 * count * width)
-        _weigh(features[b], above, below, runs, dy[b], distinct, weights, own, total)
+        _weigh(features[b], above, below, runs, kept, dy[b], distinct, weights, own, total)
         for k in range(dx.shape[0]):
             for d in range(width):
                 dx[k, b, d] = total[k, d]

@@ -2,7 +2,7 @@
 
     fuse_relu         Relu(FC(x))                              FCRelu(x)
     fuse_fields       Concat(x, Stack(TakeRows(r, p), ..))     StackRows(x, r, .., p, ..): rows of many tables in one pass
-    fuse_interaction  Gather(MatMul(f, Transpose(f)))          PairwiseDots(f): only the products that are read
+    fuse_interaction  Concat(x, Gather(MatMul(f, f^T)))        PairwiseDots(f): only the products that are read, behind x where f = StackRows(x, ..)
     fuse_tables       StackRows, its Lookups, Dedupes, SGD     StackTables and StepTables: tables of this device, read and stepped in place
     fuse_pairs        StepTables(t, PairwiseDotsGradient(..))  PairwiseDotsSgd(t, ..): rows are stepped by a gradient that is never stored
     fuse_steps        Sgd(w, dw) of dw, .., dx = FCGradient    dx = FCInputGradient; FCSgd(w, b, x, dy): no gradient in memory
@@ -88,8 +88,21 @@ def fuse_interaction(net: Net) -> Net:
     ops = []
     for op in net.ops:
         features = _paired(net, op, makers, once) if op.type == "Gather" and op.attrs["axis"] == 1 else ""
-        ops.append(replace(op, type="PairwiseDots", inputs=(features, op.inputs[1]), attrs={}) if features else op)
-    return _without_unread(net.with_ops(ops))
+        ops.append(replace(op, type="PairwiseDots", inputs=(features, op.inputs[1]), attrs={"kept": 0}) if features else op)
+    return _with_kept(_without_unread(net.with_ops(ops)))
+
+
+def _with_kept(net: Net) -> Net:
+    """Products that are put behind the first of their features, by the op that makes them."""
+    once, makers = _read_once(net), net.producers()
+    instead: dict[int, Op | None] = {}
+    for op in net.ops:
+        dots = makers.get(op.inputs[-1]) if op.type == "Concat" and len(op.inputs) == 2 and op.attrs["axis"] == 1 else None
+        if dots and dots.type == "PairwiseDots" and dots.attrs == {"kept": 0} and op.inputs[1] in once:
+            stack = makers.get(dots.inputs[0])
+            if stack and stack.type == "StackRows" and stack.attrs["dense"] and stack.inputs[0] == op.inputs[0]:
+                instead[id(dots)], instead[id(op)] = None, replace(dots, outputs=op.outputs, attrs={"kept": 1})
+    return net.with_ops(op for op in (instead.get(id(op), op) for op in net.ops) if op)
 
 
 def _paired(net: Net, gather: Op, makers: dict[str, Op], once: set[str]) -> str:
@@ -232,7 +245,8 @@ def fuse_pairs(net: Net) -> Net:
             dense = tuple(select.outputs[0] for select in selects)
             if [(s.type, s.attrs) for s in selects] == [("Select", {"axis": 1, "index": k}) for k in range(int(str(steps[0].attrs["dense"])))]:
                 instead.update(dict.fromkeys(map(id, (*selects, steps[0]))))
-                instead[id(op)] = replace(steps[0], type="PairwiseDotsSgd", inputs=(*steps[0].inputs[:-1], *op.inputs), outputs=dense)
+                attrs, inputs = {**steps[0].attrs, **op.attrs}, (*steps[0].inputs[:-1], *op.inputs)
+                instead[id(op)] = replace(steps[0], type="PairwiseDotsSgd", inputs=inputs, outputs=dense, attrs=attrs)
     return net.with_ops(op for op in (instead.get(id(op), op) for op in net.ops) if op)
 
 

@@ -92,11 +92,11 @@ def test_sparse_steps(device: str, type: str, ids: list[int], first_row: int, se
 
 @everywhere
 @quick
-@given(examples=st.integers(1, 4), positions=st.lists(st.integers(0, 15), min_size=1, max_size=9), seed=st.integers(0, 99))
-def test_dots_of_pairs(device: str, examples: int, positions: list[int], seed: int) -> None:
+@given(examples=st.integers(1, 4), positions=st.lists(st.integers(0, 15), min_size=1, max_size=9), kept=st.integers(0, 2), seed=st.integers(0, 99))
+def test_dots_of_pairs(device: str, examples: int, positions: list[int], kept: int, seed: int) -> None:
     features, places = drawn(seed, examples, 4, WIDTH), torch.tensor(positions)
-    compare("PairwiseDots", [features, places], device)
-    compare("PairwiseDotsGradient", [features, places, drawn(seed + 1, examples, len(positions))], device)
+    compare("PairwiseDots", [features, places], device, kept=kept)
+    compare("PairwiseDotsGradient", [features, places, drawn(seed + 1, examples, kept * WIDTH + len(positions))], device, kept=kept)
 
 
 @everywhere

@@ -107,11 +107,11 @@ def sum_rows(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def pairs_gradient(table: torch.Tensor, ids: torch.Tensor, f: torch.Tensor, k: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    """That of the first feature."""
+    """That of the first feature, which is given out before the products."""
     weights = torch.zeros(len(f), 2, 2)
-    for column, place in enumerate(k.tolist()):
+    for column, place in enumerate(k.tolist(), 4):
         weights[:, place // 2, place % 2] += dy[:, column]
-    return ((weights + weights.mT) @ f)[:, 0]
+    return ((weights + weights.mT) @ f)[:, 0] + dy[:, :4]
 
 
 def dedupe_two_shards(ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -224,6 +224,10 @@ MATRIX = (
     Sample("FCRelu", (((B, 3), single), ((5, 3), single)), lambda x, w: (x[:, None] * w).sum(-1).clamp(min=0)),
     Sample("FCInputGradient", (((5, 3), normal), ((B, 5), normal)), lambda w, dy: (dy[:, :, None] * w).sum(1)),
     Sample("PairwiseDots", (((B, 5, 3), single), ((7,), below(25))), lambda f, k: (f[:, k // 5] * f[:, k % 5]).sum(-1)),
+    Sample(
+        "PairwiseDots", (((B, 5, 3), single), ((7,), below(25))),
+        lambda f, k: torch.cat([f[:, 0], f[:, 1], (f[:, k // 5] * f[:, k % 5]).sum(-1)], 1), {"kept": 2},
+    ),
     Sample("MatMul", (((B, 3), normal), ((3, 5), normal)), lambda x, y: (x[:, :, None] * y).sum(1)),
     Sample("MatMul", (((B, 2, 3), normal), ((B, 3, 4), normal)), lambda x, y: torch.einsum("bij,bjk->bik", x, y)),
     Sample("MatMul", (((B, 2, 3), normal), ((3, 4), normal)), lambda x, y: torch.einsum("bij,jk->bik", x, y)),
@@ -350,8 +354,8 @@ EFFECTS = (
     ),
     Sample("StepTables", (TABLE, ((B, 2), below(5)), ((B, 2, 4), single)), nothing, {**RATE, "dense": 1, "columns": (1,)}),
     Sample(
-        "PairwiseDotsSgd", (TABLE, ((B, 2), below(5)), ((B, 2, 4), single), ((3,), below(4)), ((B, 3), single)), pairs_gradient,
-        {**RATE, "dense": 1, "columns": (1,)},
+        "PairwiseDotsSgd", (TABLE, ((B, 2), below(5)), ((B, 2, 4), single), ((3,), below(4)), ((B, 7), single)), pairs_gradient,
+        {**RATE, "dense": 1, "columns": (1,), "kept": 1},
     ),
     Sample("WriteBack", (TABLE, ((5,), single), IDS, ((BatchDim(2, bound=True), 5), single)), nothing, {"first_row": 0}),
     Sample("Ack", (), lambda: torch.zeros(0, dtype=torch.int8)),

@@ -84,7 +84,7 @@ def test_dlrm_runs_on_fused_ops_alone() -> None:
     assert (found["PairwiseDots"], found["PairwiseDotsSgd"], found["StackTables"]) == (1, 1, 1)
     assert (found["FCSgd"], found["FCInputGradient"]) == (7, 6)
     slow = {"Relu", "MatMul", "Transpose", "Gather", "FCGradient", "Sgd", "Lookup", "Dedupe", "TakeRows", "Stack", "Unstack", "SparseSgd"}
-    slow |= {"PairwiseDotsGradient", "StepTables"}
+    slow |= {"PairwiseDotsGradient", "StepTables", "Concat", "Split", "Sum"}
     assert not slow & found.keys()
 
 
@@ -172,6 +172,32 @@ def test_products_of_pairs_are_found() -> None:
     f = torch.randn(5, 3, 4)
     seen = run_net(net, {}, {"f": f, "x": torch.zeros(5, 6)})[net.outputs[0]]
     torch.testing.assert_close(seen, torch.stack([(f[:, i] * f[:, j]).sum(1) for i, j in ((0, 1), (0, 2), (1, 2))], 1))
+
+
+def beside(first: str, *, twice: bool = False) -> Net:
+    """Products of pairs of stacked rows, behind a value."""
+    builder = NetBuilder("n")
+    for name in ("x", "other"):
+        builder.input(Blob(name, (B, 4), "float32"))
+    builder.input(Blob("rows", (7, 4), "float32"))
+    builder.input(Blob("places", (B,), "int64"))
+    (f,) = builder.add("StackRows", ("x", "rows", "places"), attrs={"dense": 1})
+    (at,) = builder.add("Constant", (), attrs={"value": constant_of(torch.tensor((1, 3)))})
+    (dots,) = builder.add("PairwiseDots", (f, at), attrs={"kept": 0})
+    (y,) = builder.add("Concat", (first, dots), attrs={"axis": 1})
+    return builder.build([y, dots] if twice else [y])
+
+
+def test_products_behind_the_first_feature_are_made_there() -> None:
+    net, fused = beside("x"), fuse_interaction(beside("x"))
+    assert types(fused) == {"StackRows": 1, "Constant": 1, "PairwiseDots": 1}
+    values = {"x": torch.randn(5, 4), "other": torch.randn(5, 4), "rows": torch.randn(7, 4), "places": torch.tensor([0, 6, 2, -1, 2])}
+    torch.testing.assert_close(run_net(fused, {}, values)[fused.outputs[0]], run_net(net, {}, values)[net.outputs[0]])
+
+
+@pytest.mark.parametrize("net", [beside("other"), beside("x", twice=True)], ids=["another value", "read by others"])
+def test_products_behind_something_else_are_concatenated(net: Net) -> None:
+    assert fuse_interaction(net).ops == net.ops
 
 
 @pytest.mark.parametrize("net", [paired(other="g"), paired(twice=True), paired(positions=(-1, 2))], ids=["of two", "all are read", "from behind"])
