@@ -106,6 +106,8 @@ _IN_NUMPY = {name: np.dtype({"bfloat16": "int16", "bool": "uint8"}.get(name, nam
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Message)
 _SHOWN_CHARACTERS = 120
+_SMALL_BYTES = 64 * 1024
+_ALIGNED = 64  # bytes: where a tensor may begin
 
 
 def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
@@ -136,7 +138,7 @@ def _bytes_of(tensor: torch.Tensor) -> Frame:
 def decode(frames: Sequence[Any]) -> tuple[Message, dict[str, torch.Tensor]]:
     """The message and its tensors by name.
 
-    A tensor views its frame's memory. It is a copy when the frame is read-only, not aligned to the dtype, or holds bools.
+    A tensor views its frame's memory. It is a copy when the frame is small, read-only, not aligned to the dtype, or holds bools.
     Raises RunError when the frames are no message, or when a tensor's dtype, shape and bytes do not agree.
     """
     try:
@@ -147,10 +149,23 @@ def decode(frames: Sequence[Any]) -> tuple[Message, dict[str, torch.Tensor]]:
     specs = message.tensors if isinstance(message, Values) else []
     if len(frames) != len(specs) + 1:
         raise RunError(f"{_sender(message)} announces {len(specs)} tensors and brings {len(frames) - 1}")
-    tensors = {spec.name: _tensor(spec, frame, message) for spec, frame in zip(specs, frames[1:], strict=True)}
+    tensors = {spec.name: _tensor(spec, frame, message) for spec, frame in zip(specs, _small_together(frames[1:]), strict=True)}
     if len(tensors) != len(specs):
         raise RunError(f"{_sender(message)} brings a blob twice: {_shown(', '.join(spec.name for spec in specs))}")
     return message, tensors
+
+
+def _small_together(frames: Sequence[Any]) -> list[memoryview]:
+    """The frames, of which small ones are copied to one piece of memory: they stay until their step ends, each in a hole that a large one has left."""
+    views = [memoryview(frame) for frame in frames]
+    small = [k for k, view in enumerate(views) if view.nbytes < _SMALL_BYTES]
+    begins = np.cumsum([0, *(-(-views[k].nbytes // _ALIGNED) * _ALIGNED for k in small)]).tolist()
+    memory = memoryview(np.empty(begins[-1], np.uint8).data)
+    for k, begin in zip(small, begins, strict=False):
+        piece = memory[begin : begin + views[k].nbytes]
+        piece[:] = views[k].cast("B")
+        views[k] = piece
+    return views
 
 
 def _tensor(spec: TensorSpec, frame: Any, message: Message) -> torch.Tensor:

@@ -25,6 +25,7 @@ from htrain.ops.sparse_checks import ids_misfit
 from htrain.ops.step_loops import AHEAD, adagrad_loop, rowwise_adagrad_loop, sgd_loop
 
 Numbers = NDArray[np.int64]
+_HEADER = 40 // 4  # float32 numbers: ZeroMQ keeps so much beside the bytes of a message that it has received
 
 
 class Served:
@@ -78,11 +79,19 @@ def _lookup_tables(*values: torch.Tensor, first_rows: tuple[int, ...]) -> tuple[
 
 def _look_up(served: Served, *ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
     counts = served.counts(ids)
-    rows = tuple(torch.empty((len(found), width)) for found, width in zip(ids, served.widths, strict=True))
+    rows = tuple(_room(len(found), width) for found, width in zip(ids, served.widths, strict=True))
     bad = _gather(served.pointers, served.forms, _pointers(ids), counts, _pointers(rows))
     if bad >= 0:
         raise served.misfit(bad, ids)
     return rows
+
+
+def _room(rows: int, width: int) -> torch.Tensor:
+    """Rows that are not filled, in as much memory as the gradients of them take that come in afterwards: where one was, the other has room.
+
+    With pieces that differ by some bytes, the heap of a busy sparse PS grew to twice what was in use (tools/bench/sparse_ps.py --open 4).
+    """
+    return torch.from_numpy(np.empty(rows * width + _HEADER, np.float32))[: rows * width].view(rows, width)
 
 
 @njit(nogil=True, cache=True)

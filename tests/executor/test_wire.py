@@ -132,8 +132,8 @@ def test_context_is_a_key_that_survives_the_wire() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_neither_end_copies_a_contiguous_tensor(dtype: str) -> None:
-    tensor = torch.zeros(2, 3, dtype=DTYPES[dtype])
+def test_neither_end_copies_a_large_contiguous_tensor(dtype: str) -> None:
+    tensor = torch.zeros(1 << 16, 3, dtype=DTYPES[dtype])
     header, frame = encode(values_of({"x": tensor}), [tensor])
     tensor.fill_(1)
     buffer = bytearray(frame)
@@ -142,6 +142,19 @@ def test_neither_end_copies_a_contiguous_tensor(dtype: str) -> None:
     before = received["x"].clone()
     buffer[:] = bytes(len(buffer))
     assert dtype == "bool" or not torch.equal(received["x"], before), "the tensor shows what the frame holds now"
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(DTYPES)), st.sampled_from([0, 1, 7, 8191, 70_000])), max_size=6))
+def test_small_tensors_come_in_one_piece_of_memory_and_leave_the_frames(kinds: list[tuple[str, int]]) -> None:
+    sent = {f"t{k}": torch.arange(size).to(DTYPES[dtype]) for k, (dtype, size) in enumerate(kinds)}
+    header, *frames = map(bytearray, encode(values_of(sent), list(sent.values())))
+    _, received = decode([header, *frames])
+    small = [frame for frame in frames if len(frame) < 1 << 16]
+    for frame in small:
+        frame[:] = bytes(len(frame))
+    assert all(torch.equal(received[name], value) for name, value in sent.items())
+    places = [t.data_ptr() for name, t in received.items() if 0 < t.nbytes < 1 << 16 and t.dtype != torch.bool]
+    assert not places or max(places) - min(places) <= sum(len(frame) + 64 for frame in small)
 
 
 def test_tensor_at_an_odd_address_is_copied_to_an_aligned_one() -> None:
