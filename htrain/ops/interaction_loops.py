@@ -99,15 +99,11 @@ def _blocks(weights, own, total, width):  # type: ignore[no-untyped-def]
 def _mix(weights, own, total):  # type: ignore[no-untyped-def]
     """total[n,D] = weights[n,n] @ own[n,D], in blocks of 4 x 4: a number that is loaded serves four times, and so does one that is stored.
 
-    The usual widths are compiled as such: their loops have no ends to see to. Requires: n a multiple of 4.
+    A usual width is compiled as such: its loops have no ends to see to. Each that is takes half a second of a first run. Requires: n a multiple of 4.
     """
     width = own.shape[1]
-    if width == 16:
-        _blocks(weights, own, total, 16)
-    elif width == 64:
+    if width == 64:
         _blocks(weights, own, total, 64)
-    elif width == 128:
-        _blocks(weights, own, total, 128)
     else:
         _blocks(weights, own, total, width)
 
@@ -127,7 +123,7 @@ def _copy(rows, to, count):  # type: ignore[no-untyped-def]
             to[i, d] = rows[i, d]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")
 def _weigh(features, above, below, runs, kept, dy, distinct, weights, own, total):  # type: ignore[no-untyped-def]
     """total[n,D]: the gradient of an example's features."""
     width = features.shape[1]
