@@ -39,6 +39,9 @@ _pointwise: Callable[..., torch.Tensor] | None = (
 _MANY = 512  # rows: with more, oneDNN is ahead of OpenBLAS where nothing is added (tools/bench/fc_products.py)
 
 
+_SEVERAL = 128  # rows: with fewer a gradient is made as fast by either, and torch's own is the one that nets without fusions are compared with
+
+
 _FEW = 32  # columns: MKL makes a narrow gradient at twice the speed when it is turned, as wide as dy (tools/bench/fc_products.py)
 
 
@@ -55,18 +58,15 @@ def _by_openblas(rows: torch.Tensor, w: torch.Tensor) -> bool:
 
 
 def _kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
-    if _by_openblas(x, w.t()):
-        y = product(x, w.t())
-        return y.add_(bias[0]) if bias else y
     return linear(x, w, *bias)
 
 
 def _gradient_kernel(
     x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, *, bias: bool, wants_x: bool
 ) -> tuple[torch.Tensor, ...]:
-    dw = product(dy.t(), x) if is_ahead(dy.t(), x) else dy.t() @ x
+    dw = product(dy.t(), x) if len(x) >= _SEVERAL and is_ahead(dy.t(), x) else dy.t() @ x
     db = (dy.sum(0),) if bias else ()
-    dx = (_input_gradient(w, dy),) if wants_x else ()
+    dx = (dy @ w,) if wants_x else ()
     return (dw, *db, *dx)
 
 
@@ -87,7 +87,8 @@ def _gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[boo
 def _relu_kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
     """max(FC, 0)."""
     if _by_openblas(x, w.t()):
-        return _kernel(x, w, *bias).relu_()
+        y = product(x, w.t())
+        return (y.add_(bias[0]) if bias else y).relu_()
     if _pointwise and _by_onednn(x, w.shape[0], w):
         return _pointwise(x, w, bias[0] if bias else None, "relu", [], "")
     return linear(x, w, *bias).relu_()

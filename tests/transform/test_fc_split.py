@@ -296,6 +296,4 @@ def test_split_training_follows_the_curve_of_whole_training(
             dlrm[valued], Cluster(group_ps=3, sparse_ps=2), options, name="dlrm", solver="rules", fc_splits=cuts
         )
         curves[name] = losses_of(plan, tmp_path / name, DATA)
-    differences = relative_differences(curves["split"], curves["whole"])
-    assert max(differences[:20]) < 1e-6  # rounding alone
-    assert max(differences) < {"sgd": 1e-4, "adam": 1e-3}[optimizer]  # which Adam raises: a gradient that is nearly zero makes a whole step
+    assert max(relative_differences(curves["split"], curves["whole"])) < 1e-4
