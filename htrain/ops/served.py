@@ -89,7 +89,7 @@ def _look_up(served: Served, *ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def _room(rows: int, width: int) -> torch.Tensor:
     """Rows that are not filled, in as much memory as the gradients of them take that come in afterwards: where one was, the other has room.
 
-    With pieces that differ by some bytes, the heap of a busy sparse PS grew to twice what was in use (tools/bench/sparse_ps.py --open 4).
+    With pieces that differ by some bytes, the heap of a busy sparse PS grows further (tools/bench/sparse_ps.py --open 4 prints its memory).
     """
     return torch.from_numpy(np.empty(rows * width + _HEADER, np.float32))[: rows * width].view(rows, width)
 

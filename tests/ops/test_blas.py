@@ -64,6 +64,14 @@ def test_what_openblas_would_misread_is_left_to_torch(left: torch.Tensor, right:
     assert not blas.is_ahead(left, right)
 
 
+def test_without_the_package_products_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(blas, "import_module", absent)
+    assert blas._sgemm.__wrapped__() is None
+
+
 def test_several_threads_are_left_to_torch() -> None:
     torch.set_num_threads(2)
     assert not blas.is_ahead(torch.randn(4, 3), torch.randn(3, 2))
