@@ -11,8 +11,9 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
-from llvmlite.binding import get_host_cpu_name
+from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 
+_OF_AVX2 = ("haswell", "zen")  # what it calls its kernels for CPUs without AVX-512
 _BY_ROWS, _AS_IT_IS, _TURNED = 101, 111, 112  # of cblas.h
 _INT = ctypes.c_int
 
@@ -64,18 +65,43 @@ def _lies_well(matrix: torch.Tensor) -> bool:
 
 
 @cache
+def is_narrow() -> bool:
+    """Whether its kernels fill half of this CPU's vectors: those of AVX2 on Zen 5, which OPENBLAS_CORETYPE may ask for, or an old release know no better than.
+
+    On Zen 4, which computes AVX-512 in two halves, they lose little.
+    """
+    library = _library()
+    if library is None or get_host_cpu_name() == "znver4" or not get_host_cpu_features().get("avx512f"):
+        return False
+    kernels = library.scipy_openblas_get_corename
+    kernels.argtypes, kernels.restype = [], ctypes.c_char_p
+    return kernels().decode().lower() in _OF_AVX2
+
+
+@cache
 def _sgemm() -> Callable[..., None] | None:
-    """That of the OpenBLAS that is installed, told to take one thread; none on a CPU on which it was not found to be ahead, or without it."""
+    """That of the library, told to take one thread."""
+    library = _library()
+    if library is None:
+        return None
+    library.scipy_openblas_set_num_threads(1)
+    lengths, pointer, number = [_INT, _INT, _INT], ctypes.c_void_p, ctypes.c_float
+    found = library.scipy_cblas_sgemm
+    found.argtypes = [_INT, _INT, _INT, *lengths, number, pointer, _INT, pointer, _INT, number, pointer, _INT]
+    found.restype = None
+    return found
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """The OpenBLAS that is installed; none on a CPU on which it was not found to be ahead, or without it."""
     if not get_host_cpu_name().startswith("znver") or sys.platform != "linux":
         return None
     try:
         packaged = import_module("scipy_openblas32")
         library = ctypes.CDLL(str(Path(packaged.get_lib_dir()) / packaged.get_library(fullname=True)))
-        found, take_threads = library.scipy_cblas_sgemm, library.scipy_openblas_set_num_threads
+        for name in ("cblas_sgemm", "openblas_set_num_threads", "openblas_get_corename"):
+            getattr(library, f"scipy_{name}")
     except (ImportError, OSError, AttributeError):  # not installed, or another release's names: torch's products serve
         return None
-    take_threads(1)
-    lengths, pointer, number = [_INT, _INT, _INT], ctypes.c_void_p, ctypes.c_float
-    found.argtypes = [_INT, _INT, _INT, *lengths, number, pointer, _INT, pointer, _INT, number, pointer, _INT]
-    found.restype = None
-    return found
+    return library

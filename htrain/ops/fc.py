@@ -1,13 +1,13 @@
 """FC: y[B,N] = x[B,K] @ w[N,K].T + b[N], and its gradient (HT 2.1: the FC and FCGradient operators)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch.nn.functional import linear
 
 from htrain.net import Blob, Op, numel
 from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
-from htrain.ops.blas import add_product, is_ahead, product
+from htrain.ops.products import over_batch, step, times
 
 
 def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -31,32 +31,6 @@ def _bytes(inputs: Sequence[Blob]) -> float:
     return 2.0 if inputs[0].dtype == "bfloat16" else 4.0
 
 
-_pointwise: Callable[..., torch.Tensor] | None = (
-    getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
-)  # oneDNN's product, with what comes behind it in the same pass: tools/bench/fc_products.py
-
-
-_MANY = 512  # rows: with more, oneDNN is ahead of OpenBLAS where nothing is added (tools/bench/fc_products.py)
-
-
-_SEVERAL = 128  # rows: with fewer a gradient is made as fast by either, and torch's own is the one that nets without fusions are compared with
-
-
-_FEW = 32  # columns: MKL makes a narrow gradient at twice the speed when it is turned, as wide as dy (tools/bench/fc_products.py)
-
-
-_LARGE = 1 << 23  # multiply-adds: below, beginning costs oneDNN more than it gains
-
-
-def _by_onednn(x: torch.Tensor, outputs: int, w: torch.Tensor) -> bool:
-    large = _pointwise is not None and x.numel() * outputs >= _LARGE
-    return large and x.device.type == "cpu" and x.dtype == w.dtype and x.dtype in (torch.float32, torch.bfloat16)
-
-
-def _by_openblas(rows: torch.Tensor, w: torch.Tensor) -> bool:
-    return len(rows) <= _MANY and is_ahead(rows, w)
-
-
 def _kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
     return linear(x, w, *bias)
 
@@ -64,7 +38,7 @@ def _kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tens
 def _gradient_kernel(
     x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, *, bias: bool, wants_x: bool
 ) -> tuple[torch.Tensor, ...]:
-    dw = product(dy.t(), x) if len(x) >= _SEVERAL and is_ahead(dy.t(), x) else dy.t() @ x
+    dw = over_batch(dy, x)
     db = (dy.sum(0),) if bias else ()
     dx = (dy @ w,) if wants_x else ()
     return (dw, *db, *dx)
@@ -86,12 +60,7 @@ def _gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[boo
 
 def _relu_kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
     """max(FC, 0)."""
-    if _by_openblas(x, w.t()):
-        y = product(x, w.t())
-        return (y.add_(bias[0]) if bias else y).relu_()
-    if _pointwise and _by_onednn(x, w.shape[0], w):
-        return _pointwise(x, w, bias[0] if bias else None, "relu", [], "")
-    return linear(x, w, *bias).relu_()
+    return times(x, w, bias[0] if bias else None, relu=True)
 
 
 def _relu_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
@@ -104,11 +73,7 @@ def _relu_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequenc
 
 def _input_gradient(w: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """dx[B,K] = dy[B,N] @ w[N,K]."""
-    if _by_openblas(dy, w):
-        return product(dy, w)
-    if _pointwise and _by_onednn(dy, w.shape[1], w):
-        return _pointwise(dy, w.t(), None, "none", [], "")
-    return dy @ w
+    return times(dy, w.t())
 
 
 def _input_gradient_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
@@ -119,14 +84,7 @@ def _input_gradient_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> 
 def _sgd(w: torch.Tensor, *rest: torch.Tensor, lr: float) -> None:
     """w -= lr * dw, and b -= lr * db, of x[B,K] and dy[B,N]: the product goes into the weight, no gradient is kept. One of bfloat16 is rounded first."""
     *bias, x, dy = rest
-    if x.dtype != w.dtype:
-        w.sub_(dy.t() @ x, alpha=lr)
-    elif is_ahead(dy.t(), x) and w.is_contiguous():
-        add_product(w, dy.t(), x, -lr)
-    elif x.shape[1] <= _FEW < w.shape[0]:
-        w.sub_((x.t() @ dy).t(), alpha=lr)
-    else:
-        w.addmm_(dy.t(), x, alpha=-lr)
+    step(w, dy, x, lr)
     for b in bias:
         b.sub_(dy.sum(0, dtype=b.dtype), alpha=lr)
 

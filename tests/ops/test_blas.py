@@ -1,24 +1,19 @@
 """Products by OpenBLAS, against torch's in double precision."""
 
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 
-from htrain.ops import OPS, blas
+from htrain.ops import blas
 
-pytestmark = pytest.mark.skipif(blas._sgemm() is None, reason="htrain leaves products to torch on this CPU")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.skipif(blas._sgemm() is None, reason="htrain leaves products to torch on this CPU")]
 LIES = ("by rows", "turned", "part of wider rows", "part of wider columns")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def matrix(rows: int, columns: int, lies: str) -> torch.Tensor:
@@ -69,7 +64,7 @@ def test_without_the_package_products_are_left_to_torch(monkeypatch: pytest.Monk
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr(blas, "import_module", absent)
-    assert blas._sgemm.__wrapped__() is None
+    assert blas._library.__wrapped__() is None
 
 
 def test_several_threads_are_left_to_torch() -> None:
@@ -83,17 +78,9 @@ def test_a_total_that_the_product_would_leave_is_refused(total: torch.Tensor) ->
         blas.add_product(total, torch.randn(4, 3), torch.randn(3, 2), 1.0)
 
 
-@pytest.mark.parametrize("batch", [1, 160, 700])
-def test_fcs_are_the_same_by_either(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, dy, w, b = torch.randn(batch, 50), torch.randn(batch, 30), torch.randn(30, 50), torch.randn(30)
-
-    def made() -> list[torch.Tensor]:
-        stepped = w.clone()
-        OPS["FCSgd"].kernel(stepped, x, dy, lr=0.01)
-        ys = [OPS["FC"].kernel(x, w), OPS["FC"].kernel(x, w, b), OPS["FCRelu"].kernel(x, w), OPS["FCRelu"].kernel(x, w, b)]
-        return [stepped, *ys, OPS["FCInputGradient"].kernel(w, dy), *OPS["FCGradient"].kernel(x, w, dy, bias=True, wants_x=True)]
-
-    by_openblas = made()
-    monkeypatch.setattr(blas, "_sgemm", lambda: None)
-    assert not blas.is_ahead(x, w.t())
-    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(by_openblas, made(), strict=True))
+@pytest.mark.parametrize(("kernels", "narrow"), [("Haswell", get_host_cpu_name() != "znver4"), ("SkylakeX", False)])
+@pytest.mark.skipif(not get_host_cpu_features().get("avx512f"), reason="this CPU has no wider kernels")
+def test_narrow_are_the_kernels_that_the_environment_asks_for(kernels: str, narrow: bool) -> None:
+    asked = [sys.executable, "-c", "from htrain.ops.blas import is_narrow; print(is_narrow())"]
+    told = subprocess.run(asked, env={**os.environ, "OPENBLAS_CORETYPE": kernels}, check=True, capture_output=True, text=True)
+    assert told.stdout.strip() == str(narrow)

@@ -1,4 +1,4 @@
-"""The products of FCs by each library that htrain.ops.fc can take them from: milliseconds and GFLOP/s of one thread, medians.
+"""The products of FCs by each library that htrain.ops.products can take them from: milliseconds and GFLOP/s of one thread, medians.
 
     python tools/bench/fc_products.py [--batch 128 --batch 2048] [--passes 100]
 
@@ -32,11 +32,12 @@ def by_torch() -> dict[str, Product]:
 
 
 def by_onednn() -> dict[str, Product]:
-    """It adds nothing to what is there: no steps."""
+    """It adds nothing to what is there: a step is a product and a pass over the weight."""
     pointwise = torch.ops.mkldnn._linear_pointwise
     return {
         "y": lambda w, b, x, dy: pointwise(x, w, b, "relu", [], ""),
         "dx": lambda w, b, x, dy: pointwise(dy, w.t(), None, "none", [], ""),
+        "step": lambda w, b, x, dy: w.sub_(pointwise(dy.t(), x.t(), None, "none", [], ""), alpha=RATE),
     }
 
 

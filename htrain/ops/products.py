@@ -1,0 +1,79 @@
+"""Products of FCs by the library that is ahead for their shape on this CPU (docs/decisions/fusions.md; tools/bench/fc_products.py compares them).
+
+torch's own, MKL's mostly; oneDNN's, which also adds a bias and takes ReLU; OpenBLAS's, which also adds a product to what is there. They round
+differently, so the choice is made by CPU, shape, threads and what is installed, never by the time that one takes: the same run has the same bits.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch.nn.functional import linear
+
+from htrain.ops.blas import add_product, is_ahead, is_narrow, product
+
+_pointwise: Callable[..., torch.Tensor] | None = (
+    getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+)  # oneDNN's product, with what comes behind it in the same pass
+
+_MANY = 512  # rows: with more, oneDNN is ahead of OpenBLAS where nothing is added
+
+_SEVERAL = 128  # rows: with fewer a gradient is made as fast by either, and torch's own is the one that nets without fusions are compared with
+
+_FEW = 32  # columns: MKL makes a narrow gradient at twice the speed when it is turned, as wide as dy
+
+_LARGE = 1 << 23  # multiply-adds: below, beginning costs oneDNN more than it gains
+
+
+def times(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, *, relu: bool = False) -> torch.Tensor:
+    """x[B,K] @ w[N,K].T + bias[N], and max(that, 0) where `relu`."""
+    to_onednn = _suits_onednn(x, w)
+    if len(x) <= _MANY and is_ahead(x, w.t()) and not (to_onednn and is_narrow()):
+        y = product(x, w.t())
+        if bias is not None:
+            y.add_(bias)
+    elif to_onednn:
+        return _by_onednn(x, w, bias, relu)
+    else:
+        y = linear(x, w, bias)
+    return y.relu_() if relu else y
+
+
+def over_batch(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """dy[B,N].T @ x[B,K]: the gradient of a weight[N,K]."""
+    dy_by_column = dy.t()
+    if len(x) < _SEVERAL or not is_ahead(dy_by_column, x):
+        return dy_by_column @ x
+    if _prefers_onednn(dy_by_column, x):
+        return _by_onednn(dy_by_column, x.t())
+    return product(dy_by_column, x)
+
+
+def step(w: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, lr: float) -> None:
+    """w[N,K] -= lr * dy[B,N].T @ x[B,K]: the product goes into the weight where the library can; one of another dtype than the weight's is rounded first."""
+    dy_by_column = dy.t()
+    if x.dtype != w.dtype:
+        w.sub_(dy_by_column @ x, alpha=lr)
+    elif is_ahead(dy_by_column, x) and w.is_contiguous():
+        if _prefers_onednn(dy_by_column, x):
+            w.sub_(_by_onednn(dy_by_column, x.t()), alpha=lr)
+        else:
+            add_product(w, dy_by_column, x, -lr)
+    elif x.shape[1] <= _FEW < w.shape[0]:
+        w.sub_((x.t() @ dy).t(), alpha=lr)
+    else:
+        w.addmm_(dy_by_column, x, alpha=-lr)
+
+
+def _prefers_onednn(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether left @ right is oneDNN's though it needs a pass of its own to add it: what OpenBLAS would take twice as long for."""
+    return is_narrow() and _suits_onednn(left, right.t())
+
+
+def _suits_onednn(x: torch.Tensor, w: torch.Tensor) -> bool:
+    large = _pointwise is not None and x.numel() * w.shape[0] >= _LARGE
+    return large and x.device.type == "cpu" and x.dtype == w.dtype and x.dtype in (torch.float32, torch.bfloat16)
+
+
+def _by_onednn(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, relu: bool = False) -> torch.Tensor:
+    assert _pointwise
+    return _pointwise(x, w, bias, "relu" if relu else "none", [], "")
