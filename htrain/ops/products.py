@@ -12,8 +12,8 @@ from torch.nn.functional import linear
 from htrain.ops.blas import add_product, is_ahead, is_narrow, product
 
 _pointwise: Callable[..., torch.Tensor] | None = (
-    getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
-)  # oneDNN's product, with what comes behind it in the same pass
+    torch.ops.mkldnn._linear_pointwise.default if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise") else None
+)  # oneDNN's product, with what comes behind it in the same pass; an overload by its name is found without trying others under the GIL
 
 _MANY = 512  # rows: with more, oneDNN is ahead of OpenBLAS where nothing is added
 
@@ -26,12 +26,15 @@ _LARGE = 1 << 23  # multiply-adds: below, beginning costs oneDNN more than it ga
 
 def times(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, *, relu: bool = False) -> torch.Tensor:
     """x[B,K] @ w[N,K].T + bias[N], and max(that, 0) where `relu`."""
-    to_onednn = _suits_onednn(x, w)
-    if len(x) <= _MANY and is_ahead(x, w.t()) and not (to_onednn and is_narrow()):
-        y = product(x, w.t())
+    large = _suits_onednn(x, w.shape[0], w.dtype)
+    if large and (len(x) > _MANY or is_narrow()):
+        return _by_onednn(x, w, bias, relu)
+    w_by_column = w.t()
+    if len(x) <= _MANY and is_ahead(x, w_by_column):
+        y = product(x, w_by_column)
         if bias is not None:
             y.add_(bias)
-    elif to_onednn:
+    elif large:
         return _by_onednn(x, w, bias, relu)
     else:
         y = linear(x, w, bias)
@@ -43,7 +46,7 @@ def over_batch(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     dy_by_column = dy.t()
     if len(x) < _SEVERAL or not is_ahead(dy_by_column, x):
         return dy_by_column @ x
-    if _prefers_onednn(dy_by_column, x):
+    if is_narrow() and _suits_onednn(dy_by_column, x.shape[1], x.dtype):
         return _by_onednn(dy_by_column, x.t())
     return product(dy_by_column, x)
 
@@ -54,8 +57,8 @@ def step(w: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, lr: float) -> None:
     if x.dtype != w.dtype:
         w.sub_(dy_by_column @ x, alpha=lr)
     elif is_ahead(dy_by_column, x) and w.is_contiguous():
-        if _prefers_onednn(dy_by_column, x):
-            w.sub_(_by_onednn(dy_by_column, x.t()), alpha=lr)
+        if is_narrow() and _suits_onednn(dy_by_column, x.shape[1], x.dtype):
+            w.sub_(_by_onednn(dy_by_column, x.t()), alpha=lr)  # still quicker than OpenBLAS in one pass
         else:
             add_product(w, dy_by_column, x, -lr)
     elif x.shape[1] <= _FEW < w.shape[0]:
@@ -64,14 +67,10 @@ def step(w: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, lr: float) -> None:
         w.addmm_(dy_by_column, x, alpha=-lr)
 
 
-def _prefers_onednn(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether left @ right is oneDNN's though it needs a pass of its own to add it: what OpenBLAS would take twice as long for."""
-    return is_narrow() and _suits_onednn(left, right.t())
-
-
-def _suits_onednn(x: torch.Tensor, w: torch.Tensor) -> bool:
-    large = _pointwise is not None and x.numel() * w.shape[0] >= _LARGE
-    return large and x.device.type == "cpu" and x.dtype == w.dtype and x.dtype in (torch.float32, torch.bfloat16)
+def _suits_onednn(x: torch.Tensor, outputs: int, dtype: torch.dtype) -> bool:
+    """Whether oneDNN takes x[B,K] times K x `outputs` of a dtype, and gains by it."""
+    large = _pointwise is not None and x.numel() * outputs >= _LARGE
+    return large and x.device.type == "cpu" and x.dtype == dtype and dtype in (torch.float32, torch.bfloat16)
 
 
 def _by_onednn(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, relu: bool = False) -> torch.Tensor:
