@@ -18,6 +18,7 @@ import msgspec
 
 from htrain.cluster import device_of
 from htrain.errors import RunError
+from htrain.executor.memory import ONE_HEAP
 from htrain.executor.play import play, thread_role
 from htrain.executor.port import Network
 from htrain.executor.settings import RunSettings
@@ -49,22 +50,22 @@ class ThreadCrew:
             thread.join(timeout=15)
 
 
+def role_environment(num_threads: int) -> dict[str, str]:
+    """That of a process that plays roles: what libraries read when they are loaded. `num_threads` are those of a product."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(num_threads))
+    return {**os.environ, **threads, "OPENBLAS_NUM_THREADS": "1", **ONE_HEAP}
+
+
 class ProcessCrew:
     """A process per role, forked from a nursery."""
 
     def __init__(self, roles: Sequence[str], settings: RunSettings, launcher: str, num_threads: int) -> None:
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": str(num_threads),
-            "MKL_NUM_THREADS": str(num_threads),
-            "OPENBLAS_NUM_THREADS": "1",
-        }
         command = [sys.executable, "-c", "from htrain.executor.crew import nursery; nursery()"]
         self._nursery = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env=role_environment(num_threads),
             start_new_session=True,
             text=True,
             bufsize=1,

@@ -10,12 +10,13 @@ from contextlib import suppress
 import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of glibc's mallopt
+ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}  # for the environment of a process: threads that libraries start while they are imported get heaps that others fill too
 _LARGEST_KEPT = 32 << 20  # what glibc allows: larger values are still given back at once
 _NEVER = (1 << 31) - 1
 
 
 def keep_pages() -> bool:
-    """Keep freed memory, in one arena for all threads; False where the C library is another.
+    """Keep freed memory, in one arena for all threads that begin to allocate from now on (for those before, `ONE_HEAP`); False where the C library is another.
 
     glibc gives the top of its heap back whenever 128 KiB of it are free, and that of its threads' heaps always, so that a step's large values
     are made of fresh pages, which the system clears, every time. Tables and what else exceeds 32 MiB are given back as before.

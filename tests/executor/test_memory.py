@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from htrain.executor.crew import role_environment
 from htrain.executor.memory import empty
 
 SCRIPT = """
@@ -45,6 +46,30 @@ def test_what_a_step_has_freed_is_the_next_steps() -> None:
     assert faults("keep") < 100
 
 
+HEAPS = """
+import ctypes, os, sys, threading
+import htrain.executor.crew
+import torch
+from htrain.executor.memory import keep_pages
+
+keep_pages()
+threads = [threading.Thread(target=lambda: torch.ones(1 << 16)) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+c = ctypes.CDLL(None)
+c.fdopen.restype = ctypes.c_void_p
+c.malloc_info.argtypes = [ctypes.c_int, ctypes.c_void_p]
+c.malloc_info(0, c.fdopen(os.dup(1), b"w"))
+c.fflush(None)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it asks glibc")
+def test_a_role_has_one_heap_whatever_threads_its_libraries_have_started() -> None:
+    told = subprocess.run([sys.executable, "-c", HEAPS], check=True, capture_output=True, text=True, env=role_environment(1)).stdout
+    assert told.count("<heap nr=") == 1
+
+
 @pytest.mark.parametrize("shape", [(0, 4), (), (3, 5), (1 << 20,), (70_001, 24)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16])
 def test_memory_is_of_the_form_that_was_asked_for(shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -68,6 +93,7 @@ PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 def test_large_tables_lie_in_large_pages() -> None:
     script = """
 import torch
+from htrain.executor.crew import role_environment
 from htrain.executor.memory import empty
 table = empty((1 << 20, 16), torch.float32).fill_(1)
 print(sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.startswith("AnonHugePages")) * 1024 / table.nbytes)

@@ -29,6 +29,7 @@ from netlab import Lab, bits_per_second, unwind_when_ended
 
 import htrain
 from htrain.cluster import this_machine
+from htrain.executor.crew import role_environment
 from htrain.options import GradientDtype, Options, RowDtype, SparseOptimizer
 
 MODEL = str(Path(__file__).parents[2] / "models" / "dlrm.py:build_bench")
@@ -37,11 +38,11 @@ Run = dict[str, float]
 
 
 class Part:
-    """A process that answers a line with a line."""
+    """A process that answers a line with a line; its environment is that of roles."""
 
     def __init__(self, name: str, plan: Path, host: str, workers: int, inside: list[str]) -> None:
         words = [*inside, sys.executable, PARTS, name, str(plan), host, str(workers)]
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=role_environment(1))
 
     def tell(self, **words: Any) -> None:
         assert self._process.stdin
