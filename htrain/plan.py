@@ -28,7 +28,7 @@ from htrain.ops.collective import ALL_REDUCE
 from htrain.options import Options, checked
 from htrain.placement import Decision, Search, Shard
 
-VERSION = 11
+VERSION = 12
 VALUES_FILE = "values.safetensors"
 
 

@@ -82,6 +82,7 @@ SAMPLES: tuple[Sample, ...] = (
     ("FC", (X, weight("w", 4, 6), weight("b", 4)), {}),
     ("FC", (X, weight("v", 4, 6)), {}),
     ("FCGradient", (X, weight("w", 4, 6), ("dy", (B, 4), F32)), {"bias": True, "wants_x": False}),
+    ("FCFastGradient", (X, weight("w", 4, 6), ("dy", (B, 4), F32)), {"bias": True, "wants_x": True}),
     ("FCRelu", (X, weight("w", 4, 6), weight("b", 4)), {}),
     ("FCInputGradient", (weight("w", 4, 6), ("dy", (B, 4), F32)), {}),
     ("FCSgd", (weight("w", 4, 6), weight("b", 4), X, ("dy", (B, 4), F32)), {"lr": 0.1}),

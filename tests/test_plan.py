@@ -276,7 +276,7 @@ def inside(section: str, **values: object) -> Callable[[dict[str, Any]], None]:
 
 
 HEADERS: Mapping[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "another version": (entry("version", 12), r"version 12, this htrain reads version 11: compile the model again$"),
+    "another version": (entry("version", 13), r"version 13, this htrain reads version 12: compile the model again$"),
     "a version that is no number": (entry("version", "one"), r"Expected `int`, got `str` - at `\$.version`$"),
     "an entry that is missing": (lambda h: h.pop("tables"), r"missing required field `tables`$"),
     "an entry that is unknown": (entry("colour", "red"), r"unknown field `colour`$"),

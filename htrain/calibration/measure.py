@@ -126,7 +126,7 @@ def _gemm(type: str, batch: int, k: int, n: int) -> Callable[[], object]:
     return lambda: OPS[type].kernel(x, w, bias)
 
 
-_GEMMS = {"float32": "FC", "bfloat16": "FCBfloat16", "int8": "FCInt8"}
+_GEMMS = {"float32": "FCRelu", "bfloat16": "FCBfloat16", "int8": "FCInt8"}
 
 
 def _rate_of(

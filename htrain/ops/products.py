@@ -17,7 +17,7 @@ _pointwise: Callable[..., torch.Tensor] | None = (
 
 _MANY = 512  # rows: with more, oneDNN is ahead of OpenBLAS where nothing is added
 
-_SEVERAL = 128  # rows: with fewer a gradient is made as fast by either, and torch's own is the one that nets without fusions are compared with
+_SEVERAL = 128  # rows: with fewer a gradient is made as fast by torch
 
 _FEW = 32  # columns: MKL makes a narrow gradient at twice the speed when it is turned, as wide as dy
 

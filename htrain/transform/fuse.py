@@ -6,6 +6,7 @@
     fuse_tables       StackRows, its Lookups, Dedupes, SGD     StackTables and StepTables: tables of this device, read and stepped in place
     fuse_pairs        StepTables(t, PairwiseDotsGradient(..))  PairwiseDotsSgd(t, ..): rows are stepped by a gradient that is never stored
     fuse_steps        Sgd(w, dw) of dw, .., dx = FCGradient    dx = FCInputGradient; FCSgd(w, b, x, dy): no gradient in memory
+    fast_gradients    dw, .., dx = FCGradient                  FCFastGradient: products by the library that is ahead on the role's CPU
 """
 
 from collections import Counter
@@ -28,7 +29,8 @@ def fuse_placed(train: Net, options: Options) -> Net:
     """The fusions of a train net whose ops have their devices that are on."""
     train = fuse_tables(train) if options.fuse_tables else train
     train = fuse_pairs(train) if options.fuse_pairs else train
-    return fuse_steps(train) if options.fuse_steps else train
+    train = fuse_steps(train) if options.fuse_steps else train
+    return fast_gradients(train) if options.fast_gradients else train
 
 
 def fuse_relu(net: Net) -> Net:
@@ -160,6 +162,11 @@ def fuse_steps(net: Net) -> Net:
             read_later = any(last_read.get(s.inputs[0], 0) > place for s in mine)
             behind[id(mine[-1] if read_later else op)] = replace(mine[0], type="FCSgd", inputs=(*(s.inputs[0] for s in mine), x, dy))
     return net.with_ops(made for op in net.ops for made in (instead.get(id(op), op), behind.get(id(op))) if made)
+
+
+def fast_gradients(net: Net) -> Net:
+    """Gradients of FCs that are kept, such as Adagrad's and Adam's, and those that are sent, by the libraries that make those of fused ops."""
+    return net.with_ops(replace(op, type="FCFastGradient") if op.type == "FCGradient" else op for op in net.ops)
 
 
 def fuse_tables(net: Net) -> Net:

@@ -21,6 +21,11 @@ def test_products_are_those_of_float64(batch: int, k: int, n: int) -> None:
         (OPS["FCInputGradient"].kernel(w, dy), dys @ ws),
     ):
         torch.testing.assert_close(seen.double(), wanted, rtol=1e-4, atol=1e-3)
+    for type in ("FCGradient", "FCFastGradient"):
+        dw, db, dx = OPS[type].kernel(x, w, dy, bias=True, wants_x=True)
+        for seen, wanted in ((dw, dys.T @ xs), (db, dys.sum(0)), (dx, dys @ ws)):
+            torch.testing.assert_close(seen.double(), wanted, rtol=1e-4, atol=1e-2)
+        assert len(OPS[type].kernel(x, w, dy, bias=False, wants_x=False)) == 1
     OPS["FCSgd"].kernel(w, b, x, dy, lr=0.01)
     torch.testing.assert_close(w.double(), ws - 0.01 * dys.T @ xs, rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(b.double(), bs - 0.01 * dys.sum(0), rtol=1e-4, atol=1e-3)

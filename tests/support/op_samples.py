@@ -390,6 +390,7 @@ NOT_SAMPLED = {
         ("QuantizeRows", "DequantizeRows", "TopK", "TopKWithFeedback", "SpreadTopK"),
         "lossy: tests/ops/test_compress.py",
     ),
+    "FCFastGradient": "several outputs, those of FCGradient: tests/ops/test_fc.py",
     **dict.fromkeys(("FCBfloat16", "FCInt8"), "lossy: tests/ops/test_low_precision.py"),
     "Fill": "has no input, so its batch shows in its output alone: a test of its own below",
 }
