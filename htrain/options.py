@@ -47,7 +47,7 @@ class Options:
     same device and their SGD steps, id by id, with `fuse_interaction` the products of pairs of features, of which only those that are read
     are computed, with `fuse_pairs` the gradient of these products and the steps of rows by it, with `fuse_steps` the SGD step of an FC's
     weight and the product that makes its gradient, and with `fuse_servers` the lookups, and the steps, of all tables that a message to a PS is about.
-    With `fast_gradients`, other gradients of FCs are products by the library that is ahead on the role's CPU. Without all of these, one trainer has
+    With `fast_products`, other FCs and their gradients are by the library that is ahead on the role's CPU. Without all of these, one trainer has
     PyTorch's bits.
 
     `dense_sync` says how groups keep their dense replicas alike: `easgd`, in the background; `allreduce`, every step, one trainer with all
@@ -102,7 +102,7 @@ class Options:
     fuse_pairs: bool = True
     fuse_steps: bool = True
     fuse_servers: bool = True
-    fast_gradients: bool = True
+    fast_products: bool = True
     dense_sync: DenseSync = "easgd"
     sparse_sync: SparseSync = "ps"
     table_store: TableStore = "memory"

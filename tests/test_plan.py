@@ -222,7 +222,7 @@ BROKEN: Mapping[Callable[[Plan], Plan], str] = {
     place_twice: "Concat 'joined' of module 'joined' is placed 2 times, want 1 (on 'trainer')",
     place_elsewhere: "nets/trainer.onnx: Concat 'joined' of module 'joined' is tagged 'group_ps:0', this is the net of 'trainer'",
     add_op: "a device runs an op that the train net does not have: trainer | m | new = Relu(x)",
-    drop_net: "FC 'hidden_fc' of module 'hidden' is placed 0 times, want 1 (on 'group_ps:0')",
+    drop_net: "FastFC 'hidden_fc' of module 'hidden' is placed 0 times, want 1 (on 'group_ps:0')",
     drop_train: "plan.yaml: the net 'train' is missing",
     drop_recv: "blob 'x' from 'group_ps:1' to 'trainer' has 1 Send and 0 Recv, want one of each",
     drop_send: "blob 'joined' from 'trainer' to 'group_ps:0' has 0 Send and 1 Recv, want one of each",

@@ -163,7 +163,7 @@ def _call(net: Net, position: int, op: Op, names: dict[str, str], kept: set[str]
 def _gives_tuple(op: Op) -> bool:
     """Kernels with a variable number of outputs give a tuple also for one."""
     return op.type in (
-        "Split", "SplitRows", "Unstack", "FCGradient", "FCFastGradient", "HetAsk", "HetFlush", "HetRead", "AllReduce", "StackRowsGradient", "PairwiseDotsSgd",
+        "Split", "SplitRows", "Unstack", "FCGradient", "FastFCGradient", "HetAsk", "HetFlush", "HetRead", "AllReduce", "StackRowsGradient", "PairwiseDotsSgd",
         "LookupTables",
     )  # fmt: skip
 

@@ -35,6 +35,11 @@ def _kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tens
     return linear(x, w, *bias)
 
 
+def _fast_kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
+    """FC by the library that is ahead on this CPU: it rounds otherwise."""
+    return times(x, w, bias[0] if bias else None)
+
+
 def _gradient_kernel(
     x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, *, bias: bool, wants_x: bool
 ) -> tuple[torch.Tensor, ...]:
@@ -45,7 +50,7 @@ def _gradient_kernel(
 
 
 def _fast_gradient_kernel(x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, *, bias: bool, wants_x: bool) -> tuple[torch.Tensor, ...]:
-    """The same by the libraries that are ahead on this CPU: it rounds otherwise."""
+    """FCGradient by the libraries that are ahead on this CPU: it rounds otherwise."""
     db = (dy.sum(0),) if bias else ()
     dx = (times(dy, w.t()),) if wants_x else ()
     return (over_batch(dy, x), *db, *dx)
@@ -114,7 +119,8 @@ FC_GRADIENT = OpDef("FCGradient", _gradient_kernel, _gradient_infer, _gradient_c
 DEFINITIONS = (
     FC,
     FC_GRADIENT,
-    OpDef("FCFastGradient", _fast_gradient_kernel, _gradient_infer, _gradient_cost, gradient=None, work="gemm"),
+    OpDef("FastFC", _fast_kernel, FC.infer, cost=_cost, gradient=None, work="gemm"),
+    OpDef("FastFCGradient", _fast_gradient_kernel, _gradient_infer, _gradient_cost, gradient=None, work="gemm"),
     OpDef("FCRelu", _relu_kernel, FC.infer, cost=_cost, gradient=_relu_gradient, work="gemm"),
     OpDef("FCInputGradient", _input_gradient, _input_gradient_infer, _product_cost, gradient=None, work="gemm"),
     OpDef("FCSgd", _sgd, no_outputs, _product_cost, None, effects=True, writes=_stepped, steps_weights=True, work="gemm"),

@@ -17,7 +17,7 @@ _pointwise: Callable[..., torch.Tensor] | None = (
 
 _MANY = 512  # rows: with more, oneDNN is ahead of OpenBLAS where nothing is added
 
-_SEVERAL = 128  # rows: with fewer a gradient is made as fast by torch
+_SMALL, _TINY = 1 << 20, 1 << 18  # multiply-adds of a product, and of a step: below, torch's own begins sooner than OpenBLAS is called
 
 _FEW = 32  # columns: MKL makes a narrow gradient at twice the speed when it is turned, as wide as dy
 
@@ -26,29 +26,27 @@ _LARGE = 1 << 23  # multiply-adds: below, beginning costs oneDNN more than it ga
 
 def times(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, *, relu: bool = False) -> torch.Tensor:
     """x[B,K] @ w[N,K].T + bias[N], and max(that, 0) where `relu`."""
-    large = _suits_onednn(x, w.shape[0], w.dtype)
-    if large and (len(x) > _MANY or is_narrow()):
+    if len(x) <= _MANY and x.numel() * w.shape[0] >= _SMALL and not is_narrow():
+        w_by_column = w.t()
+        if is_ahead(x, w_by_column):
+            y = product(x, w_by_column)
+            if bias is not None:
+                y.add_(bias)
+            return y.relu_() if relu else y
+    if _suits_onednn(x, w.shape[0], w.dtype):
         return _by_onednn(x, w, bias, relu)
-    w_by_column = w.t()
-    if len(x) <= _MANY and is_ahead(x, w_by_column):
-        y = product(x, w_by_column)
-        if bias is not None:
-            y.add_(bias)
-    elif large:
-        return _by_onednn(x, w, bias, relu)
-    else:
-        y = linear(x, w, bias)
+    y = linear(x, w, bias)
     return y.relu_() if relu else y
 
 
 def over_batch(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """dy[B,N].T @ x[B,K]: the gradient of a weight[N,K]."""
     dy_by_column = dy.t()
-    if len(x) < _SEVERAL or not is_ahead(dy_by_column, x):
+    if dy.numel() * x.shape[-1] < _SMALL or not is_ahead(dy_by_column, x):
         return dy_by_column @ x
-    if is_narrow() and _suits_onednn(dy_by_column, x.shape[1], x.dtype):
-        return _by_onednn(dy_by_column, x.t())
-    return product(dy_by_column, x)
+    if not is_narrow():
+        return product(dy_by_column, x)
+    return _by_onednn(dy_by_column, x.t()) if _suits_onednn(dy_by_column, x.shape[1], x.dtype) else dy_by_column @ x
 
 
 def step(w: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, lr: float) -> None:
@@ -56,7 +54,7 @@ def step(w: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, lr: float) -> None:
     dy_by_column = dy.t()
     if x.dtype != w.dtype:
         w.sub_(dy_by_column @ x, alpha=lr)
-    elif is_ahead(dy_by_column, x) and w.is_contiguous():
+    elif dy.numel() * x.shape[-1] >= _TINY and is_ahead(dy_by_column, x) and w.is_contiguous():
         if is_narrow() and _suits_onednn(dy_by_column, x.shape[1], x.dtype):
             w.sub_(_by_onednn(dy_by_column, x.t()), alpha=lr)  # still quicker than OpenBLAS in one pass
         else:

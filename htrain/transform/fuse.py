@@ -6,7 +6,7 @@
     fuse_tables       StackRows, its Lookups, Dedupes, SGD     StackTables and StepTables: tables of this device, read and stepped in place
     fuse_pairs        StepTables(t, PairwiseDotsGradient(..))  PairwiseDotsSgd(t, ..): rows are stepped by a gradient that is never stored
     fuse_steps        Sgd(w, dw) of dw, .., dx = FCGradient    dx = FCInputGradient; FCSgd(w, b, x, dy): no gradient in memory
-    fast_gradients    dw, .., dx = FCGradient                  FCFastGradient: products by the library that is ahead on the role's CPU
+    fast_products     FC; dw, .., dx = FCGradient              FastFC; FastFCGradient: by the library that is ahead on the role's CPU
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ def fuse_placed(train: Net, options: Options) -> Net:
     train = fuse_tables(train) if options.fuse_tables else train
     train = fuse_pairs(train) if options.fuse_pairs else train
     train = fuse_steps(train) if options.fuse_steps else train
-    return fast_gradients(train) if options.fast_gradients else train
+    return fast_products(train) if options.fast_products else train
 
 
 def fuse_relu(net: Net) -> Net:
@@ -164,9 +164,10 @@ def fuse_steps(net: Net) -> Net:
     return net.with_ops(made for op in net.ops for made in (instead.get(id(op), op), behind.get(id(op))) if made)
 
 
-def fast_gradients(net: Net) -> Net:
-    """Gradients of FCs that are kept, such as Adagrad's and Adam's, and those that are sent, by the libraries that make those of fused ops."""
-    return net.with_ops(replace(op, type="FCFastGradient") if op.type == "FCGradient" else op for op in net.ops)
+def fast_products(net: Net) -> Net:
+    """FCs without ReLU, and gradients that are kept, such as Adagrad's and Adam's, or sent, by the libraries that fused ops call."""
+    fast = {"FC": "FastFC", "FCGradient": "FastFCGradient"}
+    return net.with_ops(replace(op, type=fast.get(op.type, op.type)) for op in net.ops)
 
 
 def fuse_tables(net: Net) -> Net:

@@ -18,10 +18,11 @@ def test_products_are_those_of_float64(batch: int, k: int, n: int) -> None:
     for seen, wanted in (
         (OPS["FCRelu"].kernel(x, w, b), (xs @ ws.T + bs).clamp(min=0)),
         (OPS["FCRelu"].kernel(x, w), (xs @ ws.T).clamp(min=0)),
+        (OPS["FastFC"].kernel(x, w, b), xs @ ws.T + bs),
         (OPS["FCInputGradient"].kernel(w, dy), dys @ ws),
     ):
         torch.testing.assert_close(seen.double(), wanted, rtol=1e-4, atol=1e-3)
-    for type in ("FCGradient", "FCFastGradient"):
+    for type in ("FCGradient", "FastFCGradient"):
         dw, db, dx = OPS[type].kernel(x, w, dy, bias=True, wants_x=True)
         for seen, wanted in ((dw, dys.T @ xs), (db, dys.sum(0)), (dx, dys @ ws)):
             torch.testing.assert_close(seen.double(), wanted, rtol=1e-4, atol=1e-2)

@@ -220,6 +220,7 @@ BINARY = (
 MATRIX = (
     Sample("FC", (((B, 3), normal), ((5, 3), normal), ((5,), normal)), lambda x, w, b: (x[:, None] * w).sum(-1) + b),
     Sample("FC", (((B, 3), normal), ((5, 3), normal)), lambda x, w: (x[:, None] * w).sum(-1)),
+    Sample("FastFC", (((B, 3), normal), ((5, 3), normal), ((5,), normal)), lambda x, w, b: (x[:, None] * w).sum(-1) + b),
     Sample("FCRelu", (((B, 3), normal), ((5, 3), normal), ((5,), normal)), lambda x, w, b: ((x[:, None] * w).sum(-1) + b).clamp(min=0)),
     Sample("FCRelu", (((B, 3), single), ((5, 3), single)), lambda x, w: (x[:, None] * w).sum(-1).clamp(min=0)),
     Sample("FCInputGradient", (((5, 3), normal), ((B, 5), normal)), lambda w, dy: (dy[:, :, None] * w).sum(1)),
@@ -390,7 +391,7 @@ NOT_SAMPLED = {
         ("QuantizeRows", "DequantizeRows", "TopK", "TopKWithFeedback", "SpreadTopK"),
         "lossy: tests/ops/test_compress.py",
     ),
-    "FCFastGradient": "several outputs, those of FCGradient: tests/ops/test_fc.py",
+    "FastFCGradient": "several outputs, those of FCGradient: tests/ops/test_fc.py",
     **dict.fromkeys(("FCBfloat16", "FCInt8"), "lossy: tests/ops/test_low_precision.py"),
     "Fill": "has no input, so its batch shows in its output alone: a test of its own below",
 }

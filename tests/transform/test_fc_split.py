@@ -289,7 +289,7 @@ def test_split_training_follows_the_curve_of_whole_training(
 ) -> None:
     options = Options(
         batch_size=64, dense_optimizer=optimizer, sparse_optimizer="sgd", dense_lr=0.003, sparse_lr=0.05,
-        fast_gradients=False,  # libraries round otherwise for other shapes, and Adam makes that large
+        fast_products=False,  # libraries round otherwise for other shapes, and Adam makes that large
     )  # fmt: skip
     fcs = list(layers_of(dlrm[0].net))
     splits = {fcs[0]: Split("vertical", 3), fcs[1]: Split("co-partition", 2), fcs[-2]: Split("horizontal", 2)}

@@ -45,7 +45,7 @@ def test_net_after_each_pass(name: str, nets: dict[str, Net], golden) -> None:
 
 def test_tagged_net(plan: Plan, nets: dict[str, Net], golden) -> None:
     golden("8_tagged", plan.nets["train"].text())
-    options = replace(plan.options, fuse_servers=False, fast_gradients=False)
+    options = replace(plan.options, fuse_servers=False, fast_products=False)
     cut = {"item.weight": 2}
     tagged = compile_net(Captured(small_dlrm(), {}), plan.cluster, options, name="small", solver="rules", table_splits=cut).nets["train"]
     assert [(op.type, op.inputs, op.outputs) for op in tagged.ops] == [
