@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from htrain.cluster import device_of
 from htrain.errors import Error, RunError
 from htrain.executor.collective import Connect, GlooConnector
 from htrain.executor.link import Link
@@ -12,7 +13,7 @@ from htrain.executor.memory import keep_pages
 from htrain.executor.port import Network
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
-from htrain.executor.threads import begin_thread
+from htrain.executor.threads import begin_thread, share_gil
 from htrain.plan import Plan
 
 _BEAT_SECONDS = 0.5
@@ -28,6 +29,7 @@ def play(
     """
     begin_thread()
     keep_pages()
+    share_gil(plan.options.net_replicas if device_of(name) == "trainer" else 1)
     link = Link(name, network, launcher)
     role: Role | None = None
     try:

@@ -1,7 +1,10 @@
 """Threads that compute."""
 
+import sys
+
 import torch
 
+_ASK_AFTER_SECONDS = 1e-5
 
 def begin_thread() -> None:
     """What every thread that runs kernels says first: no gradients of torch's own, and no more threads below it than the process was given.
@@ -10,3 +13,13 @@ def begin_thread() -> None:
     """
     torch.set_grad_enabled(False)
     torch.set_num_threads(torch.get_num_threads())
+
+
+def share_gil(num_replicas: int) -> None:
+    """Have threads of this process ask for the GIL after 10 us, where several compute. A process that has one such thread stays as it is.
+
+    A replica gives the GIL up for every kernel, and wants it back some microseconds later. Another that waits for it is woken, finds it taken, and sleeps
+    again, until it asks for its turn: after 5 ms, Python's default, which are more than a step (tools/bench/replicas.py).
+    """
+    if num_replicas > 1:
+        sys.setswitchinterval(_ASK_AFTER_SECONDS)

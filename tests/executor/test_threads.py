@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from htrain.executor.threads import share_gil
+
 SCRIPT = """
 import ctypes, os, threading
 import torch
@@ -26,3 +30,14 @@ thread.join()
 def test_a_thread_knows_the_number_of_threads_of_its_process() -> None:
     run = subprocess.run([sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True)
     assert run.stdout.split() == ["False", str((os.cpu_count() or 1) + 1)]
+
+
+@pytest.mark.parametrize(("replicas", "microseconds"), [(1, 5000), (2, 10), (18, 10)])
+def test_only_several_replicas_ask_for_the_gil_sooner(replicas: int, microseconds: int) -> None:
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(0.005)
+        share_gil(replicas)
+        assert round(sys.getswitchinterval() * 1e6) == microseconds
+    finally:
+        sys.setswitchinterval(before)

@@ -36,6 +36,7 @@ from htrain.executor.memory import keep_pages
 from htrain.executor.port import Network
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
+from htrain.executor.threads import share_gil
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.options import Options
@@ -66,6 +67,7 @@ class Htrain:
 
     def __init__(self, options: Options, batches: list[Batch], folder: Path) -> None:
         keep_pages()
+        share_gil(options.net_replicas)
         self.plan, self._folder, self._batches = make_plan(options, folder), folder, batches
         self.train(4)  # compiles the loops
 
