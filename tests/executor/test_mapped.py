@@ -105,7 +105,10 @@ def _limited(folder: Path) -> None:
     threading.stack_size(1 << 20)  # stacks are what is allocated, too
     torch.set_num_threads(1)
     small_plan(MAPPED)  # all code is in memory
-    OPS["FCRelu"].kernel(torch.ones(2, 2), torch.ones(2, 2))  # and what a BLAS takes once, whatever it multiplies
+    for side in (2, 64, 256):  # and what each BLAS takes once, whatever it multiplies
+        x, w = torch.ones(128, side), torch.ones(side, side)
+        OPS["FCRelu"].kernel(x, w)
+        OPS["FCSgd"].kernel(w, x, x, lr=0.0)
     used = next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData")) << 10
     resource.setrlimit(resource.RLIMIT_DATA, (used + ROOM, used + ROOM))
     with pytest.raises(RuntimeError):

@@ -135,7 +135,13 @@ class Running:
 
     def train(self) -> Spent:
         """Of one run over all batches."""
+        self.begin()
+        return self.end()
+
+    def begin(self) -> None:
         self._line.send(True)
+
+    def end(self) -> Spent:
         spent: Spent = self._line.recv()
         return spent
 
