@@ -45,6 +45,16 @@ def wait_for_examples(run: Path, process: subprocess.Popen[str], count: int) -> 
     raise AssertionError(f"the run did not get to {count} examples: {process.communicate()}")
 
 
+def wait_for_a_checkpoint(run: Path, process: subprocess.Popen[str]) -> None:
+    """Until the run has its first checkpoint."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if list(run.glob("checkpoints/*/manifest.json")):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"the run has made no checkpoint: {process.communicate()}")
+
+
 def kill(victim: str, run: Path, process: subprocess.Popen[str]) -> None:
     """Kill a role of a run: it must end in time, with an error that names the role, and leave nobody behind."""
     pid = json.loads((run / "roles.json").read_text())[victim]["pid"]
@@ -53,7 +63,7 @@ def kill(victim: str, run: Path, process: subprocess.Popen[str]) -> None:
     os.kill(pid, signal.SIGKILL)
     _, said = process.communicate(timeout=30)
     assert time.monotonic() - killed < 15
-    assert process.returncode == 1
+    assert process.returncode == 1, said
     assert said.splitlines()[-1].startswith(f"htrain: {victim} (process {pid}) was killed by signal 9")
     assert "Traceback" not in said
     assert not psutil.wait_procs(family, timeout=5)[1]

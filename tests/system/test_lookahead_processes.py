@@ -9,7 +9,7 @@ import pytest
 import torch
 from joint import JOINT, joint_losses
 from small_wide_deep import BATCH, small_plan
-from whole_runs import WIDE_DEEP, kill, libfm, parameters, start, wait_for_examples
+from whole_runs import WIDE_DEEP, kill, libfm, parameters, start, wait_for_a_checkpoint, wait_for_examples
 
 import htrain
 from htrain.cluster import this_machine
@@ -57,11 +57,8 @@ def test_a_trainer_killed_in_a_window_leaves_tables_that_are_those_of_the_last_c
     plan, data, whole = small
     run = tmp_path / "run"
     process = start(plan, data, "--out", str(run), "--deterministic", "--checkpoint-seconds", "0.5")
-    deadline = time.monotonic() + 60
-    while not list(run.glob("checkpoints/*/manifest.json")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    saved = int(max((run / "checkpoints").glob("examples_*")).name.removeprefix("examples_")[:12])
-    wait_for_examples(run, process, saved + 16)
+    wait_for_a_checkpoint(run, process)
+    time.sleep(0.1)  # some hundred steps more; metrics come too seldom to wait for: the run might be over
     kill("trainer:0:0", run, process)
     assert not (run / "tables").exists() or not list((run / "tables").iterdir())
     htrain.run(plan, data=data, resume=run, deterministic=True)
@@ -76,9 +73,7 @@ def test_two_trainers_killed_and_resumed_end_where_sgd_on_the_joint_batches_does
     plan.save(tmp_path / "plan")
     run = tmp_path / "run"
     process = start(tmp_path / "plan", data, "--out", str(run), "--checkpoint-seconds", "0.3")
-    deadline = time.monotonic() + 60
-    while not list(run.glob("checkpoints/*/manifest.json")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for_a_checkpoint(run, process)
     kill("trainer:1:0", run, process)
     htrain.run(tmp_path / "plan", data=data, resume=run)
     _, trained = joint_losses(model, data, options, 2)

@@ -1,14 +1,13 @@
 """Whole runs, as processes: interrupted, resumed, killed, and held within their bounds."""
 
 import signal
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 from harness import run_roles
-from whole_runs import WIDE_DEEP, kill, libfm, parameters, start, wait_for_examples
+from whole_runs import WIDE_DEEP, kill, libfm, parameters, start, wait_for_a_checkpoint, wait_for_examples
 
 import htrain
 from htrain.cluster import this_machine
@@ -81,9 +80,7 @@ def test_killed_launcher_leaves_no_process_behind(small: tuple[Path, str], tmp_p
 def test_run_killed_between_checkpoints_resumes_from_the_last_one(small: tuple[Path, str], tmp_path: Path) -> None:
     plan, data = small
     process = start(plan, data, "--out", str(tmp_path / "run"), "--epochs", "50", "--checkpoint-seconds", "0.5")
-    deadline = time.monotonic() + 60
-    while not list((tmp_path / "run").glob("checkpoints/*/manifest.json")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for_a_checkpoint(tmp_path / "run", process)
     process.kill()
     process.communicate()
     result = htrain.run(plan, data=data, resume=tmp_path / "run", epochs=1)
