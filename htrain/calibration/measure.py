@@ -126,6 +126,7 @@ def _gemm(type: str, batch: int, k: int, n: int) -> Callable[[], object]:
     return lambda: OPS[type].kernel(x, w, bias)
 
 
+# FCRelu is made by the library that fused nets call; FC, which has PyTorch's bits, may run at half its rate
 _GEMMS = {"float32": "FCRelu", "bfloat16": "FCBfloat16", "int8": "FCInt8"}
 
 

@@ -6,6 +6,7 @@ import torch
 
 _ASK_AFTER_SECONDS = 1e-5
 
+
 def begin_thread() -> None:
     """What every thread that runs kernels says first: no gradients of torch's own, and no more threads below it than the process was given.
 

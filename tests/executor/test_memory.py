@@ -93,7 +93,6 @@ PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 def test_large_tables_lie_in_large_pages() -> None:
     script = """
 import torch
-from htrain.executor.crew import role_environment
 from htrain.executor.memory import empty
 table = empty((1 << 20, 16), torch.float32).fill_(1)
 print(sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.startswith("AnonHugePages")) * 1024 / table.nbytes)

@@ -6,13 +6,13 @@ import torch
 from htrain.ops import blas, products
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-LIBRARIES = ("as this CPU has it", "OpenBLAS narrow", "no OpenBLAS", "no oneDNN", "torch alone")
+LIBRARIES = ("as this CPU has it", "OpenBLAS wide", "OpenBLAS narrow", "no OpenBLAS", "no oneDNN", "torch alone")
 
 
 @pytest.fixture(params=LIBRARIES, autouse=True)
 def libraries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "OpenBLAS narrow":
-        monkeypatch.setattr(products, "is_narrow", lambda: True)
+    if request.param.startswith("OpenBLAS"):
+        monkeypatch.setattr(products, "is_narrow", lambda: request.param.endswith("narrow"))
     if request.param in ("no OpenBLAS", "torch alone"):
         monkeypatch.setattr(blas, "_sgemm", lambda: None)
     if request.param in ("no oneDNN", "torch alone"):

@@ -284,13 +284,11 @@ def dlrm() -> tuple[Captured, Captured]:
 
 @pytest.mark.parametrize("valued", [False, True], ids=["drawn", "values"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("fast", [False, True], ids=["torch's products", "fast ones"])
 def test_split_training_follows_the_curve_of_whole_training(
-    valued: bool, optimizer: str, dlrm: tuple[Captured, Captured], tmp_path: Path
+    fast: bool, valued: bool, optimizer: str, dlrm: tuple[Captured, Captured], tmp_path: Path
 ) -> None:
-    options = Options(
-        batch_size=64, dense_optimizer=optimizer, sparse_optimizer="sgd", dense_lr=0.003, sparse_lr=0.05,
-        fast_products=False,  # libraries round otherwise for other shapes, and Adam makes that large
-    )  # fmt: skip
+    options = Options(batch_size=64, dense_optimizer=optimizer, sparse_optimizer="sgd", dense_lr=0.003, sparse_lr=0.05, fast_products=fast)
     fcs = list(layers_of(dlrm[0].net))
     splits = {fcs[0]: Split("vertical", 3), fcs[1]: Split("co-partition", 2), fcs[-2]: Split("horizontal", 2)}
     curves = {}
@@ -299,4 +297,7 @@ def test_split_training_follows_the_curve_of_whole_training(
             dlrm[valued], Cluster(group_ps=3, sparse_ps=2), options, name="dlrm", solver="rules", fc_splits=cuts
         )
         curves[name] = losses_of(plan, tmp_path / name, DATA)
-    assert max(relative_differences(curves["split"], curves["whole"])) < 1e-4
+    differences = relative_differences(curves["split"], curves["whole"])
+    assert max(differences[:20]) < 1e-6  # rounding alone
+    adams = fast and optimizer == "adam"  # a gradient that is nearly zero makes a whole step; libraries round otherwise for parts of an FC
+    assert max(differences) < (1e-3 if adams else 1e-4)
