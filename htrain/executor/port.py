@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import zmq
+from zmq.utils.garbage import gc as sent_memory
 
 from htrain.errors import PeerLost, RunError
 from htrain.executor.wire import Frame, Message, Values, decode, encode, spec_of
@@ -24,6 +25,7 @@ _COPY_BELOW_BYTES = (
 _FILES_OF_A_SOCKET = 8  # its mailbox, the listener or connection, the resolver's, and some for the other threads
 _LINGER_MILLISECONDS = 1000
 _MORE = int(zmq.SNDMORE)
+_KEEPER_LOCK = threading.Lock()
 
 
 class Network:
@@ -212,10 +214,24 @@ def sent_by_role(outboxes: Iterable[Outbox]) -> dict[str, int]:
 
 def _open(context: zmq.Context, kind: int, name: str) -> zmq.Socket:
     try:
+        _keep_sent_memory()
         _reserve_files()
         return context.socket(kind)
     except zmq.ZMQError as error:
         raise RunError(f"{name}: no socket can be opened: {_reason(error)}") from error
+
+
+def _keep_sent_memory() -> None:
+    """Begin pyzmq's thread that holds what is sent without a copy until ZeroMQ is done with it, where this process has none yet.
+
+    pyzmq begins it by itself, at the first such message, and unguarded: of two threads that send their first at once, one may be left with a socket that leads
+    nowhere. ZeroMQ's own thread then waits on it for ever, and the process falls silent.
+    """
+    with _KEEPER_LOCK:
+        if not sent_memory.is_alive():
+            _reserve_files()
+            sent_memory.start()
+            zmq.Frame(bytes(1), copy=False, copy_threshold=0)  # makes what all later messages share: a socket to that thread, and its lock
 
 
 def _reserve_files() -> None:

@@ -177,6 +177,44 @@ def test_tensors_go_to_another_process_and_back(make_network: MakeNetwork) -> No
     assert all(torch.equal(received[name], 2 * sent[name]) for name in sent)
 
 
+FIRST_AT_ONCE = """
+import threading, time
+import torch, zmq
+from htrain.executor.port import Network
+from htrain.executor.wire import Context, Values
+
+def slow(*arguments, made=zmq.Context, **named):
+    time.sleep(0.05)  # so that every thread comes upon what another has begun to make
+    return made(*arguments, **named)
+
+network = Network("inproc")
+zmq.Context = slow
+inbox, barrier = network.inbox("inbox"), threading.Barrier(8)
+
+def send(number):
+    outbox = network.outbox({"inbox": inbox.address})
+    barrier.wait()
+    for step in range(3):
+        outbox.send_values("inbox", Values("a", Context(0, 0, number, step), 1, []), ["large"], [torch.full((50_000,), number)])
+
+threads = [threading.Thread(target=send, args=(number,), daemon=True) for number in range(8)]
+for thread in threads:
+    thread.start()
+for _ in range(24):
+    _, tensors = inbox.receive(20)
+    print(int(tensors["large"][0]))
+for thread in threads:
+    thread.join()
+network.close()
+"""
+
+
+def test_threads_may_send_their_first_large_message_at_the_same_time() -> None:
+    """In a process of its own, which has sent none yet."""
+    run = subprocess.run([sys.executable, "-c", FIRST_AT_ONCE], capture_output=True, text=True, timeout=60)
+    assert (sorted(run.stdout.split()), run.stderr) == (sorted("01234567" * 3), "")
+
+
 def test_silence_is_none_and_takes_as_long_as_asked(network: Network) -> None:
     inbox = network.inbox("b")
     outbox = network.outbox({"b": inbox.address})
