@@ -18,7 +18,7 @@ import msgspec
 
 from htrain.cluster import device_of
 from htrain.errors import RunError
-from htrain.executor.memory import ONE_HEAP
+from htrain.executor.memory import NO_HEAP_OF_OTHERS
 from htrain.executor.play import play, thread_role
 from htrain.executor.port import Network
 from htrain.executor.settings import RunSettings
@@ -53,7 +53,7 @@ class ThreadCrew:
 def role_environment(num_threads: int) -> dict[str, str]:
     """That of a process that plays roles: what libraries read when they are loaded. `num_threads` are those of a product."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(num_threads))
-    return {**os.environ, **threads, "OPENBLAS_NUM_THREADS": "1", **ONE_HEAP}
+    return {**os.environ, **threads, "OPENBLAS_NUM_THREADS": "1", **NO_HEAP_OF_OTHERS}
 
 
 class ProcessCrew:

@@ -10,21 +10,22 @@ from contextlib import suppress
 import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of glibc's mallopt
-ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}  # for the environment of a process: threads that libraries start while they are imported get heaps that others fill too
+NO_HEAP_OF_OTHERS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}  # for the environment: pyarrow begins a thread, which glibc gives a heap
 _LARGEST_KEPT = 32 << 20  # what glibc allows: larger values are still given back at once
 _NEVER = (1 << 31) - 1
 
 
-def keep_pages() -> bool:
-    """Keep freed memory, in one arena for all threads that begin to allocate from now on (for those before, `ONE_HEAP`); False where the C library is another.
+def keep_pages(heaps: int = 1) -> bool:
+    """Keep freed memory, in so many heaps of glibc's (arenas) for all threads that begin to allocate from now on; False where the C library is another.
 
     glibc gives the top of its heap back whenever 128 KiB of it are free, and that of its threads' heaps always, so that a step's large values
     are made of fresh pages, which the system clears, every time. Tables and what else exceeds 32 MiB are given back as before.
+    With one heap a process takes the least memory. Threads that compute at once want one each: they would be handed what another core has in its cache.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    return all(mallopt(what, value) for what, value in ((_MMAP_THRESHOLD, _LARGEST_KEPT), (_TRIM_THRESHOLD, _NEVER), (_ARENA_MAX, 1)))
+    return all(mallopt(what, value) for what, value in ((_MMAP_THRESHOLD, _LARGEST_KEPT), (_TRIM_THRESHOLD, _NEVER), (_ARENA_MAX, heaps)))
 
 
 _LARGE = 4 << 20  # bytes: two pages of 2 MiB

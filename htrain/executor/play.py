@@ -28,8 +28,9 @@ def play(
     A failure is reported to the launcher, never raised.
     """
     begin_thread()
-    keep_pages()
-    share_gil(plan.options.net_replicas if device_of(name) == "trainer" else 1)
+    replicas = plan.options.net_replicas if device_of(name) == "trainer" else 1
+    keep_pages(heaps=replicas)
+    share_gil(replicas)
     link = Link(name, network, launcher)
     role: Role | None = None
     try:

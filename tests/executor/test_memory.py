@@ -52,7 +52,7 @@ import htrain.executor.crew
 import torch
 from htrain.executor.memory import keep_pages
 
-keep_pages()
+keep_pages(int(sys.argv[1]))
 threads = [threading.Thread(target=lambda: torch.ones(1 << 16)) for _ in range(4)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
@@ -65,9 +65,11 @@ c.fflush(None)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it asks glibc")
-def test_a_role_has_one_heap_whatever_threads_its_libraries_have_started() -> None:
-    told = subprocess.run([sys.executable, "-c", HEAPS], check=True, capture_output=True, text=True, env=role_environment(1)).stdout
-    assert told.count("<heap nr=") == 1
+@pytest.mark.parametrize("heaps", [1, 2])
+def test_a_role_has_as_many_heaps_as_it_asks_for_whatever_threads_its_libraries_have_started(heaps: int) -> None:
+    command = [sys.executable, "-c", HEAPS, str(heaps)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, env=role_environment(1)).stdout
+    assert told.count("<heap nr=") == heaps
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (), (3, 5), (1 << 20,), (70_001, 24)])

@@ -2,12 +2,13 @@
 
     python tools/bench/replicas.py [--replicas 2] [--batch 2048 --batch 128] [--runs 7]
 
-The model of tools/bench/single_process.py, no PS; a replica is a thread. Prints the ratio of alternating runs, and CPU seconds of the
-replicas per second: N where nothing holds them up, the GIL included. `processes` is what N trainers of one replica each make that know nothing of
-each other: what the machine's cores and caches have room for.
+The model of tools/bench/single_process.py, no PS; a replica is a thread, in a process with the environment of a role. Prints the ratio of
+alternating runs, and CPU seconds of the replicas per second: N where nothing holds them up, the GIL included. `processes` is what N trainers of one
+replica each make that know nothing of each other: what the machine's cores and caches have room for.
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,13 @@ import torch
 from history import append, summary
 from single_process import Htrain, Running, Side, sides_of
 
+from htrain.executor.crew import role_environment
 from htrain.options import Options
 
 
 def compare(options: Options, replicas: int, runs: int) -> dict[str, Any]:
     """Alternating runs of one replica and of many; prints a line, and returns its figures."""
-    steps = min(2000, max(24, 50_000 // options.batch_size))
+    steps = min(2000, max(24, 200_000 // options.batch_size))
     many = replace(options, net_replicas=replicas)
     with sides_of([Side(Htrain, many), *[Side(Htrain, options)] * replicas], steps, threads=1) as (other, one, *rest):
         rounds = [(one.train(), other.train(), together((one, *rest))) for _ in range(runs)]
@@ -60,6 +62,7 @@ def main() -> None:
     parser.add_argument("--history", type=Path, help="a file to which the figures are added as lines of JSON")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    os.environ.update(role_environment(1))  # for the processes of the sides
     for batch_size in asked.batch or [2048, 128]:
         options = Options(batch_size=batch_size, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd")
         figures = compare(options, asked.replicas, asked.runs)

@@ -66,7 +66,7 @@ class Htrain:
     """One trainer, in a process as roles have it."""
 
     def __init__(self, options: Options, batches: list[Batch], folder: Path) -> None:
-        keep_pages()
+        keep_pages(options.net_replicas)
         share_gil(options.net_replicas)
         self.plan, self._folder, self._batches = make_plan(options, folder), folder, batches
         self.train(4)  # compiles the loops
