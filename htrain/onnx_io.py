@@ -9,7 +9,6 @@ precision attribute, pads in torch's order. A file is read only if writing its n
 nothing in a file goes unread, and `exact` cannot contradict what other readers of ONNX see.
 """
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, TensorProto
 
 from htrain.errors import ModelError, PlanError
+from htrain.files import read_file
 from htrain.net import Attr, Net, Op, Parameter, check
 from htrain.onnx_forms import FORMS, OPSET, Operands, form_of, type_of
 from htrain.onnx_schemas import DOMAIN, attributes_of, check_attributes, register_schemas
@@ -37,36 +37,37 @@ from htrain.onnx_values import (
     write_tensor,
 )
 from htrain.ops import OPS
+from htrain.printable import one_line
 
 _IR_VERSION = 10
 _OPSETS = {"": OPSET, DOMAIN: 1}
-_FILE_BYTES = 2**31  # protobuf's own limit
+MOST_BYTES = 2**31 - 1  # protobuf's own limit
 
 
 def write_net(net: Net, path: Path) -> None:
-    """Write `net` as an ONNX file; equal nets give equal bytes. The file appears whole or not at all.
+    """Write `net` as an ONNX file; equal nets give equal bytes.
 
     Raises PlanError when the net is not one that could be read back, or the file cannot be written.
     """
     data = to_model(net).SerializeToString(deterministic=True)
-    temporary = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
+        path.write_bytes(data)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise PlanError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def read_net(path: Path) -> Net:
     """The net of a file. Raises PlanError, naming file and node, for anything that `write_net` did not write."""
     try:
-        size = path.stat().st_size
-        data = path.read_bytes() if size < _FILE_BYTES else b""
+        return net_of(read_file(path, most_bytes=MOST_BYTES), path)
     except OSError as error:
         raise PlanError(f"{path}: {error.strerror or error}") from error
+
+
+def net_of(data: bytes, path: Path) -> Net:
+    """The net of a file's content; messages name `path`. Raises PlanError as `read_net` does."""
     if not data:
-        raise PlanError(f"{path}: has {size} bytes, which is not a net")
+        raise PlanError(f"{path}: has 0 bytes, which is not a net")
     try:
         model = onnx.ModelProto.FromString(data)
     except DecodeError as error:
@@ -76,7 +77,7 @@ def read_net(path: Path) -> Net:
     try:
         return from_model(model, str(path))
     except PlanError as error:  # it may quote names from the file
-        raise PlanError("".join(c if c.isprintable() else "?" for c in str(error))[:1000]) from error
+        raise PlanError(one_line(str(error))) from error
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------

@@ -1,15 +1,14 @@
 """The plan: a folder that says which nets run where (DESIGN 4). Everything left of it knows models, everything right of it sockets.
 
-plan.yaml          version, model digest, cluster, options, tables -> shards, centres, decisions, prediction
+plan.yaml          version, model digest, cluster, options, tables -> shards, centres, decisions, prediction, the other files
 nets/train.onnx    the whole tagged train net
 nets/trainer.onnx, group_ps_0.onnx, ..., init_group_ps_0.onnx, ..., sync_group_ps_0.onnx, center_dense_ps_0_group_ps_0.onnx, ...
 params/*.safetensors   initial values, where the model came with them
 """
 
-import os
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,22 @@ from typing import Any
 import msgspec
 import torch
 import yaml
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from htrain.cluster import Cluster, validated
 from htrain.errors import ClusterError, PlanError, UsageError
 from htrain.fitting import fitting
 from htrain.net import Net
-from htrain.onnx_io import read_net, to_model, write_net
+from htrain.onnx_io import MOST_BYTES, net_of, to_model, write_net
 from htrain.ops.collective import ALL_REDUCE
 from htrain.options import Options, checked
 from htrain.placement import Decision, Search, Shard
+from htrain.plan_folder import HEADER, Digests, content_of, is_part, place_of, steadily, write_folder
+from htrain.yaml_file import parse_yaml
 
-VERSION = 12
-VALUES_FILE = "values.safetensors"
+VERSION = 13
+VALUES = "params/values.safetensors"
 
 
 @dataclass(frozen=True)
@@ -81,35 +83,24 @@ class Plan:
         return self.nets[net_name(device)]
 
     def save(self, folder: Path) -> None:
-        """Write the folder: whole, or not at all; an older plan there is replaced.
+        """Write the folder: whole, or not at all; an older plan there is replaced, and nothing else.
 
-        Raises PlanError when `folder` holds something that is not a plan.
+        Raises PlanError when `folder` holds something that is not a plan, or one of its files is not as htrain wrote it.
         """
-        if folder.exists() and (
-            not folder.is_dir() or (any(folder.iterdir()) and not (folder / "plan.yaml").is_file())
-        ):
-            raise PlanError(f"{folder}: exists and is not a plan folder: choose another --out, or remove it")
-        partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
-        try:
-            self._write(partial)
-            if folder.exists():
-                shutil.rmtree(folder)
-            partial.rename(folder)
-        except OSError as error:
-            raise PlanError(f"{folder}: cannot be written: {error.strerror or error}") from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-
-    def _write(self, folder: Path) -> None:
-        (folder / "nets").mkdir(parents=True)
-        for name, net in self.nets.items():
-            write_net(net, folder / "nets" / f"{name}.onnx")
+        writers: dict[str, Callable[[Path], None]] = {
+            f"nets/{name}.onnx": partial(write_net, net) for name, net in self.nets.items()
+        }
         if self.values:
-            (folder / "params").mkdir()
-            save_file(
-                {name: tensor.contiguous() for name, tensor in self.values.items()}, folder / "params" / VALUES_FILE
-            )
-        (folder / "plan.yaml").write_text(yaml.safe_dump(self._header(), sort_keys=False, width=160))
+            values = {name: tensor.contiguous() for name, tensor in self.values.items()}
+            writers[VALUES] = partial(save_file, values)
+        try:
+            write_folder(Path(folder), writers, self._header_text)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise PlanError(f"{folder}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+    def _header_text(self, files: Digests) -> bytes:
+        document = {**self._header(), "files": dict(files)}
+        return yaml.safe_dump(document, sort_keys=False, width=160, allow_unicode=True).encode()
 
     def _header(self) -> dict[str, Any]:
         return {
@@ -127,7 +118,6 @@ class Plan:
             "centers": dict(self.centers),
             "search": asdict(self.search),
             "decisions": {d.module: f"{d.device} by rule '{d.rule}': {d.reason}" for d in self.decisions},
-            "nets": list(self.nets),
             "notes": list(self.notes),
         }
 
@@ -147,8 +137,8 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     centers: dict[str, str]
     search: Search
     decisions: dict[str, str]
-    nets: list[str]
     notes: list[str]
+    files: dict[str, str]
 
 
 def net_name(device: str) -> str:
@@ -166,63 +156,85 @@ def digest_of(nets: Mapping[str, Net]) -> str:
 
 
 def load_plan(folder: Path) -> Plan:
-    """The plan of a folder; `htrain.plan_check.check_plan` says whether it can run.
+    """The plan of a folder, `values` aside; `htrain.plan_check.check_plan` says whether it can run.
 
-    Raises PlanError naming the file and entry that is damaged or unknown.
+    Raises PlanError naming the file and entry that is damaged, unknown, or of another plan.
     """
-    header = _read_header(folder)
-    return _load(folder, header, _net_names(folder, header))
+
+    def load(text: bytes) -> Plan:
+        header = _parse_header(folder, text)
+        if VALUES in header.files:
+            place_of(folder, VALUES, header.files[VALUES])
+        return _load(folder, header, _net_names(header))
+
+    return steadily(folder, load)
 
 
 def load_part(folder: Path, device: str) -> Plan:
     """The plan of a folder with the nets that `device` runs alone: what a role needs of a plan that has been checked."""
-    header = _read_header(folder)
     own = net_name(device)
     kinds = (own, f"init_{own}", f"sync_{own}", *((f"flush_{own}", ALL_REDUCE) if own == "trainer" else ()))
     centers = (f"center_{own}_", f"init_center_{own}_")
-    return _load(folder, header, [n for n in _net_names(folder, header) if n in kinds or n.startswith(centers)])
+
+    def load(text: bytes) -> Plan:
+        header = _parse_header(folder, text)
+        return _load(folder, header, [n for n in _net_names(header) if n in kinds or n.startswith(centers)])
+
+    return steadily(folder, load)
+
+
+def values_file(folder: Path) -> Path:
+    """The file with the values that came with the model. Raises PlanError where the plan has none."""
+
+    def find(text: bytes) -> Path:
+        files = _parse_header(folder, text).files
+        if VALUES not in files:
+            raise PlanError(f"{folder}: a net wants values that came with the model, and {HEADER} names no {VALUES}")
+        return place_of(folder, VALUES, files[VALUES])
+
+    return steadily(folder, find)
 
 
 def _load(folder: Path, header: _Header, names: Sequence[str]) -> Plan:
-    nets = {name: read_net(folder / "nets" / f"{name}.onnx") for name in names}
     cluster, options = _settings(folder, header)
     return Plan(
-        header.model, header.digest, cluster, options, header.inputs,
-        {table: tuple(Shard(table, *s) for s in shards) for table, shards in header.tables.items()},
-        header.centers, tuple(_decision(m, text, folder) for m, text in header.decisions.items()), header.search,
-        header.predicted_eps, header.loads, nets, {}, tuple(header.notes),
+        model=header.model, digest=header.digest, cluster=cluster, options=options, inputs=header.inputs,
+        tables={table: tuple(Shard(table, *s) for s in shards) for table, shards in header.tables.items()},
+        centers=header.centers, decisions=tuple(_decision(m, text, folder) for m, text in header.decisions.items()),
+        search=header.search, predicted_eps=header.predicted_eps, loads=header.loads,
+        nets={name: _read_net(folder, name, header) for name in names}, values={}, notes=tuple(header.notes),
     )  # fmt: skip
 
 
-def _read_header(folder: Path) -> _Header:
-    path = folder / "plan.yaml"
+def _read_net(folder: Path, name: str, header: _Header) -> Net:
+    file = f"nets/{name}.onnx"
+    return net_of(content_of(folder, file, header.files[file], most_bytes=MOST_BYTES), folder / file)
+
+
+def _parse_header(folder: Path, text: bytes) -> _Header:
+    path = folder / HEADER
     try:
-        document = yaml.safe_load(path.read_text())
-        header = msgspec.convert(document, _Header)
-    except OSError as error:
-        raise PlanError(
-            f"{folder}: not a plan folder ({path.name}: {error.strerror}); make one with 'htrain compile ... --out {folder}'"
-        ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+        header = msgspec.convert(parse_yaml(text.decode(), PlanError, str(path)).plain(), _Header)
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{path}: not YAML: byte {error.start} is not UTF-8 text") from error
     except msgspec.ValidationError as error:
         raise PlanError(f"{path}: {error}") from error
     if header.version != VERSION:
         raise PlanError(
             f"{path}: version {header.version}, this htrain reads version {VERSION}: compile the model again"
         )
+    for name in header.files:
+        if not is_part(name):
+            raise PlanError(f"{path}: '{name}' is not a file of a plan")
     return header
 
 
-def _net_names(folder: Path, header: _Header) -> list[str]:
-    for name in header.nets:
-        if not name.replace("_", "").isalnum():
-            raise PlanError(f"{folder / 'plan.yaml'}: '{name}' is not the name of a net")
-    return header.nets
+def _net_names(header: _Header) -> list[str]:
+    return [name[len("nets/") : -len(".onnx")] for name in header.files if name.startswith("nets/")]
 
 
 def _settings(folder: Path, header: _Header) -> tuple[Cluster, Options]:
-    path = folder / "plan.yaml"
+    path = folder / HEADER
     for kind, given in ((Cluster, header.cluster), (Options, header.options)):
         known = {field.name for field in fields(kind)}
         if set(given) != known:
@@ -241,5 +253,5 @@ def _decision(module: str, text: str, folder: Path) -> Decision:
     place, found, reason = text.partition("': ")
     device, rule_found, rule = place.partition(" by rule '")
     if not found or not rule_found:
-        raise PlanError(f"{folder / 'plan.yaml'}: decision of '{module}' is not 'DEVICE by rule 'NAME': REASON'")
+        raise PlanError(f"{folder / HEADER}: decision of '{module}' is not 'DEVICE by rule 'NAME': REASON'")
     return Decision(module, device, rule, reason)

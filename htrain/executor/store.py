@@ -19,7 +19,7 @@ from htrain.ops.accelerated import device
 from htrain.ops.base import dtype_of
 from htrain.ops.het import REQUEST
 from htrain.placement import CacheGeometry
-from htrain.plan import VALUES_FILE
+from htrain.plan import values_file
 from htrain.sync.het.client import UNBOUNDED, HetCache
 from htrain.sync.het.messages import Territory
 from htrain.sync.het.server import HetServer
@@ -143,10 +143,11 @@ def _whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def fill(store: Store, init_net: Net, folder: Path) -> None:
     """Give parameters their first values, as `init_net` says; files come from the plan's `folder`. Raises PlanError."""
+    values = values_file(folder) if any(op.type == "FileFill" for op in init_net.ops) else folder
     for op in init_net.ops:
         target = store[op.inputs[0]]
         if op.type == "FileFill":
-            _load(target, init_net.parameters[op.inputs[0]], op, folder / "params" / VALUES_FILE)
+            _load(target, init_net.parameters[op.inputs[0]], op, values)
         elif target.device.type == "cpu":
             OPS[op.type].kernel(target, **op.attrs)
         else:

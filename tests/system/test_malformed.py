@@ -14,6 +14,7 @@ from htrain.cluster import this_machine
 from htrain.data import Malformed
 from htrain.data.pack import pack
 from htrain.options import Options
+from htrain.plan import VERSION
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "models"
@@ -127,8 +128,8 @@ CASES = {
     "an unknown field of the cluster": (write("c.yaml", b"groups: 1\ngruops: 2\n"), [*COMPILE, "--cluster", "c.yaml"], 1, "c.yaml:2: unknown field 'gruops'"),
     "a cluster that contradicts itself": (write("c.yaml", b"trainers: 2\ngroup_ps: 0\n"), [*COMPILE, "--cluster", "c.yaml"], 1, "needs group_ps >= 1"),
     "no such plan": (nothing, ["show", "nowhere"], 1, "nowhere: not a plan folder"),
-    "a plan of another version": (edit("plan/plan.yaml", "version: 12", "version: 13"), ["check", "plan"], 1, "version 13"),
-    "an unknown key in a plan": (edit("plan/plan.yaml", "version: 12", "version: 2\nsurprise: 2"), ["check", "plan"], 1, "surprise"),
+    "a plan of another version": (edit("plan/plan.yaml", f"version: {VERSION}", f"version: {VERSION + 1}"), ["check", "plan"], 1, f"version {VERSION + 1}"),
+    "an unknown key in a plan": (edit("plan/plan.yaml", "model:", "surprise: 2\nmodel:"), ["check", "plan"], 1, "surprise"),
     "a net that is no ONNX": (write("plan/nets/trainer.onnx", b"\x00\x01"), ["check", "plan"], 1, "trainer.onnx"),
     "a plan without a net": (lambda folder: (folder / "plan/nets/group_ps_0.onnx").unlink(), ["check", "plan"], 1, "group_ps_0.onnx"),
     "a tampered digest": (edit("plan/plan.yaml", "seed: 0", "seed: 1"), ["check", "plan"], 0, ""),

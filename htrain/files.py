@@ -1,0 +1,119 @@
+"""Files, read and written whole: what is read is a file and of a size that was meant, what is written appears whole or not at all.
+
+Everything here raises OSError with a `strerror` in words, to which the caller adds the name, and what the file was for.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import BinaryIO
+
+_KINDS = {
+    stat.S_IFIFO: "is a pipe, want a file",
+    stat.S_IFSOCK: "is a socket, want a file",
+    stat.S_IFCHR: "is a device, want a file",
+    stat.S_IFBLK: "is a device, want a file",
+    stat.S_IFDIR: "is a folder, want a file",
+}
+
+
+def read_file(path: Path, *, most_bytes: int) -> bytes:
+    """The content of a regular file. A pipe, which might never end, is refused, and so are more than `most_bytes`."""
+    # Without O_NONBLOCK, opening a pipe waits for somebody to write to it.
+    with _spelled(path), open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        found = os.fstat(file.fileno())
+        _require_regular(found.st_mode)
+        if found.st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"has {found.st_size:,} bytes, of which at most {most_bytes:,} are read")
+        return file.read(most_bytes)
+
+
+def require_regular(path: Path) -> None:
+    """Refuse what is not a file, before a library opens it and waits."""
+    with _spelled(path):
+        _require_regular(path.stat().st_mode)
+
+
+def _require_regular(mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, _KINDS.get(stat.S_IFMT(mode), "is not a file"))
+
+
+@contextmanager
+def _spelled(path: Path) -> Iterator[None]:
+    """Python refuses some names before the system sees them, with errors that are no OSError."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise OSError(errno.EINVAL, "has a name that is not UTF-8 text") from error
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "has a name that no file can have") from error
+
+
+IsOurs = Callable[[Path], bool]
+
+
+def place_to_write(path: Path, is_ours: IsOurs) -> Path:
+    """Where a file called `path` may be written: behind links, in a folder that is there, over nothing but what `is_ours` says htrain wrote."""
+    with _spelled(path):
+        if not path.name or path.is_dir():
+            raise OSError(errno.EISDIR, "it is a folder, want a file")
+        target = path.resolve()
+        try:
+            mode = target.stat().st_mode
+        except FileNotFoundError:
+            _require_folder(target.parent)
+            return target
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it " + _KINDS.get(stat.S_IFMT(mode), "is not a file"))
+        if not is_ours(target):
+            raise OSError(errno.EEXIST, "it holds something that htrain did not write there: name another file, or remove it")
+        _require_folder(target.parent)
+        return target
+
+
+def _require_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise OSError(errno.ENOTDIR, f"{folder} is not a folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OSError(errno.EACCES, f"{folder} cannot be written to")
+
+
+@contextmanager
+def new_file(path: Path, is_ours: IsOurs) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` when it is whole; what an exception cuts short leaves nothing.
+
+    Raises OSError for what `place_to_write` refuses, also when it came there meanwhile.
+    """
+    target = place_to_write(path, is_ours)
+    partial = target.parent / f".htrain-{os.getpid()}-{token_hex(6)}.partial"  # short: the target's name may be as long as names can be
+    try:
+        with partial.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _put(partial, target, is_ours)
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+def _put(partial: Path, target: Path, is_ours: IsOurs) -> None:
+    """Give `partial` the name `target`; a file that came there meanwhile stays."""
+    try:
+        os.link(partial, target)  # unlike a rename, never over a file
+    except FileExistsError:
+        os.chmod(partial, stat.S_IMODE(target.stat().st_mode))
+        os.replace(partial, place_to_write(target, is_ours))
+    except OSError:  # a file system without links
+        os.replace(partial, place_to_write(target, is_ours))
+
+
+def write_file(path: Path, data: bytes, is_ours: IsOurs) -> None:
+    """Write `data` to `path`: whole, or not at all."""
+    with new_file(path, is_ours) as file:
+        file.write(data)

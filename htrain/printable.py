@@ -1,0 +1,21 @@
+"""Text from outside, made fit for a terminal: names in files, paths, messages of libraries may hold what moves a cursor or hides a line."""
+
+LONGEST_LINE = 2000  # characters; a message that quotes more than this quotes too much
+
+
+def printable(text: str) -> str:
+    """`text` with everything that is not printed as itself written out, such as `\\x1b`; line ends and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
+
+
+def one_line(text: str) -> str:
+    """`text` as one printable line of at most `LONGEST_LINE` characters; the middle of a longer one is left out."""
+    line = printable(" ".join(text.split()))
+    half = LONGEST_LINE // 2
+    return line if len(line) <= LONGEST_LINE else f"{line[:half]} [...] {line[-half:]}"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
