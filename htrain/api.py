@@ -11,20 +11,22 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from htrain.cluster import Cluster, this_machine
+from htrain.cluster import Cluster, this_machine, validated
 from htrain.compiler import compile_net
 from htrain.data import CRITEO, Schema, open_data
+from htrain.effects import given_counts, given_options, require_counts, require_effect, require_tables
 from htrain.errors import ModelError, UsageError
 from htrain.executor.coordinator import RunResult
 from htrain.executor.evaluate import Evaluation, evaluate_run
-from htrain.executor.run import Hosting, read_record, run_plan
+from htrain.executor.run import Hosting, check_inputs, read_record, run_plan
 from htrain.executor.settings import RunSettings
 from htrain.fc_search import choose_splits
+from htrain.fitting import fitting
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.lowering import NO_FC_SPLITS, NO_SPLITS
-from htrain.options import Options
+from htrain.options import Options, checked
 from htrain.placement import Split
 from htrain.plan import Plan, load_plan
 from htrain.plan_check import check_plan
@@ -47,7 +49,7 @@ def compile(
     data: str = "",
     example_inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     logit: str | int = "",
-    label: str = "label",
+    label: str = "",
     table_splits: Mapping[str, int] = NO_SPLITS,
     fc_splits: Mapping[str, Split] | Literal["auto"] = "auto",
     rules: str = "",
@@ -65,7 +67,11 @@ def compile(
     Raises ModelError, PlacementError, DataError, ClusterError.
     """
     cluster = cluster or this_machine()
-    captured, name = _captured(model, data=data, example_inputs=example_inputs, logit=logit, label=label)
+    _require_effect(cluster, options)
+    dataset = open_data(data) if data else None
+    schema = dataset.schema if dataset else CRITEO
+    captured, name = _captured(model, schema=schema, example_inputs=example_inputs, logit=logit, label=label)
+    require_tables(captured.net, options, cluster, table_splits)
     splits = choose_splits(captured, cluster, options, table_splits=table_splits) if fc_splits == "auto" else fc_splits
     compile_with = partial(
         compile_net,
@@ -78,15 +84,30 @@ def compile(
         solver=solver,
         time_limit_seconds=time_limit_seconds,
     )
-    return faster(compile_with, options)
+    plan = faster(compile_with, options)
+    if dataset:
+        check_inputs(plan, dataset)  # --data that the plan cannot be trained on has no other effect for some models
+    return plan
+
+
+def _require_effect(cluster: Cluster, options: Options) -> None:
+    """Raises UsageError or ClusterError for what cannot be, cannot run together, or would change nothing."""
+    cluster = validated(vars(cluster), where="the cluster")
+    require_effect(checked(options), cluster, given_options(options))
+    require_counts(options, cluster, given_counts(cluster))
+    fitting(cluster, options)
 
 
 def _captured(
-    model: str | Path | nn.Module, *, data: str, example_inputs: Mapping[str, torch.Tensor], logit: str | int, label: str
+    model: str | Path | nn.Module, *, schema: Schema, example_inputs: Mapping[str, torch.Tensor], logit: str | int, label: str
 ) -> tuple[Captured, str]:
     """The model's net, and its name."""
     model = str(model) if isinstance(model, Path) else model
-    schema = open_data(data).schema if data else CRITEO
+    from_onnx = isinstance(model, str) and model.endswith(".onnx")
+    if label and not from_onnx:
+        raise UsageError(f"--label {label} has no effect: it names the label among the inputs of an ONNX model")
+    if example_inputs and not isinstance(model, nn.Module):
+        raise UsageError("compile: example_inputs has no effect beside a model's name: give it with an nn.Module, or in the model's file")
     if isinstance(model, nn.Module):
         if not example_inputs:
             raise UsageError(
@@ -99,7 +120,7 @@ def _captured(
                 f"(file.py:build), whose inits are recorded, or give the module values"
             )
         return capture(model, example_inputs, logit=logit), type(model).__name__
-    if model.endswith(".onnx"):
+    if from_onnx:
         return _from_onnx(Path(model), str(logit), label), Path(model).stem
     return _from_spec(model, schema, logit), Path(model.split(":")[0]).stem
 
@@ -113,14 +134,17 @@ def size(
     data: str = "",
     example_inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     logit: str | int = "",
-    label: str = "label",
+    label: str = "",
     fc_splits: Mapping[str, Split] | Literal["auto"] = NO_FC_SPLITS,
     most_groups: int = 32,
     workers: int = 18,
     on_try: Callable[[Candidate], None] = lambda candidate: None,
 ) -> Candidate:
     """The fewest hosts of `cluster`'s kinds that reach `eps` in simulation; see `htrain.sizing.search.size`."""
-    captured, name = _captured(model, data=data, example_inputs=example_inputs, logit=logit, label=label)
+    require_effect(checked(options), validated(vars(cluster), where="the cluster"), given_options(options), searched=True)
+    schema = open_data(data).schema if data else CRITEO
+    captured, name = _captured(model, schema=schema, example_inputs=example_inputs, logit=logit, label=label)
+    require_tables(captured.net, options, cluster, NO_SPLITS)
 
     def compile_for(cluster: Cluster, options: Options) -> Plan:
         splits = choose_splits(captured, cluster, options, table_splits=NO_SPLITS) if fc_splits == "auto" else fc_splits
@@ -140,6 +164,9 @@ def simulate(
 def _from_onnx(path: Path, logit: str, label: str) -> Captured:
     """An ONNX file; an input that carries the label is the reader's `label`, which the net must not have of its own."""
     captured: Captured = import_module("htrain.frontend.onnx_model").capture_onnx(path, logit=logit)  # most models are of PyTorch: they do not wait for it
+    if label and label not in captured.net.inputs:
+        raise UsageError(f"--label {label}: {path} has no such input; it has {', '.join(captured.net.inputs)}")
+    label = label or "label"
     if label in captured.net.inputs:
         read = {name for op in captured.net.ops for name in op.inputs}
         if label in read:

@@ -1,7 +1,6 @@
 """`htrain ...`: each command is a few lines over the API. Documents go to stdout, progress to stderr; errors are one line."""
 
 import os
-import sys
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -13,18 +12,25 @@ from msgspec import to_builtins
 import htrain
 from htrain.cli_data import data
 from htrain.cli_flags import (
+    Command,
+    FilePath,
+    Finite,
     cluster_flags,
     cluster_of,
     fc_splits,
     json_flag,
     options_of,
     put,
+    require_alone,
+    require_use,
     table_splits,
+    tell,
     training_flags,
 )
 from htrain.cli_plans import check, diff, explain, show
 from htrain.cli_predict import calibrate, simulate, size
-from htrain.errors import Error
+from htrain.door import open_door
+from htrain.errors import UsageError
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -44,20 +50,20 @@ def commands() -> None:
     """
 
 
-@commands.command(name="compile")
+@commands.command(name="compile", cls=Command)
 @click.argument("model")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The plan folder to write.")
+@click.option("--out", required=True, type=FilePath(), help="The plan folder to write.")
 @click.option(
     "--cluster",
     "cluster_file",
-    type=click.Path(path_type=Path),
+    type=FilePath(),
     help="A cluster file; without one, the cluster is this machine.",
 )
 @click.option(
     "--data", default="", help="Data such as criteo:train.tsv; sizes the tables of a model that is built from a schema."
 )
 @click.option("--logit", default="", help="The output to train, where the model has several: its name or position.")
-@click.option("--label", default="label", help="The label input of an ONNX model that carries one.")
+@click.option("--label", default="", help="The label input of an ONNX model that carries one. [default: label]")
 @click.option(
     "--solver",
     default="greedy",
@@ -66,7 +72,7 @@ def commands() -> None:
 )
 @click.option("--rules", default="", help="Rules of your own: FILE.py:NAME or package.module:NAME.")
 @click.option(
-    "--solve-seconds", default=60.0, type=click.FloatRange(0.1), help="Time limit of the solver. [default: 60]"
+    "--solve-seconds", default=60.0, type=Finite(0.1), help="Time limit of the solver. [default: 60]"
 )
 @click.option("--split-table", "splits", multiple=True, metavar="TABLE=N", help="Cut a table into N row shards.")
 @click.option(
@@ -102,10 +108,14 @@ def compile_command(
     htrain compile models/dlrm.py --cluster cluster.yaml --out plan/
     htrain compile models/wide_deep.py --data libfm:train.libfm --groups 2 --trainers 2 --group-ps 1 --out plan/
     """
+    cluster, options = cluster_of(cluster_file, flags, here=True), options_of(flags, cluster_file)
+    require_use(options, cluster, cluster_file)
+    if solver == "rules":
+        require_alone("--solver rules", "solve_seconds")
     plan = htrain.compile(
         model,
-        cluster=cluster_of(cluster_file, flags, here=True),
-        options=options_of(flags, cluster_file),
+        cluster=cluster,
+        options=options,
         data=data,
         logit=logit,
         label=label,
@@ -117,7 +127,7 @@ def compile_command(
     )
     plan.save(out)
     for note in plan.notes:
-        click.echo(f"note: {note}", err=True)
+        tell(f"note: {note}")
     text = f"{out}: {len(plan.nets)} nets, {len(plan.tables)} tables, predicted {plan.predicted_eps:,.0f} EPS; look at it with: htrain show {out}"
     put(
         {"plan": str(out), "digest": plan.digest, "nets": list(plan.nets), "predicted_eps": plan.predicted_eps, "notes": plan.notes},
@@ -126,15 +136,15 @@ def compile_command(
     )
 
 
-@commands.command()
-@click.argument("plan", type=click.Path(path_type=Path))
+@commands.command(cls=Command)
+@click.argument("plan", type=FilePath())
 @click.option(
     "--data",
     required=True,
     help="FORMAT:PATH[?key=value], such as criteo:train.tsv, libfm:a.libfm, csv:a.csv?schema=s.yaml, synthetic:?rows=100000.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="A new run folder.")
-@click.option("--resume", type=click.Path(path_type=Path), help="Go on from the last checkpoint of this run folder.")
+@click.option("--out", type=FilePath(), help="A new run folder.")
+@click.option("--resume", type=FilePath(), help="Go on from the last checkpoint of this run folder.")
 @click.option("--epochs", default=1, type=click.IntRange(1), help="Passes over the data. [default: 1]")
 @click.option("--threads", is_flag=True, help="All roles as threads of this process.")
 @click.option(
@@ -145,19 +155,19 @@ def compile_command(
 @click.option(
     "--checkpoint-seconds",
     default=300.0,
-    type=click.FloatRange(0),
+    type=Finite(0),
     help="Seconds between checkpoints, 0 for the last only. [default: 300]",
 )
 @click.option(
     "--deadline-seconds",
     default=60.0,
-    type=click.FloatRange(1),
+    type=Finite(1),
     help="A role that hears nothing for this long gives up. [default: 60]",
 )
 @click.option(
     "--malformed-share",
     default=0.01,
-    type=click.FloatRange(0, 1),
+    type=Finite(0, 1),
     help="More malformed rows than this share stop the run. [default: 0.01]",
 )
 @click.option("--workers", default=2, type=click.IntRange(1), help="Threads of a PS that run ops. [default: 2]")
@@ -177,6 +187,8 @@ def run(
 
     Ctrl-C and SIGTERM write a checkpoint and end the run; --resume goes on from it.
     """
+    if threads and _is_rank():
+        raise UsageError("--threads has no effect under mpiexec, which starts a process per role: leave one of them out")
     hosting: Literal["processes", "threads", "mpi"] = "threads" if threads else "mpi" if _is_rank() else "processes"
     result = htrain.run(
         plan, data=data, out=out or "", resume=resume or "", hosting=hosting, num_threads=intra_op_threads, **settings
@@ -201,13 +213,14 @@ def run(
 
 def _is_rank() -> bool:
     """Whether mpiexec started this process beside others."""
-    return any(int(os.environ.get(name, "1")) > 1 for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"))
+    sizes = (os.environ.get(name, "1") for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"))
+    return any(size.isdecimal() and int(size) > 1 for size in sizes)
 
 
-@commands.command(name="eval")
-@click.argument("run_folder", type=click.Path(path_type=Path))
+@commands.command(name="eval", cls=Command)
+@click.argument("run_folder", type=FilePath())
 @click.option("--data", required=True, help="FORMAT:PATH[?key=value], such as criteo:test.tsv.")
-@click.option("--plan", type=click.Path(path_type=Path), help="The run's plan, where it has moved.")
+@click.option("--plan", type=FilePath(), help="The run's plan, where it has moved.")
 @click.option("--replica", default="center", help="Whose dense parameters: center, or group:N. [default: center]")
 @json_flag
 def eval_command(run_folder: Path, data: str, plan: Path | None, replica: str, as_json: bool) -> None:
@@ -222,21 +235,5 @@ for command in (data, show, explain, check, diff, calibrate, simulate, size):
 
 
 def main() -> None:
-    """Run a command; exit with 0, 1 (the user can mend it), 2 (usage), or 130 (interrupted)."""
-    try:
-        commands.main(standalone_mode=False)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
-    except click.ClickException as error:
-        context = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
-        click.echo(f"htrain: {' '.join(error.format_message().split())}{context}", err=True)
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("htrain: interrupted", err=True)
-        sys.exit(130)
-    except Error as error:
-        click.echo(f"htrain: {' '.join(str(error).split())}", err=True)
-        sys.exit(error.exit_status)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+    """Run a command; exit with 0, 1 (the user can mend it), 2 (usage), 3 (a bug), or 128 and the number of the signal that ended it."""
+    open_door()

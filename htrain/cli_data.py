@@ -8,7 +8,7 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
-from htrain.cli_flags import json_flag, put
+from htrain.cli_flags import Command, FilePath, Finite, json_flag, put
 
 
 @click.group()
@@ -21,18 +21,18 @@ def synth() -> None:
     """Synthesise data with a planted model, so that the best reachable NE and AUC are known."""
 
 
-@synth.command()
+@synth.command(cls=Command)
 @click.option("--rows", default=500_000, type=click.IntRange(1), help="[default: 500000]")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The TSV file to write; .gz compresses.")
+@click.option("--out", required=True, type=FilePath(), help="The TSV file to write; .gz compresses.")
 @click.option("--table-rows", default=100_000, type=click.IntRange(1), help="Distinct ids per field. [default: 100000]")
-@click.option("--zipf", default=1.05, type=float, help="Exponent of the id frequencies. [default: 1.05]")
+@click.option("--zipf", default=1.05, type=Finite(), help="Exponent of the id frequencies. [default: 1.05]")
 @click.option(
     "--locality",
     default=0.5,
-    type=click.FloatRange(0, 1),
+    type=Finite(0, 1),
     help="Share of ids drawn from the example's community. [default: 0.5]",
 )
-@click.option("--signal", default=0.35, type=float, help="Strength of the ids' effects on the label. [default: 0.35]")
+@click.option("--signal", default=0.35, type=Finite(), help="Strength of the ids' effects on the label. [default: 0.35]")
 @click.option("--seed", default=0, type=click.IntRange(0), help="Another seed is another planted model. [default: 0]")
 @click.option(
     "--part",
@@ -55,13 +55,13 @@ def criteo(out: Path, part: str, as_json: bool, **options: Any) -> None:
     put({"path": str(out), **asdict(figures)}, text, as_json)
 
 
-@data.command()
+@data.command(cls=Command)
 @click.argument("source")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The packed file to write.")
+@click.option("--out", required=True, type=FilePath(), help="The packed file to write.")
 @click.option(
     "--malformed-share",
     default=0.01,
-    type=click.FloatRange(0, 1),
+    type=Finite(0, 1),
     help="More malformed rows than this share stop the packing; fewer are left out. [default: 0.01]",
 )
 @json_flag

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from htrain.cli_flags import json_flag, put
+from htrain.cli_flags import Command, FilePath, json_flag, put
 
 
-@click.command()
-@click.argument("plan", type=click.Path(path_type=Path))
+@click.command(cls=Command)
+@click.argument("plan", type=FilePath())
 @click.option("--net", default="", help="Print one net as text: train, trainer, group_ps_0, ...")
 @click.option(
-    "--html", type=click.Path(path_type=Path), help="Write a page for a browser: the net by device, every decision."
+    "--html", type=FilePath(), help="Write a page for a browser: the net by device, every decision."
 )
 @json_flag
 def show(plan: Path, net: str, html: Path | None, as_json: bool) -> None:
@@ -40,8 +40,8 @@ def show(plan: Path, net: str, html: Path | None, as_json: bool) -> None:
     put(document, text, as_json)
 
 
-@click.command()
-@click.argument("plan", type=click.Path(path_type=Path))
+@click.command(cls=Command)
+@click.argument("plan", type=FilePath())
 @click.argument("name")
 @json_flag
 def explain(plan: Path, name: str, as_json: bool) -> None:
@@ -50,8 +50,8 @@ def explain(plan: Path, name: str, as_json: bool) -> None:
     put({"plan": str(plan), "name": name, "text": text}, text, as_json)
 
 
-@click.command()
-@click.argument("plan", type=click.Path(path_type=Path))
+@click.command(cls=Command)
+@click.argument("plan", type=FilePath())
 @json_flag
 def check(plan: Path, as_json: bool) -> None:
     """Check a plan folder; what would stop a run is an error that names it."""
@@ -59,9 +59,9 @@ def check(plan: Path, as_json: bool) -> None:
     put({"plan": str(plan), "digest": loaded.digest, "ok": True}, f"{plan}: ok", as_json)
 
 
-@click.command()
-@click.argument("old", type=click.Path(path_type=Path))
-@click.argument("new", type=click.Path(path_type=Path))
+@click.command(cls=Command)
+@click.argument("old", type=FilePath())
+@click.argument("new", type=FilePath())
 @json_flag
 def diff(old: Path, new: Path, as_json: bool) -> None:
     """Say what moved from plan OLD to plan NEW. Exits with 0 when nothing did, 1 otherwise."""

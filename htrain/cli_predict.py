@@ -9,11 +9,26 @@ from typing import Any
 import click
 
 import htrain
-from htrain.cli_flags import cluster_flags, cluster_of, fc_splits, json_flag, options_of, put, training_flags
+from htrain.cli_flags import (
+    Command,
+    FilePath,
+    Finite,
+    cluster_flags,
+    cluster_of,
+    fc_splits,
+    json_flag,
+    options_of,
+    put,
+    require_alone,
+    require_use,
+    tell,
+    training_flags,
+)
+from htrain.cluster import NUMBERS
 
 
-@click.command()
-@click.argument("plan", type=click.Path(path_type=Path))
+@click.command(cls=Command)
+@click.argument("plan", type=FilePath())
 @click.option("--groups", default=0, type=click.IntRange(0), help="As many groups. [default: the plan's]")
 @click.option("--trainers", default=0, type=click.IntRange(0), help="As many trainers per group. [default: the plan's]")
 @click.option("--net-replicas", default=0, type=click.IntRange(0), help="As many per trainer. [default: the plan's]")
@@ -39,10 +54,10 @@ def simulate(
     )
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("model")
-@click.option("--eps", required=True, type=click.FloatRange(1), help="Examples per second to reach, such as 1e6.")
-@click.option("--cluster", "cluster_file", type=click.Path(path_type=Path), help="A cluster file: the kinds of hosts.")
+@click.option("--eps", required=True, type=Finite(1), help="Examples per second to reach, such as 1e6.")
+@click.option("--cluster", "cluster_file", type=FilePath(), help="A cluster file: the kinds of hosts.")
 @click.option("--data", default="", help="Sizes the tables of a model that is built from a schema.")
 @click.option("--split-fc", "splits", multiple=True, metavar="auto|none|FC=KIND:N", help="[default: none]")
 @click.option("--most-groups", default=32, type=click.IntRange(1), help="[default: 32]")
@@ -64,13 +79,16 @@ def size(
     """Search the fewest hosts on which MODEL trains at --eps: groups, trainers, group PSs and sparse PSs."""
 
     def tried(candidate: Any) -> None:
-        click.echo(_line(candidate), err=True)
+        tell(_line(candidate))
 
+    require_alone("size, which searches their number", "cluster_groups", "cluster_trainers")
+    cluster, options = cluster_of(cluster_file, flags, here=False), options_of(flags, cluster_file)
+    require_use(options, cluster, cluster_file, searched=True)
     found = htrain.size(
         model,
         eps=eps,
-        cluster=cluster_of(cluster_file, flags, here=False),
-        options=options_of(flags, cluster_file),
+        cluster=cluster,
+        options=options,
         data=data,
         fc_splits=fc_splits(splits or ("none",)),
         most_groups=most_groups,
@@ -93,19 +111,19 @@ def _line(candidate: Any) -> str:
     )
 
 
-@click.command()
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The cluster file to write.")
+@click.command(cls=Command)
+@click.option("--out", required=True, type=FilePath(), help="The cluster file to write.")
 @click.option(
-    "--cluster", "cluster_file", type=click.Path(path_type=Path), help="Counts and sizes of this cluster file."
+    "--cluster", "cluster_file", type=FilePath(), help="Counts and sizes of this cluster file."
 )
 @click.option(
     "--from",
     "run_folder",
-    type=click.Path(path_type=Path),
+    type=FilePath(),
     help="Correct the rates of this run's plan by what it measured.",
 )
 @click.option(
-    "--seconds", default=20.0, type=click.FloatRange(0.5, 600), help="How long to measure, about. [default: 20]"
+    "--seconds", default=20.0, type=Finite(0.5, 600), help="How long to measure, about. [default: 20]"
 )
 @cluster_flags
 @json_flag
@@ -120,6 +138,7 @@ def calibrate(
     files = import_module("htrain.calibration.cluster_file")
     files.require_writable(out)
     if run_folder:
+        require_alone("--from", "cluster_file", "seconds", *(f"cluster_{name}" for name in NUMBERS))
         correct = import_module("htrain.calibration.correct")
         record = import_module("htrain.executor.run").read_record(run_folder)
         plan = import_module("htrain.plan").load_plan(Path(record.plan))
@@ -130,7 +149,7 @@ def calibrate(
     else:
         cluster = cluster_of(cluster_file, flags, here=True)
         found = import_module("htrain.calibration.measure").measure_host(
-            seconds=seconds, on_step=lambda line: click.echo(line, err=True)
+            seconds=seconds, on_step=lambda line: tell(line)
         )
         cluster, document = replace(cluster, **found.rates), {**found.rates, "gemms": found.gemms_by_name()}
         text, comment = found.gemm_table(), "measured on one core by htrain calibrate"

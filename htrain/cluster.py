@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 from msgspec import ValidationError, convert
 
 from htrain.errors import ClusterError
+from htrain.yaml_file import Entry, read_yaml
 
 GIB = 1024**3
 
@@ -126,7 +126,7 @@ def device_of(role: str) -> str:
 
 def this_machine(**counts: int) -> Cluster:
     """A cluster of local processes: its roles share this machine's cores and memory evenly; messages cross the loopback."""
-    cluster = replace(Cluster(), **counts)  # type: ignore[arg-type]
+    cluster = validated(counts, where="the cluster")
     share = psutil.virtual_memory().total // max(1, len(cluster.roles))
     cores = os.cpu_count() or 1
     kinds = ("trainer", "group_ps", "sparse_ps", "dense_ps")
@@ -142,31 +142,24 @@ def this_machine(**counts: int) -> Cluster:
 
 def load_cluster(path: Path, overrides: Mapping[str, int]) -> Cluster:
     """The cluster of a YAML file, `overrides` on top. Raises ClusterError naming file, line and field."""
-    try:
-        text = path.read_text()
-        document = yaml.compose(text, Loader=yaml.SafeLoader)
-    except OSError as error:
-        raise ClusterError(
-            f"{path}: {error.strerror}; give a cluster file, or leave --cluster out to use this machine"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ClusterError(f"{path}: not a text file; want YAML such as 'groups: 2'") from error
-    except yaml.YAMLError as error:
-        raise ClusterError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(document, yaml.MappingNode):
-        raise ClusterError(f"{path}:1: want 'field: value' lines such as 'groups: 2'")
     values: dict[str, Any] = {}
-    for key, value in document.value:
-        where = f"{path}:{key.start_mark.line + 1}"
-        if key.value in values:
-            raise ClusterError(f"{where}: '{key.value}' is given twice")
-        if key.value in _OPTIONS:
+    for field, entry in cluster_entries(path).items():
+        where = f"{path}:{entry.line}"
+        if field in _OPTIONS:
             continue
-        if key.value in _CONSTRAINTS:
-            values[key.value] = _constraint(key.value, yaml.safe_load(yaml.serialize(value)), where=where)
+        if field in _CONSTRAINTS:
+            values[field] = _constraint(field, entry.plain(), where=where)
         else:
-            values[key.value] = parse_field(str(key.value), value.value, where=where)
+            values[field] = parse_field(field, entry.text, where=where)
     return validated({**values, **overrides}, where=str(path))
+
+
+def cluster_entries(path: Path) -> Mapping[str, Entry]:
+    """The entries of a cluster file. Raises ClusterError."""
+    document = read_yaml(path, ClusterError, missing="; give a cluster file, or leave --cluster out to use this machine")
+    if not isinstance(document.value, dict):
+        raise ClusterError(f"{path}:1: want 'field: value' lines such as 'groups: 2'")
+    return document.mapping()
 
 
 _OPTIONS = ("dense", "sparse")
@@ -192,8 +185,18 @@ def is_rate(field: str) -> bool:
 
 
 def validated(values: Mapping[str, Any], *, where: str) -> Cluster:
-    """A cluster of `values`. Raises ClusterError when they contradict each other."""
+    """A cluster of `values`. Raises ClusterError for what is no field, out of bounds, or contradicts another."""
+    for name in values.keys() - {*NUMBERS, *_CONSTRAINTS}:
+        raise ClusterError(f"{where}: unknown field '{name}'; the fields are {', '.join((*NUMBERS, *_CONSTRAINTS))}")
     cluster = replace(Cluster(), **values)
+    for name in NUMBERS:
+        least, most, value = _LEAST.get(name, 1), _MOST.get(name, _MOST_OF_ALL), getattr(cluster, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ClusterError(f"{where}: {name}: {value!r} must be a whole number of {least} to {most:,}")
+    if cluster.groups * (cluster.trainers + cluster.group_ps) > _MOST_ROLES:
+        raise ClusterError(
+            f"{where}: {cluster.groups:,} groups of {cluster.trainers} trainers and {cluster.group_ps} group PSs are more than {_MOST_ROLES:,} roles"
+        )
     if cluster.group_ps == 0 and cluster.trainers > 1:
         raise ClusterError(
             f"{where}: {cluster.trainers} trainers share one dense replica, which needs group_ps >= 1; for EASGD use trainers: 1 and more groups"
@@ -218,7 +221,12 @@ _UNITS = {
     "TIB": 2**40,
 }
 _BITS = {"KBIT/S": 10**3, "MBIT/S": 10**6, "GBIT/S": 10**9}
-_MOST = {"distinct_percent": 100, "cache_hit_percent": 100}
+_MOST_OF_ALL = 2**62
+_MOST = {
+    "distinct_percent": 100, "cache_hit_percent": 100, "groups": 10_000, "trainers": 1_000, "group_ps": 1_000, "sparse_ps": 10_000, "dense_ps": 1_000,
+    **dict.fromkeys(("trainer_cores", "group_ps_cores", "sparse_ps_cores", "dense_ps_cores", "host_cores"), 1_000_000),
+}  # fmt: skip
+_MOST_ROLES = 100_000
 _LEAST = {"group_ps": 0, "sparse_ps": 0, "dense_ps": 0, "host_cores": 0, "cache_hit_percent": 0}
 
 
@@ -235,8 +243,8 @@ def parse_field(name: str, text: object, *, where: str) -> int:
             f"{where}: {name}: '{text}' is not {'a size such as 512GiB or 25Gbit/s' if sized else 'a whole number'}"
         )
     value = float(match.group(1)) * factor
-    least, most = _LEAST.get(name, 1), _MOST.get(name, 2**62)
-    if value != int(value) or not least <= value <= most:
-        range_text = f"at least {least}" if most == 2**62 else f"{least} to {most}"
+    least, most = _LEAST.get(name, 1), _MOST.get(name, _MOST_OF_ALL)
+    if not least <= value <= most or value != int(value):
+        range_text = f"at least {least}" if most == _MOST_OF_ALL and value < least else f"{least} to {most:,}"
         raise ClusterError(f"{where}: {name}: '{text}' must be a whole number of {range_text}")
     return int(value)

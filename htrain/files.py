@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
@@ -117,3 +118,20 @@ def write_file(path: Path, data: bytes, is_ours: IsOurs) -> None:
     """Write `data` to `path`: whole, or not at all."""
     with new_file(path, is_ours) as file:
         file.write(data)
+
+
+def sealed(text: str, comment: str) -> bytes:
+    """`text` with a last line, in a form such as `# {}`, by which `has_seal` knows that htrain wrote it and nobody has changed it since."""
+    body = text.encode()
+    return body + (comment.format(_SEAL + blake2b(body, digest_size=16).hexdigest()) + "\n").encode()
+
+
+def has_seal(path: Path) -> bool:
+    """Whether `sealed` made what is in a file. Raises OSError."""
+    content = read_file(path, most_bytes=_MOST_SEALED_BYTES)
+    body, last = content[: content.rstrip(b"\n").rfind(b"\n") + 1], content.rstrip(b"\n").rpartition(b"\n")[2]
+    return (_SEAL + blake2b(body, digest_size=16).hexdigest()).encode() in last
+
+
+_SEAL = "written by htrain, "
+_MOST_SEALED_BYTES = 1 << 30

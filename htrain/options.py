@@ -1,8 +1,10 @@
 """Options: how a plan trains. Each field is a flag of `htrain compile` and an entry of plan.yaml."""
 
 import re
-from dataclasses import dataclass, fields
-from typing import Literal, get_args, get_type_hints
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from msgspec import ValidationError, convert
 
 from htrain.errors import UsageError
 
@@ -135,29 +137,31 @@ class Options:
         return self.prefetch and self.cache != "lookahead" and not (self.cache == "het" and self.cache_staleness == 0)
 
 
-_LEAST = {
-    "batch_size": 1, "net_replicas": 1, "sync_period": 1, "seed": 0, "bucket_bytes": 1, "cache_staleness": UNBOUNDED, "cache_window": 0,
-    "cache_sets": 0, "cache_ways": 1, "cache_average": 1,
+_BOUNDS = {
+    "batch_size": (1, 1 << 24), "net_replicas": (1, 1000), "sync_period": (1, 1_000_000_000), "seed": (0, 2**63 - 1), "bucket_bytes": (1, 2**40),
+    "cache_staleness": (UNBOUNDED, 999_999_999), "cache_window": (0, 1_000_000), "cache_sets": (0, 999_999_999), "cache_ways": (1, 4096),
+    "cache_average": (1, 1_000_000_000),
 }  # fmt: skip
 _ABOVE_ZERO = ("dense_lr", "sparse_lr", "eps", "adam_eps")
+_SHARES = ("beta1", "beta2", "sync_alpha", "gradient_top_k")
 
 
 def checked(options: Options) -> Options:
     """`options` itself. Raises UsageError naming the first field with a value that cannot work."""
-    hints = get_type_hints(Options)
-    for field in fields(options):
-        value = getattr(options, field.name)
-        choices = get_args(hints[field.name])
-        flag = "--" + field.name.replace("_", "-")
-        if choices and field.name != "cache_tables" and value not in choices:
-            raise UsageError(f"{flag}: '{value}' is not one of {', '.join(choices)}")
-        if field.name in _LEAST and value < _LEAST[field.name]:
-            raise UsageError(f"{flag}: {value} is too small, want at least {_LEAST[field.name]}")
-        if field.name in _ABOVE_ZERO and not 0 < value < float("inf"):
-            raise UsageError(f"{flag}: {value} must be a finite number above 0")
-    for name in ("beta1", "beta2", "sync_alpha", "gradient_top_k"):
+    try:
+        convert(asdict(options), Options)
+    except ValidationError as error:
+        raise UsageError(f"Options: {error}") from error
+    for name, (least, most) in _BOUNDS.items():
+        if not least <= getattr(options, name) <= most:
+            small = f"is too small, want at least {least}" if getattr(options, name) < least else f"is too large, want at most {most:,}"
+            raise UsageError(f"{flag_of(name)}: {getattr(options, name)} {small}")
+    for name in _ABOVE_ZERO:
+        if not 0 < getattr(options, name) < float("inf"):
+            raise UsageError(f"{flag_of(name)}: {getattr(options, name)} must be a finite number above 0")
+    for name in _SHARES:
         if not 0 <= getattr(options, name) < 1:
-            raise UsageError(f"--{name.replace('_', '-')}: {getattr(options, name)} must be at least 0 and below 1")
+            raise UsageError(f"{flag_of(name)}: {getattr(options, name)} must be at least 0 and below 1")
     if options.fc_gradient_dtype == "bfloat16" and options.fc_dtype not in ("auto", "bfloat16"):
         raise UsageError("--fc-gradient-dtype: bfloat16 wants --fc-dtype bfloat16 too")
     capacity_rows(options.cache_capacity, 1, where="--cache-capacity")
@@ -165,6 +169,28 @@ def checked(options: Options) -> Options:
         if capacity != "none":
             capacity_rows(capacity, 1, where=f"--cache-table {pattern}={capacity}")
     return options
+
+
+def flag_of(field: str) -> str:
+    """The flag of a field: `--sync-period` of `sync_period`."""
+    return "--cache-table" if field == "cache_tables" else "--" + field.replace("_", "-")
+
+
+def parse_count(text: str) -> int:
+    """A whole number from 0 on, in plain digits. Raises ValueError in words."""
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise ValueError(f"'{text}' is not a whole number")
+    return int(text)
+
+
+def parse_staleness(text: str) -> int:
+    """HET's s: a whole number, or `unbounded` (-1 says the same). Raises ValueError in words."""
+    if text in ("unbounded", str(UNBOUNDED)):
+        return UNBOUNDED
+    try:
+        return parse_count(text)
+    except ValueError as error:
+        raise ValueError(f"{error} or unbounded") from error
 
 
 def capacity_rows(text: str, num_rows: int, *, where: str) -> int:

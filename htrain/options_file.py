@@ -20,10 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-import yaml
-
+from htrain.cluster import cluster_entries
 from htrain.errors import ClusterError, UsageError
-from htrain.options import UNBOUNDED, Options, capacity_rows
+from htrain.options import Options, capacity_rows, parse_count, parse_staleness
+from htrain.yaml_file import Entry
 
 _FIELDS: Mapping[str, Mapping[str, str]] = {
     "dense": {"sync": "dense_sync", "bucket_bytes": "bucket_bytes"},
@@ -40,22 +40,19 @@ SECTIONS = tuple(_FIELDS)
 def load_options(path: Path) -> dict[str, Any]:
     """The fields of Options that a cluster file sets. Raises ClusterError naming file, line and entry.
 
-    Requires: a file that `htrain.cluster.load_cluster` has read.
-    """
-    document = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
-    assert isinstance(document, yaml.MappingNode)
+        """
     found: dict[str, Any] = {}
-    for key, section in document.value:
-        if key.value not in _FIELDS:
+    for section, known in _FIELDS.items():
+        given = cluster_entries(path).get(section)
+        if given is None:
             continue
-        known = _FIELDS[key.value]
-        if not isinstance(section, yaml.MappingNode):
-            raise ClusterError(f"{path}:{key.start_mark.line + 1}: {key.value}: want entries such as {{sync: {_example(key.value)}}}")
-        for entry, value in section.value:
-            where = f"{path}:{entry.start_mark.line + 1}: {key.value}.{entry.value}"
-            if entry.value not in known:
-                raise ClusterError(f"{where}: unknown entry; {key.value} takes {', '.join(known)}")
-            found[known[entry.value]] = _value(known[entry.value], value, where)
+        if not isinstance(given.value, dict):
+            raise ClusterError(f"{path}:{given.line}: {section}: want entries such as {{sync: {_example(section)}}}")
+        for name, entry in given.mapping().items():
+            where = f"{path}:{entry.line}: {section}.{name}"
+            if name not in known:
+                raise ClusterError(f"{where}: unknown entry; {section} takes {', '.join(known)}")
+            found[known[name]] = _value(known[name], entry, where)
     return found
 
 
@@ -63,12 +60,12 @@ def _example(section: str) -> str:
     return {"dense": "allreduce", "sparse": "ps"}[section]
 
 
-def _value(field: str, node: yaml.Node, where: str) -> Any:
+def _value(field: str, entry: Entry, where: str) -> Any:
     if field == "cache_tables":
-        return _tables(node, where)
-    if not isinstance(node, yaml.ScalarNode):
+        return _tables(entry, where)
+    if isinstance(entry.value, list | dict):
         raise ClusterError(f"{where}: want one value")
-    text, choices = str(node.value), get_args(get_type_hints(Options)[field])
+    text, choices = entry.text, get_args(get_type_hints(Options)[field])
     if choices and text not in choices:
         raise ClusterError(f"{where}: '{text}' is not one of {', '.join(choices)}")
     if field == "cache_capacity":
@@ -79,11 +76,10 @@ def _value(field: str, node: yaml.Node, where: str) -> Any:
         if text not in ("true", "false"):
             raise ClusterError(f"{where}: '{text}' is neither true nor false")
         return text == "true"
-    if field == "cache_staleness" and text == "unbounded":
-        return UNBOUNDED
-    if not text.isdecimal() or len(text) > 9:
-        raise ClusterError(f"{where}: '{text}' is not a whole number{' or unbounded' if field == 'cache_staleness' else ''}")
-    return int(text)
+    try:
+        return parse_staleness(text) if field == "cache_staleness" else parse_count(text)
+    except ValueError as error:
+        raise ClusterError(f"{where}: {error}") from error
 
 
 def _capacity(text: str, where: str) -> str:
@@ -94,8 +90,8 @@ def _capacity(text: str, where: str) -> str:
     return text
 
 
-def _tables(node: yaml.Node, where: str) -> tuple[tuple[str, str], ...]:
-    if not isinstance(node, yaml.MappingNode):
+def _tables(entry: Entry, where: str) -> tuple[tuple[str, str], ...]:
+    if not isinstance(entry.value, dict) or any(isinstance(c.value, list | dict) for c in entry.value.values()):
         raise ClusterError(f"{where}: want tables and capacities, such as {{C1: 50%, C2: none}}")
-    pairs = [(str(table.value), str(capacity.value)) for table, capacity in node.value]
+    pairs = [(table, capacity.text) for table, capacity in entry.mapping().items()]
     return tuple((t, c if c == "none" else _capacity(c, f"{where}.{t}")) for t, c in pairs)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from htrain.errors import UsageError
-from htrain.frontend.load import import_place
+from htrain.frontend.load import attribute_of, import_place
+from htrain.frontend.user_code import user_code
 from htrain.net import Net
 from htrain.placement import Decision
 from htrain.tagging.place import Tagger
@@ -27,15 +28,11 @@ def load_tagger(spec: str) -> Tagger:
     place, _, name = spec.rpartition(":")
     if not place:
         raise UsageError(f"--rules {spec}: want FILE.py:NAME or package.module:NAME")
-    found = getattr(import_place(place), name, None)
+    found = attribute_of(import_place(place), name, spec)
     if callable(found):
         return _guarded(spec, found)
-    try:
-        rules = tuple((str(label), rule) for label, rule in found)  # type: ignore[union-attr]
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"--rules {spec}: is a {type(found).__name__}, want a function, or a list of (name, function)"
-        ) from error
+    with user_code(f"--rules {spec}: is a {type(found).__name__}, want a function, or a list of (name, function)", UsageError):
+        rules = tuple((str(label), rule) for label, rule in found)
     bad = [label for label, rule in rules if not callable(rule)]
     if bad:
         raise UsageError(f"--rules {spec}: rule '{bad[0]}' is not a function of (view, unit)")
@@ -50,10 +47,8 @@ def _guarded(spec: str, tagger: Callable[..., Any]) -> Tagger:
     """What goes wrong in the user's code is told in a line, with its name."""
 
     def run(net: Net, workload: Workload) -> Sequence[Decision]:
-        try:
+        with user_code(f"--rules {spec}: failed", UsageError):
             decisions = list(tagger(net, workload))
-        except Exception as error:
-            raise UsageError(f"--rules {spec}: failed: {type(error).__name__}: {error}") from error
         wrong = [d for d in decisions if not isinstance(d, Decision)]
         if wrong:
             raise UsageError(

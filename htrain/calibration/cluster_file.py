@@ -1,6 +1,5 @@
 """A cluster as a YAML file, rates and all."""
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import yaml
 
 from htrain.cluster import NUMBERS, Cluster, is_rate
 from htrain.errors import ClusterError
+from htrain.files import has_seal, place_to_write, sealed, write_file
 
 _MEANINGS = {
     "core_flops": "flops of a large float32 FC",
@@ -42,21 +42,16 @@ def cluster_yaml(cluster: Cluster, comment: str) -> str:
 
 
 def require_writable(path: Path) -> None:
-    """Say so before a host is measured for long. Raises ClusterError where no file can be written."""
-    if not path.name or path.is_dir():
-        raise ClusterError(f"{path}: is a folder: give a file to write the cluster to, such as {path / 'cluster.yaml'}")
-    if not os.access(path.parent, os.W_OK):
-        why = "cannot be written to" if path.parent.is_dir() else "is not a folder"
-        raise ClusterError(f"{path}: {path.parent} {why}")
+    """Say so before a host is measured for long. Raises ClusterError where no file can be written, or one of the user's own would be lost."""
+    try:
+        place_to_write(path, has_seal)
+    except OSError as error:
+        raise ClusterError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def write_cluster(path: Path, text: str) -> None:
-    """Write the file whole, or not at all. Raises ClusterError."""
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    """Write the file whole, or not at all; only one that was written here and not changed since is replaced. Raises ClusterError."""
     try:
-        partial.write_text(text)
-        partial.replace(path)
+        write_file(path, sealed(text, "# {}"), has_seal)
     except OSError as error:
         raise ClusterError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)

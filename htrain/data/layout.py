@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 
 from htrain.data.schema import Input, Schema
 from htrain.errors import DataError
+from htrain.yaml_file import read_yaml
 
 _Names = Annotated[list[str], msgspec.Meta(min_length=1)]
 _Count = Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
@@ -72,11 +72,10 @@ class Layout:
 
 def load_layout(path: Path) -> Layout:
     """The layout of a schema file. Raises DataError naming file and field."""
+    document = read_yaml(path, DataError, missing=" (schema file)").plain()
     try:
-        file = msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), _File)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror} (schema file)") from error
-    except (yaml.YAMLError, ValueError, msgspec.ValidationError) as error:
+        file = msgspec.convert(document, _File)
+    except msgspec.ValidationError as error:
         raise DataError(f"{path}: not a schema: {_one_line(error)}") from error
     given = {name: _convert(path, name, values) for name, values in file.inputs.items()}
     inputs = tuple(values.input(name) for name, values in given.items())

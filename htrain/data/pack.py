@@ -13,6 +13,9 @@ from htrain.data.packed_rows import arrow_schema, to_batch
 from htrain.data.reader import Dataset
 from htrain.data.source import files_of, open_data
 from htrain.errors import DataError
+from htrain.files import new_file
+
+_HEAD_BYTES = 1 << 20
 
 
 def pack(uri: str, out: Path, *, malformed: Malformed) -> Totals:
@@ -22,24 +25,27 @@ def pack(uri: str, out: Path, *, malformed: Malformed) -> Totals:
     `out` that cannot be written.
     """
     dataset, files = open_data(uri), files_of(uri)
-    partial = out.parent / f".{out.name}.{os.getpid()}.partial"  # two that pack at once do not write into one file
     try:
-        if out.is_dir() or any(out.exists() and out.samefile(file) for file in files):
-            raise DataError(f"{out}: is {'a folder' if out.is_dir() else 'what would be packed'}; give another --out")
+        if any(out.exists() and out.samefile(file) for file in files):
+            raise DataError(f"{out}: is what would be packed; give another --out")
         before = _stamps(files, out)
         header = Header(VERSION, uri, before, dataset.schema.inputs)
-        with partial.open("wb") as file:
+        with new_file(out, _is_packed) as file:
             totals = _write(file, dataset, header, malformed)
             file.flush()
             os.fsync(file.fileno())
-        if _stamps(files, out) != before:
-            raise DataError(f"'{uri}' was written to while it was packed; pack it again when it is whole")
-        os.replace(partial, out)
+            if _stamps(files, out) != before:
+                raise DataError(f"'{uri}' was written to while it was packed; pack it again when it is whole")
     except OSError as error:
         raise DataError(f"{out}: cannot be written: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return totals
+
+
+def _is_packed(path: Path) -> bool:
+    """Whether a file is a packed one, damaged or not: those can be made again."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    return head.startswith(b"ARROW1") and KEY in head
 
 
 def _stamps(files: list[Path], out: Path) -> tuple[Stamp, ...]:

@@ -34,6 +34,8 @@ def open_data(uri: str) -> Dataset:
     format, place, values = _parts(uri)
     opener = _FORMATS[format]
     if format == "synthetic":
+        if place:
+            raise DataError(f"'{uri}': synthetic data is made, not read from '{place}': want synthetic:?rows=100000")
         return opener(Path(), values)
     path = Path(place)
     with readable(path):
@@ -57,7 +59,10 @@ def _parts(uri: str) -> tuple[str, str, Values]:
     place, _, query = rest.partition("?")
     if format not in _FORMATS or not colon:
         raise DataError(f"'{uri}': want FORMAT:PATH, with a format of {', '.join(_FORMATS)}; such as criteo:train.tsv")
-    values = dict(pair.partition("=")[::2] for pair in query.split("&")) if query else {}
+    pairs = [pair.partition("=")[::2] for pair in query.split("&")] if query else []
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise DataError(f"'{uri}': an option is given twice")
     allowed = _OPTIONS[format]
     unknown = values.keys() - set(allowed)
     if unknown:

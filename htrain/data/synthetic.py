@@ -10,10 +10,12 @@ seed has no end, so that training and test data are different blocks of it.
 import gzip
 import json
 import math
-import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from hashlib import blake2b, file_digest
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from htrain.data.evaluation import auc, entropy
 from htrain.data.malformed import Malformed
 from htrain.data.rows import Rows
 from htrain.errors import DataError
+from htrain.files import new_file, place_to_write, read_file, write_file
 
 BLOCK_ROWS = 4096
 NUM_DENSE, NUM_SPARSE = 13, 26
@@ -155,12 +158,13 @@ def _figures(label: np.ndarray, probability: np.ndarray) -> Planted:
 def write_criteo(path: Path, options: Synthetic) -> Planted:
     """Write the log as Criteo TSV (.gz by its name), and `PATH.meta.json` beside it; nothing is left of a write that was cut short.
 
-    Raises DataError when the file cannot be written.
+    What was written here before, and not changed since, is replaced. Raises DataError when the file cannot be written.
     """
-    partial, meta = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.meta.partial")
     labels, probabilities = [], []
     try:
-        with gzip.open(partial, "wb", compresslevel=1) if path.suffix == ".gz" else partial.open("wb") as file:
+        meta = path.with_name(path.name + ".meta.json") if path.name else path
+        place_to_write(meta, _is_meta)
+        with new_file(path, _is_synthetic) as whole, _bytes_of(whole, path.suffix) as file:
             for number in range(options.num_blocks):
                 rows, probability = block(options, number)
                 file.write(_lines(rows))
@@ -168,15 +172,38 @@ def write_criteo(path: Path, options: Synthetic) -> Planted:
                 probabilities.append(probability)
         figures = _figures(np.concatenate(labels), np.concatenate(probabilities))
         known = {name: value for name, value in asdict(figures).items() if math.isfinite(value)}
-        meta.write_text(json.dumps({"options": asdict(options), "planted": known}, indent=1) + "\n")
-        os.replace(partial, path)
-        os.replace(meta, path.with_name(path.name + ".meta.json"))
+        document = {"options": asdict(options), "planted": known, "digest": _digest(path)}
+        write_file(meta, json.dumps(document, indent=1).encode() + b"\n", _is_meta)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
-        meta.unlink(missing_ok=True)
     return figures
+
+
+def _bytes_of(file: BinaryIO, suffix: str) -> AbstractContextManager[BinaryIO]:
+    """`file`, or what compresses into it: the same bytes for the same rows, whatever the time and the file's name."""
+    return cast(BinaryIO, gzip.GzipFile("", "wb", 1, file, mtime=0)) if suffix == ".gz" else nullcontext(file)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
+
+
+def _is_synthetic(path: Path) -> bool:
+    """Whether a file is a log that was written here: the file beside it knows its content."""
+    return _meta(path.with_name(path.name + ".meta.json")).get("digest") == _digest(path)
+
+
+def _is_meta(path: Path) -> bool:
+    return _meta(path).keys() >= {"options", "planted", "digest"}
+
+
+def _meta(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(read_file(path, most_bytes=1 << 20))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _lines(rows: Rows) -> bytes:

@@ -20,7 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from htrain.data.schema import Schema
 from htrain.errors import ModelError
+from htrain.files import require_regular
 from htrain.frontend.captured import Captured
+from htrain.frontend.user_code import user_code
 from htrain.net import Init
 
 _EXAMPLE_BATCH = 6
@@ -51,7 +53,7 @@ def load_model(spec: str, schema: Schema) -> LoadedModel:
     """
     place, _, name = spec.partition(":")
     module = import_place(place)
-    factory = getattr(module, name or "build", None)
+    factory = attribute_of(module, name or "build", spec)
     if not callable(factory):
         raise ModelError(
             f"{place}: has no function '{name or 'build'}': give one that returns the model, as {place}:FACTORY"
@@ -69,24 +71,33 @@ def load_model(spec: str, schema: Schema) -> LoadedModel:
 
 def import_place(place: str) -> ModuleType:
     """The module of a Python file or a package's module. Raises ModelError in one line, whatever goes wrong."""
+    if not place.replace(".py", ""):
+        raise ModelError(f"'{place}': want a file such as models/dlrm.py, package.module:factory, or model.onnx")
     try:
-        if place.endswith(".py"):
-            return _from_file(Path(place))
-        return importlib.import_module(place)
-    except FileNotFoundError as error:
-        raise ModelError(f"{place}: no such file") from error
-    except ModuleNotFoundError as error:
-        raise ModelError(
-            f"{place}: {error}; want a file such as models/dlrm.py, package.module:factory, or model.onnx"
-        ) from error
-    except Exception as error:
-        raise ModelError(f"{place}: cannot be imported: {type(error).__name__}: {error}") from error
+        with user_code(f"{place}: cannot be imported", ModelError):
+            return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except ModelError as error:
+        if isinstance(error.__cause__, ModuleNotFoundError):
+            raise ModelError(
+                f"{place}: {error.__cause__}; want a file such as models/dlrm.py, package.module:factory, or model.onnx"
+            ) from error
+        raise
+
+
+def attribute_of(module: ModuleType, name: str, spec: str) -> Any:
+    """What a user's module calls `name`, None where it has no such thing; a module may compute it. Raises ModelError."""
+    with user_code(f"{spec}: '{name}' cannot be read", ModelError):
+        return getattr(module, name, None)
 
 
 def _from_file(path: Path) -> ModuleType:
     """Run a model file with its folder on sys.path, as Python does for a script."""
-    if not path.is_file():
-        raise FileNotFoundError(path)
+    try:
+        require_regular(path)
+    except FileNotFoundError as error:
+        raise ModelError(f"{path}: no such file") from error
+    except OSError as error:
+        raise ModelError(f"{path}: {error.strerror or error}") from error
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec
     assert spec.loader
@@ -101,10 +112,8 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _call(spec: str, factory: Callable[..., Any], schema: Schema) -> nn.Module:
-    try:
+    with user_code(f"{spec}: building the model failed", ModelError):
         model = factory(schema=schema) if "schema" in inspect.signature(factory).parameters else factory()
-    except Exception as error:
-        raise ModelError(f"{spec}: building the model failed: {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"{spec}: the factory returned a {type(model).__name__}, want a torch.nn.Module")
     return model
@@ -223,9 +232,9 @@ _HARMLESS = frozenset({"requires_grad_", "detach_", "resize_", "set_"})
 
 def _example_inputs(module: ModuleType, model: nn.Module, schema: Schema) -> dict[str, torch.Tensor]:
     """A small batch for forward(), from the model's file or from the schema."""
-    own = getattr(module, "example_inputs", None)
+    own = attribute_of(module, "example_inputs", str(module.__file__))
     if callable(own):
-        return dict(own(_EXAMPLE_BATCH))
+        return _own_inputs(own, str(module.__file__))
     batch = example_batch(schema, _EXAMPLE_BATCH)
     wanted = [p.name for p in inspect.signature(model.forward).parameters.values()]
     missing = [name for name in wanted if name not in batch]
@@ -235,6 +244,15 @@ def _example_inputs(module: ModuleType, model: nn.Module, schema: Schema) -> dic
             f"or put example_inputs(batch_size) into the model's file"
         )
     return {name: batch[name] for name in wanted}
+
+
+def _own_inputs(own: Callable[[int], Any], file: str) -> dict[str, torch.Tensor]:
+    with user_code(f"{file}: example_inputs({_EXAMPLE_BATCH}) failed", ModelError):
+        inputs = dict(own(_EXAMPLE_BATCH))
+    for name, value in inputs.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise ModelError(f"{file}: example_inputs gave {name!r}: a {type(value).__name__}; want tensors by name")
+    return inputs
 
 
 def example_batch(schema: Schema, batch_size: int) -> dict[str, torch.Tensor]:

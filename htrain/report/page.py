@@ -1,11 +1,11 @@
 """The report page: what was predicted, what limits it, where everything is, and why. One file; nothing is loaded from elsewhere."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from htrain.errors import PlanError
 from htrain.expected import expected, expected_blobs
+from htrain.files import has_seal, place_to_write, sealed, write_file
 from htrain.plan import Plan
 from htrain.plan_text import bottleneck_of, fold, found_text
 from htrain.report import sections
@@ -28,17 +28,12 @@ def report_html(plan: Plan) -> str:
 
 
 def write_report(plan: Plan, path: Path) -> None:
-    """Write the page to `path`: whole, or not at all; an older file there is replaced. Raises PlanError."""
-    if not path.name or path.is_dir():
-        raise PlanError(f"{path}: is a folder: give a file to write the page to, such as {path / 'report.html'}")
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    """Write the page to `path`: whole, or not at all; an older page there is replaced, and nothing else. Raises PlanError."""
     try:
-        partial.write_text(report_html(plan), encoding="utf-8")
-        partial.replace(path)
+        place_to_write(path, has_seal)
+        write_file(path, sealed(report_html(plan), "<!-- {} -->"), has_seal)
     except OSError as error:
         raise PlanError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _body(plan: Plan) -> Iterator[str]:

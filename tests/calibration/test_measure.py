@@ -57,6 +57,6 @@ def test_cluster_file_is_read_back_as_it_was(cluster: Cluster, tmp_path: Path) -
 
 
 def test_a_place_that_cannot_be_written_is_named_and_left_as_it_was(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match=r"nowhere/cluster\.yaml: cannot be written: No such file"):
+    with pytest.raises(ClusterError, match=r"nowhere/cluster\.yaml: cannot be written: .*nowhere is not a folder$"):
         write_cluster(tmp_path / "nowhere" / "cluster.yaml", "groups: 1\n")
     assert list(tmp_path.iterdir()) == []

@@ -171,7 +171,7 @@ def test_malformed_parquet_rows_are_named_by_their_place_across_row_groups(tmp_p
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("label: [", r"s\.yaml: not a schema: "),
+        ("label: [", r"s\.yaml: not YAML: .*line 2"),
         ("label: 2024-99-99", r"s\.yaml: not a schema: "),
         ("inputs: {a: 1}", r"s\.yaml: not a schema: .*label"),
         ("label: y\ninputs: {}", r"s\.yaml: not a schema: .*inputs"),
