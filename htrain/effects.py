@@ -9,7 +9,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 
 from htrain.cluster import Cluster
-from htrain.errors import UsageError
+from htrain.errors import ModelError, UsageError
 from htrain.net import Net
 from htrain.options import Options, flag_of
 
@@ -54,7 +54,12 @@ def require_hosts(options: Options, cluster: Cluster, given: Collection[str]) ->
 
 
 def require_tables(net: Net, options: Options, cluster: Cluster, splits: Mapping[str, int]) -> None:
-    """Raises UsageError for options about tables or dense weights of a captured model that has none, and for splits of no table of its."""
+    """Raises UsageError for options about tables or dense weights of a captured model that has none, and for splits of no table of its;
+    ModelError for a parameter without a number in it."""
+    for parameter in net.parameters.values():
+        if 0 in parameter.shape:
+            kind = "table" if parameter.kind == "table" else "weight"
+            raise ModelError(f"{kind} '{parameter.name}' has the shape {list(parameter.shape)}: there is nothing in it to train")
     tables = {name: p for name, p in net.parameters.items() if p.kind == "table"}
     given = given_options(options)
     for kind, names in (("embedding table", () if tables else _OF_TABLES), ("dense weight", () if len(tables) < len(net.parameters) else _OF_WEIGHTS)):
@@ -120,6 +125,8 @@ def _replicas(o: Options, c: Cluster) -> str:
 
 
 def _prefetch(o: Options, c: Cluster) -> str:
+    if not o.prefetch:
+        return ""
     if o.cache == "lookahead":
         return "a look-ahead cache brings the rows of later batches itself"
     return "a cache without staleness asks for nothing ahead" if o.cache == "het" and o.cache_staleness == 0 else ""

@@ -1,6 +1,7 @@
 """Goldens, and the plan of a small model that many tests look at."""
 
 import difflib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,11 @@ Golden = Callable[[str, str], None]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite tests/goldens/*.txt; review reads the diff")
+    parser.addoption("--fuzz", type=int, default=1, help="times as many tries of tests/system/test_fuzz.py, other ones each time")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ["HTRAIN_FUZZ"] = str(config.getoption("--fuzz"))  # read where tests are collected, in every worker
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -30,7 +30,6 @@ IDLE = [
     (TWO, {"bucket_bytes": 4096}, "--bucket-bytes 4096 has no effect: it belongs to --dense-sync allreduce"),
     (TWO, {"net_replicas": 4, **HET}, "--net-replicas 4 has no effect: a trainer behind a cache has one net replica"),
     (WORKERS, {"net_replicas": 4, "dense_sync": "allreduce"}, "--net-replicas 4 has no effect: a trainer in lockstep"),
-    (TWO, {"prefetch": False, **AHEAD}, "--prefetch False has no effect: a look-ahead cache brings"),
     (TWO, {"compress": "always"}, "--compress always has no effect: no value may be shorter"),
     (WORKERS, {"compress": "always", "gradient_dtype": "bfloat16"}, "--gradient-dtype bfloat16 has no effect: nothing travels"),
     (WORKERS, {"activation_dtype": "int8"}, "--activation-dtype int8 has no effect: nothing travels between trainers and group PSs"),
@@ -64,7 +63,7 @@ def test_an_option_of_what_is_not_chosen_is_refused_with_the_reason(cluster: Clu
 def test_every_option_that_belongs_to_something_has_its_case() -> None:
     free = {"batch_size", "loss", "dense_optimizer", "sparse_optimizer", "dense_lr", "sparse_lr", "bounded_staleness", "seed", "fc_dtype", "fc_gradient_dtype",
             "fuse_relu", "fuse_fields", "fuse_tables", "fuse_interaction", "fuse_pairs", "fuse_steps", "fuse_servers", "fast_products", "dense_sync",
-            "sparse_sync", "table_store", "cache", "gradient_top_k"}  # fmt: skip
+            "sparse_sync", "table_store", "cache", "gradient_top_k", "prefetch"}  # fmt: skip
     refused = {says.split()[0].removeprefix("--").replace("-", "_") for _, _, says in IDLE}
     assert {f.name for f in fields(Options)} == free | refused - {"cache_table"} | {"cache_tables"}
 
@@ -80,6 +79,13 @@ def test_every_option_that_belongs_to_something_has_its_case() -> None:
 def test_what_has_an_effect_is_accepted(values: dict[str, Any]) -> None:
     options = checked(Options(**values))
     require_effect(options, TWO, given_options(options))
+
+
+def test_a_prefetch_that_is_asked_for_is_refused_where_there_is_none() -> None:
+    for values in (AHEAD, {"cache": "het", "cache_staleness": 0}):
+        with pytest.raises(UsageError, match="--prefetch True has no effect"):
+            require_effect(Options(**values), TWO, {"prefetch"})
+        require_effect(Options(prefetch=False, **values), TWO, {"prefetch"})
 
 
 def test_devices_that_a_strategy_leaves_without_work_are_refused() -> None:

@@ -67,7 +67,8 @@ def main() -> None:
         folder = Path(name)
         train, test = parts(arguments.frappe, folder) if arguments.frappe else (arguments.train, arguments.test)
         for label, changes in ((label, SETTINGS[label]) for label in arguments.only or SETTINGS):
-            options = replace(Options(batch_size=arguments.batch_size, compress="always"), **changes)
+            shorter = any(name.startswith(("activation", "gradient")) for name in changes)
+            options = replace(Options(batch_size=arguments.batch_size, compress="always" if shorter else "auto"), **changes)
             plan = htrain.compile(
                 str(MODELS / arguments.model),
                 data=train,

@@ -39,7 +39,7 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
             return program.run_decompositions(_decompositions())
     except ModelError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a forward() that calls sys.exit()
         raise ModelError(f"torch.export cannot capture {type(model).__name__}: {_one_line(error)}") from error
 
 
@@ -48,7 +48,7 @@ def is_bag(name: str, inputs: Mapping[str, torch.Tensor]) -> bool:
     return f"{name}_offsets" in inputs
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = next((line for line in lines if "batch" in line and ("constant" in line or "specializ" in line)), "")
     if telling:

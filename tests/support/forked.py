@@ -2,9 +2,12 @@
 
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -21,12 +24,19 @@ class Commands:
 
     def run(self, words: Sequence[str], cwd: Path, timeout: int) -> subprocess.CompletedProcess[str]:
         """`htrain WORDS...` in a folder. One that takes longer than `timeout` seconds is ended by SIGALRM, and its status is -SIGALRM."""
+        return self._ask(words, cwd, timeout, terminal=False)
+
+    def on_terminal(self, words: Sequence[str], cwd: Path, timeout: int) -> subprocess.CompletedProcess[str]:
+        """The same on a terminal: `stdout` is what it shows, of both streams."""
+        return self._ask(words, cwd, timeout, terminal=True)
+
+    def _ask(self, words: Sequence[str], cwd: Path, timeout: int, *, terminal: bool) -> subprocess.CompletedProcess[str]:
         assert self._parent.stdin
         assert self._parent.stdout
         with TemporaryDirectory() as folder:
-            self._parent.stdin.write(json.dumps([list(words), str(cwd), timeout, folder]) + "\n")
+            self._parent.stdin.write(json.dumps([terminal, list(words), str(cwd), timeout, folder]) + "\n")
             status = json.loads(self._parent.stdout.readline())
-            said, told = (Path(folder, name).read_text() for name in ("stdout", "stderr"))
+            said, told = (Path(folder, name).read_text(errors="replace") for name in ("stdout", "stderr"))
         return subprocess.CompletedProcess(["htrain", *words], status, said, told)
 
     def close(self) -> None:
@@ -37,17 +47,39 @@ def _serve() -> None:
     for name in _IMPORTED:
         import_module(name)
     for line in sys.stdin:
-        pid = os.fork()
+        terminal, words, cwd, timeout, folder = json.loads(line)
+        pid, screen = pty.fork() if terminal else (os.fork(), -1)
         if pid == 0:
-            _command(*json.loads(line))
+            if not terminal:
+                _to_files(folder)
+            _command(words, cwd, timeout)
+        if terminal:
+            Path(folder, "stdout").write_bytes(_shown(screen, timeout))
+            Path(folder, "stderr").touch()
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
-def _command(words: list[str], cwd: str, timeout: int, folder: str) -> None:
-    """Never comes back."""
+def _shown(screen: int, timeout: int) -> bytes:
+    """What a terminal shows until all of its programs have gone, or for some time."""
+    shown, deadline = b"", time.monotonic() + timeout + 5
+    while time.monotonic() < deadline:
+        if select.select([screen], [], [], 0.5)[0]:
+            try:
+                shown += os.read(screen, 1 << 16)
+            except OSError:
+                break
+    os.close(screen)
+    return shown
+
+
+def _to_files(folder: str) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for place, stream in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(f"{folder}/{stream}", os.O_WRONLY | os.O_CREAT), place)
+
+
+def _command(words: list[str], cwd: str, timeout: int) -> None:
+    """Never comes back."""
     os.chdir(cwd)
     signal.alarm(timeout)
     sys.argv = ["htrain", *words]

@@ -1,6 +1,7 @@
 """Malformed inputs: one clear line, a non-zero exit, no traceback, no hang, no half-written output."""
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -99,7 +100,8 @@ FORWARD = "    def forward(self, sparse):\n"
 BUILD = "def build():\n    return M()\n"
 EXAMPLE = "def example_inputs(n):\n    return {'sparse': torch.zeros(n, dtype=torch.int64)}\n"
 
-CASES = {
+Spoil = Callable[[Path], object]
+CASES: dict[str, tuple[Spoil, list[str], int, str]] = {
     "no such command": (nothing, ["train"], 2, "No such command 'train'"),
     "no arguments": (nothing, ["compile"], 2, "Missing argument 'MODEL'"),
     "a flag that is no number": (nothing, ["compile", "m.py", "--out", "new", "--batch-size", "many"], 2, "--batch-size"),
@@ -150,6 +152,74 @@ CASES = {
     "an unknown key in a manifest": (spoil_manifest, RESUME, 1, "surprise"),
     "no complete checkpoint": (drop_manifest, EVAL, 1, "no complete checkpoint"),
     "a replica that is not there": (nothing, [*EVAL, "--replica", "group:7"], 1, "want center, or group:N"),
+}  # fmt: skip
+EMPTY = MODULE.replace("Embedding(50", "Embedding(0") + FORWARD + "        return self.l(self.e(sparse))\n" + BUILD + EXAMPLE
+NOT_OURS = "it holds something that htrain did not write there"
+SOUND = MODULE + FORWARD + "        return self.l(self.e(sparse))\n" + BUILD + EXAMPLE
+PACK = ["data", "pack", "libfm:a.libfm", "--out"]
+SYNTH = ["data", "synth", "criteo", "--rows", "9"]
+CLUSTER = [*COMPILE, "--cluster", "c.yaml"]
+CASES |= {
+    "a number beyond all numbers": (write("c.yaml", b"groups: 1e400"), CLUSTER, 1, "c.yaml:1: groups: '1e400' must be a whole number of 1 to 10,000"),
+    "more groups than anybody has": (nothing, [*COMPILE, "--groups", "100000000"], 1, "--groups: groups: '100000000' must be a whole number of 1 to 10,000"),
+    "a list as a key": (write("c.yaml", b"groups: 1\n[a, b]: 1"), CLUSTER, 1, "c.yaml:2: a key is a list, a mapping or an alias"),
+    "5,000 brackets": (write("c.yaml", b"groups: " + b"[" * 5000), CLUSTER, 1, "c.yaml:1: lists and mappings are nested more than 32 deep"),
+    "a key twice": (write("c.yaml", b"groups: 1\ngroups: 2"), CLUSTER, 1, "c.yaml:2: 'groups' is given twice"),
+    "laughs by the billion": (write("c.yaml", b"pin: &a [x, x]\ntogether: [*a, *a]"), CLUSTER, 1, "c.yaml:2: the alias *a is not read"),
+    "a tag": (write("c.yaml", b"groups: !!python/object:os.system x"), CLUSTER, 1, "is not read: leave it out"),
+    "a date that is none": (write("c.yaml", b"groups: 2020-99-99"), CLUSTER, 1, "c.yaml:1: groups: '2020-99-99' is not a whole number"),
+    "a cluster file of another alphabet": (write("c.yaml", "groups: é".encode("latin-1")), CLUSTER, 1, "c.yaml: not YAML: byte 8 is not UTF-8 text"),
+    "a cluster file that is a pipe": (lambda folder: os.mkfifo(folder / "c.yaml"), CLUSTER, 1, "c.yaml: is a pipe, want a file"),
+    "a cluster file that is a folder": (lambda folder: (folder / "c.yaml").mkdir(), CLUSTER, 1, "c.yaml: Is a directory; give a cluster file"),
+    "a cluster file without an end": (nothing, [*COMPILE, "--cluster", "/dev/zero"], 1, "/dev/zero: is a device, want a file"),
+    "a digit that is none": (nothing, [*COMPILE, "--split-table", "e=²"], 2, "want TABLE=N"),
+    "a plan without a name": (nothing, [*COMPILE[:-1], ""], 2, "'--out': is empty, want the name of a file or folder"),
+    "a plan of 300 letters": (model(SOUND), [*COMPILE[:-1], "a" * 300], 1, "cannot be written: File name too long"),
+    "a plan under a file": (model(SOUND), [*COMPILE[:-1], "a.libfm/new"], 1, "a.libfm/new: cannot be written: Not a directory"),
+    "a name that is not UTF-8": (nothing, [*COMPILE[:-1], "\udcff"], 2, "is not UTF-8 text"),
+    "a name that clears the screen": (nothing, ["show", "\x1b[2J"], 1, "\\x1b[2J: not a plan folder"),
+    "a table without rows": (model(EMPTY), COMPILE, 1, "table 'e.weight' has the shape [0, 4]: there is nothing in it to train"),
+    "a model that ends Python": (model("import sys\nsys.exit(0)\n"), COMPILE, 1, "cannot be imported: it called sys.exit(0), which ends Python"),
+    "a factory that ends Python": (model("def build():\n    raise SystemExit\n"), COMPILE, 1, "building the model failed: it called sys.exit(None)"),
+    "a forward that ends Python": (model(SOUND.replace("        return", "        exit(0)\n        return")), COMPILE, 1, "torch.export cannot capture M: SystemExit: 0"),
+    "example inputs that end Python": (
+        model(SOUND.replace("    return {'", "    exit(3)\n    return {'")), COMPILE, 1, "example_inputs(6) failed: it called sys.exit(3)",
+    ),
+    "example inputs of another kind": (
+        model(SOUND.replace("    return {'sparse'", "    return {3")), COMPILE, 1, "example_inputs gave 3: a Tensor; want tensors by name",
+    ),
+    "a model with an exception of its own": (
+        model("class E(BaseException):\n    def __str__(self):\n        1 / 0\nraise E\n"), COMPILE, 1, "E: (its message cannot be shown)",
+    ),
+    "a model of another alphabet": (write("model.py", "x = 'é'\n".encode("latin-1")), COMPILE, 1, "cannot be imported: SyntaxError"),
+    "a model that is a pipe": (lambda folder: os.mkfifo(folder / "model.py"), COMPILE, 1, "model.py: is a pipe, want a file"),
+    "a model that calls itself for ever": (model("def build():\n    return build()\n"), COMPILE, 1, "building the model failed: RecursionError"),
+    "a table that is not there": (model(SOUND), [*COMPILE, "--split-table", "nosuch=2"], 2, "the model has no table 'nosuch'; there are e.weight"),
+    "a window without a cache": (model(SOUND), [*COMPILE, "--cache-window", "5"], 2, "--cache-window 5 has no effect: it belongs to --cache het"),
+    "a flag at its default without effect": (nothing, [*COMPILE, "--cache-window", "0"], 2, "--cache-window 0 has no effect"),
+    "an entry of the file without effect": (write("c.yaml", b"sparse: {window: 0}"), CLUSTER, 2, "--cache-window 0 has no effect"),
+    "dense PSs that nobody asks": (write("c.yaml", b"dense_ps: 2\ndense: {sync: ps}"), CLUSTER, 2, "dense_ps in the cluster file) has no effect"),
+    "a label of a model that has none": (nothing, [*COMPILE, "--label", "y"], 2, "--label y has no effect"),
+    "a limit without a solver": (nothing, [*COMPILE, "--solver", "rules", "--solve-seconds", "5"], 2, "--solve-seconds has no effect beside --solver rules"),
+    "a share that is no number": (nothing, [*RUN, "--malformed-share", "nan"], 2, "nan is not a finite number"),
+    "a time that is no number": (nothing, [*RUN, "--checkpoint-seconds", "nan"], 2, "nan is not a finite number"),
+    "a time without an end": (nothing, [*RUN, "--checkpoint-seconds", "inf"], 2, "inf is not a finite number"),
+    "a rate that is no number": (nothing, [*COMPILE, "--dense-lr", "nan"], 2, "nan is not a finite number"),
+    "groups for a search of groups": (nothing, ["size", "model.py", "--eps", "5", "--groups", "2"], 2, "--groups has no effect beside size"),
+    "a page over the plan": (nothing, ["show", "plan", "--html", "plan/plan.yaml"], 1, NOT_OURS),
+    "a page over a model": (model(SOUND), ["show", "plan", "--html", "model.py"], 1, NOT_OURS),
+    "a page over a device": (nothing, ["show", "plan", "--html", "/dev/null"], 1, "/dev/null: cannot be written: it is a device, want a file"),
+    "data over somebody's file": (model(""), [*SYNTH, "--out", "model.py"], 1, NOT_OURS),
+    "packed data over somebody's file": (model(""), [*PACK, "model.py"], 1, NOT_OURS),
+    "a cluster over somebody's file": (model(""), ["calibrate", "--out", "model.py"], 1, NOT_OURS),
+    "data that is a pipe": (lambda folder: os.mkfifo(folder / "p"), [*RUN[:3], "libfm:p", *RUN[4:]], 1, "p: no such file"),
+    "a plan that is a device": (nothing, ["show", "/dev/zero"], 1, "/dev/zero: not a plan folder"),
+    "a plan.yaml that is a pipe": (
+        lambda folder: ((folder / "plan/plan.yaml").unlink(), os.mkfifo(folder / "plan/plan.yaml")), ["show", "plan"], 1, "plan.yaml: is a pipe",
+    ),
+    "rules that end Python": (
+        model(SOUND + "def rules(net, workload):\n    exit()\n"), [*COMPILE, "--rules", "model.py:rules"], 2, "failed: it called sys.exit(None)",
+    ),
 }  # fmt: skip
 CASES.pop("a tampered digest")  # options are not part of the nets' digest
 
