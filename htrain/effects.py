@@ -141,16 +141,12 @@ def _compress(o: Options, c: Cluster) -> str:
     return _between(o, c) if asked else "no value may be shorter: it wants --activation-dtype, --gradient-dtype or --gradient-top-k"
 
 
-def _encoded(o: Options, c: Cluster) -> str:
-    return "--compress never has all values travel as they are" if o.compress == "never" else _between(o, c)
-
-
 def _gradients(o: Options, c: Cluster) -> str:
-    return "--gradient-top-k says how gradients travel" if o.gradient_top_k else _encoded(o, c)
+    return "--gradient-top-k says how gradients travel" if o.gradient_top_k else _between(o, c)
 
 
 def _feedback(o: Options, c: Cluster) -> str:
-    return _encoded(o, c) if o.gradient_top_k else "it belongs to --gradient-top-k, which is 0: nothing of a gradient is left out"
+    return _between(o, c) if o.gradient_top_k else "it belongs to --gradient-top-k, which is 0: nothing of a gradient is left out"
 
 
 def _rows(o: Options, c: Cluster) -> str:
@@ -173,8 +169,8 @@ def _averaged(o: Options, c: Cluster) -> str:
 
 _RULES: Mapping[str, Why] = {
     "sync_alpha": _synchronised, "sync_period": _synchronised, "adam_eps": _adam, "beta1": _adam, "beta2": _adam, "eps": _adagrad,
-    "bucket_bytes": _buckets, "net_replicas": _replicas, "prefetch": _prefetch, "compress": _compress, "activation_dtype": _encoded,
-    "gradient_dtype": _gradients, "gradient_top_k": _encoded, "error_feedback": _feedback, "row_dtype": _rows, "row_gradient_dtype": _rows,
+    "bucket_bytes": _buckets, "net_replicas": _replicas, "prefetch": _prefetch, "compress": _compress, "activation_dtype": _between,
+    "gradient_dtype": _gradients, "gradient_top_k": _between, "error_feedback": _feedback, "row_dtype": _rows, "row_gradient_dtype": _rows,
     "cache_capacity": _of_cache("het"), "cache_staleness": _of_cache("het"), "cache_policy": _of_cache("het"),
     "cache_tables": _of_cache("het", "lookahead"), "cache_window": _of_cache("het", "lookahead"), "cache_sets": _of_cache("lookahead"),
     "cache_ways": _of_cache("lookahead"), "cache_patch": _of_cache("lookahead"), "cache_average": _averaged,

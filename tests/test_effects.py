@@ -33,7 +33,6 @@ IDLE = [
     (TWO, {"compress": "always"}, "--compress always has no effect: no value may be shorter"),
     (WORKERS, {"compress": "always", "gradient_dtype": "bfloat16"}, "--gradient-dtype bfloat16 has no effect: nothing travels"),
     (WORKERS, {"activation_dtype": "int8"}, "--activation-dtype int8 has no effect: nothing travels between trainers and group PSs"),
-    (TWO, {"activation_dtype": "int8", "compress": "never"}, "--activation-dtype int8 has no effect: --compress never"),
     (TWO, {"gradient_dtype": "bfloat16", "gradient_top_k": 0.1}, "--gradient-dtype bfloat16 has no effect: --gradient-top-k says"),
     (TWO, {"error_feedback": False}, "--error-feedback False has no effect: it belongs to --gradient-top-k, which is 0"),
     (Cluster(sparse_ps=0), {"row_dtype": "int8"}, "--row-dtype int8 has no effect: no rows travel"),

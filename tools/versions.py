@@ -76,9 +76,9 @@ def _run(command: list[str | Path]) -> None:
 
 def suite(python: Path, arguments: list[str], log: Path) -> str:
     """Run the suite as `make test` does; what pytest counted, in words."""
-    command = [python, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-rN", "-o", "addopts=-p no:logging --strict-markers --import-mode=importlib", *arguments]  # fmt: skip
+    command = [str(python), "-m", "pytest", "-v", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", *arguments]
     with log.open("w") as file:
-        subprocess.run(list(map(str, command)), cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
+        subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
     lines = log.read_text(errors="replace").splitlines()
     counted = next((line for line in reversed(lines) if _PASSED.search(line)), "")
     return ", ".join(f"{number} {what}" for number, what in _PASSED.findall(counted)) or "nothing counted"

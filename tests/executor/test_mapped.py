@@ -54,7 +54,7 @@ def test_tables_of_twice_the_memory_and_eight_times_the_cache_train_to_the_same_
     assert tables > 7.9 * cached
     plan.save(tmp_path / "plan")
     command = [sys.executable, __file__, str(tmp_path / "plan")]
-    support = {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
+    support = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")])}
     limited = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **support})
     assert limited.returncode == 0, limited.stderr[-2000:]
     whole = replace(CACHED, cache="none", table_store="memory", net_replicas=1, prefetch=False)

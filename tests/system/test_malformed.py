@@ -181,7 +181,9 @@ CASES |= {
     "a table without rows": (model(EMPTY), COMPILE, 1, "table 'e.weight' has the shape [0, 4]: there is nothing in it to train"),
     "a model that ends Python": (model("import sys\nsys.exit(0)\n"), COMPILE, 1, "cannot be imported: it called sys.exit(0), which ends Python"),
     "a factory that ends Python": (model("def build():\n    raise SystemExit\n"), COMPILE, 1, "building the model failed: it called sys.exit(None)"),
-    "a forward that ends Python": (model(SOUND.replace("        return", "        exit(0)\n        return")), COMPILE, 1, "torch.export cannot capture M: SystemExit: 0"),
+    "a forward that ends Python": (
+        model(SOUND.replace("        return", "        exit(0)\n        return")), COMPILE, 1, "torch.export cannot capture M: SystemExit: 0",
+    ),
     "example inputs that end Python": (
         model(SOUND.replace("    return {'", "    exit(3)\n    return {'")), COMPILE, 1, "example_inputs(6) failed: it called sys.exit(3)",
     ),
