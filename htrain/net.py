@@ -185,6 +185,18 @@ class Net:
         """The op that writes each blob; inputs and parameters have none."""
         return {output: op for op in self.ops for output in op.outputs}
 
+    def leading_to(self, names: Iterable[str]) -> set[int]:
+        """The positions of the ops that the blobs `names` are made by, from the inputs on."""
+        places = {output: place for place, op in enumerate(self.ops) for output in op.outputs}
+        found: set[int] = set()
+        pending = [places[name] for name in names if name in places]
+        while pending:
+            place = pending.pop()
+            if place not in found:
+                found.add(place)
+                pending += [places[name] for name in self.ops[place].inputs if name in places]
+        return found
+
     def with_ops(self, ops: Iterable[Op], new_blobs: Iterable[Blob] = ()) -> "Net":
         """This net with other ops, `new_blobs` added, and the blobs and parameters that nothing names any more left out."""
         ops = tuple(ops)

@@ -1,12 +1,14 @@
 """A plan checks itself: on `htrain check`, and before every run (DESIGN 4)."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from htrain.errors import PlanError
 from htrain.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.comm import begin_signal
+from htrain.ops.weights import WeightReaders
 from htrain.plan import Plan, digest_of, net_name
 
 _COMMUNICATION = ("Send", "Recv", "Ack", "Begin")
@@ -16,8 +18,8 @@ def check_plan(plan: Plan) -> Plan:
     """`plan` itself, if it can run. Raises PlanError naming the first op, blob, parameter or device that is wrong:
 
     each op of the train net is placed once, where its tag says; each crossing value has one Send and its Recv; no device
-    waits for itself; every parameter has one owner, one first value and, if it is trained, one optimizer step; every table's
-    shards cover it; memory is within limits.
+    waits for itself, or reads weights for a step that has not begun; every parameter has one owner, one first value and, if it
+    is trained, one optimizer step; every table's shards cover it; memory is within limits.
     """
     for problem in _problems(plan):
         raise PlanError(problem)
@@ -40,6 +42,7 @@ def _problems(plan: Plan) -> Iterator[str]:
     yield from _shards(plan)
     yield from _centers(plan)
     yield from _waits(nets)
+    yield from _begins_early(nets)
     yield from _memory(plan, nets)
     if digest_of(plan.nets) != plan.digest:
         yield "plan.yaml: the digest is not that of the nets: a net was changed after the plan was made; compile again"
@@ -163,31 +166,46 @@ def _centers(plan: Plan) -> Iterator[str]:
 
 def _waits(nets: Mapping[str, Net]) -> Iterator[str]:
     """Run the nets in the mind, each device's stages as one: whatever never becomes ready waits for itself."""
+    ran = _run_in_mind(nets, lambda device, op: True)
+    for device, net in nets.items():
+        for op in (op for op in net.ops if id(op) not in ran):
+            yield f"'{device}' would wait for ever: {op.label} never gets '{(op.inputs or op.outputs)[0]}'"
+
+
+def _begins_early(nets: Mapping[str, Net]) -> Iterator[str]:
+    """Run in the mind what may run before a step has begun: the trainer asks for rows, and all others do what follows. The bound on staleness counts
+    steps that have begun, so none may read a trained weight of a group PS yet (HT 3.1.1)."""
+
+    def is_ahead(device: str, op: Op) -> bool:
+        return device != "trainer" or (op.type != "Recv" and (op.type != "Send" or str(op.attrs.get("peer")).startswith("sparse_ps")))
+
+    ran = _run_in_mind(nets, is_ahead)
+    for device, net in nets.items():
+        weights, waits = WeightReaders(net), any(begin_signal(device) in op.outputs for op in net.ops)
+        for op in net.ops:
+            if weights.reads(op) and id(op) in ran and device.startswith("group_ps") and not waits:
+                yield f"'{device}' would not wait for the beginning of a step: {op.label} reads '{op.inputs[0]}' for the next one, too: compile again"
+
+
+def _run_in_mind(nets: Mapping[str, Net], may_run: Callable[[str, Op], bool]) -> set[int]:
+    """The ids of the ops that become ready when those run that may."""
     known: dict[str, set[str]] = {d: set(n.inputs) | set(n.parameters) for d, n in nets.items()}
-    waiting = {d: list(n.ops) for d, n in nets.items()}
-    sent: set[tuple[str, object, str]] = set()
+    waiting = {d: [op for op in n.ops if may_run(d, op)] for d, n in nets.items()}
+    sent: set[tuple[object, object, str]] = set()
+    ran: set[int] = set()
     progress = True
     while progress:
         progress = False
         for device, ops in waiting.items():
-            rest = []
             for op in ops:
-                ready = (
-                    (op.attrs.get("peer"), device, op.outputs[0]) in sent
-                    if op.type == "Recv"
-                    else known[device].issuperset(op.inputs)
-                )
-                if not ready:
-                    rest.append(op)
-                    continue
-                progress = True
-                known[device].update(op.outputs)
-                if op.type == "Send":
-                    sent.add((device, op.attrs.get("peer"), op.inputs[0]))
-            waiting[device] = rest
-    for device, ops in waiting.items():
-        for op in ops:
-            yield f"'{device}' would wait for ever: {op.label} never gets '{(op.inputs or op.outputs)[0]}'"
+                arrives = (op.attrs.get("peer"), device, op.outputs[0]) in sent if op.type == "Recv" else True
+                if arrives and known[device].issuperset(op.inputs):
+                    progress = True
+                    ran.add(id(op))
+                    known[device].update(op.outputs)
+                    sent.update({(device, op.attrs.get("peer"), op.inputs[0])} if op.type == "Send" else ())
+            waiting[device] = [op for op in ops if id(op) not in ran]
+    return ran
 
 
 def _memory(plan: Plan, nets: Mapping[str, Net]) -> Iterator[str]:

@@ -19,6 +19,7 @@ Golden = Callable[[str, str], None]
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite tests/goldens/*.txt; review reads the diff")
     parser.addoption("--fuzz", type=int, default=1, help="times as many tries of tests/system/test_fuzz.py, other ones each time")
+    parser.addoption("--drawn-plans", type=int, default=24, help="how many drawn plans tests/system/test_drawn_runs.py runs")
 
 
 def pytest_configure(config: pytest.Config) -> None:

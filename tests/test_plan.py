@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
-from small_dlrm import small_plan
+from small_dlrm import small_dlrm, small_plan
 
 from htrain.cluster import Cluster
+from htrain.compiler import compile_net
 from htrain.errors import PlanError
+from htrain.frontend.captured import Captured
 from htrain.net import Net, Op
+from htrain.options import Options
 from htrain.placement import Shard
 from htrain.plan import VERSION, Plan, load_part, load_plan
 from htrain.plan_check import check_plan
@@ -40,7 +43,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def test_another_process_makes_the_same_plan_byte_for_byte(plan: Plan, tmp_path: Path) -> None:
     plan.save(tmp_path / "here")
-    script = "import sys; from pathlib import Path; from small_dlrm import small_plan; small_plan().save(Path(sys.argv[1]))"
+    script = "import sys; from pathlib import Path; from small_dlrm import small_dlrm, small_plan; small_plan().save(Path(sys.argv[1]))"
     settings = {**os.environ, "PYTHONPATH": str(SUPPORT), "PYTHONHASHSEED": "12345"}
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "there")], env=settings, check=True, timeout=60)
     assert files_of(tmp_path / "there") == files_of(tmp_path / "here")
@@ -256,6 +259,18 @@ def test_these_are_refused_too(spoil: Callable[[Plan], Plan], plan: Plan) -> Non
     }
     with pytest.raises(PlanError, match=wanted[spoil]):
         check_plan(spoil(plan))
+
+
+def test_a_plan_whose_weights_would_be_read_before_a_step_has_begun_is_refused() -> None:
+    plan = compile_net(Captured(small_dlrm(), {}), Cluster(), Options(batch_size=8, dense_sync="ps"), name="small_dlrm")
+
+    def unsaid(net: Net) -> Net:
+        return replace(net, ops=tuple(op for op in net.ops if "begin_group_ps_0" not in (*op.inputs, *op.outputs)))
+
+    broken = with_net(with_net(plan, "trainer", unsaid), "group_ps_0", unsaid)
+    said = r"^'group_ps:0' would not wait for the beginning of a step: Snapshot '.*' of module '.*' reads '.*' for the next one, too: compile again$"
+    with pytest.raises(PlanError, match=said):
+        check_plan(broken)
 
 
 def test_a_plan_without_group_ps_or_with_one_group_holds_together() -> None:

@@ -30,9 +30,9 @@ class WriteGates(Generic[Job]):
         self._lock = threading.Lock()
 
     def begin(self, clocks: Sequence[int], context: Context) -> None:
-        """The step is about to read the weights of these clocks."""
+        """The step is about to read weights of these clocks; those that it has read before do not begin again."""
         with self._lock:
-            for clock in clocks:
+            for clock in (clock for clock in clocks if context not in self._seen[clock]):
                 self._seen[clock][context] = self._written[clock]
                 if self._gates:
                     self._gates[clock].begin(context)

@@ -5,6 +5,7 @@ have run, it runs to its end without waiting. Each stage is one generated Python
 into it, values of the stage are its locals, and values that a later stage needs are kept in the context.
 """
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,7 @@ class Stage:
     An `announces` stage comes before these, when a batch is read, and tells the caches what it will ask for. A stage that `takes_rows`
     puts what was asked for into a cache, before the next batch may ask; one that `ends_push` has done what others wait for.
     `after` are the stages that must have run. A stage that steps dense weights has a clock of its own, `writes`; `reads` are the
-    clocks whose weights this stage is the first to read."""
+    clocks whose weights this stage may be the first to read: others that may be are not among `after`."""
 
     index: int
     waits: frozenset[int]
@@ -63,19 +64,19 @@ def build_program(net: Net, parameters: Mapping[str, Any], *, gated: bool = True
     keys = stage_keys(net, gated=gated)
     first = {key: i for i, key in reversed(list(enumerate(keys)))}
     order = sorted(first, key=lambda key: (len(key[0]), key[1], first[key]))
-    clocks = _clocks(net, keys, order)
+    afters = [frozenset(i for i, other in enumerate(order[:index]) if other[0] <= key[0]) for index, key in enumerate(order)]
+    clocks = _clocks(net, keys, order, afters)
     homes = {output: keys[i] for i, op in enumerate(net.ops) for output in op.outputs}
     stages = []
     for index, key in enumerate(order):
         ops = tuple(op for op, k in zip(net.ops, keys, strict=True) if k == key)
-        after = frozenset(i for i, other in enumerate(order) if other != key and other[0] <= key[0] and i < index)
         kept = _kept(net, key, keys, homes)
         source = _source(net, index, ops, kept)
         reads, writes = clocks[index]
         run = _compile(net, index, ops, source, parameters)
         ends_push = any(op.type in ("HetPush", "WriteBack") for op in ops)
         kind = (key[1] == ANNOUNCE, key[1] == PREFETCH, key[1] == TAKE_ROWS, ends_push)
-        stages.append(Stage(index, key[0], *kind, ops, after, reads, writes, source, run))
+        stages.append(Stage(index, key[0], *kind, ops, afters[index], reads, writes, source, run))
     received = {op.outputs[0]: op for op in net.ops if op.type == "Recv"}
     messages = {name: message_of(op) for name, op in received.items()}
     peers = {message_of(op): str(op.attrs["peer"]) for op in received.values()}
@@ -83,24 +84,29 @@ def build_program(net: Net, parameters: Mapping[str, Any], *, gated: bool = True
 
 
 def _clocks(
-    net: Net, keys: Sequence[StageKey], order: Sequence[StageKey]
+    net: Net, keys: Sequence[StageKey], order: Sequence[StageKey], afters: Sequence[frozenset[int]]
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """For each stage, the clocks it reads first and the clock it writes. A stage that steps dense weights has a clock."""
+    """For each stage, the clocks it may read first and the clock it writes. A stage that steps dense weights has a clock.
+
+    Which stage reads first is not known where two wait for different messages: each of them is told.
+    """
     dense = {name for name, p in net.parameters.items() if p.kind == "weight"}
     place = {key: index for index, key in enumerate(order)}
     writers: dict[int, set[str]] = {}
-    first_read: dict[str, int] = {}
+    readers: dict[str, set[int]] = {}
     for op, key in zip(net.ops, keys, strict=True):
         written = OPS[op.type].written(op) & dense
         if written and OPS[op.type].steps_weights:
             writers.setdefault(place[key], set()).update(written)
         for name in dense.intersection(op.inputs):
-            first_read[name] = min(first_read.get(name, place[key]), place[key])
+            readers.setdefault(name, set()).add(place[key])
     reads: list[list[int]] = [[] for _ in order]
     writes: list[list[int]] = [[] for _ in order]
     for clock, (stage, names) in enumerate(sorted(writers.items())):
         writes[stage].append(clock)
-        reads[min(first_read[name] for name in names)].append(clock)
+        reading = set().union(*(readers[name] for name in names))
+        for first in (reader for reader in reading if afters[reader].isdisjoint(reading)):
+            reads[first].append(clock)
     return [(tuple(r), tuple(w)) for r, w in zip(reads, writes, strict=True)]
 
 
@@ -199,6 +205,17 @@ def _copying(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _one_at_a_time(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel that waits for another run of itself, in whatever thread, to end. A parameter has one op that steps it, so this is a lock on the parameter."""
+    lock = threading.Lock()
+
+    def run(*tensors: torch.Tensor) -> Any:
+        with lock:
+            return kernel(*tensors)
+
+    return run
+
+
 def net_index(net: Net, parameter: str) -> int:
     """The place of a parameter in its net, which names it in generated code."""
     return list(net.parameters).index(parameter)
@@ -216,6 +233,7 @@ def _compile(
             space[f"c{i}"] = tensor_of(value)
         else:
             kernel = _bound(net, op, parameters)
+            kernel = _one_at_a_time(kernel) if OPS[op.type].exclusive else kernel
             space[f"k{i}"] = _copying(kernel) if _views_parameter(net, op) else kernel
     exec(compile(source, f"<{net.name} stage {index}>", "exec"), space)
     run: Callable[[Values, Send, int], None] = space[f"stage_{index}"]

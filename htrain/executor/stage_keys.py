@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from htrain.net import Net, Op
 from htrain.ops import OPS
+from htrain.ops.comm import begin_signal
+from htrain.ops.weights import WeightReaders
 
 GATE = -1  # what optimizer steps of dense weights wait for besides messages, where a gate is: its grant
 ROUND = -2  # what a pull of a bulk-synchronous server waits for: the pushes of all workers
@@ -13,16 +15,22 @@ StageKey = tuple[frozenset[int], int]
 
 
 def stage_keys(net: Net, *, gated: bool) -> list[StageKey]:
-    """What each op waits for: messages, through blobs or through the order of ops on one parameter. Weights are converted when they are first used: a pass
-    that has begun, but waits for its inputs, has not read them (HT 3.1.1)."""
+    """What each op waits for: messages, through blobs or through the order of ops on one parameter.
+
+    Where the trainer tells that a step has begun, what reads trained weights waits for that, or for another message of the trainer's.
+    Weights are converted when they are first used: a pass that has begun, but waits for its inputs, has not read them (HT 3.1.1).
+    """
     waits: dict[str, frozenset[int]] = {name: frozenset() for name in net.inputs}
     touched: dict[str, frozenset[int]] = {}
     updated: frozenset[int] = frozenset()
     needs: list[frozenset[int]] = []
-    late = _late_casts(net)
+    late, weights = _late_casts(net), WeightReaders(net)
+    from_trainer, begun = _from_trainer(net)
     for place, op in enumerate(net.ops):
         need: frozenset[int] = frozenset({message_of(op)}) if op.type == "Recv" else frozenset()
         need = need.union(*(waits[name] for name in op.inputs if name not in net.parameters))
+        if weights.reads(op) and need.isdisjoint(from_trainer):
+            need |= begun
         written = OPS[op.type].written(op)
         need = need.union(*(touched.get(name, frozenset()) for name in written))
         if gated and OPS[op.type].steps_weights:
@@ -46,6 +54,13 @@ def stage_keys(net: Net, *, gated: bool) -> list[StageKey]:
     return [(need, _kind(op, need, leading, announces)) for op, need in zip(net.ops, needs, strict=True)]
 
 
+def _from_trainer(net: Net) -> tuple[frozenset[int], frozenset[int]]:
+    """The messages that the trainer sends once a step has begun; and the one of them, if it is there, that says just this."""
+    received = [op for op in net.ops if op.type == "Recv" and op.attrs["peer"] == "trainer"]
+    signals = (op for op in received if op.outputs[0] == begin_signal(op.node_name))
+    return frozenset(map(message_of, received)), frozenset(map(message_of, signals))
+
+
 def _late_casts(net: Net) -> dict[int, list[int]]:
     """By the place of the first op that reads them: the places of weights' conversions, where nothing writes the weight in between."""
     found: dict[int, list[int]] = {}
@@ -62,7 +77,7 @@ def _late_casts(net: Net) -> dict[int, list[int]]:
 
 def _kind(op: Op, need: frozenset[int], leading: set[str], announces: bool) -> int:
     if op.type in _ANNOUNCING:
-        return ANNOUNCE
+        return COMPUTE if need else ANNOUNCE
     if not need and _prefetches(op, leading):
         return ANNOUNCE if announces and op.type not in ("Send", "HetAsk") else PREFETCH
     return TAKE_ROWS if op.type == "HetRead" else COMPUTE

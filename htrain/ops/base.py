@@ -154,7 +154,8 @@ class OpDef:
     `gradient` is None for what has no derivative (ids, comparisons, effects). `effects`: never dropped, merged or moved across
     another effect. `writes` are the positions of the inputs that the op mutates, always
     parameters: see `written`. `needs_batch`: the kernel takes the batch size as keyword `batch`. `steps_weights`: an optimizer step of a
-    dense weight, which the engine runs only when the staleness gate lets it. `bind`, where there is one, takes the inputs whose values are known
+    dense weight, which the engine runs only when the staleness gate lets it. `exclusive`: two such ops on one parameter never run at once, for each would
+    read what the other has half made. `bind`, where there is one, takes the inputs whose values are known
     before any step, parameters and constants, and None for the others, and gives a kernel of those others alone: for what would be looked up
     at every call. `work` names what bounds its speed, for the cost model. An op `on_host` takes and gives tensors in host memory
     only; others compute where their tensors are.
@@ -169,6 +170,7 @@ class OpDef:
     writes: tuple[int, ...] | Callable[[Op], tuple[int, ...]] = ()
     needs_batch: bool = False
     steps_weights: bool = False
+    exclusive: bool = False
     bind: Callable[..., Callable[..., Any]] | None = None
     work: Work = "stream"
     on_host: bool = False

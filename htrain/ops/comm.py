@@ -39,6 +39,11 @@ def _relax(parameter: torch.Tensor, difference: torch.Tensor) -> None:
     parameter.sub_(difference)
 
 
+def begin_signal(device: str) -> str:
+    """The blob that tells `device` that a step has begun; what reads dense weights there waits for it."""
+    return f"begin_{device.replace(':', '_')}"
+
+
 def _transfer(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
     return Cost(0.0, float(sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))))
 
@@ -48,7 +53,7 @@ DEFINITIONS = (
     OpDef("Recv", _by_engine, _declared, _transfer, None, effects=True, work="message", on_host=True),
     # Runs after every update of its device in a step, so that the trainer knows that the step has ended there.
     OpDef("Ack", _ack, _ack_infer, gradient=None, effects=True, on_host=True),
-    # Tells a device that a step has begun, when what it does first waits for nothing: it takes a message to begin a pass.
+    # Tells a device that a step has begun, where nothing else would: what it does first waits for nothing, or for rows that are asked for ahead.
     OpDef("Begin", _ack, _ack_infer, gradient=None, effects=True, on_host=True),
     OpDef("Snapshot", _snapshot, same_as_input(0), gradient=None, effects=True),
     OpDef("ElasticDifference", _elastic_difference, same_as_input(1), gradient=None, effects=True, writes=(0,)),

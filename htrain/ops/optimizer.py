@@ -1,7 +1,9 @@
 """Optimizer steps: effects that write a parameter and its state, with torch.optim's arithmetic.
 
-Dense steps take a parameter, its state and its gradient. Sparse steps take a table (or a row shard of it that starts at
-`first_row`), its state, the distinct ids of a batch and one summed gradient row for each.
+Dense steps take a parameter, its state and its gradient. Those with a state are exclusive: beside a step that has scaled a second moment
+and not added to it yet, another divides by too little, and may be larger than all others by orders of magnitude. A step of SGD may be lost to
+another, no more. Sparse steps take a table (or a row shard of it that starts at `first_row`), its state, the distinct ids of a batch and one
+summed gradient row for each.
 """
 
 from collections.abc import Sequence
@@ -95,8 +97,8 @@ def _sparse_cost(flops_per_element: int) -> CostRule:
 
 DEFINITIONS = (
     OpDef("Sgd", _sgd, no_outputs, _dense_cost(2), None, effects=True, writes=(0,), steps_weights=True),
-    OpDef("Adagrad", _adagrad, no_outputs, _dense_cost(6), None, effects=True, writes=(0, 1), steps_weights=True),
-    OpDef("Adam", _adam, no_outputs, _dense_cost(12), None, effects=True, writes=(0, 1, 2, 3), steps_weights=True),
+    OpDef("Adagrad", _adagrad, no_outputs, _dense_cost(6), None, effects=True, writes=(0, 1), steps_weights=True, exclusive=True),
+    OpDef("Adam", _adam, no_outputs, _dense_cost(12), None, effects=True, writes=(0, 1, 2, 3), steps_weights=True, exclusive=True),
     OpDef("SparseSgd", _sparse_sgd, no_outputs, _sparse_cost(2), None, effects=True, writes=(0,), work="scatter", on_host=True),
     OpDef(
         "SparseAdagrad", _sparse_adagrad, no_outputs, _sparse_cost(6), None, effects=True, writes=(0, 1), work="scatter", on_host=True,

@@ -24,6 +24,7 @@ _LOOKUPS |= {"LookaheadAnnounce", "LookaheadSlots", "FlushVictims", "LookaheadRe
 _COLLECTIVES = {"AllReduce", "AllGather"}
 _LOSSES = {"BceWithLogits", "BceWithLogitsGradient", "MeanSquaredError", "MeanSquaredErrorGradient", "GradientSeed"}
 _ON_TRAINER = _LOOKUPS | _LOSSES
+_TOLD_AHEAD = {"HetAsk", "LookaheadAnnounce"}  # what hears the ids of a batch long before its step
 
 
 def table_owners(shards: Mapping[str, Sequence[Shard]]) -> dict[str, str]:
@@ -35,9 +36,11 @@ def table_owners(shards: Mapping[str, Sequence[Shard]]) -> dict[str, str]:
 
 def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
     """Ops that have no choice: those that touch a table are on its owner; the rest of a lookup, the loss and its seed are on
-    the trainer, where the ids, the label and the control of the step are, and so is what touches a trainer's cache.
+    the trainer, where the ids, the label and the control of the step are, and so is what touches a trainer's cache, and what makes of a batch
+    the ids that a cache hears of ahead.
     Collectives have a device of their own. A Constant that only such ops of one device read is there."""
     tags: dict[int, str] = {}
+    told_ahead = net.leading_to(name for op in net.ops if op.type in _TOLD_AHEAD for name in op.inputs)
     read_on: dict[str, set[str]] = {}
     for index, op in enumerate(net.ops):
         owner = next((owners[name] for name in op.inputs if name in owners), "")
@@ -45,6 +48,8 @@ def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
             tags[index] = ALL_REDUCE
         elif owner or op.type in _ON_TRAINER or any(net.parameters[n].kind == "cache" for n in op.inputs if n in net.parameters):
             tags[index] = owner or "trainer"
+        elif index in told_ahead and not any(name in net.parameters for name in op.inputs):
+            tags[index] = "trainer"
         for name in op.inputs:
             read_on.setdefault(name, set()).add(tags.get(index, ""))
     for index, op in enumerate(net.ops):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from htrain.cluster import Cluster
-from htrain.errors import UsageError
+from htrain.errors import ModelError, UsageError
 from htrain.net import Attr, BatchDim, Blob, Init, Net, Op, Parameter, numel
 from htrain.ops.builder import NetBuilder
 from htrain.ops.lookahead import REQUEST
@@ -39,12 +39,15 @@ _MEMORY_SHARE = 0.5  # of a trainer's memory that caches may take where the wind
 def choose_lookahead(net: Net, options: Options, cluster: Cluster) -> tuple[Cached, ...]:
     """The caches of all trained tables that `cache_tables` does not leave out.
 
-    Raises UsageError for a pattern that no table matches, or a capacity: a look-ahead cache's is that of its sets and ways.
+    Raises UsageError for a pattern that no table matches, or a capacity: a look-ahead cache's is that of its sets and ways. Raises ModelError for a
+    table whose ids parameters come into: nobody knows them a window ahead.
     """
     if options.cache != "lookahead":
         return ()
     tables = [p for n, p in net.parameters.items() if p.kind == "table" and p.trained and n not in _left_out(net, options)]
     ids = {op.inputs[0]: op.inputs[1] for op in net.ops if op.type == "Lookup"}
+    for table in tables:
+        _check_known_ahead(net, table.name, ids[table.name])
     asked = {p.name: _per_example(net.blobs[ids[p.name]]) * options.batch_size for p in tables}
     trainers = cluster.groups * cluster.trainers  # which all hold the rows of all
     row_bytes = {p.name: 4 * _stored_width(net, p) for p in tables}
@@ -56,6 +59,15 @@ def choose_lookahead(net: Net, options: Options, cluster: Cluster) -> tuple[Cach
         if given or window == 1 or needed <= cluster.trainer_memory * _MEMORY_SHARE:
             return tuple(cached)
         window //= 2
+
+
+def _check_known_ahead(net: Net, table: str, ids: str) -> None:
+    for op in (net.ops[place] for place in sorted(net.leading_to([ids]))):
+        if of := [name for name in op.inputs if name in net.parameters]:
+            raise ModelError(
+                f"table '{table}' cannot be looked up through a look-ahead cache: its ids are computed of '{of[0]}' ({op.label}), "
+                f"so they are not known before their step: leave it out (--cache-table {table}=none)"
+            )
 
 
 def _cached(table: Parameter, ids_per_batch: int, window: int, options: Options) -> Cached:

@@ -7,7 +7,9 @@ from htrain.errors import PlanError
 from htrain.net import Blob, Net, Op
 from htrain.ops import OPS
 from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.comm import begin_signal
 from htrain.ops.served import lookups_of
+from htrain.ops.weights import WeightReaders
 
 TRAINER = "trainer"
 GATE = -1  # optimizer steps of dense weights wait for the staleness gate, too: what they write is a stage of its own
@@ -34,9 +36,19 @@ def split_by_node(net: Net, devices: Sequence[str] = ()) -> dict[str, Net]:
               there is exactly one Send and one Recv per (blob, reader); values that become ready together and go the same
               way carry the same `message` number and travel as one; each device that updates parameters acknowledges the
               end of the step to the trainer; the trainer tells the beginning of the step to each device that sends what waits
-              for nothing, such as what is computed of parameters alone.
+              for nothing, such as what is computed of parameters alone. No device reads a trained dense weight for a step before
+              the trainer has begun it: the rows of the next step may be there long before (HT 3.1.1's bound on staleness counts
+              the steps that have begun).
     """
-    cutter = _Cutter(net)
+    cutter = _cut(net, devices, frozenset())
+    if cutter.early:  # a device that waits for the beginning makes others wait, never fewer: a second cut is the last
+        cutter = _cut(net, devices, frozenset(cutter.early))
+    return {device: cutter.finish(device) for device in cutter.parts}
+
+
+def _cut(net: Net, devices: Sequence[str], begun: frozenset[str]) -> "_Cutter":
+    """One cut, in which the devices of `begun` wait with dense weights until they are told that the step has begun."""
+    cutter = _Cutter(net, begun)
     for device in devices:
         cutter.parts.setdefault(device, _Part())
     for op in net.ops:
@@ -45,14 +57,23 @@ def split_by_node(net: Net, devices: Sequence[str] = ()) -> dict[str, Net]:
         cutter.fetch(output, TRAINER)
     for device in list(cutter.parts):
         cutter.acknowledge(device)
-    return {device: cutter.finish(device) for device in cutter.parts}
+    return cutter
 
 
 class _Cutter:
-    """The state of one cut: parts by device, and what every blob and parameter on a device waits for."""
+    """The state of one cut: parts by device, and what every blob and parameter on a device waits for.
 
-    def __init__(self, net: Net) -> None:
+    `ahead` are the messages that may come before their step has begun: what asks for its rows, and what follows from that alone; those
+    `from_trainer` come later. `early` are the devices that would read a trained dense weight for a step that has not begun.
+    """
+
+    def __init__(self, net: Net, begun: frozenset[str]) -> None:
         self.net = net
+        self.begun = begun
+        self.early: set[str] = set()
+        self.ahead: set[int] = set()
+        self.from_trainer: set[int] = set()
+        self.weights = WeightReaders(net)
         self.parts: dict[str, _Part] = {TRAINER: _Part()}
         self.home = dict.fromkeys(net.inputs, TRAINER) | {o: op.node_name for op in net.ops for o in op.outputs}
         self.leads_to_lookup = _leading_to_lookups(net)
@@ -75,11 +96,24 @@ class _Cutter:
             if name not in self.net.parameters:
                 self.fetch(name, device, _travels_apart(op))
                 waits |= self.waits[device, name]
+        waits |= self._beginning(op, waits)
         if OPS[op.type].steps_weights:
             waits |= {GATE}
         waits |= self._order_on_parameters(op, waits)
         part.ops.append(op)
         self.waits.update({(device, output): waits for output in op.outputs})
+
+    def _beginning(self, op: Op, waits: frozenset[int]) -> frozenset[int]:
+        """What an op waits for besides `waits` because it reads a trained dense weight: a message of the trainer, for the step has begun then."""
+        device = op.node_name
+        if not self.weights.reads(op) or not device.startswith("group_ps") or not waits.isdisjoint(self.from_trainer):
+            return frozenset()
+        if device in self.begun:
+            self.begin(device)
+            return self.waits[device, begin_signal(device)]
+        if waits <= self.ahead:
+            self.early.add(device)
+        return frozenset()
 
     def _order_on_parameters(self, op: Op, waits: frozenset[int]) -> frozenset[int]:
         """An op that writes a parameter comes after all that touched it before, also when no blob says so."""
@@ -103,6 +137,10 @@ class _Cutter:
             self.begin(home)
         stage = (home, self.waits[home, name], self.leads_to_lookup.get(name, False), bucket)
         message = self._number(stage, device)
+        if self.waits[home, name] <= self.ahead and (home != TRAINER or device.startswith("sparse_ps")):
+            self.ahead.add(message)
+        elif home == TRAINER:
+            self.from_trainer.add(message)
         self.parts[home].ops.append(Op("Send", (name,), (), {"peer": device, "message": message}, home, "send"))
         part.ops.append(Op("Recv", (), (name,), {"peer": home, "message": message}, device, "recv"))
         part.received.add(name)
@@ -113,7 +151,7 @@ class _Cutter:
 
     def begin(self, device: str) -> None:
         """Before all else, tell `device` that the step has begun."""
-        blob = Blob("begin_" + device.replace(":", "_"), (0,), "int8")
+        blob = Blob(begin_signal(device), (0,), "int8")
         if blob.name in self.signals:
             return
         self.signals[blob.name] = blob

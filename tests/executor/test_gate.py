@@ -125,6 +125,20 @@ def test_clocks_do_not_hold_up_each_other() -> None:
     assert gates.commit(1, first, "first at 1") == ["first at 1"]
 
 
+@pytest.mark.parametrize("bound", [0, 2])
+def test_a_step_begins_with_the_first_of_its_reads_and_only_once(bound: int) -> None:
+    gates: WriteGates[str] = WriteGates(1, bound)
+    slow, fast = steps(2)
+    gates.begin([0], slow)
+    gates.begin([0], fast)
+    assert gates.commit(0, fast, "fast") == ["fast"]
+    assert gates.end(0, fast) == []
+    gates.begin([0], slow)
+    assert gates.commit(0, slow, "slow") == ["slow"]
+    gates.end(0, slow)
+    assert gates.histogram == {0: 1, 1: 1}
+
+
 def test_a_step_that_reads_no_clock_passes_no_gate() -> None:
     gates: WriteGates[str] = WriteGates(0, 3)
     gates.begin([], steps(1)[0])

@@ -1,6 +1,8 @@
 """Stages of a program: when they run, in which order, what they keep; against nets that are run op by op."""
 
 import random
+import threading
+import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +16,7 @@ from random_nets import DEVICE, SHAPE, TABLES, WEIGHTS, Letter, draw_values, mes
 
 from htrain.executor.engine import Engine, Pass
 from htrain.executor.program import Program, Stage, build_program
-from htrain.executor.stage_keys import GATE
+from htrain.executor.stage_keys import ANNOUNCE, COMPUTE, GATE, stage_keys
 from htrain.executor.wire import Context
 from htrain.net import Attr, Blob, Init, Net, Op, Parameter
 from htrain.ops import OPS
@@ -148,17 +150,69 @@ def test_a_pass_keeps_what_came_and_what_another_stage_or_the_caller_reads(draw:
 @quick
 @given(draw=DRAWS)
 def test_a_stage_that_steps_weights_has_a_clock_that_starts_where_they_are_read_first(draw: random.Random) -> None:
+    """In whatever order messages come: whichever stage reads one of these weights first, the clock has started."""
     net = random_net(draw)
-    program = build_program(net, draw_values(WEIGHTS + TABLES, 1))
-    stepped = [{op.inputs[0] for op in stage.ops if op.type == "Sgd"} for stage in program.stages]
-    assert [len(stage.writes) for stage in program.stages] == [int(bool(names)) for names in stepped]
-    assert sorted(clock for stage in program.stages for clock in stage.writes) == list(range(program.num_clocks))
-    for stage, names in zip(program.stages, stepped, strict=True):
-        for clock in stage.writes:
-            (reader,) = [s for s in program.stages if clock in s.reads]
-            first = [s.index for s in program.stages if any(names & set(op.inputs) for op in s.ops)]
-            assert reader.index == min(first)
-            assert reader.index == stage.index or reader.index in stage.after
+    runner, _ = runner_of(net, draw)
+    stages = runner.engine.program.stages
+    stepped = [{op.inputs[0] for op in stage.ops if op.type == "Sgd"} for stage in stages]
+    weights = {clock: names for stage, names in zip(stages, stepped, strict=True) for clock in stage.writes}
+    assert [len(stage.writes) for stage in stages] == [int(bool(names)) for names in stepped]
+    assert sorted(weights) == list(range(runner.engine.program.num_clocks))
+    runner.finish_ready()
+    for _ in runner.deliver():
+        if draw.random() < 0.6:
+            runner.finish_ready()
+    runner.finish_ready()
+    started: set[int] = set()
+    for stage in runner.run:
+        read = {clock for clock, names in weights.items() if any(names & set(op.inputs) for op in stage.ops)}
+        assert set(stage.reads) <= read
+        started |= set(stage.reads)
+        assert read <= started
+
+
+def test_of_stages_that_wait_for_different_messages_each_starts_the_clock_of_what_it_reads() -> None:
+    net = net_of(
+        op("Recv", (), ("a",), peer="trainer", message=0),
+        op("Mul", ("a", "v"), ("x",)),
+        op("Recv", (), ("b",), peer="trainer", message=1),
+        op("Mul", ("b", "w"), ("y",)),
+        op("Add", ("x", "y"), ("z",)),
+        op("Sgd", ("v", "z"), (), lr=0.5),
+        op("Sgd", ("w", "z"), (), lr=0.5),
+        inputs=(),
+        weights=("v", "w"),
+    )
+    stages = build_program(net, {name: torch.ones(SHAPE) for name in ("v", "w")}).stages
+    assert [(sorted(stage.waits), stage.reads, stage.writes) for stage in stages] == [
+        ([0], (0,), ()),
+        ([1], (0,), ()),
+        ([0, 1], (), ()),
+        ([-1, 0, 1], (), (0,)),
+    ]
+
+
+def test_what_reads_weights_waits_for_the_trainer_to_begin_the_step() -> None:
+    """Rows that were asked for ahead may be there before; a message of the trainer's comes after, and says as much."""
+    net = net_of(
+        op("Recv", (), ("begin_group_ps_0",), peer="trainer", message=0),
+        op("Recv", (), ("rows",), peer="sparse_ps:0", message=1),
+        op("Relu", ("rows",), ("x",)),
+        op("Mul", ("x", "w"), ("y",)),
+        op("Recv", (), ("dy",), peer="trainer", message=2),
+        op("Mul", ("dy", "w"), ("dx",)),
+        op("Cast", ("v",), ("narrow",), dtype="bfloat16"),
+        op("Mul", ("x", "narrow"), ("z",)),
+        inputs=(),
+        weights=("v", "w"),
+    )
+    stages = build_program(net, {name: torch.ones(SHAPE) for name in ("v", "w")}).stages
+    assert [(sorted(stage.waits), [o.type for o in stage.ops]) for stage in stages] == [
+        ([0], ["Recv"]),
+        ([1], ["Recv", "Relu"]),
+        ([2], ["Recv", "Mul"]),
+        ([0, 1], ["Mul", "Cast", "Mul"]),
+    ]
 
 
 # -- one stage by itself ------------------------------------------------------------------------------------------------
@@ -262,6 +316,19 @@ def test_stages_that_only_ask_for_rows_are_apart_and_read_no_parameter() -> None
     assert [sorted(stage.after) for stage in stages] == [[], [0], [0, 1]]
 
 
+def test_a_cache_hears_late_of_ids_that_come_by_message() -> None:
+    """Their announcement comes behind what makes them, in their step; others are announced before anything else."""
+    net = net_of(
+        op("HetAnnounce", ("x",), (), first_keys=(0,)),
+        op("Recv", (), ("a",), peer="group_ps:0", message=0),
+        op("Relu", ("a",), ("ids",)),
+        op("HetAnnounce", ("ids",), (), first_keys=(0,)),
+    )
+    keys = stage_keys(net, gated=True)
+    assert keys[0] == (frozenset(), ANNOUNCE)
+    assert keys[2] == keys[3] == (frozenset({0}), COMPUTE)
+
+
 def test_without_a_gate_weights_are_stepped_where_their_gradients_are_made() -> None:
     net = net_of(
         op("Mul", ("x", "w"), ("y",)),
@@ -276,6 +343,37 @@ def test_without_a_gate_weights_are_stepped_where_their_gradients_are_made() -> 
 
     assert ops_of(gated=True) == [["Mul", "Relu"], ["Sgd"]]
     assert ops_of(gated=False) == [["Mul", "Sgd", "Relu"]]
+
+
+@pytest.mark.parametrize(("optimizer", "state"), [("Adam", ("m", "s", "t")), ("Adagrad", ("s",))])
+def test_steps_that_share_a_state_take_turns(optimizer: str, state: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without: Adam's second moment, scaled and not added to yet, makes another's step larger by orders of magnitude."""
+    inside, most = 0, 0
+
+    def slow(*tensors: torch.Tensor) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.02)
+        inside -= 1
+
+    monkeypatch.setitem(OPS, optimizer, replace(OPS[optimizer], kernel=slow))
+    net = net_of(op("Mul", ("x", "w"), ("g",)), op(optimizer, ("w", *state, "g"), ()), weights=("w", *state))
+    engine = Engine(build_program(net, {name: torch.ones(SHAPE) for name in ("w", *state)}))
+    assert engine.program.num_clocks == 1
+
+    def run_one(number: int) -> None:
+        state = engine.begin(Context(0, 0, number, 0), "", 2, {"x": torch.ones(SHAPE)})
+        ready = engine.start(state)
+        while ready:
+            ready += engine.run(state, ready.pop(0), lambda *packet: None)
+
+    threads = [threading.Thread(target=run_one, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert most == 1
 
 
 def test_weights_are_converted_when_they_are_first_used_and_not_when_a_pass_begins() -> None:

@@ -1,13 +1,22 @@
 """Units: what a placement moves as one."""
 
+import random
+
 import pytest
+import torch
 from small_dlrm import small_dlrm
 
+from htrain.cluster import Cluster
+from htrain.compiler import compile_net
+from htrain.frontend.captured import Captured
 from htrain.net import B, Blob, Init, Net, Parameter
+from htrain.ops.base import constant_of
 from htrain.ops.builder import NetBuilder
-from htrain.options import Options
-from htrain.placement import Shard
+from htrain.options import Cache, Options
+from htrain.placement import Decision, Shard
+from htrain.tagging.place import Tagger
 from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
+from htrain.tagging.workload import Workload
 from htrain.transform.gradient import add_gradients
 from htrain.transform.lookups import lower_lookups
 from htrain.transform.loss import add_loss
@@ -65,6 +74,39 @@ def test_ops_on_a_table_are_with_the_table_and_the_rest_of_a_lookup_on_the_train
     others = {type for type, _ in where} - {"Lookup", "SparseAdagrad"}
     assert others >= {"Dedupe", "DedupeSharded", "ConcatRows", "SplitRows", "BceWithLogits", "GradientSeed"}
     assert {device for (type, _), device in where.items() if type in others} == {"trainer"}
+
+
+@pytest.mark.parametrize("cache", ["het", "lookahead"])
+def test_what_makes_the_ids_that_a_cache_hears_of_ahead_is_on_the_trainer(cache: Cache) -> None:
+    """Elsewhere they would come back in the step itself, when the cache has been asked already."""
+    options = Options(batch_size=8, cache=cache, cache_sets=3, cache_capacity="50%")
+    for seed in range(4):
+        plan = compile_net(Captured(picked_ids(), {}), Cluster(), options, name="picked", tagger=anywhere(seed), solver="rules")
+        assert {op.node_name for op in plan.nets["train"].ops if op.type in ("Select", "Mod")} == {"trainer"}
+
+
+def picked_ids() -> Net:
+    """The ids of a table are a column of the input, modulo the number of rows."""
+    builder = NetBuilder("picked")
+    builder.input(Blob("sparse", (B, 2), "int64"))
+    builder.parameter(Parameter("table", (9, 4), "float32", "table", Init("constant", (0.0,))))
+    builder.parameter(Parameter("v", (1, 4), "float32", "weight", Init("constant", (0.0,))))
+    rows = builder.add("Constant", (), attrs={"value": constant_of(torch.tensor(9))})[0]
+    column = builder.add("Select", ("sparse",), attrs={"axis": 1, "index": 1}, module="pick")[0]
+    ids = builder.add("Mod", (column, rows), module="wrap")[0]
+    builder.add("Embedding", ("table", ids), attrs={"padding_idx": -1}, module="table", outputs=("row",))
+    builder.add("FC", ("row", "v"), module="last", outputs=("logit",))
+    return builder.build(("logit",))
+
+
+def anywhere(seed: int) -> Tagger:
+    """A tagger that puts every unit on any device where it may be."""
+
+    def tagger(net: Net, workload: Workload) -> list[Decision]:
+        draw = random.Random(seed)
+        return [Decision(unit.name, draw.choice(workload.devices[: workload.num_places]), "random", "drawn") for unit in workload.units]
+
+    return tagger
 
 
 def test_a_layer_is_one_unit_with_its_gradient_and_its_steps(net: Net) -> None:

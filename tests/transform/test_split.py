@@ -8,13 +8,19 @@ from functools import cache
 
 import pytest
 import torch
+from din import build as build_din
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreter import Values, draw_parameters, has_declared_shape, run_net, run_parts
 from small_dlrm import ITEMS, USERS, small_batch, small_dlrm
 
+from htrain.data.schema import Input, Schema
 from htrain.errors import PlanError
+from htrain.executor.engine import Engine
 from htrain.executor.program import build_program
+from htrain.executor.wire import Context
+from htrain.frontend.load import example_batch
+from htrain.frontend.torch_model import capture
 from htrain.net import Net, Op, check
 from htrain.options import Options
 from htrain.placement import Shard
@@ -28,6 +34,7 @@ from htrain.transform.split import split_by_node
 
 COMMUNICATION = ("Send", "Recv", "Ack", "Begin")
 DEVICES = ("trainer", "group_ps:0", "group_ps:1", "group_ps:2", "sparse_ps:0", "sparse_ps:1")
+VISITS = Schema((Input("dense", "dense", 3), Input("target", "ids", 1), Input("history", "padded", 6), Input("tags", "padded", 4)))
 SEEDS = st.integers(0, 1 << 30)
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -133,6 +140,61 @@ def test_a_message_leaves_from_one_stage_and_goes_one_way(shards: int, tags: int
                     ways.setdefault(op.attrs["message"], set()).add((device, op.attrs["peer"]))
         assert all(len(indices) == 1 for indices in stages.values()), (device, stages)
     assert all(len(way) == 1 for way in ways.values())
+
+
+@quick
+@given(tags=SEEDS)
+def test_no_weight_is_read_on_account_of_rows_that_were_asked_for_ahead(tags: int) -> None:
+    """Of the next step, the trainer asks for the rows and nothing else; the others do all that follows."""
+    net, batch = attention(), example_batch(VISITS, 6)
+    parts = split_by_node(as_in_plans(net, tags))
+    engines = {device: Engine(build_program(part, draw_parameters(part, seed=0))) for device, part in parts.items()}
+    context = Context(0, 0, 0, 1)
+    passes = {"trainer": engines["trainer"].begin(context, "", 6, {**batch, "label": torch.zeros(6)})}
+    ready = [("trainer", stage) for stage in engines["trainer"].start(passes["trainer"]) if stage.prefetch]
+    letters: list[tuple[str, dict[str, torch.Tensor]]] = []
+    ran: set[str] = set()
+    while ready or letters:
+        if ready:
+            device, stage = ready.pop()
+            ran.add(device)
+            assert device == "trainer" or not stage.reads, (device, stage.ops)
+            more = engines[device].run(passes[device], stage, lambda to, names, tensors: letters.append((to, dict(zip(names, tensors, strict=True)))))
+        else:
+            device, tensors = letters.pop()
+            more = []
+            if device not in passes:
+                passes[device] = engines[device].begin(context, "", 6, {})
+                more += engines[device].start(passes[device])
+            more += engines[device].receive(passes[device], tensors)
+        ready += [(device, each) for each in more if device != "trainer"]
+    assert "sparse_ps:0" in ran
+
+
+@cache
+def attention() -> Net:
+    """The train net of a model with a sequence, and weights that are read whatever the batch is."""
+    inputs = {name: value for name, value in example_batch(VISITS, 6).items() if name != "tags_length"}
+    captured = capture(build_din(), inputs, logit="logit")
+    net, gradients = add_gradients(name_modules(add_loss(lower_lookups(captured.net), "bce")))
+    return add_optimizers(net, gradients, Options())
+
+
+def as_in_plans(net: Net, seed: int) -> Net:
+    """Dense weights on group PSs or the trainer, tables on a sparse PS, and on the trainer what finds out which rows to ask for."""
+    draw = random.Random(seed)
+    device_of: dict[str, str] = {}
+
+    def device(op: Op) -> str:
+        held = [name for name in op.inputs if name in net.parameters]
+        if op.type.startswith("Dedupe"):
+            return "trainer"
+        if any(net.holds_rows(net.parameters[name]) for name in held):
+            return "sparse_ps:0"
+        drawn = draw.choice(("trainer", "group_ps:0", "group_ps:1"))
+        return device_of.setdefault(owner(net, held[0]), drawn) if held else drawn
+
+    return net.with_ops(replace(op, node_name=device(op)) for op in net.ops)
 
 
 @quick
