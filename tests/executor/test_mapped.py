@@ -57,7 +57,7 @@ def test_tables_of_twice_the_memory_and_eight_times_the_cache_train_to_the_same_
     support = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")])}
     limited = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **support})
     assert limited.returncode == 0, limited.stderr[-2000:]
-    whole = replace(CACHED, cache="none", table_store="memory", net_replicas=1, prefetch=False)
+    whole = Options(batch_size=CACHED.batch_size, sparse_optimizer=CACHED.sparse_optimizer, net_replicas=1, prefetch=False)
     plan = htrain.compile(str(MODELS / "wide_deep.py"), data=BIG_DATA, cluster=this_machine(group_ps=0, sparse_ps=0), options=whole)
     plan.save(tmp_path / "whole")
     assert max(relative_differences(json.loads(limited.stdout), losses_of(tmp_path / "whole"))) < 1e-5
