@@ -63,7 +63,7 @@ def _column(rows: Rows, field: pa.Field) -> pa.Array:
 
 
 def _narrow(values: Array, kind: pa.DataType) -> pa.Array:
-    dtype = kind.to_pandas_dtype()
+    dtype = pa.array([], kind).to_numpy().dtype  # kind.to_pandas_dtype() wants pandas in older versions of pyarrow
     if values.dtype == np.int64:  # an id beyond its type would become another one
         assert not values.size or (values.min() >= 0 and values.max() <= np.iinfo(dtype).max), "an id without a row"
     return pa.array(values.astype(dtype, copy=False))

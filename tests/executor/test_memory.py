@@ -11,11 +11,14 @@ import torch
 from htrain.executor.crew import role_environment
 from htrain.executor.memory import empty
 
+# Which of a thread's empty heaps go back to the system depends on how glibc happens to lay them out: on CPython 3.13 none did. So the process
+# first asks for what glibc begins with, a mapping of its own for every large value, which goes back when the value does.
 SCRIPT = """
-import resource, sys, threading
+import ctypes, resource, sys, threading
 import torch
 from htrain.executor.memory import keep_pages
 
+assert ctypes.CDLL(None).mallopt(-3, 128 << 10)
 if sys.argv[1] == "keep":
     assert keep_pages()
 
