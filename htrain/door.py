@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -55,7 +54,7 @@ def open_door() -> None:
     """Run the command line of this process, and leave with its status. Never comes back."""
     signals = Signals()
     documents = take_standard_output()
-    status = _status(import_module("htrain.cli").commands.main, signals)
+    status = _status(import_module("htrain.cli").commands, signals)
     sys.stdout = sys.stderr  # for whatever prints at exit
     try:
         documents.close()
@@ -81,12 +80,13 @@ def take_standard_output() -> TextIO:
     return sys.stdout
 
 
-def _status(command: Callable[..., object], signals: Signals) -> int:
+def _status(command: click.Command, signals: Signals) -> int:
     """Run `command`; what it raises becomes a line, and the exit status."""
     try:
         _check_words(sys.argv[1:])
-        found = command(prog_name="htrain", standalone_mode=False)
-        return found if isinstance(found, int) else 0
+        with command.make_context("htrain", sys.argv[1:]) as context:  # what click's main() does, less what it says of signals itself
+            command.invoke(context)
+        return 0
     except BrokenPipeError:
         return 1
     except BaseException as error:
@@ -116,6 +116,9 @@ def _told(error: BaseException) -> tuple[str, int]:
         return "", error.exit_code
     if isinstance(error, SystemExit):
         return "", error.code if isinstance(error.code, int) else int(error.code is not None)
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # of click 8.2
+        click.echo(error.format_message(), err=True)  # type: ignore[attr-defined]
+        return "", 2
     if isinstance(error, click.ClickException):
         context = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
         return error.format_message() + context, error.exit_code

@@ -1,0 +1,103 @@
+"""The door: what a command says on which stream, and how it ends, whatever a model, a signal or a full disk does."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from forked import Commands
+
+MODEL = """
+import atexit, os, sys
+import torch
+from torch import nn
+print("imported")
+os.write(1, b"straight to the descriptor\\n")
+atexit.register(print, "at exit")
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        print("built")
+        self.top = nn.Linear(13, 1)
+    def forward(self, dense):
+        print("run")
+        return self.top(dense)
+def build():
+    return Model()
+"""
+
+
+def test_a_model_that_prints_does_not_break_a_document(commands: Commands, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    run = commands.run(["compile", "model.py", "--out", "plan", "--json"], tmp_path, timeout=90)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["plan"] == "plan"
+    for word in ("imported", "straight to the descriptor", "built", "run"):
+        assert word in run.stderr
+
+
+def test_names_of_a_plan_cannot_move_the_cursor(commands: Commands, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    assert commands.run(["compile", "model.py", "--out", "plan"], tmp_path, timeout=90).returncode == 0
+    header = (tmp_path / "plan" / "plan.yaml").read_text()
+    note = 'notes:\n- "\\e[2J\\e[31mno such thing\\u202e"\n'
+    assert "notes: []\n" in header
+    (tmp_path / "plan" / "plan.yaml").write_text(header.replace("notes: []\n", note).replace("model: model", 'model: "a\\eb"'))
+    for words in (["show", "plan"], ["check", "plan"], ["explain", "plan", "top"], ["show", "plan", "--net", "no\x1bne"]):
+        shown = commands.on_terminal(words, tmp_path, timeout=60)
+        assert not [c for c in shown.stdout if not c.isprintable() and c not in "\r\n\t"], shown.stdout
+    assert "note: \\x1b[2J\\x1b[31mno such thing\\u202e" in commands.on_terminal(["show", "plan"], tmp_path, timeout=60).stdout
+
+
+def started(folder: Path, *words: str, **streams: int) -> subprocess.Popen[bytes]:
+    defaults = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-m", "htrain", *words], cwd=folder, **{**defaults, **streams})  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.parametrize("after", [0.3, 1.0])
+def test_ctrl_c_while_torch_is_imported_is_one_line(after: float, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("import time\ntime.sleep(60)\n")
+    run = started(tmp_path, "compile", "model.py", "--out", "plan")
+    time.sleep(after)
+    run.send_signal(signal.SIGINT)
+    _, told = run.communicate(timeout=30)
+    assert (run.returncode, told) == (130, b"htrain: interrupted\n")
+
+
+@pytest.mark.parametrize(("number", "says"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM"), (signal.SIGHUP, "ended by SIGHUP")])
+def test_a_signal_ends_a_command_without_leaving_anything(number: signal.Signals, says: str, tmp_path: Path) -> None:
+    run = started(tmp_path, "data", "synth", "criteo", "--rows", "100000000", "--out", "a.tsv")
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".htrain-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    run.send_signal(number)
+    _, told = run.communicate(timeout=30)
+    assert (run.returncode, told.decode()) == (128 + number, f"htrain: {says}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_behind_standard_output_is_one_line(tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        run = started(tmp_path, "--help", stdout=full.fileno())
+        _, told = run.communicate(timeout=60)
+    assert (run.returncode, told) == (1, b"htrain: standard output: No space left on device\n")
+
+
+def test_a_bug_is_called_one_and_its_traceback_is_there_for_who_asks(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text(
+        "import sys\nimport htrain.cli_plans, htrain.plan, htrain.cli\n"
+        "def broken(folder):\n    raise KeyError('x')\n"
+        "htrain.plan.load_plan = broken\nsys.argv = ['htrain', 'show', 'plan']\nhtrain.cli.main()\n"
+    )
+    for asked in ("", "1"):
+        run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, env={**os.environ, "HTRAIN_TRACEBACK": asked})
+        *trace, line = run.stderr.splitlines()
+        assert run.returncode == 3
+        assert line.startswith("htrain: KeyError: 'x' (htrain/cli_plans.py:")
+        assert line.endswith("this is a bug of htrain; HTRAIN_TRACEBACK=1 shows its way here")
+        assert bool(trace) == bool(asked)
