@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from htrain.arguments import require_arguments
 from htrain.cluster import Cluster, this_machine, validated
 from htrain.compiler import compile_net
 from htrain.data import CRITEO, Schema, open_data
@@ -67,6 +68,11 @@ def compile(
     Raises ModelError, PlacementError, DataError, ClusterError.
     """
     cluster = cluster or this_machine()
+    _require_model("compile", model)
+    require_arguments(
+        "compile", cluster=cluster, options=options, data=data, example_inputs=example_inputs, logit=logit, label=label, table_splits=table_splits,
+        rules=rules, solver=solver, time_limit_seconds=time_limit_seconds,
+    )  # fmt: skip
     _require_effect(cluster, options)
     dataset = open_data(data) if data else None
     schema = dataset.schema if dataset else CRITEO
@@ -88,6 +94,11 @@ def compile(
     if dataset:
         check_inputs(plan, dataset)  # --data that the plan cannot be trained on has no other effect for some models
     return plan
+
+
+def _require_model(function: str, model: object) -> None:
+    if not isinstance(model, str | Path | nn.Module) or not str(model):
+        raise UsageError(f"{function}: model: is {model!r}, want an nn.Module, the path of a file, or package.module:factory")
 
 
 def _require_effect(cluster: Cluster, options: Options) -> None:
@@ -141,6 +152,11 @@ def size(
     on_try: Callable[[Candidate], None] = lambda candidate: None,
 ) -> Candidate:
     """The fewest hosts of `cluster`'s kinds that reach `eps` in simulation; see `htrain.sizing.search.size`."""
+    _require_model("size", model)
+    require_arguments(
+        "size", cluster=cluster, options=options, data=data, example_inputs=example_inputs, logit=logit, label=label, eps=eps, most_groups=most_groups,
+        workers=workers,
+    )  # fmt: skip
     require_effect(checked(options), validated(vars(cluster), where="the cluster"), given_options(options), searched=True)
     schema = open_data(data).schema if data else CRITEO
     captured, name = _captured(model, schema=schema, example_inputs=example_inputs, logit=logit, label=label)
@@ -157,6 +173,9 @@ def simulate(
     plan: Plan | str | Path, *, steps: int = 40, workers: int = 2, seed: int = 0, python_lock: bool = True
 ) -> Simulated:
     """Simulate a plan, or the plan of a folder, on its cluster; see `htrain.simulation.run.simulate`."""
+    require_arguments("simulate", steps=steps, workers=workers, seed=seed, python_lock=python_lock)
+    if not isinstance(plan, Plan):
+        require_arguments("simulate", plan=plan)
     loaded = plan if isinstance(plan, Plan) else check_plan(load_plan(Path(plan)))
     return run_simulation(loaded, steps=steps, workers=workers, seed=seed, python_lock=python_lock)
 
@@ -203,6 +222,11 @@ def run(
     `hosting` is `processes`, one per role, or `threads` of this process. Progress goes to `console`, standard error by default.
     Raises what `htrain.errors` lists under RunError, and errors of the plan, data or checkpoint.
     """
+    require_arguments(
+        "run", plan=plan, data=data, out=out, resume=resume, epochs=epochs, hosting=hosting, deterministic=deterministic,
+        checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, malformed_share=malformed_share, workers=workers,
+        num_threads=num_threads,
+    )  # fmt: skip
     if bool(out) == bool(resume):
         raise UsageError("run: give either out=, a new run folder, or resume=, the folder of a run to go on with")
     settings = RunSettings(
@@ -223,5 +247,6 @@ def run(
 
 def evaluate(run_folder: str | Path, *, data: str, plan: str | Path = "", replica: str = "center") -> Evaluation:
     """NE, AUC and log loss of the last checkpoint of a run on a dataset; `plan` where the run's plan has moved."""
+    require_arguments("evaluate", run_folder=run_folder, data=data, plan=plan, replica=replica)
     folder = Path(run_folder)
     return evaluate_run(Path(plan or read_record(folder).plan), folder, data, replica=replica)

@@ -68,3 +68,29 @@ def test_module_needs_example_inputs() -> None:
 def test_run_wants_either_a_new_folder_or_one_to_resume(tmp_path: Path) -> None:
     with pytest.raises(htrain.Error, match="either out=, a new run folder, or resume="):
         htrain.run(tmp_path, data="synthetic:")
+
+
+BAD_CALLS = {
+    "compile: model: is 3, want an nn.Module": lambda: htrain.compile(3),
+    "compile: model: is '', want an nn.Module": lambda: htrain.compile(""),
+    "compile: cluster: is a str, want a Cluster": lambda: htrain.compile("m.py", cluster="c.yaml"),
+    "compile: options: is a dict, want a Options": lambda: htrain.compile("m.py", options={"seed": 3}),
+    "compile: time_limit_seconds: nan is not a finite number": lambda: htrain.compile("m.py", time_limit_seconds=float("nan")),
+    "compile: solver: Invalid enum value 'magic'": lambda: htrain.compile("m.py", solver="magic"),
+    "compile: data: '\\ud800' holds what no name can": lambda: htrain.compile("m.py", data="\ud800"),
+    "run: plan: is a NoneType, want a str or Path": lambda: htrain.run(None, data="x", out="y"),
+    "run: epochs: Expected `int` >= 1, got 0": lambda: htrain.run("p", data="x", out="y", epochs=0),
+    "run: checkpoint_seconds: nan is not a finite number": lambda: htrain.run("p", data="x", out="y", checkpoint_seconds=float("nan")),
+    "run: malformed_share: Expected `float` <= 1.0": lambda: htrain.run("p", data="x", out="y", malformed_share=2.0),
+    "run: plan: 'a\\x00' holds what no name can": lambda: htrain.run("a\0", data="x", out="y"),
+    "simulate: steps: Expected `int` >= 4": lambda: htrain.simulate("p", steps=1),
+    "evaluate: run_folder: is a int": lambda: htrain.evaluate(3, data="x"),
+    "size: eps: Expected `float` >= 1.0": lambda: htrain.size("m.py", eps=0.0),
+}
+
+
+@pytest.mark.parametrize("says", BAD_CALLS)
+def test_arguments_of_another_kind_are_refused_by_name(says: str) -> None:
+    with pytest.raises(htrain.Error) as refusal:
+        BAD_CALLS[says]()
+    assert str(refusal.value).startswith(says)

@@ -23,6 +23,7 @@ from htrain.executor.play import play, thread_role
 from htrain.executor.port import Network
 from htrain.executor.settings import RunSettings
 from htrain.plan import Plan, load_part
+from htrain.printable import one_line
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def _be(role: str, settings: RunSettings, launcher: str) -> None:
         play(role, load_part(settings.plan_folder, device_of(role)), settings, network, launcher)
         network.close()
     except BaseException as error:
-        print(f"{role}: {type(error).__name__}: {error}", file=sys.stderr)
+        print(one_line(f"{role}: {type(error).__name__}: {error}"), file=sys.stderr)
         status = 1
     sys.stderr.flush()
     os._exit(status)

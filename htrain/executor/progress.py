@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from htrain.executor.totals import RunTotals
+from htrain.printable import one_line
 
 _PLAIN_SECONDS = 5.0
 _UNITS = ("", "k", "M", "G", "T", "P")
@@ -54,7 +55,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Show a piece of news, such as the last checkpoint, until the next."""
-        self._note = text
+        self._note = text = one_line(text)
         if not self._live:
             self._print(text)
         elif self._shown:

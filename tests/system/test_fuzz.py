@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from mutations import NASTY, rewritten, spoilt, words
 
 import htrain
+from htrain.api import read_record
 from htrain.cli import commands as htrain_commands
 from htrain.cluster import load_cluster, parse_field, this_machine
 from htrain.data import open_data
 from htrain.data.layout import load_layout
 from htrain.errors import Error
 from htrain.executor.checkpoint import latest_checkpoint, read_manifest
-from htrain.executor.run import read_record
 from htrain.onnx_io import read_net
 from htrain.options import Options, capacity_rows, checked
 from htrain.options_file import load_options
