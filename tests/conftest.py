@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from forked import Commands
+from hypothesis import settings
 from small_dlrm import small_plan
 
 from htrain.plan import Plan
 
+settings.register_profile("shared host", deadline=None)  # how long an example takes says who else computes here
+settings.load_profile("shared host")
 GOLDENS = Path(__file__).parent / "goldens"
 Golden = Callable[[str, str], None]
 

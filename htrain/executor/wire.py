@@ -143,7 +143,7 @@ def decode(frames: Sequence[Any]) -> tuple[Message, dict[str, torch.Tensor]]:
     """
     try:
         message = _DECODER.decode(memoryview(frames[0]))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError, TypeError) as error:  # TypeError: a key that msgspec before 0.22 hashes
         what = _shown(str(error))
         raise RunError(f"a message cannot be read: {what}; do all roles run the same version of htrain?") from error
     specs = message.tensors if isinstance(message, Values) else []
