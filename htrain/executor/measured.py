@@ -148,7 +148,7 @@ def load_measured(folder: Path) -> Measured:
         raise CheckpointError(
             f"{folder}: has no {FILE} ({error.strerror}): want the folder of a run that came to its end"
         ) from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path}: damaged: {error}") from error
 
 

@@ -190,7 +190,7 @@ def read_record(run_folder: Path) -> RunRecord:
         return msgspec.json.decode(path.read_bytes(), type=RunRecord)
     except OSError as error:
         raise CheckpointError(f"{run_folder}: not a run folder (run.json: {error.strerror})") from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path}: damaged: {error}") from error
 
 

@@ -27,6 +27,7 @@ from htrain.data import open_data
 from htrain.data.layout import load_layout
 from htrain.errors import Error
 from htrain.executor.checkpoint import latest_checkpoint, read_manifest
+from htrain.executor.measured import load_measured
 from htrain.onnx_io import read_net
 from htrain.options import Options, capacity_rows, checked
 from htrain.options_file import load_options
@@ -175,6 +176,24 @@ def test_run_records_and_manifests(data: st.DataObject, good: Path) -> None:
         read()
     finally:
         path.write_bytes(before)
+
+
+def test_every_byte_that_is_not_text(good: Path) -> None:
+    """In a document of the house, a byte that is not UTF-8 at any place (a key, a value, between them) is an error in words."""
+    documents: list[tuple[Path, Callable[[], object]]] = [
+        (good / "run" / "run.json", lambda: read_record(good / "run")),
+        (good / "run" / "measured.json", lambda: load_measured(good / "run")),
+        (latest_checkpoint(good / "run") / "manifest.json", lambda: read_manifest(latest_checkpoint(good / "run"))),
+    ]
+    for path, read in documents:
+        before = path.read_bytes()
+        try:
+            for position in range(len(before)):
+                path.write_bytes(before[:position] + b"\xf0" + before[position + 1 :])
+                with pytest.raises(Error):
+                    read()
+        finally:
+            path.write_bytes(before)
 
 
 FORMATS = st.sampled_from(("criteo", "libfm", "csv", "parquet", "graph", "packed", "synthetic"))
