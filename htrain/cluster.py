@@ -25,6 +25,7 @@ import psutil
 from msgspec import ValidationError, convert
 
 from htrain.errors import ClusterError
+from htrain.footprint import ROLE_BYTES
 from htrain.yaml_file import Entry, read_yaml
 
 GIB = 1024**3
@@ -36,7 +37,8 @@ class Cluster:
 
     Names that begin with `core_` say what one core does in a second, those that begin with `op_` and `message_` what each costs;
     `htrain calibrate` measures them on a host. A GEMM reaches half of `core_flops` when its smallest dimension is
-    `gemm_half_size`. `host_cores` is the number of cores that all roles share, as on one machine; 0 where each has its own.
+    `gemm_half_size`. `host_cores` is the number of cores that all roles share, as on one machine; 0 where each has its own. `python_lock` is 0 for
+    an interpreter whose threads share no lock.
 
     `distinct_percent` says how many of the ids that a batch asks a table for are distinct: 100 where nothing is known of the data but the
     number of rows. `cache_hit_percent` says how many of a batch's distinct rows a cache holds and may still read.
@@ -63,6 +65,7 @@ class Cluster:
     sparse_ps_bandwidth: int = 3_125_000_000
     dense_ps_bandwidth: int = 3_125_000_000
     host_cores: int = 0
+    python_lock: int = 1
     core_flops: int = 60_000_000_000  # of a large fp32 GEMM
     core_bf16_flops: int = 60_000_000_000
     core_int8_flops: int = 60_000_000_000
@@ -125,9 +128,9 @@ def device_of(role: str) -> str:
 
 
 def this_machine(**counts: int) -> Cluster:
-    """A cluster of local processes: its roles share this machine's cores and memory evenly; messages cross the loopback."""
+    """A cluster of this machine's roles: they share its cores and memory evenly; messages cross the loopback."""
     cluster = validated(counts, where="the cluster")
-    share = psutil.virtual_memory().total // max(1, len(cluster.roles))
+    share = ROLE_BYTES + (psutil.virtual_memory().total - ROLE_BYTES) // max(1, len(cluster.roles))  # as threads they are one process
     cores = os.cpu_count() or 1
     kinds = ("trainer", "group_ps", "sparse_ps", "dense_ps")
     limits = {
@@ -223,11 +226,11 @@ _UNITS = {
 _BITS = {"KBIT/S": 10**3, "MBIT/S": 10**6, "GBIT/S": 10**9}
 _MOST_OF_ALL = 2**62
 _MOST = {
-    "distinct_percent": 100, "cache_hit_percent": 100, "groups": 10_000, "trainers": 1_000, "group_ps": 1_000, "sparse_ps": 10_000, "dense_ps": 1_000,
-    **dict.fromkeys(("trainer_cores", "group_ps_cores", "sparse_ps_cores", "dense_ps_cores", "host_cores"), 1_000_000),
+    "python_lock": 1, "distinct_percent": 100, "cache_hit_percent": 100, "groups": 10_000, "trainers": 1_000, "group_ps": 1_000, "sparse_ps": 10_000,
+    "dense_ps": 1_000, **dict.fromkeys(("trainer_cores", "group_ps_cores", "sparse_ps_cores", "dense_ps_cores", "host_cores"), 1_000_000),
 }  # fmt: skip
 _MOST_ROLES = 100_000
-_LEAST = {"group_ps": 0, "sparse_ps": 0, "dense_ps": 0, "host_cores": 0, "cache_hit_percent": 0}
+_LEAST = {"python_lock": 0, "group_ps": 0, "sparse_ps": 0, "dense_ps": 0, "host_cores": 0, "cache_hit_percent": 0}
 
 
 def parse_field(name: str, text: object, *, where: str) -> int:

@@ -2,11 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from math import floor
 
 from htrain.cluster import Cluster
+from htrain.costs.memory import memory_of_train, too_large_text
+from htrain.costs.predict import demands_of, device_loads, seconds_of
+from htrain.errors import PlacementError
 from htrain.expected import expected, expected_blobs
 from htrain.fitting import fitting
 from htrain.frontend.captured import Captured
+from htrain.loads import MemoryUse
 from htrain.lowering import NO_FC_SPLITS, NO_SPLITS, lowered
 from htrain.net import COMPRESS, Net
 from htrain.ops.collective import ALL_REDUCE
@@ -16,7 +21,6 @@ from htrain.plan import Plan, digest_of, net_name
 from htrain.plan_check import check_plan
 from htrain.sync.easgd import default_alpha
 from htrain.tagging.constraints import pinned
-from htrain.tagging.cost import predict
 from htrain.tagging.encodings import allowed_encodings, encodable, place_encoded
 from htrain.tagging.place import Solver, Tagger, by_rules, place_units, places_of
 from htrain.tagging.rules import apply_tags
@@ -63,6 +67,7 @@ def compile_net(
     forms = encodable(net, workload, allowed, cluster, options)
     decisions, search, chosen = place_encoded(place, workload, forms, always=options.compress == "always")
     tagged = apply_tags(net, units, {d.module: d.device for d in decisions}, fixed)
+    holds = _holds(tagged, cluster, options)
     encodings = {name: allowed[name] for name, is_chosen in zip(workload.values, chosen, strict=True) if is_chosen}
     train = compress_rows(compress_values(tagged, encodings, options), options)
     train = fuse_served(fuse_placed(train, options), options)
@@ -75,8 +80,9 @@ def compile_net(
     nets.update({"flush_trainer": flush_net(parts[TRAINER])} if options.cache == "het" else {})
     centers, synced = _sync_nets(parts, cluster, options)
     nets.update(synced)
-    sizes = expected_blobs(train, cluster, options.batch_size)
-    eps, loads = predict({d: expected(part, sizes) for d, part in parts.items()}, cluster, options.batch_size)
+    demands = demands_of(nets, cluster, options)
+    eps = float(floor(1 / seconds_of(demands, cluster, options, options.sync_period)))
+    loads = device_loads(nets, holds, demands, cluster, options, eps=eps, sync_steps=options.sync_period)
     inputs = {n: str(net.blobs[n]).partition(": ")[2] for n in net.inputs}
     plan = Plan(
         name,
@@ -95,6 +101,16 @@ def compile_net(
         (*captured.notes, *_dtype_notes(asked, options, cluster), *_notes(fc_splits, encodings, train)),
     )
     return check_plan(plan)
+
+
+def _holds(tagged: Net, cluster: Cluster, options: Options) -> dict[str, MemoryUse]:
+    """What each device holds. Raises PlacementError where that is more than its memory."""
+    sized = expected(tagged, expected_blobs(tagged, cluster, options.batch_size))
+    holds = memory_of_train(sized, {i: op.node_name for i, op in enumerate(tagged.ops)}, cluster, options)
+    for device, use in holds.items():
+        if use.total > cluster.memory_of(device):
+            raise PlacementError(too_large_text(device, use, cluster.memory_of(device)))
+    return holds
 
 
 def _dtype_notes(asked: Options, options: Options, cluster: Cluster) -> Iterator[str]:

@@ -8,7 +8,7 @@ from htrain.net import Net
 from htrain.options import Options, checked
 from htrain.placement import Shard, Split
 from htrain.tagging.constraints import kept_together, pinned_tables
-from htrain.tagging.shards import place_tables, without_limits
+from htrain.tagging.shards import held_by_steps, place_tables, without_limits
 from htrain.tagging.units import Unit, find_units, fixed_tags, pulled_tags, table_owners
 from htrain.transform.all_reduce import all_gather_rows, all_reduce_gradients
 from htrain.transform.cache_lookups import cache_lookups, choose_caches
@@ -54,7 +54,10 @@ def lowered(
         net = pull_weights(net)
     caches = choose_caches(net, options)
     owners = pinned_tables((n for n, p in net.parameters.items() if p.kind == "table"), net, cluster)
-    shards = place_tables(net, without_limits(cluster) if options.table_store == "mapped" else cluster, table_splits, owners)
+    if options.table_store == "mapped":
+        shards = place_tables(net, without_limits(cluster), table_splits, owners)
+    else:
+        shards = place_tables(net, cluster, table_splits, owners, held_by_steps(net, cluster, options))
     ahead = choose_lookahead(net, options, cluster)
     cached = {table for spec in caches for table in spec.tables} | {cache.table for cache in ahead}
     net = shard_lookups(net, {table: parts for table, parts in shards.items() if table not in cached})

@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from htrain.cluster import Cluster, validated
 from htrain.errors import ClusterError, PlanError, UsageError
 from htrain.fitting import fitting
+from htrain.loads import DeviceLoad
 from htrain.net import Net
 from htrain.onnx_io import MOST_BYTES, net_of, to_model, write_net
 from htrain.ops.collective import ALL_REDUCE
@@ -30,27 +31,8 @@ from htrain.placement import Decision, Search, Shard
 from htrain.plan_folder import HEADER, Digests, content_of, is_part, place_of, steadily, write_folder
 from htrain.yaml_file import parse_yaml
 
-VERSION = 13
+VERSION = 14
 VALUES = "params/values.safetensors"
-
-
-@dataclass(frozen=True)
-class DeviceLoad:
-    """What one example asks of a device: flops, bytes moved in its memory, CPU seconds (those of messages apart, too), bytes received and sent;
-    messages of a step, in and out; the bytes it must hold; and its utilization at the predicted EPS."""
-
-    ops: int
-    flops_per_example: float
-    bytes_per_example: float
-    cpu_seconds_per_example: float
-    message_seconds_per_example: float
-    received_per_example: float
-    sent_per_example: float
-    messages: int
-    parameter_bytes: int
-    cpu: float
-    network: float
-    memory: float
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple
+from math import isclose
 
+
+from htrain.costs.memory import memory_of_train, too_large_text
+from htrain.costs.predict import demands_of, device_loads
 from htrain.errors import PlanError
+from htrain.expected import expected, expected_blobs
+from htrain.loads import DeviceLoad
 from htrain.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.collective import ALL_REDUCE
@@ -43,7 +50,7 @@ def _problems(plan: Plan) -> Iterator[str]:
     yield from _centers(plan)
     yield from _waits(nets)
     yield from _begins_early(nets)
-    yield from _memory(plan, nets)
+    yield from _loads(plan)
     if digest_of(plan.nets) != plan.digest:
         yield "plan.yaml: the digest is not that of the nets: a net was changed after the plan was made; compile again"
 
@@ -208,12 +215,31 @@ def _run_in_mind(nets: Mapping[str, Net], may_run: Callable[[str, Op], bool]) ->
     return ran
 
 
-def _memory(plan: Plan, nets: Mapping[str, Net]) -> Iterator[str]:
-    mapped = plan.options.table_store == "mapped"
-    for device, net in nets.items():
-        needed = sum(p.num_bytes for p in net.parameters.values() if not (mapped and net.holds_rows(p)))
-        if device == ALL_REDUCE:
-            continue
-        limit = plan.cluster.memory_of(device)
-        if needed > limit:
-            yield f"'{device}' holds {needed:,} bytes of parameters, its memory is {limit:,}: add devices or raise {device.split(':')[0]}_memory"
+def _loads(plan: Plan) -> Iterator[str]:
+    """Whether every device holds what it must, as compiling counts it, and whether the loads that are told are those of this plan."""
+    cluster, options = plan.cluster, plan.options
+    if set(plan.loads) != set(cluster.devices):
+        yield f"plan.yaml: loads are of {', '.join(plan.loads) or 'no device'}, the cluster has {', '.join(cluster.devices)}: compile again"
+        return
+    train = plan.nets["train"]
+    sized = expected(train, expected_blobs(train, cluster, options.batch_size))
+    fused = memory_of_train(sized, {i: op.node_name for i, op in enumerate(train.ops)}, cluster, options)
+    for device, load in plan.loads.items():
+        use = max(load.holds, fused[device], key=lambda use: use.total)  # what is fused makes less than what was placed
+        if use.total > cluster.memory_of(device):
+            yield too_large_text(device, use, cluster.memory_of(device))
+    told = device_loads(
+        plan.nets, {d: load.holds for d, load in plan.loads.items()}, demands_of(plan.nets, cluster, options), cluster, options,
+        eps=plan.predicted_eps, sync_steps=options.sync_period,
+    )  # fmt: skip
+    for device, load in plan.loads.items():
+        if not _alike(load, told[device]):
+            yield f"plan.yaml: the load of '{device}' is not what its nets, cluster and options make: one was changed after compiling; compile again"
+
+
+def _alike(load: DeviceLoad, other: DeviceLoad) -> bool:
+    """Whether two loads are equal, but for the rounding of another machine."""
+    return all(
+        mine == theirs or (isinstance(mine, float) and isclose(mine, theirs, rel_tol=1e-6, abs_tol=1e-9))
+        for mine, theirs in zip(astuple(load), astuple(other), strict=True)
+    )

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 
 from htrain.errors import PlanError
+from htrain.loads import RESOURCES, MemoryUse
 from htrain.placement import Search
 from htrain.plan import Plan
-
-GIB = 2**30
+from htrain.sizes import memory_text
 
 
 def plan_text(plan: Plan) -> str:
@@ -29,12 +30,14 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield found_text(plan.search)
     yield from (f"note: {note}" for note in plan.notes)
     yield ""
-    yield f"{'device':<14}{'ops':>5}{'kflop/ex':>11}{'CPU us/ex':>11}{'in B/ex':>10}{'out B/ex':>10}{'parameters':>13}{'CPU':>7}{'net':>7}{'mem':>7}"
+    yield f"{'device':<14}{'ops':>5}{'kflop/ex':>11}{'CPU us/ex':>11}{'in B/ex':>10}{'out B/ex':>10}{'CPU':>8}{'net':>8}{'lock':>8}{'mem':>8}"
     for device, load in plan.loads.items():
         yield (
             f"{device:<14}{load.ops:>5}{load.flops_per_example / 1e3:>11.1f}{load.cpu_seconds_per_example * 1e6:>11.2f}{load.received_per_example:>10.0f}"
-            f"{load.sent_per_example:>10.0f}{_size(load.parameter_bytes):>13}{load.cpu:>7.1%}{load.network:>7.1%}{load.memory:>7.1%}"
+            f"{load.sent_per_example:>10.0f}{load.cpu:>8.1%}{load.network:>8.1%}{load.lock:>8.1%}{load.memory:>8.1%}"
         )
+    yield ""
+    yield from _memory(plan)
     yield ""
     yield "tables"
     yield from _tables(plan)
@@ -46,6 +49,17 @@ def _lines(plan: Plan) -> Iterator[str]:
     for (device, rule, reason), modules in reasons.items():
         yield f"  {device} by rule '{rule}': {reason}"
         yield f"    {', '.join(fold(modules))}"
+
+
+def _memory(plan: Plan) -> Iterator[str]:
+    """What each device holds, by kind, and its memory."""
+    kinds = [f.name for f in fields(MemoryUse)]
+    yield f"{'memory':<14}" + "".join(f"{kind:>11}" for kind in kinds) + f"{'in all':>11}{'of':>11}"
+    for device, load in plan.loads.items():
+        held = (getattr(load.holds, kind) for kind in kinds)
+        cells = [memory_text(size) if size else "-" for size in held]
+        cells += [memory_text(load.holds.total), memory_text(plan.cluster.memory_of(device))]
+        yield f"{device:<14}" + "".join(f"{cell:>11}" for cell in cells)
 
 
 def _tables(plan: Plan) -> Iterator[str]:
@@ -99,17 +113,11 @@ def found_text(search: Search) -> str:
 
 def bottleneck_of(plan: Plan) -> tuple[str, str]:
     """The busiest device, and what of it is."""
-    loads = ((getattr(load, what), device, what) for device, load in plan.loads.items() for what in ("cpu", "network"))
+    loads = ((getattr(load, what), device, what) for device, load in plan.loads.items() for what in RESOURCES)
     most, device, what = max(loads, default=(0.0, "trainer", "cpu"), key=lambda entry: entry[0])
     if most < 0.999 and plan.cluster.host_cores:
         return f"the {plan.cluster.host_cores} cores that all roles share", "CPU"
-    return device, {"cpu": "CPU", "network": "network"}[what]
-
-
-def _size(num_bytes: int) -> str:
-    if num_bytes >= GIB:
-        return f"{num_bytes / GIB:,.1f} GiB"
-    return f"{num_bytes / 2**20:.1f} MiB" if num_bytes >= 2**20 else f"{num_bytes / 2**10:.1f} KiB"
+    return device, RESOURCES[what]
 
 
 def net_text(plan: Plan, name: str) -> str:

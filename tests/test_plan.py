@@ -237,7 +237,8 @@ BROKEN: Mapping[Callable[[Plan], Plan], str] = {
     leave_gap: "plan.yaml: shard 1 of table 'item.weight' does not continue at row 25, or the nets hold another one",
     lose_shard: "plan.yaml: shard 0 of table 'item.weight' does not continue at row 0, or the nets hold another one",
     other_rows: "plan.yaml: shard 0 of table 'user.weight' does not continue at row 0, or the nets hold another one",
-    too_little_memory: "'sparse_ps:0' holds 1,280 bytes of parameters, its memory is 1,000: add devices or raise sparse_ps_memory",
+    too_little_memory: "'sparse_ps:0' needs 320.0 MiB of memory (320.0 MiB the process itself, 1.8 KiB messages, 1.2 KiB values of the steps under way, "
+    "1.0 KiB weights and rows, 1.0 KiB optimizer state), sparse_ps_memory is 1,000 B: raise sparse_ps_memory",
     wait_for_itself: "'trainer' would wait for ever: Recv 'x' of module 'recv' never gets 'x'",
     forget_centre: "weight 'top.bias' is not synchronised with one centre on a dense PS",
     no_relax: "weight 'top.bias' is not synchronised with one centre on a dense PS",

@@ -1,6 +1,6 @@
 """The rates that the cost model counts with, measured on this host: CPU seconds of one thread, by the kernels that runs use.
 
-Each rate is what `htrain.tagging.cost` divides by: an op's own count of flops or bytes over the seconds that its kernel took.
+Each rate is what `htrain.costs.seconds` divides by: an op's own count of flops or bytes over the seconds that its kernel took.
 """
 
 import statistics

@@ -16,6 +16,7 @@ from htrain.expected import expected, expected_blobs
 from htrain.net import Net
 from htrain.ops.collective import ALL_REDUCE
 from htrain.plan import Plan, net_name
+from htrain.sizes import memory_text
 
 FILE = "measured.json"
 Reports = Mapping[str, Mapping[str, Any]]
@@ -89,7 +90,7 @@ def _devices(
             predicted_cpu_seconds=load.cpu_seconds_per_example,
             predicted_message_seconds=load.message_seconds_per_example,
             cpu_seconds=cpu / max(1, examples),
-            predicted_memory=load.parameter_bytes,
+            predicted_memory=load.holds.total,
             memory=int(sum(float(after.get(role, {}).get("memory_bytes", 0)) for role in roles) / count),
         )
 
@@ -162,7 +163,7 @@ def measured_text(measured: Measured) -> str:
     for d in measured.devices:
         lines.append(
             f"{d.name:<13}{d.predicted_eps:>14,.0f}{d.eps:>10,.0f}{d.predicted_cores:>8.2f}{d.cores:>10.2f}"
-            f"{d.predicted_cpu_seconds * 1e6:>11.1f}{d.cpu_seconds * 1e6:>10.1f}{_mib(d.predicted_memory):>12}{_mib(d.memory):>10}"
+            f"{d.predicted_cpu_seconds * 1e6:>11.1f}{d.cpu_seconds * 1e6:>10.1f}{memory_text(d.predicted_memory):>12}{memory_text(d.memory):>10}"
         )
     lines.append(f"{'bytes of an example':<28}{'predicted':>12}{'measured':>10}")
     for kinds, (predicted, seen) in _by_roles(measured.edges).items():
@@ -181,7 +182,3 @@ def _by_roles(edges: tuple[Edge, ...]) -> dict[tuple[str, str], tuple[float, flo
 
 def _ratio(measured: float, predicted: float) -> str:
     return f"{measured / predicted:.2f}x" if predicted else "nothing predicted"
-
-
-def _mib(num_bytes: float) -> str:
-    return f"{num_bytes / 2**20:,.0f} MiB"

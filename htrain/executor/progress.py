@@ -12,6 +12,7 @@ from rich.text import Text
 
 from htrain.executor.totals import RunTotals
 from htrain.printable import one_line
+from htrain.sizes import memory_text, traffic_text
 
 _PLAIN_SECONDS = 5.0
 _UNITS = ("", "k", "M", "G", "T", "P")
@@ -71,8 +72,8 @@ class Progress:
         for kind, share in totals.cpu_share.items():
             sent = totals.bytes_sent[kind]
             rate = sent / totals.seconds if totals.seconds > 0 else 0.0
-            table.add_row(kind, f"{share:.0%}", size(totals.memory_bytes[kind]), size(sent), size(rate))
-        kinds = ", ".join(f"{kind} {size(number)}" for kind, number in totals.caches.bytes.items() if number)
+            table.add_row(kind, f"{share:.0%}", memory_text(totals.memory_bytes[kind]), traffic_text(sent), traffic_text(rate))
+        kinds = ", ".join(f"{kind} {traffic_text(number)}" for kind, number in totals.caches.bytes.items() if number)
         news = [Text(f"caches: {kinds}, {count(totals.caches.evicted)} rows evicted")] if kinds else []
         bar = Padding(ProgressBar(total=self._total, completed=totals.examples, width=60))  # a bar alone ends no line
         bars = [bar] if self._total else []
@@ -117,20 +118,9 @@ def duration(seconds: float) -> str:
 
 def count(value: float) -> str:
     """12,345 as 12.3k."""
-    return "".join(_scaled(value))
-
-
-def size(num_bytes: float) -> str:
-    """1,234,567,890 bytes as 1.2 GB, in decimal units."""
-    number, unit = _scaled(num_bytes)
-    return f"{number} {unit}B"
-
-
-def _scaled(value: float) -> tuple[str, str]:
-    """A value with its unit; the unit is the one that holds after rounding: 999,960 is 1.0M, not 1000.0k."""
     if value < 999.5:
-        return f"{value:.0f}", ""
+        return f"{value:.0f}"
     power = 1
-    while value / 1000**power >= 999.95 and power < len(_UNITS) - 1:
+    while value / 1000**power >= 999.95 and power < len(_UNITS) - 1:  # the unit that holds after rounding: 999,960 is 1.0M, not 1000.0k
         power += 1
-    return f"{value / 1000**power:.1f}", _UNITS[power]
+    return f"{value / 1000**power:.1f}{_UNITS[power]}"

@@ -49,6 +49,7 @@ Work = Literal[
 Signature = tuple[Shape, str]  # shape and dtype of one output
 InferRule = Callable[["OpDef", Op, Sequence[Blob]], Sequence[Signature]]
 CostRule = Callable[[Op, Sequence[Blob], Sequence[Blob], int], Cost]
+KeepRule = Callable[[Op, Sequence[Blob], int], float]
 GradientRule = Callable[[Builder, Op, Sequence[str], Sequence[bool]], Sequence[str]]
 
 
@@ -112,6 +113,11 @@ def elementwise_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], ba
     return Cost(float(flops), float(sum(b.num_bytes(batch_size) for b in operands)))
 
 
+def keeps_nothing(op: Op, inputs: Sequence[Blob], batch_size: int) -> float:
+    """Nothing but parameters stays between steps."""
+    return 0.0
+
+
 def no_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
     """A view: nothing is computed or copied."""
     return Cost(0.0, 0.0)
@@ -157,8 +163,8 @@ class OpDef:
     dense weight, which the engine runs only when the staleness gate lets it. `exclusive`: two such ops on one parameter never run at once, for each would
     read what the other has half made. `bind`, where there is one, takes the inputs whose values are known
     before any step, parameters and constants, and None for the others, and gives a kernel of those others alone: for what would be looked up
-    at every call. `work` names what bounds its speed, for the cost model. An op `on_host` takes and gives tensors in host memory
-    only; others compute where their tensors are.
+    at every call. `work` names what bounds its speed, for the cost model; `keeps` are the bytes that it keeps between steps beside its
+    parameters. An op `on_host` takes and gives tensors in host memory only; others compute where their tensors are.
     """
 
     type: str
@@ -173,6 +179,7 @@ class OpDef:
     exclusive: bool = False
     bind: Callable[..., Callable[..., Any]] | None = None
     work: Work = "stream"
+    keeps: KeepRule = keeps_nothing
     on_host: bool = False
 
     def written(self, op: Op) -> frozenset[str]:

@@ -11,6 +11,7 @@ from htrain.net import Blob, Op
 from htrain.ops.base import OpDef, Signature
 
 ALL_REDUCE = "all_reduce"  # the device
+COLLECTIVES = frozenset(["AllReduce", "AllGather"])
 
 
 def _all_reduce(*tensors: torch.Tensor, mean: bool = False) -> tuple[torch.Tensor, ...]:
@@ -26,6 +27,18 @@ def _all_gather(*ids_and_rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def _same(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
     return [(blob.shape, blob.dtype) for blob in inputs]
+
+
+def ring_bytes(op: Op, num_bytes: float, workers: int) -> float:
+    """Bytes that each of `workers` sends, and receives, for a collective over `num_bytes` of each of them: around a ring, AllReduce passes
+    every part on twice, AllGather everybody's whole once."""
+    others = max(0, workers - 1)
+    return others * num_bytes if op.type == "AllGather" else 2 * others / max(1, workers) * num_bytes
+
+
+def gathered_bytes(op: Op, num_bytes: int, workers: int) -> int:
+    """Bytes that a collective over `num_bytes` of each of `workers` leaves on each of them."""
+    return workers * num_bytes if op.type == "AllGather" else num_bytes
 
 
 DEFINITIONS = (

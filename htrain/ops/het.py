@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from htrain.footprint import HET_SLOT_BYTES, HET_SPARE_SLOTS
 from htrain.net import BatchDim, Blob, Dim, Op
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs
 
@@ -155,9 +156,17 @@ def _rows_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_si
     return Cost(0.0, 2.0 * sum(b.num_bytes(batch_size) for b in moved))
 
 
+def _client_bytes(op: Op, inputs: Sequence[Blob], batch_size: int) -> float:
+    """The client's slots: what it keeps of each beside the row, and those that it has to spare."""
+    rows, width = inputs[0].shape
+    assert isinstance(rows, int)
+    assert isinstance(width, int)
+    return float((rows + HET_SPARE_SLOTS) * HET_SLOT_BYTES + HET_SPARE_SLOTS * 4 * width)
+
+
 DEFINITIONS = (
     OpDef("HetAnnounce", _announce, no_outputs, _rows_cost, None, effects=True, work="gather", on_host=True),
-    OpDef("HetAsk", _ask, _ask_infer, _rows_cost, None, effects=True, work="gather", on_host=True),
+    OpDef("HetAsk", _ask, _ask_infer, _rows_cost, None, effects=True, work="gather", keeps=_client_bytes, on_host=True),
     OpDef("HetFlush", _flush, _flush_infer, _rows_cost, None, effects=True, work="gather", on_host=True),
     OpDef("HetFlushed", _flushed, no_outputs, _rows_cost, None, effects=True, work="scatter", on_host=True),
     OpDef("HetPush", _push, no_outputs, _rows_cost, None, effects=True, work="scatter", on_host=True),

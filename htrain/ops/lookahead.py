@@ -23,7 +23,8 @@ from typing import Any
 
 import torch
 
-from htrain.net import BatchDim, Blob, Net, Op
+from htrain.footprint import LOOKAHEAD_PIN_BYTES
+from htrain.net import BatchDim, Blob, Net, Op, numel
 from htrain.ops import lookahead_loops
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs
 
@@ -118,9 +119,19 @@ def _free(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: i
     return Cost(0.0, 0.0)
 
 
+def _window_bytes(op: Op, inputs: Sequence[Blob], batch_size: int) -> float:
+    """The occupancy table's pins, and the rows of the next window, which are read while the present one is trained on."""
+    cache, *stored, ids = inputs
+    window = op.attrs["window"]
+    assert isinstance(window, int)
+    rows = min(window * numel(ids.shape, batch_size), numel(cache.shape, batch_size))
+    row_bytes = sum(blob.num_bytes(batch_size) / max(1, numel(blob.shape[:1], batch_size)) for blob in stored)
+    return numel(cache.shape, batch_size) * LOOKAHEAD_PIN_BYTES + rows * row_bytes
+
+
 DEFINITIONS = (
     OpDef("LookaheadAnnounce", _announce, no_outputs, _free, None, effects=True, on_host=True),
-    OpDef("LookaheadSlots", _slots, _slots_infer, _rows_cost, None, effects=True, work="gather", on_host=True),
+    OpDef("LookaheadSlots", _slots, _slots_infer, _rows_cost, None, effects=True, work="gather", keeps=_window_bytes, on_host=True),
     OpDef("FlushVictims", _flush_victims, no_outputs, _free, None, effects=True, writes=(1,), on_host=True),
     OpDef("LookaheadRequest", _request, _request_infer, _free, None, effects=True, on_host=True),
     OpDef("LookaheadAnswer", _answer, no_outputs, _free, None, effects=True, on_host=True),

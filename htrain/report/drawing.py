@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping
 from html import escape
 
-from htrain.plan import DeviceLoad
+from htrain.loads import DeviceLoad
 from htrain.report.boxes import Box, Flow, Lane
 from htrain.report.layout import Layout, Line, Path
-from htrain.report.markup import shown, size_text
+from htrain.report.markup import shown
 from htrain.report.names import called, fitted, folded_name, printable, width_of
+from htrain.sizes import traffic_text
 
 _MOST_NAMES = 30
 
@@ -133,8 +134,8 @@ def _label(line: Line) -> str:
 def bytes_text(there: float, back: float) -> str:
     """Bytes there, and of gradients back: `64 B`, `64 B ⇄` where they are the same, `104 B ⇄ 832 B`."""
     if not back:
-        return size_text(there)
-    return f"{size_text(there)} ⇄" if there == back else f"{size_text(there)} ⇄ {size_text(back)}"
+        return traffic_text(there)
+    return f"{traffic_text(there)} ⇄" if there == back else f"{traffic_text(there)} ⇄ {traffic_text(back)}"
 
 
 def _flow_text(layout: Layout, flow: Flow) -> str:

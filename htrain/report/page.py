@@ -12,9 +12,10 @@ from htrain.report import sections
 from htrain.report.boxes import Picture, picture_of
 from htrain.report.drawing import drawing
 from htrain.report.layout import layout_of
-from htrain.report.markup import memory_text, shown
+from htrain.report.markup import shown
 from htrain.report.style import CSS, SCRIPT, policy
 from htrain.report.traffic import edge_table, edges_of, matrix
+from htrain.sizes import memory_text
 
 
 def report_html(plan: Plan) -> str:
@@ -93,7 +94,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _parameter_bytes(plan: Plan) -> int:
-    return sum(load.parameter_bytes for load in plan.loads.values())
+    return sum(load.holds.parameters for load in plan.loads.values())
 
 
 def _net(plan: Plan) -> Iterator[str]:

@@ -5,20 +5,23 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields
 
 from htrain.cluster import Cluster
+from htrain.costs.memory import use_text
+from htrain.loads import DeviceLoad
 from htrain.placement import Shard, shard_name
-from htrain.plan import DeviceLoad, Plan
+from htrain.plan import Plan
 from htrain.plan_text import bottleneck_of, fold
-from htrain.report.markup import bar, memory_text, shown, size_text, table
+from htrain.report.markup import bar, shown, table
 from htrain.report.names import called
+from htrain.sizes import bandwidth_text, memory_text
 
 _MOST_RULES = 12
 _ROLES = ("trainer", "group_ps", "sparse_ps", "dense_ps")
 
 
 def devices(plan: Plan) -> str:
-    """A bar for CPU, network and memory of each device, the bottleneck marked; idle devices share a row."""
+    """A bar for CPU, network, Python's lock and memory of each device, the bottleneck marked; idle devices share a row."""
     device, what = bottleneck_of(plan)
-    heads = ("device", "ops", "kflop/ex", "CPU µs/ex", "in B/ex", "out B/ex", "parameters")
+    heads = ("device", "ops", "kflop/ex", "CPU µs/ex", "in B/ex", "out B/ex", "memory")
     head = "".join(f"<th{' class=n' if h != 'device' else ''}>{h}</th>" for h in heads)
     rows = [_device(name, load, name == device, what) for name, load in plan.loads.items() if not _idle(load)]
     if device not in plan.loads:
@@ -26,23 +29,24 @@ def devices(plan: Plan) -> str:
     idle = fold(name for name, load in plan.loads.items() if _idle(load))
     if idle:
         rows.append(
-            f'<tr class="dim"><td>{shown(", ".join(idle))}</td><td colspan="9">nothing is placed here</td></tr>'
+            f'<tr class="dim"><td>{shown(", ".join(idle))}</td><td colspan="10">nothing is placed here</td></tr>'
         )
-    bars = "<th>CPU</th><th>network</th><th>memory</th>"
+    bars = "<th>CPU</th><th>network</th><th>Python lock</th><th>memory</th>"
     return f'<table id="devices"><thead><tr>{head}{bars}</tr></thead>\n<tbody>{"".join(rows)}</tbody></table>\n'
 
 
 def _idle(load: DeviceLoad) -> bool:
-    return not load.ops and not load.parameter_bytes and not load.received_per_example + load.sent_per_example
+    return not load.ops and not load.holds.parameters and not load.received_per_example + load.sent_per_example
 
 
 def _device(name: str, load: DeviceLoad, hot: bool, what: str) -> str:
     figures = (
         f"{load.ops:,}", f"{load.flops_per_example / 1e3:,.1f}", f"{load.cpu_seconds_per_example * 1e6:,.2f}",
-        f"{load.received_per_example:,.0f}", f"{load.sent_per_example:,.0f}", memory_text(load.parameter_bytes),
+        f"{load.received_per_example:,.0f}", f"{load.sent_per_example:,.0f}",
     )  # fmt: skip
     numbers = "".join(f'<td class="n">{figure}</td>' for figure in figures)
-    shares = {"CPU": load.cpu, "network": load.network, "memory": load.memory}
+    numbers += f'<td class="n" title="{shown(use_text(load.holds))}">{memory_text(load.holds.total)}</td>'
+    shares = {"CPU": load.cpu, "network": load.network, "Python lock": load.lock, "memory": load.memory}
     bars = "".join(
         f'<td class="wide">{bar(share, kind="hot" if (hot and dimension == what) or share > 1 else "")}</td>'
         for dimension, share in shares.items()
@@ -60,7 +64,7 @@ def _shared_cores(plan: Plan, name: str) -> str:
     share = seconds * plan.predicted_eps / plan.cluster.host_cores
     return (
         f'<tr class="busiest"><td colspan="3">{shown(name)}{_BADGE}</td><td class="n">{seconds * 1e6:,.2f}</td><td colspan="3"></td>'
-        f'<td class="wide">{bar(share, kind="hot")}</td><td colspan="2"></td></tr>\n'
+        f'<td class="wide">{bar(share, kind="hot")}</td><td colspan="3"></td></tr>\n'
     )
 
 
@@ -139,7 +143,7 @@ def settings(plan: Plan) -> str:
             counts[role],
             str(cluster.cores_of(role)),
             memory_text(cluster.memory_of(role)),
-            f"{size_text(cluster.bandwidth_of(role))}/s",
+            bandwidth_text(cluster.bandwidth_of(role)),
         )
         for role in _ROLES
     )

@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from htrain.cluster import Cluster
+from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds, tensor_seconds
 from htrain.executor.program import Program, Stage, build_program
 from htrain.net import Net, Op
-from htrain.tagging.cost import op_seconds, tensor_seconds
-
-_PYTHON = 0.5  # of a message's CPU seconds, which the rates are of
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def _works(net: Net, stage: Stage, cluster: Cluster, batch_size: int) -> Iterato
     """The ops of a stage up to each op that completes messages: these leave when their last value is made, as in the executor."""
     sends = [op for op in stage.ops if op.type == "Send"]
     last = {(op.attrs["peer"], op.attrs["message"]): op for op in sends}
-    start, locked, free = cluster.op_nanoseconds * 1e-9, 0.0, 0.0
+    locked, free = 0.0, 0.0
     packets: list[Packet] = []
     for op in stage.ops:
         if op.type == "Send":
@@ -74,8 +72,9 @@ def _works(net: Net, stage: Stage, cluster: Cluster, batch_size: int) -> Iterato
                 yield Work(locked, free, tuple(packets))
                 locked, free, packets = 0.0, 0.0, []
             seconds = _seconds(net, op, cluster, batch_size)
-            locked += min(start, seconds)
-            free += max(0.0, seconds - start)
+            under_lock = locked_seconds(op, seconds, cluster)
+            locked += under_lock
+            free += seconds - under_lock
     yield Work(locked, free, tuple(packets))
 
 
@@ -86,5 +85,5 @@ def _seconds(net: Net, op: Op, cluster: Cluster, batch_size: int) -> float:
 
 def _packet(net: Net, peer: str, names: list[str], cluster: Cluster, batch_size: int) -> Packet:
     sizes = [net.blob(name).num_bytes(batch_size) for name in names]
-    seconds = cluster.message_nanoseconds * 1e-9 + sum(tensor_seconds(size, cluster) for size in sizes)
-    return Packet(peer, tuple(names), sum(sizes), seconds * _PYTHON, seconds * (1 - _PYTHON))
+    seconds = message_seconds(cluster) + sum(tensor_seconds(size, cluster) for size in sizes)
+    return Packet(peer, tuple(names), sum(sizes), seconds * PYTHON_SHARE, seconds * (1 - PYTHON_SHARE))

@@ -13,12 +13,13 @@ from math import ceil, inf
 
 from htrain.cluster import Cluster, role_of
 from htrain.errors import PlacementError, UsageError
+from htrain.footprint import ROLE_BYTES
 from htrain.options import Options
 from htrain.plan import Plan
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate
 from htrain.sizing.bounds import bound_of, gain_of_sparse_ps, most_peers
-from htrain.tagging.shards import DYNAMIC_SHARE, NO_LIMIT
+from htrain.tagging.shards import NO_LIMIT
 
 Compiler = Callable[[Cluster, Options], Plan]
 MARGIN = 1.1  # a simulation may exceed a bound by so much: steps under way when it starts to count, durations that vary
@@ -177,8 +178,8 @@ class _Search:
         cluster = self.ask.cluster_of(1, trainers, group_ps, max(1, self.ask.pinned("sparse_ps")))
         boundless = replace(cluster, trainer_memory=NO_LIMIT, group_ps_memory=NO_LIMIT, sparse_ps_memory=NO_LIMIT)
         plan = self.compile_for(boundless, self.ask.options)
-        table_bytes = sum(load.parameter_bytes for device, load in plan.loads.items() if role_of(device) == "sparse_ps")
-        fewest = -(-table_bytes // int(cluster.sparse_ps_memory * (1 - DYNAMIC_SHARE)))
+        table_bytes = sum(load.holds.parameters for device, load in plan.loads.items() if role_of(device) == "sparse_ps")
+        fewest = -(-table_bytes // max(1, cluster.sparse_ps_memory - ROLE_BYTES))
         return plan, max(cluster.sparse_ps, fewest)
 
     def _compile(self, node: _Node) -> None:

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from htrain.cluster import Cluster
+from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, op_seconds
 from htrain.net import Blob, Net, Op
 from htrain.ops import OPS
 from htrain.ops.codec import can_encode, codec_of
 from htrain.options import Options
 from htrain.placement import Decision, Encoding, Search
-from htrain.tagging.cost import op_seconds
-from htrain.tagging.workload import MEMORY, Floats, Ints, Workload
+from htrain.tagging.workload import CPU, LOCK, MEMORY, RECEIVED, SENT, Floats, Ints, Workload
 
 Flags = NDArray[np.bool_]
 Placer = Callable[[Workload], tuple[list[Decision], Search, Ints]]
@@ -66,11 +66,12 @@ def _leading_to_tables(net: Net) -> set[str]:
 
 @dataclass(frozen=True)
 class Encodable:
-    """What a workload's values would ask if they were encoded: `possible[v]`, bytes per example, and CPU seconds at each end."""
+    """What a workload's values would ask if they were encoded: `possible[v]`, bytes per example, CPU seconds at each end, and those under the lock."""
 
     possible: Flags
     value_bytes: Floats
     value_cpu: Floats
+    value_lock: Floats
 
 
 def encodable(
@@ -79,28 +80,30 @@ def encodable(
     """The encoded form of every value that only trainers and group PSs make and read."""
     in_group = (workload.made_on < workload.num_places) & ~workload.read_on[:, workload.num_places :].any(1)
     possible = in_group & np.array([name in allowed for name in workload.values], bool)
-    sizes, cpu = workload.value_bytes.copy(), workload.value_cpu.copy()
+    sizes, cpu, lock = workload.value_bytes.copy(), workload.value_cpu.copy(), workload.value_lock.copy()
     for v in np.flatnonzero(possible).tolist():
         blob = replace(net.blobs[workload.values[v]], name="x")
-        num_bytes, seconds = _costs(blob, allowed[workload.values[v]], cluster, options)
-        cpu[v] += seconds + (num_bytes - sizes[v]) / cluster.message_bandwidth
+        num_bytes, seconds, locked = _costs(blob, allowed[workload.values[v]], cluster, options)
+        saved = (num_bytes - sizes[v]) / cluster.message_bandwidth
+        cpu[v] += seconds + saved
+        lock[v] += locked + saved * PYTHON_SHARE
         sizes[v] = num_bytes
-    return Encodable(possible, sizes, cpu)
+    return Encodable(possible, sizes, cpu, lock)
 
 
 @functools.cache
-def _costs(blob: Blob, encoding: Encoding, cluster: Cluster, options: Options) -> tuple[float, float]:
-    """Bytes of an encoded example, and the CPU seconds to encode and decode it and to carry its further parts, at each end in the mean."""
+def _costs(blob: Blob, encoding: Encoding, cluster: Cluster, options: Options) -> tuple[float, float, float]:
+    """Bytes of an encoded example, the CPU seconds to encode and decode it and to carry its further parts, at each end in the mean, and those of
+    them under Python's lock."""
     codec = codec_of(blob, encoding, options)
     kept = tuple(parameter.blob for parameter in codec.residual)
     encode = Op(codec.encode, ("x",), (), codec.encode_attrs)
     decode = Op(codec.decode, (), ("x",), codec.decode_attrs)
     batch = options.batch_size
-    seconds = op_seconds(encode, (blob, *kept), codec.parts, cluster, batch) + op_seconds(
-        decode, codec.parts, (blob,), cluster, batch
-    )
+    seconds = (op_seconds(encode, (blob, *kept), codec.parts, cluster, batch), op_seconds(decode, codec.parts, (blob,), cluster, batch))
+    locked = locked_seconds(encode, seconds[0], cluster) + locked_seconds(decode, seconds[1], cluster)
     more = (len(codec.parts) - 1) * cluster.message_tensor_nanoseconds * 1e-9
-    return codec.num_bytes(batch) / batch, (seconds / 2 + more) / batch
+    return codec.num_bytes(batch) / batch, (sum(seconds) / 2 + more) / batch, (locked / 2 + more * PYTHON_SHARE) / batch
 
 
 def encoded(workload: Workload, forms: Encodable, chosen: Flags) -> Workload:
@@ -109,6 +112,7 @@ def encoded(workload: Workload, forms: Encodable, chosen: Flags) -> Workload:
         workload,
         value_bytes=np.where(chosen, forms.value_bytes, workload.value_bytes),
         value_cpu=np.where(chosen, forms.value_cpu, workload.value_cpu),
+        value_lock=np.where(chosen, forms.value_lock, workload.value_lock),
     )
 
 
@@ -135,30 +139,26 @@ def _below(rank: Floats, other: Floats) -> bool:
 
 
 def _ranks(workload: Workload, loads: Floats) -> Floats:
-    """For each of loads[n, d, 3]: the seconds of the busiest device, and the sum of the fourth powers of all."""
-    seconds = loads[:, : workload.num_places] / workload.capacity[: workload.num_places, :MEMORY]
+    """For each of loads[n, d, 4]: the seconds of the busiest device, and the sum of the fourth powers of all."""
+    seconds = loads / workload.capacity[:, :MEMORY]
     busiest = seconds.max((1, 2))
     if workload.host_cores:
         busiest = np.maximum(busiest, loads[:, :, 0].sum(1) / workload.host_cores)
-    spread = ((seconds / np.maximum(busiest, 1e-30)[:, None, None]) ** 4).sum((1, 2)) * busiest
+    spread = ((seconds[:, : workload.num_places] / np.maximum(busiest, 1e-30)[:, None, None]) ** 4).sum((1, 2)) * busiest
     return np.stack([busiest, spread], 1)
 
 
 def _deltas(workload: Workload, forms: Encodable, places: Ints) -> Floats:
-    """deltas[v, d, 3]: what encoding value v adds to CPU, bytes in and bytes out of each device."""
-    readers = workload.read_on.copy()
-    np.add.at(readers, (workload.read, places[workload.reader_of]), 1)
-    made = np.where(workload.maker >= 0, places[workload.maker], workload.made_on)
-    every = np.arange(len(made))
-    crosses = readers > 0
-    crosses[every, made] = False
-    copies = crosses.sum(1)
-    saved, cpu = forms.value_bytes - workload.value_bytes, forms.value_cpu - workload.value_cpu
-    deltas = np.zeros((len(made), len(workload.devices), 3))
-    deltas[:, :, 0] = crosses * cpu[:, None]
-    deltas[:, :, 1] = crosses * saved[:, None]
-    deltas[every, made, 0] += copies * cpu
-    deltas[every, made, 2] += copies * saved
+    """deltas[v, d, 4]: what encoding value v adds to CPU, bytes in, bytes out and the lock of each device."""
+    crosses, made = workload.crossings(places)
+    copies, every = crosses.sum(1), np.arange(len(made))
+    saved = forms.value_bytes - workload.value_bytes
+    deltas = np.zeros((len(made), len(workload.devices), MEMORY))
+    deltas[:, :, RECEIVED] = crosses * saved[:, None]
+    deltas[every, made, SENT] += copies * saved
+    for dimension, more in ((CPU, forms.value_cpu - workload.value_cpu), (LOCK, forms.value_lock - workload.value_lock)):
+        deltas[:, :, dimension] = crosses * more[:, None]
+        deltas[every, made, dimension] += copies * more
     return deltas
 
 

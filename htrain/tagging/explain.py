@@ -9,12 +9,11 @@ from htrain.errors import PlacementError
 from htrain.net import COMPRESS, Net, as_made
 from htrain.placement import Encoding
 from htrain.plan import Plan
+from htrain.sizes import memory_text
 from htrain.tagging.constraints import kept_together, pinned
 from htrain.tagging.encodings import encodable, encoded
 from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
 from htrain.tagging.workload import DIMENSIONS, MEMORY, Ints, Workload, workload_of
-
-_GIB = 2**30
 
 
 def explain(plan: Plan, name: str) -> str:
@@ -69,7 +68,7 @@ def _fixed(plan: Plan, net: Net, index: int, device: str) -> Iterator[str]:
     table = next((n for n in op.inputs if n in net.parameters and net.parameters[n].kind == "table"), "")
     if table:
         parameter = net.parameters[table]
-        yield f"it touches table '{table}' ({parameter.shape[0]:,} rows, {parameter.num_bytes / _GIB:.2f} GiB), which is there: rows never move"
+        yield f"it touches table '{table}' ({parameter.shape[0]:,} rows, {memory_text(parameter.num_bytes)}), which is there: rows never move"
         yield "to have the table elsewhere, pin it in the cluster file or cut it with --split-table, and compile again"
     else:
         yield "it has no choice: lookups, the loss and its gradient are on the trainer, where the ids, the label and the control of the step are"

@@ -113,8 +113,8 @@ def _problem(workload: Workload) -> Problem:
     pairs = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0) if len(pairs) else np.empty((0, 2), np.int64)
     near_starts = np.concatenate([[0], np.cumsum(np.bincount(pairs[:, 0], minlength=num_units))]).astype(np.int64)
     return Problem(
-        workload.num_places, workload.host_cores, workload.capacity, workload.allowed, workload.unit_cpu, workload.unit_memory,
-        workload.value_bytes, workload.value_cpu, workload.maker, workload.made_on,
+        workload.num_places, workload.host_cores, workload.capacity, workload.allowed, workload.unit_load, workload.unit_memory,
+        workload.value_bytes, workload.value_cpu, workload.value_lock, workload.value_memory, workload.maker, workload.made_on,
         value[order], reads[order], starts, np.ascontiguousarray(pairs[:, 1]), near_starts, _fixed_near(workload),
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ import numpy as np
 import pulp
 
 from htrain.errors import PlacementError
-from htrain.tagging.workload import CPU, MEMORY, RECEIVED, SENT, Ints, Workload
+from htrain.tagging.workload import CPU, LOCK, MEMORY, RECEIVED, SENT, Ints, Workload
 
 Terms = dict[Any, float]
 ALL_NODES = 2**31 - 1
@@ -110,7 +110,7 @@ class _Model:
             ]
             for u in range(len(workload.units))
         ]
-        self.loads: list[list[Terms]] = [[{} for _ in range(4)] for _ in workload.devices]
+        self.loads: list[list[Terms]] = [[{} for _ in range(MEMORY + 1)] for _ in workload.devices]
         for row in self.x:
             self.problem += pulp.lpSum(row) == 1
         self._units()
@@ -126,7 +126,8 @@ class _Model:
     def _units(self) -> None:
         for u, row in enumerate(self.x):
             for d, variable in enumerate(row):
-                self.loads[d][CPU][variable] = float(self.workload.unit_cpu[u])
+                for k in range(MEMORY):
+                    self.loads[d][k][variable] = float(self.workload.unit_load[u, k])
                 self.loads[d][MEMORY][variable] = float(self.workload.unit_memory[u, d])
 
     def _value(self, v: int, readers: list[int]) -> None:
@@ -157,15 +158,17 @@ class _Model:
             self._charge(v, d, SENT, copies, 1.0)
 
     def _charge(self, v: int, device: int, dimension: int, variable: Any, times: float) -> None:
-        """Add `times` messages (times `variable`, where it is one) of value v to a device's bytes and CPU; the constant stands under None."""
-        for k, amount in ((dimension, self.workload.value_bytes[v]), (CPU, self.workload.value_cpu[v])):
+        """Add `times` messages (times `variable`, where it is one) of value v to a device's loads; the constant stands under None."""
+        workload = self.workload
+        costs = [(dimension, workload.value_bytes[v]), (CPU, workload.value_cpu[v]), (LOCK, workload.value_lock[v])]
+        for k, amount in costs + ([(MEMORY, workload.value_memory[v, device])] if dimension == RECEIVED else []):
             terms = self.loads[device][k]
             terms[variable] = terms.get(variable, 0.0) + times * float(amount)
 
     def _capacities(self, scale: float) -> None:
         workload = self.workload
-        for d in self.places_of_units:
-            for k in (CPU, RECEIVED, SENT):
+        for d in range(len(workload.devices)):
+            for k in range(MEMORY):
                 most = float(workload.capacity[d, k]) * scale
                 self.problem += self._sum(d, k, most) <= self.busiest
             most = float(workload.capacity[d, MEMORY])
@@ -177,7 +180,9 @@ class _Model:
     def _sum(self, device: int, dimension: int, unit: float) -> Any:
         """A device's load in a dimension, in units of `unit`."""
         terms = self.loads[device][dimension]
-        constant = (float(self.workload.base[device, dimension]) + terms.get(None, 0.0)) / unit
+        workload = self.workload
+        base = workload.base_holds[device].total if dimension == MEMORY else float(workload.base[device, dimension])
+        constant = (base + terms.get(None, 0.0)) / unit
         return pulp.LpAffineExpression([(x, a / unit) for x, a in terms.items() if x is not None], constant)
 
     def _break_symmetry(self) -> None:

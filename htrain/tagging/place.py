@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from htrain.costs.memory import too_large_text
 from htrain.errors import PlacementError
 from htrain.net import Net
 from htrain.placement import Decision, Search
@@ -16,7 +17,6 @@ from htrain.tagging.workload import CPU, MEMORY, Ints, Workload
 
 Tagger = Callable[[Net, Workload], Sequence[Decision]]
 Solver = Literal["rules", "greedy", "ilp", "cbc"]
-GIB = 2**30
 _LARGEST_RELAXATION = 10_000  # values x places: a linear program of this size takes a second
 _PROOF_NODES = 20  # of the integer program's tree, to prove a greedy placement; most need one
 
@@ -31,27 +31,31 @@ def place_units(
 ) -> tuple[list[Decision], Search]:
     """A device for every unit, with who decided it, and how good the whole is.
 
-    `rules` keeps what `tagger` says. `greedy` refines it; the integer program then proves how good that is, as far as a few nodes of its
-    tree go, and is asked in full where greedy finds nothing that fits in memory. `ilp` (HiGHS) and `cbc` ask it always, for
+    `rules` keeps what `tagger` says, if that fits in memory. `greedy` refines it; the integer program then proves how good that is, as far as a
+    few nodes of its tree go, and is asked in full where greedy finds nothing that fits. `ilp` (HiGHS) and `cbc` ask it always, for
     `time_limit_seconds`. The greedy placement stands unless they find a better one.
-    Raises PlacementError naming the unit that is too large, or when no placement fits.
+    Raises PlacementError naming the unit that is too large, or the device that is too full where no placement fits, under any solver.
     """
     decisions = decided(tagger, net, workload)
     start = places_of(decisions, workload)
     _check_size(workload)
-    if solver == "rules" or not len(start):
+    if (solver == "rules" or not len(start)) and workload.fits(start):
         seconds = workload.seconds(start) if len(start) else 0.0
         return decisions, Search("rules", seconds, seconds, _bound(workload, seconds), 1, "")
     free = _weights_stay(workload, start) if workload.host_cores else workload
     places, bound, tried, note = _searched(free, start, solver, time_limit_seconds)
-    if not workload.fits(places):
-        raise _too_full(workload, places, note)
-    seconds = workload.seconds(places)
     if free is not workload:
         bound, note = 0.0, f"{note}, weights kept where the rules put them"
+        if not workload.fits(places):
+            places, bound, tried, note = _searched(workload, start, solver, time_limit_seconds)
+    if not workload.fits(places):
+        raise _too_full(workload, places, note)
+    if not workload.fits(start):
+        note = f"what the rules say does not fit in memory; {note}"
+    seconds = workload.seconds(places)
     bound = min(seconds, bound if bound > seconds * (1 - 1e-9) else max(bound, _bound(workload, seconds)))
     search = Search(solver, workload.seconds(start), seconds, bound, tried, note)
-    return _explained(decisions, places, workload, search), search
+    return _explained(decisions, places, workload, search, fitted=workload.fits(start)), search
 
 
 def _searched(
@@ -60,7 +64,7 @@ def _searched(
     """The best placement found, seconds that none can beat (0 if unknown), how many were scored, and what stopped the search."""
     refined = refine(workload, start, time_limit_seconds=time_limit_seconds)
     fits, note = workload.fits(refined.places), f"greedy {refined.stopped_by}"
-    proof = solver == "greedy" and fits
+    proof = solver in ("rules", "greedy") and fits
     if proof and not _is_small(workload):
         return refined.places, 0.0, refined.tried, note
     found = solve(
@@ -116,17 +120,18 @@ def decided(tagger: Tagger, net: Net, workload: Workload) -> list[Decision]:
     return [by_name[unit.name] for unit in workload.units if unit.name in by_name]
 
 
-def _explained(decisions: Sequence[Decision], places: Ints, workload: Workload, search: Search) -> list[Decision]:
-    """Units that stayed keep their rule; for the others, the search says why."""
+def _explained(
+    decisions: Sequence[Decision], places: Ints, workload: Workload, search: Search, *, fitted: bool
+) -> list[Decision]:
+    """Units that stayed keep their rule; for the others, the search says why. `fitted` says whether they could have stayed."""
     gain = f"{1 / search.start_seconds:,.0f} to {1 / search.seconds:,.0f} EPS of a group" if search.seconds else ""
     told = []
     by_name = {d.module: d for d in decisions}
     for unit, d in zip(workload.units, places.tolist(), strict=True):
         decision, device = by_name[unit.name], workload.devices[d]
         if device != decision.device:
-            reason = (
-                f"the search moved it from {decision.device} (rule '{decision.rule}') to ease the bottleneck: {gain}"
-            )
+            why = f"to ease the bottleneck: {gain}" if fitted else "so that every device holds what is on it"
+            reason = f"the search moved it from {decision.device} (rule '{decision.rule}') {why}"
             decision = replace(decision, device=device, rule="search", reason=reason)
         told.append(decision)
     return told
@@ -144,22 +149,23 @@ def _bound(workload: Workload, seconds: float) -> float:
 
 
 def _check_size(workload: Workload) -> None:
-    """Fail early where a unit that cannot be cut is larger than any device that may hold it (HT 4.3)."""
+    """Fail early where what cannot move, or a unit that cannot be cut, is larger than the devices that may hold it (HT 4.3)."""
+    for device, use, limit in zip(workload.devices, workload.base_holds, workload.capacity[:, MEMORY].tolist(), strict=True):
+        if use.total > limit:
+            raise PlacementError(too_large_text(device, use, int(limit)))
+    taken = np.array([use.total for use in workload.base_holds[: workload.num_places]])
     capacity = workload.capacity[: workload.num_places, MEMORY]
     for u, unit in enumerate(workload.units):
-        room = np.where(workload.allowed[u], capacity - workload.unit_memory[u], -np.inf)
+        room = np.where(workload.allowed[u], capacity - taken - workload.unit_memory[u], -np.inf)
         if room.max() < 0:
             d = int(room.argmax())
+            device, use = workload.devices[d], workload.holds_alone(u, d)
             raise PlacementError(
-                f"module '{unit.name}' needs {workload.unit_memory[u, d] / GIB:.2f} GiB with optimizer state and activations, "
-                f"{workload.devices[d]} has {capacity[d] / GIB:.2f} GiB: split it, use a smaller batch, or give the device more memory"
+                f"module '{unit.name}' alone is too large for every device that may hold it: {too_large_text(device, use, int(capacity[d]))}"
             )
 
 
 def _too_full(workload: Workload, places: Ints, note: str) -> PlacementError:
-    used = workload.utilization(places)[:, MEMORY]
-    d = int(used.argmax())
-    return PlacementError(
-        f"no placement fits in memory ({note}): {workload.devices[d]} would need {used[d]:.0%} of its "
-        f"{workload.capacity[d, MEMORY] / GIB:.2f} GiB: add group PSs, or give them more memory"
-    )
+    d = int(workload.utilization(places)[:, MEMORY].argmax())
+    text = too_large_text(workload.devices[d], workload.holds(places)[d], int(workload.capacity[d, MEMORY]))
+    return PlacementError(f"no placement fits in memory ({note}): {text}")

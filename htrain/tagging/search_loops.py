@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-_CPU, _RECEIVED, _SENT, _MEMORY = 0, 1, 2, 3
+_CPU, _RECEIVED, _SENT, _LOCK, _MEMORY = 0, 1, 2, 3, 4
 _TIE = 1e-9  # scores closer than this are equal: sums are rounded
 
 
@@ -25,10 +25,12 @@ class Problem(NamedTuple):
     host_cores: float
     capacity: Floats
     allowed: NDArray[np.bool_]
-    unit_cpu: Floats
+    unit_load: Floats
     unit_memory: Floats
     value_bytes: Floats
     value_cpu: Floats
+    value_lock: Floats
+    value_memory: Floats
     maker: Ints
     made_on: Ints
     touched: Ints
@@ -40,7 +42,7 @@ class Problem(NamedTuple):
 
 
 class State(NamedTuple):
-    """A placement: places[u], how many read value v on device d in readers[v, d], and loads[d, 4]."""
+    """A placement: places[u], how many read value v on device d in readers[v, d], and loads[d, 5]."""
 
     places: Ints
     readers: Ints
@@ -58,13 +60,16 @@ class Best(NamedTuple):
 def _count(problem, state, v, sign):  # type: ignore[no-untyped-def]
     """Add (or with sign -1 take away) what the messages of value v ask of the devices."""
     home = state.places[problem.maker[v]] if problem.maker[v] >= 0 else problem.made_on[v]
-    size, cpu, loads = sign * problem.value_bytes[v], sign * problem.value_cpu[v], state.loads
+    size, cpu, lock, loads = sign * problem.value_bytes[v], sign * problem.value_cpu[v], sign * problem.value_lock[v], state.loads
     for d in range(state.readers.shape[1]):
         if d != home and state.readers[v, d] > 0:
             loads[d, _RECEIVED] += size
             loads[home, _SENT] += size
             loads[d, _CPU] += cpu
             loads[home, _CPU] += cpu
+            loads[d, _LOCK] += lock
+            loads[home, _LOCK] += lock
+            loads[d, _MEMORY] += sign * problem.value_memory[v, d]
 
 
 @njit(nogil=True, cache=True)
@@ -79,8 +84,9 @@ def move(problem, state, u, to):  # type: ignore[no-untyped-def]
         state.readers[v, source] -= problem.reads[i]
         state.readers[v, to] += problem.reads[i]
         _count(problem, state, v, 1.0)
-    loads[source, _CPU] -= problem.unit_cpu[u]
-    loads[to, _CPU] += problem.unit_cpu[u]
+    for k in range(_MEMORY):
+        loads[source, k] -= problem.unit_load[u, k]
+        loads[to, k] += problem.unit_load[u, k]
     loads[source, _MEMORY] -= problem.unit_memory[u, source]
     loads[to, _MEMORY] += problem.unit_memory[u, to]
 
@@ -89,16 +95,16 @@ def move(problem, state, u, to):  # type: ignore[no-untyped-def]
 def score(problem, loads, result):  # type: ignore[no-untyped-def]
     """Write the score of `loads` to result[3]."""
     overflow, busiest, spread, total = 0.0, 0.0, 0.0, 0.0
-    for d in range(problem.num_places):
+    for d in range(loads.shape[0]):
         overflow += max(loads[d, _MEMORY] / problem.capacity[d, _MEMORY] - 1.0, 0.0)
-        for k in range(3):
+        for k in range(_MEMORY):
             busiest = max(busiest, loads[d, k] / problem.capacity[d, k])
     if problem.host_cores > 0:
         for d in range(loads.shape[0]):
             total += loads[d, _CPU]
         busiest = max(busiest, total / problem.host_cores)
     for d in range(problem.num_places):
-        for k in range(3):
+        for k in range(_MEMORY):
             used = loads[d, k] / problem.capacity[d, k] / busiest if busiest > 0 else 0.0
             spread += used**4
     result[0] = overflow if overflow > _TIE else 0.0
@@ -120,11 +126,11 @@ def better(a, b):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _hottest(problem, loads):  # type: ignore[no-untyped-def]
-    """The bottleneck: the device with the highest utilization; the one furthest beyond its memory before all others."""
+    """The bottleneck of those that units can be on: the device with the highest utilization; the one furthest beyond its memory before all others."""
     worst, most = 0, -1.0
     for d in range(problem.num_places):
         used = 0.0
-        for k in range(3):
+        for k in range(_MEMORY):
             used = max(used, loads[d, k] / problem.capacity[d, k])
         memory = loads[d, _MEMORY] / problem.capacity[d, _MEMORY]
         if memory > 1.0 + _TIE:

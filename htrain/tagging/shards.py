@@ -1,20 +1,31 @@
-"""Tables onto sparse PSs: whole or in row ranges, balanced by bytes, within memory (HT 3.2.2, 4.3)."""
+"""Tables onto sparse PSs: whole or in row ranges, balanced by bytes, within memory (HT 3.2.2, 4.3).
+
+A table needs room for its rows and their optimizer state, and for what the steps under way hold of it: ids that have come, rows that have not left,
+gradients that have come (htrain.costs.memory).
+"""
 
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from htrain.cluster import GIB, Cluster
+from htrain.cluster import Cluster
+from htrain.costs.roles import contexts_of
 from htrain.errors import PlacementError
+from htrain.expected import expected_blobs
+from htrain.footprint import ROLE_BYTES
 from htrain.net import Net, Parameter
+from htrain.ops.served import lookups_of
+from htrain.options import Options
 from htrain.placement import Shard
+from htrain.sizes import memory_text
 
 _MOST_SPARSE_PS = 2000  # beyond that, larger ones are the answer
 NO_LIMIT = 1 << 60  # bytes
 NOT_PINNED: Mapping[str, str] = {}
 NO_OWNERS: Mapping[str, int] = {}
-DYNAMIC_SHARE = 0.1  # of a sparse PS's memory, kept free for messages and activations
+NOTHING_HELD: Mapping[str, int] = {}
+_CLOCK_BYTES = 4  # of a HET server for each row
 
 
 def table_bytes(net: Net) -> dict[str, int]:
@@ -26,25 +37,41 @@ def table_bytes(net: Net) -> dict[str, int]:
     return tables
 
 
+def held_by_steps(net: Net, cluster: Cluster, options: Options) -> dict[str, int]:
+    """Bytes that all steps under way hold of each table, on the sparse PSs that it is on; a HET server's clocks are in it.
+
+    Requires: lowered lookups, before tables are cut.
+    """
+    sized = expected_blobs(net, cluster, options.batch_size)
+    steps = contexts_of("sparse_ps", cluster, options)
+    clocks = _CLOCK_BYTES if options.cache == "het" else 0
+    held = {name: clocks * p.shape[0] for name, p in net.parameters.items() if p.kind == "table"}
+    for table, ids, rows in (lookup for op in net.ops for lookup in lookups_of(op)):
+        ways = 2 if net.parameters[table].trained else 1  # rows, and their gradients
+        once = sized[ids].num_bytes(options.batch_size) + ways * sized[rows].num_bytes(options.batch_size)
+        held[table] += steps * once
+    return held
+
+
 def place_tables(
-    net: Net, cluster: Cluster, forced: Mapping[str, int], pinned: Mapping[str, str] = NOT_PINNED
+    net: Net, cluster: Cluster, forced: Mapping[str, int], pinned: Mapping[str, str] = NOT_PINNED, held: Mapping[str, int] = NOTHING_HELD
 ) -> dict[str, tuple[Shard, ...]]:
     """Shards of every table, in row order.
 
     A table larger than an even share of all bytes is cut into row ranges of that share and a rest; `forced` says into how many
     pieces a table is cut whatever its size. Pieces go to the emptiest sparse PS, largest first; the pieces of a table in `pinned` to
-    the device that stands there. Without sparse PSs, tables stay whole on the trainer.
+    the device that stands there. `held` are the bytes that steps under way hold of each table. Without sparse PSs, tables stay whole on the
+    trainer.
     Raises PlacementError when they do not fit, saying what would.
     """
-    sizes = table_bytes(net)
+    sizes = {name: stored + held.get(name, 0) for name, stored in table_bytes(net).items()}
     tables = {name: net.parameters[name] for name in sizes}
     if not cluster.sparse_ps:
-        _check_trainer(sizes, cluster)
         return {name: (Shard(name, 0, p.shape[0], "trainer"),) for name, p in tables.items()}
-    capacity = int(cluster.sparse_ps_memory * (1 - DYNAMIC_SHARE))
-    pieces = _cut(tables.values(), sizes, capacity, cluster.sparse_ps, forced)
+    capacity = max(0, cluster.sparse_ps_memory - ROLE_BYTES)
     if sum(sizes.values()) > capacity * cluster.sparse_ps:
         raise _too_much(sizes, cluster, _enough(tables.values(), sizes, capacity, forced))
+    pieces = _cut(tables.values(), sizes, capacity, cluster.sparse_ps, forced)
     owners = {table: int(device.rpartition(":")[2]) for table, device in pinned.items()}
     devices, left = _balance(pieces, capacity, cluster.sparse_ps, owners)
     if left:
@@ -111,7 +138,7 @@ def _balance(
 
 def _enough(tables: Collection[Parameter], sizes: Mapping[str, int], capacity: int, forced: Mapping[str, int]) -> int:
     """The fewest sparse PSs on which the pieces fit; 0 when a piece is larger than one, or nobody would want as many."""
-    fewest = -(-sum(sizes.values()) // max(capacity, 1))
+    fewest = -(-sum(sizes.values()) // capacity) if capacity else _MOST_SPARSE_PS
     for number in range(fewest, min(2 * fewest + 2, _MOST_SPARSE_PS)):
         if _balance(_cut(tables, sizes, capacity, number, forced), capacity, number)[1] is None:
             return number
@@ -119,33 +146,22 @@ def _enough(tables: Collection[Parameter], sizes: Mapping[str, int], capacity: i
 
 
 def _too_much(sizes: Mapping[str, int], cluster: Cluster, enough: int) -> PlacementError:
-    largest, capacity = max(sizes, key=sizes.__getitem__), int(cluster.sparse_ps_memory * (1 - DYNAMIC_SHARE))
+    largest, capacity = max(sizes, key=sizes.__getitem__), max(0, cluster.sparse_ps_memory - ROLE_BYTES)
     cure = (
         f"{enough} sparse PSs of this size would do"
         if enough
-        else "raise sparse_ps_memory, or cut the tables into more pieces"
+        else "raise sparse_ps_memory" + (", or cut the tables into more pieces" if capacity else "")
     )
     return PlacementError(
-        f"the tables need {_size(sum(sizes.values()))} with optimizer state (largest: '{largest}', {_size(sizes[largest])}), {cluster.sparse_ps} "
-        f"sparse PSs of {_size(cluster.sparse_ps_memory)} hold {_size(capacity * cluster.sparse_ps)}: {cure}"
+        f"the tables need {memory_text(sum(sizes.values()))} with optimizer state and what steps hold (largest: '{largest}', "
+        f"{memory_text(sizes[largest])}), {cluster.sparse_ps} sparse PSs of {memory_text(cluster.sparse_ps_memory)} have room for "
+        f"{memory_text(capacity * cluster.sparse_ps)} beside their processes of {memory_text(ROLE_BYTES)}: {cure}"
     )
 
 
 def _does_not_fit(piece: Piece, device: int, left_bytes: int) -> PlacementError:
     num_bytes, table, first_row, num_rows = piece
     return PlacementError(
-        f"rows {first_row} to {first_row + num_rows - 1} of table '{table}' need {_size(num_bytes)} with optimizer state, "
-        f"the emptiest sparse PS that may hold them (sparse_ps:{device}) has {_size(left_bytes)} left: add a sparse PS, or raise sparse_ps_memory"
+        f"rows {first_row} to {first_row + num_rows - 1} of table '{table}' need {memory_text(num_bytes)} with optimizer state and what steps hold, "
+        f"the emptiest sparse PS that may hold them (sparse_ps:{device}) has {memory_text(left_bytes)} left: add a sparse PS, or raise sparse_ps_memory"
     )
-
-
-def _check_trainer(sizes: Mapping[str, int], cluster: Cluster) -> None:
-    total = sum(sizes.values())
-    if total > cluster.trainer_memory:
-        raise PlacementError(
-            f"the tables need {_size(total)} with optimizer state, the trainer has {_size(cluster.trainer_memory)}: add sparse PSs or raise trainer_memory"
-        )
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB // 10 else f"{num_bytes / 2**20:.1f} MiB"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from htrain.net import Net, Op
-from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.collective import ALL_REDUCE, COLLECTIVES
 from htrain.placement import Shard, shard_name, spread
 
 
@@ -21,7 +21,6 @@ class Unit:
 
 _LOOKUPS = {"Dedupe", "DedupeSharded", "MaskPlaces", "ConcatRows", "SplitRows", "HetAnnounce", "HetAsk", "HetRead", "HetWrite"}
 _LOOKUPS |= {"LookaheadAnnounce", "LookaheadSlots", "FlushVictims", "LookaheadRequest", "LookaheadAnswer"}
-_COLLECTIVES = {"AllReduce", "AllGather"}
 _LOSSES = {"BceWithLogits", "BceWithLogitsGradient", "MeanSquaredError", "MeanSquaredErrorGradient", "GradientSeed"}
 _ON_TRAINER = _LOOKUPS | _LOSSES
 _TOLD_AHEAD = {"HetAsk", "LookaheadAnnounce"}  # what hears the ids of a batch long before its step
@@ -44,7 +43,7 @@ def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
     read_on: dict[str, set[str]] = {}
     for index, op in enumerate(net.ops):
         owner = next((owners[name] for name in op.inputs if name in owners), "")
-        if op.type in _COLLECTIVES:
+        if op.type in COLLECTIVES:
             tags[index] = ALL_REDUCE
         elif owner or op.type in _ON_TRAINER or any(net.parameters[n].kind == "cache" for n in op.inputs if n in net.parameters):
             tags[index] = owner or "trainer"

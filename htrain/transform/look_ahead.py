@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from htrain.cluster import Cluster
 from htrain.errors import ModelError, UsageError
+from htrain.footprint import ROLE_BYTES
 from htrain.net import Attr, BatchDim, Blob, Init, Net, Op, Parameter, numel
 from htrain.ops.builder import NetBuilder
 from htrain.ops.lookahead import REQUEST
@@ -33,7 +34,7 @@ class Cached:
 
 
 _LOAD = 6 / 16  # of a set's ways that a window fills in the mean: of 16, fewer than 1 row in 10,000 finds more than 16 in its set
-_MEMORY_SHARE = 0.5  # of a trainer's memory that caches may take where the window is not given
+_MEMORY_SHARE = 0.5  # of a trainer's memory beside its process that caches may take where the window is not given
 
 
 def choose_lookahead(net: Net, options: Options, cluster: Cluster) -> tuple[Cached, ...]:
@@ -56,7 +57,7 @@ def choose_lookahead(net: Net, options: Options, cluster: Cluster) -> tuple[Cach
         cached = [_cached(p, trainers * asked[p.name], window, options) for p in tables]
         needed = sum(c.num_slots * row_bytes[c.table] for c in cached)
         given = options.cache_window or options.cache_sets
-        if given or window == 1 or needed <= cluster.trainer_memory * _MEMORY_SHARE:
+        if given or window == 1 or needed <= (cluster.trainer_memory - ROLE_BYTES) * _MEMORY_SHARE:
             return tuple(cached)
         window //= 2
 

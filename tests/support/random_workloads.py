@@ -5,8 +5,11 @@ import random
 import numpy as np
 from hypothesis import strategies as st
 
+from htrain.loads import MemoryUse
 from htrain.tagging.units import Unit
-from htrain.tagging.workload import CPU, Workload
+from htrain.tagging.workload import CPU, MEMORY, Workload
+
+MIB = 1 << 20
 
 
 @st.composite
@@ -30,19 +33,27 @@ def workloads(draw: st.DrawFn, *, most_units: int = 5, tight: bool = False) -> W
     allowed[np.arange(units), [chance.randrange(places) for _ in range(units)]] = True
     allowed = same_for_alike(allowed)
     allowed[~allowed.any(1), 0] = True
-    base = np.zeros((places + 1, 4))
+    base = np.zeros((places + 1, MEMORY))
     base[:, CPU] = [chance.random() for _ in range(places + 1)]
-    capacity = np.array([[chance.choice([1.0, 2.0]) for _ in range(4)] for _ in range(places + 1)])
+    capacity = np.array([[chance.choice([1.0, 2.0]) for _ in range(5)] for _ in range(places + 1)])
+    capacity[:, MEMORY] *= MIB
     capacity[1:places] = capacity[1]  # group PSs are alike
     base[1:places] = 0.0
-    memory = np.repeat(np.array([[chance.random()] for _ in range(units)]), places, 1) * (2.0 / units if tight else 0.2)
+    own = [int(0.2 * MIB * chance.random()) for _ in range(3)]
+    most = MIB * (2.0 / units if tight else 0.2)
+    steps = np.array([1, *[2] * places], np.int64)
     return Workload(
         devices=tuple(f"d{d}" for d in range(places + 1)), num_places=places,
         units=tuple(Unit(f"u{u}", (u,), (f"u{u}",), (), 0) for u in range(units)),
-        unit_cpu=np.array([chance.random() for _ in range(units)]), unit_memory=memory,
-        allowed=allowed, base=base, capacity=capacity, host_cores=chance.choice([0.0, 0.0, 1.5]),
+        unit_load=np.array([[chance.random(), *[chance.choice([0.0, 0.2 * chance.random()])] * 2, chance.random()] for _ in range(units)]),
+        unit_holds=tuple(MemoryUse(weights=int(most * chance.random())) for _ in range(units)),
+        unit_made=np.array([float(int(most * 0.3 * chance.random())) for _ in range(units)]), steps=steps,
+        allowed=allowed, base=base, base_holds=tuple(MemoryUse(own=own[min(d, 1 + d // places)]) for d in range(places + 1)),
+        capacity=capacity, host_cores=chance.choice([0.0, 0.0, 1.5]),
         values=tuple(f"v{v}" for v in range(num_values)), value_bytes=np.array([chance.random() for _ in range(num_values)]),
         value_cpu=np.array([0.1 * chance.random() for _ in range(num_values)]),
+        value_lock=np.array([0.1 * chance.random() for _ in range(num_values)]),
+        value_memory=np.array([[int(0.1 * MIB * chance.random())] * (places + 1) for _ in range(num_values)], float).reshape(num_values, places + 1) * steps,
         maker=np.array(maker, np.int64), made_on=np.array(made_on, np.int64),
         read_on=same_for_alike(np.array(read_on, np.int64).reshape(num_values, places + 1), last=places),
         read=np.array(read, np.int64)[order], reader_of=np.array(reader_of, np.int64)[order],

@@ -9,6 +9,7 @@ from small_dlrm import small_dlrm
 from htrain.cluster import Cluster, load_cluster
 from htrain.compiler import compile_net
 from htrain.errors import ClusterError, Error, PlacementError, UsageError
+from htrain.footprint import ROLE_BYTES
 from htrain.frontend.captured import Captured
 from htrain.options import Options
 from htrain.plan import Plan, load_plan
@@ -67,7 +68,7 @@ def test_modules_that_belong_together_share_a_device(solver: str) -> None:
             {"together": (("bottom", "top"),), "pin": (("bottom", "group_ps:0"), ("top", "group_ps:1"))},
             r"pin 'top: group_ps:1': module 'bottom' is pinned by 'bottom: group_ps:0'",
         ),
-        ({"pin": (("*.weight", "sparse_ps:0"),), "sparse_ps_memory": 2200}, r"of table '.*' need .* \(sparse_ps:0\) has"),
+        ({"pin": (("*.weight", "sparse_ps:0"),), "sparse_ps_memory": ROLE_BYTES + 6_000}, r"of table '.*' need .* \(sparse_ps:0\) has"),
     ],
 )  # fmt: skip
 def test_constraint_that_cannot_hold_is_named(values: Mapping[str, object], message: str) -> None:

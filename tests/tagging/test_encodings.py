@@ -30,6 +30,7 @@ def cases(draw: st.DrawFn) -> tuple[Workload, Encodable, Ints]:
         chance.random(number) < 0.7,
         workload.value_bytes * chance.choice([0.25, 0.5], number),
         workload.value_cpu + 0.2 * chance.random(number),
+        workload.value_lock + 0.1 * chance.random(number),
     )
     return workload, forms, places
 

@@ -20,7 +20,7 @@ from htrain.placement import Decision
 from htrain.tagging.greedy import _problem, _state, refine
 from htrain.tagging.ilp import heaviest, relaxed_bound, solve
 from htrain.tagging.search_loops import move
-from htrain.tagging.workload import CPU, MEMORY, RECEIVED, SENT, Ints, Workload
+from htrain.tagging.workload import CPU, LOCK, MEMORY, RECEIVED, SENT, Ints, Workload
 
 searching = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -32,10 +32,12 @@ def every_placement(workload: Workload) -> list[Ints]:
 
 def loads_by_hand(workload: Workload, places: Ints) -> np.ndarray:
     """Values one by one, as one would count them on paper."""
-    loads = workload.base.copy()
+    loads = np.zeros((len(workload.devices), 5))
+    loads[:, :MEMORY] = workload.base
+    loads[:, MEMORY] = [use.own for use in workload.base_holds]
     for u, d in enumerate(places):
-        loads[d, CPU] += workload.unit_cpu[u]
-        loads[d, MEMORY] += workload.unit_memory[u, d]
+        loads[d, :MEMORY] += workload.unit_load[u]
+        loads[d, MEMORY] += workload.unit_holds[u].weights + workload.unit_made[u] * workload.steps[d]
     for v in range(len(workload.values)):
         home = places[workload.maker[v]] if workload.maker[v] >= 0 else workload.made_on[v]
         readers = set(np.flatnonzero(workload.read_on[v]).tolist())
@@ -44,6 +46,8 @@ def loads_by_hand(workload: Workload, places: Ints) -> np.ndarray:
             loads[home, SENT] += workload.value_bytes[v]
             loads[d, RECEIVED] += workload.value_bytes[v]
             loads[[home, d], CPU] += workload.value_cpu[v]
+            loads[[home, d], LOCK] += workload.value_lock[v]
+            loads[d, MEMORY] += workload.value_memory[v, d]
     return loads
 
 
@@ -52,6 +56,7 @@ def loads_by_hand(workload: Workload, places: Ints) -> np.ndarray:
 def test_loads_are_those_counted_by_hand(workload: Workload) -> None:
     for places in every_placement(workload)[:20]:
         np.testing.assert_allclose(workload.loads(places), loads_by_hand(workload, places), atol=1e-12)
+        np.testing.assert_allclose([use.total for use in workload.holds(places)], workload.loads(places)[:, MEMORY])
 
 
 @searching

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from htrain.cluster import GIB, Cluster
 from htrain.errors import PlacementError
+from htrain.footprint import ROLE_BYTES
 from htrain.net import Init, Net, Parameter
 from htrain.placement import Shard
 from htrain.tagging.shards import place_tables, table_bytes
@@ -99,39 +100,46 @@ def test_without_sparse_ps_tables_are_whole_on_the_trainer() -> None:
 def test_tables_that_do_not_fit_are_refused_with_the_number_of_devices_that_would_do() -> None:
     net = net_of({"user": 6 * MIB, "item": 2 * MIB})
     message = (
-        "the tables need 1.0 GiB with optimizer state (largest: 'user', 0.8 GiB), 2 sparse PSs of 0.2 GiB hold 0.4 GiB: "
-        "5 sparse PSs of this size would do"
+        "the tables need 1.0 GiB with optimizer state and what steps hold (largest: 'user', 768.0 MiB), 2 sparse PSs of 576.0 MiB have room for "
+        "512.0 MiB beside their processes of 320.0 MiB: 4 sparse PSs of this size would do"
     )
     with pytest.raises(PlacementError, match=f"^{re.escape(message)}$"):
-        place_tables(net, cluster_of(2, memory=GIB // 4), {})
-    shards = place_tables(net, cluster_of(5, memory=GIB // 4), {})
-    assert max(loads(shards, 5)) * ROW_BYTES <= 0.9 * GIB / 4
+        place_tables(net, cluster_of(2, memory=ROLE_BYTES + GIB // 4), {})
+    shards = place_tables(net, cluster_of(4, memory=ROLE_BYTES + GIB // 4), {})
+    assert max(loads(shards, 4)) * ROW_BYTES <= GIB / 4
+
+
+def test_what_steps_hold_of_a_table_takes_room_beside_its_rows() -> None:
+    net, cluster = net_of({"user": 2 * MIB}), cluster_of(1, memory=ROLE_BYTES + GIB // 4)
+    place_tables(net, cluster, {})
+    with pytest.raises(PlacementError, match=r"^the tables need 256.0 MiB .* 2 sparse PSs of this size would do$"):
+        place_tables(net, cluster, {}, held={"user": 1})
+
+
+@pytest.mark.parametrize("memory", [1 << 10, ROLE_BYTES, ROLE_BYTES + 100])
+def test_a_sparse_ps_that_holds_no_row_is_refused_at_once(memory: int) -> None:
+    start = time.process_time()
+    with pytest.raises(PlacementError, match=r"beside their processes of 320.0 MiB: raise sparse_ps_memory"):
+        place_tables(net_of({"user": 10**9}), cluster_of(2, memory=memory), {})
+    assert time.process_time() - start < 0.5
 
 
 def test_the_number_of_devices_that_would_do_does() -> None:
     net = net_of({"t0": 237194, "t1": 384135, "t2": 355979, "t3": 1514385, "t4": 709189, "t5": 2809053, "t6": 1292418})
     with pytest.raises(PlacementError, match=r"sparse PSs of this size would do$") as refusal:
-        place_tables(net, cluster_of(1, memory=GIB // 4), {})
+        place_tables(net, cluster_of(1, memory=ROLE_BYTES + GIB // 4), {})
     number = re.search(r"(\d+) sparse PSs of this size would do", str(refusal.value))
     assert number
-    place_tables(net, cluster_of(int(number[1]), memory=GIB // 4), {})
+    place_tables(net, cluster_of(int(number[1]), memory=ROLE_BYTES + GIB // 4), {})
 
 
 def test_a_piece_that_does_not_fit_is_refused_with_the_room_that_is_left() -> None:
     message = (
-        "rows 0 to 2097151 of table 'user' need 0.2 GiB with optimizer state, the emptiest sparse PS that may hold them (sparse_ps:0) has 0.2 GiB left: "
-        "add a sparse PS, or raise sparse_ps_memory"
+        "rows 0 to 2097151 of table 'user' need 256.0 MiB with optimizer state and what steps hold, the emptiest sparse PS that may hold them "
+        "(sparse_ps:0) has 200.0 MiB left: add a sparse PS, or raise sparse_ps_memory"
     )
     with pytest.raises(PlacementError, match=f"^{re.escape(message)}$"):
-        place_tables(net_of({"user": 2 * MIB}), cluster_of(2, memory=GIB // 4), {"user": 1})
-
-
-def test_tables_that_do_not_fit_the_trainer_are_refused() -> None:
-    message = (
-        "the tables need 1.0 GiB with optimizer state, the trainer has 0.5 GiB: add sparse PSs or raise trainer_memory"
-    )
-    with pytest.raises(PlacementError, match=f"^{re.escape(message)}$"):
-        place_tables(net_of({"user": 8 * MIB}), Cluster(sparse_ps=0, trainer_memory=GIB // 2), {})
+        place_tables(net_of({"user": 2 * MIB}), cluster_of(2, memory=ROLE_BYTES + 200 * MIB), {"user": 1})
 
 
 def test_ten_to_the_twelve_parameters_are_placed_at_once() -> None:
@@ -141,5 +149,5 @@ def test_ten_to_the_twelve_parameters_are_placed_at_once() -> None:
     shards = place_tables(net, cluster, {})
     assert time.process_time() - start < 0.5
     rows = loads(shards, 40)
-    assert max(rows) * 2 * 4 * 64 <= 0.9 * 512 * GIB
+    assert max(rows) * 2 * 4 * 64 <= 512 * GIB - ROLE_BYTES
     assert max(rows) <= 1.1 * sum(rows) / 40

@@ -20,10 +20,10 @@ import torch
 
 from htrain.calibration.measure import measure_host
 from htrain.cluster import Cluster, validated
+from htrain.costs.seconds import op_seconds
 from htrain.net import Attr, B, Blob, Shape, numel
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
-from htrain.tagging.cost import op_seconds
 
 ROUNDS = 15
 ROUND_SECONDS = 2e-3

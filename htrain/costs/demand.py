@@ -1,0 +1,103 @@
+"""What one example asks of each device: the sums over its nets, of the background sync the share of a round, and of collectives."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from htrain.cluster import Cluster
+from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds
+from htrain.expected import expected, expected_blobs
+from htrain.net import Net
+from htrain.ops import OPS
+from htrain.ops.collective import ALL_REDUCE, COLLECTIVES, ring_bytes
+from htrain.options import Options
+from htrain.plan import net_name
+
+TRAINER = "trainer"
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Flops, and bytes moved in memory; CPU seconds, those of messages apart, too, and those under Python's lock; bytes received and sent over
+    the network. Of an example where nothing else is said."""
+
+    flops: float = 0.0
+    bytes: float = 0.0
+    cpu: float = 0.0
+    message_cpu: float = 0.0
+    lock: float = 0.0
+    received: float = 0.0
+    sent: float = 0.0
+
+    def __add__(self, other: "Demand") -> "Demand":
+        return Demand(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def times(self, factor: float) -> "Demand":
+        return Demand(*(getattr(self, f.name) * factor for f in fields(self)))
+
+
+def step_demands(nets: Mapping[str, Net], cluster: Cluster, options: Options) -> dict[str, Demand]:
+    """What an example asks of each device that has a net for steps. The collectives of `all_reduce` are the trainer's.
+
+    Requires: a plan's nets by name, `train` among them.
+    """
+    batch = options.batch_size
+    sizes = expected_blobs(nets["train"], cluster, batch)
+    found = {
+        device: demand_of(expected(nets[net_name(device)], sizes), cluster, batch).times(1 / batch)
+        for device in cluster.devices
+        if net_name(device) in nets
+    }
+    if ALL_REDUCE in nets:
+        ring = _ring(expected(nets[ALL_REDUCE], sizes), cluster, batch)
+        found[TRAINER] = found[TRAINER] + ring.times(1 / batch)
+    return found
+
+
+def sync_demands(nets: Mapping[str, Net], cluster: Cluster, options: Options) -> dict[str, Demand]:
+    """What a round of the background sync of one group asks of each device: of the holders of weights, and of dense PSs by all of these."""
+    found: dict[str, Demand] = {}
+    for device in cluster.devices:
+        own = [f"sync_{net_name(device)}", *(n for n in nets if n.startswith(f"center_{net_name(device)}_"))]
+        rounds = [demand_of(nets[name], cluster, options.batch_size) for name in own if name in nets]
+        if rounds:
+            found[device] = sum(rounds, Demand())
+    return found
+
+
+def demand_of(net: Net, cluster: Cluster, batch_size: int) -> Demand:
+    """The demand of one run of a net, at the sizes that its blobs have. What stays within a role is on no network."""
+    starts = num_messages(net) * message_seconds(cluster)
+    total = Demand(cpu=starts, message_cpu=starts, lock=starts * PYTHON_SHARE)
+    for op in net.ops:
+        inputs, outputs = [net.blob(n) for n in op.inputs], [net.blob(n) for n in op.outputs]
+        cost = OPS[op.type].cost(op, inputs, outputs, batch_size)
+        seconds = op_seconds(op, inputs, outputs, cluster, batch_size)
+        travels = OPS[op.type].work == "message"
+        crosses = travels and op.attrs.get("peer") != ALL_REDUCE
+        total += Demand(
+            flops=cost.flops,
+            bytes=cost.bytes,
+            cpu=seconds,
+            message_cpu=seconds if travels else 0.0,
+            lock=locked_seconds(op, seconds, cluster),
+            received=float(sum(b.num_bytes(batch_size) for b in outputs)) if crosses else 0.0,
+            sent=float(sum(b.num_bytes(batch_size) for b in inputs)) if crosses else 0.0,
+        )
+    return total
+
+
+def num_messages(net: Net) -> int:
+    """Messages that a run of a net sends and receives: what goes one way under one number is one."""
+    return len({(op.type, op.attrs["peer"], op.attrs["message"]) for op in net.ops if op.type in ("Send", "Recv")})
+
+
+def _ring(net: Net, cluster: Cluster, batch_size: int) -> Demand:
+    """What the collectives of a step ask of each trainer: messages from and to its own thread, bytes around the ring, and the CPU that moves
+    and adds them."""
+    workers = cluster.groups * cluster.trainers
+    total = replace(demand_of(net, cluster, batch_size), received=0.0, sent=0.0)
+    for op in (op for op in net.ops if op.type in COLLECTIVES):
+        num_bytes = ring_bytes(op, sum(net.blob(n).num_bytes(batch_size) for n in op.inputs), workers)
+        seconds = 2 * num_bytes / cluster.message_bandwidth + num_bytes / cluster.core_bandwidth
+        total += Demand(cpu=seconds, message_cpu=seconds, received=num_bytes, sent=num_bytes)
+    return total

@@ -1,0 +1,35 @@
+"""How many roles play a device, how many steps may be under way on one of them at once, and the threads that carry them out."""
+
+from htrain.cluster import Cluster, role_of
+from htrain.ops.collective import ALL_REDUCE
+from htrain.options import Options
+
+
+def roles_of(device: str, cluster: Cluster) -> int:
+    """How many roles of a run share the examples of a device: every trainer, a group PS of each group; sparse and dense PSs see them all."""
+    counts = {"trainer": cluster.groups * cluster.trainers, ALL_REDUCE: cluster.groups * cluster.trainers, "group_ps": cluster.groups}
+    return counts.get(role_of(device), 1)
+
+
+def contexts_of(device: str, cluster: Cluster, options: Options) -> int:
+    """The most steps that are under way on one role of a device: a trainer's net replicas, those of a group, or those of all."""
+    replicas = options.net_replicas
+    counts = {"trainer": replicas, ALL_REDUCE: replicas, "group_ps": cluster.trainers * replicas}
+    return counts.get(role_of(device), cluster.groups * cluster.trainers * replicas)
+
+
+def server_threads(device: str, cluster: Cluster, options: Options) -> int:
+    """The threads of a PS that run ops where a run does not say how many: one for each core, and no more than there are steps to serve."""
+    return max(1, min(cluster.cores_of(device), contexts_of(device, cluster, options)))
+
+
+def busy_cores(device: str, cluster: Cluster, options: Options) -> int:
+    """The most cores that a role can keep busy: its threads that run ops, the one that receives, and the one that moves bytes."""
+    beside = 1 if role_of(device) == "trainer" else 2
+    threads = options.net_replicas if role_of(device) == "trainer" else server_threads(device, cluster, options)
+    return min(cluster.cores_of(device), threads + beside)
+
+
+def batches_read_ahead(options: Options) -> int:
+    """Batches that a trainer holds beside those of its steps: the reader's queue, and those that a cache is told of."""
+    return 2 * options.net_replicas + 1 + (options.window if options.cache != "none" else 0)
