@@ -148,7 +148,7 @@ def size(
     label: str = "",
     fc_splits: Mapping[str, Split] | Literal["auto"] = NO_FC_SPLITS,
     most_groups: int = 32,
-    workers: int = 18,
+    workers: int = 0,
     on_try: Callable[[Candidate], None] = lambda candidate: None,
 ) -> Candidate:
     """The fewest hosts of `cluster`'s kinds that reach `eps` in simulation; see `htrain.sizing.search.size`."""
@@ -170,7 +170,7 @@ def size(
 
 
 def simulate(
-    plan: Plan | str | Path, *, steps: int = 40, workers: int = 2, seed: int = 0, python_lock: bool = True
+    plan: Plan | str | Path, *, steps: int = 40, workers: int = 0, seed: int = 0, python_lock: bool = True
 ) -> Simulated:
     """Simulate a plan, or the plan of a folder, on its cluster; see `htrain.simulation.run.simulate`."""
     require_arguments("simulate", steps=steps, workers=workers, seed=seed, python_lock=python_lock)
@@ -213,7 +213,7 @@ def run(
     checkpoint_seconds: float = 300.0,
     deadline_seconds: float = 60.0,
     malformed_share: float = 0.01,
-    workers: int = 2,
+    workers: int = 0,
     num_threads: int = 1,
     console: Console | None = None,
 ) -> RunResult:

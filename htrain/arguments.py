@@ -14,7 +14,8 @@ from htrain.options import Options
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Threads = Annotated[int, Meta(ge=1, le=1024)]
 _KINDS: Mapping[str, Any] = {
-    "epochs": Count, "workers": Threads, "num_threads": Threads, "steps": Annotated[int, Meta(ge=4, le=1_000_000)], "most_groups": Count,
+    "epochs": Count, "workers": Annotated[int, Meta(ge=0, le=1024)], "num_threads": Threads, "most_groups": Count,
+    "steps": Annotated[int, Meta(ge=4, le=1_000_000)],
     "seed": Annotated[int, Meta(ge=0, le=2**63 - 1)], "eps": Annotated[float, Meta(ge=1)], "time_limit_seconds": Annotated[float, Meta(ge=0.1)],
     "deadline_seconds": Annotated[float, Meta(ge=1)], "checkpoint_seconds": Annotated[float, Meta(ge=0)],
     "malformed_share": Annotated[float, Meta(ge=0, le=1)], "deterministic": bool, "python_lock": bool, "data": str, "label": str, "rules": str,

@@ -170,7 +170,7 @@ def compile_command(
     type=Finite(0, 1),
     help="More malformed rows than this share stop the run. [default: 0.01]",
 )
-@click.option("--workers", default=2, type=click.IntRange(1), help="Threads of a PS that run ops. [default: 2]")
+@click.option("--workers", default=0, type=click.IntRange(0), help="Threads of a PS that run ops. [default: one a core]")
 @click.option("--intra-op-threads", default=1, type=click.IntRange(1), help="torch threads per op. [default: 1]")
 @json_flag
 def run(

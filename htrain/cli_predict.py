@@ -33,7 +33,7 @@ from htrain.cluster import NUMBERS
 @click.option("--trainers", default=0, type=click.IntRange(0), help="As many trainers per group. [default: the plan's]")
 @click.option("--net-replicas", default=0, type=click.IntRange(0), help="As many per trainer. [default: the plan's]")
 @click.option("--batch", default=0, type=click.IntRange(0), help="Batches of as many examples. [default: the plan's]")
-@click.option("--workers", default=2, type=click.IntRange(1), help="Threads of a PS that run ops. [default: 2]")
+@click.option("--workers", default=0, type=click.IntRange(0), help="Threads of a PS that run ops. [default: one a core]")
 @click.option("--steps", default=40, type=click.IntRange(4), help="Steps of each net replica. [default: 40]")
 @click.option("--seed", default=0, type=click.IntRange(0), help="[default: 0]")
 @click.option("--python-lock/--no-python-lock", default=True, help="Whether a role's threads share one. [default: on]")
@@ -61,7 +61,7 @@ def simulate(
 @click.option("--data", default="", help="Sizes the tables of a model that is built from a schema.")
 @click.option("--split-fc", "splits", multiple=True, metavar="auto|none|FC=KIND:N", help="[default: none]")
 @click.option("--most-groups", default=32, type=click.IntRange(1), help="[default: 32]")
-@click.option("--workers", default=18, type=click.IntRange(1), help="Threads of a PS that run ops. [default: 18]")
+@click.option("--workers", default=0, type=click.IntRange(0), help="Threads of a PS that run ops. [default: one a core]")
 @cluster_flags
 @partial(training_flags, without=("eps",))
 @json_flag

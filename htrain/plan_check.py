@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple
 from math import isclose
 
-
 from htrain.costs.memory import memory_of_train, too_large_text
 from htrain.costs.predict import demands_of, device_loads
 from htrain.errors import PlanError

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from htrain.cluster import device_of, role_of
+from htrain.costs.roles import server_threads
 from htrain.data import Malformed, Position, open_data
 from htrain.executor.accelerator import accelerator_of
 from htrain.executor.cache_totals import cache_report
@@ -88,7 +89,8 @@ class Role:
             self._inboxes = {number: self._network.inbox(f"{self.name}/{number}") for number in numbers}
         else:
             trainers = self.plan.cluster.groups * self.plan.cluster.trainers
-            self.server = Server(self.name, self._network, engine, {}, self._bound, settings.workers, trainers, self._apart)
+            workers = settings.workers or server_threads(self.device, self.plan.cluster, options)
+            self.server = Server(self.name, self._network, engine, {}, self._bound, workers, trainers, self._apart)
         self._build_sync()
 
     def _engine(self, net: Net) -> Engine:

@@ -10,6 +10,7 @@ class RunSettings:
     """Settings of a run, the same for every role.
 
     `deterministic` reads, steps and syncs in one fixed order: no prefetch. A role that hears nothing for `deadline_seconds` gives up.
+    `workers` are the threads of a PS that run ops, 0 for one on each of its cores, as far as there are steps to serve.
     `checkpoint_seconds` is the time between two checkpoints, 0 for none but the last. `stop_after_steps` ends every
     replica early, 0 for never.
     """
@@ -22,7 +23,7 @@ class RunSettings:
     checkpoint_seconds: float = 300.0
     deterministic: bool = False
     malformed_share: float = 0.01
-    workers: int = 2
+    workers: int = 0
     stop_after_steps: int = 0
     restore: str = ""
     positions: dict[str, dict[str, Any]] = field(default_factory=dict)

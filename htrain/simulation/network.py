@@ -55,8 +55,7 @@ class Link:
 
 def transfer(connection: Hashable, links: Sequence[Link], num_bytes: float, then: Then) -> None:
     """Send a message over `links`; `then` is called when the last of it is there."""
-    total = max(1.0, num_bytes * _FRAMING)
-    count = min(_MOST_PIECES, 1 + int(total // _PIECE_BYTES))
+    count, piece = pieces_of(num_bytes)
     missing = [count]
 
     def arrived() -> None:
@@ -65,7 +64,14 @@ def transfer(connection: Hashable, links: Sequence[Link], num_bytes: float, then
             then()
 
     for _ in range(count):
-        _cross(connection, links, total / count, arrived)
+        _cross(connection, links, piece, arrived)
+
+
+def pieces_of(num_bytes: float) -> tuple[int, float]:
+    """How many pieces a message crosses links in, and the bytes of each on the wire."""
+    total = max(1.0, num_bytes * _FRAMING)
+    count = min(_MOST_PIECES, 1 + int(total // _PIECE_BYTES))
+    return count, total / count
 
 
 def _cross(connection: Hashable, links: Sequence[Link], num_bytes: float, then: Then) -> None:

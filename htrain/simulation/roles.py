@@ -1,6 +1,8 @@
 """What roles do in a simulation: the threads that they have in a run, over the executor's own engine and gates."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol
 
 import simpy
@@ -8,10 +10,11 @@ import simpy
 from htrain.executor.engine import Engine, Pass
 from htrain.executor.gate import WriteGates
 from htrain.executor.program import Stage
-from htrain.executor.wire import Context
+from htrain.executor.wire import SYNC_REPLICA, Context
 from htrain.plan import Plan
 from htrain.simulation.costs import DeviceModel, Packet
 from htrain.simulation.machine import Host, Process
+from htrain.sync.easgd import StartRound, SyncPolicy, SyncRounds, default_alpha
 
 
 class World(Protocol):
@@ -19,46 +22,58 @@ class World(Protocol):
 
     env: simpy.Environment
     plan: Plan
-    steps: int
-    workers: int
     hosts: Mapping[str, Host]
 
     def varied(self, seconds: float) -> float: ...
     def bound(self) -> int: ...
     def step_done(self) -> None: ...
     def progressed(self) -> None: ...
+    def progress(self) -> simpy.Event: ...
     def deliver(self, source: str, context: Context, packet: Packet) -> None: ...
 
 
-class Server:
-    """A group PS or sparse PS: one thread receives, `workers` run stages."""
+@dataclass
+class _Serving:
+    """A device model, the engine of its program, and the passes of it that are under way."""
 
-    def __init__(self, world: World, role: str, model: DeviceModel) -> None:
-        self.world, self.role, self.model = world, role, model
+    model: DeviceModel
+    engine: Engine
+    passes: dict[Context, Pass] = field(default_factory=dict)
+
+
+class Server:
+    """A PS: one thread receives, `workers` run stages; with one, it runs them itself. `centers` are what a dense PS runs, by the holder whose
+    rounds they serve."""
+
+    def __init__(self, world: World, role: str, model: DeviceModel, centers: Mapping[int, DeviceModel], workers: int) -> None:
+        self.world, self.role, self.workers = world, role, workers
         env = world.env
         self.host = world.hosts[role]
-        self.engine = Engine(model.program)
+        self._steps = _Serving(model, Engine(model.program))
+        self._rounds = {holder: _Serving(center, Engine(center.program)) for holder, center in centers.items()}
         self.gates: WriteGates[Callable[[], None]] = WriteGates(model.program.num_clocks, world.bound())
+        self._open = WriteGates[Callable[[], None]](0, 0)
         self.inbox, self.jobs = simpy.Store(env), simpy.Store(env)
-        self._passes: dict[Context, Pass] = {}
         self._ended = 0
         env.process(self._receive())
-        for _ in range(world.workers if world.workers > 1 else 0):
+        for _ in range(workers if workers > 1 else 0):
             env.process(self._work())
 
     def passes(self) -> int:
+        """Steps that have ended here."""
         return self._ended
 
     def _receive(self) -> Process:
         while True:
             context, packet = yield self.inbox.get()
             yield from self.host.compute(self.world.varied(packet.locked_seconds), 0.0)
-            state = self._passes.get(context)
+            serving = self._serving(context)
+            state = serving.passes.get(context)
             if state is None:
-                state = self._passes[context] = self.engine.begin(context, "", 0, {})
-                self._offer(state, self.engine.start(state))
-            self._offer(state, self.engine.receive(state, dict.fromkeys(packet.names)))  # type: ignore[arg-type]
-            while self.world.workers == 1 and self.jobs.items:
+                state = serving.passes[context] = serving.engine.begin(context, "", 0, {})
+                self._offer(state, serving.engine.start(state))
+            self._offer(state, serving.engine.receive(state, dict.fromkeys(packet.names)))  # type: ignore[arg-type]
+            while self.workers == 1 and self.jobs.items:
                 job = yield self.jobs.get()
                 yield from self._run(*job)
 
@@ -67,28 +82,78 @@ class Server:
             job = yield self.jobs.get()
             yield from self._run(*job)
 
+    def _serving(self, context: Context) -> _Serving:
+        return self._rounds[context.trainer] if context.replica == SYNC_REPLICA else self._steps
+
+    def _gates(self, context: Context) -> WriteGates[Callable[[], None]]:
+        return self._open if context.replica == SYNC_REPLICA else self.gates
+
     def _offer(self, state: Pass, stages: Sequence[Stage]) -> None:
         for stage in stages:
             job = (state, stage)
-            granted = self.gates.commit(stage.writes[0], state.context, job) if stage.writes else [job]  # type: ignore[arg-type]
+            granted = self._gates(state.context).commit(stage.writes[0], state.context, job) if stage.writes else [job]  # type: ignore[arg-type]
             for each in granted:
                 self.jobs.put(each)
 
     def _run(self, state: Pass, stage: Stage) -> Process:
-        self.gates.begin(stage.reads, state.context)
-        yield from run_stage(self.world, self.role, self.model, state.context, stage)
-        ready = self.engine.run(state, stage, nobody)
-        for granted in self.gates.end(stage.writes[0], state.context) if stage.writes else ():
+        serving, gates = self._serving(state.context), self._gates(state.context)
+        gates.begin(stage.reads, state.context)
+        yield from run_stage(self.world, self.role, serving.model, state.context, stage)
+        ready = serving.engine.run(state, stage, nobody)
+        for granted in gates.end(stage.writes[0], state.context) if stage.writes else ():
             self.jobs.put(granted)
         self._offer(state, ready)
-        if self.engine.done(state):
-            self._passes.pop(state.context, None)
+        if serving.engine.done(state):
+            serving.passes.pop(state.context, None)
             self._ended += 1
             self.world.progressed()
 
 
+class Syncing:
+    """The background thread of a holder of weights: a round with the dense PSs whenever one is due, whatever else the role does (HT 2.2)."""
+
+    def __init__(self, world: World, role: str, model: DeviceModel, holder: int, steps: Callable[[], int]) -> None:
+        self.world, self.role, self.model = world, role, model
+        self.host = world.hosts[role]
+        self.inbox = simpy.Store(world.env)
+        self.rounds_done = 0
+        self.round_seconds = 0.0
+        self._engine = Engine(model.program)
+        self._place = int(role.split(":")[1]), holder
+        self._steps = steps
+        options = world.plan.options
+        alpha = options.sync_alpha or default_alpha(world.plan.cluster.groups)
+        self._rounds = SyncRounds(SyncPolicy(alpha, options.sync_period))
+        world.env.process(self._loop())
+
+    def _loop(self) -> Process:
+        while True:
+            due = [i.round for i in self._rounds.steps_done(self._steps()) if isinstance(i, StartRound)]
+            while due:
+                began = self.world.env.now
+                yield from self._round(due[0])
+                self.rounds_done += 1
+                self.round_seconds += self.world.env.now - began
+                due = [i.round for i in self._rounds.reply(due[0]) if isinstance(i, StartRound)]
+            yield self.world.progress()
+
+    def _round(self, number: int) -> Process:
+        context = Context(*self._place, SYNC_REPLICA, number)
+        state = self._engine.begin(context, "", 0, {})
+        ready = self._engine.start(state)
+        while not self._engine.done(state):
+            while ready:
+                stage = ready.pop(0)
+                yield from run_stage(self.world, self.role, self.model, context, stage)
+                ready += self._engine.run(state, stage, nobody)
+            if not self._engine.done(state):
+                packet = yield self.inbox.get()
+                yield from self.host.compute(self.world.varied(packet.locked_seconds), 0.0)
+                ready += self._engine.receive(state, dict.fromkeys(packet.names))  # type: ignore[arg-type]
+
+
 class Trainer:
-    """A trainer: a thread for each net replica drives its steps."""
+    """A trainer: a thread for each net replica drives its steps, for as long as the simulation lasts."""
 
     def __init__(self, world: World, role: str, model: DeviceModel) -> None:
         self.world, self.role, self.model = world, role, model
@@ -96,6 +161,7 @@ class Trainer:
         self.engine = Engine(model.program)
         self.gates: WriteGates[simpy.Event] = WriteGates(model.program.num_clocks, world.bound())
         self.inboxes = [simpy.Store(world.env) for _ in range(world.plan.options.net_replicas)]
+        self.steps_ended = 0
         self._open: dict[Context, tuple[Pass, list[Stage]]] = {}
 
     def missing(self) -> list[str]:
@@ -106,14 +172,14 @@ class Trainer:
         _, group, trainer = self.role.split(":")
         context = Context(int(group), int(trainer), replica, 0)
         yield from self._begin(context)
-        for step in range(self.world.steps):
-            current, following = context, Context(int(group), int(trainer), replica, step + 1)
-            last = step + 1 == self.world.steps
-            if self.world.plan.options.prefetch and not last:
+        for step in count(1):
+            following = Context(int(group), int(trainer), replica, step)
+            if self.world.plan.options.looks_ahead:
                 yield from self._begin(following)
-            yield from self._run(current)
+            yield from self._run(context)
+            self.steps_ended += 1
             self.world.step_done()
-            if not self.world.plan.options.prefetch and not last:
+            if not self.world.plan.options.looks_ahead:
                 yield from self._begin(following)
             context = following
 

@@ -6,25 +6,29 @@ that run stages. Python's lock, the cores and the links of every role are queues
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import simpy
 
 from htrain.cluster import Cluster, device_of, role_of
+from htrain.costs.roles import server_threads
 from htrain.errors import PlanError
-from htrain.executor.wire import Context
+from htrain.executor.sync_loop import holder_number
+from htrain.executor.wire import SYNC_REPLICA, Context
 from htrain.expected import expected, expected_blobs
+from htrain.net import Net
 from htrain.ops.collective import ALL_REDUCE
 from htrain.plan import Plan, net_name
-from htrain.simulation.costs import Packet, device_model
+from htrain.simulation.costs import DeviceModel, Packet, device_model
 from htrain.simulation.machine import Host, Process
 from htrain.simulation.result import DeviceUse, Simulated
-from htrain.simulation.roles import Server, Trainer
+from htrain.simulation.roles import Server, Syncing, Trainer
 
 _WARM_UP = 0.25  # of the steps
 _WINDOWS = 40
-_BACKGROUND = -1
-_MOST_CONTEXTS = 64  # in more than these, one group stands for all
+_MOST_CONTEXTS = 64  # of more than these, groups that have some stand for all
+_FEW_CONTEXTS = 12
 
 
 def _check_known(plan: Plan) -> None:
@@ -37,32 +41,29 @@ def _check_known(plan: Plan) -> None:
 class Simulation:
     """One plan, set up to run."""
 
-    def __init__(self, plan: Plan, *, steps: int, workers: int, jitter: float, seed: int, python_lock: bool) -> None:
-        cluster, options = plan.cluster, plan.options
-        _check_known(plan)
-        self.plan, self.steps, self.workers, self._python_lock = plan, steps, workers, python_lock
+    def __init__(
+        self, plan: Plan, models: Mapping[str, DeviceModel], *, steps: int, workers: int = 0, jitter: float = 0.0, seed: int = 0, python_lock: bool = True
+    ) -> None:  # fmt: skip
+        cluster = plan.cluster
+        self.plan, self.models, self.steps, self.workers, self._python_lock = plan, models, steps, workers, python_lock
         self.env = simpy.Environment()
-        everywhere = cluster.groups * cluster.trainers * options.net_replicas
-        self.groups = cluster.groups if everywhere <= _MOST_CONTEXTS else 1
+        self.groups = _simulated_groups(plan)
         self.share = self.groups / cluster.groups  # of what all groups share
         self._chance, self._jitter = np.random.default_rng(seed), jitter
-        devices = [d for d in cluster.devices if net_name(d) in plan.nets and plan.net_of(d).ops]
-        sizes = expected_blobs(plan.nets["train"], cluster, options.batch_size)
-        self.models = {
-            d: device_model(expected(plan.net_of(d), sizes), cluster, options.batch_size) for d in devices
-        }
         shared = simpy.Resource(self.env, cluster.host_cores) if cluster.host_cores else None
         roles = [role for role in cluster.roles if _group_of(role) < self.groups]
         self.hosts: Mapping[str, Host] = {role: self._host(role, shared) for role in roles}
+        self._progress = self.env.event()
         self.servers = {
-            role: Server(self, role, self.models[device_of(role)])
+            role: self._server(role)
             for role in roles
-            if role_of(role) in ("group_ps", "sparse_ps") and device_of(role) in self.models
+            if role_of(role) != "trainer" and (device_of(role) in self.models or _centers(plan, role))
         }
         self.trainers = [Trainer(self, role, self.models["trainer"]) for role in roles if role_of(role) == "trainer"]
         self._trainer_of = {trainer.role: trainer for trainer in self.trainers}
+        synced = [role for role in roles if cluster.groups > 1 and f"sync_{net_name(device_of(role))}" in plan.nets]
+        self.syncs = {role: self._sync(role) for role in synced}
         self.done = 0
-        self._progress = self.env.event()
         self.began = self.ended = 0.0
         self.counted = 0
 
@@ -79,6 +80,21 @@ class Simulation:
             one_lock=self._python_lock,
         )
 
+    def threads(self, device: str) -> int:
+        """Threads of a PS that run ops."""
+        return 1 if role_of(device) == "dense_ps" else self.workers or server_threads(device, self.plan.cluster, self.plan.options)
+
+    def _server(self, role: str) -> Server:
+        cluster, options, device = self.plan.cluster, self.plan.options, device_of(role)
+        centers = {n: device_model(net, cluster, options.batch_size) for n, net in _centers(self.plan, role).items()}
+        return Server(self, role, self.models.get(device, _idle(cluster)), centers, self.threads(device))
+
+    def _sync(self, role: str) -> Syncing:
+        device = device_of(role)
+        model = device_model(self.plan.nets[f"sync_{net_name(device)}"], self.plan.cluster, self.plan.options.batch_size)
+        steps = self.servers[role].passes if role in self.servers else partial(getattr, self._trainer_of[role], "steps_ended")
+        return Syncing(self, role, model, holder_number(device), steps)
+
     def varied(self, seconds: float) -> float:
         """A duration as it may be this time."""
         return seconds * (1 + self._jitter * (2 * self._chance.random() - 1)) if self._jitter else seconds
@@ -94,7 +110,6 @@ class Simulation:
         for trainer in self.trainers:
             for replica in range(self.plan.options.net_replicas):
                 self.env.process(trainer.loop(replica))
-        self._background()
         try:
             self.env.run(self._all_done(total))
         except RuntimeError as error:
@@ -127,43 +142,19 @@ class Simulation:
         told, self._progress = self._progress, self.env.event()
         told.succeed()
 
-    def _background(self) -> None:
-        """EASGD: holders of weights exchange them with dense PSs every sync_period steps, whatever else they do (HT 2.2)."""
-        if self.plan.cluster.groups == 1:
-            return
-        for role in self.hosts:
-            net = self.plan.nets.get(f"sync_{net_name(device_of(role))}")
-            if net is not None:
-                self.env.process(self._sync(role, sum(p.num_bytes for p in net.parameters.values())))
-
-    def _sync(self, role: str, num_bytes: int) -> Process:
-        cluster, host = self.plan.cluster, self.hosts[role]
-        dense = [h for r, h in self.hosts.items() if role_of(r) == "dense_ps"]
-        center = dense[hash_of(role) % len(dense)]
-        seconds = 2 * num_bytes / cluster.core_bandwidth + num_bytes / cluster.message_bandwidth
-        steps = self.servers[role].passes if role in self.servers else None
-        next_round = self.plan.options.sync_period
-        while True:
-            yield self._progress
-            ended = steps() if steps else self.done / max(1, len(self.trainers))
-            if ended < next_round:
-                continue
-            next_round = int(ended) + self.plan.options.sync_period
-            yield from host.compute(0.0, seconds)
-            yield self._sent(host, center, num_bytes)
-            yield from center.compute(0.0, 1.5 * seconds)
-            yield self._sent(center, host, num_bytes)
-            yield from host.compute(0.0, seconds)
-
-    def _sent(self, source: Host, target: Host, num_bytes: float) -> simpy.Event:
-        """What happens when a round's bytes are there."""
-        there = self.env.event()
-        source.send(target, _BACKGROUND, num_bytes, lambda: _occur(there))
-        return there
+    def progress(self) -> simpy.Event:
+        """What happens when a trainer or a PS is next done with a step."""
+        return self._progress
 
     def deliver(self, source: str, context: Context, packet: Packet) -> None:
         """Send a packet to the role that serves the context."""
-        self.env.process(self._deliver(source, role_for(packet.peer, context), context, packet))
+        target = self._holder_of(context) if context.replica == SYNC_REPLICA and not packet.peer.startswith("dense_ps") else role_for(packet.peer, context)
+        self.env.process(self._deliver(source, target, context, packet))
+
+    def _holder_of(self, round_of: Context) -> str:
+        """The role whose round of the sync it is."""
+        holds = round_of.group, round_of.trainer
+        return next(role for role in self.syncs if (int(role.split(":")[1]), holder_number(device_of(role))) == holds)
 
     def _deliver(self, source: str, target: str, context: Context, packet: Packet) -> Process:
         there = self.env.event()
@@ -176,7 +167,9 @@ class Simulation:
         self._arrived(target, context, packet)
 
     def _arrived(self, target: str, context: Context, packet: Packet) -> None:
-        if role_of(target) == "trainer":
+        if context.replica == SYNC_REPLICA and target in self.syncs:
+            self.syncs[target].inbox.put(packet)
+        elif role_of(target) == "trainer":
             self._trainer_of[target].inboxes[context.replica].put((context, packet))
         else:
             self.servers[target].inbox.put((context, packet))
@@ -186,14 +179,15 @@ class Simulation:
         seconds = self.ended - self.began
         eps = (self._total - self._warm) * options.batch_size / seconds / self.share if seconds > 0 else 0.0
         staleness: dict[int, int] = {}
-        for gates in (*(s.gates for s in self.servers.values()), *(t.gates for t in self.trainers)):
-            for value, count in gates.histogram.items():  # type: ignore[attr-defined]
+        for gates in [server.gates.histogram for server in self.servers.values()] + [trainer.gates.histogram for trainer in self.trainers]:
+            for value, count in gates.items():
                 staleness[value] = staleness.get(value, 0) + count
         return Simulated(eps, seconds, self._total - self._warm, tuple(self._uses(cluster, seconds)), staleness)
 
     def _uses(self, cluster: Cluster, seconds: float) -> list[DeviceUse]:
         uses = []
-        for device in self.models:
+        dense = [d for d in cluster.devices if role_of(d) == "dense_ps" and d in self.servers]
+        for device in (*self.models, *dense):
             hosts = [host for role, host in self.hosts.items() if device_of(role) == device]
             over_time = np.mean([h.cpu_over_time(self.began, self.ended, _WINDOWS) for h in hosts], axis=0)
             waits = np.concatenate([np.array(h.waits) for h in hosts]) if any(h.waits for h in hosts) else np.zeros(1)
@@ -236,27 +230,52 @@ def _group_of(role: str) -> int:
     return int(role.split(":")[1]) if role_of(role) in ("trainer", "group_ps") else 0
 
 
-def hash_of(role: str) -> int:
-    """A number of a role that is the same everywhere."""
-    return sum(map(ord, role))
+def _simulated_groups(plan: Plan) -> int:
+    """All groups, or as many as stand for them."""
+    each = plan.cluster.trainers * plan.options.net_replicas
+    return plan.cluster.groups if plan.cluster.groups * each <= _MOST_CONTEXTS else max(1, min(plan.cluster.groups, _FEW_CONTEXTS // each))
+
+
+def models_of(plan: Plan) -> dict[str, DeviceModel]:
+    """The model of each device that has something to do in a step; rows by distinct id are as many as are to be expected."""
+    cluster, options = plan.cluster, plan.options
+    sizes = expected_blobs(plan.nets["train"], cluster, options.batch_size)
+    devices = [d for d in cluster.devices if net_name(d) in plan.nets and plan.net_of(d).ops]
+    return {d: device_model(expected(plan.net_of(d), sizes), cluster, options.batch_size) for d in devices}
+
+
+def _centers(plan: Plan, role: str) -> dict[int, Net]:
+    """What a dense PS runs for the rounds of each holder, by its number; nothing for one group, which it would have none with."""
+    if plan.cluster.groups == 1:
+        return {}
+    names = {holder: f"center_{net_name(device_of(role))}_{net_name(holder)}" for holder in plan.cluster.devices}
+    return {holder_number(holder): plan.nets[name] for holder, name in names.items() if name in plan.nets}
+
+
+def _idle(cluster: Cluster) -> DeviceModel:
+    """The model of a device without a part in steps."""
+    return device_model(Net("", (), (), (), {}, {}), cluster, 1)
 
 
 def simulate(
     plan: Plan,
     *,
     steps: int = 40,
-    workers: int = 2,
+    workers: int = 0,
     jitter: float = 0.1,
     seed: int = 0,
     python_lock: bool = True,
 ) -> Simulated:
-    """Simulate `steps` steps of every net replica; the first quarter warms up and does not count.
+    """Simulate `steps` steps of every net replica, in the mean; the first quarter warms up and does not count.
 
-    `workers` are the threads of a PS that run ops. Durations vary by up to `jitter` of themselves, drawn with `seed`. Of a plan with more
-    than 64 contexts, one group is simulated; what all groups share is used by the others as much as by it.
+    `workers` are the threads of a PS that run ops, 0 for as many as a run takes. Durations vary by up to `jitter` of themselves, drawn with `seed`. Of
+    a plan with more than 64 contexts, groups with some 12 of them are simulated, at least one; what all groups share is used by the others as much
+    as by these.
     Without `python_lock`, the threads of a role never wait for each other's Python: a system of that shape in another language.
     Raises PlanError for a plan without a trainer.
     """
     if "trainer" not in plan.nets or not plan.nets["trainer"].ops:
         raise PlanError("the plan has no trainer's net: nothing to simulate")
-    return Simulation(plan, steps=steps, workers=workers, jitter=jitter, seed=seed, python_lock=python_lock).run()
+    _check_known(plan)
+    lock = python_lock and bool(plan.cluster.python_lock)
+    return Simulation(plan, models_of(plan), steps=steps, workers=workers, jitter=jitter, seed=seed, python_lock=lock).run()

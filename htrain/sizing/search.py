@@ -52,7 +52,7 @@ def size(
     most_trainers: int = 12,
     most_group_ps: int = 12,
     more_sparse_ps: int = 31,
-    workers: int = 18,
+    workers: int = 0,
     steps: int = 24,
     on_try: Callable[[Candidate], None] = lambda candidate: None,
 ) -> Candidate:

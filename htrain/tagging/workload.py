@@ -111,7 +111,9 @@ class Workload:
         """crosses[v, d], whether value v is sent to device d, and the device that makes each value."""
         readers = self.read_on.copy()
         np.add.at(readers, (self.read, places[self.reader_of]), 1)
-        made = np.where(self.maker >= 0, places[self.maker], self.made_on)
+        made = self.made_on.copy()
+        by_unit = self.maker >= 0
+        made[by_unit] = places[self.maker[by_unit]]
         crosses = readers > 0
         crosses[np.arange(len(made)), made] = False
         return crosses, made
@@ -247,7 +249,8 @@ def _values(
     sizes = np.array([net.blobs[name].num_bytes(options.batch_size) for name in names], float)
     starts = message_seconds(cluster) * _share_of_message(net, names, homes, rows)
     cpu = (starts + [tensor_seconds(size, cluster) for size in sizes]) / options.batch_size
-    from_sparse = np.array([_is_sparse(homes[name][1], number) for name in names], bool)
+    roles = [role_of(device) for device in number]
+    from_sparse = np.array([homes[name][1] >= 0 and roles[homes[name][1]] == "sparse_ps" for name in names], bool)
     steps = np.array([[held_steps(home, d, cluster, options) for d in number] for home in (TRAINER, "sparse_ps:0")], np.float64)
     return {
         "values": tuple(names),
@@ -261,10 +264,6 @@ def _values(
         "read": np.array(read, np.int64)[order],
         "reader_of": np.array(reader_of, np.int64)[order],
     }
-
-
-def _is_sparse(home: int, number: Mapping[str, int]) -> bool:
-    return home >= 0 and role_of(list(number)[home]) == "sparse_ps"
 
 
 def _readers(net: Net) -> dict[str, list[int]]:

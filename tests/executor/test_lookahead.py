@@ -19,6 +19,7 @@ from htrain.executor.exchange import Exchange
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
 from htrain.executor.table_cache import TableCache
+from htrain.footprint import ROLE_BYTES
 from htrain.ops.lookahead import window_of
 from htrain.options import Options
 
@@ -99,7 +100,7 @@ def test_after_the_run_the_tables_hold_every_update(tmp_path: Path) -> None:
 
 def test_a_window_is_as_large_as_the_caches_that_fit_in_memory_were_made_for(tmp_path: Path) -> None:
     data = f"synthetic:?rows={BATCH * 200}&table_rows=5000"
-    cluster = replace(this_machine(group_ps=0, sparse_ps=1), trainer_memory=24 << 20)
+    cluster = replace(this_machine(group_ps=0, sparse_ps=1), trainer_memory=ROLE_BYTES + (24 << 20))
     plan = htrain.compile(str(MODELS / "wide_deep.py"), data=data, cluster=cluster, options=LOOKAHEAD)
     trainer = plan.net_of("trainer")
     window = window_of(trainer)

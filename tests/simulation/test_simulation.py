@@ -84,7 +84,7 @@ def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
 
 
 def test_groups_run_beside_each_other_until_what_they_share_is_used_up() -> None:
-    plan = compiled(Cluster(groups=2, trainers=2, group_ps=2, sparse_ps=2), Options(batch_size=512, net_replicas=18))
+    plan = compiled(Cluster(groups=2, trainers=2, group_ps=2, sparse_ps=4), Options(batch_size=512, net_replicas=18))
     eps = [simulate(with_counts(plan, groups=g), steps=8, workers=18, python_lock=False).eps for g in (2, 4, 64)]
     assert eps[1] == pytest.approx(2 * eps[0], rel=0.15)
     assert eps[2] < 20 * eps[1]

@@ -1,0 +1,77 @@
+"""What a step, or a round of the background sync, asks of the stations of a plan: the places at which contexts wait for each other.
+
+A role has five: Python's lock, its cores (or those of the host that all roles share), the thread that moves bytes to and from sockets, and its link
+each way.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from htrain.cluster import Cluster
+from htrain.ops.collective import ALL_REDUCE
+from htrain.simulation.costs import DeviceModel, Packet
+from htrain.simulation.network import pieces_of
+
+LOCK, CORES, MOVER, IN, OUT = "lock", "cores", "mover", "in", "out"
+HOST = "host"  # what stands for a device where the cores are those of all roles
+Key = tuple[str, str]  # a device, and which of its stations
+
+
+@dataclass
+class Visits:
+    """How often a station is asked, for how many seconds in all, and the sum of their squares."""
+
+    count: float = 0.0
+    seconds: float = 0.0
+    squares: float = 0.0
+
+    def add(self, seconds: float, times: float = 1.0) -> None:
+        """`times` visits of so long each."""
+        if seconds > 0:
+            self.count += times
+            self.seconds += times * seconds
+            self.squares += times * seconds**2
+
+    def take(self, other: "Visits", times: float) -> None:
+        """`times` what another asks."""
+        self.count += times * other.count
+        self.seconds += times * other.seconds
+        self.squares += times * other.squares
+
+
+def visits_of(models: Iterable[tuple[str, DeviceModel]], cluster: Cluster) -> dict[Key, Visits]:
+    """What one run of each of `models`, on its device, asks of each station."""
+    found: dict[Key, Visits] = {}
+    for device, kind, seconds, times in _asked(models, cluster):
+        key = (HOST, CORES) if kind == CORES and cluster.host_cores else (device, kind)
+        found.setdefault(key, Visits()).add(seconds, times)
+    return found
+
+
+def servers_of(key: Key, cluster: Cluster) -> int:
+    """How many a station serves at once."""
+    device, kind = key
+    return 1 if kind != CORES else cluster.host_cores or cluster.cores_of(device)
+
+
+def _asked(models: Iterable[tuple[str, DeviceModel]], cluster: Cluster) -> Iterator[tuple[str, str, float, float]]:
+    """Device, kind of station, seconds of a visit, how many such visits."""
+    for device, model in models:
+        for work in (work for works in model.works for work in works):
+            locked = work.locked_seconds + sum(packet.locked_seconds for packet in work.packets)
+            yield device, LOCK, locked, 1
+            yield device, CORES, locked + work.free_seconds, 1
+            for packet in work.packets:
+                if packet.peer != ALL_REDUCE:
+                    yield from _sent(device, packet, cluster)
+
+
+def _sent(source: str, packet: Packet, cluster: Cluster) -> Iterator[tuple[str, str, float, float]]:
+    """What a message asks of both ends; its sender's time under the lock is in the work that made it."""
+    count, piece = pieces_of(packet.num_bytes)
+    for device, way in ((source, OUT), (packet.peer, IN)):
+        yield device, MOVER, packet.transport_seconds, 1
+        yield device, CORES, packet.transport_seconds, 1
+        yield device, way, piece / cluster.bandwidth_of(device), count
+    yield packet.peer, LOCK, packet.locked_seconds, 1
+    yield packet.peer, CORES, packet.locked_seconds, 1
