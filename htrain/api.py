@@ -19,7 +19,8 @@ from htrain.effects import given_counts, given_options, require_counts, require_
 from htrain.errors import ModelError, UsageError
 from htrain.executor.coordinator import RunResult
 from htrain.executor.evaluate import Evaluation, evaluate_run
-from htrain.executor.run import Hosting, check_inputs, read_record, run_plan
+from htrain.executor.run import Hosting, check_inputs, run_plan
+from htrain.executor.run_folder import read_record
 from htrain.executor.settings import RunSettings
 from htrain.fc_search import choose_splits
 from htrain.fitting import fitting
@@ -212,6 +213,7 @@ def run(
     deterministic: bool = False,
     checkpoint_seconds: float = 300.0,
     deadline_seconds: float = 60.0,
+    liveness_seconds: float = 60.0,
     malformed_share: float = 0.01,
     workers: int = 0,
     num_threads: int = 1,
@@ -233,12 +235,13 @@ def run(
         Path(plan),
         data,
         Path(out or resume),
-        epochs,
-        deadline_seconds,
-        checkpoint_seconds,
-        deterministic,
-        malformed_share,
-        workers,
+        epochs=epochs,
+        deadline_seconds=deadline_seconds,
+        liveness_seconds=liveness_seconds,
+        checkpoint_seconds=checkpoint_seconds,
+        deterministic=deterministic,
+        malformed_share=malformed_share,
+        workers=workers,
     )
     return run_plan(
         settings, hosting=hosting, resume=bool(resume), num_threads=num_threads, console=console or Console(stderr=True)

@@ -1,6 +1,5 @@
 """`htrain ...`: each command is a few lines over the API. Documents go to stdout, progress to stderr; errors are one line."""
 
-import os
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -162,7 +161,13 @@ def compile_command(
     "--deadline-seconds",
     default=60.0,
     type=Finite(1),
-    help="A role that hears nothing for this long gives up. [default: 60]",
+    help="A role that hears nothing for this long gives up; in its first steps it waits longer. [default: 60]",
+)
+@click.option(
+    "--liveness-seconds",
+    default=60.0,
+    type=Finite(2),
+    help="A role that the launcher does not hear for this long is given up, though its process may live. [default: 60]",
 )
 @click.option(
     "--malformed-share",
@@ -185,11 +190,17 @@ def run(
 ) -> None:
     """Train a plan on this machine: a process per role, or --threads. Under mpiexec, a rank per role.
 
-    Ctrl-C and SIGTERM write a checkpoint and end the run; --resume goes on from it.
+    Ctrl-C, SIGTERM and the end of the terminal write a checkpoint and end the run, a second Ctrl-C ends it at once; --resume goes on from the last one.
     """
-    if threads and _is_rank():
+    rank = import_module("htrain.executor.rank")
+    run_folder = resume or out or Path()
+    if rank.is_launcher():
+        import_module("htrain.executor.run_folder").refuse_owned(run_folder)  # before anything else is loaded
+    if threads and rank.is_rank():
         raise UsageError("--threads has no effect under mpiexec, which starts a process per role: leave one of them out")
-    hosting: Literal["processes", "threads", "mpi"] = "threads" if threads else "mpi" if _is_rank() else "processes"
+    hosting: Literal["processes", "threads", "mpi"] = "threads" if threads else "mpi" if rank.is_rank() else "processes"
+    if hosting == "mpi":
+        rank.split(run_folder)
     result = htrain.run(
         plan, data=data, out=out or "", resume=resume or "", hosting=hosting, num_threads=intra_op_threads, **settings
     )
@@ -209,12 +220,6 @@ def run(
         f"{table}\n{text}",
         as_json,
     )
-
-
-def _is_rank() -> bool:
-    """Whether mpiexec started this process beside others."""
-    sizes = (os.environ.get(name, "1") for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"))
-    return any(size.isdecimal() and int(size) > 1 for size in sizes)
 
 
 @commands.command(name="eval", cls=Command)

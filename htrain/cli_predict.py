@@ -140,7 +140,7 @@ def calibrate(
     if run_folder:
         require_alone("--from", "cluster_file", "seconds", *(f"cluster_{name}" for name in NUMBERS))
         correct = import_module("htrain.calibration.correct")
-        record = import_module("htrain.executor.run").read_record(run_folder)
+        record = import_module("htrain.executor.run_folder").read_record(run_folder)
         plan = import_module("htrain.plan").load_plan(Path(record.plan))
         measured = import_module("htrain.executor.measured").load_measured(run_folder)
         cluster, correction = correct.correct(plan.cluster, measured)

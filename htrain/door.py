@@ -36,12 +36,13 @@ class Signalled(KeyboardInterrupt):
 
 
 class Signals:
-    """The first signal ends the command by an exception, the second at once."""
+    """The first signal ends the command by an exception, the second at once. One that is ignored stays so, as the end of the terminal under nohup."""
 
     def __init__(self) -> None:
         self.number = 0
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.number:

@@ -8,6 +8,7 @@
      ├── PlanError       a plan folder is damaged, unknown or inconsistent; names the file and the entry
      ├── DataError       a data file cannot be read or holds too many malformed rows; names file and line
      ├── CheckpointError a run folder or checkpoint is missing, damaged or does not match its plan
+     │    └── DamagedCheckpoint  what was written is not what is there: an older checkpoint may be whole
      └── RunError        a run ended early
           ├── PeerLost     a role died or fell silent; names role, host and last step
           └── Interrupted  the user asked the run to stop; a checkpoint was written
@@ -50,6 +51,10 @@ class DataError(Error):
 
 class CheckpointError(Error):
     """A run folder or a checkpoint is missing, damaged, or belongs to another plan."""
+
+
+class DamagedCheckpoint(CheckpointError):
+    """A checkpoint whose bytes are not those that were written."""
 
 
 class RunError(Error):

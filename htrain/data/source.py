@@ -53,6 +53,12 @@ def files_of(uri: str) -> list[Path]:
     return [Path(name) for name in [*names, *([values["schema"]] if "schema" in values else [])]]
 
 
+def format_of(uri: str) -> tuple[str, dict[str, str]]:
+    """The format of a URI, and its options but for those that name files. Raises DataError for a URI that is none."""
+    format, _, values = _parts(uri)
+    return format, {name: text for name, text in sorted(values.items()) if name != "schema"}
+
+
 def _parts(uri: str) -> tuple[str, str, Values]:
     """Format, path and options. Raises DataError for formats and options that there are not."""
     format, colon, rest = uri.partition(":")

@@ -145,7 +145,8 @@ class CollectiveLoop:
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=10)
-        self.inbox.close()
+        else:
+            self.inbox.close()
 
     def _guarded(self) -> None:
         begin_thread()
@@ -160,6 +161,7 @@ class CollectiveLoop:
                 self._verdict_made.notify_all()
         finally:
             outbox.close()
+            self.inbox.close()
 
     def _loop(self, collective: Collective, outbox: Outbox) -> None:
         """Buckets in the order of the net, whatever order their values come in."""

@@ -1,7 +1,8 @@
 """Crews on this machine: roles as threads of this process, or as processes forked from one prepared process.
 
 The nursery imports everything once and then forks a child per role, so that a run of a dozen roles starts in seconds; when its
-standard input closes, it ends its children and itself, so that a killed launcher leaves nothing behind.
+standard input closes, it ends its children and itself, so that a killed launcher leaves nothing behind. Where both are killed, roles notice by themselves
+(htrain.executor.pulse).
 """
 
 import json
@@ -11,19 +12,25 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
 from htrain.cluster import device_of
 from htrain.errors import RunError
+from htrain.executor.link import Launcher
 from htrain.executor.memory import NO_HEAP_OF_OTHERS
 from htrain.executor.play import play, thread_role
 from htrain.executor.port import Network
 from htrain.executor.settings import RunSettings
 from htrain.plan import Plan, load_part
 from htrain.printable import one_line
+
+_LAST_SECONDS = 15.0  # for all to end that have been told to
+_MOMENT_SECONDS = 3.0  # for roles whose nursery is gone
 
 
 @dataclass(frozen=True)
@@ -32,23 +39,30 @@ class Muster:
 
     roles: list[str]
     settings: RunSettings
-    launcher: str
+    launcher: Launcher
 
 
 class ThreadCrew:
     """All roles in this process. A thread cannot die by itself: failures come as messages."""
 
     def __init__(
-        self, roles: Sequence[str], plan: Plan, settings: RunSettings, network: Network, launcher: str
+        self, roles: Sequence[str], plan: Plan, settings: RunSettings, network: Network, launcher: Launcher
     ) -> None:
         self._threads: list[threading.Thread] = [thread_role(role, plan, settings, network, launcher) for role in roles]
 
     def lost(self) -> str:
         return ""
 
+    def lives(self, role: str) -> bool:
+        return any(thread.name == role and thread.is_alive() for thread in self._threads)
+
     def end(self) -> None:
+        deadline = time.monotonic() + _LAST_SECONDS
         for thread in self._threads:
-            thread.join(timeout=15)
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
+
+    def kill(self) -> None:
+        """A thread cannot be killed: those that hang go with the process."""
 
 
 def role_environment(num_threads: int) -> dict[str, str]:
@@ -60,7 +74,7 @@ def role_environment(num_threads: int) -> dict[str, str]:
 class ProcessCrew:
     """A process per role, forked from a nursery."""
 
-    def __init__(self, roles: Sequence[str], settings: RunSettings, launcher: str, num_threads: int) -> None:
+    def __init__(self, roles: Sequence[str], settings: RunSettings, launcher: Launcher, num_threads: int) -> None:
         command = [sys.executable, "-c", "from htrain.executor.crew import nursery; nursery()"]
         self._nursery = subprocess.Popen(
             command,
@@ -83,15 +97,15 @@ class ProcessCrew:
         self._read()
         for role, status in self._gone.items():
             if status:
-                how = f"killed by signal {-status}" if status < 0 else f"ended with status {status}"
-                return (
-                    f"{role} (process {self.pids.get(role, 0)}) was {how}"
-                    if status < 0
-                    else f"{role} (process {self.pids.get(role, 0)}) {how}"
-                )
+                return f"{role} (process {self.pids.get(role, 0)}) {_how(status)}"
         if self._nursery.poll() is not None:
-            return f"the process that starts roles ended with status {self._nursery.returncode}"
+            return f"the process that starts roles (process {self._nursery.pid}) {_how(self._nursery.returncode)}"
         return ""
+
+    def lives(self, role: str) -> bool:
+        """Whether a role's process has started, and not ended as far as is known."""
+        self._read()
+        return role in self.pids and role not in self._gone and self._nursery.poll() is None
 
     def _read(self) -> None:
         out = self._nursery.stdout
@@ -107,20 +121,43 @@ class ProcessCrew:
                 self._gone[event["role"]] = event["status"]
 
     def end(self) -> None:
-        """Close the nursery's input: it gives its children a moment, then ends them."""
+        """Close the nursery's input: it gives its children a moment, then ends them. Where it is gone itself, they have the same moment here."""
         assert self._nursery.stdin
-        assert self._nursery.stdout
-        try:
+        with suppress(BrokenPipeError):
             self._nursery.stdin.close()
-            self._nursery.wait(timeout=15)
-        except (subprocess.TimeoutExpired, BrokenPipeError):
-            os.killpg(self._nursery.pid, signal.SIGKILL)
-            self._nursery.wait()
+        deadline = time.monotonic() + (_LAST_SECONDS if self._nursery.poll() is None else _MOMENT_SECONDS)
+        while time.monotonic() < deadline and self._group_lives():
+            time.sleep(0.02)
+        self.kill()
+        assert self._nursery.stdout
         self._nursery.stdout.close()
+
+    def kill(self) -> None:
+        """End all at once."""
+        if self._group_lives():
+            with suppress(ProcessLookupError):
+                os.killpg(self._nursery.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                self._nursery.wait(timeout=_LAST_SECONDS)
+
+    def _group_lives(self) -> bool:
+        """Whether any process of the run is left; the nursery, reaped as soon as it ends, leads their group."""
+        self._nursery.poll()
+        try:
+            os.killpg(self._nursery.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def _how(status: int) -> str:
+    return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
 
 
 def nursery() -> None:
     """Fork a child per role, report how each ends, and end them all when standard input closes."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for the launcher to decide
+        signal.signal(number, signal.SIG_IGN)
     muster = msgspec.json.decode(sys.stdin.readline(), type=Muster, dec_hook=lambda kind, value: kind(value))
     children: dict[int, str] = {}
     for role in muster.roles:
@@ -140,10 +177,9 @@ def nursery() -> None:
                 _say({"role": children.pop(pid), "status": os.waitstatus_to_exitcode(status)})
 
 
-def _be(role: str, settings: RunSettings, launcher: str) -> None:
+def _be(role: str, settings: RunSettings, launcher: Launcher) -> None:
     """The child: play the role, then leave without running the parent's exit handlers."""
     status = 0
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         network = Network("tcp")
         play(role, load_part(settings.plan_folder, device_of(role)), settings, network, launcher)

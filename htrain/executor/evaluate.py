@@ -12,10 +12,10 @@ from htrain.cluster import device_of
 from htrain.data import START, Dataset, Malformed, open_data
 from htrain.data.evaluation import auc, entropy
 from htrain.errors import CheckpointError
-from htrain.executor.checkpoint import Manifest, latest_checkpoint, read_manifest, verified_path
+from htrain.executor.checkpoint import Manifest, latest_checkpoint, verified_path
 from htrain.executor.engine import Engine
 from htrain.executor.program import build_program
-from htrain.executor.run import check_belongs, check_inputs
+from htrain.executor.run import check_inputs
 from htrain.executor.wire import Context
 from htrain.net import Net, Op, as_made
 from htrain.plan import Plan, load_plan
@@ -41,9 +41,10 @@ def evaluate_run(plan_folder: Path, run_folder: Path, data: str, *, replica: str
     Raises CheckpointError, PlanError, DataError.
     """
     plan = load_plan(plan_folder)
-    folder = latest_checkpoint(run_folder)
-    manifest = read_manifest(folder)
-    check_belongs(manifest, plan, folder)
+    folder, manifest = latest_checkpoint(run_folder)
+    of = manifest.identity.plan.digest
+    if of != plan.digest:
+        raise CheckpointError(f"{folder}: belongs to another plan (digest {of[:12]}, this one has {plan.digest[:12]}): name the plan of the run (--plan)")
     dataset = open_data(data)
     check_inputs(plan, dataset)
     net = forward_net(plan.nets["train"])

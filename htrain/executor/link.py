@@ -2,31 +2,49 @@
 
 import os
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import msgspec
 
 from htrain.errors import PeerLost
 from htrain.executor.port import Network, Outbox
+from htrain.executor.process import Process
 from htrain.executor.wire import Addresses, Beat, Failed, Hello, Message, Order, Ready, State
 
 LAUNCHER = "launcher"
 
 
+class Launcher(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a role finds its launcher, and which process that is."""
+
+    address: str
+    process: Process
+
+
 class Link:
     """The control endpoint of one role. For the role's main thread."""
 
-    def __init__(self, role: str, network: Network, launcher: str) -> None:
+    def __init__(self, role: str, network: Network, launcher: Launcher) -> None:
         self.role = role
         self._inbox = network.inbox(f"{role}/control")
-        self._outbox: Outbox = network.outbox({LAUNCHER: launcher})
+        self._outbox: Outbox = network.outbox({LAUNCHER: launcher.address})
 
-    def hello(self, endpoints: Mapping[str, str], deadline_seconds: float) -> dict[str, str]:
-        """Announce the role's endpoints; return everybody's. Raises PeerLost when the launcher does not answer."""
+    def hello(self, endpoints: Mapping[str, str], deadline_seconds: float, check: Callable[[], None]) -> dict[str, str]:
+        """Announce the role's endpoints; return everybody's. `check` raises what makes waiting futile.
+
+        Raises PeerLost when the launcher does not answer.
+        """
         own = {**endpoints, f"{self.role}/control": self._inbox.address}
         self._outbox.send(LAUNCHER, Hello(self.role, own, socket.gethostname(), os.getpid()))
-        answer = self._receive(deadline_seconds)
-        if not isinstance(answer, Addresses):
-            raise PeerLost(f"{self.role}: the launcher sent no addresses within {deadline_seconds:.0f} s")
+        deadline = time.monotonic() + deadline_seconds
+        while not isinstance(answer := self._receive(0.1), Addresses):
+            check()
+            if isinstance(answer, Order):
+                raise PeerLost(f"{self.role}: the launcher has given up the run")
+            if time.monotonic() > deadline:
+                raise PeerLost(f"{self.role}: the launcher sent no addresses within {deadline_seconds:.0f} s")
         return answer.book
 
     def order(self, seconds: float) -> Order | None:
@@ -41,9 +59,9 @@ class Link:
     def ready(self) -> None:
         self._outbox.send(LAUNCHER, Ready(self.role))
 
-    def beat(self, step: int, metrics: dict[str, Any]) -> None:
-        """A heartbeat; one that a launcher on its way out does not take is no loss."""
-        self._outbox.offer(LAUNCHER, Beat(self.role, step, metrics))
+    def beat(self, metrics: dict[str, Any]) -> None:
+        """What the role has measured; a report that a launcher on its way out does not take is no loss."""
+        self._outbox.offer(LAUNCHER, Beat(self.role, metrics))
 
     def state(self, state: str, details: dict[str, Any]) -> None:
         self._outbox.send(LAUNCHER, State(self.role, state, details))

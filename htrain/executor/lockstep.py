@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 
 from htrain.executor.collective import CollectiveLoop
+from htrain.executor.patience import Patience
 from htrain.net import Net
 from htrain.ops.base import dtype_of
 from htrain.sync.agreement import Verdict, Word
@@ -19,12 +20,12 @@ class Lockstep:
     `seconds_waited` is the time spent waiting for what the others say.
     """
 
-    def __init__(self, collective: CollectiveLoop, deadline_seconds: float, wants_pause: Callable[[], bool]) -> None:
+    def __init__(self, collective: CollectiveLoop, patience: Patience, wants_pause: Callable[[], bool]) -> None:
         self.verdict = _GO_ON
         self.seconds_waited = 0.0
         self._collective = collective
         self._wants_pause = wants_pause
-        self._deadline_seconds = deadline_seconds
+        self._patience = patience
         self._has_data: dict[int, bool] = {}
         collective.word = self.word
 
@@ -39,7 +40,7 @@ class Lockstep:
     def hear(self, step: int) -> Verdict:
         """What all said with a step that has been run. Raises PeerLost."""
         began = time.monotonic()
-        verdict = self._collective.verdict(step, self._deadline_seconds)
+        verdict = self._collective.verdict(step, self._patience.seconds)
         self.seconds_waited += time.monotonic() - began
         self.verdict = Verdict(self.verdict.over or verdict.over, self.verdict.pause or verdict.pause)
         return self.verdict

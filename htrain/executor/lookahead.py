@@ -16,6 +16,7 @@ from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.exchange import Exchange, Wishes
 from htrain.executor.feed import Feed
 from htrain.executor.joint_caches import JointCaches
+from htrain.executor.patience import Patience
 from htrain.executor.peers import Ids, Peers, Rows
 from htrain.executor.replica import Replica, Step
 from htrain.executor.table_cache import TableCache, WindowOfTable, distinct
@@ -52,7 +53,7 @@ class Lookahead:
         connect: Callable[[str], Peers],
         choice: WindowChoice,
         average_every: int,
-        deadline_seconds: float,
+        patience: Patience,
     ) -> None:
         self.error: Exception | None = None
         self.choice = choice
@@ -65,7 +66,7 @@ class Lookahead:
         self._connect = connect
         self._exchange = exchange
         self._victims = replica_of(VICTIMS)
-        self._deadline_seconds = deadline_seconds
+        self._patience = patience
         self._windows: queue.Queue[_Window | None] = queue.Queue(1)
         self._writes: queue.Queue[dict[str, Written]] = queue.Queue(_WRITES_WAITING)
         self._steps: deque[tuple[Step, Position | None]] = deque()
@@ -114,11 +115,12 @@ class Lookahead:
         """Every row of the caches is in the store when this returns; it stays in the cache as well. Raises PeerLost."""
         self._joint.leave_copies()
         self._write()
-        deadline = time.monotonic() + self._deadline_seconds
+        seconds = self._patience.seconds
+        deadline = time.monotonic() + seconds
         while self._stored < self._handed and not self._stopping.is_set():
             self._check()
             if time.monotonic() > deadline:
-                raise PeerLost(f"rows of the look-ahead caches were not written back within {self._deadline_seconds:.0f} s")
+                raise PeerLost(f"rows of the look-ahead caches were not written back within {seconds:.0f} s")
             time.sleep(0.001)
 
     @property
@@ -132,6 +134,10 @@ class Lookahead:
         seconds = {name: getattr(self, name) for name in ("stall_seconds", "place_seconds", "prefetch_seconds")}
         num_bytes = sum((counted.copy() for counted in self._bytes), Counter[str]())
         return {"window": self._batches, "bytes": dict(num_bytes), **seconds}
+
+    def close_victims(self) -> None:
+        """Let go of the sockets of the trainer's side. For its thread."""
+        self._victims.close()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -201,6 +207,8 @@ class Lookahead:
             loop(replica)
         except Exception as error:
             self.error = error if isinstance(error, Error) else RunError(f"{replica.endpoint}: {type(error).__name__}: {error}")
+        finally:
+            replica.close()
 
     def _prefetch(self, replica: Replica) -> None:
         peers, others = self._connect("windows"), self._connect("caches")

@@ -18,8 +18,10 @@ from mpi4py import MPI
 from htrain.cluster import device_of
 from htrain.errors import PeerLost, RunError, UsageError
 from htrain.executor.crew import Muster
+from htrain.executor.link import Launcher
 from htrain.executor.play import play
 from htrain.executor.port import Network
+from htrain.executor.rank import call_role
 from htrain.executor.settings import RunSettings
 from htrain.plan import load_part
 
@@ -41,7 +43,7 @@ class MpiCrew:
     def __init__(self) -> None:
         self._waiting = True
 
-    def muster(self, roles: Sequence[str], settings: RunSettings, launcher: str) -> None:
+    def muster(self, roles: Sequence[str], settings: RunSettings, launcher: Launcher) -> None:
         """Raises UsageError when there are not as many ranks as roles and one more."""
         size = MPI.COMM_WORLD.Get_size()
         if size != len(roles) + 1:
@@ -73,6 +75,7 @@ def follow() -> None:
     muster = msgspec.json.decode(data, type=Muster, dec_hook=lambda kind, value: kind(value))
     network = Network("tcp", host)
     role = muster.roles[rank() - 1]
+    call_role(role)
     plan = load_part(muster.settings.plan_folder, device_of(role))
     play(role, plan, muster.settings, network, muster.launcher, partial(MpiConnector, muster.roles))
     network.close()

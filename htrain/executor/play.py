@@ -1,29 +1,29 @@
 """Playing a role: build, report, obey the launcher, leave (DESIGN 5)."""
 
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from htrain.cluster import device_of
 from htrain.errors import Error, RunError
 from htrain.executor.collective import Connect, GlooConnector
-from htrain.executor.link import Link
+from htrain.executor.link import Launcher, Link
 from htrain.executor.memory import keep_pages
 from htrain.executor.port import Network
+from htrain.executor.pulse import Pulse
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
 from htrain.executor.threads import begin_thread, share_gil
 from htrain.plan import Plan
 
-_BEAT_SECONDS = 0.5
 _TICK_SECONDS = 0.05
 
 
 def play(
-    name: str, plan: Plan, settings: RunSettings, network: Network, launcher: str, connect: Connect = GlooConnector
+    name: str, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher, connect: Connect = GlooConnector
 ) -> None:
-    """Be role `name` until the launcher says stop; `connect` finds the other trainers where all step together.
+    """Be role `name` until the launcher says stop, or is gone; `connect` finds the other trainers where all step together.
 
     A failure is reported to the launcher, never raised.
     """
@@ -32,13 +32,16 @@ def play(
     keep_pages(heaps=replicas)
     share_gil(replicas)
     link = Link(name, network, launcher)
+    pulse = Pulse(name, network, launcher, ends_process=network.scheme == "tcp")
     role: Role | None = None
     try:
         role = Role(name, plan, settings, network, connect)
-        book = link.hello(role.endpoints, settings.deadline_seconds)
+        pulse.hangs = role.watch.tick
+        book = link.hello({**role.endpoints, **pulse.endpoints}, settings.warm_up_seconds, pulse.check)
         role.fill()
+        pulse.metrics = role.metrics
         link.ready()
-        _obey(role, link, book)
+        _obey(role, link, pulse, book)
     except Error as error:
         link.failed(error)
     except Exception as error:
@@ -46,17 +49,18 @@ def play(
     finally:
         if role:
             role.stop()
+        pulse.stop()
         link.close()
 
 
-def _obey(role: Role, link: Link, book: dict[str, str]) -> None:
-    """Carry out orders, beat, and tell what has changed, until told to stop. Raises the error of any of the role's threads."""
+def _obey(role: Role, link: Link, pulse: Pulse, book: dict[str, str]) -> None:
+    """Carry out orders, and tell what has changed, until told to stop. Raises the error of any of the role's threads."""
     said: Mapping[str, bool] = {}
-    pausing, last_beat = False, 0.0
+    pausing = unreadable = False
     while True:
         order = link.order(_TICK_SECONDS)
         if order and order.verb in ("stop", "abort"):
-            link.beat(0, role.metrics())
+            link.beat(role.metrics())
             return
         if order and order.verb == "start":
             role.start(book)
@@ -66,23 +70,30 @@ def _obey(role: Role, link: Link, book: dict[str, str]) -> None:
         elif order and order.verb == "resume":
             role.resume()
         elif order and order.verb == "save":
-            link.beat(0, role.metrics())  # at rest: the reports of all roles are of the same moment
+            link.beat(role.metrics())  # at rest: the reports of all roles are of the same moment
             link.state("saved", role.save(Path(order.folder)))
+        role.look()
+        pulse.check()
         if role.error:
             raise role.error
+        if role.reader_error and not unreadable:
+            unreadable = True
+            link.state("unreadable", _told(role.reader_error))
         if role.finished and not said:
             said = {"finished": True}
-            link.beat(0, role.metrics())
+            link.beat(role.metrics())
             link.state("finished", role.state())
         if pausing and role.quiet:
             pausing = False
             link.state("paused", role.state())
-        if time.monotonic() - last_beat > _BEAT_SECONDS:
-            last_beat = time.monotonic()
-            link.beat(0, role.metrics())
 
 
-def thread_role(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: str) -> threading.Thread:
+def _told(error: Exception) -> dict[str, Any]:
+    """An error as a message carries it."""
+    return {"kind": type(error).__name__, "error": str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"}
+
+
+def thread_role(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> threading.Thread:
     """Play a role in a thread of this process."""
     thread = threading.Thread(target=play, args=(name, plan, settings, network, launcher), name=name, daemon=True)
     thread.start()

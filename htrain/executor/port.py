@@ -26,6 +26,7 @@ _FILES_OF_A_SOCKET = 8  # its mailbox, the listener or connection, the resolver'
 _LINGER_MILLISECONDS = 1000
 _MORE = int(zmq.SNDMORE)
 _KEEPER_LOCK = threading.Lock()
+_LEFT_OPEN: list[zmq.Context] = []
 
 
 class Network:
@@ -39,6 +40,7 @@ class Network:
         self._number = 0
         self._shared: dict[str, Any] = {}
         self._near: dict[str, str] = {}
+        self._ends: list[Inbox | Outbox] = []
         self._lock = threading.Lock()
 
     def inbox(self, name: str) -> "Inbox":
@@ -47,14 +49,16 @@ class Network:
             self._number += 1
             near = f"inproc://{self._number}"
             self._near[name] = near
-        if self.scheme == "tcp":
-            return Inbox(self.context, name, f"tcp://{self.host}:*", near)
-        return Inbox(self.context, name, near)
+        inbox = Inbox(self.context, name, f"tcp://{self.host}:*", near) if self.scheme == "tcp" else Inbox(self.context, name, near)
+        self._ends.append(inbox)
+        return inbox
 
     def outbox(self, book: Mapping[str, str], *, deadline_seconds: float = SEND_SECONDS) -> "Outbox":
         """A sender to the endpoints of `book`, name -> address, for one thread; to those of this process it goes without the network."""
         near = {name: address for name, address in self._near.items() if name in book}
-        return Outbox(self.context, {**book, **near}, deadline_seconds=deadline_seconds)
+        outbox = Outbox(self.context, {**book, **near}, deadline_seconds=deadline_seconds)
+        self._ends.append(outbox)
+        return outbox
 
     def shared(self, name: str, make: Callable[[], Any]) -> Any:
         """What roles of this process share under a name; the first to ask makes it."""
@@ -64,11 +68,15 @@ class Network:
             return self._shared[name]
 
     def close(self) -> None:
-        """Close every socket and end; what is not sent within a second is dropped.
+        """End; what is not sent within a second is dropped.
 
-        Requires: no other thread uses an inbox or outbox of this network any more.
+        An inbox or outbox that is still open belongs to a thread that hangs. It stays, and the network with it, until the process ends: libzmq ends the
+        process at once where a socket is closed under a thread that uses it.
         """
-        self.context.destroy(linger=_LINGER_MILLISECONDS)
+        if all(end.closed for end in self._ends):
+            self.context.destroy(linger=_LINGER_MILLISECONDS)
+        else:
+            _LEFT_OPEN.append(self.context)  # when it is collected it would wait for these threads
 
 
 class Inbox:
@@ -80,6 +88,7 @@ class Inbox:
 
     def __init__(self, context: zmq.Context, name: str, bind: str, near: str = "") -> None:
         self.name = name
+        self.closed = False
         self._socket = _open(context, zmq.PULL, name)
         self._socket.set(zmq.RCVHWM, 0)
         self._socket.set(zmq.LINGER, 0)
@@ -117,8 +126,9 @@ class Inbox:
         return decode(frames)
 
     def close(self) -> None:
-        """Stop receiving; what has come and was not received is dropped."""
+        """Stop receiving; what has come and was not received is dropped. For the thread that receives."""
         self._socket.close()
+        self.closed = True
 
 
 class Outbox:
@@ -136,6 +146,7 @@ class Outbox:
         self._deadline_seconds = deadline_seconds
         self._sockets: list[zmq.Socket] = []
         self._sends: dict[str, Callable[..., Any]] = {}
+        self.closed = False
         self.bytes_sent: dict[str, int] = {}
 
     def send(self, peer: str, message: Message) -> None:
@@ -196,10 +207,11 @@ class Outbox:
         return socket.send
 
     def close(self) -> None:
-        """Close every connection; what is not sent within a second is dropped."""
+        """Close every connection; what is not sent within a second is dropped. For the thread that sends."""
         self._sends.clear()
         while self._sockets:
             self._sockets.pop().close()
+        self.closed = True
 
 
 def sent_by_role(outboxes: Iterable[Outbox]) -> dict[str, int]:

@@ -11,9 +11,11 @@ import torch
 from htrain.errors import PeerLost
 from htrain.executor.engine import Engine, Pass
 from htrain.executor.gate import WriteGates
+from htrain.executor.patience import Patience
 from htrain.executor.port import Inbox, Outbox
 from htrain.executor.program import Stage
 from htrain.executor.server import endpoint_of
+from htrain.executor.watch import Activity
 from htrain.executor.wire import Context, Values
 
 
@@ -39,7 +41,8 @@ class Replica:
         gates: WriteGates[threading.Event],
         inbox: Inbox,
         outbox: Outbox,
-        deadline_seconds: float,
+        patience: Patience,
+        activity: Activity,
     ) -> None:
         role, _, _ = inbox.name.partition("/")
         _, group, trainer = role.split(":")
@@ -51,9 +54,15 @@ class Replica:
         self._gates = gates
         self._inbox = inbox
         self._outbox = outbox
-        self._deadline_seconds = deadline_seconds
+        self._patience = patience
+        self._activity = activity
         self._next_step = 0
         self._open: dict[Context, Step] = {}
+
+    def close(self) -> None:
+        """Let go of the sockets. For the thread that has used them, or where none has."""
+        self._outbox.close()
+        self._inbox.close()
 
     def open(self, inputs: Mapping[str, torch.Tensor], num_examples: int) -> Step:
         """Take a batch; caches hear what it will ask for. No parameter is read yet."""
@@ -110,7 +119,9 @@ class Replica:
         if stage.writes:
             self._pass_gate(stage.writes[0], context)
         self._gates.begin(stage.reads, context)
+        self._activity.begin("computing")
         step.pending += step.engine.run(step.state, stage, self._sender(step.state))
+        self._activity.end()
         if stage.writes:
             for event in self._gates.end(stage.writes[0], context):
                 event.set()
@@ -120,13 +131,11 @@ class Replica:
         granted = threading.Event()
         for event in self._gates.commit(clock, context, granted):
             event.set()
-        began = time.monotonic()
-        in_time = granted.wait(self._deadline_seconds)
+        began, seconds = time.monotonic(), self._patience.seconds
+        in_time = granted.wait(seconds)
         self.seconds_waited += time.monotonic() - began
         if not in_time:
-            raise PeerLost(
-                f"{self.endpoint}: step {context.step} waited {self._deadline_seconds:.0f} s for slower replicas to write first"
-            )
+            raise PeerLost(f"{self.endpoint}: step {context.step} waited {seconds:.0f} s for slower replicas to write first")
 
     def _sender(self, state: Pass) -> Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]:
         def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
@@ -138,13 +147,11 @@ class Replica:
 
     def _receive(self, step: Step) -> None:
         """Wait for one message and hand it to the step that it belongs to."""
-        began = time.monotonic()
+        began, seconds = time.monotonic(), self._patience.seconds
         while not self._take_message(0.5):
-            if self.stopping() or time.monotonic() > began + self._deadline_seconds:
+            if self.stopping() or time.monotonic() > began + seconds:
                 waited = ", ".join(step.engine.missing(step.state))
-                raise PeerLost(
-                    f"{self.endpoint}: nothing from {waited} for {self._deadline_seconds:.0f} s at step {step.state.context.step}"
-                )
+                raise PeerLost(f"{self.endpoint}: nothing from {waited} for {seconds:.0f} s at step {step.state.context.step}")
         self.seconds_waited += time.monotonic() - began
 
     def _take_message(self, seconds: float) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from htrain.cluster import device_of, role_of
 from htrain.costs.roles import server_threads
 from htrain.data import Malformed, Position, open_data
+from htrain.errors import CheckpointError
 from htrain.executor.accelerator import accelerator_of
 from htrain.executor.cache_totals import cache_report
 from htrain.executor.checkpoint import load_role_into, read_manifest, save_role
@@ -17,6 +18,7 @@ from htrain.executor.exchange import Exchange
 from htrain.executor.feed import Feed
 from htrain.executor.gate import WriteGates
 from htrain.executor.lookahead import Lookahead
+from htrain.executor.patience import Patience
 from htrain.executor.peers import Peers
 from htrain.executor.port import Inbox, Network, Outbox, sent_by_role
 from htrain.executor.program import build_program
@@ -28,6 +30,7 @@ from htrain.executor.sync_loop import SyncLoop, holder_number
 from htrain.executor.table_cache import TableCache
 from htrain.executor.trainer import Trainer
 from htrain.executor.usage import ProcessUsage, ThreadUsage
+from htrain.executor.watch import Watch
 from htrain.executor.wire import APART
 from htrain.net import Net
 from htrain.ops.collective import ALL_REDUCE
@@ -56,6 +59,9 @@ class Role:
         self.sync: SyncLoop | None = None
         self.collective: CollectiveLoop | None = None
         self.malformed = Malformed(settings.malformed_share)
+        self.patience = Patience(settings.deadline_seconds, settings.warm_up_seconds)
+        self.watch = Watch(self.patience)
+        self._main = self.watch.activity("main")
         self._network = network
         self._connect = connect
         self._connector: Connector | None = None
@@ -73,7 +79,7 @@ class Role:
         if kind == "dense_ps":
             engines = {holder: self._engine(net) for holder, net in self._center_nets().items()}
             empty = Engine(build_program(_NOTHING, {}))
-            self.server = Server(self.name, self._network, empty, engines, 0, 1)
+            self.server = Server(self.name, self._network, empty, engines, 0, 1, watch=self.watch)
             return
         step_net, apart_net = apart(self.plan.net_of(self.device))
         engine, self._apart = self._engine(self._accelerator.net_of(step_net)), self._engine(apart_net)
@@ -82,7 +88,7 @@ class Role:
             flush = self._engine(self.plan.nets.get("flush_trainer", _NOTHING))
             self.collective = self._make_collective()
             self.trainer = Trainer(
-                self.name, self._network, engine, self._replicas, self._bound, prefetch, settings.deadline_seconds,
+                self.name, self._network, engine, self._replicas, self._bound, prefetch, self.patience, self.watch,
                 flush, self.collective, options.window if options.cache == "het" else 1,
             )  # fmt: skip
             numbers = APART if options.cache == "lookahead" else ()
@@ -90,7 +96,7 @@ class Role:
         else:
             trainers = self.plan.cluster.groups * self.plan.cluster.trainers
             workers = settings.workers or server_threads(self.device, self.plan.cluster, options)
-            self.server = Server(self.name, self._network, engine, {}, self._bound, workers, trainers, self._apart)
+            self.server = Server(self.name, self._network, engine, {}, self._bound, workers, trainers, self._apart, watch=self.watch)
         self._build_sync()
 
     def _engine(self, net: Net) -> Engine:
@@ -132,7 +138,8 @@ class Role:
             Engine(build_program(net, self.store)),
             rounds,
             self._steps,
-            self.settings.deadline_seconds,
+            self.patience,
+            self.watch.activity("sync"),
         )
 
     @property
@@ -163,6 +170,10 @@ class Role:
 
     def fill(self) -> None:
         """First values for every parameter, or those of a checkpoint. Raises PlanError, CheckpointError."""
+        with self._main.at("loading", num_bytes=self._num_bytes):
+            self._fill()
+
+    def _fill(self) -> None:
         if self.settings.restore:
             folder = Path(self.settings.restore)
             load_role_into(folder, self.name, read_manifest(folder), self.store)
@@ -199,7 +210,7 @@ class Role:
             start=start,
             malformed=self.malformed,
         )
-        feed = Feed(batches, start, 2 * self._replicas)
+        feed = Feed(batches, start, 2 * self._replicas, self.watch.activity("reader"))
         trainer.start(book, feed, self.settings.stop_after_steps, self._make_lookahead(book) if self._inboxes else None)
 
     def _make_lookahead(self, book: dict[str, str]) -> Lookahead:
@@ -210,7 +221,7 @@ class Role:
             outbox = self._network.outbox(book)
             self._outboxes.append(outbox)
             gates: WriteGates[threading.Event] = WriteGates(0, 0)
-            return Replica(number, self._apart, gates, self._inboxes[number], outbox, self.settings.deadline_seconds)
+            return Replica(number, self._apart, gates, self._inboxes[number], outbox, self.patience, self.watch.activity(f"replica {number}"))
 
         def connect(purpose: str) -> Peers:
             return Peers(self._connector(book, purpose) if self._connector and self.plan.cluster.groups > 1 else None)
@@ -218,7 +229,7 @@ class Role:
         net, every = self.plan.net_of(self.device), self.plan.options.cache_average
         exchange = Exchange(net, self._apart)
         choice = WindowChoice(window_of(net))
-        return Lookahead(caches, exchange, replica_of, connect, choice, every, self.settings.deadline_seconds)
+        return Lookahead(caches, exchange, replica_of, connect, choice, every, self.patience)
 
     def pause(self) -> None:
         if self.trainer:
@@ -241,6 +252,11 @@ class Role:
         return self.trainer is not None and self.trainer.finished
 
     @property
+    def reader_error(self) -> Exception | None:
+        """Why a trainer cannot read on."""
+        return self.trainer.reader_error if self.trainer else None
+
+    @property
     def error(self) -> Exception | None:
         return next((part.error for part in (self.trainer, self.server, self.sync, self.collective) if part and part.error), None)
 
@@ -248,9 +264,24 @@ class Role:
         return self.trainer.state() if self.trainer else {}
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write the role's parameters; nothing may be under way."""
-        saved = save_role(folder, self.name, self.store) if self.store else None
-        return {"file": [saved.name, saved.num_bytes, saved.digest]} if saved else {}
+        """Write the role's parameters; nothing may be under way. What the disk refuses is told: training can go on without."""
+        if not self.store:
+            return {}
+        try:
+            with self._main.at("saving", num_bytes=self._num_bytes):
+                saved = save_role(folder, self.name, self.store)
+        except CheckpointError as error:
+            return {"error": str(error)}
+        return {"file": [saved.name, saved.num_bytes, saved.digest]}
+
+    @property
+    def _num_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.store.values())
+
+    def look(self) -> None:
+        """What is to be seen from time to time: whether the first steps are done."""
+        if self._steps():
+            self.patience.warm()
 
     def _threads(self) -> Iterable[threading.Thread]:
         return [thread for part in (self.trainer, self.server, self.sync, self.collective) if part for thread in part.threads]
@@ -291,7 +322,5 @@ class Role:
         for part in (self.sync, self.trainer, self.server, self.collective):
             if part:
                 part.stop()
-        for outbox in self._outboxes:
-            outbox.close()
-        for inbox in self._inboxes.values():
+        for inbox in self._inboxes.values() if not self._outboxes else ():  # else the threads that use them close them
             inbox.close()

@@ -5,22 +5,24 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import msgspec
 import torch
 from rich.console import Console
 
 from htrain.data import Dataset, open_data
-from htrain.errors import CheckpointError, DataError, UsageError
-from htrain.executor.checkpoint import Manifest, latest_checkpoint, read_manifest
-from htrain.executor.coordinator import Coordinator, Crew, RunResult
+from htrain.errors import CheckpointError, DataError
+from htrain.executor.checkpoint import find_checkpoints
+from htrain.executor.coordinator import Coordinator, Crew, Outside, RunResult
 from htrain.executor.crew import ProcessCrew, ThreadCrew
+from htrain.executor.identity import Identity, identify
+from htrain.executor.link import Launcher
 from htrain.executor.port import Network
 from htrain.executor.progress import Progress
+from htrain.executor.resume import resumed
+from htrain.executor.run_folder import Claim, RunRecord, claimed, require_empty, start_record
 from htrain.executor.run_log import RunLog
 from htrain.executor.settings import RunSettings
 from htrain.executor.totals import RunTotals
@@ -28,15 +30,6 @@ from htrain.plan import Plan, load_plan
 from htrain.plan_check import check_plan
 
 Hosting = Literal["processes", "threads", "mpi"]
-
-
-class RunRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """run.json in the run folder: what `--resume` needs to go on, and `eval` to find the plan."""
-
-    plan: str
-    data: str
-    epochs: int
-    deterministic: bool
 
 
 def run_plan(settings: RunSettings, *, hosting: Hosting, resume: bool, num_threads: int, console: Console) -> RunResult:
@@ -69,7 +62,7 @@ def _run_rank(settings: RunSettings, *, resume: bool, num_threads: int, console:
     crew = mpi.MpiCrew()
 
     def muster(
-        plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: str, num_threads: int
+        plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: Launcher, num_threads: int
     ) -> Crew:
         crew.muster(plan.cluster.roles, settings, launcher)
         return cast(Crew, crew)
@@ -80,7 +73,7 @@ def _run_rank(settings: RunSettings, *, resume: bool, num_threads: int, console:
         crew.dismiss()
 
 
-CrewMaker = Callable[[Plan, RunSettings, Hosting, Network, str, int], Crew]
+CrewMaker = Callable[[Plan, RunSettings, Hosting, Network, Launcher, int], Crew]
 
 
 def _run(
@@ -92,49 +85,65 @@ def _run(
     console: Console,
     make_crew: CrewMaker,
 ) -> RunResult:
-    plan = check_plan(load_plan(settings.plan_folder))
-    dataset = open_data(settings.data)
-    check_inputs(plan, dataset)
-    settings = _resumed(plan, settings) if resume else settings
-    _prepare(settings, resume)
-    log = RunLog(settings.run_folder)
-    total = dataset.num_examples() * settings.epochs
     try:
-        with _signals() as interrupted, Progress(console, total) as progress:
-            coordinator = _coordinator(plan, settings, network, interrupted, log, progress)
-            crew = make_crew(plan, settings, hosting, network, coordinator.address, num_threads)
-            return coordinator.run(crew)
+        plan = check_plan(load_plan(settings.plan_folder))
+        dataset = open_data(settings.data)
+        check_inputs(plan, dataset)
+        _check_folder(settings.run_folder, resume=resume)
+        with claimed(settings.run_folder) as claim, Progress(console, dataset.num_examples() * settings.epochs) as progress:
+            if claim.taken_over:
+                progress.note(f"{settings.run_folder}: taken over from {claim.taken_over}, which is gone")
+            identity = identify(plan, settings.data)
+            if resume:
+                settings = resumed(settings, identity, find_checkpoints(settings.run_folder), progress.note)
+            start_record(settings.run_folder, _record(settings), resume=resume)
+            return _train(plan, settings, identity, hosting, network, num_threads, make_crew, claim, progress)
     finally:
-        log.close()
         network.close()
 
 
-def _coordinator(
+def _train(
     plan: Plan,
     settings: RunSettings,
+    identity: Identity,
+    hosting: Hosting,
     network: Network,
-    interrupted: Callable[[], bool],
-    log: RunLog,
+    num_threads: int,
+    make_crew: CrewMaker,
+    claim: Claim,
     progress: Progress,
-) -> Coordinator:
+) -> RunResult:
+    """In a folder that is ours."""
+    log = RunLog(settings.run_folder, progress.note)
+
     def on_totals(totals: RunTotals, reports: dict[str, dict[str, Any]]) -> None:
         log.write(totals, reports)
         progress.update(totals)
 
-    return Coordinator(
-        plan,
-        network,
-        run_folder=settings.run_folder,
-        checkpoint_seconds=settings.checkpoint_seconds,
-        deadline_seconds=settings.deadline_seconds,
-        interrupted=interrupted,
-        on_totals=on_totals,
-        on_checkpoint=lambda folder: progress.note(f"checkpoint {folder}"),
-    )
+    try:
+        with _signals(progress.note) as interrupted:
+            outside = Outside(interrupted, on_totals, progress.note, claim.give_sign)
+            coordinator = Coordinator(plan, network, settings, identity, outside)
+            crew = make_crew(plan, settings, hosting, network, coordinator.place, num_threads)
+            return coordinator.run(crew)
+    finally:
+        log.close()
+
+
+def _check_folder(folder: Path, *, resume: bool) -> None:
+    """Whether there is something to go on with. Raises CheckpointError, and UsageError for a new run in a folder that holds something else than an owner."""
+    if resume and not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such run folder")
+    if not resume and folder.exists():
+        require_empty(folder)
+
+
+def _record(settings: RunSettings) -> RunRecord:
+    return RunRecord(str(settings.plan_folder.resolve()), settings.data, settings.epochs, settings.deterministic)
 
 
 def _local_crew(
-    plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: str, num_threads: int
+    plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: Launcher, num_threads: int
 ) -> Crew:
     if hosting == "threads":
         torch.set_num_threads(num_threads)
@@ -170,53 +179,24 @@ def input_columns(dataset: Dataset) -> dict[str, str]:
     return columns
 
 
-def _prepare(settings: RunSettings, resume: bool) -> None:
-    """The run folder: a new one, or the one to go on in."""
-    folder = settings.run_folder
-    if folder.exists() and not resume and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder}: already holds a run; go on with --resume {folder}, or choose another --out")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        record = RunRecord(str(settings.plan_folder.resolve()), settings.data, settings.epochs, settings.deterministic)
-        (folder / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(record)))
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error
-
-
-def read_record(run_folder: Path) -> RunRecord:
-    """run.json of a run folder. Raises CheckpointError."""
-    path = run_folder / "run.json"
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=RunRecord)
-    except OSError as error:
-        raise CheckpointError(f"{run_folder}: not a run folder (run.json: {error.strerror})") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: damaged: {error}") from error
-
-
-def _resumed(plan: Plan, settings: RunSettings) -> RunSettings:
-    folder = latest_checkpoint(settings.run_folder)
-    manifest = read_manifest(folder)
-    check_belongs(manifest, plan, folder)
-    return replace(settings, restore=str(folder), positions=manifest.trainers)
-
-
-def check_belongs(manifest: Manifest, plan: Plan, folder: Path) -> None:
-    """Raises CheckpointError when a checkpoint was made by another plan."""
-    if manifest.plan_digest != plan.digest:
-        raise CheckpointError(
-            f"{folder}: belongs to another plan (digest {manifest.plan_digest[:12]}, this one has {plan.digest[:12]}): resume with the plan of the run"
-        )
-
-
 @contextmanager
-def _signals() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM ask the run to stop, once; elsewhere than in the main thread they are not ours to take."""
+def _signals(tell: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C, SIGTERM and the end of the terminal ask the run to stop; a second Ctrl-C stops it there and then.
+
+    What is ignored stays so, as under nohup; elsewhere than in the main thread signals are not ours to take.
+    """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
         return
-    before = {number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, frame: object) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.set()
+
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield asked.is_set
     finally:

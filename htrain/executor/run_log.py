@@ -2,48 +2,80 @@
 
 import json
 import math
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.summary import scalar
 
 from htrain.data.evaluation import normalized_entropy
+from htrain.errors import UsageError
 from htrain.executor.totals import RunTotals
 
 _CHARTED = ("eps", "loss", "ne", "window_loss", "window_ne", "max_staleness", "mean_staleness")
 _COUNTS = ("examples", "log_loss", "positives", "cpu_seconds", "bytes_sent", "seconds_waited")
+_FLUSH_SECONDS = 10.0  # between two flushes of the charts, each of which waits for the disk
 
 
 class RunLog:
-    """Appends to `folder`/metrics.jsonl, one JSON object per report, and to `folder`/tensorboard."""
+    """Appends to `folder`/metrics.jsonl, one JSON object per report, and to `folder`/tensorboard.
 
-    def __init__(self, folder: Path) -> None:
-        self._file = (folder / "metrics.jsonl").open("a")
-        self._charts = SummaryWriter(str(folder / "tensorboard"), write_to_disk=True)
+    Training does not depend on it: what the disk refuses is told, once until it takes something again, and left out.
+    Raises UsageError where neither can be begun.
+    """
+
+    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+        self._path = folder / "metrics.jsonl"
+        self._tell = tell
+        self._is_refused = False
+        self._flushed = time.monotonic()
         self._last: dict[str, tuple[float, Mapping[str, Any]]] = {}
+        try:
+            self._file = self._path.open("ab", buffering=0)
+            (folder / "tensorboard").mkdir(exist_ok=True)
+            self._charts = EventsWriter(str(folder / "tensorboard" / "events"))
+        except OSError as error:
+            raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error
 
     def write(self, totals: RunTotals, reports: Mapping[str, Mapping[str, Any]]) -> None:
         """Log the run's totals, and each role's own report."""
         now = time.time()
-        values = totals.to_dict()
-        self._line({"time": now, "role": "run", **values})
-        for role, report in reports.items():
-            rates = self._rates(role, report, totals.seconds)
-            self._line({"time": now, "role": role, **report, **rates})
-            for name, value in rates.items():
-                self._charts.add_scalar(f"{role.replace(':', '_')}/{name}", value, totals.examples, walltime=now)
-        self._file.flush()
-        for name in _CHARTED:
-            value = values[name]
-            if value is not None:
-                self._charts.add_scalar(f"run/{name}", value, totals.examples, walltime=now)
-        for name, rate in (("hit_rate", totals.caches.hit_rate), ("invalid_rate", totals.caches.invalid_rate)):
-            if math.isfinite(rate):
-                self._charts.add_scalar(f"cache/{name}", rate, totals.examples, walltime=now)
-        for kind, share in totals.cpu_share.items():
-            self._charts.add_scalar(f"cpu_share/{kind}", share, totals.examples, walltime=now)
+        rates = {role: self._rates(role, report, totals.seconds) for role, report in reports.items()}
+        records = [{"time": now, "role": "run", **totals.to_dict()}]
+        records += [{"time": now, "role": role, **report, **rates[role]} for role, report in reports.items()]
+        try:
+            self._append("".join(map(_line, records)).encode())
+            self._chart(dict(_points(totals, rates)), totals.examples, now)
+            self._is_refused = False
+        except OSError as error:
+            if not self._is_refused:
+                self._tell(f"{self._path.parent}: metrics cannot be written ({error.strerror}); training goes on without")
+            self._is_refused = True
+
+    def _append(self, data: bytes) -> None:
+        """All of it or nothing: half a line would spoil the next."""
+        begin = os.fstat(self._file.fileno()).st_size
+        try:
+            written = self._file.write(data)
+            while written < len(data):
+                written += self._file.write(data[written:])
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(begin)
+            raise
+
+    def _chart(self, points: Mapping[str, float], examples: int, now: float) -> None:
+        """TensorBoard's own writer has a thread and a queue: a disk that refuses would end the one and fill the other."""
+        for name, value in points.items():
+            self._charts.write_event(Event(wall_time=now, step=examples, summary=scalar(name, value)))
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self._flushed = time.monotonic()
+            self._charts.flush()
 
     def _rates(self, role: str, report: Mapping[str, Any], seconds: float) -> dict[str, float]:
         """What a role did since its last report, by what it reports: only finite values."""
@@ -66,10 +98,25 @@ class RunLog:
             rates["window_ne"] = normalized_entropy(since["log_loss"], since["positives"], since["examples"])
         return {name: value for name, value in rates.items() if math.isfinite(value)}
 
-    def _line(self, record: Mapping[str, Any]) -> None:
-        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-        self._file.write(json.dumps(finite) + "\n")
-
     def close(self) -> None:
+        if self._file.closed:
+            return
         self._file.close()
-        self._charts.close()
+        with suppress(OSError):
+            self._charts.close()
+
+
+def _points(totals: RunTotals, rates: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, float]]:
+    """The charts, and where they go on."""
+    for role, found in rates.items():
+        yield from ((f"{role.replace(':', '_')}/{name}", value) for name, value in found.items())
+    values = totals.to_dict()
+    yield from ((f"run/{name}", values[name]) for name in _CHARTED if values[name] is not None)
+    hits = (("hit_rate", totals.caches.hit_rate), ("invalid_rate", totals.caches.invalid_rate))
+    yield from ((f"cache/{name}", rate) for name, rate in hits if math.isfinite(rate))
+    yield from ((f"cpu_share/{kind}", share) for kind, share in totals.cpu_share.items())
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    """A line of JSON, which knows no nan."""
+    return json.dumps({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}) + "\n"

@@ -7,6 +7,7 @@ their nets alone.
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -17,12 +18,21 @@ from htrain.executor.port import Network, Outbox, sent_by_role
 from htrain.executor.program import Stage
 from htrain.executor.stage_keys import ROUND
 from htrain.executor.threads import begin_thread
+from htrain.executor.watch import Activity, Watch
 from htrain.executor.wire import APART, SYNC_REPLICA, Context, Values
 from htrain.ops.collective import ALL_REDUCE
 from htrain.sync.easgd import AppliedRounds
 from htrain.sync.ordered import InOrder, Rounds
 
 Job = tuple[Engine, Pass, Stage]
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """What a serving thread has to itself."""
+
+    outbox: Outbox
+    activity: Activity
 
 
 def endpoint_of(peer: str, context: Context) -> str:
@@ -57,8 +67,11 @@ class Server:
         workers: int,
         trainers: int = 1,
         apart: Engine | None = None,
+        *,
+        watch: Watch,
     ) -> None:
         self.role = role
+        self._watch = watch
         self.engine = engine
         self.centers = centers
         self.apart = apart or engine
@@ -81,13 +94,13 @@ class Server:
 
     def start(self, book: dict[str, str]) -> None:
         """Serve from now on."""
-        loops: list[Callable[[Outbox], None]] = [self._receive_loop]
+        loops: list[Callable[[_Worker], None]] = [self._receive_loop]
         loops += [self._work_loop] * (self._workers if self._workers > 1 else 0)
         for number, loop in enumerate(loops):
-            outbox = self._network.outbox(book)
-            self._outboxes.append(outbox)
+            worker = _Worker(self._network.outbox(book), self._watch.activity(f"server {number}"))
+            self._outboxes.append(worker.outbox)
             thread = threading.Thread(
-                target=self._guarded, args=(loop, outbox), name=f"{self.role} {number}", daemon=True
+                target=self._guarded, args=(loop, worker), name=f"{self.role} {number}", daemon=True
             )
             self._threads.append(thread)
             thread.start()
@@ -104,36 +117,39 @@ class Server:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(timeout=10)
-        for outbox in self._outboxes:
-            outbox.close()
-        self.inbox.close()
+        if not self._threads:
+            self.inbox.close()
 
     @property
     def sent_to(self) -> dict[str, int]:
         return sent_by_role(self._outboxes)
 
-    def _guarded(self, loop: Callable[[Outbox], None], outbox: Outbox) -> None:
+    def _guarded(self, loop: Callable[[_Worker], None], worker: _Worker) -> None:
         """Run a loop; keep what it raises for the role's main thread, which tells the launcher."""
         begin_thread()
         try:
-            loop(outbox)
+            loop(worker)
         except Exception as error:
             self.error = (
                 error if isinstance(error, Error) else RunError(f"{self.role}: {type(error).__name__}: {error}")
             )
             self._stopping.set()
+        finally:  # not by who stops the server: a socket that is closed under a thread which uses it ends the process
+            worker.outbox.close()
+            if loop == self._receive_loop:
+                self.inbox.close()
 
-    def _receive_loop(self, outbox: Outbox) -> None:
+    def _receive_loop(self, worker: _Worker) -> None:
         while not self._stopping.is_set():
-            self._receive(outbox)
+            self._receive(worker)
 
-    def _receive(self, outbox: Outbox) -> None:
+    def _receive(self, worker: _Worker) -> None:
         """Take one message. What it brought is kept by its pass alone: a loop's own variable would keep it until the next one comes."""
         got = self.inbox.receive(0.2)
         if got and isinstance(got[0], Values):
-            self._on_values(got[0], got[1], outbox)
+            self._on_values(got[0], got[1], worker)
 
-    def _on_values(self, message: Values, tensors: Mapping[str, torch.Tensor], outbox: Outbox) -> None:
+    def _on_values(self, message: Values, tensors: Mapping[str, torch.Tensor], worker: _Worker) -> None:
         context = message.context
         known = self._passes.get(context)
         if known is None:
@@ -143,9 +159,9 @@ class Server:
                 return  # a repeated message of a round that has been absorbed
             engine = self._engine_of(context)
             known = self._passes[context] = (engine, engine.begin(context, message.source, message.batch_size, {}))
-            self._offer(engine, known[1], engine.start(known[1]), outbox)
+            self._offer(engine, known[1], engine.start(known[1]), worker)
         engine, state = known
-        self._offer(engine, state, engine.receive(state, tensors), outbox)
+        self._offer(engine, state, engine.receive(state, tensors), worker)
 
     def _engine_of(self, context: Context) -> Engine:
         if context.replica == SYNC_REPLICA:
@@ -156,47 +172,49 @@ class Server:
         """Whether a cache's request of this step has been served: a repeated message must not be carried out again."""
         return self._in_order.is_past(_source(context), context.step)
 
-    def _offer(self, engine: Engine, state: Pass, stages: Sequence[Stage], outbox: Outbox) -> None:
+    def _offer(self, engine: Engine, state: Pass, stages: Sequence[Stage], worker: _Worker) -> None:
         """Stages that are ready: those that write pass the gate first."""
         for stage in stages:
             job = (engine, state, stage)
             if stage.ends_push and ROUND not in stage.waits:  # a cache's request: in the order in which they were sent
-                self._dispatch(self._in_order.admit(_source(state.context), state.context.step, job), outbox)
+                self._dispatch(self._in_order.admit(_source(state.context), state.context.step, job), worker)
                 continue
-            self._dispatch(self.gates.commit(stage.writes[0], state.context, job) if stage.writes else [job], outbox)
+            self._dispatch(self.gates.commit(stage.writes[0], state.context, job) if stage.writes else [job], worker)
 
-    def _dispatch(self, jobs: Sequence[Job], outbox: Outbox) -> None:
+    def _dispatch(self, jobs: Sequence[Job], worker: _Worker) -> None:
         for job in jobs:
             if self._workers > 1:
                 self._jobs.put(job)
             else:
-                self._run(job, outbox)
+                self._run(job, worker)
 
-    def _work_loop(self, outbox: Outbox) -> None:
+    def _work_loop(self, worker: _Worker) -> None:
         while not self._stopping.is_set():
-            self._run_next(outbox)
+            self._run_next(worker)
 
-    def _run_next(self, outbox: Outbox) -> None:
+    def _run_next(self, worker: _Worker) -> None:
         job = self._jobs.get()
         if job is not None:
-            self._run(job, outbox)
+            self._run(job, worker)
 
-    def _run(self, job: Job, outbox: Outbox) -> None:
+    def _run(self, job: Job, worker: _Worker) -> None:
         engine, state, stage = job
         context = state.context
 
         def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
             to = state.source if context.replica == SYNC_REPLICA else endpoint_of(peer, context)
-            outbox.send_values(to, Values(self.role, context, state.batch_size, []), names, tensors)
+            worker.outbox.send_values(to, Values(self.role, context, state.batch_size, []), names, tensors)
 
         self.gates.begin(stage.reads, context)
+        worker.activity.begin("computing")
         ready = engine.run(state, stage, send)
+        worker.activity.end()
         if stage.writes:
-            self._dispatch(self.gates.end(stage.writes[0], context), outbox)
-        self._offer(engine, state, ready, outbox)
+            self._dispatch(self.gates.end(stage.writes[0], context), worker)
+        self._offer(engine, state, ready, worker)
         if stage.ends_push and self._has_rounds:
             for other_engine, other in self._pushed.arrive(context.step, (engine, state)):
-                self._offer(other_engine, other, other_engine.grant(other, ROUND), outbox)
+                self._offer(other_engine, other, other_engine.grant(other, ROUND), worker)
         if engine.done(state):
             self._passes.pop(context, None)
             self.passes_done += 1

@@ -9,7 +9,8 @@ from typing import Any
 class RunSettings:
     """Settings of a run, the same for every role.
 
-    `deterministic` reads, steps and syncs in one fixed order: no prefetch. A role that hears nothing for `deadline_seconds` gives up.
+    `deterministic` reads, steps and syncs in one fixed order: no prefetch. A role that hears nothing for `deadline_seconds` gives up; in its first
+    steps, when all compile their loops, for `warm_up_seconds`. The launcher gives up a role that is silent for `liveness_seconds`.
     `workers` are the threads of a PS that run ops, 0 for one on each of its cores, as far as there are steps to serve.
     `checkpoint_seconds` is the time between two checkpoints, 0 for none but the last. `stop_after_steps` ends every
     replica early, 0 for never.
@@ -20,6 +21,8 @@ class RunSettings:
     run_folder: Path
     epochs: int = 1
     deadline_seconds: float = 60.0
+    warm_up_seconds: float = 600.0
+    liveness_seconds: float = 60.0
     checkpoint_seconds: float = 300.0
     deterministic: bool = False
     malformed_share: float = 0.01

@@ -8,8 +8,10 @@ import torch
 
 from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.engine import Engine
+from htrain.executor.patience import Patience
 from htrain.executor.port import Network, Outbox, sent_by_role
 from htrain.executor.threads import begin_thread
+from htrain.executor.watch import Activity
 from htrain.executor.wire import SYNC_REPLICA, Context, Values
 from htrain.sync.easgd import Instruction, Quiet, StartRound, SyncRounds
 
@@ -33,7 +35,8 @@ class SyncLoop:
         engine: Engine,
         rounds: SyncRounds,
         steps: Callable[[], int],
-        deadline_seconds: float,
+        patience: Patience,
+        activity: Activity,
     ) -> None:
         self.endpoint = f"{holder}/sync"
         self.inbox = network.inbox(self.endpoint)
@@ -45,7 +48,8 @@ class SyncLoop:
         self._engine = engine
         self._rounds = rounds
         self._steps = steps
-        self._deadline_seconds = deadline_seconds
+        self._patience = patience
+        self._activity = activity
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._guarded, name=self.endpoint, daemon=True)
@@ -83,7 +87,8 @@ class SyncLoop:
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=10)
-        self.inbox.close()
+        else:
+            self.inbox.close()
 
     def _guarded(self) -> None:
         outbox = self._network.outbox(self._book)
@@ -102,6 +107,7 @@ class SyncLoop:
             )
         finally:
             outbox.close()
+            self.inbox.close()
 
     def _round(self, number: int, outbox: Outbox) -> None:
         context = Context(self._group, self._index, SYNC_REPLICA, number)
@@ -111,10 +117,13 @@ class SyncLoop:
             outbox.send_values(peer, Values(self.endpoint, context, 0, []), names, tensors)
 
         ready = self._engine.start(state)
-        deadline = time.monotonic() + self._deadline_seconds
+        seconds = self._patience.seconds
+        deadline = time.monotonic() + seconds
         while not self._engine.done(state):
             while ready:
+                self._activity.begin(f"synchronising, round {number}")
                 ready += self._engine.run(state, ready.pop(0), send)
+                self._activity.end()
             if self._engine.done(state) or self._stopping.is_set():
                 break
             got = self.inbox.receive(0.2)
@@ -124,7 +133,7 @@ class SyncLoop:
                 )  # one Relax per blob, so a repeated message changes nothing
             elif time.monotonic() > deadline:
                 raise PeerLost(
-                    f"{self.endpoint}: no answer from {', '.join(self._engine.missing(state))} to round {number} within {self._deadline_seconds:.0f} s"
+                    f"{self.endpoint}: no answer from {', '.join(self._engine.missing(state))} to round {number} within {seconds:.0f} s"
                 )
         with self._lock:
             self._take(self._rounds.reply(number))

@@ -14,10 +14,12 @@ from htrain.executor.feed import Feed
 from htrain.executor.gate import WriteGates
 from htrain.executor.lockstep import Lockstep, no_examples
 from htrain.executor.lookahead import Lookahead
+from htrain.executor.patience import Patience
 from htrain.executor.port import Network, Outbox, sent_by_role
 from htrain.executor.replica import Replica, Step
 from htrain.executor.threads import begin_thread
 from htrain.executor.upcoming import Ahead, Upcoming
+from htrain.executor.watch import Watch
 
 
 @dataclass
@@ -41,7 +43,8 @@ class Trainer:
         replicas: int,
         bound: int,
         prefetch: bool,
-        deadline_seconds: float,
+        patience: Patience,
+        watch: Watch,
         flush: Engine,
         collective: CollectiveLoop | None,
         ahead: int,
@@ -57,7 +60,8 @@ class Trainer:
         self.keep_losses = False
         self._network = network
         self._prefetch = prefetch
-        self._deadline_seconds = deadline_seconds
+        self._patience = patience
+        self._watch = watch
         self._lock = threading.Lock()
         self._resumed = threading.Event()
         self._resumed.set()
@@ -71,7 +75,7 @@ class Trainer:
         self._flush = flush
         self._taken = 0
         self._ahead = ahead
-        self._lockstep = Lockstep(collective, deadline_seconds, self._is_told_to_pause) if collective else None
+        self._lockstep = Lockstep(collective, patience, self._is_told_to_pause) if collective else None
 
     def start(self, book: dict[str, str], feed: Feed, stop_after_steps: int, lookahead: Lookahead | None) -> None:
         """Train from now on, out of look-ahead caches if there are any."""
@@ -81,7 +85,7 @@ class Trainer:
         for number, inbox in enumerate(self.inboxes):
             outbox = self._network.outbox(book)
             self._outboxes.append(outbox)
-            replica = Replica(number, self.engine, self.gates, inbox, outbox, self._deadline_seconds)
+            replica = Replica(number, self.engine, self.gates, inbox, outbox, self._patience, self._watch.activity(f"replica {number}"))
             replica.stopping = self._stopping.is_set
             self._replicas.append(replica)
             upcoming: Upcoming = Ahead(replica, feed, self._ahead, self._flush, self._stopping.is_set)
@@ -120,8 +124,13 @@ class Trainer:
         return self._idle + self._finished == len(self._threads)
 
     @property
+    def reader_error(self) -> Exception | None:
+        """Why the data has ended before its end."""
+        return self._feed.error if self._threads else None
+
+    @property
     def finished(self) -> bool:
-        """All data has been trained."""
+        """All data has been trained, or all that could be read."""
         return bool(self._threads) and self._finished == len(self._threads)
 
     def state(self) -> dict[str, Any]:
@@ -142,12 +151,10 @@ class Trainer:
             thread.join(timeout=10)
         if self.lookahead:
             self.lookahead.stop()
-        for outbox in self._outboxes:
-            outbox.close()
-        for inbox in self.inboxes:
-            inbox.close()
         if self._threads:
             self._feed.stop()
+        for inbox in self.inboxes if not self._threads else ():
+            inbox.close()
 
     @property
     def sent_to(self) -> dict[str, int]:
@@ -166,6 +173,10 @@ class Trainer:
             self.error = (
                 error if isinstance(error, Error) else RunError(f"{replica.endpoint}: {type(error).__name__}: {error}")
             )
+        finally:  # not by who stops the trainer: a socket that is closed under a thread which uses it ends the process
+            replica.close()
+            if self.lookahead:
+                self.lookahead.close_victims()
 
     def _loop(self, replica: Replica, upcoming: Upcoming) -> None:
         following = self._ask(replica, upcoming)

@@ -64,22 +64,22 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
 
 
 class Order(msgspec.Struct, tag="order", array_like=True):
-    """The launcher's word to a role: start, pause, resume, save (into `folder`), stop, or abort."""
+    """The launcher's word to a role: start, pause, resume, save (into `folder`), stop, abort; or ping, which says that it is there."""
 
     verb: str
     folder: str = ""
 
 
 class Beat(msgspec.Struct, tag="beat", array_like=True):
-    """A role lives: its last step and what it measured since it started."""
+    """A role lives: what it has measured since it started, nothing before that."""
 
     source: str
-    step: int
     metrics: dict[str, Any]
 
 
 class State(msgspec.Struct, tag="state", array_like=True):
-    """A role is `paused`, has read all its data (`finished`), or has `saved`: with its reader's position or its files."""
+    """A role is `paused`, has read all its data (`finished`), cannot read on (`unreadable`), or has `saved`: with its reader's position or its files, and
+    with what went wrong."""
 
     source: str
     state: str

@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 from joint import JOINT, joint_losses, joint_losses_of
 from small_wide_deep import BATCH, DATA, small_plan
 
+from htrain.data.identity import DataIdentity
 from htrain.errors import ClusterError, RunError
-from htrain.executor.checkpoint import Manifest, load_role_into, save_role
+from htrain.executor.checkpoint import VERSION, Manifest, load_role_into, save_role
+from htrain.executor.identity import Identity, PlanIdentity
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
 from htrain.executor.table_cache import TableCache
 from htrain.options import Options
 
 ON_DEVICE = Options(batch_size=BATCH, cache="lookahead", cache_device="cuda", sparse_lr=0.05)
+IDENTITY = Identity(PlanIdentity("abc", {}, {}), DataIdentity(1, "criteo", {}, ()))
 
 
 @pytest.fixture(params=DEVICES)
@@ -86,7 +89,7 @@ def test_what_is_on_the_device_is_saved_and_loaded_again(device: str, tmp_path: 
     tensors = {"w": torch.randn(4, 3, device=device), "on_host": torch.randn(5)}
     saved = save_role(tmp_path, "trainer:0:0", tensors)
     again = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
-    load_role_into(tmp_path, "trainer:0:0", Manifest(1, "", 0, {}, {"trainer:0:0": saved}), again)
+    load_role_into(tmp_path, "trainer:0:0", Manifest(VERSION, tmp_path.name, 1, IDENTITY, 0, {}, {"trainer:0:0": saved}), again)
     assert all(torch.equal(again[name], tensor) and again[name].device == tensor.device for name, tensor in tensors.items())
 
 

@@ -4,42 +4,47 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from htrain.errors import CheckpointError
+from htrain.data.identity import DataIdentity
+from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.checkpoint import (
     VERSION,
     Manifest,
+    ReaderPosition,
     SavedFile,
-    checkpoint_folder,
+    TrainerState,
+    TrainerTotals,
+    find_checkpoints,
     latest_checkpoint,
     load_role_into,
+    new_checkpoint,
     prune,
     read_manifest,
     save_role,
     verified_path,
+    verify,
     write_manifest,
 )
-from htrain.executor.run import check_belongs
+from htrain.executor.identity import Identity, PlanIdentity
 
 ROLE = "group_ps:0:1"
-TRAINER = {
-    "position": {"epoch": 1, "chunk": 4, "row": 17},
-    "totals": {"examples": 100, "steps": 10, "log_loss": 65.5, "positives": 31.0},
-}
+TRAINER = TrainerState(ReaderPosition(1, 4, 17), TrainerTotals(100, 10, 65.5, 31.0))
+IDENTITY = Identity(PlanIdentity("abc", {"trainers": 1}, {"seed": 0}), DataIdentity(1, "criteo", {}, ()))
 
 
 def tensors() -> dict[str, torch.Tensor]:
@@ -52,17 +57,26 @@ def tensors() -> dict[str, torch.Tensor]:
     }
 
 
+def manifest_of(folder: Path, examples: int, *files: SavedFile, sequence: int = 1) -> Manifest:
+    return Manifest(VERSION, folder.name, sequence, IDENTITY, examples, {"trainer:0:0": TRAINER}, dict.fromkeys([ROLE], *files) if files else {})
+
+
 def save(run: Path, examples: int, values: dict[str, torch.Tensor] | None = None) -> Path:
     """A complete checkpoint of one role."""
-    folder = checkpoint_folder(run, examples)
-    folder.mkdir(parents=True)
+    folder, sequence = new_checkpoint(run, examples)
     saved = save_role(folder, ROLE, values if values is not None else tensors())
-    write_manifest(folder, Manifest(VERSION, "abc", examples, {"trainer:0:0": TRAINER}, {ROLE: saved}))
+    write_manifest(folder, manifest_of(folder, examples, saved, sequence=sequence))
     return folder
 
 
 def load(folder: Path, target: dict[str, torch.Tensor]) -> None:
-    load_role_into(folder, ROLE, read_manifest(folder), target)
+    manifest = read_manifest(folder)
+    verify(folder, manifest)
+    load_role_into(folder, ROLE, manifest, target)
+
+
+def latest(run: Path) -> Path:
+    return latest_checkpoint(run)[0]
 
 
 def cleared() -> dict[str, torch.Tensor]:
@@ -111,7 +125,7 @@ def test_manifest_comes_back_as_it_was(tmp_path: Path) -> None:
     folder = save(tmp_path, 5)
     manifest = read_manifest(folder)
     file = folder / "group_ps_0_1.safetensors"
-    assert manifest == Manifest(VERSION, "abc", 5, {"trainer:0:0": TRAINER}, manifest.files, False)
+    assert manifest == msgspec.structs.replace(manifest_of(folder, 5), files=manifest.files, checksum=manifest.checksum)
     assert manifest.files[ROLE].num_bytes == file.stat().st_size
     assert verified_path(folder, manifest.files[ROLE]) == file
 
@@ -128,8 +142,8 @@ def test_truncated_file_is_refused_when_the_manifest_is_read(tmp_path: Path) -> 
     file = folder / "group_ps_0_1.safetensors"
     size = file.stat().st_size
     os.truncate(file, size - 3)
-    wanted = f"{file}: damaged: {size - 3} bytes, the manifest says {size}: remove the folder examples_000000000005 to go on from an older checkpoint"
-    with pytest.raises(CheckpointError, match=f"^{re.escape(wanted)}$"):
+    wanted = f"{file}: damaged: {size - 3} bytes, the manifest says {size}"
+    with pytest.raises(DamagedCheckpoint, match=f"^{re.escape(wanted)}$"):
         read_manifest(folder)
 
 
@@ -150,7 +164,9 @@ def test_file_that_vanished_after_the_manifest_was_read_is_named(tmp_path: Path)
     folder = save(tmp_path, 5)
     manifest = read_manifest(folder)
     (folder / "group_ps_0_1.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"group_ps_0_1\.safetensors: cannot be read: No such file or directory"):
+    with pytest.raises(DamagedCheckpoint, match=r"group_ps_0_1\.safetensors: cannot be read: No such file or directory"):
+        verify(folder, manifest)
+    with pytest.raises(CheckpointError, match=r"group_ps_0_1\.safetensors: not a safetensors file: .*No such file or directory"):
         load_role_into(folder, ROLE, manifest, cleared())
 
 
@@ -191,7 +207,7 @@ def test_file_of_another_format_is_refused_though_its_checksum_is_right(tmp_path
     data = b"\x80\x04pickle"
     (folder / "group_ps_0_1.safetensors").write_bytes(data)
     saved = SavedFile("group_ps_0_1.safetensors", len(data), zlib.crc32(data))
-    manifest = Manifest(VERSION, "abc", 5, {}, {ROLE: saved})
+    manifest = manifest_of(folder, 5, saved)
     with pytest.raises(CheckpointError, match=r"group_ps_0_1\.safetensors: not a safetensors file: "):
         load_role_into(folder, ROLE, manifest, cleared())
 
@@ -201,13 +217,6 @@ def test_checkpoint_of_a_plan_with_other_roles_is_refused(tmp_path: Path) -> Non
     message = f"{folder}: holds nothing for sparse_ps:3: it was made by a plan with other roles"
     with pytest.raises(CheckpointError, match=f"^{re.escape(message)}$"):
         load_role_into(folder, "sparse_ps:3", read_manifest(folder), tensors())
-
-
-def test_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
-    folder = save(tmp_path, 5)
-    plan: Any = SimpleNamespace(digest="def")
-    with pytest.raises(CheckpointError, match=r"belongs to another plan \(digest abc, this one has def\): resume with"):
-        check_belongs(read_manifest(folder), plan, folder)
 
 
 # The manifest
@@ -230,31 +239,22 @@ MANIFESTS: dict[str, tuple[Callable[[str], str], str]] = {
     "no JSON": (lambda text: text[:-5], "manifest.json: damaged: "),
     "empty": (lambda text: "", "manifest.json: damaged: "),
     "no object": (lambda text: "[]", "manifest.json: damaged: Expected `object`, got `array`"),
-    "unknown version": (spoiled(lambda d: d.update(version=9)), "manifest.json: version 9, this htrain reads version 1"),
-    "missing key": (spoiled(lambda d: d.pop("plan_digest")), "missing required field `plan_digest`"),
+    "thousands of brackets": (lambda text: "[" * 100_000, "manifest.json: damaged: "),
+    "unknown version": (spoiled(lambda d: d.update(version=9)), f"manifest.json: version 9, this htrain reads version {VERSION}"),
+    "missing key": (spoiled(lambda d: d.pop("identity")), "missing required field `identity`"),
     "extra key": (spoiled(lambda d: d.update(surprise=1)), "contains unknown field `surprise`"),
-    "wrong type": (spoiled(lambda d: d.update(plan_digest=3)), "Expected `str`, got `int` - at `$.plan_digest`"),
+    "wrong type": (spoiled(lambda d: d.update(name=3)), "Expected `str`, got `int` - at `$.name`"),
     "negative count": (spoiled(lambda d: d.update(examples=-1)), "Expected `int` >= 0 - at `$.examples`"),
-    "negative position": (in_trainer("position", row=-1), "trainer:0:0: damaged: Expected `int` >= 0 - at `$.position.row`"),
-    "unknown part of a position": (in_trainer("position", line=1), "unknown field `line` - at `$.position`"),
-    "unknown total": (in_trainer("totals", speed=1), "trainer:0:0: damaged: Object contains unknown field `speed`"),
-    "loss that was not a number": (in_trainer("totals", log_loss=None), "Expected `float`, got `null` - at `$.totals.log_loss`"),
+    "negative position": (in_trainer("position", row=-1), "Expected `int` >= 0 - at `$.trainers[...].position.row`"),
+    "unknown part of a position": (in_trainer("position", line=1), "unknown field `line` - at `$.trainers[...].position`"),
+    "unknown total": (in_trainer("totals", speed=1), "unknown field `speed` - at `$.trainers[...].totals`"),
+    "loss that was not a number": (in_trainer("totals", log_loss=None), "Expected `float`, got `null` - at `$.trainers[...].totals.log_loss`"),
     "trainer without a position": (
-        spoiled(lambda d: d["trainers"]["trainer:0:0"].pop("position")), "trainer:0:0: damaged: Object missing required field `position`",
+        spoiled(lambda d: d["trainers"]["trainer:0:0"].pop("position")), "missing required field `position` - at `$.trainers[...]`",
     ),
-    "file elsewhere": (
-        spoiled(lambda d: d["files"].update({ROLE: ["../group_ps_0_1.safetensors", 1, 1]})),
-        "group_ps:0:1 names the file '../group_ps_0_1.safetensors', want 'group_ps_0_1.safetensors' in the same folder",
-    ),
-    "role that climbs": (
-        spoiled(lambda d: d["files"].update({"../x": ["../x.safetensors", 1, 1]})), "../x names the file '../x.safetensors'",
-    ),
-    "another role's file": (
-        spoiled(lambda d: d["files"].update({"dense_ps:0": d["files"][ROLE]})), "dense_ps:0 names the file 'group_ps_0_1.safetensors'",
-    ),
-    "missing file": (
-        spoiled(lambda d: d["files"].update({"dense_ps:0": ["dense_ps_0.safetensors", 1, 1]})), "names the file 'dense_ps_0.safetensors', which is not there",
-    ),
+    "another count": (spoiled(lambda d: d.update(examples=6)), "manifest.json: damaged: it is not as it was written"),
+    "another position": (in_trainer("position", row=18), "manifest.json: damaged: it is not as it was written"),
+    "other spaces": (lambda text: text.replace(": 5,", ":  5,"), "manifest.json: damaged: it is not as it was written"),
     "short file entry": (spoiled(lambda d: d["files"].update({ROLE: ["x"]})), "Expected `array` of at least length 3, got 1"),
 }  # fmt: skip
 
@@ -270,6 +270,41 @@ def test_manifest_that_is_not_understood_is_refused_by_name(tmp_path: Path, case
     assert "\n" not in str(seen.value)
 
 
+FILES = {
+    "elsewhere": (
+        ROLE, SavedFile("../group_ps_0_1.safetensors", 1, 1),
+        "group_ps:0:1 names the file '../group_ps_0_1.safetensors', want 'group_ps_0_1.safetensors' in the same folder",
+    ),
+    "of a role that climbs": ("../x", SavedFile("../x.safetensors", 1, 1), "../x names the file '../x.safetensors'"),
+    "of another role": ("dense_ps:0", SavedFile("group_ps_0_1.safetensors", 1, 1), "dense_ps:0 names the file 'group_ps_0_1.safetensors'"),
+    "missing": ("dense_ps:0", SavedFile("dense_ps_0.safetensors", 1, 1), "names the file 'dense_ps_0.safetensors', which is not there"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_manifest_that_names_a_strange_file_is_refused_though_its_checksum_is_right(tmp_path: Path, case: str) -> None:
+    role, file, wanted = FILES[case]
+    folder = save(tmp_path, 5)
+    write_manifest(folder, msgspec.structs.replace(manifest_of(folder, 5), files={role: file}))
+    with pytest.raises(DamagedCheckpoint, match=re.escape(wanted)):
+        read_manifest(folder)
+
+
+def test_manifest_with_any_one_byte_changed_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, 5) / "manifest.json"
+    good = path.read_bytes()
+    read_manifest(path.parent)
+    for place in range(len(good)):
+        for change in (1, 0x10, 0x80):
+            path.write_bytes(good[:place] + bytes([good[place] ^ change]) + good[place + 1 :])
+            with pytest.raises(CheckpointError, match=r"manifest\.json: (damaged: |version )"):
+                read_manifest(path.parent)
+    for other in (good + b" ", good[:-1], good[1:], good + good):
+        path.write_bytes(other)
+        with pytest.raises(CheckpointError, match="damaged"):
+            read_manifest(path.parent)
+
+
 def test_manifest_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path, 5) / "manifest.json"
     path.write_bytes(path.read_bytes().replace(b"abc", b"\xff\xfe\xfd"))
@@ -282,8 +317,7 @@ def test_manifest_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
 def crash_while_saving(run: Path, examples: int, *, manifest: str) -> Path:
     """What a kill leaves: some roles written, one half written, no manifest."""
-    folder = checkpoint_folder(run, examples)
-    folder.mkdir(parents=True)
+    folder, _ = new_checkpoint(run, examples)
     save_role(folder, "sparse_ps:0", tensors())
     (folder / "group_ps_0_1.partial").write_bytes(b"half")
     if manifest:
@@ -295,7 +329,7 @@ def crash_while_saving(run: Path, examples: int, *, manifest: str) -> Path:
 def test_interrupted_write_is_never_the_latest_checkpoint(tmp_path: Path, manifest: str) -> None:
     good = save(tmp_path, 5)
     crash_while_saving(tmp_path, 9, manifest=manifest)
-    assert latest_checkpoint(tmp_path) == good
+    assert latest(tmp_path) == good
     target = cleared()
     load(good, target)
     assert equal(target, tensors())
@@ -313,10 +347,10 @@ def test_saving_again_after_no_more_examples_does_not_touch_the_checkpoint_that_
     good = save(tmp_path, 5)
     broken = crash_while_saving(tmp_path, 5, manifest="")
     assert broken != good
-    assert latest_checkpoint(tmp_path) == good
+    assert latest(tmp_path) == good
     load(good, cleared())
     newer = save(tmp_path, 5)
-    assert latest_checkpoint(tmp_path) == newer
+    assert latest(tmp_path) == newer
 
 
 def test_process_killed_while_it_writes_a_role_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
@@ -324,13 +358,13 @@ def test_process_killed_while_it_writes_a_role_leaves_the_previous_checkpoint(tm
     script = (
         "import os, signal, sys, torch; from pathlib import Path; import htrain.executor.checkpoint as c\n"
         "c.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "run = Path(sys.argv[1]); folder = c.checkpoint_folder(run, 9); folder.mkdir()\n"
+        "run = Path(sys.argv[1]); folder, _ = c.new_checkpoint(run, 9)\n"
         "c.save_role(folder, 'group_ps:0:1', {'w': torch.ones(4)})\n"
     )
     ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, timeout=60, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert [p.name for p in (tmp_path / "checkpoints" / "examples_000000000009").iterdir()] == ["group_ps_0_1.partial"]
-    assert latest_checkpoint(tmp_path) == good
+    assert latest(tmp_path) == good
     load(good, cleared())
 
 
@@ -342,7 +376,7 @@ def test_full_disk_is_an_error_that_names_the_file_and_leaves_no_partial_file(tm
     try:
         with pytest.raises(CheckpointError, match=r"sparse_ps_0\.safetensors: cannot be written: .*File too large"):
             save_role(folder, "sparse_ps:0", {"t": torch.zeros(100_000)})
-        long = Manifest(VERSION, "abc" * 10_000, 0, {}, {})
+        long = msgspec.structs.replace(manifest_of(folder, 0), name="abc" * 10_000)
         with pytest.raises(CheckpointError, match=r"manifest\.json: cannot be written: File too large"):
             write_manifest(folder, long)
     finally:
@@ -356,7 +390,7 @@ def test_file_that_cannot_get_its_name_leaves_no_partial_file(tmp_path: Path) ->
     with pytest.raises(CheckpointError, match=r"dense_ps_0\.safetensors: cannot be written: .*Is a directory"):
         save_role(tmp_path, "dense_ps:0", tensors())
     with pytest.raises(CheckpointError, match=r"manifest\.json: cannot be written: Is a directory"):
-        write_manifest(tmp_path, Manifest(VERSION, "abc", 0, {}, {}))
+        write_manifest(tmp_path, manifest_of(tmp_path, 0))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dense_ps_0.safetensors", "manifest.json"]
 
 
@@ -364,16 +398,49 @@ def test_folder_that_is_not_there_is_an_error_of_the_user(tmp_path: Path) -> Non
     with pytest.raises(CheckpointError, match=r"gone/dense_ps_0\.safetensors: cannot be written: "):
         save_role(tmp_path / "gone", "dense_ps:0", tensors())
     with pytest.raises(CheckpointError, match=r"gone/manifest\.json: cannot be written: No such file or directory"):
-        write_manifest(tmp_path / "gone", Manifest(VERSION, "abc", 0, {}, {}))
+        write_manifest(tmp_path / "gone", manifest_of(tmp_path, 0))
 
 
 # Several checkpoints
 
 
-def test_latest_checkpoint_is_the_one_with_most_examples(tmp_path: Path) -> None:
-    for examples in (90, 1000, 7):
-        save(tmp_path, examples)
-    assert read_manifest(latest_checkpoint(tmp_path)).examples == 1000
+@pytest.mark.parametrize("counts", [(90, 1000, 7), (5, 10**12 - 1, 10**12, 10**13), (10**13, 10**12, 1), (3, 3, 3)])
+def test_latest_checkpoint_is_the_one_that_was_made_last_whatever_its_name_says(tmp_path: Path, counts: tuple[int, ...]) -> None:
+    for examples in counts:
+        folder = save(tmp_path, examples)
+        assert latest(tmp_path) == folder
+        prune(tmp_path)
+        assert latest(tmp_path) == folder
+    assert [manifest.examples for _, manifest in find_checkpoints(tmp_path).complete] == list(counts[:-3:-1])
+
+
+def test_a_checkpoint_under_another_name_is_its_owners(tmp_path: Path) -> None:
+    """Somebody has put one aside, in the manner of ours: it is neither the latest, nor pruned."""
+    aside = tmp_path / "checkpoints" / "examples_000000000009-007"
+    shutil.copytree(save(tmp_path, 9), aside)
+    for examples in (1, 2, 3):
+        newest = save(tmp_path, examples)
+    prune(tmp_path, keep=1)
+    assert latest(tmp_path) == newest
+    assert sorted((tmp_path / "checkpoints").iterdir()) == [newest, aside]
+    assert read_manifest(aside).examples == 9
+
+
+@pytest.mark.parametrize("spoil", [lambda f: (f / "manifest.json").write_text("{"), lambda f: os.truncate(f / "group_ps_0_1.safetensors", 3)])
+def test_a_damaged_checkpoint_is_told_of_while_it_is_the_newest_and_never_removed(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+    old, broken = save(tmp_path, 1), save(tmp_path, 2)
+    spoil(broken)
+    found = find_checkpoints(tmp_path)
+    assert [folder for folder, _ in found.complete] == [old]
+    assert len(found.damaged) == 1
+    with pytest.raises(DamagedCheckpoint, match=f"damaged: .*: remove its folder to use {old.name}$"):
+        latest_checkpoint(tmp_path)
+    newer = save(tmp_path, 3)
+    prune(tmp_path, keep=1)
+    assert find_checkpoints(tmp_path).damaged == ()
+    assert latest(tmp_path) == newer
+    assert broken.is_dir()
+    assert not old.exists()
 
 
 def test_run_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -389,18 +456,25 @@ def test_pruning_keeps_the_newest_and_removes_what_kills_left(tmp_path: Path) ->
     prune(tmp_path)
     assert sorted((tmp_path / "checkpoints").iterdir()) == [*kept, tmp_path / "checkpoints" / "notes.txt"]
     prune(tmp_path, keep=1)
-    assert latest_checkpoint(tmp_path) == kept[-1]
+    assert latest(tmp_path) == kept[-1]
     load(kept[-1], cleared())
 
 
-def test_checkpoint_that_pruning_could_not_remove_whole_no_longer_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = save(tmp_path, 1)
-    save(tmp_path, 2)
-    monkeypatch.setattr("htrain.executor.checkpoint.shutil.rmtree", lambda *_, **__: None)
+def test_pruning_leaves_what_others_put_into_a_checkpoint(tmp_path: Path) -> None:
+    old, broken = save(tmp_path, 1), crash_while_saving(tmp_path, 2, manifest="")
+    for folder in (old, broken):
+        (folder / "notes.txt").write_text("mine")
+        (folder / "mine.safetensors").write_text("mine")
+    save(tmp_path, 3)
     prune(tmp_path, keep=1)
-    assert [p.name for p in old.iterdir()] == ["group_ps_0_1.safetensors"]
+    for folder in (old, broken):
+        assert sorted(p.name for p in folder.iterdir()) == ["mine.safetensors", "notes.txt"]
+
+
+def test_a_folder_that_takes_no_checkpoint_is_named(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file")
+    with pytest.raises(CheckpointError, match=r"checkpoints: no checkpoint can be written: (File exists|Not a directory)$"):
+        new_checkpoint(tmp_path, 5)
 
 
 def test_pruning_a_run_without_checkpoints_does_nothing(tmp_path: Path) -> None:

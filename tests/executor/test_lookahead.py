@@ -142,7 +142,7 @@ def test_a_store_that_never_answers_is_named(tmp_path: Path, monkeypatch: pytest
     _, plan = small_plan(SMALL, sparse_ps=1)
     monkeypatch.setattr("htrain.executor.server.Server._dispatch", lambda self, jobs, outbox: None)
     with pytest.raises(PeerLost, match="trainer:0:0/-2: nothing from sparse_ps:0 for 1 s"):
-        run_roles(plan, tmp_path, RunSettings(tmp_path, DATA, tmp_path / "run", deadline_seconds=1))
+        run_roles(plan, tmp_path, RunSettings(tmp_path, DATA, tmp_path / "run", deadline_seconds=1, warm_up_seconds=1))
 
 
 def test_what_the_reader_cannot_read_ends_the_run_with_its_words(tmp_path: Path) -> None:

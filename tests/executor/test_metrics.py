@@ -153,7 +153,7 @@ LATER = SimpleNamespace(time=lambda: time.time() + 60)
 
 def log_once(folder: Path, reports: Reports) -> RunTotals:
     totals = totals_of(reports, {})
-    log = RunLog(folder)
+    log = RunLog(folder, pytest.fail)
     log.write(totals, reports)
     log.close()
     return totals
@@ -179,7 +179,7 @@ def test_what_is_not_finite_becomes_null_and_is_not_charted(tmp_path: Path) -> N
 
 
 def test_lines_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
-    log = RunLog(tmp_path)
+    log = RunLog(tmp_path, pytest.fail)
     reports = {"trainer:0:0": of_examples(drawn(1, 30))}
     log.write(totals_of(reports, {}), reports)
     assert len(records(tmp_path)) == 2
@@ -206,14 +206,14 @@ def test_charts_hold_the_runs_figures_over_examples(tmp_path: Path) -> None:
 
 
 def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
-    log = RunLog(tmp_path)
+    log = RunLog(tmp_path, pytest.fail)
     log.close()
     log.close()
     assert records(tmp_path) == []
 
 
 def test_every_role_has_charts_and_rates_of_its_own(tmp_path: Path) -> None:
-    log = RunLog(tmp_path)
+    log = RunLog(tmp_path, pytest.fail)
     for seconds, old in ((1.0, 100), (3.0, 300)):
         reports = {
             "trainer:0:0": {

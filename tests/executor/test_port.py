@@ -231,9 +231,9 @@ def test_receiver_wakes_for_a_message_that_comes_while_it_waits(network: Network
     got: list[object] = []
     thread = threading.Thread(target=lambda: got.append(inbox.receive(WAIT_SECONDS)))
     thread.start()
-    network.outbox({"b": inbox.address}).send("b", Beat("a", 7, {"loss": 0.5}))
+    network.outbox({"b": inbox.address}).send("b", Beat("a", {"loss": 0.5}))
     thread.join(WAIT_SECONDS)
-    assert got == [(Beat("a", 7, {"loss": 0.5}), {})]
+    assert got == [(Beat("a", {"loss": 0.5}), {})]
 
 
 def test_peer_that_never_listened_is_lost_within_the_deadline(make_network: MakeNetwork) -> None:
@@ -387,13 +387,39 @@ def test_use_after_close_is_an_error_and_not_a_hang(network: Network) -> None:
     inbox = network.inbox("b")
     outbox = network.outbox({"b": inbox.address})
     outbox.send("b", Ready("a"))
+    inbox.close()
+    outbox.close()
     network.close()
     with pytest.raises(RunError, match=r"^b: cannot receive: "):
         inbox.receive(WAIT_SECONDS)
-    with pytest.raises(RunError, match=r"^cannot send to b at "):
+    with pytest.raises(RunError, match=r"^b: no socket can be opened: "):
         outbox.send("b", Ready("a"))
     with pytest.raises(RunError, match=r"^c: no socket can be opened: [^;]*$"):
         network.inbox("c")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_thread_that_still_waits_keeps_its_socket_when_the_network_is_closed(scheme: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LEFT_OPEN, scheme], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("closed\nheard Ready\n", "", 0)
+
+
+LEFT_OPEN = """
+import gc, sys, threading
+from htrain.executor.port import Network
+from htrain.executor.wire import Ready
+network = Network(sys.argv[1])
+inbox = network.inbox("b")
+outbox = network.outbox({"b": inbox.address})
+thread = threading.Thread(target=lambda: print("heard", type(inbox.receive(30)[0]).__name__))
+thread.start()
+network.close()
+del network
+gc.collect()
+print("closed", flush=True)
+outbox.send("b", Ready("a"))
+thread.join()
+"""
 
 
 SHORT_OF_FILES = """

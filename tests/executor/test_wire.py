@@ -43,7 +43,7 @@ CONTROL = st.one_of(
     st.builds(Addresses, NAMES),
     st.builds(Ready, st.text()),
     st.builds(Order, st.sampled_from(["start", "pause", "save"]), st.text()),
-    st.builds(Beat, st.text(), COUNTS, DETAILS),
+    st.builds(Beat, st.text(), DETAILS),
     st.builds(State, st.text(), st.text(), DETAILS),
     st.builds(Failed, st.text(), st.text(), st.text()),
 )
@@ -219,7 +219,7 @@ def packed(value: object) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
-BEAT = b"\x94" + packed("beat") + packed("trainer:0:0") + packed(3)
+BEAT = b"\x93" + packed("beat") + packed("trainer:0:0")
 VALUES = ["values", "trainer:0:0/0", [0, 0, 0, 0]]
 
 

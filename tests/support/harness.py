@@ -32,8 +32,9 @@ def run_roles(plan: Plan, folder: Path, settings: RunSettings, *, seconds: float
         deadline = time.monotonic() + seconds
         while not all(role.finished for role in roles.values() if role.trainer):
             for role in roles.values():
-                if role.error:
-                    raise role.error
+                role.look()
+                if failed := role.error or role.reader_error:
+                    raise failed
             assert time.monotonic() < deadline, f"not done after {seconds} s"
             time.sleep(0.002)
         return roles

@@ -1,11 +1,11 @@
 """The same plan under mpiexec, a role per rank (DESIGN 5)."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +14,11 @@ import pytest
 import torch
 from joint import JOINT, joint_losses
 from small_wide_deep import DATA, small_plan
-from whole_runs import HTRAIN, WIDE_DEEP, libfm, parameters, wait_for_examples
+from whole_runs import HTRAIN, WIDE_DEEP, libfm, parameters, wait_for_a_checkpoint
 
 import htrain
 from htrain.cluster import this_machine
+from htrain.executor.checkpoint import latest_checkpoint
 from htrain.options import Options
 
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -70,15 +71,56 @@ def test_too_few_ranks_are_refused_in_one_line(tmp_path: Path) -> None:
     assert said.strip() == "htrain: mpiexec started 2 ranks; this plan wants 5: one per role and one for the launcher"
 
 
-def test_a_killed_rank_ends_the_run(tmp_path: Path) -> None:
+def start_long(tmp_path: Path) -> subprocess.Popen[str]:
+    """A run that does not end by itself, once it has a checkpoint."""
     data = libfm(tmp_path / "a.libfm", 100_000)
-    process = start(5, plan_of(tmp_path, data), data, "--out", str(tmp_path / "run"), "--epochs", "50")
-    wait_for_examples(tmp_path / "run", process, 500)
-    ranks = [p for p in psutil.Process(process.pid).children(recursive=True) if HTRAIN in " ".join(p.cmdline())]
-    assert len(ranks) == 5
-    killed = time.monotonic()
-    os.kill(ranks[-1].pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    arguments = ("--out", str(tmp_path / "run"), "--epochs", "50", "--checkpoint-seconds", "1")
+    process = start(5, plan_of(tmp_path, data), data, *arguments)
+    wait_for_a_checkpoint(tmp_path / "run", process)
+    return process
+
+
+def ours(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The ranks of a run and their roles, two processes each."""
+    found = [p for p in psutil.Process(process.pid).children(recursive=True) if HTRAIN in " ".join(p.cmdline())]
+    assert len(found) == 10
+    return found
+
+
+def none_left(processes: list[psutil.Process]) -> bool:
+    psutil.wait_procs(processes, timeout=15)
+    return not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("which", ["role", "rank"])
+def test_a_killed_rank_ends_the_run_and_is_named(which: str, tmp_path: Path) -> None:
+    process = start_long(tmp_path)
+    ranks = ours(process)
+    pid = json.loads((tmp_path / "run" / "roles.json").read_text())["sparse_ps:0"]["pid"]
+    os.kill(pid if which == "role" else psutil.Process(pid).ppid(), signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
     assert process.returncode != 0
-    assert time.monotonic() - killed < 30
-    assert not [p for p in ranks if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    named = {
+        "role": f"htrain: sparse_ps:0 (process {pid}) was killed by signal 9; go on with --resume {tmp_path / 'run'}",
+        "rank": f"htrain: sparse_ps:0 (process {pid}) ends: mpiexec's process that waits for it was killed",
+    }
+    assert named[which] in said.splitlines(), said
+    assert none_left(ranks)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_mpiexec_writes_a_checkpoint_and_the_run_goes_on_from_it(number: signal.Signals, tmp_path: Path) -> None:
+    process = start_long(tmp_path)
+    ranks = ours(process)
+    before = latest_checkpoint(tmp_path / "run")[1].examples
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert [line for line in said.splitlines() if line.startswith("htrain: stopped after")], said
+    assert none_left(ranks)
+    stopped = latest_checkpoint(tmp_path / "run")[1].examples
+    assert stopped > before
+    resumed = start(5, tmp_path / "plan", libfm(tmp_path / "a.libfm", 100_000), "--resume", str(tmp_path / "run"), "--epochs", "1")
+    _, said = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0, said
+    assert latest_checkpoint(tmp_path / "run")[1].examples == max(100_000, stopped)

@@ -79,7 +79,7 @@ class Htrain:
         role.fill()
         assert role.trainer
         wall, cpu = time.perf_counter(), time.process_time()
-        role.trainer.start({}, Feed(iter(self._batches[:steps]), START, steps), 0, None)
+        role.trainer.start({}, Feed(iter(self._batches[:steps]), START, steps, role.watch.activity("reader")), 0, None)
         for thread in role.trainer.threads:
             thread.join()
         spent = time.perf_counter() - wall, time.process_time() - cpu

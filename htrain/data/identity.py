@@ -1,0 +1,93 @@
+"""What a reader's position means: the data that it was read from, by content (htrain.executor.identity holds it against what is read later).
+
+A position is a row of a chunk of a file, and chunks are cut by the file's size. Rows that were appended, relabelled or put in another order
+would make a resumed run skip some examples and train others twice.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from htrain.data.source import files_of, format_of
+from htrain.errors import DataError
+
+WHOLE_BYTES = 2 << 30  # up to this size every byte of a file counts: about a second and a half
+_BLOCKS, _BLOCK_BYTES = 1024, 1 << 20  # of a larger file, besides its size and the time of its last change
+READER = 1  # how rows are numbered; another number where another htrain numbers them otherwise
+
+
+class FileIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file by its content. `modified_ns` counts only where `whole` is False: then `digest` is that of blocks which lie evenly in the file."""
+
+    name: str
+    num_bytes: int
+    modified_ns: int
+    whole: bool
+    digest: str
+
+    def difference(self, other: "FileIdentity") -> str:
+        """What tells `other`, the file as it is now, from this one; "" where nothing does. Where a file lies makes no difference."""
+        if other.num_bytes != self.num_bytes:
+            return f"'{other.name}' has {other.num_bytes:,} bytes, it had {self.num_bytes:,}"
+        if other.digest != self.digest or other.whole != self.whole:
+            return f"'{other.name}' has {other.num_bytes:,} bytes as before, but others"
+        if not self.whole and other.modified_ns != self.modified_ns:
+            return f"'{other.name}' was changed since"
+        return ""
+
+
+class DataIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Data as a reader sees it: its format and options, and the files behind it in order."""
+
+    reader: int
+    format: str
+    options: dict[str, str]
+    files: tuple[FileIdentity, ...]
+
+    def difference(self, other: "DataIdentity") -> str:
+        """What tells `other`, the data as it is now, from this; "" where nothing does."""
+        if other.reader != self.reader:
+            return "this htrain numbers rows in another way"
+        if other.format != self.format:
+            return f"it is {other.format} now, it was {self.format}"
+        for name in sorted(self.options.keys() | other.options.keys()):
+            before, now = (o.get(name, "not given") for o in (self.options, other.options))
+            if before != now:
+                return f"its option {name} is {now} now, it was {before}"
+        if len(other.files) != len(self.files):
+            return f"it has {len(other.files)} files, it had {len(self.files)}"
+        return next((d for mine, its in zip(self.files, other.files, strict=True) if (d := mine.difference(its))), "")
+
+
+def identity_of(uri: str) -> DataIdentity:
+    """The data of a URI as it is now. Raises DataError for what cannot be read."""
+    format, options = format_of(uri)
+    return DataIdentity(READER, format, options, tuple(map(_file, files_of(uri))))
+
+
+def _file(path: Path) -> FileIdentity:
+    try:
+        found = path.stat()
+        whole = found.st_size <= WHOLE_BYTES
+        return FileIdentity(path.name, found.st_size, found.st_mtime_ns, whole, _digest(path, None if whole else _places(found.st_size)))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _digest(path: Path, places: Sequence[int] | None) -> str:
+    """SHA-256 of a file, or of the blocks that begin at `places`: most CPUs have instructions for it."""
+    with path.open("rb") as file:
+        if places is None:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.sha256()
+        for place in places:
+            file.seek(place)
+            digest.update(file.read(_BLOCK_BYTES))
+        return digest.hexdigest()
+
+
+def _places(num_bytes: int) -> list[int]:
+    """Where blocks begin: the first and the last of the file, and others evenly between."""
+    return [(num_bytes - _BLOCK_BYTES) * k // (_BLOCKS - 1) for k in range(_BLOCKS)]

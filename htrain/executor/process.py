@@ -1,0 +1,54 @@
+"""A process, named so that others on its host can tell whether it still lives."""
+
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+import psutil
+
+_CLOCK_SECONDS = 2.0  # by which the start of a process may seem to move when the host's clock is set
+
+
+class Process(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where a process runs. A number is given to another process when its first owner is gone, so `began`, when it started, belongs to the name.
+
+    `host` is the host's name; `space` tells apart processes that count in different ways: containers of one host, and two starts of it.
+    """
+
+    host: str
+    space: str
+    pid: int
+    began: float
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    @property
+    def is_near(self) -> bool:
+        """Whether this process can see that one."""
+        return (self.host, self.space) == (socket.gethostname(), _space())
+
+    @property
+    def lives(self) -> bool | None:
+        """Whether it has not ended; None for a process that cannot be seen from here. One that is stopped lives, one that nobody has reaped does not."""
+        if not self.is_near:
+            return None
+        try:
+            process = psutil.Process(self.pid)
+            return abs(process.create_time() - self.began) < _CLOCK_SECONDS and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+
+def this_process() -> Process:
+    """The process that asks."""
+    return Process(socket.gethostname(), _space(), os.getpid(), psutil.Process().create_time())
+
+
+def _space() -> str:
+    """This start of the host, and the space in which its process numbers count; "" where the system does not tell."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""

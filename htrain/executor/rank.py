@@ -1,0 +1,103 @@
+"""A process started by mpiexec, in two: the rank, which says how its role ended, and the role, which trains.
+
+mpiexec ends all ranks within milliseconds when one of them dies, and names none. So the process that it has started stays outside: it forks the one that
+takes part in MPI, waits for it, and tells whose it was when it dies. Signals reach the launcher's alone, which decides for all.
+"""
+
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from htrain.printable import one_line
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+
+
+def is_rank() -> bool:
+    """Whether mpiexec started this process beside others."""
+    return any(_number(name) > 1 for name in _SIZES)
+
+
+def is_launcher() -> bool:
+    """Whether this process is the launcher of its run: the first rank, or no rank at all."""
+    return not is_rank() or not any(_number(name) for name in _RANKS)
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+class _Role:
+    """In the role: what it is called, and where to tell the rank of it."""
+
+    name = "a role"
+    pipe = -1
+
+
+def split(run_folder: Path) -> None:
+    """Become two processes, before MPI begins. Returns in the one that takes part; the other waits for it, and exits as it does.
+
+    Requires: this process has one thread.
+    """
+    _Role.name = "the launcher" if is_launcher() else "a role"
+    read, write = os.pipe()  # the role's name
+    alive, hold = os.pipe()  # ends with the rank
+    child = os.fork()
+    if child:
+        os.close(write)
+        os.close(alive)
+        os._exit(_wait(child, read, run_folder, forwards=is_launcher()))
+    os.setpgid(0, 0)  # what is sent to the rank comes by way of it
+    os.close(read)
+    os.close(hold)
+    _Role.pipe = write
+    threading.Thread(target=_follow, args=(alive,), name="rank", daemon=True).start()
+
+
+def call_role(name: str) -> None:
+    """The role that this process plays from now on."""
+    _Role.name = name
+    if _Role.pipe >= 0:
+        os.write(_Role.pipe, name.encode())
+        os.close(_Role.pipe)
+
+
+def _wait(child: int, read: int, run_folder: Path, *, forwards: bool) -> int:
+    """The rank: its exit status is that of the role, told in a line where that was killed."""
+    for number in _FORWARDED:
+        signal.signal(number, (lambda n, _: _send(child, n)) if forwards else signal.SIG_IGN)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return code
+    with open(read, encoding="utf-8", errors="replace") as told:
+        name = told.read() or _Role.name
+    has_checkpoint = any(run_folder.glob("checkpoints/*/manifest.json"))
+    advice = f"go on with --resume {run_folder}" if has_checkpoint else "it has no checkpoint to go on from"
+    _say(f"htrain: {name} (process {child}) was killed by signal {-code}; {advice}")
+    return 1
+
+
+def _send(child: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(child, number)
+
+
+def _follow(alive: int) -> None:
+    """In the role: end with the rank, and tell whose it was where it did not wait for the role."""
+    os.read(alive, 1)
+    _say(f"htrain: {_Role.name} (process {os.getpid()}) ends: mpiexec's process that waits for it was killed")
+    os._exit(1)
+
+
+def _say(line: str) -> None:
+    """In one write: other ranks say theirs at the same time."""
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
+        os.write(2, f"{one_line(line)}\n".encode("utf-8", "backslashreplace"))

@@ -1,0 +1,64 @@
+"""Who has fallen silent, as a launcher sees it; decided without a clock (DESIGN 5).
+
+A role says about twice a second that it lives. What counts is the time for which the launcher has listened and heard nothing: while it was itself stopped,
+or had no CPU, nobody could be heard. On a busy host a role may be late by seconds; until the first steps are done loops are compiled, and everything is late.
+
+    Listened(seconds)   -> Silent(role) once for a role that may be slow, Lost(role) for one that is given up
+    Heard(role)         -> nothing: the role lives
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MOST_SECONDS = 1.0  # of one Listened: a launcher that slept has not listened
+_SLOW_SHARE = 0.5  # of the limit, after which a role is called slow
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A role has not been heard for a while, and may be slow."""
+
+    role: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A role has not been heard for longer than it may be silent."""
+
+    role: str
+    seconds: float
+
+
+class Liveness:
+    """The silence of every role. `limit_seconds` is how long one may be silent, `warm_up_seconds` while the run warms up."""
+
+    def __init__(self, roles: Iterable[str], *, limit_seconds: float, warm_up_seconds: float) -> None:
+        self._silence = dict.fromkeys(roles, 0.0)
+        self._told: set[str] = set()
+        self._limit_seconds = limit_seconds
+        self._warm_up_seconds = max(limit_seconds, warm_up_seconds)
+        self._warm = False
+
+    def warm(self) -> None:
+        """Every role has done its first step."""
+        self._warm = True
+
+    def heard(self, role: str) -> None:
+        if role in self._silence:
+            self._silence[role] = 0.0
+            self._told.discard(role)
+
+    def listened(self, seconds: float) -> list[Silent | Lost]:
+        """Time has passed, in which all that had come was heard. What that means, the longest silence first."""
+        limit = self._limit_seconds if self._warm else self._warm_up_seconds
+        news: list[Silent | Lost] = []
+        for role in self._silence:
+            self._silence[role] += min(seconds, MOST_SECONDS)
+        for role, silence in sorted(self._silence.items(), key=lambda item: (-item[1], item[0])):
+            if silence > limit:
+                news.append(Lost(role, silence))
+            elif silence > limit * _SLOW_SHARE and role not in self._told:
+                self._told.add(role)
+                news.append(Silent(role, silence))
+        return news

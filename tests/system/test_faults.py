@@ -1,0 +1,257 @@
+"""Runs to which something happens: what was trained is kept, who failed is named, and nothing is left behind (DESIGN 6.3, 6.4)."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from whole_runs import WIDE_DEEP, libfm, start, wait_for_a_checkpoint, wait_for_examples
+
+import htrain
+from htrain.cluster import this_machine
+from htrain.executor.checkpoint import find_checkpoints, latest_checkpoint
+from htrain.options import Options
+
+ROWS = 40_000
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A plan of two groups, and data for some seconds."""
+    folder = tmp_path_factory.mktemp("faults")
+    data = libfm(folder / "train.libfm", ROWS)
+    cluster = this_machine(groups=2, trainers=1, group_ps=1, sparse_ps=1)
+    htrain.compile(WIDE_DEEP, data=data, cluster=cluster, options=Options(batch_size=32)).save(folder / "plan")
+    return folder / "plan", data
+
+
+@pytest.fixture
+def run(small: tuple[Path, str], tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a long run of the small plan in tmp_path/run; whatever is left of it goes when the test ends."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str, data: str = "") -> subprocess.Popen[str]:
+        process = start(small[0], data or small[1], *(arguments or ("--out", str(tmp_path / "run"), "--epochs", "200")))
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        for each in family_of(process):
+            each.kill()
+        process.kill()
+        process.communicate()
+
+
+def family_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def last_line(process: subprocess.Popen[str], seconds: float = 60) -> str:
+    """How a run ended, in its own words."""
+    _, said = process.communicate(timeout=seconds)
+    assert "Traceback" not in said, said
+    return said.splitlines()[-1]
+
+
+def roles_of(folder: Path) -> dict[str, int]:
+    return {role: place["pid"] for role, place in json.loads((folder / "roles.json").read_text()).items()}
+
+
+# -- one owner at a time
+
+
+def test_a_folder_in_which_a_run_trains_is_refused_to_all_others_and_left_alone(
+    run: Callable[..., subprocess.Popen[str]], small: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    first = run("--out", str(folder), "--epochs", "200", "--checkpoint-seconds", "1")
+    wait_for_a_checkpoint(folder, first)
+    for arguments in (("--resume", str(folder)), ("--out", str(folder))):
+        other = start(*small, *arguments)
+        assert last_line(other).startswith(f"htrain: {folder}: process {first.pid} on ")
+        assert other.returncode == 1
+    seen = {path.name for path in folder.iterdir()}
+    first.send_signal(signal.SIGINT)
+    last_line(first)
+    assert first.returncode == 130
+    assert seen - {path.name for path in folder.iterdir()} == {"owner.json"}
+    htrain.run(small[0], data=small[1], resume=folder, epochs=1, hosting="threads")
+
+
+# -- signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_the_end_of_the_terminal_or_of_the_service_writes_a_checkpoint(
+    run: Callable[..., subprocess.Popen[str]], tmp_path: Path, number: signal.Signals
+) -> None:
+    process = run()
+    wait_for_examples(tmp_path / "run", process, 1)
+    for each in [process, *family_of(process)]:  # a service manager tells all of them
+        each.send_signal(number)
+    assert "go on with --resume" in last_line(process)
+    assert process.returncode == 130
+    assert latest_checkpoint(tmp_path / "run")[1].examples > 0
+
+
+def test_what_ignores_the_end_of_its_terminal_goes_on(small: tuple[Path, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "htrain", "run", str(small[0]), "--data", small[1], "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    wait_for_examples(tmp_path / "run", process, 1)
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert latest_checkpoint(tmp_path / "run")[1].finished
+
+
+def test_a_second_ctrl_c_ends_a_run_that_cannot_save_there_and_then(run: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    process = run()
+    wait_for_examples(tmp_path / "run", process, 1)
+    family = family_of(process)
+    os.kill(roles_of(tmp_path / "run")["sparse_ps:0"], signal.SIGSTOP)  # it will never answer the order to pause
+    process.send_signal(signal.SIGINT)
+    time.sleep(1.0)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    assert last_line(process) == "htrain: interrupted"
+    assert time.monotonic() - began < 10
+    assert process.returncode == 130
+    assert not psutil.wait_procs(family, timeout=5)[1]
+
+
+# -- the dead and the slow
+
+
+@pytest.mark.parametrize("victims", [("launcher", "nursery"), ("nursery",), ("launcher", "nursery", "trainer:0:0"), ("nursery", "group_ps:1:0")], ids=str)
+def test_whoever_is_killed_no_process_is_left(run: Callable[..., subprocess.Popen[str]], tmp_path: Path, victims: tuple[str, ...]) -> None:
+    process = run()
+    wait_for_examples(tmp_path / "run", process, 1)
+    family = family_of(process)
+    (nursery,) = psutil.Process(process.pid).children()
+    pids = {"launcher": process.pid, "nursery": nursery.pid, **roles_of(tmp_path / "run")}
+    for victim in victims:
+        os.kill(pids[victim], signal.SIGKILL)
+    _, alive = psutil.wait_procs(family, timeout=15)
+    assert not alive
+    if "launcher" not in victims:
+        said = last_line(process)
+        assert process.returncode == 1
+        assert "was killed by signal 9" in said
+        assert f"remove {tmp_path / 'run'} and start again" in said, "there is no checkpoint to go on from"
+
+
+def test_a_role_that_is_stopped_is_told_of_as_slow_and_then_given_up_by_name(run: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    process = run("--out", str(tmp_path / "run"), "--epochs", "200", "--liveness-seconds", "6", "--deadline-seconds", "60")
+    wait_for_examples(tmp_path / "run", process, 2000)
+    family = family_of(process)
+    os.kill(roles_of(tmp_path / "run")["trainer:1:0"], signal.SIGSTOP)
+    _, said = process.communicate(timeout=60)
+    lines = said.splitlines()
+    assert any(line.startswith("trainer:1:0 has been silent for ") and line.endswith(", though its process lives") for line in lines), said
+    assert lines[-1].startswith("htrain: trainer:1:0 has been silent for 6 s, though its process lives (its last step: ")
+    assert "--liveness-seconds gives it longer" in lines[-1]
+    assert not psutil.wait_procs(family, timeout=5)[1]
+
+
+def test_a_launcher_that_sleeps_finds_its_roles_where_they_were(run: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    process = run("--out", str(tmp_path / "run"), "--epochs", "200", "--liveness-seconds", "3")
+    wait_for_examples(tmp_path / "run", process, 1)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(6)
+    process.send_signal(signal.SIGCONT)
+    time.sleep(3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert "stopped after" in last_line(process)
+
+
+# -- disks
+
+
+def test_a_checkpoint_that_the_disk_refuses_is_tried_again_while_training_goes_on(run: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    process = run("--out", str(tmp_path / "run"), "--epochs", "200", "--checkpoint-seconds", "1")
+    wait_for_a_checkpoint(tmp_path / "run", process)
+    everybody = [psutil.Process(process.pid), *family_of(process)]
+    for each in everybody:
+        each.rlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))  # as if the disk were full
+    before = find_checkpoints(tmp_path / "run").complete[0][1].examples
+    time.sleep(4)
+    assert process.poll() is None
+    stuck = find_checkpoints(tmp_path / "run").complete[0][1].examples
+    for each in everybody:
+        each.rlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    deadline = time.monotonic() + 60
+    while find_checkpoints(tmp_path / "run").complete[0][1].examples <= stuck and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    refusals = [line for line in said.splitlines() if line.startswith("no checkpoint: ")]
+    assert refusals
+    assert all("cannot be written: " in line and "training goes on, it is tried again in 1 s" in line for line in refusals), said
+    assert any("metrics cannot be written (File too large); training goes on without" in line for line in said.splitlines()), said
+    assert find_checkpoints(tmp_path / "run").complete[0][1].examples > stuck >= before
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert all(json.loads(line) for line in lines), "no line is half written"
+    assert not list((tmp_path / "run").rglob("*.partial"))
+
+
+# -- readers
+
+
+def test_a_reader_that_cannot_read_on_saves_what_was_trained_before(small: tuple[Path, str], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.libfm"
+    good = Path(small[1].removeprefix("libfm:").partition("?")[0]).read_text()
+    bad.write_text(good + "no label\n" * 3000)
+    data = f"libfm:{bad}?rows=50"
+    process = start(small[0], data, "--out", str(tmp_path / "run"))
+    said = last_line(process, 120)
+    assert process.returncode == 1
+    assert f"{bad}:{ROWS + 1}: " in said
+    assert said.endswith(f"until there it is saved: once the same data can be read, go on with --resume {tmp_path / 'run'}")
+    done = latest_checkpoint(tmp_path / "run")[1]
+    assert not done.finished
+    assert done.examples > ROWS // 2
+    result = htrain.run(small[0], data=data, resume=tmp_path / "run", malformed_share=0.5, hosting="threads")
+    assert result.totals.examples == ROWS
+
+
+def test_data_of_which_nothing_can_be_read_leaves_no_checkpoint(small: tuple[Path, str], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.libfm"
+    bad.write_text("no label\n" * 100)
+    process = start(small[0], f"libfm:{bad}?rows=50", "--out", str(tmp_path / "run"))
+    assert f"{bad}:1: " in last_line(process)
+    assert process.returncode == 1
+    assert not list((tmp_path / "run").rglob("manifest.json"))
+
+
+# -- what a checkpoint belongs to
+
+
+def test_rows_that_were_appended_and_a_cluster_that_was_changed_are_refused_on_resume(small: tuple[Path, str], tmp_path: Path) -> None:
+    plan, _ = small
+    data = libfm(tmp_path / "a.libfm", 2000)
+    htrain.run(plan, data=data, out=tmp_path / "run", hosting="threads")
+    for trainers in (2, 1):
+        cluster = this_machine(groups=2 if trainers == 2 else 1, trainers=trainers, group_ps=1, sparse_ps=1)
+        htrain.compile(WIDE_DEEP, data=small[1], cluster=cluster, options=Options(batch_size=32)).save(tmp_path / f"plan{trainers}")
+        with pytest.raises(htrain.Error, match=r"was made by another plan \((trainers: 2 now, 1 then|groups: 1 now, 2 then)\): resume with the plan"):
+            htrain.run(tmp_path / f"plan{trainers}", data=data, resume=tmp_path / "run", epochs=2, hosting="threads")
+    with (tmp_path / "a.libfm").open("a") as file:
+        file.write("1 3:1 4:1 5:1 6:1\n")
+    with pytest.raises(htrain.Error, match=r"was made on other data \('a.libfm' has [\d,]+ bytes, it had [\d,]+\): resume with the data as it was"):
+        htrain.run(plan, data=data, resume=tmp_path / "run", epochs=2, hosting="threads")
+    assert latest_checkpoint(tmp_path / "run")[1].examples == 2000

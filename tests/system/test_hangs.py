@@ -1,0 +1,85 @@
+"""A thread of a role that gets no further, in a run of threads: it is named with what it was at, and the process ends as ever (DESIGN 6.4).
+
+Each run is a process of its own: threads that hang stay until their process ends, and libzmq would end a process whose sockets are closed under a thread.
+"""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from whole_runs import WIDE_DEEP, libfm
+
+import htrain
+from htrain.cluster import this_machine
+from htrain.options import Options
+
+HANGING = """
+import sys, threading
+from itertools import islice
+import htrain
+from htrain.executor.feed import Feed
+from htrain.executor import role
+from htrain.executor.sync_loop import SyncLoop
+
+place, plan, data, out = sys.argv[1:]
+
+def hang(*_, **__):
+    threading.Event().wait()
+
+if place == "reader":
+    make = Feed.__init__
+
+    def batches_until(batches, count):
+        yield from islice(batches, count)
+        hang()
+
+    Feed.__init__ = lambda self, batches, *rest: make(self, batches_until(batches, 50), *rest)
+elif place == "save":
+    save = role.save_role
+    role.save_role = lambda folder, name, store: (hang if name == "sparse_ps:0" else save)(folder, name, store)
+elif place == "sync":
+    begin = SyncLoop._round
+
+    def round_or_hang(self, number, outbox):
+        if number > 2:
+            with self._activity.at(f"synchronising, round {number}"):
+                hang()
+        begin(self, number, outbox)
+
+    SyncLoop._round = round_or_hang
+
+try:
+    htrain.run(plan, data=data, out=out, epochs=1000, hosting="threads", deadline_seconds=2.0, checkpoint_seconds=2.0 if place == "save" else 0.0)
+except htrain.Error as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("hangs")
+    data = libfm(folder / "train.libfm", 40_000)
+    cluster = this_machine(groups=2, trainers=1, group_ps=1, sparse_ps=1)
+    htrain.compile(WIDE_DEEP, data=data, cluster=cluster, options=Options(batch_size=32)).save(folder / "plan")
+    return folder / "plan", data
+
+
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [
+        ("reader", "its thread 'reader' hangs: reading for "),
+        ("save", "sparse_ps:0: its thread 'main' hangs: saving for "),
+        ("sync", "its thread 'sync' hangs: synchronising, round "),
+    ],
+)
+def test_who_hangs_is_named_and_the_process_ends_by_itself(plan: tuple[Path, str], tmp_path: Path, place: str, named: str) -> None:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING, place, str(plan[0]), plan[1], str(tmp_path / "run")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert named in done.stdout, (done.stdout, done.stderr)
+    assert len(done.stdout.splitlines()) == 1
+    assert done.returncode == 0, "it was not ended by libzmq, nor by a signal"
+    assert time.monotonic() - began < 100
