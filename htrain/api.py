@@ -1,9 +1,7 @@
 """The Python API: compile, run, evaluate. The CLI's commands are these."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -12,11 +10,12 @@ from rich.console import Console
 from torch import nn
 
 from htrain.arguments import require_arguments
+from htrain.capture import NO_INPUTS, capture_model
 from htrain.cluster import Cluster, this_machine, validated
 from htrain.compiler import compile_net
-from htrain.data import CRITEO, Schema, open_data
+from htrain.data import CRITEO, open_data
 from htrain.effects import given_counts, given_options, require_counts, require_effect, require_tables
-from htrain.errors import ModelError, UsageError
+from htrain.errors import UsageError
 from htrain.executor.coordinator import RunResult
 from htrain.executor.evaluate import Evaluation, evaluate_run
 from htrain.executor.run import Hosting, check_inputs, run_plan
@@ -24,9 +23,6 @@ from htrain.executor.run_folder import read_record
 from htrain.executor.settings import RunSettings
 from htrain.fc_search import choose_splits
 from htrain.fitting import fitting
-from htrain.frontend.captured import Captured
-from htrain.frontend.load import load_model
-from htrain.frontend.torch_model import capture
 from htrain.lowering import NO_FC_SPLITS, NO_SPLITS
 from htrain.options import Options, checked
 from htrain.placement import Split
@@ -39,8 +35,6 @@ from htrain.sizing.search import Candidate
 from htrain.sizing.search import size as search_size
 from htrain.tagging.place import Solver, by_rules
 from htrain.user_rules import load_tagger
-
-NO_INPUTS: Mapping[str, torch.Tensor] = {}
 
 
 def compile(
@@ -57,6 +51,7 @@ def compile(
     rules: str = "",
     solver: Solver = "greedy",
     time_limit_seconds: float = 60.0,
+    self_check: bool = True,
 ) -> Plan:
     """Compile a model to a plan for `cluster`, by default one of local processes on this machine.
 
@@ -66,25 +61,27 @@ def compile(
     worth it. `rules` names rules of your own (see
     `htrain.user_rules`). `logit` names the output to train where there are several. `solver` says how the placement
     is found: by `rules` alone, with `greedy` refinement, or by the integer program (`ilp`, `cbc`) within `time_limit_seconds`.
+    With `self_check`, loss and gradients of what was captured are compared with the model's own on a small random batch.
     Raises ModelError, PlacementError, DataError, ClusterError.
     """
     cluster = cluster or this_machine()
     _require_model("compile", model)
     require_arguments(
         "compile", cluster=cluster, options=options, data=data, example_inputs=example_inputs, logit=logit, label=label, table_splits=table_splits,
-        rules=rules, solver=solver, time_limit_seconds=time_limit_seconds,
+        rules=rules, solver=solver, time_limit_seconds=time_limit_seconds, self_check=self_check,
     )  # fmt: skip
     _require_effect(cluster, options)
     dataset = open_data(data) if data else None
     schema = dataset.schema if dataset else CRITEO
-    captured, name = _captured(model, schema=schema, example_inputs=example_inputs, logit=logit, label=label)
-    require_tables(captured.net, options, cluster, table_splits)
+    found = capture_model(model, schema=schema, example_inputs=example_inputs, logit=logit, label=label)
+    require_tables(found.captured.net, options, cluster, table_splits)
+    captured = found.checked(options) if self_check else found.captured
     splits = choose_splits(captured, cluster, options, table_splits=table_splits) if fc_splits == "auto" else fc_splits
     compile_with = partial(
         compile_net,
         captured,
         cluster,
-        name=name,
+        name=found.name,
         tagger=load_tagger(rules) if rules else by_rules,
         table_splits=table_splits,
         fc_splits=splits,
@@ -110,33 +107,6 @@ def _require_effect(cluster: Cluster, options: Options) -> None:
     fitting(cluster, options)
 
 
-def _captured(
-    model: str | Path | nn.Module, *, schema: Schema, example_inputs: Mapping[str, torch.Tensor], logit: str | int, label: str
-) -> tuple[Captured, str]:
-    """The model's net, and its name."""
-    model = str(model) if isinstance(model, Path) else model
-    from_onnx = isinstance(model, str) and model.endswith(".onnx")
-    if label and not from_onnx:
-        raise UsageError(f"--label {label} has no effect: it names the label among the inputs of an ONNX model")
-    if example_inputs and not isinstance(model, nn.Module):
-        raise UsageError("compile: example_inputs has no effect beside a model's name: give it with an nn.Module, or in the model's file")
-    if isinstance(model, nn.Module):
-        if not example_inputs:
-            raise UsageError(
-                "compile: an nn.Module needs example_inputs: a tensor for each argument of forward(), the batch first"
-            )
-        valueless = [name for name, parameter in model.named_parameters() if parameter.is_meta]
-        if valueless:
-            raise ModelError(
-                f"parameter '{valueless[0]}' is on the meta device and has no value: name the model's factory instead "
-                f"(file.py:build), whose inits are recorded, or give the module values"
-            )
-        return capture(model, example_inputs, logit=logit), type(model).__name__
-    if from_onnx:
-        return _from_onnx(Path(model), str(logit), label), Path(model).stem
-    return _from_spec(model, schema, logit), Path(model.split(":")[0]).stem
-
-
 def size(
     model: str | Path | nn.Module,
     *,
@@ -160,12 +130,13 @@ def size(
     )  # fmt: skip
     require_effect(checked(options), validated(vars(cluster), where="the cluster"), given_options(options), searched=True)
     schema = open_data(data).schema if data else CRITEO
-    captured, name = _captured(model, schema=schema, example_inputs=example_inputs, logit=logit, label=label)
+    found = capture_model(model, schema=schema, example_inputs=example_inputs, logit=logit, label=label)
+    captured = found.captured
     require_tables(captured.net, options, cluster, NO_SPLITS)
 
     def compile_for(cluster: Cluster, options: Options) -> Plan:
         splits = choose_splits(captured, cluster, options, table_splits=NO_SPLITS) if fc_splits == "auto" else fc_splits
-        return compile_net(captured, cluster, options, name=name, fc_splits=splits)
+        return compile_net(captured, cluster, options, name=found.name, fc_splits=splits)
 
     return search_size(compile_for, cluster, options, eps=eps, most_groups=most_groups, workers=workers, on_try=on_try)
 
@@ -179,27 +150,6 @@ def simulate(
         require_arguments("simulate", plan=plan)
     loaded = plan if isinstance(plan, Plan) else check_plan(load_plan(Path(plan)))
     return run_simulation(loaded, steps=steps, workers=workers, seed=seed, python_lock=python_lock)
-
-
-def _from_onnx(path: Path, logit: str, label: str) -> Captured:
-    """An ONNX file; an input that carries the label is the reader's `label`, which the net must not have of its own."""
-    captured: Captured = import_module("htrain.frontend.onnx_model").capture_onnx(path, logit=logit)  # most models are of PyTorch: they do not wait for it
-    if label and label not in captured.net.inputs:
-        raise UsageError(f"--label {label}: {path} has no such input; it has {', '.join(captured.net.inputs)}")
-    label = label or "label"
-    if label in captured.net.inputs:
-        read = {name for op in captured.net.ops for name in op.inputs}
-        if label in read:
-            raise ModelError(f"{path}: the logit depends on '{label}', which --label names as the label")
-        inputs = tuple(name for name in captured.net.inputs if name != label)
-        blobs = {name: blob for name, blob in captured.net.blobs.items() if name != label}
-        captured = replace(captured, net=replace(captured.net, inputs=inputs, blobs=blobs))
-    return captured
-
-
-def _from_spec(spec: str, schema: Schema, logit: str | int) -> Captured:
-    loaded = load_model(spec, schema)
-    return loaded.initialised(capture(loaded.module, loaded.example_inputs, logit=logit))
 
 
 def run(

@@ -81,6 +81,11 @@ def commands() -> None:
     metavar="auto|none|FC=KIND:N",
     help="Cut an FC into N parts: vertical, horizontal, or co-partition with the FC that follows. [default: auto]",
 )
+@click.option(
+    "--no-self-check",
+    is_flag=True,
+    help="Do not compare loss and gradients of what was captured with the model's own, on a small random batch.",
+)
 @cluster_flags
 @training_flags
 @json_flag
@@ -96,6 +101,7 @@ def compile_command(
     rules: str,
     solver: Any,
     solve_seconds: float,
+    no_self_check: bool,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -123,6 +129,7 @@ def compile_command(
         rules=rules,
         solver=solver,
         time_limit_seconds=solve_seconds,
+        self_check=not no_self_check,
     )
     plan.save(out)
     for note in plan.notes:

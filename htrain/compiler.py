@@ -30,6 +30,7 @@ from htrain.transform.flush_net import flush_net
 from htrain.transform.fuse import fuse_placed
 from htrain.transform.fuse_served import fuse_served
 from htrain.transform.init_nets import init_net
+from htrain.transform.loss import final_sigmoid
 from htrain.transform.low_precision import choose_fc_dtypes
 from htrain.transform.split import TRAINER, split_by_node
 from htrain.transform.sync_nets import assign_centers, center_net, sync_net
@@ -98,7 +99,7 @@ def compile_net(
         loads,
         nets,
         captured.values,
-        (*captured.notes, *_dtype_notes(asked, options, cluster), *_notes(fc_splits, encodings, train)),
+        (*captured.notes, *_logit_notes(captured.net, options.loss), *_dtype_notes(asked, options, cluster), *_notes(fc_splits, encodings, train)),
     )
     return check_plan(plan)
 
@@ -111,6 +112,12 @@ def _holds(tagged: Net, cluster: Cluster, options: Options) -> dict[str, MemoryU
         if use.total > cluster.memory_of(device):
             raise PlacementError(too_large_text(device, use, cluster.memory_of(device)))
     return holds
+
+
+def _logit_notes(net: Net, loss: str) -> Iterator[str]:
+    sigmoid = final_sigmoid(net, loss)
+    if sigmoid:
+        yield f"the model ends in a {sigmoid.label}, which the bce loss has already: what comes before it is trained as the logit (--loss mse keeps it)"
 
 
 def _dtype_notes(asked: Options, options: Options, cluster: Cluster) -> Iterator[str]:

@@ -22,6 +22,7 @@ from htrain.transform.loss import add_loss
 from htrain.transform.low_precision import lower_fcs, narrow_fcs
 from htrain.transform.modules import name_modules
 from htrain.transform.optimizer import add_optimizers
+from htrain.transform.padding import read_padding_rows
 from htrain.transform.pull_weights import pull_weights
 from htrain.transform.shard_lookups import shard_lookups
 
@@ -71,5 +72,6 @@ def lowered(
 
 def forward_net(captured: Captured, options: Options) -> Net:
     """The net with its loss, in modules, FCs in the precision that is asked for: what splits are made of."""
-    net = name_modules(add_loss(lower_lookups(captured.net), checked(options).loss))
+    forward = lower_lookups(read_padding_rows(captured.net, captured.values))
+    net = name_modules(add_loss(forward, checked(options).loss))
     return lower_fcs(net, options)

@@ -232,6 +232,19 @@ class Net:
         yield f"  output {', '.join(self.outputs)}"
 
 
+def only_needed(net: Net) -> Net:
+    """The net without the ops and parameters that its outputs do not depend on; inputs stay, they are what the reader gives."""
+    producers = net.producers()
+    needed: set[int] = set()
+    pending = list(net.outputs)
+    while pending:
+        op = producers.get(pending.pop())
+        if op is not None and id(op) not in needed:
+            needed.add(id(op))
+            pending.extend(op.inputs)
+    return net.with_ops(op for op in net.ops if id(op) in needed)
+
+
 def as_made(train: Net) -> Net:
     """The train net in which readers see a value as its maker made it, not what an encoding keeps of it."""
     made: dict[str, str] = {}

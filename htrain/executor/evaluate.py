@@ -17,7 +17,7 @@ from htrain.executor.engine import Engine
 from htrain.executor.program import build_program
 from htrain.executor.run import check_inputs
 from htrain.executor.wire import Context
-from htrain.net import Net, Op, as_made
+from htrain.net import Net, Op, as_made, only_needed
 from htrain.plan import Plan, load_plan
 
 _BATCH = 4096
@@ -57,16 +57,7 @@ def forward_net(train: Net) -> Net:
 
     Values are not encoded for the way between devices, and rows come from no cache: nothing travels here.
     """
-    train = _without_caches(as_made(train))
-    producers = train.producers()
-    needed: set[int] = set()
-    pending = list(train.outputs)
-    while pending:
-        op = producers.get(pending.pop())
-        if op is not None and id(op) not in needed:
-            needed.add(id(op))
-            pending.extend(op.inputs)
-    return train.with_ops(op for op in train.ops if id(op) in needed)
+    return only_needed(_without_caches(as_made(train)))
 
 
 def _without_caches(train: Net) -> Net:

@@ -2,12 +2,21 @@
 
 from torch import fx
 
-from htrain.frontend.aten_forms import Handler, Node, argument, refuse, tensor_of
+from htrain.frontend.aten_forms import Call, Handler, argument, refuse
 from htrain.frontend.aten_matrix import MATRIX
 from htrain.frontend.aten_shapes import SHAPES, get_item
 from htrain.frontend.translation import Translation, dtype_name
 from htrain.net import Attr
+from htrain.ops.padding import without_padding_gradient
 
+_DROPOUT = "dropout while training: set p=0, or call model.eval() before compiling"
+CURES = {
+    "aten.native_batch_norm.default": "a batch norm makes examples depend on each other: use LayerNorm",
+    "aten._native_batch_norm_legit_functional.default": "a batch norm while training makes examples depend on each other: use LayerNorm",
+    "aten.embedding_renorm.default": "an Embedding with max_norm changes its rows as it reads them: build it without",
+    "aten.bernoulli.p": _DROPOUT,
+}
+ARGUMENT_CURES = {"scale_grad_by_freq": "gradients would depend on how often an id comes in a batch: build it without"}
 IGNORED = frozenset(
     {
         "aten.sym_size.int",
@@ -20,146 +29,146 @@ IGNORED = frozenset(
 
 
 def _unary(type: str) -> Handler:
-    return lambda t, node: t.add(node, type, (t.blob(node.args[0]),))
+    return lambda t, call: t.add(call.node, type, (t.blob(call.args[0]),))
 
 
 def _binary(type: str) -> Handler:
-    def handle(t: Translation, node: Node) -> None:
-        like = tensor_of(node)
-        left, right = t.blob(node.args[0], like=like), t.blob(node.args[1], like=like)
-        alpha = node.kwargs.get("alpha", 1)
+    def handle(t: Translation, call: Call) -> None:
+        like = call.tensor
+        left, right = t.blob(call.args[0], like=like), t.blob(call.args[1], like=like)
+        alpha = call.kwargs.get("alpha", 1)
         if alpha != 1:
-            right = t.step(node, "Mul", (right, t.blob(alpha, like=like)))
-        t.add(node, type, (left, right))
+            right = t.step(call.node, "Mul", (right, t.blob(alpha, like=like)))
+        t.add(call.node, type, (left, right))
 
     return handle
 
 
-def _reversed_sub(t: Translation, node: Node) -> None:
-    like = tensor_of(node)
-    t.add(node, "Sub", (t.blob(node.args[1], like=like), t.blob(node.args[0])))
+def _reversed_sub(t: Translation, call: Call) -> None:
+    like, alpha, x = call.tensor, argument(call, 2, "alpha", 1), t.blob(call.args[0])
+    if alpha != 1:
+        x = t.step(call.node, "Mul", (x, t.blob(alpha, like=like)))
+    t.add(call.node, "Sub", (t.blob(call.args[1], like=like), x))
 
 
-def _divide(t: Translation, node: Node) -> None:
-    like, mode = tensor_of(node), node.kwargs.get("rounding_mode")
-    operands = (t.blob(node.args[0], like=like), t.blob(node.args[1], like=like))
+def _divide(t: Translation, call: Call) -> None:
+    like, mode = call.tensor, call.kwargs.get("rounding_mode")
+    operands = (t.blob(call.args[0], like=like), t.blob(call.args[1], like=like))
     if mode not in (None, "floor"):
-        raise refuse(t, node, f"rounding mode '{mode}'")
-    t.add(node, "FloorDiv" if mode else "Div", operands)
+        raise refuse(t, call, f"rounding mode '{mode}'")
+    t.add(call.node, "FloorDiv" if mode else "Div", operands)
 
 
-def _power(t: Translation, node: Node) -> None:
+def _power(t: Translation, call: Call) -> None:
     """A square is a product, as in torch: a general power is some ten times slower, and rounds otherwise."""
-    square = node.args[1] == 2
+    square = call.args[1] == 2
     t.add(
-        node,
+        call.node,
         "Mul" if square else "Pow",
-        (t.blob(node.args[0]), t.blob(node.args[0] if square else node.args[1], like=tensor_of(node))),
+        (t.blob(call.args[0]), t.blob(call.args[0] if square else call.args[1], like=call.tensor)),
     )
 
 
-def _embedding(t: Translation, node: Node) -> None:
-    weight, ids = t.blob(node.args[0]), t.blob(node.args[1])
-    padding = int(argument(node, 2, "padding_idx", -1))
+def _embedding(t: Translation, call: Call) -> None:
+    weight, ids = t.blob(call.args[0]), t.blob(call.args[1])
+    padding = int(argument(call, 2, "padding_idx", -1))
     if weight in t.tables:
-        t.add(node, "Embedding", (weight, ids), {"padding_idx": padding})
-    else:
-        t.add(node, "Gather", (weight, ids), {"axis": 0})
+        t.add(call.node, "Embedding", (weight, ids), {"padding_idx": padding})
+    elif padding < 0:
+        t.add(call.node, "Gather", (weight, ids), {"axis": 0})
+    else:  # the padding row is read, and takes no gradient from here
+        rows = t.step(call.node, "Gather", (weight, ids), {"axis": 0})
+        t.names[call.node] = without_padding_gradient(t.builder, rows, ids, padding, module=t.module_of(call.node))
 
 
-def _embedding_bag(t: Translation, node: Node) -> None:
-    weight, ids, offsets, weights, mode, padding, closed = node.args
+def _embedding_bag(t: Translation, call: Call) -> None:
+    weight, ids, offsets, weights, mode, padding, closed = call.args
     name = t.blob(weight)
     if name not in t.tables:
-        raise refuse(t, node, f"'{name}' is also used outside of lookups, or its ids depend on no input")
+        raise refuse(t, call, f"'{name}' is also used outside of lookups, or its ids depend on no input")
     inputs = [name, t.blob(ids)]
     if offsets is not None:
         starts = t.blob(offsets)
         if closed:
-            raise refuse(t, node, "include_last_offset: give the starts of the bags only")
+            raise refuse(t, call, "include_last_offset: give the starts of the bags only")
         inputs.append(starts)
     if weights is not None:
         inputs.append(t.blob(weights))
     t.add(
-        node, "EmbeddingBag", inputs, {"mode": str(mode), "padding_idx": int(padding), "weighted": weights is not None}
+        call.node, "EmbeddingBag", inputs, {"mode": str(mode), "padding_idx": int(padding), "weighted": weights is not None}
     )
 
 
-def _cast(t: Translation, node: Node) -> None:
-    source = node.args[0]
+def _cast(t: Translation, call: Call) -> None:
+    source = call.args[0]
     assert isinstance(source, fx.Node)
-    to = node.meta["val"].dtype
+    to = call.meta["val"].dtype
     if source.meta["val"].dtype == to:
-        t.alias(node, source)
+        t.alias(call.node, source)
     else:
-        t.add(node, "Cast", (t.blob(source),), {"to": dtype_name(to)})
+        t.add(call.node, "Cast", (t.blob(source),), {"to": dtype_name(to)})
 
 
-def _where(t: Translation, node: Node) -> None:
-    like = node.meta["val"]
-    t.add(node, "Where", (t.blob(node.args[0]), t.blob(node.args[1], like=like), t.blob(node.args[2], like=like)))
+def _where(t: Translation, call: Call) -> None:
+    like = call.meta["val"]
+    t.add(call.node, "Where", (t.blob(call.args[0]), t.blob(call.args[1], like=like), t.blob(call.args[2], like=like)))
 
 
-def _masked_fill(t: Translation, node: Node) -> None:
-    x, mask, value = node.args
-    t.add(node, "Where", (t.blob(mask), t.blob(value, like=node.meta["val"]), t.blob(x)))
+def _masked_fill(t: Translation, call: Call) -> None:
+    x, mask, value = call.args
+    t.add(call.node, "Where", (t.blob(mask), t.blob(value, like=call.meta["val"]), t.blob(x)))
 
 
-def _clamp(t: Translation, node: Node) -> None:
-    low, high = argument(node, 1, "min", None), argument(node, 2, "max", None)
+def _clamp(t: Translation, call: Call) -> None:
+    low, high = argument(call, 1, "min", None), argument(call, 2, "max", None)
     if isinstance(low, fx.Node) or isinstance(high, fx.Node):
-        raise refuse(t, node, "bounds that are tensors")
+        raise refuse(t, call, "bounds that are tensors")
     attrs = {"min": float("-inf") if low is None else float(low), "max": float("inf") if high is None else float(high)}
-    t.add(node, "Clip", (t.blob(node.args[0]),), attrs)
+    t.add(call.node, "Clip", (t.blob(call.args[0]),), attrs)
 
 
-def _gelu(t: Translation, node: Node) -> None:
-    t.add(node, "Gelu", (t.blob(node.args[0]),), {"approximate": str(node.kwargs.get("approximate", "none"))})
+def _gelu(t: Translation, call: Call) -> None:
+    t.add(call.node, "Gelu", (t.blob(call.args[0]),), {"approximate": str(call.kwargs.get("approximate", "none"))})
 
 
 def _with_alpha(type: str, default: float) -> Handler:
-    def handle(t: Translation, node: Node) -> None:
-        if len(node.args) > 2 and any(a != 1 for a in node.args[2:]):
-            raise refuse(t, node, "scales other than 1")
-        t.add(node, type, (t.blob(node.args[0]),), {"alpha": float(argument(node, 1, "alpha", default))})
+    def handle(t: Translation, call: Call) -> None:
+        t.add(call.node, type, (t.blob(call.args[0]),), {"alpha": float(argument(call, 1, "alpha", default))})
 
     return handle
 
 
-def _softplus(t: Translation, node: Node) -> None:
-    if argument(node, 1, "beta", 1) != 1:
-        raise refuse(t, node, "a beta other than 1")
-    t.add(node, "Softplus", (t.blob(node.args[0]),))
-
-
-def _prelu(t: Translation, node: Node) -> None:
-    x = node.args[0]
+def _prelu(t: Translation, call: Call) -> None:
+    x = call.args[0]
     assert isinstance(x, fx.Node)
-    assert isinstance(node.args[1], fx.Node)
-    slopes = node.args[1].meta["val"].numel()
+    assert isinstance(call.args[1], fx.Node)
+    slopes = call.args[1].meta["val"].numel()
     if slopes > 1 and len(x.meta["val"].shape) != 2:
-        raise refuse(t, node, "a slope per channel of an input that is no matrix")
-    t.add(node, "PRelu", (t.blob(x), t.blob(node.args[1])))
+        raise refuse(t, call, "a slope per channel of an input that is no matrix")
+    t.add(call.node, "PRelu", (t.blob(x), t.blob(call.args[1])))
 
 
-def _dropout(t: Translation, node: Node) -> None:
-    if node.args[2] and node.args[1]:
-        raise refuse(t, node, "dropout while training: set p=0, or call model.eval() before compiling")
-    t.alias(node, node.args[0])
+def _dropout(t: Translation, call: Call) -> None:
+    source, p, training = call.args
+    if training and p:
+        raise refuse(t, call, _DROPOUT)
+    t.alias(call.node, source)
+    t.parts[call.node] = (t.names[call.node],)
 
 
-def _fill(t: Translation, node: Node) -> None:
+def _fill(t: Translation, call: Call) -> None:
     """full, zeros, ones and their *_like: constants of a batch-dependent shape."""
-    name = str(node.target)
-    value = 0.0 if "zeros" in name else 1.0 if "ones" in name else node.args[1]
+    name = str(call.target)
+    value = 0.0 if "zeros" in name else 1.0 if "ones" in name else call.args[1]
     if not isinstance(value, int | float):
-        raise refuse(t, node, "a fill with a computed value")
+        raise refuse(t, call, "a fill with a computed value")
+    call.told_by_shape()
     attrs: dict[str, Attr] = {
-        "shape": t.batch_shape(t.shape(node)),
+        "shape": t.batch_shape(t.shape(call.node)),
         "value": float(value),
-        "dtype": dtype_name(node.meta["val"].dtype),
+        "dtype": dtype_name(call.meta["val"].dtype),
     }
-    t.add(node, "Fill", (), attrs)
+    t.add(call.node, "Fill", (), attrs)
 
 
 _UNARY = {
@@ -190,10 +199,10 @@ _FORMS: dict[str, Handler] = {
     "gelu.default": _gelu,
     "leaky_relu.default": _with_alpha("LeakyRelu", 0.01),
     "elu.default": _with_alpha("Elu", 1.0),
-    "softplus.default": _softplus,
+    "softplus.default": _unary("Softplus"),
     "prelu.default": _prelu,
     "_prelu_kernel.default": _prelu,
-    "dropout.default": _dropout,
+    **dict.fromkeys(("dropout.default", "native_dropout.default"), _dropout),
 }  # fmt: skip
 HANDLERS: dict[str, Handler] = {
     **{f"aten.{name}.{overload}": _unary(type) for name, type in _UNARY.items() for overload in _OVERLOADS[:1]},

@@ -1,146 +1,155 @@
 """ATen ops that arrange, pick and join elements."""
 
-
 import torch
 from torch import fx
 
-from htrain.frontend.aten_forms import Handler, Node, argument, refuse
+from htrain.frontend.aten_forms import Call, Handler, argument, refuse
 from htrain.frontend.translation import Translation
 from htrain.net import Attr, BatchDim
 
 
-def _alias(t: Translation, node: Node) -> None:
-    t.alias(node, node.args[0])
+def _alias(t: Translation, call: Call) -> None:
+    t.alias(call.node, call.args[0])
 
 
-def _reshape(t: Translation, node: Node) -> None:
-    source = node.args[0]
+def _reshape(t: Translation, call: Call) -> None:
+    call.told_by_shape()
+    source = call.args[0]
     assert isinstance(source, fx.Node)
-    if t.shape(source) == t.shape(node):
-        t.alias(node, source)
+    if t.shape(source) == t.shape(call.node):
+        t.alias(call.node, source)
     else:
-        t.add(node, "Reshape", (t.blob(source),), {"shape": t.open_shape(node)})
+        t.add(call.node, "Reshape", (t.blob(source),), {"shape": t.open_shape(call.node)})
 
 
-def _permute(t: Translation, node: Node) -> None:
-    rank = len(node.meta["val"].shape)
-    t.add(node, "Transpose", (t.blob(node.args[0]),), {"perm": tuple(int(d) % rank for d in node.args[1])})
+def _permute(t: Translation, call: Call) -> None:
+    rank = len(call.meta["val"].shape)
+    t.add(call.node, "Transpose", (t.blob(call.args[0]),), {"perm": tuple(int(d) % rank for d in call.args[1])})
 
 
-def _transpose(t: Translation, node: Node) -> None:
-    rank = len(node.meta["val"].shape)
-    a, b = (int(d) % rank for d in (node.args[1:3] or (0, 1)))
+def _transpose(t: Translation, call: Call) -> None:
+    rank = len(call.meta["val"].shape)
+    a, b = (int(d) % rank for d in (call.args[1:3] or (0, 1)))
     perm = list(range(rank))
     perm[a], perm[b] = b, a
-    t.add(node, "Transpose", (t.blob(node.args[0]),), {"perm": tuple(perm)})
+    t.add(call.node, "Transpose", (t.blob(call.args[0]),), {"perm": tuple(perm)})
 
 
-def _expand(t: Translation, node: Node) -> None:
-    source = node.args[0]
+def _expand(t: Translation, call: Call) -> None:
+    call.told_by_shape()
+    source = call.args[0]
     assert isinstance(source, fx.Node)
-    if t.shape(source) == t.shape(node):
-        t.alias(node, source)
+    if t.shape(source) == t.shape(call.node):
+        t.alias(call.node, source)
     else:
-        t.add(node, "BroadcastTo", (t.blob(source),), {"shape": t.batch_shape(t.shape(node))})
+        t.add(call.node, "BroadcastTo", (t.blob(source),), {"shape": t.batch_shape(t.shape(call.node))})
 
 
-def _repeat(t: Translation, node: Node) -> None:
-    source, repeats = node.args[0], list(node.args[1])
+def _repeat(t: Translation, call: Call) -> None:
+    source, repeats = call.args[0], list(call.args[1])
     assert isinstance(source, fx.Node)
     shape = t.shape(source)
     name = t.blob(source)
     if len(repeats) > len(shape):
         padded = (1,) * (len(repeats) - len(shape)) + tuple(d if isinstance(d, int) else -1 for d in shape)
-        name = t.step(node, "Reshape", (name,), {"shape": padded})
+        name = t.step(call.node, "Reshape", (name,), {"shape": padded})
     for axis, count in enumerate(repeats):
         if not isinstance(count, int):
-            raise refuse(t, node, "a repeat by the batch size; use expand")
+            raise refuse(t, call, "a repeat by the batch size; use expand")
         if count != 1:
-            name = t.step(node, "Concat", (name,) * count, {"axis": axis})
-    t.names[node] = name
+            name = t.step(call.node, "Concat", (name,) * count, {"axis": axis})
+    t.names[call.node] = name
 
 
-def _concat(t: Translation, node: Node) -> None:
-    parts = [p for p in node.args[0] if tuple(p.meta["val"].shape) != (0,)]
-    axis = argument(node, 1, "dim", 0) % len(node.meta["val"].shape)
-    if isinstance(t.shape(node)[axis], BatchDim):
-        raise refuse(t, node, "it joins batches: examples must not depend on each other")
-    t.add(node, "Concat", [t.blob(p) for p in parts], {"axis": axis})
+def _concat(t: Translation, call: Call) -> None:
+    parts = [p for p in call.args[0] if tuple(p.meta["val"].shape) != (0,)]
+    axis = argument(call, 1, "dim", 0) % len(call.meta["val"].shape)
+    if isinstance(t.shape(call.node)[axis], BatchDim):
+        raise refuse(t, call, "it joins batches: examples must not depend on each other")
+    t.add(call.node, "Concat", [t.blob(p) for p in parts], {"axis": axis})
 
 
-def _stack(t: Translation, node: Node) -> None:
-    axis = argument(node, 1, "dim", 0) % len(node.meta["val"].shape)
-    t.add(node, "Stack", [t.blob(p) for p in node.args[0]], {"axis": axis})
+def _stack(t: Translation, call: Call) -> None:
+    axis = argument(call, 1, "dim", 0) % len(call.meta["val"].shape)
+    t.add(call.node, "Stack", [t.blob(p) for p in call.args[0]], {"axis": axis})
 
 
-def _unbind(t: Translation, node: Node) -> None:
-    source = node.args[0]
-    axis = argument(node, 1, "dim", 0) % len(source.meta["val"].shape)
+def _unbind(t: Translation, call: Call) -> None:
+    source = call.args[0]
+    axis = argument(call, 1, "dim", 0) % len(source.meta["val"].shape)
     if isinstance(t.shape(source)[axis], BatchDim):
-        raise refuse(t, node, "it splits the batch")
-    t.parts[node] = t.builder.add("Unstack", (t.blob(source),), attrs={"axis": axis}, module=t.module_of(node))
+        raise refuse(t, call, "it splits the batch")
+    t.parts[call.node] = t.builder.add("Unstack", (t.blob(source),), attrs={"axis": axis}, module=t.module_of(call.node))
 
 
-def _split(t: Translation, node: Node) -> None:
-    source = node.args[0]
-    axis = argument(node, 2, "dim", 0) % len(source.meta["val"].shape)
-    widths = [part.shape[axis] for part in node.meta["val"]]
+def _split(t: Translation, call: Call) -> None:
+    call.told_by_shape()
+    source = call.args[0]
+    axis = argument(call, 2, "dim", 0) % len(source.meta["val"].shape)
+    widths = [part.shape[axis] for part in call.meta["val"]]
     if not all(isinstance(width, int) for width in widths):
-        raise refuse(t, node, "it splits the batch")
+        raise refuse(t, call, "it splits the batch")
     attrs: dict[str, Attr] = {"axis": axis, "split": tuple(widths)}
-    t.parts[node] = t.builder.add("Split", (t.blob(source),), attrs=attrs, module=t.module_of(node))
+    t.parts[call.node] = t.builder.add("Split", (t.blob(source),), attrs=attrs, module=t.module_of(call.node))
 
 
-def get_item(t: Translation, node: Node) -> None:
-    source, index = node.args
+def get_item(t: Translation, call: Call) -> None:
+    source, index = call.args
     assert isinstance(source, fx.Node)
     parts = t.parts[source]
     if int(index) >= len(parts):
-        raise refuse(t, source, f"its output {index} has no counterpart (of max, only the values)")
-    t.names[node] = parts[int(index)]
+        raise refuse(t, Call(source), f"its output {index} has no counterpart (of max, only the values)")
+    t.names[call.node] = parts[int(index)]
 
 
-def _slice(t: Translation, node: Node) -> None:
-    source = node.args[0]
+def _slice(t: Translation, call: Call) -> None:
+    source = call.args[0]
     assert isinstance(source, fx.Node)
-    if t.shape(source) == t.shape(node):
-        t.alias(node, source)
+    if t.shape(source) == t.shape(call.node):
+        call.told_by_shape()
+        t.alias(call.node, source)
         return
     rank = len(source.meta["val"].shape)
-    axis, start = argument(node, 1, "dim", 0) % rank, argument(node, 2, "start", 0) or 0
-    end, step = argument(node, 3, "end", None), argument(node, 4, "step", 1)
+    axis, start = argument(call, 1, "dim", 0) % rank, argument(call, 2, "start", 0) or 0
+    end, step = argument(call, 3, "end", None), argument(call, 4, "step", 1)
     if isinstance(t.shape(source)[axis], BatchDim) or not all(isinstance(v, int) for v in (start, step)):
-        raise refuse(t, node, "it cuts the batch")
+        raise refuse(t, call, "it cuts the batch")
     end = end if isinstance(end, int) else 1 << 40
-    t.add(node, "Slice", (t.blob(source),), {"axis": axis, "start": start, "end": min(end, 1 << 40), "step": step})
+    t.add(call.node, "Slice", (t.blob(source),), {"axis": axis, "start": start, "end": min(end, 1 << 40), "step": step})
 
 
-def _select(t: Translation, node: Node) -> None:
-    source, dim, index = node.args
+def _select(t: Translation, call: Call) -> None:
+    source, dim, index = call.args
     assert isinstance(source, fx.Node)
     axis = int(dim) % len(source.meta["val"].shape)
     size = t.shape(source)[axis]
     if isinstance(size, BatchDim) or not isinstance(index, int):
-        raise refuse(t, node, "it picks an example of the batch")
-    t.add(node, "Select", (t.blob(source),), {"axis": axis, "index": index % size})
+        raise refuse(t, call, "it picks an example of the batch")
+    t.add(call.node, "Select", (t.blob(source),), {"axis": axis, "index": index % size})
 
 
-def _index(t: Translation, node: Node) -> None:
+def _index(t: Translation, call: Call) -> None:
     """x[:, i, j] with constant index tensors over adjacent dimensions, as in DLRM's lower triangle; or x[:, i] with one."""
-    source, indices = node.args[0], list(node.args[1])
+    source, indices = call.args[0], list(call.args[1])
     assert isinstance(source, fx.Node)
     places = [d for d, index in enumerate(indices) if index is not None]
-    if len(places) == 1:
-        t.add(node, "Gather", (t.blob(source), t.blob(indices[places[0]])), {"axis": places[0]})
-        return
     shape = t.shape(source)
+    if len(places) == 1:
+        (axis,), size = places, shape[places[0]]
+        index = indices[axis]
+        if index in t.static and isinstance(size, int):  # constant ones may count from the end
+            picked = t.constant(t.static[index] % size, module=t.module_of(call.node))
+        else:
+            picked = t.blob(index)
+        t.add(call.node, "Gather", (t.blob(source), picked), {"axis": axis})
+        return
     sizes = shape[places[0] : places[-1] + 1]
     if (
         places != list(range(places[0], places[-1] + 1))
         or any(indices[d] not in t.static for d in places)
         or any(isinstance(s, BatchDim) for s in sizes)
     ):
-        raise refuse(t, node, "several index tensors must be constants over adjacent dimensions other than the batch")
+        raise refuse(t, call, "several index tensors must be constants over adjacent dimensions other than the batch")
     flat = torch.zeros((), dtype=torch.int64)
     total = 1
     for d in places:
@@ -149,40 +158,40 @@ def _index(t: Translation, node: Node) -> None:
         flat = flat * size + t.static[indices[d]] % size
         total *= size
     merged = tuple(d if isinstance(d, int) else -1 for d in (*shape[: places[0]], total, *shape[places[-1] + 1 :]))
-    source_name = t.step(node, "Reshape", (t.blob(source),), {"shape": merged})
-    t.add(node, "Gather", (source_name, t.constant(flat, module=t.module_of(node))), {"axis": places[0]})
+    source_name = t.step(call.node, "Reshape", (t.blob(source),), {"shape": merged})
+    t.add(call.node, "Gather", (source_name, t.constant(flat, module=t.module_of(call.node))), {"axis": places[0]})
 
 
-def _gather(t: Translation, node: Node) -> None:
-    rank = len(node.meta["val"].shape)
-    t.add(node, "GatherElements", (t.blob(node.args[0]), t.blob(node.args[2])), {"axis": int(node.args[1]) % rank})
+def _gather(t: Translation, call: Call) -> None:
+    rank = len(call.meta["val"].shape)
+    t.add(call.node, "GatherElements", (t.blob(call.args[0]), t.blob(call.args[2])), {"axis": int(call.args[1]) % rank})
 
 
-def _index_select(t: Translation, node: Node) -> None:
-    rank = len(node.meta["val"].shape)
-    t.add(node, "Gather", (t.blob(node.args[0]), t.blob(node.args[2])), {"axis": int(node.args[1]) % rank})
+def _index_select(t: Translation, call: Call) -> None:
+    rank = len(call.meta["val"].shape)
+    t.add(call.node, "Gather", (t.blob(call.args[0]), t.blob(call.args[2])), {"axis": int(call.args[1]) % rank})
 
 
 def _triangle(type: str) -> Handler:
-    return lambda t, node: t.add(
-        node, type, (t.blob(node.args[0]),), {"diagonal": int(argument(node, 1, "diagonal", 0))}
+    return lambda t, call: t.add(
+        call.node, type, (t.blob(call.args[0]),), {"diagonal": int(argument(call, 1, "diagonal", 0))}
     )
 
 
-def _flip(t: Translation, node: Node) -> None:
-    t.add(node, "Flip", (t.blob(node.args[0]),), {"axes": tuple(node.args[1])})
+def _flip(t: Translation, call: Call) -> None:
+    t.add(call.node, "Flip", (t.blob(call.args[0]),), {"axes": tuple(call.args[1])})
 
 
-def _pad(t: Translation, node: Node) -> None:
+def _pad(t: Translation, call: Call) -> None:
     t.add(
-        node,
+        call.node,
         "Pad",
-        (t.blob(node.args[0]),),
-        {"pads": tuple(node.args[1]), "value": float(argument(node, 2, "value", 0.0))},
+        (t.blob(call.args[0]),),
+        {"pads": tuple(call.args[1]), "value": float(argument(call, 2, "value", 0.0))},
     )
 
 
-_SAME = ("alias", "clone", "contiguous", "lift_fresh_copy", "detach_")
+_SAME = ("alias", "clone", "contiguous", "lift_fresh_copy")
 _VIEWS = ("view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int", "unsqueeze.default",
           "squeeze.default", "squeeze.dim", "squeeze.dims", "view_copy.default")  # fmt: skip
 SHAPES: dict[str, Handler] = {

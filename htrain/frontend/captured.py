@@ -1,20 +1,70 @@
 """What a frontend gives: the forward net, and the values that the model came with."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from htrain.net import Net
+from htrain.errors import ModelError
+from htrain.net import Net, Parameter
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The tensor of an ONNX file that a parameter holds; `transposed`, where the file has w[K,N] for w[N,K]."""
+
+    name: str
+    transposed: bool
 
 
 @dataclass(frozen=True)
 class Captured:
     """A forward net with one output, the logit. `values` are the tensors of parameters whose init is `file`.
 
-    `notes` say, a sentence each, what the frontend decided that the user may want to know.
+    `notes` say, a sentence each, what the frontend decided that the user may want to know. `origins` are those of an ONNX file's parameters:
+    several tensors where the file stores one weight more than once, and none for what it left out, as it started as zeros.
     """
 
     net: Net
     values: Mapping[str, torch.Tensor]
     notes: tuple[str, ...] = ()
+    origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
+
+
+def without_gradients(net: Net) -> tuple[Net, list[str]]:
+    """`net` with the trained parameters frozen that its output reads, but no gradient reaches, as PyTorch leaves them; and their names."""
+    reached = set(net.outputs)
+    for op in reversed(net.ops):
+        if reached.intersection(op.outputs) and op.type != "Detach":
+            reached.update(name for name in op.inputs if net.blob(name).dtype.startswith(("float", "bfloat")))
+    left = [name for name, parameter in net.parameters.items() if parameter.trained and name not in reached]
+    frozen = {name: replace(net.parameters[name], trained=False) for name in left}
+    return replace(net, parameters={**net.parameters, **frozen}), left
+
+
+def check_finite(captured: Captured) -> Captured:
+    """`captured` itself. Raises ModelError for a weight or table that starts from nan or infinity, by value or by its init.
+
+    What is not trained may hold infinities (a mask), but no nan.
+    """
+    for parameter in captured.net.parameters.values():
+        found = _not_finite(parameter, captured.values.get(parameter.name))
+        if found:
+            raise ModelError(f"parameter '{parameter.name}' {found}: give it finite values before compiling")
+    return captured
+
+
+def _not_finite(parameter: Parameter, value: torch.Tensor | None) -> str:
+    """What is wrong with a parameter's first values; "" for nothing."""
+    if value is None:
+        return "" if all(map(math.isfinite, parameter.init.arguments)) else f"starts from {parameter.init}"
+    if not value.is_floating_point() or not value.numel():
+        return ""
+    extremes = torch.aminmax(value)  # nan where there is one: no copy of a large table is made to find out
+    low, high = float(extremes.min), float(extremes.max)
+    if math.isfinite(low) and math.isfinite(high):
+        return ""
+    if math.isnan(low) or math.isnan(high):
+        return "holds nan"
+    return "holds an infinity" if parameter.trained else ""

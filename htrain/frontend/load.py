@@ -66,7 +66,7 @@ def load_model(spec: str, schema: Schema) -> LoadedModel:
         model = _on_cpu(spec, factory, schema, model, missing[0])
         return LoadedModel(model, _example_inputs(module, model, schema), {})
     inits = {n: init for n, p in model.named_parameters() if (init := recorder.init_of(p)) is not None}
-    return LoadedModel(_with_buffers(spec, factory, schema, model), _example_inputs(module, model, schema), inits)
+    return LoadedModel(_with_constants(spec, factory, schema, model), _example_inputs(module, model, schema), inits)
 
 
 def import_place(place: str) -> ModuleType:
@@ -130,17 +130,31 @@ def _on_cpu(spec: str, factory: Callable[..., Any], schema: Schema, model: nn.Mo
     return _call(spec, factory, schema)
 
 
-def _with_buffers(spec: str, factory: Callable[..., Any], schema: Schema, model: nn.Module) -> nn.Module:
-    """`model` with real buffers, taken from a second build in which only parameters are on the meta device."""
-    if not any(b.is_meta for b in model.buffers()):
+def _with_constants(spec: str, factory: Callable[..., Any], schema: Schema, model: nn.Module) -> nn.Module:
+    """`model` with real buffers and tensors of attributes, taken from a second build in which only parameters are on the meta device."""
+    valueless = {path: names for path, module in model.named_modules() if (names := _valueless(module))}
+    if not valueless:
         return model
     with _OnlyParametersOnMeta():
-        built = dict(_call(spec, factory, schema).named_buffers())
-    for module_name, module in model.named_modules():
-        for name, buffer in module._buffers.items():
-            if buffer is not None and buffer.is_meta:
-                module._buffers[name] = built[f"{module_name}.{name}".lstrip(".")]
+        built = _call(spec, factory, schema)
+    for path, names in valueless.items():
+        module, made = model.get_submodule(path), built.get_submodule(path)
+        for name in names:
+            module.__dict__[name] = made.__dict__[name]
     return model
+
+
+def _valueless(module: nn.Module) -> list[str]:
+    """The attributes of one module that hold tensors on the meta device: its buffers together, tensors, and lists and dicts of them."""
+    return [name for name, held in module.__dict__.items() if name not in ("_parameters", "_modules") and _has_meta(held)]
+
+
+def _has_meta(held: object) -> bool:
+    if isinstance(held, dict):
+        return any(map(_has_meta, held.values()))
+    if isinstance(held, list | tuple):
+        return any(map(_has_meta, held))
+    return isinstance(held, torch.Tensor) and not isinstance(held, nn.Parameter) and held.is_meta
 
 
 class _OnlyParametersOnMeta:

@@ -84,8 +84,6 @@ def _compare(net: Net, fixed_batch: int, *, num_ids: int) -> None:
 def _run(net: Net, values: Mapping[str, torch.Tensor], batch_size: int) -> torch.Tensor:
     known = dict(values)
     for op in net.ops:
-        definition = OPS[op.type]
-        batch = {"batch": batch_size} if definition.needs_batch else {}
-        results = definition.kernel(*(known[name] for name in op.inputs), **op.attrs, **batch)
-        known.update(zip(op.outputs, results if isinstance(results, tuple) else (results,), strict=True))
+        results = OPS[op.type].run(op, [known[name] for name in op.inputs], batch_size)
+        known.update(zip(op.outputs, results, strict=True))
     return known[net.outputs[0]]

@@ -6,22 +6,33 @@ import numpy as np
 import onnx_ir as ir
 
 from htrain.frontend.onnx_graph import Graph
+from htrain.frontend.onnx_operator import Operator
 from htrain.frontend.onnx_weights import DTYPES
 from htrain.net import Attr
 
-Handler = Callable[[Graph, ir.Node], None]
+Handler = Callable[[Graph, Operator], None]
 
 
-def _same(graph: Graph, node: ir.Node) -> None:
+def _same(graph: Graph, node: Operator) -> None:
     graph.emit(node, node.op_type, graph.blobs(node))
 
 
-def _alias(graph: Graph, node: ir.Node) -> None:
+def _alias(graph: Graph, node: Operator) -> None:
+    graph.alias(node, graph.blob(node, 0))
+
+
+def _dropout(graph: Graph, node: Operator) -> None:
+    """In inference, its input."""
+    training = graph.array(node, 2)
+    if training is not None and bool(training.any()):
+        raise graph.refusal(node, "drops out while training: export the model in eval mode, or with p=0")
+    graph.operand(node, 1)  # the ratio
+    node.attributes.without_effect("seed", "ratio")
     graph.alias(node, graph.blob(node, 0))
 
 
 def _with_float(name: str, default: float) -> Handler:
-    def handle(graph: Graph, node: ir.Node) -> None:
+    def handle(graph: Graph, node: Operator) -> None:
         graph.emit(node, node.op_type, graph.blobs(node), {name: node.attributes.get_float(name, default)})
 
     return handle
@@ -31,7 +42,7 @@ def _is_integer(graph: Graph, blob: str) -> bool:
     return graph.builder.blob(blob).dtype.startswith(("int", "uint"))
 
 
-def _div(graph: Graph, node: ir.Node) -> None:
+def _div(graph: Graph, node: Operator) -> None:
     """ONNX divides integers towards zero."""
     a, b = graph.blobs(node)
     if not _is_integer(graph, a):
@@ -42,7 +53,7 @@ def _div(graph: Graph, node: ir.Node) -> None:
     graph.emit(node, "Mul", (size, sign))
 
 
-def _mod(graph: Graph, node: ir.Node) -> None:
+def _mod(graph: Graph, node: Operator) -> None:
     """`fmod` takes the sign of the dividend, as C does; otherwise that of the divisor."""
     a, b = graph.blobs(node)
     if not node.attributes.get_int("fmod", 0):
@@ -52,7 +63,7 @@ def _mod(graph: Graph, node: ir.Node) -> None:
     graph.emit(node, "Mul", (rest, graph.step(node, "Sign", (a,))))
 
 
-def _pow(graph: Graph, node: ir.Node) -> None:
+def _pow(graph: Graph, node: Operator) -> None:
     """The result has the base's dtype."""
     base, exponent = graph.blobs(node)
     dtype = graph.builder.blob(base).dtype
@@ -61,7 +72,7 @@ def _pow(graph: Graph, node: ir.Node) -> None:
     graph.emit(node, "Pow", (base, exponent))
 
 
-def _folded(graph: Graph, node: ir.Node) -> None:
+def _folded(graph: Graph, node: Operator) -> None:
     """Max and Min of any number of operands, two at a time."""
     first, *others = graph.blobs(node)
     for other in others[:-1]:
@@ -72,24 +83,24 @@ def _folded(graph: Graph, node: ir.Node) -> None:
         graph.alias(node, first)
 
 
-def _mean(graph: Graph, node: ir.Node) -> None:
+def _mean(graph: Graph, node: Operator) -> None:
     blobs = graph.blobs(node)
     total = graph.step(node, "Sum", blobs)
     graph.emit(node, "Mul", (total, graph.scalar(node, 1 / len(blobs), total)))
 
 
-def _cast(graph: Graph, node: ir.Node) -> None:
+def _cast(graph: Graph, node: Operator) -> None:
     to = ir.DataType(node.attributes["to"].as_int())
     if to not in DTYPES:
         raise graph.refusal(node, f"casts to {to.name}, which htrain does not know")
     graph.emit(node, "Cast", (graph.blob(node, 0),), {"to": DTYPES[to]})
 
 
-def _cast_like(graph: Graph, node: ir.Node) -> None:
+def _cast_like(graph: Graph, node: Operator) -> None:
     graph.emit(node, "Cast", (graph.blob(node, 0),), {"to": graph.builder.blob(graph.blob(node, 1)).dtype})
 
 
-def _clip(graph: Graph, node: ir.Node) -> None:
+def _clip(graph: Graph, node: Operator) -> None:
     x = graph.blob(node, 0)
     low, high = (_bound(graph, node, i, name) for i, name in ((1, "min"), (2, "max")))
     if "float" in graph.builder.blob(x).dtype:
@@ -101,7 +112,7 @@ def _clip(graph: Graph, node: ir.Node) -> None:
     graph.alias(node, x)
 
 
-def _bound(graph: Graph, node: ir.Node, index: int, name: str) -> float:
+def _bound(graph: Graph, node: Operator, index: int, name: str) -> float:
     unbounded = -np.inf if name == "min" else np.inf
     if name in node.attributes:
         return node.attributes[name].as_float()
@@ -109,7 +120,7 @@ def _bound(graph: Graph, node: ir.Node, index: int, name: str) -> float:
     return float(unbounded if array is None else array.item())
 
 
-def _hard_sigmoid(graph: Graph, node: ir.Node) -> None:
+def _hard_sigmoid(graph: Graph, node: Operator) -> None:
     x = graph.blob(node, 0)
     alpha, beta = node.attributes.get_float("alpha", 0.2), node.attributes.get_float("beta", 0.5)
     scaled = graph.step(node, "Mul", (x, graph.scalar(node, alpha, x)))
@@ -117,7 +128,7 @@ def _hard_sigmoid(graph: Graph, node: ir.Node) -> None:
     graph.emit(node, "Clip", (line,), {"min": 0.0, "max": 1.0})
 
 
-def _swish(graph: Graph, node: ir.Node) -> None:
+def _swish(graph: Graph, node: Operator) -> None:
     x, alpha = graph.blob(node, 0), node.attributes.get_float("alpha", 1.0)
     if alpha == 1.0:
         graph.emit(node, "Swish", (x,))
@@ -126,18 +137,18 @@ def _swish(graph: Graph, node: ir.Node) -> None:
     graph.emit(node, "Mul", (x, graph.step(node, "Sigmoid", (scaled,))))
 
 
-def _softsign(graph: Graph, node: ir.Node) -> None:
+def _softsign(graph: Graph, node: Operator) -> None:
     x = graph.blob(node, 0)
     size = graph.step(node, "Abs", (x,))
     graph.emit(node, "Div", (x, graph.step(node, "Add", (size, graph.scalar(node, 1.0, x)))))
 
 
-def _gelu(graph: Graph, node: ir.Node) -> None:
+def _gelu(graph: Graph, node: Operator) -> None:
     approximate = node.attributes.get_string("approximate", "none")
     graph.emit(node, "Gelu", (graph.blob(node, 0),), {"approximate": approximate})
 
 
-def _softmax(graph: Graph, node: ir.Node) -> None:
+def _softmax(graph: Graph, node: Operator) -> None:
     """Before opset 13, Softmax is over all dimensions from `axis` on."""
     x, old = graph.blob(node, 0), graph.opset < 13
     axis = node.attributes.get_int("axis", 1 if old else -1)
@@ -146,7 +157,7 @@ def _softmax(graph: Graph, node: ir.Node) -> None:
     graph.emit(node, node.op_type, (x,), {"axis": axis})
 
 
-def _reduce(graph: Graph, node: ir.Node) -> None:
+def _reduce(graph: Graph, node: Operator) -> None:
     x, axes = graph.blob(node, 0), graph.ints(node, 1, "axes") or ()
     if not axes and node.attributes.get_int("noop_with_empty_axes", 0):
         graph.alias(node, x)
@@ -172,7 +183,7 @@ _REDUCTIONS = {
 }
 
 
-def _arg(graph: Graph, node: ir.Node) -> None:
+def _arg(graph: Graph, node: Operator) -> None:
     x = graph.blob(node, 0)
     if node.attributes.get_int("select_last_index", 0):
         raise graph.refusal(node, "selects the last of equal entries, which htrain does not")
@@ -182,14 +193,14 @@ def _arg(graph: Graph, node: ir.Node) -> None:
     graph.emit(node, "ArgMax", (x,), {"axis": node.attributes.get_int("axis", 0), "keepdims": keep})
 
 
-def _cumulative_sum(graph: Graph, node: ir.Node) -> None:
+def _cumulative_sum(graph: Graph, node: Operator) -> None:
     if node.attributes.get_int("exclusive", 0) or node.attributes.get_int("reverse", 0):
         raise graph.refusal(node, "is exclusive or reversed, which htrain's is not")
     (axis,) = graph.ints(node, 1, "axis") or (0,)
     graph.emit(node, "CumSum", (graph.blob(node, 0),), {"axis": axis})
 
 
-def _layer_normalization(graph: Graph, node: ir.Node) -> None:
+def _layer_normalization(graph: Graph, node: Operator) -> None:
     """htrain scales by what has exactly the normalized shape; a scale that is broadcast stands apart."""
     x, *scale_bias = graph.blobs(node)
     axis = node.attributes.get_int("axis", -1)
@@ -203,7 +214,7 @@ def _layer_normalization(graph: Graph, node: ir.Node) -> None:
     graph.alias(node, y)
 
 
-def _rms_normalization(graph: Graph, node: ir.Node) -> None:
+def _rms_normalization(graph: Graph, node: Operator) -> None:
     x, scale = graph.blob(node, 0), graph.blob(node, 1)
     axes = tuple(range(node.attributes.get_int("axis", -1) % graph.rank(x), graph.rank(x)))
     square = graph.step(node, "Mul", (x, x))
@@ -213,11 +224,12 @@ def _rms_normalization(graph: Graph, node: ir.Node) -> None:
     graph.emit(node, "Mul", (graph.step(node, "Mul", (x, root)), scale))
 
 
-def _batch_normalization(graph: Graph, node: ir.Node) -> None:
+def _batch_normalization(graph: Graph, node: Operator) -> None:
     """In inference: (x - mean) / sqrt(var + epsilon) * scale + bias over the channels, dimension 1. The statistics stay as they are."""
     if node.attributes.get_int("training_mode", 0):
         raise graph.refusal(node, "is in training mode: export the model in eval mode")
     x = graph.blob(node, 0)
+    node.attributes.without_effect("momentum")
     mean, variance = (graph.array(node, i) for i in (3, 4))
     if mean is None or variance is None:
         raise graph.refusal(node, "has no mean and variance")
@@ -235,7 +247,8 @@ _AS_THEY_ARE = """
 """.split()  # noqa: SIM905
 HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(_AS_THEY_ARE, _same),
-    **dict.fromkeys(("Identity", "Dropout"), _alias),
+    "Identity": _alias,
+    "Dropout": _dropout,
     **dict.fromkeys(_REDUCTIONS, _reduce),
     **dict.fromkeys(("Max", "Min"), _folded),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),

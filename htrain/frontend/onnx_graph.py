@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
 from htrain.errors import ModelError
+from htrain.frontend.onnx_operator import Operator
 from htrain.frontend.onnx_weights import DTYPES, Stored
 from htrain.net import Attr, BatchDim, Blob, Dim, Init, Parameter, Shape
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NO_ATTRS, NetBuilder
 
+Node: TypeAlias = "ir.Node | Operator"
 PROBES = (1009, 2003)  # as infer_by_kernel's: primes, which no model's own dimensions are multiples of
 GROWING = frozenset({"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Tile"})  # a few numbers in, many out
 _CONSTANT_BYTES = 1 << 20
@@ -55,38 +57,39 @@ class Graph:
 
     # -- operands ----------------------------------------------------------------------------------------------------
 
-    def operand(self, node: ir.Node, index: int) -> ir.Value | None:
+    def operand(self, node: Operator, index: int) -> ir.Value | None:
         """An input of a node, None where it is left out."""
-        return node.inputs[index] if index < len(node.inputs) else None
+        return node.take(index)
 
-    def blob(self, node: ir.Node, index: int) -> str:
+    def blob(self, node: Operator, index: int) -> str:
         """The blob or parameter that input `index` of `node` is. Raises ModelError when it is left out."""
         value = self.operand(node, index)
         if value is None:
             raise self.refusal(node, f"has no input {index}")
         return self.blob_of(node, value)
 
-    def blobs(self, node: ir.Node) -> list[str]:
-        return [self.blob_of(node, value) for value in node.inputs if value is not None]
+    def blobs(self, node: Operator) -> list[str]:
+        values = [self.operand(node, index) for index in range(len(node.inputs))]
+        return [self.blob_of(node, value) for value in values if value is not None]
 
-    def blob_of(self, node: ir.Node, value: ir.Value) -> str:
+    def blob_of(self, node: Node, value: ir.Value) -> str:
         name = str(value.name)
         if name not in self.names:
             known = self.known.get(name)
             self.names[name] = self._constant(node, name, known) if known else self._parameter(name, self.stored[name])
         return self.names[name]
 
-    def constant(self, node: ir.Node, array: NDArray[Any] | np.generic) -> str:
+    def constant(self, node: Node, array: NDArray[Any] | np.generic) -> str:
         """A new Constant blob."""
         value = constant_of(torch.from_numpy(np.ascontiguousarray(array).reshape(np.shape(array)).copy()))
         return self.builder.add("Constant", (), attrs={"value": value}, module=self.module_of(node))[0]
 
-    def scalar(self, node: ir.Node, value: float, like: str) -> str:
+    def scalar(self, node: Node, value: float, like: str) -> str:
         """A constant with the dtype of the blob `like`."""
         tensor = torch.tensor(value, dtype=getattr(torch, self.builder.blob(like).dtype))
         return self.builder.add("Constant", (), attrs={"value": constant_of(tensor)}, module=self.module_of(node))[0]
 
-    def array(self, node: ir.Node, index: int) -> NDArray[Any] | None:
+    def array(self, node: Operator, index: int) -> NDArray[Any] | None:
         """The constant that an input is; None where it is left out. Raises ModelError when examples or the batch change it."""
         value = self.operand(node, index)
         if value is None:
@@ -96,7 +99,7 @@ class Graph:
             raise self.refusal(node, f"input {index} ('{value.name}') must be a constant")
         return known.arrays[0]
 
-    def ints(self, node: ir.Node, index: int, attribute: str) -> tuple[int, ...] | None:
+    def ints(self, node: Operator, index: int, attribute: str) -> tuple[int, ...] | None:
         """A list of ints that newer opsets give as an input and older ones as an attribute; None where it is left out."""
         if attribute in node.attributes:
             return tuple(int(v) for v in node.attributes[attribute].as_ints())
@@ -111,21 +114,21 @@ class Graph:
 
     # -- results -----------------------------------------------------------------------------------------------------
 
-    def emit(self, node: ir.Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> None:
+    def emit(self, node: Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> None:
         """Append the op that computes `node`'s outputs."""
         names = [self.builder.fresh(str(value.name)) for value in node.outputs]
         self.builder.add(type, inputs, attrs=attrs, module=self.module_of(node), outputs=names)
         self.names.update({str(value.name): name for value, name in zip(node.outputs, names, strict=True)})
 
-    def step(self, node: ir.Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
+    def step(self, node: Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
         """Append an op on the way to `node`'s output."""
         return self.builder.add(type, inputs, attrs=attrs, module=self.module_of(node))[0]
 
-    def alias(self, node: ir.Node, blob: str) -> None:
+    def alias(self, node: Node, blob: str) -> None:
         """`node`'s output is `blob`."""
         self.names[str(node.outputs[0].name)] = blob
 
-    def reshape(self, node: ir.Node, blob: str, shape: Shape) -> str:
+    def reshape(self, node: Node, blob: str, shape: Shape) -> str:
         """`blob` in another shape. Raises ModelError when two of its dimensions depend on the batch."""
         if shape == self.shape(blob):
             return blob
@@ -133,10 +136,10 @@ class Graph:
             raise self.refusal(node, f"two dimensions of [{', '.join(map(str, shape))}] depend on the batch")
         return self.step(node, "Reshape", (blob,), {"shape": tuple(d if isinstance(d, int) else -1 for d in shape)})
 
-    def refusal(self, node: ir.Node, what: str) -> ModelError:
+    def refusal(self, node: Node, what: str) -> ModelError:
         return ModelError(f"op {node.op_type} '{label(node)}': {what}")
 
-    def module_of(self, node: ir.Node) -> str:
+    def module_of(self, node: Node) -> str:
         """The unit that a node belongs to: that of the weight it reads, the exporter's scope, or the path in its name."""
         for value in node.inputs:
             if value is not None and value.name in self.stored:
@@ -190,7 +193,7 @@ class Graph:
         for value, small, large in zip(node.outputs, *results, strict=True):
             self.known[str(value.name)] = Known((np.asarray(small), np.asarray(large)))
 
-    def _constant(self, node: ir.Node, name: str, known: Known) -> str:
+    def _constant(self, node: Node, name: str, known: Known) -> str:
         small = known.arrays[0]
         if str(small.dtype) not in DTYPES.values():
             raise self.refusal(node, f"constant '{name}' has dtype {small.dtype}, which htrain does not know")
@@ -203,7 +206,7 @@ class Graph:
         parameter = Parameter(fresh, small.shape, str(small.dtype), "weight", Init("file"), trained=False)
         return self.builder.parameter(parameter)
 
-    def _filled(self, node: ir.Node, name: str, known: Known) -> str:
+    def _filled(self, node: Node, name: str, known: Known) -> str:
         small, large = known.arrays
         first = small.flat[0] if small.size else 0
         if small.ndim == 0 or small.ndim != large.ndim or not (np.all(small == first) and np.all(large == first)):
@@ -221,11 +224,11 @@ class Graph:
 
     # -- dimensions --------------------------------------------------------------------------------------------------
 
-    def dims(self, node: ir.Node, small: Sequence[int], large: Sequence[int]) -> Shape:
+    def dims(self, node: Node, small: Sequence[int], large: Sequence[int]) -> Shape:
         """Sizes at the two probes as dimensions."""
         return tuple(self._dim(node, int(a), int(b)) for a, b in zip(small, large, strict=True))
 
-    def _dim(self, node: ir.Node, small: int, large: int) -> Dim:
+    def _dim(self, node: Node, small: int, large: int) -> Dim:
         if small == large:
             return small
         per_example, rest = divmod(small, PROBES[0])
@@ -242,7 +245,7 @@ def concrete(shape: Shape, batch_size: int) -> tuple[int, ...]:
     return tuple(d if isinstance(d, int) else d.at(batch_size) for d in shape)
 
 
-def label(node: ir.Node) -> str:
+def label(node: Node) -> str:
     """How messages name a node of the file."""
     return str(node.name or next((o.name for o in node.outputs if o.name), ""))
 

@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from htrain.frontend.onnx_graph import Graph
+from htrain.frontend.onnx_operator import Operator
 from htrain.frontend.onnx_weights import Stored
 
-Handler = Callable[[Graph, ir.Node], None]
+Handler = Callable[[Graph, Operator], None]
 
 
-def _gemm(graph: Graph, node: ir.Node) -> None:
+def _gemm(graph: Graph, node: Operator) -> None:
     """alpha * A' @ B' + beta * C."""
     x = graph.blob(node, 0)
     if node.attributes.get_int("transA", 0):
@@ -32,7 +33,7 @@ def _gemm(graph: Graph, node: ir.Node) -> None:
     graph.alias(node, y)
 
 
-def _product(graph: Graph, node: ir.Node, x: str, *, as_fc: bool, transposed: bool) -> str:
+def _product(graph: Graph, node: Operator, x: str, *, as_fc: bool, transposed: bool) -> str:
     w = graph.blob(node, 1)
     if as_fc:
         return graph.step(node, "FC", (x, w))
@@ -41,15 +42,15 @@ def _product(graph: Graph, node: ir.Node, x: str, *, as_fc: bool, transposed: bo
     return graph.step(node, "MatMul", (x, w))
 
 
-def _matmul(graph: Graph, node: ir.Node) -> None:
+def _matmul(graph: Graph, node: Operator) -> None:
     """x[..., K] @ w[K,N] is an FC of x as a matrix; with the bias that is added right after, if it is a vector of N."""
-    weight = _weight(graph, node.inputs[1])
+    weight, matrix = _matrix(graph, node)
     x = graph.blob(node, 0)
-    if weight is None or not weight.transposed or graph.rank(x) < 2:
+    if weight is None or matrix is None or graph.rank(x) < 2:
         graph.emit(node, "MatMul", (x, graph.blob(node, 1)))
         return
-    add, bias = _bias_added_after(graph, node)
-    operands = [graph.blob(node, 1)]
+    add, bias = _bias_added_after(graph, node, weight)
+    operands = [graph.blob_of(node, matrix)]
     if add is not None and bias is not None:
         operands.append(graph.blob_of(add, bias))
         graph.done.add(add)
@@ -58,6 +59,19 @@ def _matmul(graph: Graph, node: ir.Node) -> None:
         x = graph.step(node, "Reshape", (x,), {"shape": (-1, weight.parameter.shape[1])})
     y = graph.step(node, "FC", (x, *operands))
     graph.alias(add or node, graph.reshape(node, y, (*shape[:-1], weight.parameter.shape[0])))
+
+
+def _matrix(graph: Graph, node: Operator) -> tuple[Stored | None, ir.Value | None]:
+    """The stored w[N,K] that x[..,K] is multiplied with transposed: kept so for it, or transposed by a node of its own."""
+    value = graph.operand(node, 1)
+    weight = _weight(graph, value)
+    if weight is not None:
+        return (weight, value) if weight.transposed else (None, None)
+    transpose = value.producer() if value is not None else None
+    if transpose is None or transpose.op_type != "Transpose" or tuple(transpose.attributes.get_ints("perm", ())) != (1, 0):
+        return None, None
+    weight = _weight(graph, transpose.inputs[0])
+    return (weight, transpose.inputs[0]) if weight is not None and not weight.transposed else (None, None)
 
 
 def _weight(graph: Graph, value: ir.Value | None) -> Stored | None:
@@ -73,31 +87,28 @@ def _is_bias(graph: Graph, value: ir.Value | None, weight: Stored | None) -> boo
     return stored is not None and weight is not None and stored.parameter.shape == weight.parameter.shape[:1]
 
 
-def _bias_added_after(graph: Graph, node: ir.Node) -> tuple[ir.Node | None, ir.Value | None]:
+def _bias_added_after(graph: Graph, node: Operator, weight: Stored) -> tuple[ir.Node | None, ir.Value | None]:
     """The Add that alone reads the product, and the bias that it adds."""
     uses = list(node.outputs[0].uses())
     if len(uses) != 1 or uses[0].node.op_type != "Add" or node.outputs[0].is_graph_output():
         return None, None
     add = uses[0].node
     bias = add.inputs[1 - uses[0].idx]
-    return (add, bias) if _is_bias(graph, bias, _weight(graph, node.inputs[1])) else (None, None)
+    return (add, bias) if _is_bias(graph, bias, weight) else (None, None)
 
 
-def _einsum(graph: Graph, node: ir.Node) -> None:
+def _einsum(graph: Graph, node: Operator) -> None:
     equation = node.attributes["equation"].as_string().replace(" ", "")
     graph.emit(node, "Einsum", graph.blobs(node), {"equation": equation})
 
 
-def _attention(graph: Graph, node: ir.Node) -> None:
+def _attention(graph: Graph, node: Operator) -> None:
     """softmax(q @ k.T * scale + mask) @ v for q, k, v[B,heads,length,D]; `mask` is added, or says which keys to look at."""
     q, k, v = (graph.blob(node, i) for i in range(3))
     width = graph.shape(q)[-1]
-    plain = not any(node.attributes.get_int(name, 0) for name in ("is_causal", "qk_matmul_output_mode"))
-    plain = (
-        plain and not node.attributes.get_float("softcap", 0.0) and len(graph.blobs(node)) <= 3 + len(node.inputs[3:4])
-    )
-    if not plain or graph.rank(q) != 4 or graph.shape(q)[1] != graph.shape(k)[1] or not isinstance(width, int):
-        raise graph.refusal(node, "is causal, capped, cached, grouped or not of four dimensions: export with opset 20")
+    causal, capped = node.attributes.get_int("is_causal", 0), node.attributes.get_float("softcap", 0.0)
+    if causal or capped or graph.rank(q) != 4 or graph.shape(q)[1] != graph.shape(k)[1] or not isinstance(width, int):
+        raise graph.refusal(node, "is causal, capped, grouped or not of four dimensions: export with opset 20")
     scaled = graph.step(node, "Mul", (q, graph.scalar(node, node.attributes.get_float("scale", width**-0.5), q)))
     scores = graph.step(node, "MatMul", (scaled, graph.step(node, "Transpose", (k,), {"perm": (0, 1, 3, 2)})))
     if graph.operand(node, 3) is not None:

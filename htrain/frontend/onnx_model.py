@@ -17,16 +17,18 @@ from onnxscript import optimizer
 
 from htrain.errors import ModelError
 from htrain.frontend import onnx_elementwise, onnx_matrix, onnx_shapes
-from htrain.frontend.captured import Captured
+from htrain.frontend.captured import Captured, Origin, without_gradients
 from htrain.frontend.onnx_batch import check_examples_apart, open_batch
 from htrain.frontend.onnx_graph import GROWING, Graph, Known, label
-from htrain.frontend.onnx_weights import DTYPES, array_of, find_stored, take_apart_merged
-from htrain.net import B, Net, Shape
+from htrain.frontend.onnx_merged import Unmerged, unmerge
+from htrain.frontend.onnx_operator import Operator
+from htrain.frontend.onnx_weights import DTYPES, Stored, array_of, find_stored
+from htrain.net import B, Net, Shape, only_needed
 
 TABLE_ROWS = 1000
+_OLDEST_OPSET = 7  # before, operands broadcast and statistics train by other attributes
 _HANDLERS = {**onnx_elementwise.HANDLERS, **onnx_matrix.HANDLERS, **onnx_shapes.HANDLERS}
 _LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
-_VIEWS = frozenset({"Identity", "Squeeze", "Unsqueeze", "Reshape", "Flatten"})
 _CURES = {
     "Loop": "export nn.EmbeddingBag as nn.Embedding and a sum, or give htrain the PyTorch module itself",
     "Conv": "htrain compiles recommendation models, without convolutions",
@@ -39,39 +41,57 @@ def capture_onnx(
     """The forward net of an ONNX file, up to the value called `logit`; "" is the file's only output.
 
     The batch is the first dimension of every input, symbolic or, if all agree, a fixed number; all other dimensions are
-    fixed. A Sigmoid at the end is left out: the loss wants the logit. Two-dimensional float initializers of at least
+    fixed. Two-dimensional float initializers of at least
     `table_rows` rows that only `Gather` reads become tables, other ones weights or constants (htrain.frontend.onnx_weights); initializers
     in `frozen` are not trained.
     Raises ModelError naming file, op and node for what cannot be compiled.
     """
     notes: list[str] = []
     try:
-        model = _read(path)
-        _end_at(model.graph, _logit(model.graph, logit), notes)
-        graph, net = _translate(model, table_rows=table_rows, frozen=frozen, notes=notes, name=path.stem)
+        model = read_file(path)
+        end_at(model.graph, value_of_logit(model.graph, logit))
+        graph, net, unmerged = _translate(model, table_rows=table_rows, frozen=frozen, notes=notes, name=path.stem)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
+    net, frozen = without_gradients(net)
+    notes += [f"no gradient reaches {name}: never trained" for name in frozen]
     notes += [stored.note for name, stored in graph.stored.items() if stored.note and name in net.parameters]
-    return Captured(net, {name: graph.values[name] for name in net.parameters if name in graph.values}, tuple(notes))
+    origins = {name: _origins(stored, unmerged) for name, stored in graph.stored.items() if name in net.parameters}
+    return Captured(net, {name: graph.values[name] for name in net.parameters if name in graph.values}, tuple(notes), origins)
+
+
+def _origins(stored: Stored, unmerged: Unmerged) -> tuple[Origin, ...]:
+    name = stored.parameter.name
+    tensors = unmerged.origins.get(name, (Origin(name, transposed=False),))
+    return tuple(Origin(tensor.name, tensor.transposed != stored.transposed) for tensor in tensors)
 
 
 # -- the file --------------------------------------------------------------------------------------------------------
 
 
-def _read(path: Path) -> ir.Model:
+def read_file(path: Path) -> ir.Model:
     if not path.is_file():
         raise ModelError("no such file")
     whole = path.resolve()
     try:
         onnx.checker.check_model(str(whole))
         model = ir.load(whole)
+        _check_opset(model)
         return InlinePass()(model).model
     except (onnx.checker.ValidationError, DecodeError, ir.serde.SerdeError, ValueError, TypeError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"is not an ONNX model that can be read: {reason}") from error
 
 
-def _logit(graph: ir.Graph, name: str) -> ir.Value:
+def _check_opset(model: ir.Model) -> None:
+    """Raises ModelError for an opset that ops are not known in: older ones mean other things by the same names, newer ones may."""
+    newest = onnx.defs.onnx_opset_version()
+    opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
+    if not _OLDEST_OPSET <= opset <= newest:
+        raise ModelError(f"is of opset {opset}; htrain reads opsets {_OLDEST_OPSET} to {newest}: export it with opset_version=20, say")
+
+
+def value_of_logit(graph: ir.Graph, name: str) -> ir.Value:
     """The value to train. Raises ModelError listing the outputs when it is not clear."""
     outputs = [str(value.name) for value in graph.outputs]
     if not name:
@@ -88,18 +108,8 @@ def _logit(graph: ir.Graph, name: str) -> ir.Value:
     raise ModelError(f"has no value '{name}'; its outputs are {', '.join(outputs)}")
 
 
-def _end_at(graph: ir.Graph, value: ir.Value, notes: list[str]) -> None:
-    """Make `value` the only output, without a Sigmoid that it ends in, and drop what it does not need."""
-    trail: list[ir.Node] = []
-    end = value
-    while (node := end.producer()) is not None and node.op_type in _VIEWS and node.inputs[0] is not None:
-        trail.append(node)
-        end = node.inputs[0]
-    if node is not None and node.op_type == "Sigmoid" and node.inputs[0] is not None:
-        notes.append(f"the net ends before the Sigmoid '{label(node)}': the loss wants the logit")
-        if trail:
-            trail[-1].replace_input_with(0, node.inputs[0])
-        value = value if trail else node.inputs[0]
+def end_at(graph: ir.Graph, value: ir.Value) -> None:
+    """Make `value` the only output, and drop what it does not need."""
     graph.outputs[:] = [value]
     RemoveUnusedNodesPass()(ir.Model(graph, ir_version=10))
 
@@ -109,12 +119,12 @@ def _end_at(graph: ir.Graph, value: ir.Value, notes: list[str]) -> None:
 
 def _translate(
     model: ir.Model, *, table_rows: int, frozen: Collection[str], notes: list[str], name: str
-) -> tuple[Graph, Net]:
+) -> tuple[Graph, Net, Unmerged]:
     inputs = _needed_inputs(model.graph, notes)
     fixed_batch = open_batch(inputs)
-    _fold(model)
+    unmerged = unmerge(_parts(model.graph)[1], model.graph, of_torch=model.producer_name == "pytorch")
+    _fold(model)  # not before: it drops the Identities by which merged weights are told apart
     nodes, constants = _parts(model.graph)
-    constants = take_apart_merged(constants, model.graph)
     stored = find_stored(constants, nodes, _dynamic(nodes, inputs), table_rows=table_rows, frozen=frozen)
     graph = Graph(name, model.opset_imports, stored=stored, fixed_batch=fixed_batch)
     for value in inputs:
@@ -134,7 +144,8 @@ def _translate(
             f" (the file fixes the batch size at {fixed_batch}: export it with a dynamic batch)" if fixed_batch else ""
         )
         raise ModelError(f"{error}{hint}") from error
-    return graph, net
+    notes.extend(unmerged.notes)
+    return graph, only_needed(net), unmerged
 
 
 def _translate_node(graph: Graph, node: ir.Node) -> None:
@@ -143,10 +154,17 @@ def _translate_node(graph: Graph, node: ir.Node) -> None:
     handler = _HANDLERS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if handler is None:
         raise _unknown(graph, node)
+    operator = Operator(node)
     try:
-        handler(graph, node)
-    except (IndexError, KeyError, TypeError, ValueError, MemoryError) as error:  # operands that no exporter gives
+        handler(graph, operator)
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, MemoryError) as error:  # operands that no exporter gives
         raise graph.refusal(node, f"does not fit its operands: {_first_line(error)}") from error
+    for what in operator.overlooked(graph.opset):
+        raise graph.refusal(node, f"htrain does not know its {what}: express it by other ops, or give htrain the PyTorch module")
+    for value in node.outputs:
+        read = value.is_graph_output() or any(use.node not in graph.done for use in value.uses())
+        if read and str(value.name) not in graph.names:
+            raise graph.refusal(node, f"htrain does not compute its output '{value.name}'")
 
 
 def _first_line(error: Exception) -> str:

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import onnx_ir as ir
 
 from htrain.frontend.onnx_graph import PROBES, Graph, concrete
+from htrain.frontend.onnx_operator import Operator
 from htrain.net import BatchDim, Dim, Shape
 
-Handler = Callable[[Graph, ir.Node], None]
+Handler = Callable[[Graph, Operator], None]
 _REPEATS = 1024
 
 
-def _reshape(graph: Graph, node: ir.Node) -> None:
+def _reshape(graph: Graph, node: Operator) -> None:
     x = graph.blob(node, 0)
     wanted = _probed(graph, node, 1, "shape")
     zero_is_zero = bool(node.attributes.get_int("allowzero", 0))
@@ -54,7 +54,7 @@ def _with_batch(sizes: Sequence[int], source: Shape, fixed_batch: int) -> Shape 
     return (*sizes[:axis], BatchDim(sizes[axis] // fixed_batch), *sizes[axis + 1 :])
 
 
-def _probed(graph: Graph, node: ir.Node, index: int, attribute: str) -> tuple[list[int], list[int]]:
+def _probed(graph: Graph, node: Operator, index: int, attribute: str) -> tuple[list[int], list[int]]:
     """A list of ints that may depend on the batch size, at both probes."""
     value = graph.operand(node, index)
     known = graph.known.get(str(value.name)) if value is not None else None
@@ -76,7 +76,7 @@ def _resolved(target: Sequence[int], shape: Sequence[int], *, zero_is_zero: bool
     return sizes
 
 
-def _flatten(graph: Graph, node: ir.Node) -> None:
+def _flatten(graph: Graph, node: Operator) -> None:
     x, axis = graph.blob(node, 0), node.attributes.get_int("axis", 1)
     shape = graph.shape(x)
     axis = axis % len(shape) if axis < 0 else axis
@@ -93,7 +93,7 @@ def _product(shape: Shape) -> Dim:
     return BatchDim(size * per_example) if batched else size
 
 
-def _squeeze(graph: Graph, node: ir.Node) -> None:
+def _squeeze(graph: Graph, node: Operator) -> None:
     x, axes = graph.blob(node, 0), graph.ints(node, 1, "axes")
     shape = graph.shape(x)
     gone = {i for i, dim in enumerate(shape) if dim == 1} if axes is None else {axis % len(shape) for axis in axes}
@@ -102,7 +102,7 @@ def _squeeze(graph: Graph, node: ir.Node) -> None:
     graph.alias(node, graph.reshape(node, x, tuple(dim for i, dim in enumerate(shape) if i not in gone)))
 
 
-def _unsqueeze(graph: Graph, node: ir.Node) -> None:
+def _unsqueeze(graph: Graph, node: Operator) -> None:
     x, axes = graph.blob(node, 0), graph.ints(node, 1, "axes") or ()
     rank = graph.rank(x) + len(axes)
     places = {axis % rank for axis in axes}
@@ -112,13 +112,13 @@ def _unsqueeze(graph: Graph, node: ir.Node) -> None:
     graph.alias(node, graph.reshape(node, x, tuple(1 if i in places else next(rest) for i in range(rank))))
 
 
-def _transpose(graph: Graph, node: ir.Node) -> None:
+def _transpose(graph: Graph, node: Operator) -> None:
     x = graph.blob(node, 0)
     perm = node.attributes.get_ints("perm", tuple(reversed(range(graph.rank(x)))))
     graph.emit(node, "Transpose", (x,), {"perm": tuple(perm)})
 
 
-def _expand(graph: Graph, node: ir.Node) -> None:
+def _expand(graph: Graph, node: Operator) -> None:
     """A file with a fixed batch size gives it as the first size."""
     small, large = _probed(graph, node, 1, "shape")
     if graph.fixed_batch and small and small[0] == graph.fixed_batch:
@@ -126,7 +126,7 @@ def _expand(graph: Graph, node: ir.Node) -> None:
     _broadcast(graph, node, graph.blob(node, 0), (small, large))
 
 
-def _broadcast(graph: Graph, node: ir.Node, x: str, targets: Sequence[Sequence[int]]) -> None:
+def _broadcast(graph: Graph, node: Operator, x: str, targets: Sequence[Sequence[int]]) -> None:
     shapes = [concrete(graph.shape(x), probe) for probe in PROBES]
     try:
         wanted = [np.broadcast_shapes(shape, tuple(target)) for shape, target in zip(shapes, targets, strict=True)]
@@ -139,7 +139,7 @@ def _broadcast(graph: Graph, node: ir.Node, x: str, targets: Sequence[Sequence[i
     graph.emit(node, "BroadcastTo", (x,), {"shape": tuple(d if isinstance(d, int) else -d.per_example for d in shape)})
 
 
-def _tile(graph: Graph, node: ir.Node) -> None:
+def _tile(graph: Graph, node: Operator) -> None:
     x = graph.blob(node, 0)
     small, large = _probed(graph, node, 1, "repeats")
     if all(dim == 1 or repeats == 1 for dim, repeats in zip(graph.shape(x), small, strict=True)):
@@ -152,22 +152,24 @@ def _tile(graph: Graph, node: ir.Node) -> None:
     graph.alias(node, x)
 
 
-def _concat(graph: Graph, node: ir.Node) -> None:
+def _concat(graph: Graph, node: Operator) -> None:
     graph.emit(node, "Concat", graph.blobs(node), {"axis": node.attributes["axis"].as_int()})
 
 
-def _split(graph: Graph, node: ir.Node) -> None:
+def _split(graph: Graph, node: Operator) -> None:
     x, axis = graph.blob(node, 0), node.attributes.get_int("axis", 0)
     split, size = graph.ints(node, 1, "split"), graph.shape(x)[axis]
     if not isinstance(size, int):
         raise graph.refusal(node, "splits the batch")
+    if node.attributes.get_int("num_outputs", len(node.outputs)) != len(node.outputs):
+        raise graph.refusal(node, "names another number of outputs than num_outputs")
     if split is None:
         part = -(-size // len(node.outputs))
         split = tuple(min(part, size - i * part) for i in range(len(node.outputs)))
     graph.emit(node, "Split", (x,), {"axis": axis, "split": split})
 
 
-def _slice(graph: Graph, node: ir.Node) -> None:
+def _slice(graph: Graph, node: Operator) -> None:
     """One Slice per axis; a slice of the whole batch is none."""
     x = graph.blob(node, 0)
     starts, ends = _probed(graph, node, 1, "starts"), _probed(graph, node, 2, "ends")
@@ -178,7 +180,7 @@ def _slice(graph: Graph, node: ir.Node) -> None:
     graph.alias(node, x)
 
 
-def _slice_axis(graph: Graph, node: ir.Node, x: str, axis: int, bounds: Sequence[tuple[int, int]], step: int) -> str:
+def _slice_axis(graph: Graph, node: Operator, x: str, axis: int, bounds: Sequence[tuple[int, int]], step: int) -> str:
     sizes = [concrete(graph.shape(x), probe)[axis] for probe in PROBES]
     small, large = (range(size)[start:end:step] for size, (start, end) in zip(sizes, bounds, strict=True))
     if (small, large) == tuple(range(size) for size in sizes):
@@ -194,41 +196,43 @@ def _slice_axis(graph: Graph, node: ir.Node, x: str, axis: int, bounds: Sequence
     return graph.step(node, "Slice", (flipped,), attrs)
 
 
-def _gather(graph: Graph, node: ir.Node) -> None:
+def _gather(graph: Graph, node: Operator) -> None:
     """From a table, a lookup; of one constant place, Select; of anything else, Gather."""
     axis = node.attributes.get_int("axis", 0)
-    stored = graph.stored.get(str(node.inputs[0].name)) if node.inputs[0] is not None else None
+    table, index = graph.operand(node, 0), graph.operand(node, 1)
+    stored = graph.stored.get(str(table.name)) if table is not None else None
     x = graph.blob(node, 0)
     if stored is not None and stored.parameter.kind == "table":
         graph.emit(node, "Embedding", (x, _ids(graph, node)), {"padding_idx": -1})
         return
-    known = graph.known.get(str(node.inputs[1].name)) if node.inputs[1] is not None else None
+    known = graph.known.get(str(index.name)) if index is not None else None
     if known is not None and known.constant and known.arrays[0].ndim == 0:
         graph.emit(node, "Select", (x,), {"axis": axis, "index": int(known.arrays[0])})
         return
     graph.emit(node, "Gather", (x, _indices(graph, node, x, axis)), {"axis": axis})
 
 
-def _ids(graph: Graph, node: ir.Node) -> str:
+def _ids(graph: Graph, node: Operator) -> str:
     ids = graph.blob(node, 1)
     return ids if graph.builder.blob(ids).dtype == "int64" else graph.step(node, "Cast", (ids,), {"to": "int64"})
 
 
-def _indices(graph: Graph, node: ir.Node, x: str, axis: int) -> str:
+def _indices(graph: Graph, node: Operator, x: str, axis: int) -> str:
     """Indices from 0 on: constant ones may count from the end."""
-    known = graph.known.get(str(node.inputs[1].name)) if node.inputs[1] is not None else None
+    index = graph.operand(node, 1)
+    known = graph.known.get(str(index.name)) if index is not None else None
     size = graph.shape(x)[axis]
     if known is None or not known.constant or not isinstance(size, int):
         return _ids(graph, node)
     return graph.constant(node, np.where(known.arrays[0] < 0, known.arrays[0] + size, known.arrays[0]).astype(np.int64))
 
 
-def _gather_elements(graph: Graph, node: ir.Node) -> None:
+def _gather_elements(graph: Graph, node: Operator) -> None:
     x, axis = graph.blob(node, 0), node.attributes.get_int("axis", 0)
     graph.emit(node, "GatherElements", (x, _indices(graph, node, x, axis)), {"axis": axis})
 
 
-def _gather_nd(graph: Graph, node: ir.Node) -> None:
+def _gather_nd(graph: Graph, node: Operator) -> None:
     """With constant indices into leading dimensions of fixed size: Gather from these dimensions as one."""
     x, indices = graph.blob(node, 0), graph.array(node, 1)
     assert indices is not None
@@ -242,7 +246,7 @@ def _gather_nd(graph: Graph, node: ir.Node) -> None:
     graph.emit(node, "Gather", (merged, graph.constant(node, np.asarray(flat))), {"axis": 0})
 
 
-def _pad(graph: Graph, node: ir.Node) -> None:
+def _pad(graph: Graph, node: Operator) -> None:
     """ONNX: all befores, then all afters; torch: (before, after) pairs from the last dimension on."""
     x, pads = graph.blob(node, 0), graph.ints(node, 1, "pads") or ()
     if node.attributes.get_string("mode", "constant") != "constant":
@@ -255,13 +259,13 @@ def _pad(graph: Graph, node: ir.Node) -> None:
     graph.emit(node, "Pad", (x,), {"pads": flat, "value": fill})
 
 
-def _triangle(graph: Graph, node: ir.Node) -> None:
+def _triangle(graph: Graph, node: Operator) -> None:
     diagonal = (graph.ints(node, 1, "k") or (0,))[0]
     type = "Triu" if node.attributes.get_int("upper", 1) else "Tril"
     graph.emit(node, type, (graph.blob(node, 0),), {"diagonal": diagonal})
 
 
-def _one_hot(graph: Graph, node: ir.Node) -> None:
+def _one_hot(graph: Graph, node: Operator) -> None:
     """Equal to the range of `depth`, along a new last dimension."""
     indices, depth, values = graph.blob(node, 0), graph.array(node, 1), graph.array(node, 2)
     if depth is None or values is None or node.attributes.get_int("axis", -1) not in (-1, graph.rank(indices)):

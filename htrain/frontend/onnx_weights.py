@@ -9,10 +9,10 @@ The rule, for a floating tensor that the file stores (an initializer, or the val
   operand of Add or Sub (a bias), or with more than one element an operand of Mul or Div (a scale).
 - A constant: everything else. Scalars (no dimension, or one element in a Constant node), integers, booleans; an epsilon (one
   element, added right before Sqrt, Log, Pow, Reciprocal or a division); a mask (several dimensions of zeros and ones, or
-  entries of at least 10^4 in size or not finite); what feeds Where, Clip, Pad, a comparison.
+  entries of at least 10^4 in size or infinite, in what is added); what feeds Where, Clip, Pad, a comparison.
 
-Names in `frozen` are weights that no optimizer step writes. Exporters merge initializers of equal values, so that two
-biases of zeros are one in the file: a vector whose elements are all equal is taken apart, one for each op that reads it.
+Names in `frozen` are weights that no optimizer step writes. Those that an exporter has merged are taken apart before
+(htrain.frontend.onnx_merged).
 """
 
 from collections.abc import Collection, Sequence
@@ -103,27 +103,11 @@ def find_stored(
         name = str(value.name)
         if _is_table(value, uses, dynamic, table_rows):
             stored[name] = _table(value)
-        elif uses and _is_floating(value) and (name in frozen or _is_weight(value, uses, nodes)):
+        elif uses and is_floating(value) and (name in frozen or is_weight(value, uses, nodes)):
             stored[name] = _weight(value, uses, trained=name not in frozen)
     for name in sorted(set(frozen) - set(stored)):
         raise ModelError(f"'{name}' cannot be frozen: it is not a weight that the logit depends on")
     return stored
-
-
-def take_apart_merged(constants: Sequence[ir.Value], graph: ir.Graph) -> list[ir.Value]:
-    """`constants`, and a copy of each vector of equal elements for every op but the first that reads it; the graph changes."""
-    copies = []
-    for value in constants:
-        uses = value.uses()
-        if len(uses) < 2 or not _is_floating(value) or len(_shape(value)) != 1 or np.ptp(array_of(value)) != 0:
-            continue
-        for use in uses[1:]:
-            copy = ir.Value(name=f"{value.name}@{use.node.outputs[0].name}:{use.idx}", const_value=value.const_value)
-            use.node.replace_input_with(use.idx, copy)
-            if value.is_initializer():
-                graph.register_initializer(copy)
-            copies.append(copy)
-    return [*constants, *copies]
 
 
 def array_of(value: ir.Value) -> NDArray[Any]:
@@ -139,7 +123,7 @@ def array_of(value: ir.Value) -> NDArray[Any]:
     return array
 
 
-def _is_floating(value: ir.Value) -> bool:
+def is_floating(value: ir.Value) -> bool:
     return value.const_value is not None and value.const_value.dtype in _FLOATING
 
 
@@ -152,7 +136,7 @@ def _is_table(
     value: ir.Value, uses: Sequence[tuple[ir.Node, int]], dynamic: Collection[ir.Value], table_rows: int
 ) -> bool:
     shape = _shape(value)
-    if not uses or not _is_floating(value) or len(shape) != 2 or shape[0] < table_rows:
+    if not uses or not is_floating(value) or len(shape) != 2 or shape[0] < table_rows:
         return False
     return all(
         node.op_type == "Gather"
@@ -163,12 +147,13 @@ def _is_table(
     )
 
 
-def _is_weight(value: ir.Value, uses: Sequence[tuple[ir.Node, int]], nodes: Collection[ir.Node]) -> bool:
+def is_weight(value: ir.Value, uses: Sequence[tuple[ir.Node, int]], nodes: Collection[ir.Node]) -> bool:
     shape = _shape(value)
     size = int(np.prod(shape))
     if not shape or not size or (size == 1 and not value.is_initializer()):
         return False
-    return any(_trains(node, index, size, nodes) for node, index in uses) and not _is_mask(value)
+    operand = any(index in _OPERANDS.get(node.op_type, ()) for node, index in uses)
+    return any(_trains(node, index, size, nodes) for node, index in uses) and not _is_mask(value, added=not operand)
 
 
 def _trains(node: ir.Node, index: int, size: int, nodes: Collection[ir.Node]) -> bool:
@@ -187,11 +172,14 @@ def _takes_epsilon(node: ir.Node, index: int) -> bool:
     return node.op_type in _AFTER_EPSILON or (node.op_type == "Div" and index == 1)
 
 
-def _is_mask(value: ir.Value) -> bool:
+def _is_mask(value: ir.Value, *, added: bool) -> bool:
+    """Whether its entries are those of a mask; one that is added has large or infinite ones, as no weight that can be trained."""
     if np.prod(_shape(value)) > _MASK_ELEMENTS:
         return False
     array = array_of(value).astype(np.float32)
-    if not np.all(np.abs(array) < _MASK_ENTRY):  # NaN is not below it either
+    if np.isnan(array).any():  # no weight either: it is refused by name
+        return False
+    if added and np.any(np.abs(array) >= _MASK_ENTRY):
         return True
     return (
         array.ndim > 1

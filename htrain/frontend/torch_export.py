@@ -1,9 +1,10 @@
 """torch.export behind one door: embedding calls kept whole, parameters without memory, one-line errors."""
 
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional as F
 
 from htrain.errors import ModelError
+from htrain.frontend.blame import place_of
+from htrain.frontend.gradient_rules import GradientRules, no_custom_functions
+from htrain.frontend.unchanged import unchanged
 
 _KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", "log_softmax.int", "einsum.default", "matmul.default",
          "scaled_dot_product_attention.default", "silu.default", "mish.default", "hardswish.default", "hardsigmoid.default", "elu.default",
@@ -23,24 +27,25 @@ _KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", 
          "addmm.default", "baddbmm.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "rsub.Scalar", "clamp.default",
          "detach.default")  # fmt: skip
 
-
 def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
     """The program of `model` with a free batch dimension, decomposed to the ops that the frontend translates.
 
-    `model` may be on the meta device; it is left as it was. Raises ModelError in one line when torch cannot capture it.
+    `model` may be on the meta device; it is left as it was. What forward() says about gradients is in the program
+    (`htrain.frontend.gradient_rules`). Raises ModelError in one line when torch cannot capture it.
     """
     batch = Dim("batch", min=2)
     shapes = {
         name: {0: Dim(f"{name}_count", min=2) if is_bag(name, example_inputs) else batch} for name in example_inputs
     }
     try:
-        with _without_memory(model), _whole_embedding_bags(), torch.no_grad(), _quiet():
-            program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
+        with unchanged(model), _without_memory(model), _whole_embedding_bags(), _quiet():
+            with torch.enable_grad(), GradientRules(), no_custom_functions():
+                program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
             return program.run_decompositions(_decompositions())
     except ModelError:
         raise
     except (Exception, SystemExit) as error:  # a forward() that calls sys.exit()
-        raise ModelError(f"torch.export cannot capture {type(model).__name__}: {_one_line(error)}") from error
+        raise ModelError(f"torch.export cannot capture {type(model).__name__}: {_one_line(error)}{place_of(model, error)}") from error
 
 
 def is_bag(name: str, inputs: Mapping[str, torch.Tensor]) -> bool:
@@ -96,12 +101,12 @@ def _stand_in(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's own log lines and warnings about its internals: what matters comes as one error."""
+    """Without torch's own log lines, graphs and warnings about its internals: what matters comes as one error."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)
@@ -132,6 +137,14 @@ def _library() -> torch.library.Library:
     return library
 
 
+def _check_bag(max_norm: float | None, mode: str, *, scale_grad_by_freq: bool) -> None:
+    if max_norm is not None or scale_grad_by_freq or mode not in ("sum", "mean"):
+        what = "max_norm" if max_norm is not None else "scale_grad_by_freq" if scale_grad_by_freq else f"mode='{mode}'"
+        raise ModelError(
+            f"an EmbeddingBag with {what} cannot be compiled: use mode 'sum' or 'mean' without max_norm and scale_grad_by_freq"
+        )
+
+
 @contextmanager
 def _whole_embedding_bags() -> Iterator[None]:
     """Within, F.embedding_bag is captured as one op."""
@@ -143,13 +156,7 @@ def _whole_embedding_bags() -> Iterator[None]:
         scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: torch.Tensor | None = None,
         include_last_offset: bool = False, padding_idx: int | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        if max_norm is not None or scale_grad_by_freq or mode not in ("sum", "mean"):
-            what = (
-                "max_norm" if max_norm is not None else "scale_grad_by_freq" if scale_grad_by_freq else f"mode='{mode}'"
-            )
-            raise ModelError(
-                f"an EmbeddingBag with {what} cannot be compiled: use mode 'sum' or 'mean' without max_norm and scale_grad_by_freq"
-            )
+        _check_bag(max_norm, mode, scale_grad_by_freq=scale_grad_by_freq)
         padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
         return torch.ops.htrain.embedding_bag(
             weight, input, offsets, per_sample_weights, mode, padding, include_last_offset

@@ -1,19 +1,21 @@
 """PyTorch module -> Net: the exported program, op by op (DESIGN 1, 3)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from htrain.errors import ModelError
-from htrain.frontend.aten_ops import HANDLERS, IGNORED
-from htrain.frontend.captured import Captured
+from htrain.frontend.aten_forms import Call, refuse
+from htrain.frontend.aten_ops import ARGUMENT_CURES, CURES, HANDLERS, IGNORED
+from htrain.frontend.captured import Captured, without_gradients
+from htrain.frontend.module_checks import check_module
 from htrain.frontend.torch_export import export, is_bag
-from htrain.frontend.translation import Translation, static_value
-from htrain.net import Init, Net, Op, Parameter
+from htrain.frontend.translation import Translation, dtype_name, static_value
+from htrain.net import Init, Net, Parameter, only_needed
 
 _CONSTANT_BYTES = 1 << 20
 
@@ -26,6 +28,7 @@ def capture(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], *, log
     `values`; one on the meta device gives none, and its parameters have the init `constant(0)` until they are given another.
     Raises ModelError naming the op and the module that cannot be compiled.
     """
+    check_module(model)
     program = export(model, example_inputs)
     translation = Translation(
         type(model).__name__, _batch_symbol(program, example_inputs), _bag_lengths(program, example_inputs)
@@ -35,11 +38,27 @@ def capture(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], *, log
     for node in program.graph.nodes:
         if node.op == "call_function":
             _translate(translation, node)
+    _check_outputs(program)
     output = _logit(program, logit)
     net = translation.build(translation.blob(output))
-    used = _only_needed(net)
+    used, frozen = without_gradients(only_needed(net))
     kept = {name: value for name, value in values.items() if name in used.parameters}
-    return Captured(used, kept, tuple(_left_out(model, used)))
+    return Captured(used, kept, (*_left_out(model, used), *_left_alone(frozen)))
+
+
+def _left_alone(names: Sequence[str]) -> list[str]:
+    """A sentence for the parameters whose every way to the logit is cut by no_grad() or detach(): PyTorch steps none of them."""
+    return [f"no gradient reaches {', '.join(names)} (torch.no_grad(), detach()): never trained"] if names else []
+
+
+def _check_outputs(program: ExportedProgram) -> None:
+    """Raises ModelError where forward() changes what outlives it. An input that it changes is its own copy of the batch."""
+    for spec in program.graph_signature.output_specs:
+        if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION):
+            raise ModelError(
+                f"forward() changes '{spec.target}', which would stay as it is here: compute it outside, or put its module into eval mode "
+                f"(running statistics of a norm) before compiling"
+            )
 
 
 def _left_out(model: nn.Module, net: Net) -> list[str]:
@@ -94,7 +113,7 @@ def _declare_inputs(translation: Translation, program: ExportedProgram, model: n
         if spec.kind == InputKind.USER_INPUT:
             translation.declare_input(node)
         elif spec.kind == InputKind.CONSTANT_TENSOR:
-            translation.static[node] = program.constants[str(spec.target)]
+            translation.static[node] = _constant(program, str(spec.target))
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             _declare_parameter(translation, node, str(spec.target), state[str(spec.target)], declared, values)
         else:
@@ -103,6 +122,13 @@ def _declare_inputs(translation: Translation, program: ExportedProgram, model: n
                 f"htrain compiles pure functions of tensors"
             )
     return values
+
+
+def _constant(program: ExportedProgram, name: str) -> torch.Tensor:
+    value = program.constants[name]
+    if value.is_meta:
+        raise ModelError(f"the tensor '{name}' of an attribute has no value: register it as an nn.Parameter or a buffer of its module")
+    return value
 
 
 def _declare_parameter(
@@ -165,21 +191,41 @@ def _translate(translation: Translation, node: fx.Node) -> None:
     name = str(node.target)
     if name in IGNORED or not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
         return
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and name not in HANDLERS:
+        raise refuse(translation, Call(node), CURES.get(name, "it draws random numbers, and a net computes the same from the same"))
     value = static_value(translation, node)
     if value is not None:
         translation.static[node] = value
         return
-    handler = HANDLERS.get(name)
+    call, handler = Call(node), HANDLERS.get(name)
     if handler is None:
-        raise ModelError(
-            f"{name} in module '{translation.module_of(node) or type(translation).__name__}' cannot be compiled: htrain has no such op"
-        )
-    handler(translation, node)
+        raise refuse(translation, call, CURES.get(name, "htrain has no such op"))
+    try:
+        handler(translation, call)
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, StopIteration) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise refuse(translation, call, f"it does not fit its operands ({reason})") from error
+    for argument, value in call.unread().items():
+        cure = ARGUMENT_CURES.get(argument, "express it by other ops")
+        raise refuse(translation, call, f"htrain does not follow its argument {argument}={value}: {cure}")
+    _check_result(translation, node)
+
+
+def _check_result(translation: Translation, node: fx.Node) -> None:
+    """Raises ModelError where the net would compute a tensor of another shape or dtype than torch."""
+    name, value = translation.names.get(node, ""), node.meta["val"]
+    if not isinstance(value, torch.Tensor) or name not in translation.builder.blobs:
+        return
+    blob = translation.builder.blobs[name]
+    if blob.dtype != dtype_name(value.dtype) or blob.shape != translation.shape(node):
+        shape = ",".join(map(str, translation.shape(node)))
+        raise refuse(translation, Call(node), f"it would give {blob}, want {dtype_name(value.dtype)}[{shape}]")
 
 
 def _logit(program: ExportedProgram, logit: str | int) -> fx.Node:
     """The output node to train. Raises ModelError listing the choices when it is not clear."""
-    outputs = next(n for n in program.graph.nodes if n.op == "output").args[0]
+    changed = {s.arg.name for s in program.graph_signature.output_specs if s.kind != OutputKind.USER_OUTPUT}
+    outputs = [n for n in next(n for n in program.graph.nodes if n.op == "output").args[0] if n.name not in changed]
     spec = program.call_spec.out_spec
     keys = [str(k) for k in spec.context] if spec is not None and isinstance(spec.context, list) else []
     names = keys if len(keys) == len(outputs) else [str(i) for i in range(len(outputs))]
@@ -194,15 +240,3 @@ def _logit(program: ExportedProgram, logit: str | int) -> fx.Node:
         f"the model has {len(outputs)} outputs ({', '.join(names)}): say which is the logit (--logit {names[0]})"
     )
 
-
-def _only_needed(net: Net) -> Net:
-    """Without the ops and parameters that the logit does not depend on; inputs stay, they are what the reader gives."""
-    producers = net.producers()
-    needed: set[int] = set()
-    pending = list(net.outputs)
-    while pending:
-        op: Op | None = producers.get(pending.pop())
-        if op is not None and id(op) not in needed:
-            needed.add(id(op))
-            pending.extend(op.inputs)
-    return net.with_ops(op for op in net.ops if id(op) in needed)

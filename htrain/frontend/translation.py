@@ -87,7 +87,7 @@ class Translation:
             if small % _PROBES[0] == 0 and small // _PROBES[0] * _PROBES[1] == large:
                 return BatchDim(small // _PROBES[0])
         raise ModelError(
-            f"{node.target} in module '{self.module_of(node)}': size {expression} is not a multiple of the batch size"
+            f"{node.target} in {self.where(node)}: size {expression} is not a multiple of the batch size"
         )
 
     def open_shape(self, node: fx.Node) -> tuple[int, ...]:
@@ -95,13 +95,18 @@ class Translation:
         shape = self.shape(node)
         if sum(isinstance(d, BatchDim) for d in shape) > 1:
             raise ModelError(
-                f"{node.target} in module '{self.module_of(node)}': two dimensions of {list(map(str, shape))} depend on the batch"
+                f"{node.target} in {self.where(node)}: two dimensions of {list(map(str, shape))} depend on the batch"
             )
         return tuple(d if isinstance(d, int) else -1 for d in shape)
 
     def batch_shape(self, shape: Sequence[Dim]) -> tuple[int, ...]:
         """A shape for BroadcastTo and Fill: -k stands for k * B."""
         return tuple(d if isinstance(d, int) else -d.per_example for d in shape)
+
+    def where(self, node: fx.Node) -> str:
+        """How messages say where a node comes from."""
+        module = self.module_of(node)
+        return f"module '{module}'" if module else f"forward() of {self.builder.name}"
 
     def module_of(self, node: fx.Node) -> str:
         """The dotted path of the innermost module that a node comes from; "" for the model itself."""
@@ -133,7 +138,11 @@ def static_value(translation: Translation, node: fx.Node) -> Any:
     args, kwargs = fx.node.map_arg((args, kwargs), lambda source: translation.static[source])
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
-    return node.target(*args, **kwargs)  # type: ignore[operator]
+    try:
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+    except (RuntimeError, ValueError, TypeError, IndexError, ZeroDivisionError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"{node.target} in {translation.where(node)} cannot be computed: {reason}") from error
 
 
 def _is_symbolic(node: fx.Node) -> bool:

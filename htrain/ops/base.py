@@ -182,6 +182,12 @@ class OpDef:
     keeps: KeepRule = keeps_nothing
     on_host: bool = False
 
+    def run(self, op: Op, inputs: Sequence[torch.Tensor], batch_size: int) -> tuple[torch.Tensor, ...]:
+        """The outputs of an op of this type."""
+        extra = {"batch": batch_size} if self.needs_batch else {}
+        outputs = self.kernel(*inputs, **op.attrs, **extra)
+        return outputs if isinstance(outputs, tuple) else () if outputs is None else (outputs,)
+
     def written(self, op: Op) -> frozenset[str]:
         """The inputs that an op of this type mutates."""
         return frozenset(op.inputs[place] for place in (self.writes(op) if callable(self.writes) else self.writes))

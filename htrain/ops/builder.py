@@ -23,6 +23,7 @@ class NetBuilder:
         self.blobs: dict[str, Blob] = {}
         self.parameters: dict[str, Parameter] = {}
         self._used: dict[str, int] = {}
+        self._reserved: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, net: Net) -> "NetBuilder":
@@ -30,6 +31,10 @@ class NetBuilder:
         builder.ops, builder.inputs = list(net.ops), list(net.inputs)
         builder.blobs, builder.parameters = dict(net.blobs), dict(net.parameters)
         return builder
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Blobs that are still to come have these names: no fresh one is among them."""
+        self._reserved = frozenset(names)
 
     def input(self, blob: Blob) -> str:
         """Declare an input of the net."""
@@ -84,7 +89,7 @@ class NetBuilder:
     def fresh(self, stem: str) -> str:
         """`stem`, or `stem_1`, `stem_2`, ...: the first that no blob has."""
         name = stem
-        while name in self.blobs or name in self.parameters:
+        while name in self.blobs or name in self.parameters or name in self._reserved:
             self._used[stem] = self._used.get(stem, 0) + 1
             name = f"{stem}_{self._used[stem]}"
         return name

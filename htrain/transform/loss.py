@@ -1,20 +1,25 @@
 """The loss: the net's logit against the reader's label."""
 
+from dataclasses import replace
+
 from htrain.errors import ModelError
-from htrain.net import B, Blob, Net
+from htrain.net import B, Blob, Net, Op
 from htrain.ops.builder import NetBuilder
 
 LOSSES = {"bce": "BceWithLogits", "mse": "MeanSquaredError"}
 LABEL = Blob("label", (B,), "float32")
+_VIEWS = frozenset({"Identity", "Reshape", "Select", "Slice", "Transpose"})
 
 
 def add_loss(net: Net, loss: str) -> Net:
     """Append the loss op and the input `label`: float32[B]; the net's outputs become (loss, logit).
 
+    The bce loss has a sigmoid of its own: one that the net ends in is left out (`final_sigmoid`).
     Requires: one output, the logit, of shape [B] or [B,1].
     Raises ModelError when the logit has another shape or dtype, or the model has an input called `label`.
     """
-    logit = net.blobs[net.outputs[0]]
+    net = _without_final_sigmoid(net) if loss == "bce" else net
+    logit = net.blob(net.outputs[0])
     if logit.shape not in ((B,), (B, 1)) or logit.dtype != "float32":
         raise ModelError(f"the logit {logit} must be float32[B] or float32[B,1]: name another output with --logit")
     if LABEL.name in net.inputs:
@@ -25,3 +30,24 @@ def add_loss(net: Net, loss: str) -> Net:
     builder.input(LABEL)
     (loss_blob,) = builder.add(LOSSES[loss], (logit.name, LABEL.name), module="loss", outputs=(builder.fresh("loss"),))
     return builder.build((loss_blob, logit.name))
+
+
+def final_sigmoid(net: Net, loss: str) -> Op | None:
+    """The Sigmoid that a net for the bce loss ends in, perhaps through views: its output is a probability, what comes before is the logit."""
+    if loss != "bce":
+        return None
+    producers = net.producers()
+    op = producers.get(net.outputs[0])
+    while op is not None and op.type in _VIEWS:
+        op = producers.get(op.inputs[0])
+    return op if op is not None and op.type == "Sigmoid" else None
+
+
+def _without_final_sigmoid(net: Net) -> Net:
+    """A view of a sigmoid is the sigmoid of the view."""
+    sigmoid = final_sigmoid(net, "bce")
+    if sigmoid is None:
+        return net
+    renamed = {sigmoid.outputs[0]: sigmoid.inputs[0]}
+    ops = [replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in net.ops if op is not sigmoid]
+    return replace(net, outputs=(renamed.get(net.outputs[0], net.outputs[0]),)).with_ops(ops)

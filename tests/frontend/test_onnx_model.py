@@ -17,6 +17,7 @@ from htrain.frontend.captured import Captured
 from htrain.frontend.onnx_model import capture_onnx
 from htrain.net import B, BatchDim
 from htrain.ops import OPS
+from htrain.transform.loss import add_loss
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # of torch's exporter
 Arrays = Mapping[str, NDArray]
@@ -86,9 +87,9 @@ def test_a_model_that_torch_exports_computes_the_same(tmp_path: Path) -> None:
             "dense": torch.rand(size, 5),
         }
         arrays = {name: tensor.numpy() for name, tensor in feeds.items()}
-        logit = run(captured, arrays, size)
+        output = run(captured, arrays, size)
         (probability,) = ReferenceEvaluator(str(path)).run(None, arrays)
-        np.testing.assert_allclose(1 / (1 + np.exp(-logit)), probability, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(output, probability, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(probability, model(*feeds.values()).detach().numpy(), rtol=1e-5, atol=1e-5)
     assert {name: p.kind for name, p in captured.net.parameters.items()} == {
         name: "table" if name == "items.weight" else "weight" for name, _ in model.named_parameters()
@@ -144,23 +145,24 @@ def test_a_model_as_tf2onnx_writes_it_computes_the_same(tmp_path: Path) -> None:
             "price": floats(size, 3),
         }
         (probability,) = ReferenceEvaluator(model).run(None, feeds)
-        np.testing.assert_allclose(1 / (1 + np.exp(-run(captured, feeds, size))), probability, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(run(captured, feeds, size), probability, rtol=1e-5, atol=1e-5)
     net = captured.net
     assert [op.type for op in net.ops].count("FC") == 2
     assert [op.module for op in net.ops if op.type == "FC"] == ["dense/MatMul", "out/MatMul"]
     assert [p.kind for p in net.parameters.values()] == ["table", "table", "weight", "weight", "weight", "weight"]
     assert net.blobs[net.outputs[0]].shape == (B, 1)
-    assert captured.notes == ("the net ends before the Sigmoid 'out': the loss wants the logit",)
+    assert captured.notes == ()
 
 
 # -- where the net ends, and the batch -------------------------------------------------------------------------------
 
 
-def test_the_net_ends_before_a_sigmoid_that_only_views_follow(tmp_path: Path) -> None:
+def test_the_bce_loss_takes_the_logit_before_a_sigmoid_that_only_views_follow(tmp_path: Path) -> None:
     path = saved(tmp_path / "m.onnx", "(float[B,4] x) => (float[B] y)", "h = MatMul(x, w) p = Sigmoid(h) y = Squeeze(p, a)",
                  {"w": floats(4, 1), "a": np.array([1])})  # fmt: skip
     net = capture_onnx(path).net
-    assert [op.type for op in net.ops] == ["FC", "Reshape"]
+    assert [op.type for op in add_loss(net, "bce").ops] == ["FC", "Reshape", "BceWithLogits"]
+    assert [op.type for op in add_loss(net, "mse").ops] == ["FC", "Sigmoid", "Reshape", "MeanSquaredError"]
     assert net.blobs[net.outputs[0]].shape == (B,)
 
 

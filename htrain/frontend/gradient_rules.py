@@ -1,0 +1,69 @@
+"""What a forward pass says about gradients and an exported graph would not: made part of the graph, or refused by name.
+
+torch.export keeps what is computed, and `detach()`. It drops where gradients were switched off (`torch.no_grad()`), takes a `.data` for a
+constant, and runs the forward() of an `autograd.Function` without a word of its backward().
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.autograd import function
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree
+
+from htrain.errors import ModelError
+
+_HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
+
+
+class GradientRules(TorchFunctionMode):
+    """While a module is traced with gradients on: what takes none is detached, what cannot be followed raises ModelError."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if func == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
+            return args[0].detach()
+        if name in _HOOKS:
+            raise ModelError(f"forward() calls {name}(): htrain runs no hooks on gradients; write what it does as ops of forward()")
+        if name == "detach_":
+            raise ModelError("forward() calls detach_(): write x = x.detach()")
+        if torch.is_grad_enabled() or not _takes_gradients(args, kwargs):
+            return func(*args, **(kwargs or {}))
+        if name.endswith("_") and not name.endswith("__"):
+            raise ModelError(f"forward() calls {name}() under torch.no_grad(), on a value that has a gradient: write it as x = x.{name[:-1]}(..)")
+        return _pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, func(*args, **(kwargs or {})))
+
+
+def _takes_gradients(args: Any, kwargs: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in _pytree.tree_leaves((args, kwargs)))
+
+
+@contextmanager
+def no_custom_functions() -> Iterator[None]:
+    """Within, the use of an `autograd.Function` of the user's raises ModelError.
+
+    It stands behind every way to call one, `apply` methods that were taken earlier among them: `Function.apply` ends in its base class.
+    """
+    base: Any = function._SingleLevelFunction
+    own = base.__dict__.get("apply")
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls.__qualname__ == "CheckpointFunction":
+            raise ModelError("forward() uses a checkpoint that is reentrant, which hides gradients: give it use_reentrant=False")
+        if not cls.__module__.startswith("torch."):
+            raise ModelError(
+                f"forward() uses the autograd.Function {cls.__module__}.{cls.__qualname__}, whose backward() htrain cannot see: "
+                f"write it as ops, a straight-through estimator as x + (f(x) - x).detach()"
+            )
+        return super(base, cls).apply(*args, **kwargs)
+
+    base.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        if own is None:
+            del base.apply
+        else:
+            base.apply = own

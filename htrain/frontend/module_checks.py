@@ -1,0 +1,50 @@
+"""What an nn.Module carries beside its forward() and would change how PyTorch trains it: refused by name, for no exported graph has it."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.nn.modules import module as global_hooks
+
+from htrain.errors import ModelError
+
+_MODULE_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = ("_global_backward_hooks", "_global_backward_pre_hooks")
+_TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def check_module(model: nn.Module) -> None:
+    """Raises ModelError for hooks on gradients, and for parameters that share memory. Hooks of the forward pass are traced like its code."""
+    for what in _hooks(model):
+        raise ModelError(f"{what} has a hook on gradients, which htrain does not run: remove it, and write what it does as ops of forward()")
+    _check_memory(model)
+
+
+def _hooks(model: nn.Module) -> Iterator[str]:
+    """What has a hook on gradients, as messages name it."""
+    for name in _GLOBAL_HOOKS:
+        if getattr(global_hooks, name, None):
+            yield "every module (torch.nn.modules.module)"
+    for path, module in model.named_modules():
+        if any(getattr(module, name, None) for name in _MODULE_HOOKS):
+            yield f"module '{path}'" if path else f"the model {type(model).__name__}"
+    for path, parameter in model.named_parameters(remove_duplicate=False):
+        if any(getattr(parameter, name, None) for name in _TENSOR_HOOKS):
+            yield f"parameter '{path}'"
+
+
+def _check_memory(model: nn.Module) -> None:
+    """Two parameters over one memory are stepped twice by PyTorch, and would be two weights here."""
+    owners: dict[int, str] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad or not parameter.numel():
+            continue
+        other = owners.setdefault(_memory(parameter), name)
+        if other != name:
+            raise ModelError(f"parameters '{other}' and '{name}' share memory but are two: to tie them, assign the one nn.Parameter to both modules")
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """What tensors have in common that lie in the same piece of memory, or would if they were not on the meta device."""
+    storage = tensor.untyped_storage()
+    return int(storage._cdata) if tensor.is_meta else int(storage.data_ptr())

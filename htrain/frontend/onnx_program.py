@@ -1,0 +1,119 @@
+"""What a file says about the PyTorch program that it was exported from: which parameter each op reads.
+
+torch's exporter keeps the op of the exported program beside each node (`pkg.torch.onnx.fx_node`), in which parameters have names. So it can be
+told what it has merged, taken apart or left out.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from htrain.errors import ModelError
+
+_FX_NODE = "pkg.torch.onnx.fx_node"
+_PARAMETER = re.compile(r"%([pbc]_\w+)")
+_LINEAR = re.compile(r"aten\.(linear|addmm)\.default")
+_CURE = "export it with torch.onnx.export(optimize=False), or give htrain the PyTorch module"
+
+
+class Program:
+    """`put_back` are the biases that the file had left out, by the program's names for them; the graph reads them again."""
+
+    def __init__(self, graph: ir.Graph, constants: Sequence[ir.Value]) -> None:
+        self._stored = {str(value.name) for value in constants}
+        self.put_back: dict[str, ir.Value] = {}
+        for program_op, nodes in _by_program_op(graph).items():
+            self._complete(graph, program_op, nodes, {_mangled(str(v.name)): v for v in constants})
+
+    def add_copy(self, name: str) -> None:
+        """A copy of a constant, called NAME@PARAMETER, is a constant too."""
+        self._stored.add(name)
+
+    def parameter(self, node: ir.Node, index: int) -> str:
+        """The program's name for the parameter at input `index` of a node; "" where the file does not say.
+
+        Inputs that have a parameter's own name stand for it; the others for what is left, in order.
+        """
+        names = self._parameters_of(node)
+        inputs = [(i, str(v.name)) for i, v in enumerate(node.inputs) if v is not None and str(v.name) in self._stored]
+        if not names or len(inputs) > len(names):
+            return ""
+        places: dict[int, str] = {}
+        for i, name in inputs:
+            if _mangled(name) in names:
+                names.remove(_mangled(name))
+                places[i] = _mangled(name)
+        left = [i for i, _ in inputs if i not in places]
+        found = names if len(left) == len(names) else ["_and_".join(names)] * len(left)
+        return {**places, **dict(zip(left, found, strict=True))}.get(index, "")
+
+    def _parameters_of(self, node: ir.Node) -> list[str]:
+        """Those of the node's op in the program, but none that another node reads for it."""
+        names = _parameters_in(node.metadata_props.get(_FX_NODE, ""))
+        read = {id(value) for value in node.inputs}
+        return [name for name in names if name not in self.put_back or id(self.put_back[name]) in read]
+
+    def _complete(self, graph: ir.Graph, program_op: str, nodes: Sequence[ir.Node], constants: dict[str, ir.Value]) -> None:
+        """A bias of zeros behind a product that has one in the program: the exporter leaves it out.
+
+        Raises ModelError for any other parameter that the op of the program reads, and no node of the file.
+        """
+        wanted = [name for name in _parameters_in(program_op) if name.startswith("p_")]
+        read = {str(v.name) for node in nodes for v in node.inputs if v is not None and str(v.name) in self._stored}
+        if not read or len(read) >= len(wanted):
+            return
+        missing = next(name for name in reversed(wanted) if name not in map(_mangled, read))
+        products = (n for n in nodes if n.op_type in ("Gemm", "MatMul") and n.inputs[1] is not None and str(n.inputs[1].name) in self._stored)
+        product = next(products, None)
+        if product is None or len(wanted) != len(read) + 1 or not _LINEAR.search(program_op):
+            what = missing.removeprefix("p_")
+            raise ModelError(f"the parameter '{what}' of the module is not in the file, as torch's exporter leaves out what starts as zeros or ones: {_CURE}")
+        if missing not in self.put_back:
+            self.put_back[missing] = constants.get(missing) or _zeros(graph, missing.removeprefix("p_"), _width(product))
+        _add_bias(graph, product, self.put_back[missing])
+
+
+def _by_program_op(graph: ir.Graph) -> dict[str, list[ir.Node]]:
+    ops: dict[str, list[ir.Node]] = {}
+    for node in graph:
+        if node.metadata_props.get(_FX_NODE):
+            ops.setdefault(node.metadata_props[_FX_NODE], []).append(node)
+    return ops
+
+
+def _parameters_in(program_op: str) -> list[str]:
+    return list(dict.fromkeys(_PARAMETER.findall(program_op.partition("args")[2])))
+
+
+def _mangled(name: str) -> str:
+    """A parameter's name as the exported program writes it; a copy has it behind an @."""
+    original, _, parameter = name.partition("@")
+    return parameter or "p_" + re.sub(r"\W", "_", original)
+
+
+def _width(product: ir.Node) -> int:
+    """The columns of what a product of x[..,K] and a stored matrix gives."""
+    weight = product.inputs[1].const_value
+    return int(weight.shape[0 if product.attributes.get_int("transB", 0) else 1])
+
+
+def _zeros(graph: ir.Graph, name: str, width: int) -> ir.Value:
+    array = ir.tensor(np.zeros(width, np.float32), name=name)
+    value = ir.Value(name=name, const_value=array, shape=ir.Shape([width]), type=ir.TensorType(ir.DataType.FLOAT))
+    graph.register_initializer(value)
+    return value
+
+
+def _add_bias(graph: ir.Graph, product: ir.Node, bias: ir.Value) -> None:
+    out = product.outputs[0]
+    readers = [(use.node, use.idx) for use in out.uses()]
+    add = ir.node("Add", [out, bias], name=f"{product.name}_bias")
+    add.metadata_props.update(product.metadata_props)
+    made = add.outputs[0]
+    made.name = f"{out.name}_with_bias"
+    for node, index in readers:
+        node.replace_input_with(index, made)
+    graph.outputs[:] = [made if value is out else value for value in graph.outputs]
+    graph.insert_after(product, add)

@@ -1,0 +1,231 @@
+"""The check: a captured model and its reference on a few random batches, and what is said where they differ."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+
+from htrain.errors import ModelError
+from htrain.frontend.captured import Captured
+from htrain.options import Options
+from htrain.self_check.compare import Difference, differences, noise_between
+from htrain.self_check.inputs import Drawing, Inputs
+from htrain.self_check.ours import Ours
+from htrain.self_check.outcome import Outcome, Rows
+from htrain.self_check.values import Table, Values, draw_values
+from htrain.transform.padding import starts_as_zeros
+
+_MOST_DENSE_BYTES = 1 << 30
+_LARGEST_LOGIT = 4.0  # a larger one leaves a sigmoid without a gradient
+_HALVINGS = 12
+_LAST_BITS = 3e-7  # by how much of themselves values are changed to see what rounding does
+_DRAWS = 3
+_PROBABILITY_DRAWS = 8
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+class Reference(Protocol):
+    """What a captured model is compared with: `name` in messages, the number of examples that it takes, and the rows that it takes for padding."""
+
+    name: str
+    batch_size: int
+    padding_rows: frozenset[int]
+    dense_bytes: int
+
+    def run(self, values: Values, inputs: Tensors, label: torch.Tensor, loss: str, *, probability: bool) -> Outcome:
+        """One pass over a batch. Raises whatever the model raises."""
+
+    def check_stateless(self, values: Values, inputs: Tensors) -> None:
+        """Raises ModelError where a second pass over the same batch gives another result."""
+
+
+class Unsuitable(Exception):
+    """No batch was found on which the model and its reference can be compared; says why."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A batch, the values of the parameters, and what the reference makes of them."""
+
+    values: Values
+    inputs: Tensors
+    label: torch.Tensor
+    theirs: Outcome
+
+
+def check(captured: Captured, reference: Reference, example: Tensors, options: Options) -> tuple[str, ...]:
+    """Notes about what could not be compared, none where everything was and is equal up to rounding.
+
+    Raises ModelError naming the loss or the parameter that would be trained otherwise than by the reference, or the op that does not run.
+    """
+    if reference.dense_bytes > _MOST_DENSE_BYTES:
+        return (f"not compared with {reference.name}: its dense weights take {reference.dense_bytes / 2**30:.1f} GiB, more than a self-check may",)
+    try:
+        with _one_thread():
+            _Check(captured, reference, example, options).run()
+    except Unsuitable as error:
+        return (f"not compared with {reference.name}: {error}",)
+    return ()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A small batch is done before threads have met."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Check:
+    def __init__(self, captured: Captured, reference: Reference, example: Tensors, options: Options) -> None:
+        self._captured, self._reference, self._example, self._loss = captured, reference, example, options.loss
+        self._ours = Ours(captured, options)
+        self._inputs: Inputs | None = None
+
+    def run(self) -> None:
+        draw = self._draw(0)
+        self._reference.check_stateless(draw.values, draw.inputs)
+        found = self._differences(draw)
+        for seed in range(1, _DRAWS):  # one may come of a kink that a value happens to lie on
+            if found and (again := self._differences(self._draw(seed))):
+                raise ModelError(_message(again, self._reference.name))
+        if self._loss == "bce" and not self._ours.probability:
+            self._check_range(draw)
+
+    def _differences(self, draw: Draw) -> list[Difference]:
+        ours = self._ours.run(draw.values, draw.inputs, draw.label)
+        found = differences(ours, draw.theirs, noise={})
+        if not found:
+            return []
+        disturbed = self._theirs(_disturbed(draw.values), draw.inputs, draw.label)
+        return differences(ours, draw.theirs, noise=noise_between(draw.theirs, disturbed))
+
+    def _theirs(self, values: Values, inputs: Tensors, label: torch.Tensor) -> Outcome:
+        return self._reference.run(values, inputs, label, self._loss, probability=self._ours.probability)
+
+    # -- batches -----------------------------------------------------------------------------------------------------
+
+    def _draw(self, seed: int) -> Draw:
+        """Values and a batch on which the loss is finite. Raises Unsuitable, or ModelError where our ops cannot be run on any."""
+        failed: Exception | None = None
+        why = ""
+        for kind in ("any", "tame", "example"):
+            try:
+                draw = self._settled(self._drawn(kind, seed))
+            except ModelError as error:
+                failed = error
+            except Exception as error:  # the user's forward() may raise anything
+                why = f"it raises {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            else:
+                if _is_finite(draw.theirs):
+                    return draw
+                why = "its loss is not finite on random batches"
+        if failed is not None:
+            raise failed
+        raise Unsuitable(why)
+
+    def _drawn(self, kind: str, seed: int) -> Draw:
+        generator = torch.Generator().manual_seed(seed)
+        count, tame = self._reference.batch_size, kind == "tame"
+        values = self._values(seed, positive=tame, scale=1.0)
+        if self._inputs is None:
+            self._inputs = Inputs(self._captured.net, self._example, values.dense, often=self._padding_rows())
+        inputs: Tensors = self._example
+        if kind != "example":
+            inputs = self._inputs.draw(Drawing(count, tame, generator))
+        else:
+            count = _num_examples(inputs)
+        label = torch.randint(0, 2, (count,), generator=generator).float()
+        if self._loss == "mse":
+            label = torch.randn(count, generator=generator)
+        values = self._moderate(values, inputs, label, seed, positive=tame)
+        return Draw(values, inputs, label, self._theirs(values, inputs, label))
+
+    def _values(self, seed: int, *, positive: bool, scale: float) -> Values:
+        generator = torch.Generator().manual_seed(1000 + seed)
+        return draw_values(self._captured, generator, positive=positive, scale=scale)
+
+    def _moderate(self, values: Values, inputs: Tensors, label: torch.Tensor, seed: int, *, positive: bool) -> Values:
+        """Values that give no logit that is large."""
+        for halving in range(1, _HALVINGS + 1):
+            logits = self._ours.logits(values, inputs, label)
+            if logits.abs().max() <= _LARGEST_LOGIT:
+                break
+            values = self._values(seed, positive=positive, scale=0.5**halving)
+        return values
+
+    def _padding_rows(self) -> frozenset[int]:
+        rows = {op.attrs.get("padding_idx", -1) for op in self._captured.net.ops}
+        return self._reference.padding_rows | {row for row in rows if isinstance(row, int) and row >= 0}
+
+    def _settled(self, draw: Draw) -> Draw:
+        """`draw` with zeros in the padding rows that start as zeros and that the reference never steps: nobody need read them."""
+        tables = {name: replace(table, zero_rows=frozenset(self._zero_rows(name, table, draw.theirs))) for name, table in draw.values.tables.items()}
+        if tables == draw.values.tables:
+            return draw
+        values = replace(draw.values, tables=tables)
+        return replace(draw, values=values, theirs=self._theirs(values, draw.inputs, draw.label))
+
+    def _zero_rows(self, name: str, table: Table, theirs: Outcome) -> Iterator[int]:
+        gradient = theirs.gradients.get(name)
+        for row in self._padding_rows():
+            if row < table.num_rows and starts_as_zeros(self._captured.net.parameters[name], row, self._captured.values.get(name)):
+                stepped = isinstance(gradient, Rows) and bool(gradient.rows[gradient.ids == row].any())
+                if not stepped:
+                    yield row
+
+    # -- a loss that stands twice ------------------------------------------------------------------------------------
+
+    def _check_range(self, draw: Draw) -> None:
+        """Raises ModelError for a model that gives a probability, whatever its weights: the bce loss takes its sigmoid."""
+        for seed in range(_PROBABILITY_DRAWS):
+            outputs = draw.theirs.outputs
+            if outputs.min() < 0 or outputs.max() > 1:
+                return
+            values = self._values(100 + seed, positive=False, scale=1.0 + seed)
+            draw = replace(draw, theirs=self._theirs(values, draw.inputs, draw.label))
+        raise ModelError(
+            "the model's output is between 0 and 1 whatever its weights are: a probability, of which the bce loss would take the sigmoid again: "
+            "return the logit (name it with --logit), or train with --loss mse"
+        )
+
+
+def _disturbed(values: Values) -> Values:
+    generator = torch.Generator().manual_seed(7)
+
+    def changed(value: torch.Tensor) -> torch.Tensor:
+        if not value.is_floating_point():
+            return value
+        return value * (1 + _LAST_BITS * torch.randn(value.shape, generator=generator)).to(value.dtype)
+
+    tables = {name: replace(table, base=changed(table.base)) for name, table in values.tables.items()}
+    return Values({name: changed(value) for name, value in values.dense.items()}, tables)
+
+
+def _num_examples(inputs: Tensors) -> int:
+    return next(len(value) for name, value in inputs.items() if f"{name}_offsets" not in inputs)
+
+
+def _is_finite(outcome: Outcome) -> bool:
+    entries = (g.rows if isinstance(g, Rows) else g for g in outcome.gradients.values())
+    return math.isfinite(outcome.loss) and all(bool(torch.isfinite(e).all()) for e in entries)
+
+
+def _message(found: list[Difference], reference: str) -> str:
+    first, others = found[0], len(found) - 1
+    if math.isinf(first.share):
+        how = f"is {first.ours:.4g}, by {reference} {first.theirs:.4g}"
+    else:
+        how = f"differs by {first.share:.2%} ({first.ours:.6g}, by {reference} {first.theirs:.6g})"
+    more = f", and {others} more" if others else ""
+    return (
+        f"the self-check found that this model would not be trained as by {reference}: {first.what} {how}{more}; look in forward() for what no exported "
+        f"graph holds (hooks, state, a backward of its own) and write it as ops; --no-self-check compiles it all the same"
+    )

@@ -1,0 +1,131 @@
+"""An ONNX file as onnx's own evaluator computes it; and gradients by another route than ours.
+
+The evaluator has no gradients. It shows, on random weights, that the net computes what the file does; and the net's forward ops, which by
+then are known to be right, are differentiated by autograd, which knows nothing of our gradient ops.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from onnx.reference import ReferenceEvaluator
+
+from htrain.frontend.captured import Captured
+from htrain.frontend.onnx_graph import concrete
+from htrain.frontend.onnx_model import end_at, read_file, value_of_logit
+from htrain.frontend.onnx_weights import array_of
+from htrain.ops import OPS
+from htrain.options import Options
+from htrain.self_check.check import check
+from htrain.self_check.lazy_tables import Leaf, read
+from htrain.self_check.outcome import Gradient, Outcome, loss_of, summed_rows
+from htrain.self_check.values import PERIOD, Values
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def check_file(captured: Captured, path: Path, logit: str, options: Options) -> tuple[str, ...]:
+    """Compare a captured ONNX file with what onnx's evaluator makes of it; as `htrain.self_check.check.check`."""
+    reference = OnnxReference(captured, path, logit)
+    inputs = {name: torch.zeros(concrete(blob.shape, reference.batch_size), dtype=getattr(torch, blob.dtype))
+              for name in captured.net.inputs for blob in [captured.net.blobs[name]]}  # fmt: skip
+    return check(captured, reference, inputs, options)
+
+
+class OnnxReference:
+    """The graph of the file up to the logit, with weights that are given at each run; tables of many rows repeat their first ones."""
+
+    name = "onnx's evaluator"
+    padding_rows: frozenset[int] = frozenset()
+
+    def __init__(self, captured: Captured, path: Path, logit: str) -> None:
+        self._captured = captured
+        self.dense_bytes = sum(p.num_bytes for p in captured.net.parameters.values() if p.kind != "table")
+        model = read_file(path)
+        value = value_of_logit(model.graph, logit)
+        end_at(model.graph, value)
+        self._output = str(value.name)
+        sizes = {v.shape[0] for v in model.graph.inputs if v.name in captured.net.inputs and v.shape is not None and isinstance(v.shape[0], int)}
+        self.batch_size = int(sizes.pop()) if sizes else 13
+        self._given = {o.name: (name, o) for name, found in captured.origins.items() if _is_drawn(captured, name) for o in found}
+        tables = {o for o, (name, _) in self._given.items() if captured.net.parameters[name].kind == "table"}
+        _open(model.graph, set(self._given), tables)
+        self._evaluator = ReferenceEvaluator(ir.to_proto(model))
+
+    def check_stateless(self, values: Values, inputs: Tensors) -> None:
+        """A file keeps nothing."""
+
+    def run(self, values: Values, inputs: Tensors, label: torch.Tensor, loss: str, *, probability: bool) -> Outcome:
+        """The file's outputs, and gradients by autograd. Raises what the evaluator raises."""
+        feeds = {name: value.numpy() for name, value in inputs.items()}
+        for tensor, (name, origin) in self._given.items():
+            value = values.tables[name].base if name in values.tables else values.dense[name]
+            feeds[tensor] = (value.t() if origin.transposed else value).numpy()
+        with np.errstate(all="ignore"):
+            (result,) = self._evaluator.run([self._output], feeds)
+        outputs = torch.from_numpy(np.asarray(result)).reshape(-1).float()
+        total = loss_of(outputs, label, loss, probability=probability)
+        return Outcome(float(total), outputs, self._gradients(values, inputs, label, loss, probability=probability))
+
+    def _gradients(self, values: Values, inputs: Tensors, label: torch.Tensor, loss: str, *, probability: bool) -> dict[str, Gradient]:
+        """Of the forward net's kernels, by autograd."""
+        net = self._captured.net
+        trained = {name for name, p in net.parameters.items() if p.trained}
+        dense = {name: value.clone().requires_grad_(name in trained) for name, value in values.dense.items()}
+        leaves: dict[str, list[Leaf]] = {}
+        known: dict[str, torch.Tensor] = {**dense, **inputs}
+        with torch.enable_grad():
+            for op in net.ops:
+                if op.type == "Embedding":
+                    table = op.inputs[0]
+                    leaf, places = read(values.tables[table], known[op.inputs[1]])
+                    leaves.setdefault(table, []).append(leaf)
+                    results = OPS[op.type].run(op, [leaf[1], places], len(label))
+                else:
+                    results = OPS[op.type].run(op, [known[name] for name in op.inputs], len(label))
+                known.update(zip(op.outputs, results, strict=True))
+            total = loss_of(known[net.outputs[0]].reshape(-1).float(), label, loss, probability=probability)
+            if total.requires_grad:
+                total.backward()
+        found: dict[str, Gradient] = {name: leaf.grad for name, leaf in dense.items() if leaf.grad is not None}
+        for name in leaves.keys() & trained:
+            parts = [(ids, rows.grad) for ids, rows in leaves[name] if rows.grad is not None]
+            found.update({name: summed_rows(parts)} if parts else {})
+        return found
+
+
+def _is_drawn(captured: Captured, name: str) -> bool:
+    """Whether a parameter has other values at every run; what is frozen keeps those of the file."""
+    parameter = captured.net.parameters[name]
+    return parameter.trained or parameter.kind == "table"
+
+
+def _open(graph: ir.Graph, given: set[str], tables: set[str]) -> None:
+    """Take out what is given at each run; ids become those of a table of `PERIOD` rows, where it has more."""
+    for node in list(graph):
+        if node.op_type == "Constant" and str(node.outputs[0].name) in given:
+            graph.remove(node)
+    period = ir.Value(name="htrain_period", const_value=ir.tensor(np.array(PERIOD, np.int64)))
+    for name in given & graph.initializers.keys():
+        value = graph.initializers[name]
+        if name in tables and value.shape is not None and int(value.shape[0]) > PERIOD:
+            _repeat(graph, value, period)
+        del graph.initializers[name]
+    for value in graph.initializers.values():
+        value.const_value = ir.tensor(np.array(array_of(value)), name=value.name)  # the evaluator reads no other files
+
+
+def _repeat(graph: ir.Graph, table: ir.Value, period: ir.Value) -> None:
+    """Every lookup in `table` by its ids modulo `PERIOD`."""
+    if period.name not in graph.initializers:
+        graph.register_initializer(period)
+    for use in list(table.uses()):
+        lookup, ids = use.node, use.node.inputs[1]
+        wide = ir.node("Cast", [ids], attributes={"to": ir.DataType.INT64})
+        short = ir.node("Mod", [wide.outputs[0], period])
+        for i, node in enumerate((wide, short)):
+            node.outputs[0].name = f"{lookup.outputs[0].name}_htrain_{i}"
+        graph.insert_before(lookup, [wide, short])
+        lookup.replace_input_with(1, short.outputs[0])

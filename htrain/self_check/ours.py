@@ -1,0 +1,67 @@
+"""The captured net as a trainer runs it: lowered, with its loss and gradient ops, op by op by htrain's own kernels."""
+
+from collections.abc import Mapping
+
+import torch
+
+from htrain.errors import ModelError
+from htrain.frontend.captured import Captured
+from htrain.lowering import forward_net
+from htrain.net import Op
+from htrain.ops import OPS
+from htrain.options import Options
+from htrain.self_check.outcome import Gradient, Outcome, summed_rows
+from htrain.self_check.values import Values
+from htrain.transform.fuse import fuse_forward
+from htrain.transform.gradient import add_gradients
+from htrain.transform.loss import final_sigmoid
+
+
+class Ours:
+    """A captured model, ready to run. `probability`: what the model returns is the sigmoid of the logit."""
+
+    def __init__(self, captured: Captured, options: Options) -> None:
+        forward = fuse_forward(forward_net(captured, options), options)
+        self.net, self._gradients = add_gradients(forward)
+        self._lookups = {op.inputs[0]: op for op in self.net.ops if op.type == "Lookup"}
+        self.probability = final_sigmoid(captured.net, options.loss) is not None
+
+    def run(self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor) -> Outcome:
+        """Raises ModelError naming the op that does not run."""
+        known = self._known(values, inputs, label)
+        loss, logit = (known[name] for name in self.net.outputs)
+        outputs = torch.sigmoid(logit) if self.probability else logit
+        return Outcome(float(loss), outputs.reshape(-1), self._gradients_in(known))
+
+    def logits(self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor) -> torch.Tensor:
+        """The logits alone. Raises ModelError naming the op that does not run."""
+        return self._known(values, inputs, label)[self.net.outputs[1]]
+
+    def _known(self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor) -> dict[str, torch.Tensor]:
+        known = {**values.dense, **inputs, "label": label}
+        with torch.no_grad():
+            for op in self.net.ops:
+                known.update(zip(op.outputs, _run(op, known, values, len(label)), strict=True))
+        return known
+
+    def _gradients_in(self, known: Mapping[str, torch.Tensor]) -> dict[str, Gradient]:
+        found: dict[str, Gradient] = {}
+        for name, parameter in self.net.parameters.items():
+            if parameter.kind == "table":
+                lookup = self._lookups[name]
+                rows = self._gradients.get(lookup.outputs[0])
+                if rows and parameter.trained:
+                    found[name] = summed_rows([(known[lookup.inputs[1]], known[rows])])
+            elif name in self._gradients:
+                found[name] = known[self._gradients[name]]
+        return found
+
+
+def _run(op: Op, known: Mapping[str, torch.Tensor], values: Values, batch_size: int) -> tuple[torch.Tensor, ...]:
+    try:
+        if op.type == "Lookup":
+            return (values.tables[op.inputs[0]].rows(known[op.inputs[1]]),)
+        return OPS[op.type].run(op, [known[name] for name in op.inputs], batch_size)
+    except (RuntimeError, ValueError, IndexError, TypeError, ZeroDivisionError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"{op.label} cannot be run: {reason}") from error

@@ -1,0 +1,168 @@
+"""The module itself under PyTorch: loss and gradients by autograd, on values that are put in for the time of a check."""
+
+import io
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree
+
+from htrain.errors import ModelError
+from htrain.frontend.captured import Captured
+from htrain.frontend.unchanged import unchanged
+from htrain.self_check.lazy_tables import LazyTables, stand_in
+from htrain.self_check.outcome import Gradient, Outcome, loss_of, summed_rows
+from htrain.self_check.values import Table, Values, draw, draw_table
+
+Slot = tuple[dict[str, Any], str]  # a module's parameters, and the name of one
+
+
+class TorchReference:
+    """`module`, which is left as it was; on the meta device or with values, of which none are used."""
+
+    name = "PyTorch"
+    batch_size = 13  # no dimension of a model's own
+
+    def __init__(self, module: nn.Module, captured: Captured, logit: str | int) -> None:
+        self._module, self._logit = module, logit
+        self._parameters, self._slots = _parameters(module, captured)
+        self._beside = {name: p for name, p in self._parameters.items() if name not in captured.net.parameters}
+        paddings = (getattr(part, "padding_idx", None) for part in module.modules())
+        self.padding_rows = frozenset(row for row in paddings if isinstance(row, int) and row >= 0)
+        dense = [p.num_bytes for p in captured.net.parameters.values() if p.kind != "table"]
+        self.dense_bytes = sum(dense) + sum(p.numel() * p.element_size() for p in self._beside.values() if p.dim() != 2)
+
+    def run(self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor, loss: str, *, probability: bool) -> Outcome:
+        """One pass, forward and backward. Raises whatever the module raises."""
+        with self._prepared(values) as (held, tables, mode), redirect_stdout(io.StringIO()):
+            outputs = self._outputs(inputs)
+            total = loss_of(outputs, label, loss, probability=probability)
+            if total.requires_grad:
+                total.backward()
+            return Outcome(float(total.detach()), outputs.detach(), _gradients(held, tables, mode))
+
+    def _outputs(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return pick(self._module(**{name: value.clone() for name, value in inputs.items()}), self._logit).reshape(-1).float()
+
+    @contextmanager
+    def _prepared(self, values: Values) -> Iterator[tuple[dict[str, nn.Parameter], dict[str, Table], LazyTables]]:
+        """Within, the module can be run on `values`; afterwards it is as it was."""
+        tables, dense = self._values_beside(values)
+        lazy = {name: table for name, table in tables.items() if not table.is_small}
+        dense.update({name: table.whole() for name, table in tables.items() if table.is_small})
+        with unchanged(self._module), self._holding(dense, lazy) as held, _buffers_kept(self._module), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            stand_ins = {id(held[name]): (name, table, self._parameters[name]) for name, table in lazy.items()}
+            with torch.enable_grad(), LazyTables(stand_ins) as mode:
+                yield held, tables, mode
+
+    def check_stateless(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> None:
+        """Raises ModelError where forward() gives another result the second time: what it keeps from one batch to the next is in no net."""
+        with self._prepared(values), redirect_stdout(io.StringIO()):
+            first, second = (self._outputs(inputs).detach().clone() for _ in range(2))
+        if first.shape != second.shape or not torch.allclose(first, second, rtol=1e-6, atol=1e-7, equal_nan=True):
+            raise ModelError(
+                f"forward() of {type(self._module).__name__} gives another result for the same batch the second time: it draws random numbers or "
+                f"keeps something from one batch to the next, which no net does; --no-self-check compiles what it did the first time"
+            )
+
+    def _values_beside(self, values: Values) -> tuple[dict[str, Table], dict[str, torch.Tensor]]:
+        """Values for all parameters: those of the net, and others for what the logit does not need."""
+        generator = torch.Generator().manual_seed(0)
+        tables, dense = dict(values.tables), dict(values.dense)
+        for name, p in self._beside.items():
+            if p.dim() == 2:
+                tables[name] = draw_table(tuple(p.shape), generator, positive=False, scale=1.0)
+            else:
+                dense[name] = draw(tuple(p.shape), str(p.dtype).removeprefix("torch."), generator, positive=False, scale=1.0)
+        return tables, {name: value for name, value in dense.items() if name in self._parameters}
+
+    @contextmanager
+    def _holding(self, dense: Mapping[str, torch.Tensor], lazy: Mapping[str, Table]) -> Iterator[dict[str, nn.Parameter]]:
+        """Within, the module's parameters hold these values; the parameters that stand for them, by name, without gradients.
+
+        A parameter with values keeps its identity, whoever has hold of it; one on the meta device is replaced, with its hooks.
+        """
+        held: dict[str, nn.Parameter] = {}
+        saved: list[tuple[nn.Parameter, torch.Tensor, torch.Tensor | None]] = []
+        try:
+            for name, parameter in self._parameters.items():
+                value = stand_in(lazy[name]) if name in lazy else dense[name].to(parameter.dtype).clone()
+                if parameter.is_meta:
+                    held[name] = _twin(parameter, value)
+                    for space, key in self._slots[name]:
+                        space[key] = held[name]
+                else:
+                    saved.append((parameter, parameter.data, parameter.grad))
+                    parameter.data, parameter.grad = value, None
+                    held[name] = parameter
+            yield held
+        finally:
+            for parameter, value, gradient in saved:
+                parameter.grad, parameter.data = None, value
+                parameter.grad = gradient
+            for name, slots in self._slots.items():
+                for space, key in slots:
+                    space[key] = self._parameters[name]
+
+
+def _parameters(module: nn.Module, captured: Captured) -> tuple[dict[str, nn.Parameter], dict[str, list[Slot]]]:
+    """Every parameter once, by the name that the net has for it, and where modules keep it."""
+    names: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if name in captured.net.parameters or id(parameter) not in names:
+            names[id(parameter)] = name
+    slots: dict[str, list[Slot]] = {name: [] for name in names.values()}
+    for owner in module.modules():
+        for key, value in owner._parameters.items():
+            if value is not None:
+                slots[names[id(value)]].append((owner._parameters, key))
+    return {names[id(p)]: p for p in module.parameters()}, slots
+
+
+def _twin(parameter: nn.Parameter, value: torch.Tensor) -> nn.Parameter:
+    """A parameter with a value and the hooks of one without."""
+    twin = nn.Parameter(value, requires_grad=parameter.requires_grad)
+    for hook in (parameter._backward_hooks or {}).values():
+        twin.register_hook(hook)
+    for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+        twin.register_post_accumulate_grad_hook(hook)
+    return twin
+
+
+@contextmanager
+def _buffers_kept(module: nn.Module) -> Iterator[None]:
+    kept = [(buffer, buffer.clone()) for buffer in module.buffers() if not buffer.is_meta]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in kept:
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
+
+
+def _gradients(held: Mapping[str, nn.Parameter], tables: Mapping[str, Table], mode: LazyTables) -> dict[str, Gradient]:
+    found: dict[str, Gradient] = {}
+    for name, parameter in held.items():
+        if name in mode.leaves:
+            parts = [(ids, rows.grad.to_dense()) for ids, rows in mode.leaves[name] if rows.grad is not None]
+            if parts:
+                found[name] = summed_rows(parts)
+        elif parameter.grad is not None:
+            dense = parameter.grad.to_dense() if parameter.grad.layout != torch.strided else parameter.grad
+            found[name] = summed_rows([(torch.arange(len(dense)), dense)]) if name in tables else dense
+    return found
+
+
+def pick(outputs: Any, logit: str | int) -> torch.Tensor:
+    """The output that `logit` names, by key or position, as the frontend does. Raises ModelError."""
+    leaves = _pytree.tree_leaves(outputs)
+    names = [str(key) for key in outputs] if isinstance(outputs, dict) and len(outputs) == len(leaves) else [str(i) for i in range(len(leaves))]
+    place = names.index(str(logit)) if str(logit) in names else int(logit) if str(logit).isdigit() else 0
+    if not isinstance(leaves[place], torch.Tensor):
+        raise ModelError(f"output {names[place]} of the model is no tensor")
+    return leaves[place]

@@ -1,0 +1,52 @@
+"""Padding rows that are read: an Embedding's `padding_idx` keeps gradients from a row, it does not make that row zero."""
+
+from collections.abc import Mapping
+
+import torch
+
+from htrain.net import Net, Parameter
+from htrain.ops.builder import NetBuilder
+from htrain.ops.padding import without_padding_gradient
+
+_READING = ("Embedding", "EmbeddingBag")
+
+
+def read_padding_rows(net: Net, values: Mapping[str, torch.Tensor]) -> Net:
+    """Look up the padding row wherever it may hold anything but zeros; its gradient is stopped behind the lookup.
+
+    Requires: forward ops only; `values` are those of parameters whose init is `file`.
+    Ensures:  an `Embedding` has a padding_idx only where that row starts as zeros and no other lookup steps it, so that nobody need read it.
+    An EmbeddingBag leaves its padding row out of every bag: it stays as it is.
+    """
+    paddings: dict[str, set[object]] = {}
+    for op in net.ops:
+        if op.type in _READING:
+            paddings.setdefault(op.inputs[0], set()).add(op.attrs["padding_idx"])
+    if all(op.type != "Embedding" or op.attrs["padding_idx"] == -1 for op in net.ops):
+        return net
+    builder = NetBuilder(net.name)
+    builder.reserve(net.blobs)
+    for name in net.inputs:
+        builder.input(net.blobs[name])
+    for parameter in net.parameters.values():
+        builder.parameter(parameter)
+    for op in net.ops:
+        row = op.attrs.get("padding_idx", -1)
+        if op.type != "Embedding" or row == -1:
+            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+            continue
+        assert isinstance(row, int)
+        table = net.parameters[op.inputs[0]]
+        if len(paddings[table.name]) == 1 and starts_as_zeros(table, row, values.get(table.name)):
+            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+        else:
+            rows = builder.add("Embedding", op.inputs, attrs={"padding_idx": -1}, module=op.module)[0]
+            without_padding_gradient(builder, rows, op.inputs[1], row, module=op.module, outputs=op.outputs)
+    return builder.build(net.outputs)
+
+
+def starts_as_zeros(table: Parameter, row: int, value: torch.Tensor | None) -> bool:
+    """Whether a row of a table is zeros before the first step; `value` is the table where its init is `file`."""
+    if value is not None:
+        return not bool(value[row].any())
+    return row in table.init.zero_rows or (table.init.kind == "constant" and not any(table.init.arguments))

@@ -1,0 +1,190 @@
+"""What is refused says where it is and what to do; what forward() keeps is gone afterwards."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from htrain.capture import capture_model
+from htrain.data import CRITEO
+from htrain.errors import ModelError
+from htrain.frontend.captured import Captured, check_finite
+from htrain.frontend.load import load_model
+from htrain.frontend.torch_model import capture
+
+X = {"x": torch.zeros(4, 4)}
+Forward = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+
+
+class Model(nn.Module):
+    """A layer, what a test makes of it, and another layer."""
+
+    def __init__(self, between: Forward, **attributes: object) -> None:
+        super().__init__()
+        self.first, self.top = nn.Linear(4, 4), nn.Linear(4, 1)
+        self._between = between
+        for name, value in attributes.items():
+            if isinstance(value, torch.Tensor) and name.startswith("buffer"):
+                self.register_buffer(name, value)
+            else:
+                setattr(self, name, value)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.top(self._between(self, self.first(x))).squeeze(1)
+
+
+def count(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    model.buffer += 1
+    return x + model.buffer
+
+
+def clamp(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    model.first.weight.data.clamp_(-1, 1)
+    return x
+
+
+def overwrite(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = 2 * x
+    with torch.no_grad():
+        y.clamp_(0)
+    return y
+
+
+def left(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return checkpoint(model.top, x, use_reentrant=True) + x
+
+
+ROOT = r"in forward\(\) of Model cannot be compiled: "
+CASES: dict[str, tuple[nn.Module, str]] = {
+    "an op of the model itself": (Model(lambda m, x: torch.fft.fft(x).real), r"^aten._fft_r2c.default " + ROOT + "htrain has no such op"),
+    "dropout": (Model(lambda m, x: m.drop(x), drop=nn.Dropout(0.5)), r"^aten.native_dropout.default in module 'drop' .*: set p=0, or call model.eval\(\)"),
+    "dropout by function": (Model(lambda m, x: F.dropout(x, 0.5)), r"^aten.native_dropout.default " + ROOT + "dropout while training: set p=0"),
+    "random numbers": (Model(lambda m, x: x + torch.rand(4)), r"^aten.rand.default " + ROOT + "it draws random numbers"),
+    "random numbers of a batch": (Model(lambda m, x: x + torch.randn_like(x)), "it draws random numbers"),
+    "a batch norm": (Model(lambda m, x: m.norm(x), norm=nn.BatchNorm1d(4)), "in module 'norm' cannot be compiled: a batch norm while training makes"),
+    "max_norm": (Model(lambda m, x: x + m.e((x[:, 0] > 0).long()), e=nn.Embedding(9, 4, max_norm=1.0)), "in module 'e' .*: an Embedding with max_norm"),
+    "a division by zero": (Model(lambda m, x: x + (torch.arange(4) % 0)), r"^aten.remainder.Scalar in forward\(\) of Model cannot be computed: Zero"),
+    "a division of an attribute": (Model(lambda m, x: x + m.t % 0, t=torch.arange(4)), r"ZeroDivisionError \(in aten.remainder.Scalar of its forward\(\)"),
+    "no dimension": (Model(lambda m, x: x + torch.softmax(m.top.bias.sum(), 0)), ROOT + r"it does not fit its operands \(integer .*modulo by zero"),
+    "a running count": (Model(count, buffer=torch.zeros(4)), r"^forward\(\) changes 'buffer', which would stay as it is here"),
+    "a clamped weight": (Model(clamp), r"^forward\(\) changes 'first.weight'"),
+    "a value that is overwritten": (Model(overwrite), r"^forward\(\) calls clamp_\(\) under torch.no_grad\(\), on a value that has a gradient"),
+    "detach_": (Model(lambda m, x: (2 * x).detach_()), r"^forward\(\) calls detach_\(\): write x = x.detach\(\)"),
+    "a reentrant checkpoint": (Model(left), "give it use_reentrant=False"),
+    "wrong widths": (Model(lambda m, x: x @ torch.ones(3, 3)), r"cannot capture Model: RuntimeError: .* \(in its forward\(\), \S+test_refusals.py:\d+\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_refused_is_named_with_its_place_and_the_cure(name: str) -> None:
+    model, message = CASES[name]
+    with pytest.raises(ModelError, match=message) as raised:
+        capture(model, X)
+    assert "\n" not in str(raised.value)
+    assert "Translation" not in str(raised.value)
+
+
+def test_parameters_over_one_memory_are_refused_unless_they_are_one() -> None:
+    model = Model(lambda m, x: m.again(x), again=nn.Linear(4, 4))
+    model.again.weight = model.first.weight
+    assert "again.weight" not in capture(model, X).net.parameters
+    model.again.weight = nn.Parameter(model.first.weight)
+    with pytest.raises(ModelError, match=r"parameters 'first.weight' and 'again.weight' share memory but are two: to tie them, assign the one nn.Parameter"):
+        capture(model, X)
+
+
+def test_hooks_of_the_forward_pass_are_part_of_the_net() -> None:
+    model = Model(lambda m, x: x)
+    model.register_forward_hook(lambda module, args, output: 2 * output)
+    model.first.register_forward_pre_hook(lambda module, args: (3 * args[0],))
+    assert [op.type for op in capture(model, X).net.ops if op.type == "Mul"] == ["Mul", "Mul"]
+
+
+def test_weights_that_no_gradient_reaches_are_not_trained() -> None:
+    def blind(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return model.second(x)
+
+    captured = capture(Model(blind, second=nn.Linear(4, 4)), X)
+    assert [name for name, p in captured.net.parameters.items() if p.trained] == ["top.weight", "top.bias"]
+    names = "second.weight, second.bias, first.weight, first.bias"
+    (note,) = captured.notes
+    assert set(re.findall(r"[a-z]+\.[a-z]+", note)) >= set(names.split(", "))
+    assert "no gradient reaches" in note
+
+
+FILE = """
+import torch
+from torch import nn
+
+class Kept(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(13, 4)
+        self.scale = torch.linspace(1, 2, 4)
+        self.shifts = [torch.ones(4), torch.zeros(4)]
+        self.named = {"a": torch.full((4,), 3.0)}
+        self.register_buffer("offset", torch.arange(4.0))
+
+    def forward(self, dense):
+        return (self.linear(dense) * self.scale + self.shifts[0] + self.named["a"] + self.offset).sum(1)
+
+def build():
+    return Kept()
+
+def loose():
+    model = Kept()
+    model.shifts = [nn.Parameter(torch.ones(4))]
+    return model
+"""
+
+
+def test_tensors_of_attributes_have_their_values_though_the_model_is_built_without_memory(tmp_path: Path) -> None:
+    (tmp_path / "kept.py").write_text(FILE)
+    loaded = load_model(f"{tmp_path}/kept.py", CRITEO)
+    assert loaded.module.linear.weight.is_meta
+    assert loaded.module.scale.tolist() == torch.linspace(1, 2, 4).tolist()
+    assert [shift.tolist() for shift in loaded.module.shifts] == [[1.0] * 4, [0.0] * 4]
+    assert loaded.module.named["a"].tolist() == [3.0] * 4
+    model = capture_model(f"{tmp_path}/kept.py", schema=CRITEO, example_inputs={}, logit="", label="")
+    assert sum(op.type == "Constant" for op in model.captured.net.ops) == 4
+
+
+def test_the_line_that_reads_a_parameter_of_a_plain_list_is_named(tmp_path: Path) -> None:
+    (tmp_path / "kept.py").write_text(FILE)
+    with pytest.raises(ModelError, match=r"device meta .* \(in its forward\(\), \S+kept.py:15\)"):
+        capture_model(f"{tmp_path}/kept.py:loose", schema=CRITEO, example_inputs={}, logit="", label="")
+
+
+def finite(model: nn.Module) -> Captured:
+    return check_finite(capture(model, X))
+
+
+@pytest.mark.parametrize(("value", "said"), [(float("nan"), "holds nan"), (float("inf"), "holds an infinity")])
+def test_weights_that_are_not_finite_are_refused_by_name(value: float, said: str) -> None:
+    model = Model(lambda m, x: x)
+    with torch.no_grad():
+        model.first.weight[2, 1] = value
+    with pytest.raises(ModelError, match=f"^parameter 'first.weight' {said}: give it finite values before compiling"):
+        finite(model)
+
+
+def test_a_mask_may_hold_infinities_and_no_nan() -> None:
+    mask = nn.Parameter(torch.full((4,), float("-inf")), requires_grad=False)
+    model = Model(lambda m, x: torch.softmax(x + m.mask, 1), mask=mask)
+    finite(model)
+    mask.data[0] = float("nan")
+    with pytest.raises(ModelError, match="parameter 'mask' holds nan"):
+        finite(model)
+
+
+def test_an_init_that_is_not_finite_is_refused_by_name(tmp_path: Path) -> None:
+    body = "import torch\nfrom torch import nn\ndef build():\n    m = nn.Sequential(nn.Linear(13, 1))\n    nn.init.constant_(m[0].weight, float('nan'))\n"
+    (tmp_path / "m.py").write_text(body + "    m.forward = lambda dense: m[0](dense)\n    return m\n")
+    with pytest.raises(ModelError, match=r"^parameter '0.weight' starts from constant\(nan\): give it finite values"):
+        capture_model(f"{tmp_path}/m.py", schema=CRITEO, example_inputs={}, logit="", label="")

@@ -1,0 +1,198 @@
+"""The self-check passes on what is captured right, whatever the module, and leaves it as it was."""
+
+import copy
+import resource
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import din
+import pytest
+import torch
+from random_modules import _residual, drawn_module, example
+from torch import nn
+
+from htrain.data import Schema, click_schema
+from htrain.data.graph import graph_schema
+from htrain.errors import ModelError
+from htrain.frontend.load import load_model
+from htrain.frontend.torch_model import capture
+from htrain.ops import OPS
+from htrain.options import Options
+from htrain.self_check.check import check
+from htrain.self_check.torch_reference import TorchReference
+
+MODELS = Path(__file__).parents[2] / "models"
+ZOO = ("dlrm.py", "wide_deep.py", "deepfm.py", "dcn.py:build_v1", "dcn.py:build_v2", "graphsage.py")
+IDS = {"ids": torch.zeros(4, 2, dtype=torch.int64)}
+MATRIX = {"x": torch.zeros(4, 3)}
+
+
+def notes(model: nn.Module, inputs: dict[str, torch.Tensor], *, logit: str = "", options: Options = Options()) -> tuple[str, ...]:  # noqa: B008
+    captured = capture(model, inputs, logit=logit)
+    return check(captured, TorchReference(model, captured, logit), inputs, options)
+
+
+@pytest.mark.parametrize(("name", "rows"), [(name, 10**9) for name in ZOO] + [("dlrm.py", 3)])
+def test_the_zoo_passes(name: str, rows: int) -> None:
+    schema: Schema = graph_schema(rows, (4, 3)) if name == "graphsage.py" else click_schema(13, (rows,) * 26)
+    loaded = load_model(str(MODELS / name), schema)
+    captured = loaded.initialised(capture(loaded.module, loaded.example_inputs))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert check(captured, TorchReference(loaded.module, captured, ""), loaded.example_inputs, Options()) == ()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB: no table is allocated
+    assert all(p.is_meta for p in loaded.module.parameters())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_drawn_module_passes(seed: int) -> None:
+    model = drawn_module(seed)
+    assert notes(model, example(), options=Options(loss="mse" if seed % 5 == 0 else "bce")) == ()
+
+
+@pytest.mark.parametrize("type", ["FCGradient", "TakeRowsGradient", "PoolRowsGradient", "LayerNormalizationGradient", "BceWithLogitsGradient"])
+def test_a_gradient_that_is_one_per_cent_off_is_found(type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def off(*tensors: torch.Tensor, **attrs: object) -> object:
+        made = right.kernel(*tensors, **attrs)
+        return tuple(1.01 * part for part in made) if isinstance(made, tuple) else 1.01 * made
+
+    right, seed = OPS[type], next(seed for seed in range(30) if _residual in drawn_module(seed).steps)
+    monkeypatch.setitem(OPS, type, replace(right, kernel=off))
+    with pytest.raises(ModelError, match=r"the self-check found .* the gradient of '\S+' differs by [01234]\.\d\d%"):
+        notes(drawn_module(seed), example())
+
+
+def test_the_model_that_nobody_planned_for_passes() -> None:
+    batch = {"dense": torch.zeros(6, 3), "target": torch.zeros(6, 1), "history": torch.zeros(6, 6), "history_length": torch.zeros(6), "tags": torch.zeros(6, 4)}
+    inputs = {name: value if name == "dense" else value.long() for name, value in batch.items()}
+    assert notes(din.build(), inputs, logit="logit") == ()
+
+
+class Clicks(nn.Module):
+    """A model with everything that a check could leave behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.top = nn.Embedding(50, 4), nn.Linear(4, 1)
+        self.seen: list[torch.Tensor] = []
+        self.cache: dict[str, torch.Tensor] = {"kept": torch.ones(2)}
+        self.last: torch.Tensor | None = None
+        self.offsets = torch.zeros(4)
+        self.register_buffer("shift", torch.zeros(4))
+        self.top.bias.grad = torch.full((1,), 7.0)
+        self.hook = self.table.register_forward_hook(lambda module, args, rows: self.seen.append(rows))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids).mean(1) + self.offsets + self.shift
+        self.cache["x"] = self.last = x
+        self.calls = 1
+        return self.top(x).squeeze(1)
+
+
+def test_a_module_is_left_as_it_was() -> None:
+    model = Clicks()
+    before = copy.deepcopy(model.state_dict())
+    identities = {name: id(p) for name, p in model.named_parameters()}
+    assert notes(model, IDS) == ()
+    assert (model.seen, list(model.cache), model.last, hasattr(model, "calls")) == ([], ["kept"], None, False)
+    assert {name: id(p) for name, p in model.named_parameters()} == identities
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.top.bias.grad is not None
+    assert model.top.bias.grad.item() == 7.0
+    assert model.table.weight.grad is None
+
+
+def test_weights_that_cancel_out_are_no_false_alarm() -> None:
+    """A bias before a softmax has no gradient but the rounding of its parts."""
+
+    class Cancels(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.score, self.shift, self.top = nn.Linear(3, 8), nn.Parameter(torch.zeros(1)), nn.Linear(8, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.top(torch.softmax(self.score(x) + self.shift, dim=1)).squeeze(1)
+
+    assert notes(Cancels(), MATRIX) == ()
+
+
+def test_logarithms_and_roots_are_checked_on_numbers_above_zero() -> None:
+    class Logs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.width, self.top = nn.Parameter(torch.ones(3)), nn.Linear(3, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.top(torch.log1p(x).sqrt() * torch.log(self.width)).squeeze(1)
+
+    assert notes(Logs(), MATRIX) == ()
+
+
+def test_what_cannot_be_compared_is_a_note() -> None:
+    class Picky(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.top = nn.Linear(3, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not torch.compiler.is_exporting():
+                assert x.mean() > 5, "only large numbers"
+            return self.top(x).squeeze(1)
+
+    assert notes(Picky(), MATRIX) == ("not compared with PyTorch: it raises AssertionError: only large numbers",)
+
+
+def test_dense_weights_that_are_too_large_are_a_note() -> None:
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            with torch.device("meta"):
+                self.top = nn.Linear(3, 1)
+                self.wide = nn.Linear(20_000, 20_000)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.top(x).squeeze(1) + self.wide(x.repeat(1, 6667)[:, :20_000]).sum(1)
+
+    assert notes(Wide(), MATRIX) == ("not compared with PyTorch: its dense weights take 1.5 GiB, more than a self-check may",)
+
+
+@pytest.mark.parametrize("end", [torch.sigmoid, lambda x: x.clamp(0, 1), lambda x: torch.softmax(torch.cat([x, -x], 1), 1)[:, :1]])
+def test_a_probability_that_is_no_plain_sigmoid_is_refused_under_bce(end) -> None:
+    class Ends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.top = nn.Linear(3, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 1 - end(self.top(x)).squeeze(1)
+
+    assert notes(Ends(), MATRIX, options=Options(loss="mse")) == ()
+    with pytest.raises(ModelError, match=r"^the model's output is between 0 and 1 whatever its weights are: a probability, of which the bce loss"):
+        notes(Ends(), MATRIX)
+
+
+def test_ids_are_drawn_from_all_rows_that_a_column_may_read() -> None:
+    """Columns of one input read tables of 2 and 1,000 rows, one behind the other in one table."""
+
+    class Offsets(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.top = nn.Embedding(1002, 4), nn.Linear(4, 1)
+            self.register_buffer("starts", torch.tensor([0, 2]))
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.top(self.table(ids + self.starts).sum(1)).squeeze(1)
+
+    assert notes(Offsets(), IDS) == ()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux")
+def test_a_model_of_a_trillion_parameters_is_checked_within_memory() -> None:
+    loaded = load_model(str(MODELS / "wide_deep.py:build_128"), click_schema(0, (3 * 10**8,) * 26))
+    assert sum(p.numel() for p in loaded.module.parameters()) > 10**12
+    captured = loaded.initialised(capture(loaded.module, loaded.example_inputs))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert check(captured, TorchReference(loaded.module, captured, ""), loaded.example_inputs, Options()) == ()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000
+
+
