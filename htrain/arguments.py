@@ -18,8 +18,8 @@ _KINDS: Mapping[str, Any] = {
     "steps": Annotated[int, Meta(ge=4, le=1_000_000)],
     "seed": Annotated[int, Meta(ge=0, le=2**63 - 1)], "eps": Annotated[float, Meta(ge=1)], "time_limit_seconds": Annotated[float, Meta(ge=0.1)],
     "deadline_seconds": Annotated[float, Meta(ge=1)], "checkpoint_seconds": Annotated[float, Meta(ge=0)],
-    "malformed_share": Annotated[float, Meta(ge=0, le=1)], "deterministic": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str, "rules": str,
-    "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"], "hosting": Literal["processes", "threads", "mpi"],
+    "malformed_share": Annotated[float, Meta(ge=0, le=1)], "deterministic": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str,
+    "rules": str, "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"], "hosting": Literal["processes", "threads", "mpi"],
 }  # fmt: skip
 _CLASSES: Mapping[str, type | tuple[type, ...]] = {
     "cluster": Cluster, "options": Options, "plan": (str, Path), "out": (str, Path), "resume": (str, Path), "run_folder": (str, Path),

@@ -24,7 +24,7 @@ def table_rows(table: pa.Table, layout: Layout) -> tuple[Rows, list[Fault]]:
     label = _numbers(table, layout.label, reasons)
     for row in np.flatnonzero(np.isnan(label)).tolist():
         reasons.setdefault(row, f"column '{layout.label}' is missing")
-    fixed: dict[str, np.ndarray] = {"label": np.where(label == -1, 0, label).astype(np.float32)}
+    fixed: dict[str, np.ndarray] = {"label": label.astype(np.float32)}
     lists: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for item in layout.schema.inputs:
         if item.kind == "dense":

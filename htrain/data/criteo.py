@@ -33,7 +33,7 @@ from htrain.data.words import (
 NUM_DENSE, NUM_SPARSE = 13, 26
 _REASONS = (
     "",
-    "the label is not 0 or 1",
+    "the label is not a whole number",
     "column {} is not a whole number",
     "column {} is not a hexadecimal number of at most 16 digits",
     "has {} columns, want 40",
@@ -164,7 +164,7 @@ def _any_line(data, i, modulus, label, dense, sparse):  # type: ignore[no-untype
         good, negative, digits, value, i = _field(data, i, 10 if column <= NUM_DENSE else 16, 0 < column <= NUM_DENSE)
         wrong = 0
         if column == 0:
-            wrong = 1 if not good or digits != 1 or value > _1 else 0
+            wrong = 1 if not good or not 0 < digits <= 9 else 0
             label[0] = value
         elif column <= NUM_DENSE:
             wrong = 2 if not good or (negative and digits == 0) or digits > 18 else 0

@@ -170,6 +170,9 @@ class GraphSource:
             start = number * size
             yield number, self.examples(start, min(total, start + size))
 
+    def place(self, *, number: int, row: int, num_shards: int) -> str:
+        return f"{self.path}: example {number * self._chunk_examples(num_shards) + row + 1}"
+
     def _chunk_examples(self, num_shards: int) -> int:
         """Chunks of bounded memory, and small enough that every shard gets several."""
         near, far = self.options.fanout[0], math.prod(self.options.fanout)

@@ -1,4 +1,4 @@
-"""libFM and libSVM: `label id:value id:value ...`; a label of -1 means 0."""
+"""libFM and libSVM: `label id:value id:value ...`."""
 
 # mypy: disable-error-code=assignment
 # Numba infers the types of its functions; their numpy scalars are not mypy's ints.
@@ -175,7 +175,7 @@ def _parse(data, rows, label, ids, values, starts, lines, faults):  # type: igno
             faults[bad, 0], faults[bad, 1], faults[bad, 2] = line, code, what
             bad += 1
         elif not blank:
-            label[count] = 0.0 if number == -1.0 else number
+            label[count] = number
             lines[count] = line
             used = here
             count += 1

@@ -10,6 +10,7 @@ import pyarrow as pa
 from htrain.data.malformed import Malformed
 from htrain.data.packed import KEY, VERSION, Header, Stamp, Totals, stamp
 from htrain.data.packed_rows import arrow_schema, to_batch
+from htrain.data.packed_writer import PackedWriter
 from htrain.data.reader import Dataset
 from htrain.data.source import files_of, open_data
 from htrain.errors import DataError
@@ -55,16 +56,14 @@ def _stamps(files: list[Path], out: Path) -> tuple[Stamp, ...]:
 def _write(file: BinaryIO, dataset: Dataset, header: Header, malformed: Malformed) -> Totals:
     columns = arrow_schema(dataset.schema)
     empty = pa.RecordBatch.from_pylist([], schema=columns)
-    examples, blocks = 0, 0
-    with pa.ipc.new_file(file, columns.with_metadata({KEY: msgspec.json.encode(header)})) as writer:
-        for number, rows in dataset.source.chunks(shard=0, num_shards=1, first=0, malformed=malformed):
-            for _ in range(number - blocks):  # chunks without rows are blocks too: a block's number is its chunk's
-                writer.write_batch(empty)
-            writer.write_batch(to_batch(rows, columns))
-            examples, blocks = examples + rows.count, number + 1
-        totals = Totals(examples, blocks, malformed.count)
-        writer.write_batch(empty, custom_metadata={KEY: msgspec.json.encode(totals)})
-    if not examples:
+    writer = PackedWriter(file, columns.with_metadata({KEY: msgspec.json.encode(header)}))
+    for number, rows in dataset.source.chunks(shard=0, num_shards=1, first=0, malformed=malformed):
+        for _ in range(number - len(writer.blocks)):  # chunks without rows are blocks too: a block's number is its chunk's
+            writer.write(empty)
+        writer.write(to_batch(rows, columns))
+    totals = Totals(sum(block.rows for block in writer.blocks), len(writer.blocks), malformed.count)
+    if not totals.examples:
         none = f"no row of {dataset.source.name} can be read"
         raise DataError(f"{malformed.examples[0]} ({none})" if malformed.examples else none)
+    writer.finish({KEY: msgspec.json.encode(totals)})
     return totals

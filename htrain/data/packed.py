@@ -4,13 +4,17 @@
 |---------------------------------|--------------------------------------------------------------------------------|
 | metadata of the Arrow schema    | `htrain.packed`: a Header as JSON                                                |
 | record batch c                  | the rows of the source's chunk c, as one reader of the whole source has them     |
-| a last record batch, empty      | in its metadata `htrain.packed`: Totals as JSON, which are known at the end only |
+| a last record batch, empty      | in its metadata what is known at the end only: `htrain.packed`, Totals as JSON;  |
+|                                 | `htrain.blocks`, an index of the blocks with their digests; and `htrain.seal`, a |
+|                                 | digest of all that is no block (htrain.data.seal)                                |
 
 With the source's chunks as blocks, a reader of a packed file gives the batches of its source in the source's order. A file is read by
-read(), not mapped: one that is cut short while it is in use is then an error, not a signal that kills the process.
+read(), not mapped: one that is cut short while it is in use is then an error, not a signal that kills the process. A block is held against
+its digest when it is read, everything else when the file is opened.
 """
 
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,10 +28,12 @@ from htrain.data.packed_rows import arrow_schema, is_sound, to_rows
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
 from htrain.data.schema import Input, Schema
+from htrain.data.seal import BLANK, Block, digest_of, from_index, seal_of
 from htrain.errors import DataError
 
-KEY = b"htrain.packed"
-VERSION = 1
+KEY, BLOCKS, SEAL = b"htrain.packed", b"htrain.blocks", b"htrain.seal"
+VERSION = 2
+_SCHEMA_AT = 8  # behind Arrow's magic: a mark, the length of the schema's message, and the message
 
 
 class Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,8 +77,9 @@ def stamp(path: Path, folder: Path) -> Stamp:
 
 def open_packed(path: Path) -> Dataset:
     """A packed file. Raises DataError when it is none, or when a file that it came from is there and has changed."""
-    with _reading(path) as (_, header, totals):
-        source = PackedSource(path, header, totals)
+    with _reading(path) as opened:
+        source = PackedSource(path, opened.header, opened.totals, opened.seal)
+    header = source.header
     for packed in header.files:
         file = path.parent / packed.path
         if file.exists() and stamp(file, path.parent) != packed:
@@ -88,6 +95,7 @@ class PackedSource:
     path: Path
     header: Header
     totals: Totals
+    seal: bytes
 
     @property
     def name(self) -> str:
@@ -98,42 +106,103 @@ class PackedSource:
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
         num_parts = self._num_parts(num_shards)
-        with _reading(self.path) as (reader, header, totals):
-            if (header, totals) != (self.header, self.totals):
+        with _reading(self.path) as file:
+            if file.seal != self.seal:
                 raise DataError(f"{self.path}: was packed again while it was read; start again")
-            for number in range(first + (shard - first) % num_shards, totals.blocks * num_parts, num_shards):
-                rows = _block(reader, number // num_parts, header.schema)
+            for number in range(first + (shard - first) % num_shards, file.totals.blocks * num_parts, num_shards):
+                rows = file.rows(number // num_parts)
                 part = number % num_parts
                 rows = rows.cut(rows.count * part // num_parts, rows.count * (part + 1) // num_parts)
                 malformed.saw(rows.count, 0, str)
                 yield number, rows
+
+    def place(self, *, number: int, row: int, num_shards: int) -> str:
+        block, part = divmod(number, self._num_parts(num_shards))
+        with _reading(self.path) as file:
+            before = sum(b.rows for b in file.blocks[:block])
+            return f"{self.path}: row {before + file.blocks[block].rows * part // self._num_parts(num_shards) + row + 1}"
 
     def _num_parts(self, num_shards: int) -> int:
         """Blocks are cut where there are few, so that shards are of about one size. One shard: not at all."""
         return 1 if num_shards == 1 else max(1, -(-8 * num_shards // max(1, self.totals.blocks)))
 
 
-def _block(reader: pa.RecordBatchFileReader, number: int, schema: Schema) -> Rows:
-    try:
-        return to_rows(reader.get_batch(number), schema)
-    except (ValueError, pa.ArrowException) as error:
-        raise ValueError(f"block {number}: {error}") from error
+@dataclass(frozen=True)
+class _File:
+    """An open packed file whose seal holds."""
+
+    descriptor: int
+    columns: pa.Schema
+    header: Header
+    totals: Totals
+    blocks: list[Block]
+    seal: bytes
+
+    def rows(self, number: int) -> Rows:
+        """The rows of a block. Raises ValueError for one that does not hold together."""
+        block = self.blocks[number]
+        try:
+            data = os.pread(self.descriptor, block.length, block.offset)
+            if digest_of(data) != block.digest:
+                raise ValueError("its bytes have changed since it was written")
+            rows = to_rows(pa.ipc.read_record_batch(pa.py_buffer(data), self.columns), self.header.schema)
+        except (ValueError, pa.ArrowException) as error:
+            raise ValueError(f"block {number}: {error}") from error
+        if rows.count != block.rows:
+            raise ValueError(f"block {number}: has {rows.count} rows, want {block.rows}")
+        return rows
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[tuple[pa.RecordBatchFileReader, Header, Totals]]:
+def _reading(path: Path) -> Iterator[_File]:
     """The open file, looked over. Whatever is wrong with it, then or later, becomes a DataError."""
     again = f"pack the data again: htrain data pack SOURCE --out {path}"
     try:
-        with pa.OSFile(str(path)) as file:
-            reader = pa.ipc.open_file(file)
-            yield reader, _header(reader), _totals(reader)
+        with path.open("rb", buffering=0) as file:
+            yield _opened(path, file.fileno())
     except OSError as error:
         if error.errno:
             raise DataError(f"{path}: cannot be read: {os.strerror(error.errno)}") from error
         raise DataError(f"{path}: is cut short or damaged ({_one_line(error)}); {again}") from error
-    except (pa.ArrowException, msgspec.MsgspecError, ValueError) as error:
+    except (pa.ArrowException, msgspec.MsgspecError, ValueError, struct.error) as error:
         raise DataError(f"{path}: is no packed file, or a damaged one ({_one_line(error)}); {again}") from error
+
+
+def _opened(path: Path, descriptor: int) -> _File:
+    with pa.OSFile(str(path)) as file:
+        reader = pa.ipc.open_file(file)
+        header = _header(reader)
+        last = _last(reader)
+        totals = msgspec.json.decode(last[KEY], type=Totals)
+        blocks = from_index(last[BLOCKS])
+        if not len(blocks) == totals.blocks == reader.num_record_batches - 1 or totals.examples != sum(b.rows for b in blocks) or totals.examples < 1:
+            raise ValueError(f"it has {reader.num_record_batches - 1} blocks, want {totals.blocks}")
+        seal = last[SEAL]
+        if _seal_now(descriptor, blocks, seal) != seal:
+            raise ValueError("its bytes have changed since it was written")
+        return _File(descriptor, reader.schema, header, totals, blocks, seal)
+
+
+def header_bytes(start: bytes) -> int:
+    """Where the blocks begin, from the first bytes of a file."""
+    mark, length = struct.unpack_from("<Ii", start, _SCHEMA_AT)
+    if mark != 0xFFFFFFFF or length < 0:
+        raise ValueError("it does not begin as an Arrow file does")
+    return _SCHEMA_AT + 8 + int(length)
+
+
+def _seal_now(descriptor: int, blocks: list[Block], seal: bytes) -> bytes:
+    """The seal that the file's bytes have, where blocks lie one behind the other from the header on."""
+    begin = header_bytes(os.pread(descriptor, _SCHEMA_AT + 8, 0))
+    end = begin
+    for block in blocks:
+        if block.offset != end:
+            raise ValueError("its blocks do not follow each other")
+        end += block.length
+    tail = os.pread(descriptor, max(0, os.fstat(descriptor).st_size - end), end)
+    if tail.count(seal) != 1 or len(seal) != len(BLANK):
+        raise ValueError("it has no seal")
+    return seal_of(os.pread(descriptor, begin, 0), tail.replace(seal, BLANK))
 
 
 def _header(reader: pa.RecordBatchFileReader) -> Header:
@@ -149,16 +218,14 @@ def _header(reader: pa.RecordBatchFileReader) -> Header:
     return header
 
 
-def _totals(reader: pa.RecordBatchFileReader) -> Totals:
+def _last(reader: pa.RecordBatchFileReader) -> dict[bytes, bytes]:
+    """The metadata of the last block. Raises ValueError where that is none."""
     num_batches = reader.num_record_batches
     last = reader.get_batch_with_custom_metadata(num_batches - 1) if num_batches else None
-    raw = (last.custom_metadata or {}).get(KEY) if last else None
-    if raw is None:
+    metadata = dict(last.custom_metadata or {}) if last else {}
+    if not {KEY, BLOCKS, SEAL} <= metadata.keys():
         raise ValueError("it has no last block")
-    totals = msgspec.json.decode(raw, type=Totals)
-    if totals.blocks != num_batches - 1 or totals.examples < 1:
-        raise ValueError(f"it has {num_batches - 1} blocks, want {totals.blocks}")
-    return totals
+    return metadata
 
 
 def _one_line(error: Exception) -> str:

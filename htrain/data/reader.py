@@ -4,14 +4,17 @@ A source is a sequence of chunks; shard s of n reads the chunks c with c % n == 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from htrain.data.batch import Batch, Position
+from htrain.data.labels import as_taken, first_outside, wanted
 from htrain.data.malformed import Malformed
 from htrain.data.rows import Rows, joined
 from htrain.data.schema import Schema
 from htrain.errors import DataError
+
+_CURES = {"bce": ": write them so, or compile with --loss mse"}
 
 
 class Source(Protocol):
@@ -27,13 +30,21 @@ class Source(Protocol):
     def num_examples(self) -> int:
         """How many examples there are; 0 when only reading all would tell."""
 
+    def place(self, *, number: int, row: int, num_shards: int) -> str:
+        """How messages name a row of a chunk, both from 0, such as FILE:LINE. It may read the chunk again."""
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """A source and the schema of its rows."""
+    """A source and the schema of its rows. With a `loss`, batches hold labels as it takes them."""
 
     source: Source
     schema: Schema
+    loss: str = ""
+
+    def for_loss(self, loss: str) -> "Dataset":
+        """The dataset for training with `loss`: labels that it does not take are refused where they stand."""
+        return replace(self, loss=loss)
 
     def num_examples(self) -> int:
         return self.source.num_examples()
@@ -44,7 +55,8 @@ class Dataset:
         """Batches of `batch_size` examples, the last of an epoch smaller, from `start` on.
 
         Over all shards every example comes once per epoch. From a batch's position, with the same arguments, the
-        batches that would have followed come again. Raises DataError for what cannot be read.
+        batches that would have followed come again. Raises DataError for what cannot be read, and naming the row for a label that the loss
+        does not take.
         """
         for epoch in range(start.epoch, epochs):
             begin = start if epoch == start.epoch else Position(epoch, 0, 0)
@@ -71,6 +83,7 @@ class Dataset:
         for chunk, rows in self.source.chunks(
             shard=shard, num_shards=num_shards, first=start.chunk, malformed=malformed
         ):
+            rows = self._labelled(rows, chunk, num_shards)
             used = min(start.row, rows.count) if chunk == start.chunk else 0
             while rows.count - used + count >= batch_size:
                 taken = batch_size - count
@@ -84,6 +97,14 @@ class Dataset:
                 count += rows.count - used
         if held:
             yield _batch(held, Position(start.epoch + 1, 0, 0))
+
+    def _labelled(self, rows: Rows, chunk: int, num_shards: int) -> Rows:
+        label = as_taken(rows.fixed["label"], self.loss)
+        outside = first_outside(label, self.loss)
+        if outside is not None:
+            where = self.source.place(number=chunk, row=outside, num_shards=num_shards)
+            raise DataError(f"{where}: the label is {label[outside]:g}, but {wanted(self.loss)}{_CURES.get(self.loss, '')}")
+        return rows if label is rows.fixed["label"] else replace(rows, fixed={**rows.fixed, "label": label})
 
 
 def _batch(parts: list[Rows], position: Position) -> Batch:

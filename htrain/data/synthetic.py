@@ -245,6 +245,9 @@ class SyntheticSource:
             fixed = {"dense": dense, "sparse": rows.fixed["sparse"], "label": rows.fixed["label"]}
             yield number, Rows(rows.count, fixed, {})
 
+    def place(self, *, number: int, row: int, num_shards: int) -> str:
+        return f"{self.name} chunk {number}, row {row + 1}"
+
     def _num_parts(self, num_shards: int) -> int:
         """A short log is cut finer, so that shards are of one size though each makes whole blocks. One shard: not at all."""
         return 1 if num_shards == 1 else -(-8 * num_shards // self.options.num_blocks)

@@ -170,6 +170,12 @@ class ParquetSource:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{self.path}: cannot be read: {' '.join(str(error).split())}") from error
 
+    def place(self, *, number: int, row: int, num_shards: int) -> str:
+        _, start, batch = next(self._blocks(number % num_shards, num_shards, number))
+        _, faults = table_rows(pa.Table.from_batches([batch]), self.layout)
+        good = np.delete(np.arange(batch.num_rows), [place for place, _ in faults])
+        return f"{self.path}: row {start + int(good[row]) + 1}"
+
     def _blocks(self, shard: int, num_shards: int, first: int) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         """The shard's blocks: number, place of the first row in the file, rows."""
         file = pq.ParquetFile(self.path)

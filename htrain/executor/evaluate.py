@@ -45,7 +45,7 @@ def evaluate_run(plan_folder: Path, run_folder: Path, data: str, *, replica: str
     of = manifest.identity.plan.digest
     if of != plan.digest:
         raise CheckpointError(f"{folder}: belongs to another plan (digest {of[:12]}, this one has {plan.digest[:12]}): name the plan of the run (--plan)")
-    dataset = open_data(data)
+    dataset = open_data(data).for_loss(plan.options.loss)
     check_inputs(plan, dataset)
     net = forward_net(plan.nets["train"])
     parameters = load_parameters(plan, net, folder, manifest, replica)

@@ -202,7 +202,7 @@ class Role:
         start = Position.from_dict(state["position"]) if state else Position(0, 0, 0)
         for name, value in state.get("totals", {}).items():
             setattr(trainer.totals, name, value)
-        batches = open_data(self.settings.data).batches(
+        batches = open_data(self.settings.data).for_loss(self.plan.options.loss).batches(
             batch_size=self.plan.options.batch_size,
             shard=shard,
             num_shards=shards,

@@ -23,9 +23,9 @@ def _examples(batch: Batch) -> list[tuple[Any, ...]]:
     return list(zip(*parts, strict=True))
 
 
-def _read(uri: str, *, malformed: Malformed | None = None, **changes: Any) -> list[tuple[Any, ...]]:
+def _read(uri: str, *, malformed: Malformed | None = None, loss: str = "bce", **changes: Any) -> list[tuple[Any, ...]]:
     arguments: dict[str, Any] = {"batch_size": 100, "shard": 0, "num_shards": 1, "epochs": 1, "start": START} | changes
-    batches = open_data(uri).batches(**arguments, malformed=malformed or Malformed())
+    batches = open_data(uri).for_loss(loss).batches(**arguments, malformed=malformed or Malformed())
     return [example for batch in batches for example in _examples(batch)]
 
 

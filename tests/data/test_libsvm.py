@@ -20,7 +20,7 @@ def reference(line: str):
         ids = [int(pair.split(":")[0]) for pair in pairs]
         values = [float(pair.split(":")[1]) for pair in pairs]
         good = all(0 <= i < 50 for i in ids) and all(p.count(":") == 1 for p in pairs) and np.isfinite(values).all()
-        return (0.0 if float(label) == -1 else float(label), ids) if good else None
+        return (float(label), ids) if good else None
     except (ValueError, IndexError):
         return None
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from htrain.data import START, Malformed, open_data
 from htrain.data.pack import pack
 from htrain.data.packed import KEY
+from htrain.data.packed_writer import PackedWriter
+from htrain.data.seal import digest_of
 from htrain.errors import DataError
 
 SCHEMA = """label: y
@@ -59,24 +61,40 @@ def test_a_file_that_is_cut_short_or_damaged_is_one_error_or_read_without_harm(g
             content[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     (tmp_path / "p").write_bytes(content)
     said = read_all(tmp_path / "p")
-    if len(content) < len(whole):
-        assert "; pack the data again: htrain data pack SOURCE --out " in said
+    assert ("; pack the data again: htrain data pack SOURCE --out " in said) == (content != whole)
     assert "\n" not in said
 
 
+def test_no_bit_of_a_packed_file_can_flip_unseen(good, tmp_path):
+    """1,000 bits, spread over header, columns, padding, index and footer."""
+    whole, path = good.read_bytes(), tmp_path / "p"
+    for bit in np.random.default_rng(0).choice(8 * len(whole), 1000, replace=False).tolist():
+        content = bytearray(whole)
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        assert read_all(path), f"bit {bit % 8} of byte {bit // 8} of {len(whole)}"
+
+
+def test_blocks_that_change_places_are_seen(good, tmp_path):
+    large = bytes(range(256)) * 200
+    swapped = large[:4096] + large[8192:12288] + large[4096:8192] + large[12288:]
+    assert digest_of(large) == digest_of(bytes(large)) != digest_of(large[:-1])
+    assert sum(digest_of(large[: 4096 * n] + bytes(4096) + large[4096 * (n + 1) :]) == digest_of(large) for n in range(12)) == 0
+    assert large == swapped or digest_of(large) != digest_of(swapped)
+
+
 def rewritten(good: Path, path: Path, header=lambda h: h, totals=lambda t: t, batch=lambda b: b, drop=0) -> str:
-    """What is said of a packed file of which a part was made anew: of its batches, the first."""
+    """What is said of a packed file of which a part was made anew, its seal too: of its batches, the first."""
     reader = pa.ipc.open_file(str(good))
     told = header(msgspec.json.decode(reader.schema.metadata[KEY]))
     schema = reader.schema.with_metadata({KEY: msgspec.json.encode(told)})
     count = reader.num_record_batches
-    with pa.ipc.new_file(str(path), schema) as writer:
-        for i in range(drop, count):
-            found = reader.get_batch_with_custom_metadata(i)
-            last = dict(found.custom_metadata or {})
-            if last:
-                last[KEY] = msgspec.json.encode(totals(msgspec.json.decode(last[KEY])))
-            writer.write_batch(batch(found.batch) if i == 0 else found.batch, custom_metadata=last)
+    with path.open("wb") as file:
+        writer = PackedWriter(file, schema)
+        for i in range(drop, count - 1):
+            writer.write(batch(reader.get_batch(i)) if i == 0 else reader.get_batch(i))
+        last = dict(reader.get_batch_with_custom_metadata(count - 1).custom_metadata)
+        writer.finish({KEY: msgspec.json.encode(totals(msgspec.json.decode(last[KEY])))})
     return read_all(path)
 
 
@@ -102,7 +120,7 @@ def with_crossed_lists(batch):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"header": lambda h: h | {"version": 2}}, "of version 2, this htrain reads version 1"),
+        ({"header": lambda h: h | {"version": 1}}, "of version 1, this htrain reads version 2"),
         ({"header": lambda h: h | {"version": "x"}}, "Expected `int`, got `str` - at `$.version`"),
         ({"header": lambda h: h | {"surprise": 1}}, "unknown field `surprise`"),
         ({"header": lambda h: h | {"inputs": h["inputs"][1:]}}, "its columns are not those of its schema"),

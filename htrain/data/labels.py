@@ -1,0 +1,28 @@
+"""Which labels a loss takes, and what it makes of them."""
+
+import numpy as np
+
+from htrain.data.rows import Array
+
+_DOMAINS = {"bce": (0.0, 1.0, "labels from 0 to 1, and -1 for 0"), "mse": (-np.inf, np.inf, "numbers"), "": (-np.inf, np.inf, "numbers")}
+
+
+def as_taken(label: Array, loss: str) -> Array:
+    """The labels as the loss reads them: for `bce`, -1 is the other way to write 0."""
+    return np.where(label == -1, np.float32(0), label) if loss == "bce" and label.size and label.min() == -1 else label
+
+
+def first_outside(label: Array, loss: str) -> int | None:
+    """The place of the first label that the loss does not take, nan and infinities for any; None for none. `label` is as taken."""
+    if not label.size:
+        return None
+    low, high, _ = _DOMAINS[loss]
+    least, most = label.min(), label.max()  # nan where there is one
+    if low <= least and most <= high and np.isfinite(least) and np.isfinite(most):
+        return None
+    return int(np.flatnonzero(~(np.isfinite(label) & (label >= low) & (label <= high)))[0])
+
+
+def wanted(loss: str) -> str:
+    """What messages say that a loss takes."""
+    return f"the {loss} loss takes {_DOMAINS[loss][2]}" if loss else f"want {_DOMAINS[loss][2]}"
