@@ -27,7 +27,7 @@ def reference(line: str):
         return None
     dense = [math.log1p(max(int(p), 0)) if p else 0.0 for p in parts[1:14]]
     sparse = [int(p, 16) % ROWS if p else 0 for p in parts[14:]]
-    return float(parts[0]), dense, sparse
+    return float(np.float32(parts[0])), dense, sparse
 
 
 def found(data: np.ndarray):
@@ -46,7 +46,9 @@ category = st.one_of(
     st.just(""), st.integers(0, 2**32 - 1).map("{:08x}".format), st.text("0123456789abcdefABCDEF", max_size=17)
 )
 good = st.tuples(
-    st.sampled_from(["0", "1", "0", "1", "2", "00", "123456789", "1234567890"]), st.lists(number, min_size=13, max_size=13), st.lists(category, min_size=26, max_size=26)
+    st.sampled_from(["0", "1", "0", "1", "2", "00", "123456789", "1234567890"]),
+    st.lists(number, min_size=13, max_size=13),
+    st.lists(category, min_size=26, max_size=26),
 ).map(lambda t: "\t".join([t[0], *t[1], *t[2]]))
 # One byte put in, or put in place of another: bytes that stand beside digits and letters in ASCII among them, and those of two fields.
 byte = st.one_of(st.sampled_from("\t\r-+./:@G`g xX\x10\xb0"), st.characters(max_codepoint=255, exclude_characters="\n"))
