@@ -155,7 +155,8 @@ class Op:
     @property
     def label(self) -> str:
         """How messages name this op: its type and where it comes from."""
-        return f"{self.type} '{self.outputs[0] if self.outputs else self.inputs[0]}' of module '{self.module}'"
+        place = f"module '{self.module}'" if self.module else "the model itself"
+        return f"{self.type} '{self.outputs[0] if self.outputs else self.inputs[0]}' of {place}"
 
 
 def _attr_text(value: Attr) -> str:

@@ -160,11 +160,14 @@ def test_nets(data: st.DataObject, good: Path, tmp_path_factory: pytest.TempPath
 @fuzz(200)
 @given(data=st.data())
 def test_run_records_and_manifests(data: st.DataObject, good: Path) -> None:
+    checkpoint, _ = latest_checkpoint(good / "run")
+
     def read() -> None:
         refused_in_words(lambda: read_record(good / "run"))
-        refused_in_words(lambda: read_manifest(latest_checkpoint(good / "run")))
+        refused_in_words(lambda: read_manifest(checkpoint))
+        refused_in_words(lambda: latest_checkpoint(good / "run"))
 
-    documents = [good / "run" / "run.json", latest_checkpoint(good / "run") / "manifest.json"]
+    documents = [good / "run" / "run.json", checkpoint / "manifest.json"]
     path = data.draw(st.sampled_from(documents))
     before = path.read_bytes()
     if data.draw(st.booleans()):
@@ -180,10 +183,11 @@ def test_run_records_and_manifests(data: st.DataObject, good: Path) -> None:
 
 def test_every_byte_that_is_not_text(good: Path) -> None:
     """In a document of the house, a byte that is not UTF-8 at any place (a key, a value, between them) is an error in words."""
+    checkpoint, _ = latest_checkpoint(good / "run")
     documents: list[tuple[Path, Callable[[], object]]] = [
         (good / "run" / "run.json", lambda: read_record(good / "run")),
         (good / "run" / "measured.json", lambda: load_measured(good / "run")),
-        (latest_checkpoint(good / "run") / "manifest.json", lambda: read_manifest(latest_checkpoint(good / "run"))),
+        (checkpoint / "manifest.json", lambda: read_manifest(checkpoint)),
     ]
     for path, read in documents:
         before = path.read_bytes()
