@@ -55,7 +55,8 @@ class Network:
 
     def outbox(self, book: Mapping[str, str], *, deadline_seconds: float = SEND_SECONDS) -> "Outbox":
         """A sender to the endpoints of `book`, name -> address, for one thread; to those of this process it goes without the network."""
-        near = {name: address for name, address in self._near.items() if name in book}
+        with self._lock:
+            near = {name: address for name, address in self._near.items() if name in book}
         outbox = Outbox(self.context, {**book, **near}, deadline_seconds=deadline_seconds)
         self._ends.append(outbox)
         return outbox

@@ -398,6 +398,33 @@ def test_use_after_close_is_an_error_and_not_a_hang(network: Network) -> None:
         network.inbox("c")
 
 
+def test_threads_may_open_inboxes_and_outboxes_at_once() -> None:
+    """The roles of `--threads` come up while the pulses of others begin."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    network, failed = Network("inproc"), []
+
+    def open_inboxes(number: int) -> None:
+        for count in range(200):
+            network.inbox(f"{number}/{count}").close()
+
+    def open_outboxes() -> None:
+        try:
+            for _ in range(1000):
+                network.outbox({"0/7": "inproc://nowhere"}).close()
+        except RuntimeError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=open_inboxes, args=(n,)) for n in range(3)] + [threading.Thread(target=open_outboxes) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    network.close()
+    assert not failed
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_thread_that_still_waits_keeps_its_socket_when_the_network_is_closed(scheme: str) -> None:
     done = subprocess.run([sys.executable, "-c", LEFT_OPEN, scheme], capture_output=True, text=True, timeout=60, check=False)
