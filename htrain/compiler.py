@@ -7,7 +7,7 @@ from math import floor
 from htrain.cluster import Cluster
 from htrain.costs.memory import memory_of_train, too_large_text
 from htrain.costs.predict import demands_of, device_loads, seconds_of
-from htrain.errors import PlacementError
+from htrain.errors import ModelError, PlacementError
 from htrain.expected import expected, expected_blobs
 from htrain.fitting import fitting
 from htrain.frontend.captured import Captured
@@ -55,6 +55,8 @@ def compile_net(
     Raises ModelError for what has no gradient or would never train, PlacementError for what does not fit, PlanError if the result
     does not hold together (a `tagger` that breaks a rule).
     """
+    if not any(parameter.trained for parameter in captured.net.parameters.values()):
+        raise ModelError("this model would never train: no gradient reaches any of its weights and tables (requires_grad, torch.no_grad(), detach())")
     asked = options
     cluster, options = fitting(cluster, choose_fc_dtypes(captured.net, cluster, options))
     net, units, fixed, shards = lowered(captured, cluster, options, table_splits=table_splits, fc_splits=fc_splits)

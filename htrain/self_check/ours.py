@@ -1,6 +1,7 @@
 """The captured net as a trainer runs it: lowered, with its loss and gradient ops, op by op by htrain's own kernels."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
@@ -21,7 +22,8 @@ class Ours:
     """A captured model, ready to run. `probability`: what the model returns is the sigmoid of the logit."""
 
     def __init__(self, captured: Captured, options: Options) -> None:
-        forward = fuse_forward(forward_net(captured, options), options)
+        exact = replace(options, fc_dtype="float32", fc_gradient_dtype="float32")  # shorter FCs are off by what they were asked to be off by
+        forward = fuse_forward(forward_net(captured, exact), exact)
         self.net, self._gradients = add_gradients(forward)
         self._lookups = {op.inputs[0]: op for op in self.net.ops if op.type == "Lookup"}
         self.probability = final_sigmoid(captured.net, options.loss) is not None

@@ -44,6 +44,13 @@ def test_the_zoo_passes(name: str, rows: int) -> None:
     assert all(p.is_meta for p in loaded.module.parameters())
 
 
+@pytest.mark.parametrize("options", [Options(fc_dtype="int8"), Options(fc_dtype="bfloat16", fc_gradient_dtype="bfloat16"), Options(compress="always")])
+def test_what_is_asked_to_be_less_exact_is_no_difference(options: Options) -> None:
+    loaded = load_model(str(MODELS / "dlrm.py"), click_schema(13, (1000,) * 26))
+    captured = loaded.initialised(capture(loaded.module, loaded.example_inputs))
+    assert check(captured, TorchReference(loaded.module, captured, ""), loaded.example_inputs, options) == ()
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_a_drawn_module_passes(seed: int) -> None:
     model = drawn_module(seed)
