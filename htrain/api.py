@@ -29,6 +29,7 @@ from htrain.placement import Split
 from htrain.plan import Plan, load_plan
 from htrain.plan_check import check_plan
 from htrain.simulation.compression import faster
+from htrain.simulation.predicted import with_steady_state
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate as run_simulation
 from htrain.sizing.search import Candidate
@@ -88,7 +89,7 @@ def compile(
         solver=solver,
         time_limit_seconds=time_limit_seconds,
     )
-    plan = faster(compile_with, options)
+    plan = with_steady_state(faster(compile_with, options))
     if dataset:
         check_inputs(plan, dataset)  # --data that the plan cannot be trained on has no other effect for some models
     return plan

@@ -85,7 +85,7 @@ def compile_net(
     nets.update(synced)
     demands = demands_of(nets, cluster, options)
     eps = float(floor(1 / seconds_of(demands, cluster, options, options.sync_period)))
-    loads = device_loads(nets, holds, demands, cluster, options, eps=eps, sync_steps=options.sync_period)
+    loads = device_loads(nets, holds, demands, cluster, options, eps=eps)
     inputs = {n: str(net.blobs[n]).partition(": ")[2] for n in net.inputs}
     plan = Plan(
         name,

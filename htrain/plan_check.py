@@ -229,7 +229,7 @@ def _loads(plan: Plan) -> Iterator[str]:
             yield too_large_text(device, use, cluster.memory_of(device))
     told = device_loads(
         plan.nets, {d: load.holds for d, load in plan.loads.items()}, demands_of(plan.nets, cluster, options), cluster, options,
-        eps=plan.predicted_eps, sync_steps=options.sync_period,
+        eps=plan.predicted_eps,
     )  # fmt: skip
     for device, load in plan.loads.items():
         if not _alike(load, told[device]):

@@ -11,6 +11,8 @@ from htrain.net import Net
 from htrain.options import Options
 from htrain.plan import net_name
 
+_LEAST_LEFT = 0.05  # of a resource for rounds of the sync, whatever steps take
+
 
 @dataclass(frozen=True)
 class Demands:
@@ -49,18 +51,22 @@ def seconds_of(demands: Demands, cluster: Cluster, options: Options, sync_steps:
     return max(busiest, shared)
 
 
+def steps_between_rounds(demands: Demands, cluster: Cluster, options: Options, eps: float) -> float:
+    """Steps of a group between two rounds of its background sync at `eps`: as many as were asked for, or more where devices have no time for that many
+    rounds beside their steps. Rounds wait; steps do not."""
+    most = float(options.sync_period)
+    for device, demand in demands.sync.items():
+        own = resource_seconds(device, demands.step.get(device, Demand()), cluster, options)
+        for name, seconds in resource_seconds(device, demand, cluster, options).items():
+            most = max(most, seconds * eps / options.batch_size / max(_LEAST_LEFT, 1 - own[name] * eps))
+    return most
+
+
 def device_loads(
-    nets: Mapping[str, Net],
-    holds: Mapping[str, MemoryUse],
-    demands: Demands,
-    cluster: Cluster,
-    options: Options,
-    *,
-    eps: float,
-    sync_steps: float,
-) -> dict[str, DeviceLoad]:
+    nets: Mapping[str, Net], holds: Mapping[str, MemoryUse], demands: Demands, cluster: Cluster, options: Options, *, eps: float
+) -> dict[str, DeviceLoad]:  # fmt: skip
     """Every device's load at `eps`, with what it `holds`."""
-    found = {}
+    found, sync_steps = {}, steps_between_rounds(demands, cluster, options, eps)
     for device in cluster.devices:
         net = nets.get(net_name(device))
         demand = demands.at(device, options, sync_steps)

@@ -31,9 +31,14 @@ _MOST_CONTEXTS = 64  # of more than these, groups that have some stand for all
 _FEW_CONTEXTS = 12
 
 
+def is_known(plan: Plan) -> bool:
+    """Whether a plan is of a kind that is simulated."""
+    return ALL_REDUCE not in plan.nets and plan.options.cache == "none"
+
+
 def _check_known(plan: Plan) -> None:
     """Raises PlanError for a plan of a kind that is not simulated."""
-    if ALL_REDUCE in plan.nets or plan.options.cache != "none":
+    if not is_known(plan):
         kind = "a cache" if plan.options.cache != "none" else "collectives among trainers"
         raise PlanError(f"the plan has {kind}, which the simulation does not know: run it, in tools/netlab.py for a network of a given rate")
 

@@ -65,11 +65,11 @@ def test_a_view_costs_its_start_only_and_a_message_its_bytes() -> None:
 def predicted(plan: Plan, cluster: Cluster | None = None, options: Options | None = None) -> tuple[float, dict[str, DeviceLoad]]:
     """The EPS that devices allow, and their loads at it, with another cluster or other options than the plan's."""
     cluster, options = cluster or plan.cluster, options or plan.options
-    demands, steps = demands_of(plan.nets, cluster, options), options.sync_period
-    eps = 1 / seconds_of(demands, cluster, options, steps)
+    demands = demands_of(plan.nets, cluster, options)
+    eps = 1 / seconds_of(demands, cluster, options, options.sync_period)
     train = plan.nets["train"]
     holds = memory_of_train(train, {i: op.node_name for i, op in enumerate(train.ops)}, cluster, options)
-    return eps, device_loads(plan.nets, holds, demands, cluster, options, eps=eps, sync_steps=steps)
+    return eps, device_loads(plan.nets, holds, demands, cluster, options, eps=eps)
 
 
 def test_the_busiest_device_is_fully_used_at_what_devices_allow_and_no_other_is_more() -> None:

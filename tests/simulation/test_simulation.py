@@ -9,6 +9,7 @@ import simpy
 
 import htrain
 from htrain.cluster import Cluster
+from htrain.costs.predict import demands_of, seconds_of
 from htrain.errors import PlanError
 from htrain.options import Options
 from htrain.plan import Plan
@@ -46,7 +47,8 @@ def test_one_context_takes_its_stages_and_messages_one_after_the_other() -> None
 def test_no_simulation_beats_what_its_cores_and_links_allow(replicas: int) -> None:
     plan = compiled(Cluster(trainers=3, group_ps=3, sparse_ps=2), Options(batch_size=256, net_replicas=replicas))
     found = simulate(plan, steps=12, workers=18, python_lock=False)
-    assert found.eps <= 1.05 * plan.predicted_eps
+    demands = demands_of(plan.nets, plan.cluster, plan.options)
+    assert found.eps * seconds_of(demands, replace(plan.cluster, python_lock=0), plan.options, plan.options.sync_period) <= 1.05
     assert all(max(use.cpu, use.received, use.sent) <= 1.01 for use in found.devices)
 
 

@@ -1,0 +1,60 @@
+"""The predicted EPS against the simulation of all roles; the loads that are told at it."""
+
+from dataclasses import replace
+
+import pytest
+from small_dlrm import small_dlrm
+
+from htrain.cluster import Cluster
+from htrain.compiler import compile_net
+from htrain.costs.predict import demands_of, seconds_of, steps_between_rounds
+from htrain.frontend.captured import Captured
+from htrain.options import Options
+from htrain.plan import Plan
+from htrain.plan_check import check_plan
+from htrain.simulation.predicted import with_steady_state
+from htrain.simulation.run import simulate
+
+
+def compiled(groups: int, sync_period: int = 8, *, net_replicas: int = 4, **rates: int) -> Plan:
+    cluster = Cluster(groups=groups, trainers=2, group_ps=2, sparse_ps=2, **rates)
+    options = Options(batch_size=256, net_replicas=net_replicas, sync_period=sync_period)
+    return compile_net(Captured(small_dlrm(), {}), cluster, options, name="small", solver="rules")
+
+
+SLOW = {"trainer_bandwidth": 12_500_000, "dense_ps_bandwidth": 1_250_000}
+
+
+@pytest.mark.parametrize(
+    ("groups", "sync_period", "rates"),
+    [(1, 8, {}), (4, 1, {}), (4, 8, {}), (100, 1, {}), (100, 8, {}), (1, 8, SLOW), (100, 1, SLOW), (100, 8, SLOW)],
+)
+def test_plans_are_predicted_to_be_as_fast_as_they_are_simulated(groups: int, sync_period: int, rates: dict[str, int]) -> None:
+    plan = with_steady_state(compiled(groups, sync_period, **rates))
+    assert plan.predicted_eps == pytest.approx(simulate(plan, steps=12 if groups > 1 else 60).eps, rel=0.2)
+
+
+def test_one_replica_that_waits_for_others_reaches_less_than_the_busiest_device_would_allow() -> None:
+    alone = compiled(1, net_replicas=1)
+    assert with_steady_state(alone).predicted_eps < 0.8 * alone.predicted_eps
+
+
+def test_no_device_is_more_than_full_at_what_is_predicted_and_the_plan_passes_its_check() -> None:
+    for groups, period in ((1, 8), (100, 1)):
+        plan = check_plan(with_steady_state(compiled(groups, period)))
+        shares = [share for load in plan.loads.values() for share in (load.cpu, load.network, load.lock)]
+        assert 0 < max(shares) <= 1.01
+
+
+def test_rounds_of_the_sync_wait_where_a_dense_ps_has_no_time_for_more() -> None:
+    plan = compiled(100, 1)
+    demands = demands_of(plan.nets, plan.cluster, plan.options)
+    often = 1 / seconds_of(demands, plan.cluster, plan.options, 1)
+    assert steps_between_rounds(demands, plan.cluster, plan.options, often / 2) == 1
+    assert steps_between_rounds(demands, plan.cluster, plan.options, 1e3 * often) > 1
+
+
+def test_a_plan_with_a_cache_keeps_what_its_busiest_device_allows() -> None:
+    plan = compiled(2)
+    cached = replace(plan, options=replace(plan.options, cache="het"))
+    assert with_steady_state(cached) is cached
