@@ -28,7 +28,9 @@ def split() -> Plan:
 
 
 def test_splits_make_a_group_faster_and_are_told(split: Plan) -> None:
-    assert split.predicted_eps > 1.2 * compiled(SHARED, {}).predicted_eps
+    whole = compiled(SHARED, {})
+    assert whole.search.seconds > 1.2 * split.search.seconds  # of the busiest device
+    assert split.predicted_eps > whole.predicted_eps
     cut = {note.split("'")[1] for note in split.notes if note.startswith("FC ")}
     assert cut
     for module in cut:
