@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from htrain.plan import Plan
 
 settings.register_profile("shared host", deadline=None)  # how long an example takes says who else computes here
 settings.load_profile("shared host")
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:  # under nohup, and in the background of a script: commands that tests start would ignore it, too
+        signal.signal(number, handler)
 GOLDENS = Path(__file__).parent / "goldens"
 Golden = Callable[[str, str], None]
 
