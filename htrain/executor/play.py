@@ -74,12 +74,13 @@ def _obey(role: Role, link: Link, pulse: Pulse, book: dict[str, str]) -> None:
             link.state("saved", role.save(Path(order.folder)))
         role.look()
         pulse.check()
+        finished = role.finished  # before the reader's error, which comes first: else a run that could not read on is told of as finished
         if role.error:
             raise role.error
         if role.reader_error and not unreadable:
             unreadable = True
             link.state("unreadable", _told(role.reader_error))
-        if role.finished and not said:
+        if finished and not said:
             said = {"finished": True}
             link.beat(role.metrics())
             link.state("finished", role.state())

@@ -30,7 +30,9 @@ def run_roles(plan: Plan, folder: Path, settings: RunSettings, *, seconds: float
         for role in roles.values():
             role.start(book)
         deadline = time.monotonic() + seconds
-        while not all(role.finished for role in roles.values() if role.trainer):
+        finished = False
+        while not finished:
+            finished = all(role.finished for role in roles.values() if role.trainer)
             for role in roles.values():
                 role.look()
                 if failed := role.error or role.reader_error:
