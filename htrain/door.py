@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -149,5 +150,6 @@ def _interrupted(number: int) -> int:
 
 def _say(text: str, status: int) -> int:
     if text:
-        click.echo(f"htrain: {one_line(text)}", err=True)
+        with suppress(OSError):  # of a terminal that is gone, a log on a full disk: the status says the rest
+            click.echo(f"htrain: {one_line(text)}", err=True)
     return status

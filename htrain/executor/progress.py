@@ -1,6 +1,7 @@
 """A run's live display, on standard error: a table on a terminal, a plain line now and then elsewhere."""
 
 import math
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -19,7 +20,10 @@ _UNITS = ("", "k", "M", "G", "T", "P")
 
 
 class Progress:
-    """Shows totals as they come; `total_examples` is 0 when not known. Use as a context manager: the terminal stays clean."""
+    """Shows totals as they come; `total_examples` is 0 when not known. Use as a context manager: the terminal stays clean.
+
+    Training does not depend on it: what a terminal that is gone or a disk that is full does not take is left out.
+    """
 
     def __init__(self, console: Console, total_examples: int) -> None:
         self._console = console
@@ -36,20 +40,22 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         if self._live:
-            self._live.start()
+            with suppress(OSError):
+                self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live:
-            self._live.stop()
+            with suppress(OSError):
+                self._live.stop()
 
     def update(self, totals: RunTotals) -> None:
         """Show these totals; as plain lines, only those that come 5 s of the run or more after the last shown."""
         self._shown = totals
         if self._live:
-            self._live.update(self._picture(totals), refresh=True)
+            self._draw(self._live, totals)
         elif totals.seconds - self._printed >= _PLAIN_SECONDS:
             self._printed = totals.seconds
             self._print(line(totals, self._total))
@@ -60,10 +66,15 @@ class Progress:
         if not self._live:
             self._print(text)
         elif self._shown:
-            self._live.update(self._picture(self._shown), refresh=True)
+            self._draw(self._live, self._shown)
+
+    def _draw(self, live: Live, totals: RunTotals) -> None:
+        with suppress(OSError):
+            live.update(self._picture(totals), refresh=True)
 
     def _print(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        with suppress(OSError):
+            self._console.print(Text(text), soft_wrap=True)
 
     def _picture(self, totals: RunTotals) -> Group:
         table = Table(box=None, pad_edge=False)

@@ -1,5 +1,6 @@
 """What a run shows: pinned lines, and a terminal left clean."""
 
+import errno
 import math
 import re
 from dataclasses import replace
@@ -184,3 +185,19 @@ def test_standard_output_stays_the_callers(capsys: pytest.CaptureFixture[str]) -
         print('{"a": 1}')
     assert capsys.readouterr().out == '{"a": 1}\n'
     assert '{"a": 1}' not in written(console)
+
+
+class Gone(StringIO):
+    """A terminal that is gone, a log on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_cannot_be_shown_is_left_out(is_terminal: bool) -> None:
+    console = Console(file=Gone(), force_terminal=is_terminal, width=130, height=40)
+    with Progress(console, 1_000_000) as progress:
+        progress.update(TOTALS)
+        progress.note("checkpoint at 150,000 examples")
+        progress.update(replace(TOTALS, seconds=60.0))

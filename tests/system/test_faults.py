@@ -115,6 +115,19 @@ def test_what_ignores_the_end_of_its_terminal_goes_on(small: tuple[Path, str], t
     assert latest_checkpoint(tmp_path / "run")[1].finished
 
 
+def test_a_run_whose_terminal_is_gone_trains_to_the_end(small: tuple[Path, str], tmp_path: Path) -> None:
+    ours, its = os.openpty()
+    command = [sys.executable, "-m", "htrain", "run", str(small[0]), "--data", small[1], "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its, text=True, env={**os.environ, "TERM": "xterm"})
+    os.close(its)
+    wait_for_examples(tmp_path / "run", process, 1)
+    os.close(ours)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert f"{ROWS:,} examples" in said
+    assert latest_checkpoint(tmp_path / "run")[1].finished
+
+
 def test_a_second_ctrl_c_ends_a_run_that_cannot_save_there_and_then(run: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     process = run()
     wait_for_examples(tmp_path / "run", process, 1)
