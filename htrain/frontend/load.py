@@ -27,6 +27,7 @@ from htrain.net import Init
 
 _EXAMPLE_BATCH = 6
 _SMALL_BYTES = 1 << 30
+_COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,12 @@ def _from_file(path: Path) -> ModuleType:
 
 def _call(spec: str, factory: Callable[..., Any], schema: Schema) -> nn.Module:
     with user_code(f"{spec}: building the model failed", ModelError):
-        model = factory(schema=schema) if "schema" in inspect.signature(factory).parameters else factory()
+        wanted = inspect.signature(factory).parameters
+    others = [f"'{p.name}'" for p in wanted.values() if p.default is p.empty and p.name != "schema" and p.kind not in _COLLECTING]
+    if others:
+        raise ModelError(f"{spec}: the factory wants {', '.join(others)}, but is called with `schema` or with nothing: give the others a default")
+    with user_code(f"{spec}: building the model failed", ModelError):
+        model = factory(schema=schema) if "schema" in wanted else factory()
     if not isinstance(model, nn.Module):
         raise ModelError(f"{spec}: the factory returned a {type(model).__name__}, want a torch.nn.Module")
     return model

@@ -109,6 +109,9 @@ CASES: dict[str, tuple[Spoil, list[str], int, str]] = {
     "a model file with a syntax error": (model("def build(:\n"), COMPILE, 1, "cannot be imported: SyntaxError"),
     "a model file without a factory": (model(""), COMPILE, 1, "has no function 'build'"),
     "a factory that fails": (model("def build():\n    raise ValueError('no')\n"), COMPILE, 1, "building the model failed: ValueError: no"),
+    "a factory that wants more than it is given": (
+        model("def build(schema, width, depth=2):\n    return 3\n"), COMPILE, 1, "the factory wants 'width', but is called with `schema` or with nothing",
+    ),
     "a factory that gives no module": (model("def build():\n    return 3\n"), COMPILE, 1, "returned a int"),
     "an op that cannot be compiled": (
         model(MODULE + FORWARD + "        return torch.fft.fft(self.e(sparse)).real[:, 0]\n" + BUILD + EXAMPLE),
