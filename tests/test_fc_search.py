@@ -1,14 +1,21 @@
 """FCs are split where that makes a group faster, and only there."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import htrain
 from htrain.cluster import Cluster, this_machine
+from htrain.errors import PlacementError
+from htrain.footprint import ROLE_BYTES
 from htrain.options import Options
 from htrain.plan import Plan
 from htrain.plan_check import check_plan
+from htrain.tagging.place import Solver
 
 DLRM = str(Path(__file__).parents[1] / "models" / "dlrm.py")
 SHARED = Cluster(groups=1, trainers=6, group_ps=6, sparse_ps=8)  # as in the paper: 18 cores, 25 Gbit/s
@@ -51,3 +58,38 @@ def test_pinned_fc_stays_whole(split: Plan) -> None:
     pinned = compiled(Cluster(groups=1, trainers=6, group_ps=6, sparse_ps=8, pin=((first, "group_ps:1"),)))
     assert first in modules(pinned)
     assert f"{first}/0" not in modules(pinned)
+
+
+class Wide(nn.Module):
+    """One FC is far heavier than all else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(100, 16)
+        self.grow, self.wide, self.last = nn.Linear(16, 2048), nn.Linear(2048, 2048), nn.Linear(2048, 1)
+
+    def forward(self, ids: torch.Tensor, ids_offsets: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.wide(torch.relu(self.grow(self.table(ids, ids_offsets))))))
+
+
+HOSTS = Cluster(groups=2, trainers=2, group_ps=4)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "solver"),
+    [(HOSTS, "greedy"), (HOSTS, "rules"), (HOSTS, "ilp"), (this_machine(groups=2, trainers=2, group_ps=4), "greedy"), (Cluster(), "greedy")],
+)
+def test_an_fc_that_fits_on_no_device_is_split_where_that_is_allowed(cluster: Cluster, solver: Solver) -> None:
+    inputs = {"ids": torch.randint(100, (6,)), "ids_offsets": torch.arange(6)}
+
+    def compiled(cluster: Cluster, **more: Any) -> Plan:
+        return htrain.compile(Wide(), example_inputs=inputs, cluster=cluster, options=Options(batch_size=8), solver=solver, self_check=False, **more)
+
+    whole = compiled(replace(cluster, python_lock=0), fc_splits={})
+    needed = max(load.holds.total for device, load in whole.loads.items() if device.startswith(("group_ps", "trainer"))) - ROLE_BYTES
+    small = ROLE_BYTES + int(0.75 * needed)
+    narrow = replace(cluster, group_ps_memory=small, trainer_memory=small)
+    with pytest.raises(PlacementError, match="'wide' alone is too large"):
+        compiled(narrow, fc_splits={})
+    split = check_plan(compiled(narrow))
+    assert any(note.startswith("FC 'wide' is cut") for note in split.notes)

@@ -3,17 +3,22 @@
     minimise T   subject to, for every place d and dimension k:   load[d, k](x) <= T * capacity[d, k],   memory[d](x) <= capacity
 
 x[u, d] puts unit u on place d; received[v, d] says whether value v is sent to d, copies[v, d] how often it is sent from d. These two
-need not be integers: they are forced up by x and pushed down by T. Group PSs are alike, so units are numbered by weight and a
-unit may open group PS k + 1 only if one before it is on group PS k.
+need not be integers: they are forced up by x and pushed down by T.
+
+Two symmetries are broken. Group PSs are alike: units are numbered by weight, and a unit may open group PS k + 1 only if one before it is on group PS k.
+Units of a class of twins, such as equal parts of a cut FC, are alike: their places ascend in that order. Of all placements that differ in the
+names of group PSs and twins alone, the first in the order of words over places, read by units in that order, obeys both.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pulp
 
 from htrain.errors import PlacementError
+from htrain.tagging.twins import twins
 from htrain.tagging.workload import CPU, LOCK, MEMORY, RECEIVED, SENT, Ints, Workload
 
 Terms = dict[Any, float]
@@ -80,6 +85,20 @@ def heaviest(workload: Workload) -> float:
     return float(alone.max(initial=0.0))
 
 
+def anchored(workload: Workload) -> float:
+    """Seconds per example of the busiest device that has fixed ops only, such as a sparse PS: no placement spares it its own ops, nor one message of
+    each value that it makes for others or reads."""
+    fixed = slice(workload.num_places, None)
+    is_read = np.isin(np.arange(len(workload.values)), workload.read) | (workload.read_on[:, : workload.num_places] > 0).any(1)
+    loads = workload.base[fixed].copy()
+    for row, d in enumerate(range(workload.num_places, len(workload.devices))):
+        sent = (workload.made_on == d) * (is_read + (np.delete(workload.read_on, d, 1)[:, workload.num_places :] > 0).sum(1))
+        received = (workload.read_on[:, d] > 0) & (workload.made_on != d)
+        messages = np.stack([(sent + received) * workload.value_cpu, received * workload.value_bytes, sent * workload.value_bytes])
+        loads[row] += [*messages.sum(1), ((sent + received) * workload.value_lock).sum()]
+    return float((loads / workload.capacity[fixed, :MEMORY]).max(initial=0.0))
+
+
 def _all_in_one(workload: Workload) -> float:
     """A time that is near those of placements: all units on the trainer."""
     return max(workload.seconds(np.zeros(len(workload.units), np.int64)), 1e-12)
@@ -120,8 +139,8 @@ class _Model:
         for v in range(len(workload.values)):
             self._value(v, readers[v])
         self._capacities(scale)
-        if not relaxed and (workload.allowed[:, 1:] == workload.allowed[:, 1:2]).all():
-            self._break_symmetry()
+        if not relaxed:
+            self._break_symmetries()
 
     def _units(self) -> None:
         for u, row in enumerate(self.x):
@@ -185,12 +204,18 @@ class _Model:
         constant = (base + terms.get(None, 0.0)) / unit
         return pulp.LpAffineExpression([(x, a / unit) for x, a in terms.items() if x is not None], constant)
 
-    def _break_symmetry(self) -> None:
-        """Group PS k + 1 is opened only after group PS k, by units in the order of their CPU."""
-        order = sorted(range(len(self.x)), key=lambda u: (-self.workload.unit_cpu[u], u))
-        for k in range(2, self.workload.num_places):
-            for position, u in enumerate(order):
-                self.problem += self.x[u][k] <= pulp.lpSum(self.x[w][k - 1] for w in order[:position])
+    def _break_symmetries(self) -> None:
+        """Group PS k + 1 is opened only after group PS k, by units in the order of their CPU; places of twins ascend in the same order."""
+        workload = self.workload
+        order = sorted(range(len(self.x)), key=lambda u: (-workload.unit_cpu[u], u))
+        if (workload.allowed[:, 1:] == workload.allowed[:, 1:2]).all():
+            for k in range(2, workload.num_places):
+                for position, u in enumerate(order):
+                    self.problem += self.x[u][k] <= pulp.lpSum(self.x[w][k - 1] for w in order[:position])
+        for members in twins(workload):  # alike in CPU, too: ascending is the order above
+            for u, w in pairwise(members):
+                for k in range(1, workload.num_places):
+                    self.problem += pulp.lpSum(self.x[u][k:]) <= pulp.lpSum(self.x[w][k:])
 
     def places(self) -> Ints:
         return np.array(

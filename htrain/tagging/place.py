@@ -11,7 +11,7 @@ from htrain.errors import PlacementError
 from htrain.net import Net
 from htrain.placement import Decision, Search
 from htrain.tagging.greedy import refine
-from htrain.tagging.ilp import ALL_NODES, heaviest, relaxed_bound, solve
+from htrain.tagging.ilp import ALL_NODES, anchored, heaviest, relaxed_bound, solve
 from htrain.tagging.rules import tag_by_rules
 from htrain.tagging.workload import CPU, MEMORY, Ints, Workload
 
@@ -64,6 +64,8 @@ def _searched(
     """The best placement found, seconds that none can beat (0 if unknown), how many were scored, and what stopped the search."""
     refined = refine(workload, start, time_limit_seconds=time_limit_seconds)
     fits, note = workload.fits(refined.places), f"greedy {refined.stopped_by}"
+    if fits and refined.seconds <= anchored(workload) * (1 + 1e-9):
+        return refined.places, refined.seconds, refined.tried, f"{note}; what cannot move takes as long"
     proof = solver in ("rules", "greedy") and fits
     if proof and not _is_small(workload):
         return refined.places, 0.0, refined.tried, note
@@ -138,11 +140,11 @@ def _explained(
 
 
 def _bound(workload: Workload, seconds: float) -> float:
-    """Seconds per example that no placement can beat: the heaviest unit, all work spread evenly, and the relaxation where it is small."""
+    """Seconds per example that no placement can beat: the heaviest unit, what cannot move, all work spread evenly, and the relaxation where it is small."""
     spread = (workload.base[: workload.num_places, CPU].sum() + workload.unit_cpu.sum()) / workload.capacity[
         : workload.num_places, CPU
     ].sum()
-    simple = max(heaviest(workload), float(spread)) if len(workload.unit_cpu) else 0.0
+    simple = max(heaviest(workload), anchored(workload), float(spread)) if len(workload.unit_cpu) else 0.0
     if not seconds or not _is_small(workload):
         return min(simple, seconds)
     return min(seconds, max(simple, relaxed_bound(workload, scale_seconds=seconds)))

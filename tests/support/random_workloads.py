@@ -1,6 +1,7 @@
 """Small random workloads: few enough placements to try them all."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -64,3 +65,26 @@ def same_for_alike(table: np.ndarray, *, last: int = 1 << 30) -> np.ndarray:
     """What holds for the first group PS (place 1) holds for all; fixed ops are never on a group PS."""
     table[:, 1:last] = table[:, 1:2] if table.dtype == bool else 0
     return table
+
+
+@st.composite
+def workloads_with_twins(draw: st.DrawFn, *, most_units: int = 4, tight: bool = False) -> Workload:
+    """A workload whose last unit is a copy of its first: it reads the same values, and makes values of the same costs for the same readers."""
+    one = draw(workloads(most_units=most_units, tight=tight))
+    made = np.flatnonzero(one.maker == 0)
+    per_value = {name: getattr(one, name) for name in ("value_bytes", "value_cpu", "value_lock", "value_memory", "made_on", "read_on")}
+    copied = {name: np.concatenate([array, array[made]]) for name, array in per_value.items()}
+    twin, number = len(one.units), {int(v): len(one.values) + i for i, v in enumerate(made)}
+    reads = [(u, v) for u, v in zip(one.reader_of.tolist(), one.read.tolist(), strict=True)]
+    reads += [(u, number[v]) for u, v in reads if v in number] + [(twin, v) for u, v in reads if u == 0]
+    reads.sort(key=lambda pair: pair[0])
+
+    def again(array: np.ndarray) -> np.ndarray:
+        return np.concatenate([array, array[:1]])
+
+    return replace(
+        one, units=(*one.units, Unit("twin", (twin,), ("twin",), (), 0)), unit_load=again(one.unit_load),
+        unit_holds=(*one.unit_holds, one.unit_holds[0]), unit_made=again(one.unit_made), allowed=again(one.allowed),
+        values=(*one.values, *(f"twin of {one.values[v]}" for v in made)), maker=np.concatenate([one.maker, np.full(len(made), twin)]),
+        read=np.array([v for _, v in reads], np.int64), reader_of=np.array([u for u, _ in reads], np.int64), **copied,
+    )  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_workloads import workloads
+from random_workloads import workloads, workloads_with_twins
 from small_dlrm import small_dlrm
 
 from htrain.cluster import Cluster
@@ -18,7 +18,7 @@ from htrain.net import Net
 from htrain.options import Options
 from htrain.placement import Decision
 from htrain.tagging.greedy import _problem, _state, refine
-from htrain.tagging.ilp import heaviest, relaxed_bound, solve
+from htrain.tagging.ilp import anchored, heaviest, relaxed_bound, solve
 from htrain.tagging.search_loops import move
 from htrain.tagging.workload import CPU, LOCK, MEMORY, RECEIVED, SENT, Ints, Workload
 
@@ -93,7 +93,7 @@ def test_refinement_of_a_small_net_finds_the_best_placement(workload: Workload, 
 
 @pytest.mark.parametrize("solver", ["highs", "cbc"])
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(workload=workloads(tight=True))
+@given(workload=workloads(tight=True) | workloads_with_twins(tight=True))
 def test_the_integer_program_is_exact(solver: str, workload: Workload) -> None:
     fitting = [workload.seconds(places) for places in every_placement(workload) if workload.fits(places)]
     solved = solve(workload, at_most_seconds=np.inf, time_limit_seconds=20, solver=solver)
@@ -114,6 +114,7 @@ def test_no_placement_is_below_the_bounds(workload: Workload) -> None:
     if fitting:
         assert relaxed_bound(workload, scale_seconds=max(fitting)) <= min(fitting) * (1 + 1e-6)
         assert heaviest(workload) <= min(fitting) * (1 + 1e-9)
+        assert anchored(workload) <= min(fitting) * (1 + 1e-9)
 
 
 @given(workloads())
