@@ -8,11 +8,14 @@ Standard output holds a command's document alone. What else writes there, a mode
 led to standard error. HTRAIN_TRACEBACK=1 adds Python's traceback to any error.
 """
 
+import gc
 import io
 import os
 import signal
 import sys
 import traceback
+import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +28,7 @@ from htrain.errors import Error
 from htrain.printable import one_line, printable
 
 _BUG = 3
+_LOST_SECONDS = 0.5  # until an exception that a library has swallowed is missed
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
 
 
@@ -37,10 +41,14 @@ class Signalled(KeyboardInterrupt):
 
 
 class Signals:
-    """The first signal ends the command by an exception, the second at once. One that is ignored stays so, as the end of the terminal under nohup."""
+    """The first signal ends the command by an exception, the second at once. One that is ignored stays so, as the end of the terminal under nohup.
+
+    Libraries lose exceptions: a bare `except` around an import, a callback from C. One that is gone before it got to the door is raised again.
+    """
 
     def __init__(self) -> None:
         self.number = 0
+        self._raised: Callable[[], Signalled | None] = lambda: None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
@@ -49,7 +57,25 @@ class Signals:
         if self.number:
             os._exit(128 + number)
         self.number = number
-        raise Signalled(number)
+        signal.signal(signal.SIGALRM, self._on_alarm)
+        signal.setitimer(signal.ITIMER_REAL, _LOST_SECONDS, _LOST_SECONDS)
+        raise self._exception()
+
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        gc.collect()
+        if not self._raised():  # while it is on its way, and what is half done is tidied up, somebody holds it
+            raise self._exception()
+
+    def _exception(self) -> Signalled:
+        """A new one. Nobody but who handles it keeps it: a frame of ours that did would be kept by its traceback."""
+        raised = Signalled(self.number)
+        self._raised = weakref.ref(raised)
+        return raised
+
+    def arrived(self) -> None:
+        """The command has ended, one way or another."""
+        if self.number:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def open_door() -> None:
@@ -88,10 +114,12 @@ def _status(command: click.Command, signals: Signals) -> int:
         _check_words(sys.argv[1:])
         with command.make_context("htrain", sys.argv[1:]) as context:  # what click's main() does, less what it says of signals itself
             command.invoke(context)
+        signals.arrived()
         return 0
-    except BrokenPipeError:
-        return 1
     except BaseException as error:
+        signals.arrived()
+        if isinstance(error, BrokenPipeError):
+            return 1
         if os.environ.get("HTRAIN_TRACEBACK", "") not in ("", "0"):
             click.echo(printable(traceback.format_exc()), err=True)
         if signals.number:  # a library may have made another exception of ours
