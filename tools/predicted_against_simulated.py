@@ -13,7 +13,7 @@ from pathlib import Path
 
 import htrain
 from htrain.cluster import Cluster
-from htrain.costs.predict import demands_of, seconds_of, steps_between_rounds
+from htrain.costs.predict import demands_of, rounds_at, seconds_of
 from htrain.options import Options
 from htrain.simulation.run import simulate
 
@@ -40,7 +40,7 @@ def main() -> None:
         off.append(plan.predicted_eps / found - 1)
         demands = demands_of(plan.nets, plan.cluster, plan.options)
         busiest = 1 / seconds_of(demands, plan.cluster, plan.options, plan.options.sync_period)
-        rounds = steps_between_rounds(demands, plan.cluster, plan.options, plan.predicted_eps)
+        rounds = rounds_at(demands, plan.cluster, plan.options, plan.predicted_eps).steps
         print(
             f"{model:<17}{groups:>7}{period:>7}{rounds:>8.1f}{busiest:>12,.0f}{plan.predicted_eps:>12,.0f}{found:>12,.0f}{off[-1]:>+8.1%}",
             flush=True,

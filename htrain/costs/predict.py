@@ -28,6 +28,15 @@ class Demands:
         return own + share.times(1 / (options.batch_size * sync_steps)) if share else own
 
 
+@dataclass(frozen=True)
+class Rounds:
+    """Steps of a group between two rounds of its background sync, and the device and its resource that allow no more, where there is one."""
+
+    steps: float
+    device: str
+    resource: str
+
+
 def demands_of(nets: Mapping[str, Net], cluster: Cluster, options: Options) -> Demands:
     """The demands of a plan's nets, by name."""
     return Demands(step_demands(nets, cluster, options), sync_demands(nets, cluster, options))
@@ -51,22 +60,24 @@ def seconds_of(demands: Demands, cluster: Cluster, options: Options, sync_steps:
     return max(busiest, shared)
 
 
-def steps_between_rounds(demands: Demands, cluster: Cluster, options: Options, eps: float) -> float:
-    """Steps of a group between two rounds of its background sync at `eps`: as many as were asked for, or more where devices have no time for that many
-    rounds beside their steps. Rounds wait; steps do not."""
-    most = float(options.sync_period)
+def rounds_at(demands: Demands, cluster: Cluster, options: Options, eps: float) -> Rounds:
+    """The rounds of the background sync at `eps`: as often as was asked for, or rarer where devices have no time for that many beside their steps.
+    Rounds wait; steps do not."""
+    rarest = Rounds(float(options.sync_period), "", "")
     for device, demand in demands.sync.items():
         own = resource_seconds(device, demands.step.get(device, Demand()), cluster, options)
         for name, seconds in resource_seconds(device, demand, cluster, options).items():
-            most = max(most, seconds * eps / options.batch_size / max(_LEAST_LEFT, 1 - own[name] * eps))
-    return most
+            steps = seconds * eps / options.batch_size / max(_LEAST_LEFT, 1 - own[name] * eps)
+            if steps > rarest.steps:
+                rarest = Rounds(steps, device, name)
+    return rarest
 
 
 def device_loads(
     nets: Mapping[str, Net], holds: Mapping[str, MemoryUse], demands: Demands, cluster: Cluster, options: Options, *, eps: float
 ) -> dict[str, DeviceLoad]:  # fmt: skip
     """Every device's load at `eps`, with what it `holds`."""
-    found, sync_steps = {}, steps_between_rounds(demands, cluster, options, eps)
+    found, sync_steps = {}, rounds_at(demands, cluster, options, eps).steps
     for device in cluster.devices:
         net = nets.get(net_name(device))
         demand = demands.at(device, options, sync_steps)

@@ -1,12 +1,15 @@
 """The EPS that a plan is told to have, and the loads at it: those of its steady state, in which steps wait for each other and for the network."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import floor
 
-from htrain.costs.predict import demands_of, device_loads
+from htrain.costs.predict import Rounds, demands_of, device_loads, rounds_at
 from htrain.plan import Plan
 from htrain.simulation.run import is_known
 from htrain.simulation.steady import steady_state
+
+_RARE = 2.0  # times as many steps as were asked for
 
 
 def with_steady_state(plan: Plan) -> Plan:
@@ -17,4 +20,16 @@ def with_steady_state(plan: Plan) -> Plan:
     eps = float(floor(steady_state(plan).eps))
     holds = {device: load.holds for device, load in plan.loads.items()}
     demands = demands_of(plan.nets, plan.cluster, plan.options)
-    return replace(plan, predicted_eps=eps, loads=device_loads(plan.nets, holds, demands, plan.cluster, plan.options, eps=eps))
+    loads = device_loads(plan.nets, holds, demands, plan.cluster, plan.options, eps=eps)
+    notes = (*plan.notes, *_rare_rounds(rounds_at(demands, plan.cluster, plan.options, eps), plan.options.sync_period))
+    return replace(plan, predicted_eps=eps, loads=loads, notes=notes)
+
+
+def _rare_rounds(rounds: Rounds, asked: int) -> Iterator[str]:
+    """A note where groups share their weights far more rarely than they were told to: it costs no speed, so nothing else says so."""
+    if rounds.steps >= _RARE * asked:
+        resource = {"cpu": "CPU", "network": "network", "lock": "Python's lock"}[rounds.resource]
+        yield (
+            f"rounds of the background sync come every {rounds.steps:,.0f} steps of a group, not every {asked}: the {resource} of {rounds.device} "
+            f"allows no more (more dense PSs, faster ones, or a longer --sync-period)"
+        )

@@ -126,13 +126,15 @@ def _explained(
     decisions: Sequence[Decision], places: Ints, workload: Workload, search: Search, *, fitted: bool
 ) -> list[Decision]:
     """Units that stayed keep their rule; for the others, the search says why. `fitted` says whether they could have stayed."""
-    gain = f"{1 / search.start_seconds:,.0f} to {1 / search.seconds:,.0f} EPS of a group" if search.seconds else ""
+    before, after = (f"{1 / seconds:,.0f}" if seconds else "" for seconds in (search.start_seconds, search.seconds))
+    gain = f"to ease the bottleneck: {before} to {after} EPS of a group"
+    gain = gain if before != after else f"to ease the devices beside the bottleneck, which stays at {after} EPS of a group"
     told = []
     by_name = {d.module: d for d in decisions}
     for unit, d in zip(workload.units, places.tolist(), strict=True):
         decision, device = by_name[unit.name], workload.devices[d]
         if device != decision.device:
-            why = f"to ease the bottleneck: {gain}" if fitted else "so that every device holds what is on it"
+            why = gain if fitted else "so that every device holds what is on it"
             reason = f"the search moved it from {decision.device} (rule '{decision.rule}') {why}"
             decision = replace(decision, device=device, rule="search", reason=reason)
         told.append(decision)

@@ -1,5 +1,6 @@
 """The predicted EPS against the simulation of all roles; the loads that are told at it."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ from small_dlrm import small_dlrm
 
 from htrain.cluster import Cluster
 from htrain.compiler import compile_net
-from htrain.costs.predict import demands_of, seconds_of, steps_between_rounds
+from htrain.costs.predict import demands_of, rounds_at, seconds_of
 from htrain.frontend.captured import Captured
 from htrain.options import Options
 from htrain.plan import Plan
@@ -50,11 +51,19 @@ def test_rounds_of_the_sync_wait_where_a_dense_ps_has_no_time_for_more() -> None
     plan = compiled(100, 1)
     demands = demands_of(plan.nets, plan.cluster, plan.options)
     often = 1 / seconds_of(demands, plan.cluster, plan.options, 1)
-    assert steps_between_rounds(demands, plan.cluster, plan.options, often / 2) == 1
-    assert steps_between_rounds(demands, plan.cluster, plan.options, 1e3 * often) > 1
+    assert rounds_at(demands, plan.cluster, plan.options, often / 2).steps == 1
+    assert rounds_at(demands, plan.cluster, plan.options, 1e3 * often).steps > 1
 
 
 def test_a_plan_with_a_cache_keeps_what_its_busiest_device_allows() -> None:
     plan = compiled(2)
     cached = replace(plan, options=replace(plan.options, cache="het"))
     assert with_steady_state(cached) is cached
+
+
+def test_rounds_that_come_more_rarely_than_was_asked_for_are_told_of_with_who_holds_them_up() -> None:
+    assert not with_steady_state(compiled(2)).notes
+    slow = with_steady_state(compiled(2, dense_ps_bandwidth=125))  # a kbit/s
+    (note,) = slow.notes
+    assert re.fullmatch(r"rounds of the background sync come every [\d,]{5,} steps of a group, not every 8: the network of dense_ps:0 allows no more .*", note)
+    assert slow.predicted_eps > 0.9 * with_steady_state(compiled(2)).predicted_eps
