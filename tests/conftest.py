@@ -19,6 +19,7 @@ settings.load_profile("shared host")
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) == signal.SIG_IGN:  # under nohup, and in the background of a script: commands that tests start would ignore it, too
         signal.signal(number, handler)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of commands start: each would compile all of htrain again
 GOLDENS = Path(__file__).parent / "goldens"
 Golden = Callable[[str, str], None]
 

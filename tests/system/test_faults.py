@@ -19,7 +19,7 @@ from htrain.cluster import this_machine
 from htrain.executor.checkpoint import find_checkpoints, latest_checkpoint
 from htrain.options import Options
 
-ROWS = 40_000
+ROWS = 20_000
 
 
 @pytest.fixture(scope="module")

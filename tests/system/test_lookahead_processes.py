@@ -15,7 +15,7 @@ import htrain
 from htrain.cluster import this_machine
 from htrain.options import Options
 
-ROWS = 20_000
+ROWS = 12_000
 
 
 @pytest.fixture(scope="module", params=["memory", "mapped"])

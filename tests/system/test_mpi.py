@@ -73,8 +73,8 @@ def test_too_few_ranks_are_refused_in_one_line(tmp_path: Path) -> None:
 
 def start_long(tmp_path: Path) -> subprocess.Popen[str]:
     """A run that does not end by itself, once it has a checkpoint."""
-    data = libfm(tmp_path / "a.libfm", 100_000)
-    arguments = ("--out", str(tmp_path / "run"), "--epochs", "50", "--checkpoint-seconds", "1")
+    data = libfm(tmp_path / "a.libfm", 20_000)
+    arguments = ("--out", str(tmp_path / "run"), "--epochs", "250", "--checkpoint-seconds", "1")
     process = start(5, plan_of(tmp_path, data), data, *arguments)
     wait_for_a_checkpoint(tmp_path / "run", process)
     return process
@@ -120,7 +120,7 @@ def test_a_signal_to_mpiexec_writes_a_checkpoint_and_the_run_goes_on_from_it(num
     assert none_left(ranks)
     stopped = latest_checkpoint(tmp_path / "run")[1].examples
     assert stopped > before
-    resumed = start(5, tmp_path / "plan", libfm(tmp_path / "a.libfm", 100_000), "--resume", str(tmp_path / "run"), "--epochs", "1")
+    resumed = start(5, tmp_path / "plan", libfm(tmp_path / "a.libfm", 20_000), "--resume", str(tmp_path / "run"), "--epochs", "1")
     _, said = resumed.communicate(timeout=120)
     assert resumed.returncode == 0, said
-    assert latest_checkpoint(tmp_path / "run")[1].examples == max(100_000, stopped)
+    assert latest_checkpoint(tmp_path / "run")[1].examples == max(20_000, stopped)

@@ -23,7 +23,7 @@ from htrain.options import Options
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A plan of one trainer, a group PS and a sparse PS, and data for some seconds."""
     folder = tmp_path_factory.mktemp("small")
-    data = libfm(folder / "train.libfm", 60_000)
+    data = libfm(folder / "train.libfm", 30_000)
     options = Options(batch_size=32, dense_optimizer="adam")
     htrain.compile(WIDE_DEEP, data=data, cluster=this_machine(), options=options).save(folder / "plan")
     return folder / "plan", data
@@ -49,7 +49,7 @@ def test_interrupted_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
     assert process.returncode == 130, said
     assert "--resume" in said.splitlines()[-1]
     done = int(max((tmp_path / "cut" / "checkpoints").iterdir()).name.removeprefix("examples_"))
-    assert 0 < done < 60_000
+    assert 0 < done < 30_000
     htrain.run(plan, data=data, resume=tmp_path / "cut", deterministic=True)
     resumed = parameters(tmp_path / "cut")
     assert whole.keys() == resumed.keys()
@@ -84,7 +84,7 @@ def test_run_killed_between_checkpoints_resumes_from_the_last_one(small: tuple[P
     process.kill()
     process.communicate()
     result = htrain.run(plan, data=data, resume=tmp_path / "run", epochs=1)
-    assert result.totals.examples >= 60_000
+    assert result.totals.examples >= 30_000
 
 
 def test_dense_staleness_never_exceeds_trainers_times_replicas_over_ten_thousand_updates(tmp_path: Path) -> None:
