@@ -69,7 +69,7 @@ def compile(
     _require_model("compile", model)
     require_arguments(
         "compile", cluster=cluster, options=options, data=data, example_inputs=example_inputs, logit=logit, label=label, table_splits=table_splits,
-        rules=rules, solver=solver, time_limit_seconds=time_limit_seconds, self_check=self_check,
+        fc_splits=fc_splits, rules=rules, solver=solver, time_limit_seconds=time_limit_seconds, self_check=self_check,
     )  # fmt: skip
     _require_effect(cluster, options)
     dataset = open_data(data) if data else None
@@ -126,8 +126,8 @@ def size(
     """The fewest hosts of `cluster`'s kinds that reach `eps` in simulation; see `htrain.sizing.search.size`."""
     _require_model("size", model)
     require_arguments(
-        "size", cluster=cluster, options=options, data=data, example_inputs=example_inputs, logit=logit, label=label, eps=eps, most_groups=most_groups,
-        workers=workers,
+        "size", cluster=cluster, options=options, data=data, example_inputs=example_inputs, logit=logit, label=label, fc_splits=fc_splits, eps=eps,
+        most_groups=most_groups, workers=workers,
     )  # fmt: skip
     require_effect(checked(options), validated(vars(cluster), where="the cluster"), given_options(options), searched=True)
     schema = open_data(data).schema if data else CRITEO
@@ -177,8 +177,8 @@ def run(
     """
     require_arguments(
         "run", plan=plan, data=data, out=out, resume=resume, epochs=epochs, hosting=hosting, deterministic=deterministic,
-        checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, malformed_share=malformed_share, workers=workers,
-        num_threads=num_threads,
+        checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds, malformed_share=malformed_share,
+        workers=workers, num_threads=num_threads,
     )  # fmt: skip
     if bool(out) == bool(resume):
         raise UsageError("run: give either out=, a new run folder, or resume=, the folder of a run to go on with")

@@ -10,6 +10,7 @@ from msgspec import Meta, ValidationError, convert
 from htrain.cluster import Cluster
 from htrain.errors import UsageError
 from htrain.options import Options
+from htrain.placement import Split
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Threads = Annotated[int, Meta(ge=1, le=1024)]
@@ -17,13 +18,15 @@ _KINDS: Mapping[str, Any] = {
     "epochs": Count, "workers": Annotated[int, Meta(ge=0, le=1024)], "num_threads": Threads, "most_groups": Count,
     "steps": Annotated[int, Meta(ge=4, le=1_000_000)],
     "seed": Annotated[int, Meta(ge=0, le=2**63 - 1)], "eps": Annotated[float, Meta(ge=1)], "time_limit_seconds": Annotated[float, Meta(ge=0.1)],
-    "deadline_seconds": Annotated[float, Meta(ge=1)], "checkpoint_seconds": Annotated[float, Meta(ge=0)],
-    "malformed_share": Annotated[float, Meta(ge=0, le=1)], "deterministic": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str,
+    "deadline_seconds": Annotated[float, Meta(ge=1)], "liveness_seconds": Annotated[float, Meta(ge=2)], "checkpoint_seconds": Annotated[float, Meta(ge=0)],
+    "malformed_share": Annotated[float, Meta(ge=0, le=1)],
+    "deterministic": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str,
+    "table_splits": dict[str, Annotated[int, Meta(ge=1, le=1_000_000)]], "fc_splits": Literal["auto"] | dict[str, Split],
     "rules": str, "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"], "hosting": Literal["processes", "threads", "mpi"],
 }  # fmt: skip
 _CLASSES: Mapping[str, type | tuple[type, ...]] = {
     "cluster": Cluster, "options": Options, "plan": (str, Path), "out": (str, Path), "resume": (str, Path), "run_folder": (str, Path),
-    "example_inputs": Mapping, "table_splits": Mapping,
+    "example_inputs": Mapping,
 }  # fmt: skip
 
 

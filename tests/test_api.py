@@ -1,5 +1,7 @@
 """The Python API, as the README shows it."""
 
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,26 @@ BAD_CALLS = {
     "evaluate: run_folder: is a int": lambda: htrain.evaluate(3, data="x"),
     "size: eps: Expected `float` >= 1.0": lambda: htrain.size("m.py", eps=0.0),
 }
+
+
+FUNCTIONS: Mapping[Callable[..., object], Mapping[str, object]] = {
+    htrain.compile: {"model": "m.py"}, htrain.size: {"model": "m.py", "eps": 1000.0}, htrain.simulate: {"plan": "p"},
+    htrain.run: {"plan": "p", "data": "x", "out": "y"}, htrain.evaluate: {"run_folder": "r", "data": "x"},
+}  # fmt: skip
+OBJECTS = ("console", "on_try")  # for who has the class at hand
+
+
+@pytest.mark.parametrize("nonsense", [object(), float("nan"), -1], ids=["an object", "nan", "-1"])
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [(f, name) for f in FUNCTIONS for name in inspect.signature(f).parameters if name not in OBJECTS],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_every_argument_is_looked_at(function: Callable[..., object], name: str, nonsense: object) -> None:
+    if name == "logit" and nonsense == -1:
+        return  # the last output
+    with pytest.raises(htrain.Error, match=rf"^{function.__name__}: {name}: "):
+        function(**{**FUNCTIONS[function], name: nonsense})
 
 
 @pytest.mark.parametrize("says", BAD_CALLS)
