@@ -82,15 +82,12 @@ class ProcessCrew:
             stdout=subprocess.PIPE,
             env=role_environment(num_threads),
             start_new_session=True,
-            text=True,
-            bufsize=1,
         )
         self.pids: dict[str, int] = {}
+        self._begun = b""  # a line of the nursery's that has not come whole
         self._gone: dict[str, int] = {}
         assert self._nursery.stdin
-        self._nursery.stdin.write(
-            msgspec.json.encode(Muster(list(roles), settings, launcher), enc_hook=str).decode() + "\n"
-        )
+        self._nursery.stdin.write(msgspec.json.encode(Muster(list(roles), settings, launcher), enc_hook=str) + b"\n")
         self._nursery.stdin.flush()
 
     def lost(self) -> str:
@@ -108,17 +105,20 @@ class ProcessCrew:
         return role in self.pids and role not in self._gone and self._nursery.poll() is None
 
     def _read(self) -> None:
+        """Take the lines that have come. Bytes, since a file object may hold lines that `select` knows nothing of."""
         out = self._nursery.stdout
         assert out
-        while select.select([out], [], [], 0)[0]:
-            line = out.readline()
-            if not line:
+        while not out.closed and select.select([out], [], [], 0)[0]:
+            read = os.read(out.fileno(), 1 << 16)
+            if not read:
                 return
-            event = json.loads(line)
-            if "pid" in event:
-                self.pids[event["role"]] = event["pid"]
-            else:
-                self._gone[event["role"]] = event["status"]
+            *lines, self._begun = (self._begun + read).split(b"\n")
+            for line in lines:
+                event = json.loads(line)
+                if "pid" in event:
+                    self.pids[event["role"]] = event["pid"]
+                else:
+                    self._gone[event["role"]] = event["status"]
 
     def end(self) -> None:
         """Close the nursery's input: it gives its children a moment, then ends them. Where it is gone itself, they have the same moment here."""
@@ -158,6 +158,8 @@ def nursery() -> None:
     """Fork a child per role, report how each ends, and end them all when standard input closes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for the launcher to decide
         signal.signal(number, signal.SIG_IGN)
+    sys.stdout = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is no line for the launcher
     muster = msgspec.json.decode(sys.stdin.readline(), type=Muster, dec_hook=lambda kind, value: kind(value))
     children: dict[int, str] = {}
     for role in muster.roles:

@@ -11,7 +11,6 @@ from forked import Commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BIN = Path(sys.executable).parent
 
 
 def commands_of(page: Path) -> list[str]:
@@ -28,37 +27,21 @@ def write_files_of(page: Path, folder: Path) -> None:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if commands_of(p)], ids=lambda p: p.name)
 def test_the_commands_of_a_page_run(page: Path, commands: Commands, tmp_path: Path) -> None:
-    """Those of the README as a user starts them."""
     shutil.copytree(ROOT / "models", tmp_path / "models")
     write_files_of(page, tmp_path)
     for command in commands_of(page):
-        words = command.split()[1:]
-        if page.name == "README.md":
-            run = subprocess.run([str(BIN / "htrain"), *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-        else:
-            run = commands.run(words, tmp_path, timeout=120)
+        run = commands.run(command.split()[1:], tmp_path, timeout=120)
         wanted = 1 if command.startswith("htrain diff") else 0
         assert run.returncode == wanted, f"{command}\n{run.stderr[-2000:]}"
         assert "Traceback" not in run.stderr
 
 
-def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+def test_the_python_of_the_readme_runs(commands: Commands, tmp_path: Path) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     shutil.copytree(ROOT / "models", tmp_path / "models")
     for part in ("train", "test"):
-        words = [
-            str(BIN / "htrain"),
-            "data",
-            "synth",
-            "criteo",
-            "--rows",
-            "3000",
-            "--part",
-            part,
-            "--out",
-            f"{part}.tsv",
-        ]
-        subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+        words = ["data", "synth", "criteo", "--rows", "3000", "--part", part, "--out", f"{part}.tsv"]
+        assert commands.run(words, tmp_path, timeout=120).returncode == 0
     script = tmp_path / "script.py"
     script.write_text(block)
     run = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
