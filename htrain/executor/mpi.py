@@ -4,6 +4,7 @@ Rank 0 is the launcher; rank i > 0 takes role i - 1. The launcher's address and 
 travel over ZeroMQ as in a local run. Dense gradients are reduced by MPI.
 """
 
+import signal
 import socket
 import time
 import zlib
@@ -24,6 +25,8 @@ from htrain.executor.port import Network
 from htrain.executor.rank import call_role
 from htrain.executor.settings import RunSettings
 from htrain.plan import load_part
+
+_LAST_SECONDS = 10.0  # for all ranks to end that have been told to
 
 
 def rank() -> int:
@@ -62,8 +65,18 @@ class MpiCrew:
     def lost(self) -> str:
         return ""  # mpiexec ends all ranks when one dies; silence is noticed by the launcher
 
+    def lives(self, role: str) -> bool:
+        return False  # as far as is known: it may be on another host
+
     def end(self) -> None:
         self.dismiss()
+
+    def has_left(self) -> bool:
+        """Whether all ranks are done, or will be in a moment. One that hangs would have MPI's own end wait for ever."""
+        return self._waiting or _meet()
+
+    def kill(self) -> None:
+        MPI.COMM_WORLD.Abort(128 + signal.SIGINT)
 
 
 def follow() -> None:
@@ -79,6 +92,7 @@ def follow() -> None:
     plan = load_part(muster.settings.plan_folder, device_of(role))
     play(role, plan, muster.settings, network, muster.launcher, partial(MpiConnector, muster.roles))
     network.close()
+    _meet()
 
 
 class MpiConnector:
@@ -128,6 +142,16 @@ class MpiCollective:
                 raise PeerLost(f"AllReduce did not end within {self._deadline_seconds:.0f} s: another trainer is late or gone")
             time.sleep(pause)
             pause = min(pause + 2e-6, 2e-4)
+
+
+def _meet() -> bool:
+    """Whether all ranks come here, too, within some seconds."""
+    request, deadline = MPI.COMM_WORLD.Ibarrier(), time.monotonic() + _LAST_SECONDS
+    while not request.Test():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _broadcast(data: bytes) -> bytes:

@@ -4,6 +4,7 @@ mpiexec ends all ranks within milliseconds when one of them dies, and names none
 takes part in MPI, waits for it, and tells whose it was when it dies. Signals reach the launcher's alone, which decides for all.
 """
 
+import ctypes
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from htrain.printable import one_line
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1  # Linux's number
 _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
@@ -54,6 +56,7 @@ def split(run_folder: Path) -> None:
         os.close(alive)
         os._exit(_wait(child, read, run_folder, forwards=is_launcher()))
     os.setpgid(0, 0)  # what is sent to the rank comes by way of it
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))  # one that is stopped could not end with its rank, and mpiexec would wait for it
     os.close(read)
     os.close(hold)
     _Role.pipe = write

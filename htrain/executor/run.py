@@ -1,5 +1,7 @@
 """Running a plan: checks, folders, signals, and the crew (DESIGN 5)."""
 
+import atexit
+import os
 import signal
 import sys
 import threading
@@ -7,13 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from rich.console import Console
 
 from htrain.data import Dataset, open_data
-from htrain.errors import CheckpointError, DataError
+from htrain.errors import CheckpointError, DataError, Error
 from htrain.executor.checkpoint import find_checkpoints
 from htrain.executor.coordinator import Coordinator, Crew, Outside, RunResult
 from htrain.executor.crew import ProcessCrew, ThreadCrew
@@ -28,6 +30,9 @@ from htrain.executor.settings import RunSettings
 from htrain.executor.totals import RunTotals
 from htrain.plan import Plan, load_plan
 from htrain.plan_check import check_plan
+
+if TYPE_CHECKING:
+    from htrain.executor.mpi import MpiCrew
 
 Hosting = Literal["processes", "threads", "mpi"]
 
@@ -59,17 +64,25 @@ def _run_rank(settings: RunSettings, *, resume: bool, num_threads: int, console:
         mpi.follow()
         sys.exit(0)
     network = Network("tcp", mpi.own_host())
-    crew = mpi.MpiCrew()
+    crew: MpiCrew = mpi.MpiCrew()
 
     def muster(
         plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: Launcher, num_threads: int
     ) -> Crew:
         crew.muster(plan.cluster.roles, settings, launcher)
-        return cast(Crew, crew)
+        return crew
 
+    status = 1
     try:
-        return _run(settings, "mpi", network, resume, num_threads, console, muster)
+        result = _run(settings, "mpi", network, resume, num_threads, console, muster)
+        status = 0
+        return result
+    except Error as error:
+        status = error.exit_status
+        raise
     finally:
+        if not crew.has_left():
+            atexit.register(os._exit, status)  # without MPI's end; mpiexec then ends the ranks that hang
         crew.dismiss()
 
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,10 +33,26 @@ def plan_of(folder: Path, data: str) -> Path:
     return folder / "plan"
 
 
+STARTED: list[subprocess.Popen[str]] = []
+
+
 def start(ranks: int, plan: Path, data: str, *arguments: str) -> subprocess.Popen[str]:
     assert MPIEXEC
     command = [MPIEXEC, "-n", str(ranks), HTRAIN, "run", str(plan), "--data", data, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    STARTED.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True))
+    return STARTED[-1]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """What a test that failed has left running goes."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            for each in [*psutil.Process(process.pid).children(recursive=True), process]:
+                each.kill()
+            process.communicate()
 
 
 def test_a_run_over_mpi_trains_what_a_local_run_trains(tmp_path: Path) -> None:
@@ -71,10 +88,10 @@ def test_too_few_ranks_are_refused_in_one_line(tmp_path: Path) -> None:
     assert said.strip() == "htrain: mpiexec started 2 ranks; this plan wants 5: one per role and one for the launcher"
 
 
-def start_long(tmp_path: Path) -> subprocess.Popen[str]:
+def start_long(tmp_path: Path, *more: str) -> subprocess.Popen[str]:
     """A run that does not end by itself, once it has a checkpoint."""
     data = libfm(tmp_path / "a.libfm", 20_000)
-    arguments = ("--out", str(tmp_path / "run"), "--epochs", "250", "--checkpoint-seconds", "1")
+    arguments = ("--out", str(tmp_path / "run"), "--epochs", "250", "--checkpoint-seconds", "1", *more)
     process = start(5, plan_of(tmp_path, data), data, *arguments)
     wait_for_a_checkpoint(tmp_path / "run", process)
     return process
@@ -105,6 +122,16 @@ def test_a_killed_rank_ends_the_run_and_is_named(which: str, tmp_path: Path) -> 
         "rank": f"htrain: sparse_ps:0 (process {pid}) ends: mpiexec's process that waits for it was killed",
     }
     assert named[which] in said.splitlines(), said
+    assert none_left(ranks)
+
+
+def test_a_role_that_falls_silent_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    process = start_long(tmp_path, "--liveness-seconds", "4", "--deadline-seconds", "60")
+    ranks = ours(process)
+    os.kill(json.loads((tmp_path / "run" / "roles.json").read_text())["trainer:0:0"]["pid"], signal.SIGSTOP)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert [line for line in said.splitlines() if line.startswith("htrain: trainer:0:0 has been silent for 4 s (its last step: ")], said
     assert none_left(ranks)
 
 
