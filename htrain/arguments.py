@@ -21,7 +21,7 @@ _KINDS: Mapping[str, Any] = {
     "deadline_seconds": Annotated[float, Meta(ge=1)], "liveness_seconds": Annotated[float, Meta(ge=2)], "checkpoint_seconds": Annotated[float, Meta(ge=0)],
     "malformed_share": Annotated[float, Meta(ge=0, le=1)],
     "deterministic": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str,
-    "table_splits": dict[str, Annotated[int, Meta(ge=1, le=1_000_000)]], "fc_splits": Literal["auto"] | dict[str, Split],
+    "table_splits": dict[str, int], "fc_splits": Literal["auto"] | dict[str, Split],
     "rules": str, "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"], "hosting": Literal["processes", "threads", "mpi"],
 }  # fmt: skip
 _CLASSES: Mapping[str, type | tuple[type, ...]] = {

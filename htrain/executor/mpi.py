@@ -22,7 +22,7 @@ from htrain.executor.crew import Muster
 from htrain.executor.link import Launcher
 from htrain.executor.play import play
 from htrain.executor.port import Network
-from htrain.executor.rank import call_role
+from htrain.executor.rank import call_role, leave
 from htrain.executor.settings import RunSettings
 from htrain.plan import load_part
 
@@ -93,6 +93,7 @@ def follow() -> None:
     play(role, plan, muster.settings, network, muster.launcher, partial(MpiConnector, muster.roles))
     network.close()
     _meet()
+    leave()
 
 
 class MpiConnector:

@@ -56,7 +56,7 @@ def split(run_folder: Path) -> None:
         os.close(alive)
         os._exit(_wait(child, read, run_folder, forwards=is_launcher()))
     os.setpgid(0, 0)  # what is sent to the rank comes by way of it
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))  # one that is stopped could not end with its rank, and mpiexec would wait for it
+    _when_the_rank_dies(signal.SIGCONT)  # one that is stopped could not end with it, and mpiexec would wait for it
     os.close(read)
     os.close(hold)
     _Role.pipe = write
@@ -69,6 +69,17 @@ def call_role(name: str) -> None:
     if _Role.pipe >= 0:
         os.write(_Role.pipe, name.encode())
         os.close(_Role.pipe)
+
+
+def leave() -> None:
+    """The role is done, and ends with its rank without a word: in MPI's own end, which may wait for others, no thread of Python's runs any more."""
+    if _Role.pipe >= 0:
+        _when_the_rank_dies(signal.SIGKILL)
+
+
+def _when_the_rank_dies(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when its parent dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
 
 
 def _wait(child: int, read: int, run_folder: Path, *, forwards: bool) -> int:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from joint import JOINT, joint_losses
 from small_wide_deep import DATA, small_plan
-from whole_runs import HTRAIN, WIDE_DEEP, libfm, parameters, wait_for_a_checkpoint
+from whole_runs import HTRAIN, WIDE_DEEP, libfm, parameters, wait_for_a_checkpoint, wait_for_examples
 
 import htrain
 from htrain.cluster import this_machine
@@ -127,9 +127,10 @@ def test_a_killed_rank_ends_the_run_and_is_named(which: str, tmp_path: Path) -> 
 
 def test_a_role_that_falls_silent_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     process = start_long(tmp_path, "--liveness-seconds", "4", "--deadline-seconds", "60")
+    wait_for_examples(tmp_path / "run", process, 3000)  # the launcher waits longer for those that have only begun
     ranks = ours(process)
     os.kill(json.loads((tmp_path / "run" / "roles.json").read_text())["trainer:0:0"]["pid"], signal.SIGSTOP)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=90)
     assert process.returncode != 0
     assert [line for line in said.splitlines() if line.startswith("htrain: trainer:0:0 has been silent for 4 s (its last step: ")], said
     assert none_left(ranks)
