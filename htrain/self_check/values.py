@@ -17,7 +17,7 @@ PERIOD = 1009  # a prime: rows that a model takes for neighbours or multiples of
 _LARGE_ELEMENTS = 1 << 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no equality that is true or false
 class Table:
     """The rows of a table of `num_rows` rows: `base[r % len(base)]`, but zeros for those in `zero_rows`."""
 
