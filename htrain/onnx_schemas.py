@@ -14,11 +14,6 @@ from htrain.net import Attr, Op, Tensor
 from htrain.ops import OPS
 
 DOMAIN = "ai.htrain"
-_BY_ENGINE: Mapping[str, Mapping[str, type]] = {
-    "Send": {"peer": str, "message": int},
-    "Recv": {"peer": str, "message": int},
-    "FileFill": {"first_row": int, "first_column": int},
-}
 _OF_VJP: Mapping[str, type] = {"num_inputs": int, "wrt": tuple, "given": tuple}
 _DTYPES = ("float", "double", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
 
@@ -26,8 +21,9 @@ _DTYPES = ("float", "double", "float16", "bfloat16", "int64", "int32", "int8", "
 @functools.cache
 def attributes_of(type: str) -> Mapping[str, type]:
     """The attributes that an op takes and the type of each: int, float, bool, str, tuple (of ints) or Tensor."""
-    if type in _BY_ENGINE:
-        return _BY_ENGINE[type]
+    declared = OPS[type].attributes
+    if declared is not None:
+        return declared
     parameters = _keywords(type)
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return {**attributes_of(type.removesuffix("Gradient")), **_OF_VJP}

@@ -17,8 +17,6 @@ from htrain.ops.comm import begin_signal
 from htrain.ops.weights import WeightReaders
 from htrain.plan import Plan, digest_of, net_name
 
-_COMMUNICATION = ("Send", "Recv", "Ack", "Begin")
-
 
 def check_plan(plan: Plan) -> Plan:
     """`plan` itself, if it can run. Raises PlanError naming the first op, blob, parameter or device that is wrong:
@@ -65,7 +63,7 @@ def _placement(train: Net, nets: Mapping[str, Net]) -> Iterator[str]:
         for op in net.ops:
             if op.node_name != device:
                 yield f"nets/{net.name}.onnx: {op.label} is tagged '{op.node_name}', this is the net of '{device}'"
-            if op.type not in _COMMUNICATION:
+            if not OPS[op.type].transfer:
                 found[_key(op)] += 1
     for op in train.ops:
         if found[_key(op)] != wanted[_key(op)]:
@@ -104,7 +102,7 @@ def _owners(nets: Mapping[str, Net]) -> Iterator[str]:
 def _steps(train: Net) -> Iterator[str]:
     written = (name for op in train.ops for name in OPS[op.type].written(op))
     steps = Counter(name for name in written if name in train.parameters and train.parameters[name].kind != "state")
-    steps.update(name for op in train.ops if op.type in ("HetPush", "WriteBack") for name in op.inputs if _is_table(train, name))
+    steps.update(name for op in train.ops if OPS[op.type].phase == "push" for name in op.inputs if _is_table(train, name))
     for name, parameter in train.parameters.items():
         if parameter.kind == "cache":
             continue

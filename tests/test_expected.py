@@ -9,7 +9,7 @@ import htrain
 from htrain.cluster import Cluster
 from htrain.expected import expected, expected_blobs
 from htrain.net import Net, numel
-from htrain.ops.served import lookups_of
+from htrain.ops import OPS
 from htrain.options import Options
 from htrain.plan import Plan
 
@@ -50,7 +50,7 @@ def sharded() -> Plan:
 
 def rows_of(net: Net, table: str) -> list[int]:
     """Rows that each of a table's lookups gives, alone or among others."""
-    found = [rows for op in net.ops for name, _, rows in lookups_of(op) if name.startswith(f"tables.{table}.weight")]
+    found = [rows for op in net.ops for name, _, rows in OPS[op.type].reads(op) if name.startswith(f"tables.{table}.weight")]
     return [numel(net.blobs[name].shape[:1], BATCH) for name in found]
 
 

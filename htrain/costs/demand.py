@@ -8,7 +8,7 @@ from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, 
 from htrain.expected import expected, expected_blobs
 from htrain.net import Net
 from htrain.ops import OPS
-from htrain.ops.collective import ALL_REDUCE, COLLECTIVES, ring_bytes
+from htrain.ops.collective import ALL_REDUCE, ring_bytes
 from htrain.options import Options
 from htrain.plan import net_name
 
@@ -88,7 +88,7 @@ def demand_of(net: Net, cluster: Cluster, batch_size: int) -> Demand:
 
 def num_messages(net: Net) -> int:
     """Messages that a run of a net sends and receives: what goes one way under one number is one."""
-    return len({(op.type, op.attrs["peer"], op.attrs["message"]) for op in net.ops if op.type in ("Send", "Recv")})
+    return len({(op.type, op.attrs["peer"], op.attrs["message"]) for op in net.ops if OPS[op.type].transfer in ("send", "receive")})
 
 
 def _ring(net: Net, cluster: Cluster, batch_size: int) -> Demand:
@@ -96,7 +96,7 @@ def _ring(net: Net, cluster: Cluster, batch_size: int) -> Demand:
     and adds them."""
     workers = cluster.groups * cluster.trainers
     total = replace(demand_of(net, cluster, batch_size), received=0.0, sent=0.0)
-    for op in (op for op in net.ops if op.type in COLLECTIVES):
+    for op in (op for op in net.ops if OPS[op.type].place == "workers"):
         num_bytes = ring_bytes(op, sum(net.blob(n).num_bytes(batch_size) for n in op.inputs), workers)
         seconds = 2 * num_bytes / cluster.message_bandwidth + num_bytes / cluster.core_bandwidth
         total += Demand(cpu=seconds, message_cpu=seconds, received=num_bytes, sent=num_bytes)

@@ -21,7 +21,6 @@ from htrain.footprint import HET_ANNOUNCED, LOOKAHEAD_ANNOUNCED, ROLE_BYTES
 from htrain.loads import MemoryUse
 from htrain.net import Net, Op
 from htrain.ops import OPS
-from htrain.ops.base import no_cost
 from htrain.ops.collective import ALL_REDUCE, gathered_bytes
 from htrain.options import Options
 from htrain.placement import spread
@@ -52,7 +51,7 @@ def memory_of(train: Net, tags: Mapping[int, str], cluster: Cluster, options: Op
 
 def made_bytes(train: Net, op: Op, cluster: Cluster, options: Options) -> int:
     """Bytes that an op makes in a step; a view makes nothing."""
-    if op.inputs and OPS[op.type].cost is no_cost:
+    if OPS[op.type].view:
         return 0
     made = sum(train.blobs[name].num_bytes(options.batch_size) for name in op.outputs)
     return gathered_bytes(op, made, cluster.groups * cluster.trainers)

@@ -19,6 +19,7 @@ from htrain.executor.port import Network, Outbox
 from htrain.executor.threads import begin_thread
 from htrain.executor.wire import Values
 from htrain.net import Net
+from htrain.ops import OPS
 from htrain.ops.collective import ALL_REDUCE
 from htrain.sync.agreement import Verdict, Word
 
@@ -99,7 +100,7 @@ class _Bucket:
 
 def buckets_of(net: Net) -> tuple[_Bucket, ...]:
     """The collectives of the net of `all_reduce`, in order."""
-    collectives = [op for op in net.ops if op.type in ("AllReduce", "AllGather")]
+    collectives = [op for op in net.ops if OPS[op.type].place == "workers"]
     return tuple(_Bucket(op.type, op.inputs, op.outputs, bool(op.attrs.get("mean"))) for op in collectives)
 
 

@@ -18,6 +18,7 @@ from htrain.executor.program import build_program
 from htrain.executor.run import check_inputs
 from htrain.executor.wire import Context
 from htrain.net import Net, Op, as_made, only_needed
+from htrain.ops import OPS
 from htrain.plan import Plan, load_plan
 
 _BATCH = 4096
@@ -63,24 +64,21 @@ def forward_net(train: Net) -> Net:
 def _without_caches(train: Net) -> Net:
     """The net with rows from their tables, which hold every update once the caches have been flushed."""
     makers = train.producers()
+    read = {rows: ids for op in train.ops for rows, ids in OPS[op.type].evaluated(op, train).items()}
     ops: list[Op] = []
     for op in train.ops:
-        if op.type == "HetRead":
-            count = op.attrs["num_tables"]
-            assert isinstance(count, int)
-            read = list(zip(op.inputs[2 : 2 + count], op.outputs, strict=True))
-        elif op.type == "Lookup" and op.inputs[1] in makers and makers[op.inputs[1]].type == "LookaheadSlots":
-            read = [(makers[op.inputs[1]].inputs[-1], op.outputs[0])]
-        else:
+        if read.keys().isdisjoint(op.outputs):
             ops.append(op)
-            continue
-        for ids, rows in read:
-            table = makers[ids].module
-            shards = [p for p in train.parameters.values() if p.kind == "table" and p.whole == table]
-            bounds = (*(p.first_row for p in shards), shards[-1].first_row + shards[-1].shape[0])
-            names = tuple(p.name for p in shards)
-            ops.append(Op("LookupShards", (*names, ids), (rows,), {"bounds": bounds}, op.node_name, table))
+        else:
+            ops += [_from_table(train, makers[read[rows]].module, read[rows], rows, op.node_name) for rows in op.outputs]
     return train.with_ops(ops)
+
+
+def _from_table(train: Net, table: str, ids: str, rows: str, device: str) -> Op:
+    """The lookup of the rows of `ids` in all shards of a table."""
+    shards = [p for p in train.parameters.values() if p.kind == "table" and p.whole == table]
+    bounds = (*(p.first_row for p in shards), shards[-1].first_row + shards[-1].shape[0])
+    return Op("LookupShards", (*(p.name for p in shards), ids), (rows,), {"bounds": bounds}, device, table)
 
 
 def load_parameters(plan: Plan, net: Net, folder: Path, manifest: Manifest, replica: str) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ import torch
 from htrain.executor.stage_keys import ANNOUNCE, PREFETCH, TAKE_ROWS, StageKey, message_of, stage_keys
 from htrain.net import Net, Op, Tensor
 from htrain.ops import OPS
-from htrain.ops.base import no_cost, tensor_of
+from htrain.ops.base import tensor_of
 
 Values = dict[str, Any]
 Send = Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]
@@ -74,7 +74,7 @@ def build_program(net: Net, parameters: Mapping[str, Any], *, gated: bool = True
         source = _source(net, index, ops, kept)
         reads, writes = clocks[index]
         run = _compile(net, index, ops, source, parameters)
-        ends_push = any(op.type in ("HetPush", "WriteBack") for op in ops)
+        ends_push = any(OPS[op.type].phase == "push" for op in ops)
         kind = (key[1] == ANNOUNCE, key[1] == PREFETCH, key[1] == TAKE_ROWS, ends_push)
         stages.append(Stage(index, key[0], *kind, ops, afters[index], reads, writes, source, run))
     received = {op.outputs[0]: op for op in net.ops if op.type == "Recv"}
@@ -161,17 +161,9 @@ def _call(net: Net, position: int, op: Op, names: dict[str, str], kept: set[str]
         for output in op.outputs:
             names[output] = f"v{len(names)}"
         targets = ", ".join(names[o] for o in op.outputs)
-        comma = "," if len(op.outputs) == 1 and _gives_tuple(op) else ""
+        comma = "," if len(op.outputs) == 1 and OPS[op.type].many else ""
         lines = [f"    {targets}{comma}{' = ' if targets else ''}k{position}({', '.join(arguments)})"]
     return lines + [f"    values[{o!r}] = {names[o]}" for o in op.outputs if o in kept]
-
-
-def _gives_tuple(op: Op) -> bool:
-    """Kernels with a variable number of outputs give a tuple also for one."""
-    return op.type in (
-        "Split", "SplitRows", "Unstack", "FCGradient", "FastFCGradient", "HetAsk", "HetFlush", "HetRead", "AllReduce", "StackRowsGradient", "PairwiseDotsSgd",
-        "LookupTables",
-    )  # fmt: skip
 
 
 def _known(net: Net) -> dict[str, Tensor | None]:
@@ -192,7 +184,7 @@ def _bound(net: Net, op: Op, parameters: Mapping[str, Any]) -> Callable[..., Any
 
 def _views_parameter(net: Net, op: Op) -> bool:
     """Whether the op's outputs could share memory with a parameter, which an update changes in place."""
-    return bool(op.outputs) and OPS[op.type].cost is no_cost and any(name in net.parameters for name in op.inputs)
+    return OPS[op.type].view and any(name in net.parameters for name in op.inputs)
 
 
 def _copying(kernel: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,6 @@ from htrain.ops.weights import WeightReaders
 
 GATE = -1  # what optimizer steps of dense weights wait for besides messages, where a gate is: its grant
 ROUND = -2  # what a pull of a bulk-synchronous server waits for: the pushes of all workers
-_ANNOUNCING = ("HetAnnounce", "LookaheadAnnounce")
 ANNOUNCE, PREFETCH, TAKE_ROWS, COMPUTE = range(4)
 StageKey = tuple[frozenset[int], int]
 
@@ -50,7 +49,7 @@ def stage_keys(net: Net, *, gated: bool) -> list[StageKey]:
             (weight,) = net.ops[cast].inputs
             touched[weight] = touched.get(weight, frozenset()) | need
     leading = _leading(net, waits)
-    announces = any(op.type in _ANNOUNCING for op in net.ops)
+    announces = any(OPS[op.type].phase == "announce" for op in net.ops)
     return [(need, _kind(op, need, leading, announces)) for op, need in zip(net.ops, needs, strict=True)]
 
 
@@ -76,11 +75,12 @@ def _late_casts(net: Net) -> dict[int, list[int]]:
 
 
 def _kind(op: Op, need: frozenset[int], leading: set[str], announces: bool) -> int:
-    if op.type in _ANNOUNCING:
+    definition = OPS[op.type]
+    if definition.phase == "announce":
         return COMPUTE if need else ANNOUNCE
     if not need and _prefetches(op, leading):
-        return ANNOUNCE if announces and op.type not in ("Send", "HetAsk") else PREFETCH
-    return TAKE_ROWS if op.type == "HetRead" else COMPUTE
+        return ANNOUNCE if announces and not definition.transfer and definition.phase != "ask" else PREFETCH
+    return TAKE_ROWS if definition.phase == "take" else COMPUTE
 
 
 def _leading(net: Net, waits: Mapping[str, frozenset[int]]) -> set[str]:
@@ -88,7 +88,7 @@ def _leading(net: Net, waits: Mapping[str, frozenset[int]]) -> set[str]:
     producers = net.producers()
     leading: set[str] = set()
     pending = [op.inputs[0] for op in net.ops if op.type == "Send" and _asks_for_rows(op) and not waits[op.inputs[0]]]
-    pending += [op.inputs[1] for op in net.ops if op.type == "LookaheadAnnounce"]
+    pending += [name for op in net.ops if OPS[op.type].phase == "announce" for name in op.inputs]
     while pending:
         name = pending.pop()
         if name not in leading and name not in net.parameters:

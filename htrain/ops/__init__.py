@@ -21,7 +21,8 @@ from htrain.ops import (
     served,
     shape,
 )
-from htrain.ops.base import OpDef, vjp_definition, vjp_gradient
+from htrain.ops.base import OpDef, vjp_gradient
+from htrain.ops.vjp import vjp_definition
 
 _FAMILIES = (
     fc, low_precision, elementwise, matrix, interaction,
@@ -34,6 +35,8 @@ _GENERIC = {
     if definition.gradient is vjp_gradient or definition.type == "MatMul"
 }
 
-OPS: dict[str, OpDef] = {**_WRITTEN, **_GENERIC}
+_ACCELERATED = {accelerated.accelerated_type(d.type): accelerated.on_accelerator(d) for d in _WRITTEN.values() if d.accelerated}
+
+OPS: dict[str, OpDef] = {**_WRITTEN, **_GENERIC, **_ACCELERATED}
 
 __all__ = ["OPS", "OpDef"]

@@ -1,19 +1,17 @@
 """Lookups and sparse optimizer steps on an accelerator (cDLRM 5.2.2, 5.2.3), and the way of values to it and back.
 
-`htrain.transform.accelerate` puts these in the place of the ops whose kernels are loops over host memory. Places and slots are known to be
-inside their tables: the host has made them.
+The kernels here are those of ops whose own are loops over host memory (`OpDef.accelerated`). Each does what the op of its name does, with the same
+attributes. Places and slots are not checked against their tables: the host has made them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from htrain.ops import embedding, fields, interaction, optimizer
 from htrain.ops.base import OpDef, same_as_input
 
 _device = torch.device("cpu")
@@ -38,19 +36,19 @@ def _to_host(x: torch.Tensor) -> torch.Tensor:
     return x.cpu()
 
 
-def _lookup(table: torch.Tensor, ids: torch.Tensor, *, first_row: int) -> torch.Tensor:
+def lookup(table: torch.Tensor, ids: torch.Tensor, *, first_row: int) -> torch.Tensor:
     return table.index_select(0, ids - first_row if first_row else ids)
 
 
-def _take_rows(rows: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+def take_rows(rows: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
     return F.embedding(_behind(inverse, rows.shape[0]), _with_padding(rows))
 
 
-def _take_rows_gradient(rows: torch.Tensor, inverse: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+def take_rows_gradient(rows: torch.Tensor, inverse: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     return _summed(dy.reshape(-1, rows.shape[1]), inverse.reshape(-1), rows.shape[0])
 
 
-def _pool_rows(rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool) -> torch.Tensor:
+def pool_rows(rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool) -> torch.Tensor:
     places, offsets = _bags(inverse, rest)
     weights = rest[-1].reshape(-1) if weighted else None
     padding = rows.shape[0]
@@ -59,9 +57,9 @@ def _pool_rows(rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, m
     )
 
 
-def _pool_rows_gradient(
+def pool_rows_gradient(
     rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool, wants_weights: bool
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
     *bags, dy = rest
     places, offsets = _bags(inverse, bags)
     bag_of = torch.bucketize(torch.arange(places.numel(), device=places.device), offsets, right=True) - 1
@@ -71,7 +69,7 @@ def _pool_rows_gradient(
         scale = counted / dy.new_zeros(offsets.numel()).index_add_(0, bag_of, counted).clamp_(min=1).index_select(0, bag_of)
     drows = _summed(dy.index_select(0, bag_of) * scale.unsqueeze(1), places, rows.shape[0])
     if not wants_weights:
-        return drows
+        return (drows,)
     seen = F.embedding(_behind(places, rows.shape[0]), _with_padding(rows))
     return drows, (seen * dy.index_select(0, bag_of)).sum(1).reshape(bags[-1].shape)
 
@@ -98,11 +96,11 @@ def _summed(rows: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tenso
     return rows.new_zeros(count + 1, rows.shape[1]).index_add_(0, _behind(places, count), rows).narrow(0, 0, count)
 
 
-def _sparse_sgd(table: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, first_row: int) -> None:
+def sparse_sgd(table: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, first_row: int) -> None:
     table.index_add_(0, ids - first_row, rows, alpha=-lr)
 
 
-def _sparse_adagrad(
+def sparse_adagrad(
     table: torch.Tensor, accumulator: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, eps: float, first_row: int
 ) -> None:
     slots = ids - first_row
@@ -111,7 +109,7 @@ def _sparse_adagrad(
     table.index_add_(0, slots, rows / total.sqrt().add_(eps), alpha=-lr)
 
 
-def _row_wise_adagrad(
+def row_wise_adagrad(
     table: torch.Tensor, accumulator: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, eps: float, first_row: int
 ) -> None:
     slots = ids - first_row
@@ -120,12 +118,12 @@ def _row_wise_adagrad(
     table.index_add_(0, slots, rows / total.sqrt().add_(eps).unsqueeze(1), alpha=-lr)
 
 
-def _pairwise_dots(features: torch.Tensor, positions: torch.Tensor, *, kept: int = 0) -> torch.Tensor:
+def pairwise_dots(features: torch.Tensor, positions: torch.Tensor, *, kept: int = 0) -> torch.Tensor:
     dots = torch.bmm(features, features.transpose(1, 2)).flatten(1).index_select(1, positions)
     return torch.cat([features.narrow(1, 0, kept).flatten(1), dots], 1) if kept else dots
 
 
-def _pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor, *, kept: int = 0) -> torch.Tensor:
+def pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor, *, kept: int = 0) -> torch.Tensor:
     examples, count, width = features.shape
     own, products = dy.split([kept * width, dy.shape[1] - kept * width], 1)
     weights = dy.new_zeros(examples, count * count).index_add_(1, positions, products).view(examples, count, count)
@@ -134,16 +132,16 @@ def _pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy:
     return gradient
 
 
-def _stack_rows(*values: torch.Tensor, dense: int) -> torch.Tensor:
+def stack_rows(*values: torch.Tensor, dense: int) -> torch.Tensor:
     own, rows, places = _fields(values, dense)
-    return torch.stack([*own, *(_take_rows(r, p) for r, p in zip(rows, places, strict=True))], 1)
+    return torch.stack([*own, *(take_rows(r, p) for r, p in zip(rows, places, strict=True))], 1)
 
 
-def _stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tensor, ...]:
+def stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tensor, ...]:
     *inputs, dy = values
     _, rows, places = _fields(inputs, dense)
     parts = dy.unbind(1)
-    return (*parts[:dense], *(_take_rows_gradient(r, p, d) for r, p, d in zip(rows, places, parts[dense:], strict=True)))
+    return (*parts[:dense], *(take_rows_gradient(r, p, d) for r, p, d in zip(rows, places, parts[dense:], strict=True)))
 
 
 def _fields(values: Sequence[torch.Tensor], dense: int) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]]:
@@ -165,25 +163,19 @@ def write_slots(parts: Sequence[torch.Tensor], slots: NDArray[np.int64], values:
         part.index_copy_(0, places, columns.reshape(slots.size, *part.shape[1:]))
 
 
-_KERNELS: Mapping[str, Callable[..., Any]] = {
-    "Lookup": _lookup,
-    "TakeRows": _take_rows,
-    "TakeRowsGradient": _take_rows_gradient,
-    "PoolRows": _pool_rows,
-    "PoolRowsGradient": _pool_rows_gradient,
-    "SparseSgd": _sparse_sgd,
-    "SparseAdagrad": _sparse_adagrad,
-    "SparseRowWiseAdagrad": _row_wise_adagrad,
-    "StackRows": _stack_rows,
-    "StackRowsGradient": _stack_rows_gradient,
-    "PairwiseDots": _pairwise_dots,
-    "PairwiseDotsGradient": _pairwise_dots_gradient,
-}
-_ON_HOST = {d.type: d for d in (*embedding.DEFINITIONS, *fields.DEFINITIONS, *interaction.DEFINITIONS, *optimizer.DEFINITIONS)}
-INSTEAD: Mapping[str, str] = {type: f"Accelerated{type}" for type in _KERNELS}  # of an op whose kernel is a loop over host memory
+def on_accelerator(definition: OpDef) -> OpDef:
+    """The op that takes the place of one with an `accelerated` kernel, where tensors are on an accelerator."""
+    assert definition.accelerated
+    name = accelerated_type(definition.type)
+    return replace(definition, type=name, kernel=definition.accelerated, gradient=None, bind=None, on_host=False, accelerated=None)
+
+
+def accelerated_type(type: str) -> str:
+    """The name of what takes an op's place on an accelerator."""
+    return f"Accelerated{type}"
+
 
 DEFINITIONS = (
     OpDef("ToAccelerator", _to_accelerator, same_as_input(0), gradient=None, work="message"),
     OpDef("ToHost", _to_host, same_as_input(0), gradient=None, work="message"),
-    *(replace(_ON_HOST[type], type=INSTEAD[type], kernel=kernel, gradient=None, on_host=False) for type, kernel in _KERNELS.items()),
 )

@@ -11,7 +11,8 @@ from typing import Any, Literal, Protocol
 import torch
 
 from htrain.errors import ModelError
-from htrain.net import Attr, BatchDim, Blob, Dim, Op, Shape, Tensor, numel
+from htrain.net import Attr, BatchDim, Blob, Dim, Net, Op, Shape, Tensor, numel
+from htrain.ops.expectation import ExpectedRule, most_rows
 
 
 class Builder(Protocol):
@@ -51,6 +52,14 @@ InferRule = Callable[["OpDef", Op, Sequence[Blob]], Sequence[Signature]]
 CostRule = Callable[[Op, Sequence[Blob], Sequence[Blob], int], Cost]
 KeepRule = Callable[[Op, Sequence[Blob], int], float]
 GradientRule = Callable[[Builder, Op, Sequence[str], Sequence[bool]], Sequence[str]]
+Place = Literal["module", "reader", "workers"]
+Phase = Literal["announce", "ask", "take", "compute", "push"]
+Transfer = Literal["", "send", "receive", "signal"]
+RowRead = tuple[str, str, str]  # the table, or a shard of it, the ids, and the rows that are read by them
+ReadsRule = Callable[[Op], Sequence[RowRead]]
+AttributeTypes = Mapping[str, type]
+NamesRule = Callable[[Op], Sequence[str]]
+EvaluationRule = Callable[[Op, Net], Mapping[str, str]]
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -87,7 +96,7 @@ def _run_on_meta(definition: "OpDef", op: Op, inputs: Sequence[Blob], batch_size
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         seen = ", ".join(f"{b.dtype}[{','.join(map(str, b.shape))}]" for b in inputs)
         raise ModelError(f"{op.label}: does not take {seen}: {str(error).splitlines()[0]}") from error
-    return outputs if isinstance(outputs, tuple) else (outputs,)
+    return outputs if definition.many else (outputs,)
 
 
 def _symbolic_shape(op: Op, small: torch.Tensor, large: torch.Tensor, bounds: Collection[int]) -> Shape:
@@ -123,6 +132,21 @@ def no_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size:
     return Cost(0.0, 0.0)
 
 
+def reads_no_rows(op: Op) -> Sequence[RowRead]:
+    """It takes no rows out of a table."""
+    return ()
+
+
+def asked_for_nothing(op: Op) -> Sequence[str]:
+    """It serves no rows."""
+    return ()
+
+
+def stays(op: Op, net: Net) -> Mapping[str, str]:
+    """In evaluation it runs as in training, or not at all."""
+    return {}
+
+
 def gradient_names(builder: Builder, op: Op, positions: Iterable[int]) -> tuple[str, ...]:
     """Fresh names for the gradients of the inputs at `positions`; an input that comes twice has one for each place."""
     once = {name for name in op.inputs if op.inputs.count(name) == 1}
@@ -155,16 +179,38 @@ def vjp_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[
 
 @dataclass(frozen=True)
 class OpDef:
-    """An operator's definition.
+    """An operator's definition: what it computes, and what others must know of it (docs/decisions/op-traits.md).
 
-    `gradient` is None for what has no derivative (ids, comparisons, effects). `effects`: never dropped, merged or moved across
-    another effect. `writes` are the positions of the inputs that the op mutates, always
-    parameters: see `written`. `needs_batch`: the kernel takes the batch size as keyword `batch`. `steps_weights`: an optimizer step of a
-    dense weight, which the engine runs only when the staleness gate lets it. `exclusive`: two such ops on one parameter never run at once, for each would
-    read what the other has half made. `bind`, where there is one, takes the inputs whose values are known
-    before any step, parameters and constants, and None for the others, and gives a kernel of those others alone: for what would be looked up
-    at every call. `work` names what bounds its speed, for the cost model; `keeps` are the bytes that it keeps between steps beside its
-    parameters. An op `on_host` takes and gives tensors in host memory only; others compute where their tensors are.
+    What it computes:
+    `kernel` takes the inputs, and the attributes as keywords. It gives the one output, or None where there is none; with `many`, always a tuple.
+    `infer` and `cost` are of shapes alone. `gradient` is None for what has no derivative (ids, comparisons, effects).
+    `needs_batch`: the kernel takes the batch size as keyword `batch`. `attributes` are their names and types, where the kernel does not declare them.
+    `bind`, where there is one, takes the inputs whose values are known before any step, parameters and constants, and None for the others, and gives
+    a kernel of those others alone: for what would be looked up at every call.
+    `on_host`: tensors are in host memory only; others compute where their tensors are. `accelerated` is the kernel for an accelerator of an op that
+    is a loop over host memory.
+
+    What it changes:
+    `effects`: it is never dropped, merged or moved across another effect. `writes` are the positions of the inputs that it mutates, always
+    parameters: see `written`. `steps_weights`: an optimizer step of a dense weight, which the engine runs only when the staleness gate lets it.
+    `steps_rows` is the optimizer of a step on rows of one table, `op(table, state, ids, gradients)`. `exclusive`: two such ops on one parameter never
+    run at once, for each would read what the other has half made. `keeps` are the bytes that it keeps between steps beside its parameters.
+
+    Where and when it runs:
+    `place` is the device of an op that touches no table (one that does is where the table is): that of its `module`, the trainer as the `reader` of
+    batches, or all `workers` together, as a collective.
+    `phase` of a step: `announce` tells a cache of ids when they are read; `ask` wants rows of the next batch; `take` puts what was asked
+    for into a cache, before the next batch may ask; `push` does what others wait for; all else computes.
+    `transfer`: it sends or receives a value between devices, or signals how far a step is.
+    `work` names what bounds its speed, for the cost model.
+
+    What it means:
+    `view`: its outputs are its first input's memory. `elementwise`: a number of its output is made of those at its place in the inputs, in their dtype.
+    `indexed`: its second input holds positions in the first, along `axis`, or along the first dimension. `over_rows` names what takes the place of a
+    lookup as a model says it, `op(table, ids, ...)`, where rows travel: `over_rows(rows, places, ...)`.
+    `reads` are the rows that it takes out of tables; `asked_by` the blobs by which a device is asked for rows; `serves_cache`: it is another device's part
+    of a cache. `expected` says how many rows its outputs will have. `evaluated` gives blobs of rows, each with the blob of the ids that they are looked up by
+    in evaluation, where no cache is: then it is not run.
     """
 
     type: str
@@ -172,69 +218,44 @@ class OpDef:
     infer: InferRule = infer_by_kernel
     cost: CostRule = elementwise_cost
     gradient: GradientRule | None = vjp_gradient
+    many: bool = False
+    needs_batch: bool = False
+    attributes: AttributeTypes | None = None
+    bind: Callable[..., Callable[..., Any]] | None = None
+    on_host: bool = False
+    accelerated: Callable[..., Any] | None = None
     effects: bool = False
     writes: tuple[int, ...] | Callable[[Op], tuple[int, ...]] = ()
-    needs_batch: bool = False
     steps_weights: bool = False
+    steps_rows: str = ""
     exclusive: bool = False
-    bind: Callable[..., Callable[..., Any]] | None = None
-    work: Work = "stream"
     keeps: KeepRule = keeps_nothing
-    on_host: bool = False
+    place: Place = "module"
+    phase: Phase = "compute"
+    transfer: Transfer = ""
+    work: Work = "stream"
+    view: bool = False
+    elementwise: bool = False
+    indexed: bool = False
+    over_rows: str = ""
+    reads: ReadsRule = reads_no_rows
+    asked_by: NamesRule = asked_for_nothing
+    serves_cache: bool = False
+    expected: ExpectedRule = most_rows
+    evaluated: EvaluationRule = stays
 
     def run(self, op: Op, inputs: Sequence[torch.Tensor], batch_size: int) -> tuple[torch.Tensor, ...]:
         """The outputs of an op of this type."""
         extra = {"batch": batch_size} if self.needs_batch else {}
-        outputs = self.kernel(*inputs, **op.attrs, **extra)
-        return outputs if isinstance(outputs, tuple) else () if outputs is None else (outputs,)
+        return self.outputs_of(self.kernel(*inputs, **op.attrs, **extra))
+
+    def outputs_of(self, result: Any) -> tuple[torch.Tensor, ...]:
+        """What a kernel of this type gave, as a tuple."""
+        return result if self.many else () if result is None else (result,)
 
     def written(self, op: Op) -> frozenset[str]:
         """The inputs that an op of this type mutates."""
         return frozenset(op.inputs[place] for place in (self.writes(op) if callable(self.writes) else self.writes))
-
-
-def vjp_definition(forward: OpDef) -> OpDef:
-    """The definition of `<Op>Gradient`, made from the forward op's kernel.
-
-    Inputs: the forward op's inputs, then the gradients of the outputs in `given`. Outputs: the gradients of the inputs in `wrt`.
-    """
-
-    def kernel(
-        *tensors: torch.Tensor, num_inputs: int, wrt: tuple[int, ...], given: tuple[int, ...], **attrs: Any
-    ) -> Any:
-        inputs, dys = tensors[:num_inputs], tensors[num_inputs:]
-        with torch.enable_grad():
-            # `data`, not `detach`: a weight may be stepped by another thread meanwhile (Hogwild), which autograd would take for a mistake
-            leaves = [x.data.requires_grad_(i in wrt) for i, x in enumerate(inputs)]
-            outputs = forward.kernel(*leaves, **attrs)
-            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-            grads = torch.autograd.grad([outputs[i] for i in given], [leaves[i] for i in wrt], dys, allow_unused=True)
-        filled = tuple(torch.zeros_like(inputs[i]) if g is None else g for i, g in zip(wrt, grads, strict=True))
-        return filled if len(filled) > 1 else filled[0]
-
-    def infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
-        wrt = op.attrs["wrt"]
-        assert isinstance(wrt, tuple)
-        return [(inputs[i].shape, inputs[i].dtype) for i in wrt]
-
-    def cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-        num_inputs, given = op.attrs["num_inputs"], op.attrs["given"]
-        assert isinstance(num_inputs, int)
-        assert isinstance(given, tuple)
-        once = forward.cost(op, inputs[:num_inputs], inputs[num_inputs:], batch_size)
-        return Cost(
-            3 * once.flops, 3 * once.bytes
-        )  # the forward again, and twice that for the products of the chain rule
-
-    return OpDef(
-        forward.type + "Gradient",
-        kernel,
-        infer,
-        cost,
-        gradient=None,
-        needs_batch=forward.needs_batch,
-        work=forward.work,
-    )
 
 
 def same_as_input(*positions: int) -> InferRule:

@@ -10,8 +10,7 @@ import torch
 from htrain.net import Blob, Op
 from htrain.ops.base import OpDef, Signature
 
-ALL_REDUCE = "all_reduce"  # the device
-COLLECTIVES = frozenset(["AllReduce", "AllGather"])
+ALL_REDUCE = "all_reduce"  # the device of ops whose place is `workers`
 
 
 def _all_reduce(*tensors: torch.Tensor, mean: bool = False) -> tuple[torch.Tensor, ...]:
@@ -42,6 +41,6 @@ def gathered_bytes(op: Op, num_bytes: int, workers: int) -> int:
 
 
 DEFINITIONS = (
-    OpDef("AllReduce", _all_reduce, _same, gradient=None, effects=True, work="message"),
-    OpDef("AllGather", _all_gather, _same, gradient=None, effects=True, work="message"),
+    OpDef("AllReduce", _all_reduce, _same, gradient=None, many=True, effects=True, place="workers", work="message"),
+    OpDef("AllGather", _all_gather, _same, gradient=None, many=True, effects=True, place="workers", work="message"),
 )

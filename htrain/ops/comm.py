@@ -48,13 +48,19 @@ def _transfer(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_siz
     return Cost(0.0, float(sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))))
 
 
+_TO_AND_FROM = {"peer": str, "message": int}
+
 DEFINITIONS = (
-    OpDef("Send", _by_engine, no_outputs, _transfer, None, effects=True, work="message", on_host=True),
-    OpDef("Recv", _by_engine, _declared, _transfer, None, effects=True, work="message", on_host=True),
+    OpDef(
+        "Send", _by_engine, no_outputs, _transfer, None, effects=True, transfer="send", work="message", on_host=True, attributes=_TO_AND_FROM
+    ),
+    OpDef(
+        "Recv", _by_engine, _declared, _transfer, None, effects=True, transfer="receive", work="message", on_host=True, attributes=_TO_AND_FROM
+    ),
     # Runs after every update of its device in a step, so that the trainer knows that the step has ended there.
-    OpDef("Ack", _ack, _ack_infer, gradient=None, effects=True, on_host=True),
+    OpDef("Ack", _ack, _ack_infer, gradient=None, effects=True, transfer="signal", on_host=True),
     # Tells a device that a step has begun, where nothing else would: what it does first waits for nothing, or for rows that are asked for ahead.
-    OpDef("Begin", _ack, _ack_infer, gradient=None, effects=True, on_host=True),
+    OpDef("Begin", _ack, _ack_infer, gradient=None, effects=True, transfer="signal", on_host=True),
     OpDef("Snapshot", _snapshot, same_as_input(0), gradient=None, effects=True),
     OpDef("ElasticDifference", _elastic_difference, same_as_input(1), gradient=None, effects=True, writes=(0,)),
     OpDef("Relax", _relax, no_outputs, gradient=None, effects=True, writes=(0,)),

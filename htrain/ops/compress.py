@@ -113,15 +113,16 @@ def _selected(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_siz
 
 
 DEFINITIONS = (
-    OpDef("QuantizeRows", _quantize, _quantize_infer, _converted, gradient=None, work="quantize", on_host=True),
+    OpDef("QuantizeRows", _quantize, _quantize_infer, _converted, gradient=None, many=True, work="quantize", on_host=True),
     OpDef("DequantizeRows", _dequantize, _dequantize_infer, _converted, gradient=None, work="quantize", on_host=True),
-    OpDef("TopK", _top_k, _top_k_infer, _selected, gradient=None, work="quantize", on_host=True),
+    OpDef("TopK", _top_k, _top_k_infer, _selected, gradient=None, many=True, work="quantize", on_host=True),
     OpDef(
         "TopKWithFeedback",
         _top_k_with_feedback,
         _top_k_infer,
         _selected,
         gradient=None,
+        many=True,
         effects=True,
         writes=(1,),
         work="quantize",

@@ -9,14 +9,16 @@ As they run (htrain.transform.lookups), so that a row travels once per batch:
 The gradient of `rows` is already summed over duplicates: (unique, rows_grad) is the sparse gradient of the table.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch.nn import functional as F
 
-from htrain.net import Attr, BatchDim, Blob, Dim, Op
-from htrain.ops import sparse_loops
-from htrain.ops.base import Builder, Cost, OpDef, Signature
+from htrain.net import Attr, BatchDim, Blob, Dim, Op, numel
+from htrain.ops import accelerated, sparse_loops
+from htrain.ops.base import Builder, Cost, OpDef, RowRead, Signature
+from htrain.ops.expectation import Counts, Expectation, all_rows, rows_like
 
 # -- as the model says them ------------------------------------------------------------------------------------------
 
@@ -119,13 +121,13 @@ def _pool_rows(
 
 def _pool_rows_gradient(
     rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool, wants_weights: bool
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
     *bags, dy = rest
     places, offsets, weights = _bags(inverse, bags, weighted)
     arguments = (dy.contiguous().numpy(), places.numpy(), offsets.numpy(), weights.numpy())
     drows = torch.from_numpy(sparse_loops.pool_rows_gradient(*arguments, mode == "mean", rows.shape[0]))
     if not wants_weights:
-        return drows
+        return (drows,)
     dweights = sparse_loops.pool_weights_gradient(rows.numpy(), *arguments[:3])
     return drows, torch.from_numpy(dweights).reshape(bags[-1].shape)
 
@@ -237,19 +239,70 @@ def _pool_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bo
     return [grads[0], *[""] * (len(op.inputs) - 2), grads[1] if wants_weights else ""]
 
 
+# -- how many rows there will be -------------------------------------------------------------------------------------
+
+
+def _expected_ids(op: Op, counts: Counts, expectation: Expectation) -> Counts:
+    """How many distinct ids each shard of a table is asked for. Of n ids of a table of N rows these are N (1 - (1 - 1/N)^n), if every row is as likely
+    as any other; real ids are skewed, so that there may be fewer."""
+    rows = _rows_asked_for(op, expectation)
+    table = sum(rows.values())
+    if not table:
+        return {}
+    ids = numel(expectation.net.blobs[next(iter(rows))].shape[:1], expectation.batch_size)
+    alike = table * -math.expm1(ids * math.log1p(-1 / table)) if table > 1 else 1.0
+    found = min(alike, ids * expectation.distinct)
+    return {name: found * count / table for name, count in rows.items()}
+
+
+def _rows_asked_for(op: Op, expectation: Expectation) -> dict[str, int]:
+    """The rows of the shard that is asked by each of the outputs; of the whole table where a cache is asked."""
+    parameters = expectation.net.parameters
+    rows = {name: parameters[expectation.tables[name]].shape[0] for name in op.outputs if name in expectation.tables}
+    cached = [p.shape[0] for p in parameters.values() if p.kind == "table" and p.whole == op.module]
+    return rows or ({op.outputs[0]: sum(cached)} if cached else {})
+
+
+def _expected_parts(op: Op, counts: Counts, expectation: Expectation) -> Counts:
+    """SplitRows: the rows of each shard's ids."""
+    return rows_like(op.outputs, op.inputs[1:], counts)
+
+
+def _reads(op: Op) -> Sequence[RowRead]:
+    table, ids = op.inputs
+    return [(table, ids, op.outputs[0])]
+
+
+def _ids(op: Op) -> Sequence[str]:
+    return op.inputs[1:]
+
+
 DEFINITIONS = (
-    OpDef("Embedding", _embedding, _embedding_infer, _gather_cost, gradient=None, work="gather"),
-    OpDef("EmbeddingBag", _embedding_bag, _embedding_bag_infer, _gather_cost, gradient=None, work="gather"),
-    OpDef("Dedupe", _dedupe, _dedupe_infer, gradient=None, work="gather", on_host=True),
-    OpDef("DedupeSharded", _dedupe_sharded, _dedupe_infer, gradient=None, work="gather", on_host=True),
-    OpDef("MaskPlaces", _mask_places, gradient=None),
-    OpDef("Lookup", _lookup, _lookup_infer, _gather_cost, gradient=None, effects=True, work="gather", on_host=True),
-    OpDef("LookupShards", _lookup_shards, _lookup_shards_infer, _gather_cost, None, effects=True, work="gather", on_host=True),
-    OpDef("TakeRows", _take_rows, _take_infer, _gather_cost, gradient=_take_rule, work="gather", on_host=True),
-    OpDef("TakeRowsGradient", _take_rows_gradient, _rows_infer, _pool_cost, gradient=None, work="scatter", on_host=True),
-    OpDef("PoolRows", _pool_rows, _pool_infer, _pool_cost, gradient=_pool_rule, work="gather", on_host=True),
-    OpDef("PoolRowsGradient", _pool_rows_gradient, _rows_infer, _pool_cost, gradient=None, work="scatter", on_host=True),
-    OpDef("SumRows", _sum_rows, _sum_rows_infer, gradient=None, work="scatter", on_host=True),
-    OpDef("ConcatRows", _concat_rows, _concat_rows_infer, gradient=None),
-    OpDef("SplitRows", _split_rows, _split_rows_infer, gradient=None),
+    OpDef("Embedding", _embedding, _embedding_infer, _gather_cost, gradient=None, work="gather", indexed=True, over_rows="TakeRows"),
+    OpDef("EmbeddingBag", _embedding_bag, _embedding_bag_infer, _gather_cost, gradient=None, work="gather", indexed=True, over_rows="PoolRows"),
+    OpDef(
+        "Dedupe", _dedupe, _dedupe_infer, gradient=None, many=True, on_host=True, place="reader", work="gather", expected=_expected_ids
+    ),
+    OpDef(
+        "DedupeSharded", _dedupe_sharded, _dedupe_infer, gradient=None, many=True, on_host=True, place="reader", work="gather", expected=_expected_ids
+    ),
+    OpDef("MaskPlaces", _mask_places, gradient=None, place="reader"),
+    OpDef(
+        "Lookup", _lookup, _lookup_infer, _gather_cost, gradient=None, on_host=True, accelerated=accelerated.lookup, effects=True, work="gather",
+        reads=_reads, asked_by=_ids,
+    ),
+    OpDef("LookupShards", _lookup_shards, _lookup_shards_infer, _gather_cost, None, on_host=True, effects=True, work="gather"),
+    OpDef("TakeRows", _take_rows, _take_infer, _gather_cost, gradient=_take_rule, on_host=True, accelerated=accelerated.take_rows, work="gather"),
+    OpDef(
+        "TakeRowsGradient", _take_rows_gradient, _rows_infer, _pool_cost, gradient=None, on_host=True, accelerated=accelerated.take_rows_gradient,
+        work="scatter",
+    ),
+    OpDef("PoolRows", _pool_rows, _pool_infer, _pool_cost, gradient=_pool_rule, on_host=True, accelerated=accelerated.pool_rows, work="gather"),
+    OpDef(
+        "PoolRowsGradient", _pool_rows_gradient, _rows_infer, _pool_cost, gradient=None, many=True, on_host=True,
+        accelerated=accelerated.pool_rows_gradient, work="scatter",
+    ),
+    OpDef("SumRows", _sum_rows, _sum_rows_infer, gradient=None, many=True, on_host=True, work="scatter"),
+    OpDef("ConcatRows", _concat_rows, _concat_rows_infer, gradient=None, place="reader", expected=all_rows),
+    OpDef("SplitRows", _split_rows, _split_rows_infer, gradient=None, many=True, place="reader", expected=_expected_parts),
 )

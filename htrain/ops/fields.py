@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from htrain.errors import DataError
 from htrain.net import Attr, Blob, Op
+from htrain.ops import accelerated
 from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
+from htrain.ops.expectation import Counts, Expectation, rows_like
 from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.sparse_checks import ids_misfit, places_misfit
 
@@ -246,6 +248,11 @@ def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: i
     return Cost(0.0, 2.0 * stacked.num_bytes(batch_size))
 
 
+def _expected_gradient(op: Op, counts: Counts, expectation: Expectation) -> Counts:
+    """A gradient for each row that was stacked."""
+    return rows_like(op.outputs, op.inputs, counts)
+
+
 def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
     dense = op.attrs["dense"]
     assert isinstance(dense, int)
@@ -269,6 +276,9 @@ def _stepped(op: Op) -> tuple[int, ...]:
 DEFINITIONS = (
     OpDef("StackTables", _stack_tables, _infer_tables, _cost, None, effects=True, bind=_bind_stack_tables, work="gather", on_host=True),
     OpDef("StepTables", _step_tables, no_outputs, _cost, None, effects=True, writes=_stepped, bind=_bind_step_tables, work="scatter", on_host=True),
-    OpDef("StackRows", _stack_rows, _infer, _cost, gradient=_rule, work="gather", on_host=True),
-    OpDef("StackRowsGradient", _stack_rows_gradient, _infer_gradient, _cost, gradient=None, work="scatter", on_host=True),
+    OpDef("StackRows", _stack_rows, _infer, _cost, gradient=_rule, work="gather", on_host=True, accelerated=accelerated.stack_rows),
+    OpDef(
+        "StackRowsGradient", _stack_rows_gradient, _infer_gradient, _cost, gradient=None, many=True, work="scatter", on_host=True,
+        accelerated=accelerated.stack_rows_gradient, expected=_expected_gradient,
+    ),
 )

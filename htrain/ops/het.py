@@ -16,15 +16,16 @@ and in the flush net, at a pause or at the end,
 attributes of HetAsk and HetPush say which. With `barrier`, HetPull waits until all workers have pushed (a staleness of 0).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from htrain.footprint import HET_SLOT_BYTES, HET_SPARE_SLOTS
-from htrain.net import BatchDim, Blob, Dim, Op
+from htrain.net import BatchDim, Blob, Dim, Net, Op
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs
+from htrain.ops.expectation import Counts, Expectation, rows_like
 
 REQUEST = ("counts", "keys", "clocks", "gradients")
 ANSWER = ("rows", "clocks", "stale")
@@ -164,13 +165,61 @@ def _client_bytes(op: Op, inputs: Sequence[Blob], batch_size: int) -> float:
     return float((rows + HET_SPARE_SLOTS) * HET_SLOT_BYTES + HET_SPARE_SLOTS * 4 * width)
 
 
+# -- how many rows there will be -------------------------------------------------------------------------------------
+
+
+def _expected_request(op: Op, counts: Counts, expectation: Expectation) -> Counts:
+    """What a cache asks of each server, and is answered: rows fetched and evicted, and clocks of the others."""
+    asked = sum(counts.get(name, 0.0) for name in op.inputs[1:])
+    slots, *request = op.outputs
+    servers = len(request) // len(REQUEST)
+    missed, found = asked * (1 - expectation.hits) / servers, asked * expectation.hits / servers
+    parts = {"keys": 2 * missed + found, "clocks": missed + found, "gradients": missed}
+    sizes = {name: parts[kind] for i, name in enumerate(request) if (kind := REQUEST[i % len(REQUEST)]) in parts}
+    pulls = [o for o in expectation.net.ops if o.type == "HetPull" and set(o.inputs) & set(request)]
+    answers = {name: missed for pull in pulls for name in pull.outputs[:2]} | {pull.outputs[2]: 1.0 for pull in pulls}
+    return {slots: asked, **sizes, **answers}
+
+
+def _expected_answer(op: Op, counts: Counts, expectation: Expectation) -> Counts:
+    """HetPull: HetAsk has told."""
+    return {}
+
+
+def _expected_read(op: Op, counts: Counts, expectation: Expectation) -> Counts:
+    return rows_like(op.outputs, op.inputs[2:], counts)
+
+
+def _request(op: Op) -> Sequence[str]:
+    """What a server is asked by."""
+    return op.inputs[-len(REQUEST) :]
+
+
+def _read_in_evaluation(op: Op, net: Net) -> Mapping[str, str]:
+    """The rows of each table, and their ids."""
+    num_tables = op.attrs["num_tables"]
+    assert isinstance(num_tables, int)
+    return dict(zip(op.outputs, op.inputs[2 : 2 + num_tables], strict=True))
+
+
 DEFINITIONS = (
-    OpDef("HetAnnounce", _announce, no_outputs, _rows_cost, None, effects=True, work="gather", on_host=True),
-    OpDef("HetAsk", _ask, _ask_infer, _rows_cost, None, effects=True, work="gather", keeps=_client_bytes, on_host=True),
-    OpDef("HetFlush", _flush, _flush_infer, _rows_cost, None, effects=True, work="gather", on_host=True),
-    OpDef("HetFlushed", _flushed, no_outputs, _rows_cost, None, effects=True, work="scatter", on_host=True),
-    OpDef("HetPush", _push, no_outputs, _rows_cost, None, effects=True, work="scatter", on_host=True),
-    OpDef("HetPull", _pull, _pull_infer, _rows_cost, None, effects=True, work="gather", on_host=True),
-    OpDef("HetRead", _read, _read_infer, _rows_cost, None, effects=True, work="gather", on_host=True),
-    OpDef("HetWrite", _write, no_outputs, _rows_cost, None, effects=True, work="scatter", on_host=True),
+    OpDef(
+        "HetAnnounce", _announce, no_outputs, _rows_cost, None, effects=True, on_host=True, place="reader", phase="announce", work="gather"
+    ),
+    OpDef(
+        "HetAsk", _ask, _ask_infer, _rows_cost, None, many=True, effects=True, on_host=True, place="reader", phase="ask", work="gather",
+        keeps=_client_bytes, expected=_expected_request,
+    ),
+    OpDef("HetFlush", _flush, _flush_infer, _rows_cost, None, many=True, effects=True, on_host=True, work="gather"),
+    OpDef("HetFlushed", _flushed, no_outputs, _rows_cost, None, effects=True, on_host=True, work="scatter"),
+    OpDef("HetPush", _push, no_outputs, _rows_cost, None, effects=True, on_host=True, phase="push", work="scatter", serves_cache=True),
+    OpDef(
+        "HetPull", _pull, _pull_infer, _rows_cost, None, many=True, effects=True, on_host=True, work="gather", serves_cache=True,
+        asked_by=_request, expected=_expected_answer,
+    ),
+    OpDef(
+        "HetRead", _read, _read_infer, _rows_cost, None, many=True, effects=True, on_host=True, place="reader", phase="take", work="gather",
+        expected=_expected_read, evaluated=_read_in_evaluation,
+    ),
+    OpDef("HetWrite", _write, no_outputs, _rows_cost, None, effects=True, on_host=True, place="reader", work="scatter"),
 )

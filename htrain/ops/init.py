@@ -40,13 +40,12 @@ def _from_file(parameter: torch.Tensor, **attrs: object) -> None:
     raise AssertionError("the executor reads a parameter's file; it knows the plan's folder")
 
 
-DEFINITIONS = tuple(
-    OpDef(name, kernel, no_outputs, gradient=None, effects=True, writes=(0,))
-    for name, kernel in (
-        ("UniformFill", _uniform),
-        ("NormalFill", _normal),
-        ("ConstantFill", _constant),
-        ("ZeroRows", _zero_rows),
-        ("FileFill", _from_file),
-    )
+DEFINITIONS = (
+    OpDef("UniformFill", _uniform, no_outputs, gradient=None, effects=True, writes=(0,)),
+    OpDef("NormalFill", _normal, no_outputs, gradient=None, effects=True, writes=(0,)),
+    OpDef("ConstantFill", _constant, no_outputs, gradient=None, effects=True, writes=(0,)),
+    OpDef("ZeroRows", _zero_rows, no_outputs, gradient=None, effects=True, writes=(0,)),
+    OpDef(
+        "FileFill", _from_file, no_outputs, gradient=None, effects=True, writes=(0,), attributes={"first_row": int, "first_column": int}
+    ),
 )

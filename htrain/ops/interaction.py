@@ -9,6 +9,7 @@ import torch
 
 from htrain.errors import DataError
 from htrain.net import BatchDim, Blob, Op
+from htrain.ops import accelerated
 from htrain.ops.base import Builder, Cost, OpDef, Signature
 from htrain.ops.fields import Tables
 from htrain.ops.interaction_loops import dots_loop, gradient_and_step_loop, gradient_loop
@@ -154,7 +155,13 @@ def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) 
 
 
 DEFINITIONS = (
-    OpDef("PairwiseDots", _pairwise_dots, _infer, _cost, gradient=_rule, bind=_bind_dots, work="batched", on_host=True),
-    OpDef("PairwiseDotsGradient", _pairwise_dots_gradient, _infer_gradient, _cost, gradient=None, work="batched", on_host=True),
-    OpDef("PairwiseDotsSgd", _pairwise_dots_sgd, _infer_sgd, _cost, None, effects=True, writes=_stepped, bind=_bind_sgd, work="batched", on_host=True),
+    OpDef("PairwiseDots", _pairwise_dots, _infer, _cost, gradient=_rule, bind=_bind_dots, work="batched", on_host=True, accelerated=accelerated.pairwise_dots),
+    OpDef(
+        "PairwiseDotsGradient", _pairwise_dots_gradient, _infer_gradient, _cost, gradient=None, work="batched", on_host=True,
+        accelerated=accelerated.pairwise_dots_gradient,
+    ),
+    OpDef(
+        "PairwiseDotsSgd", _pairwise_dots_sgd, _infer_sgd, _cost, None, many=True, effects=True, writes=_stepped, bind=_bind_sgd, work="batched",
+        on_host=True,
+    ),
 )

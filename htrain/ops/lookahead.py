@@ -18,7 +18,7 @@ Apart from steps, as passes of their own, which prefetch a window's rows, fetch 
     LookaheadAnswer(cache, fetched of each shard)                      its outputs
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from htrain.footprint import LOOKAHEAD_PIN_BYTES
 from htrain.net import BatchDim, Blob, Net, Op, numel
 from htrain.ops import lookahead_loops
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs
+from htrain.ops.expectation import Counts, Expectation
 
 REQUEST = ("keys", "values", "wanted")
 _APART = ("LookaheadRequest", "LookaheadAnswer", "WriteBack", "Prefetch")
@@ -129,12 +130,29 @@ def _window_bytes(op: Op, inputs: Sequence[Blob], batch_size: int) -> float:
     return numel(cache.shape, batch_size) * LOOKAHEAD_PIN_BYTES + rows * row_bytes
 
 
+def _expected_request(op: Op, counts: Counts, expectation: Expectation) -> Counts:
+    """What a cache asks of each shard for each step of a window: rows that are not there, and those that leave for them."""
+    ids = next(o.inputs[-1] for o in expectation.net.ops if o.type == "LookaheadSlots" and o.inputs[0] == op.inputs[0])
+    return dict.fromkeys(op.outputs, counts.get(ids, 0.0) * (1 - expectation.hits) * len(REQUEST) / len(op.outputs))
+
+
+def _read_in_evaluation(op: Op, net: Net) -> Mapping[str, str]:
+    """The rows that are read by the slots, and the ids that these stand for."""
+    (slots,) = op.outputs
+    return {o.outputs[0]: op.inputs[-1] for o in net.ops if o.type == "Lookup" and o.inputs[1] == slots}
+
+
 DEFINITIONS = (
-    OpDef("LookaheadAnnounce", _announce, no_outputs, _free, None, effects=True, on_host=True),
-    OpDef("LookaheadSlots", _slots, _slots_infer, _rows_cost, None, effects=True, work="gather", keeps=_window_bytes, on_host=True),
-    OpDef("FlushVictims", _flush_victims, no_outputs, _free, None, effects=True, writes=(1,), on_host=True),
-    OpDef("LookaheadRequest", _request, _request_infer, _free, None, effects=True, on_host=True),
-    OpDef("LookaheadAnswer", _answer, no_outputs, _free, None, effects=True, on_host=True),
-    OpDef("WriteBack", _write_back, no_outputs, _rows_cost, None, effects=True, work="scatter", on_host=True),
-    OpDef("Prefetch", _prefetch, _prefetch_infer, _rows_cost, None, effects=True, work="gather", on_host=True),
+    OpDef("LookaheadAnnounce", _announce, no_outputs, _free, None, effects=True, on_host=True, place="reader", phase="announce"),
+    OpDef(
+        "LookaheadSlots", _slots, _slots_infer, _rows_cost, None, effects=True, on_host=True, place="reader", work="gather", keeps=_window_bytes,
+        evaluated=_read_in_evaluation,
+    ),
+    OpDef("FlushVictims", _flush_victims, no_outputs, _free, None, effects=True, on_host=True, writes=(1,), place="reader"),
+    OpDef(
+        "LookaheadRequest", _request, _request_infer, _free, None, many=True, effects=True, on_host=True, place="reader", expected=_expected_request
+    ),
+    OpDef("LookaheadAnswer", _answer, no_outputs, _free, None, effects=True, on_host=True, place="reader"),
+    OpDef("WriteBack", _write_back, no_outputs, _rows_cost, None, effects=True, on_host=True, phase="push", work="scatter", serves_cache=True),
+    OpDef("Prefetch", _prefetch, _prefetch_infer, _rows_cost, None, effects=True, on_host=True, work="gather", serves_cache=True),
 )

@@ -41,9 +41,9 @@ def _seed(loss: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
 
 
 DEFINITIONS = (
-    OpDef("BceWithLogits", _bce_with_logits, _scalar, gradient=_rule),
-    OpDef("BceWithLogitsGradient", _bce_gradient, same_as_input(0), gradient=None),
-    OpDef("MeanSquaredError", _mse, _scalar, gradient=_rule),
-    OpDef("MeanSquaredErrorGradient", _mse_gradient, same_as_input(0), gradient=None),
-    OpDef("GradientSeed", _seed, same_as_input(0), gradient=None),
+    OpDef("BceWithLogits", _bce_with_logits, _scalar, gradient=_rule, place="reader"),
+    OpDef("BceWithLogitsGradient", _bce_gradient, same_as_input(0), gradient=None, place="reader"),
+    OpDef("MeanSquaredError", _mse, _scalar, gradient=_rule, place="reader"),
+    OpDef("MeanSquaredErrorGradient", _mse_gradient, same_as_input(0), gradient=None, place="reader"),
+    OpDef("GradientSeed", _seed, same_as_input(0), gradient=None, place="reader"),
 )

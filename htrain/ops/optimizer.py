@@ -11,10 +11,8 @@ from collections.abc import Sequence
 import torch
 
 from htrain.net import Blob, Op, numel
-from htrain.ops import step_loops
+from htrain.ops import accelerated, step_loops
 from htrain.ops.base import Cost, CostRule, OpDef, no_outputs
-
-SPARSE_STEPS = {"SparseSgd": "sgd", "SparseAdagrad": "adagrad", "SparseRowWiseAdagrad": "rowwise_adagrad"}  # op and optimizer
 
 
 def _sgd(w: torch.Tensor, dw: torch.Tensor, *, lr: float) -> None:
@@ -99,12 +97,16 @@ DEFINITIONS = (
     OpDef("Sgd", _sgd, no_outputs, _dense_cost(2), None, effects=True, writes=(0,), steps_weights=True),
     OpDef("Adagrad", _adagrad, no_outputs, _dense_cost(6), None, effects=True, writes=(0, 1), steps_weights=True, exclusive=True),
     OpDef("Adam", _adam, no_outputs, _dense_cost(12), None, effects=True, writes=(0, 1, 2, 3), steps_weights=True, exclusive=True),
-    OpDef("SparseSgd", _sparse_sgd, no_outputs, _sparse_cost(2), None, effects=True, writes=(0,), work="scatter", on_host=True),
     OpDef(
-        "SparseAdagrad", _sparse_adagrad, no_outputs, _sparse_cost(6), None, effects=True, writes=(0, 1), work="scatter", on_host=True,
+        "SparseSgd", _sparse_sgd, no_outputs, _sparse_cost(2), None, effects=True, writes=(0,), steps_rows="sgd", work="scatter",
+        on_host=True, accelerated=accelerated.sparse_sgd,
     ),
     OpDef(
-        "SparseRowWiseAdagrad", _row_wise_adagrad, no_outputs, _sparse_cost(5), None, effects=True, writes=(0, 1), work="scatter",
-        on_host=True,
+        "SparseAdagrad", _sparse_adagrad, no_outputs, _sparse_cost(6), None, effects=True, writes=(0, 1), steps_rows="adagrad", work="scatter",
+        on_host=True, accelerated=accelerated.sparse_adagrad,
+    ),
+    OpDef(
+        "SparseRowWiseAdagrad", _row_wise_adagrad, no_outputs, _sparse_cost(5), None, effects=True, writes=(0, 1), steps_rows="rowwise_adagrad",
+        work="scatter", on_host=True, accelerated=accelerated.row_wise_adagrad,
     ),
 )

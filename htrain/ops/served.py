@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from htrain.errors import DataError
 from htrain.net import Blob, Op
-from htrain.ops.base import Cost, OpDef, Signature, no_outputs
+from htrain.ops.base import Cost, OpDef, RowRead, Signature, no_outputs
+from htrain.ops.expectation import Counts, Expectation, rows_like
 from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.sparse_checks import ids_misfit
 from htrain.ops.step_loops import AHEAD, adagrad_loop, rowwise_adagrad_loop, sgd_loop
@@ -183,12 +184,6 @@ def _rowwise_adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # typ
     return -1
 
 
-def lookups_of(op: Op) -> list[tuple[str, str, str]]:
-    """The table, the ids and the rows of each lookup that an op makes."""
-    count = len(op.outputs) if op.type in ("Lookup", "LookupTables") else 0
-    return list(zip(op.inputs[:count], op.inputs[count:], op.outputs, strict=True)) if count else []
-
-
 # -- definitions -----------------------------------------------------------------------------------------------------
 
 
@@ -201,6 +196,19 @@ def _num_tables(op: Op) -> int:
 def _infer_lookup(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
     count = _num_tables(op)
     return [((ids.shape[0], table.shape[1]), table.dtype) for table, ids in zip(inputs[:count], inputs[count:], strict=True)]
+
+
+def _reads(op: Op) -> Sequence[RowRead]:
+    count = _num_tables(op)
+    return list(zip(op.inputs[:count], op.inputs[count:], op.outputs, strict=True))
+
+
+def _ids(op: Op) -> Sequence[str]:
+    return op.inputs[_num_tables(op) :]
+
+
+def _expected_rows(op: Op, counts: Counts, expectation: Expectation) -> Counts:
+    return rows_like(op.outputs, _ids(op), counts)
 
 
 def _lookup_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -226,6 +234,9 @@ def _stepped(op: Op) -> tuple[int, ...]:
 
 
 DEFINITIONS = (
-    OpDef("LookupTables", _lookup_tables, _infer_lookup, _lookup_cost, None, effects=True, bind=_bind_lookup, work="gather", on_host=True),
+    OpDef(
+        "LookupTables", _lookup_tables, _infer_lookup, _lookup_cost, None, many=True, bind=_bind_lookup, on_host=True, effects=True, work="gather",
+        reads=_reads, asked_by=_ids, expected=_expected_rows,
+    ),
     OpDef("SparseStepTables", _step_tables, no_outputs, _step_cost, None, effects=True, writes=_stepped, bind=_bind_step, work="scatter", on_host=True),
 )

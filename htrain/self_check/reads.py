@@ -8,7 +8,6 @@ import torch
 from htrain.net import BatchDim, Net, Op
 from htrain.ops import OPS
 
-_READING = ("Embedding", "EmbeddingBag", "Gather", "GatherElements")
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -28,7 +27,7 @@ class RowReads:
         self.net = net
         self._parameters = parameters
         tabled = _behind_tables(net)
-        reads = (_read(net, op) for op in net.ops if op.type in _READING)
+        reads = (_read(net, op) for op in net.ops if OPS[op.type].indexed)
         self.reads = [read for read in reads if read and read.ids not in tabled]
         self._by_op = {id(read.op): read for read in self.reads}
         self._ops = list(_leading(net, {read.ids for read in self.reads}))

@@ -15,7 +15,7 @@ from htrain.errors import PlacementError
 from htrain.expected import expected_blobs
 from htrain.footprint import ROLE_BYTES
 from htrain.net import Net, Parameter
-from htrain.ops.served import lookups_of
+from htrain.ops import OPS
 from htrain.options import Options
 from htrain.placement import Shard
 from htrain.sizes import memory_text
@@ -46,7 +46,7 @@ def held_by_steps(net: Net, cluster: Cluster, options: Options) -> dict[str, int
     steps = contexts_of("sparse_ps", cluster, options)
     clocks = _CLOCK_BYTES if options.cache == "het" else 0
     held = {name: clocks * p.shape[0] for name, p in net.parameters.items() if p.kind == "table"}
-    for table, ids, rows in (lookup for op in net.ops for lookup in lookups_of(op)):
+    for table, ids, rows in (read for op in net.ops for read in OPS[op.type].reads(op)):
         ways = 2 if net.parameters[table].trained else 1  # rows, and their gradients
         once = sized[ids].num_bytes(options.batch_size) + ways * sized[rows].num_bytes(options.batch_size)
         held[table] += steps * once

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from htrain.net import Net, Op
-from htrain.ops.collective import ALL_REDUCE, COLLECTIVES
+from htrain.ops import OPS
+from htrain.ops.collective import ALL_REDUCE
 from htrain.placement import Shard, shard_name, spread
 
 
@@ -17,13 +18,6 @@ class Unit:
     modules: tuple[str, ...]
     weights: tuple[str, ...]
     weight_bytes: int
-
-
-_LOOKUPS = {"Dedupe", "DedupeSharded", "MaskPlaces", "ConcatRows", "SplitRows", "HetAnnounce", "HetAsk", "HetRead", "HetWrite"}
-_LOOKUPS |= {"LookaheadAnnounce", "LookaheadSlots", "FlushVictims", "LookaheadRequest", "LookaheadAnswer"}
-_LOSSES = {"BceWithLogits", "BceWithLogitsGradient", "MeanSquaredError", "MeanSquaredErrorGradient", "GradientSeed"}
-_ON_TRAINER = _LOOKUPS | _LOSSES
-_TOLD_AHEAD = {"HetAsk", "LookaheadAnnounce"}  # what hears the ids of a batch long before its step
 
 
 def table_owners(shards: Mapping[str, Sequence[Shard]]) -> dict[str, str]:
@@ -39,13 +33,14 @@ def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
     the ids that a cache hears of ahead.
     Collectives have a device of their own. A Constant that only such ops of one device read is there."""
     tags: dict[int, str] = {}
-    told_ahead = net.leading_to(name for op in net.ops if op.type in _TOLD_AHEAD for name in op.inputs)
+    told_ahead = net.leading_to(name for op in net.ops if OPS[op.type].phase in ("announce", "ask") for name in op.inputs)
     read_on: dict[str, set[str]] = {}
     for index, op in enumerate(net.ops):
         owner = next((owners[name] for name in op.inputs if name in owners), "")
-        if op.type in COLLECTIVES:
+        place = OPS[op.type].place
+        if place == "workers":
             tags[index] = ALL_REDUCE
-        elif owner or op.type in _ON_TRAINER or any(net.parameters[n].kind == "cache" for n in op.inputs if n in net.parameters):
+        elif owner or place == "reader" or any(net.parameters[n].kind == "cache" for n in op.inputs if n in net.parameters):
             tags[index] = owner or "trainer"
         elif index in told_ahead and not any(name in net.parameters for name in op.inputs):
             tags[index] = "trainer"

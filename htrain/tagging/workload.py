@@ -19,7 +19,8 @@ from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, 
 from htrain.expected import expected, expected_blobs
 from htrain.loads import MemoryUse
 from htrain.net import Net, Op
-from htrain.ops.collective import ALL_REDUCE, COLLECTIVES, ring_bytes
+from htrain.ops import OPS
+from htrain.ops.collective import ALL_REDUCE, ring_bytes
 from htrain.options import Options
 from htrain.tagging.units import Unit
 
@@ -182,7 +183,7 @@ def _op_costs(sized: Net, cluster: Cluster, options: Options) -> Floats:
         inputs, outputs = [sized.blob(n) for n in op.inputs], [sized.blob(n) for n in op.outputs]
         seconds = op_seconds(op, inputs, outputs, cluster, options.batch_size)
         costs[index, CPU], costs[index, LOCK] = seconds, locked_seconds(op, seconds, cluster)
-        if op.type in COLLECTIVES:
+        if OPS[op.type].place == "workers":
             costs[index, RECEIVED:LOCK] = ring_bytes(op, sum(b.num_bytes(options.batch_size) for b in inputs), workers)
     return costs / options.batch_size
 

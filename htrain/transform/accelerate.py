@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from htrain.net import Net, Op
 from htrain.ops import OPS
-from htrain.ops.accelerated import INSTEAD
+from htrain.ops.accelerated import accelerated_type
 
 
 def accelerate(net: Net) -> Net:
@@ -30,7 +30,7 @@ def accelerate(net: Net) -> Net:
     for op in net.ops:
         on_host = _stays(net, op, host)
         inputs = op.inputs if op.type == "Send" else tuple(brought(name, to_host=on_host) for name in op.inputs)
-        ops.append(replace(op, type=op.type if on_host else INSTEAD.get(op.type, op.type), inputs=inputs))
+        ops.append(replace(op, type=accelerated_type(op.type) if OPS[op.type].accelerated else op.type, inputs=inputs))
         host.update(op.outputs if on_host else ())
     return Net(net.name, tuple(ops), net.inputs, net.outputs, blobs, net.parameters)
 
@@ -43,7 +43,7 @@ def accelerated_parameters(net: Net) -> set[str]:
 
 def _stays(net: Net, op: Op, host: set[str]) -> bool:
     """Whether an op runs on the host."""
-    if op.type in INSTEAD:
+    if OPS[op.type].accelerated:
         return False
     integers = all(name in host and net.blobs[name].dtype == "int64" for name in op.inputs)
     return OPS[op.type].on_host or integers

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from htrain.net import Attr, Net, numel
+from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 
 
@@ -52,7 +53,7 @@ def all_gather_rows(net: Net) -> Net:
         builder.input(net.blobs[name])
     for parameter in net.parameters.values():
         builder.parameter(parameter)
-    steps = [op for op in net.ops if op.type.startswith("Sparse")]
+    steps = [op for op in net.ops if OPS[op.type].steps_rows]
     for op in net.ops:
         if op not in steps:
             builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 
 from htrain.errors import UsageError
 from htrain.net import Attr, Init, Net, Op, Parameter
+from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 from htrain.ops.het import REQUEST, row_width
 from htrain.options import Options, capacity_rows
@@ -87,7 +88,7 @@ class _Behind:
         mine = [op for op in net.ops if self._table(op)]
         self.dedupes = [op for op in mine if op.type == "Dedupe"]
         self.lookups = [op for op in mine if op.type == "Lookup"]
-        self.steps = [op for op in mine if op.type.startswith("Sparse")]
+        self.steps = [op for op in mine if OPS[op.type].steps_rows]
 
     def rewrite(self) -> Net:
         builder = self.builder

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from htrain.cluster import role_of
 from htrain.net import COMPRESS, Blob, Net, Op, Parameter
+from htrain.ops import OPS
 from htrain.ops.codec import codec_of
-from htrain.ops.optimizer import SPARSE_STEPS
 from htrain.options import Options
 from htrain.placement import Encoding
 
@@ -35,7 +35,7 @@ def compress_rows(net: Net, options: Options) -> Net:
             continue
         if op.type == "Lookup" and options.row_dtype != "float32":
             encodings[op.outputs[0]] = options.row_dtype
-        elif op.type in SPARSE_STEPS and options.row_gradient_dtype != "float32":
+        elif OPS[op.type].steps_rows and options.row_gradient_dtype != "float32":
             encodings[op.inputs[-1]] = options.row_gradient_dtype
     encodings = {name: encoding for name, encoding in encodings.items() if net.blobs[name].dtype == "float32"}
     return _encoded(net, encodings, options, lambda maker, reader: maker.startswith(_SPARSE) != reader.startswith(_SPARSE))

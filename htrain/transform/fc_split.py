@@ -14,14 +14,11 @@ from itertools import pairwise
 
 from htrain.errors import ModelError
 from htrain.net import Net, Op, Parameter
+from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 from htrain.placement import Split
 
 _FCS = ("FC", "FCBfloat16", "FCInt8")
-_ACTIVATIONS = frozenset(
-    ["Relu", "Sigmoid", "Tanh", "Gelu", "Elu", "LeakyRelu", "HardSigmoid", "HardSwish", "Mish", "Softplus", "Swish", "Clip",
-     "Identity", "Abs", "Neg"]
-)  # fmt: skip  # elementwise, without parameters: a part of the input gives the same part of the output
 
 
 @dataclass(frozen=True)
@@ -59,13 +56,18 @@ def _own_weights(net: Net, op: Op, readers: Mapping[str, Sequence[Op]]) -> bool:
 def _layer(net: Net, op: Op, readers: Mapping[str, Sequence[Op]], fc_on: Mapping[str, Op]) -> Layer:
     activations: list[Op] = []
     end = op.outputs[0]
-    while end not in net.outputs and len(readers.get(end, ())) == 1 and readers[end][0].type in _ACTIVATIONS:
+    while end not in net.outputs and len(readers.get(end, ())) == 1 and _is_activation(readers[end][0]):
         activations.append(readers[end][0])
         end = activations[-1].outputs[0]
     alone = end not in net.outputs and len(readers.get(end, ())) == 1
     following = fc_on[end].module if alone and end in fc_on else ""
     n, k = net.parameters[op.inputs[1]].shape
     return Layer(op.module, op, n, k, tuple(activations), following)
+
+
+def _is_activation(op: Op) -> bool:
+    """Whether a part of the op's input gives the same part of its output."""
+    return OPS[op.type].elementwise and len(op.inputs) == 1
 
 
 def split_fcs(net: Net, splits: Mapping[str, Split]) -> Net:

@@ -8,7 +8,6 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from htrain.net import Attr, Net, Op
 from htrain.ops import OPS
-from htrain.ops.optimizer import SPARSE_STEPS
 from htrain.options import Options
 from htrain.transform.split import split_by_node
 
@@ -48,7 +47,7 @@ def _messages(part: Net) -> dict[str, frozenset[Attr]]:
 
 def _key(part: Net, op: Op, messages: Mapping[str, frozenset[Attr]]) -> Hashable:
     """What ops that become one have in common; None for other ops, also for those of a value that no message brings."""
-    if op.type not in ("Lookup", *SPARSE_STEPS) or not op.node_name.startswith("sparse_ps"):
+    if not (op.type == "Lookup" or OPS[op.type].steps_rows) or not op.node_name.startswith("sparse_ps"):
         return None
     values = [name for name in op.inputs if name not in part.parameters]
     held = {part.parameters[name].dtype for name in op.inputs if name in part.parameters}
@@ -100,7 +99,7 @@ def _steps(group: Sequence[Op]) -> Op:
     inputs = tuple(name for column in zip(*(op.inputs for op in group), strict=True) for name in column)
     first = group[0]
     attrs: dict[str, Attr] = {
-        "optimizer": SPARSE_STEPS[first.type], "lr": first.attrs["lr"], "eps": first.attrs.get("eps", 0.0), "first_rows": _first_rows(group),
+        "optimizer": OPS[first.type].steps_rows, "lr": first.attrs["lr"], "eps": first.attrs.get("eps", 0.0), "first_rows": _first_rows(group),
     }  # fmt: skip
     return Op("SparseStepTables", inputs, (), attrs, first.node_name, first.module)
 

@@ -1,13 +1,12 @@
 """Embedding lookups as they run: every row of a table travels once per batch, whoever looks it up (DESIGN 3)."""
 
 from htrain.net import Net, Op
+from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
-
-_MODELLED = ("Embedding", "EmbeddingBag")
 
 
 def lower_lookups(net: Net) -> Net:
-    """Replace `Embedding` and `EmbeddingBag` by Dedupe, Lookup and TakeRows or PoolRows.
+    """Replace lookups as a model says them, `Embedding` and `EmbeddingBag`, by Dedupe, Lookup and what reads the rows.
 
     Requires: forward ops only.
     Ensures:  each table has one Dedupe and one Lookup, at its first use; all its uses share them, so that the gradient of
@@ -21,7 +20,7 @@ def lower_lookups(net: Net) -> Net:
     uses = _uses(net)
     prepared: dict[str, tuple[str, dict[Use, str]]] = {}
     for op in _with_ids_first(net):
-        if op.type not in _MODELLED:
+        if not OPS[op.type].over_rows:
             builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
             continue
         table = op.inputs[0]
@@ -45,7 +44,7 @@ def _uses(net: Net) -> dict[str, list[Use]]:
     """How each table is read, in order, without repeats."""
     uses: dict[str, list[Use]] = {}
     for op in net.ops:
-        if op.type in _MODELLED:
+        if OPS[op.type].over_rows:
             known = uses.setdefault(op.inputs[0], [])
             known.extend(use for use in (_use(op),) if use not in known)
     return uses
@@ -56,7 +55,7 @@ def _with_ids_first(net: Net) -> list[Op]:
     next batch's lookups can start before any parameter is read."""
     producers = net.producers()
     leading: set[str] = set()
-    pending = [name for op in net.ops if op.type in _MODELLED for name in op.inputs[1:2]]
+    pending = [name for op in net.ops if OPS[op.type].over_rows for name in op.inputs[1:2]]
     while pending:
         op = producers.get(pending.pop())
         if op and op.outputs[0] not in leading:
@@ -89,9 +88,5 @@ def _masked(builder: NetBuilder, table: str, places: str, use: Use, shared: int)
 
 
 def _read(builder: NetBuilder, op: Op, rows: str, places: str) -> None:
-    inputs = (rows, places, *op.inputs[2:])
-    if op.type == "Embedding":
-        builder.add("TakeRows", inputs, module=op.module, outputs=op.outputs)
-        return
-    attrs = {"mode": op.attrs["mode"], "weighted": op.attrs["weighted"]}
-    builder.add("PoolRows", inputs, attrs=attrs, module=op.module, outputs=op.outputs)
+    attrs = {name: value for name, value in op.attrs.items() if name != "padding_idx"}
+    builder.add(OPS[op.type].over_rows, (rows, places, *op.inputs[2:]), attrs=attrs, module=op.module, outputs=op.outputs)

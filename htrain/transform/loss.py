@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from htrain.errors import ModelError
 from htrain.net import B, Blob, Net, Op
+from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 
 LOSSES = {"bce": "BceWithLogits", "mse": "MeanSquaredError"}
 LABEL = Blob("label", (B,), "float32")
-_VIEWS = frozenset({"Identity", "Reshape", "Select", "Slice", "Transpose"})
 
 
 def add_loss(net: Net, loss: str) -> Net:
@@ -38,7 +38,7 @@ def final_sigmoid(net: Net, loss: str) -> Op | None:
         return None
     producers = net.producers()
     op = producers.get(net.outputs[0])
-    while op is not None and op.type in _VIEWS:
+    while op is not None and (OPS[op.type].view or op.type == "Identity"):
         op = producers.get(op.inputs[0])
     return op if op is not None and op.type == "Sigmoid" else None
 

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 import torch
 
 from htrain.net import Net, Parameter
+from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 from htrain.ops.padding import without_padding_gradient
-
-_READING = ("Embedding", "EmbeddingBag")
 
 
 def read_padding_rows(net: Net, values: Mapping[str, torch.Tensor]) -> Net:
@@ -20,7 +19,7 @@ def read_padding_rows(net: Net, values: Mapping[str, torch.Tensor]) -> Net:
     """
     paddings: dict[str, set[object]] = {}
     for op in net.ops:
-        if op.type in _READING:
+        if OPS[op.type].over_rows:
             paddings.setdefault(op.inputs[0], set()).add(op.attrs["padding_idx"])
     if all(op.type != "Embedding" or op.attrs["padding_idx"] == -1 for op in net.ops):
         return net

@@ -8,7 +8,6 @@ from htrain.net import Blob, Net, Op
 from htrain.ops import OPS
 from htrain.ops.collective import ALL_REDUCE
 from htrain.ops.comm import begin_signal
-from htrain.ops.served import lookups_of
 from htrain.ops.weights import WeightReaders
 
 TRAINER = "trainer"
@@ -24,7 +23,6 @@ class _Part:
     received: set[str] = field(default_factory=set)
 
 
-_CACHE_SERVERS = ("HetPush", "HetPull", "WriteBack", "Prefetch")
 Stage = tuple[str, frozenset[int], bool, str]  # device, the messages it waits for, whether it only leads to lookups, the bucket
 
 
@@ -182,7 +180,7 @@ class _Cutter:
 
 def _travels_apart(op: Op) -> str:
     """What an op reads in a message of its own: a bucket of gradients, and the requests of all caches, which a flush sends alone."""
-    return op.module if op.node_name == ALL_REDUCE else "caches" if op.type in _CACHE_SERVERS else ""
+    return op.module if op.node_name == ALL_REDUCE else "caches" if OPS[op.type].serves_cache else ""
 
 
 def _sends_early(ops: Sequence[Op]) -> list[Op]:
@@ -204,8 +202,7 @@ def _leading_to_lookups(net: Net) -> dict[str, bool]:
     """Blobs that are needed only, or first, to know which rows to look up: their messages may leave before the step begins."""
     producers = net.producers()
     leading: dict[str, bool] = {}
-    pending = [ids for op in net.ops for _, ids, _ in lookups_of(op)]
-    pending += [name for op in net.ops if op.type == "HetPull" for name in op.inputs if name not in net.parameters]
+    pending = [name for op in net.ops for name in OPS[op.type].asked_by(op)]
     while pending:
         name = pending.pop()
         if name not in leading:

@@ -21,7 +21,6 @@ from htrain.loads import MemoryUse
 from htrain.lowering import lowered
 from htrain.net import Net
 from htrain.ops import OPS
-from htrain.ops.base import no_cost
 from htrain.options import Options
 from htrain.plan import Plan
 from htrain.plan_check import check_plan
@@ -62,7 +61,7 @@ def test_parameters_values_and_messages_are_those_counted_by_hand(case: Case) ->
         mine = [op for i, op in enumerate(net.ops) if tags[i] == device]
         steps = {"t": replicas, "g": cluster.trainers * replicas, "s": cluster.groups * cluster.trainers * replicas}.get(device[0], 0)
         held = {n for op in mine for n in op.inputs if n in net.parameters}
-        made = sum(net.blobs[o].num_bytes(batch) for op in mine for o in op.outputs if OPS[op.type].cost is not no_cost or not op.inputs)
+        made = sum(net.blobs[o].num_bytes(batch) for op in mine for o in op.outputs if not OPS[op.type].view)
         reader = sum(net.blobs[n].num_bytes(batch) for n in net.inputs) * (3 * replicas + 1) if device == "trainer" else 0
         assert use.own == ROLE_BYTES
         assert use.state == sum(net.parameters[n].num_bytes for n in held if net.parameters[n].kind == "state")

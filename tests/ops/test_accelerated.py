@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.ops import OPS
-from htrain.ops.accelerated import INSTEAD, read_slots, write_slots
+from htrain.ops.accelerated import accelerated_type, read_slots, write_slots
 
 WIDTH = 3
 quick = settings(max_examples=60, deadline=None, derandomize=True)
@@ -24,7 +24,7 @@ def drawn(seed: int, *shape: int) -> torch.Tensor:
 def compare(type: str, tensors: Sequence[torch.Tensor], device: str, **attrs: Any) -> None:
     """Outputs, and inputs that are written, are the same."""
     own, there = [t.clone() for t in tensors], [t.clone().to(device) for t in tensors]
-    wanted, seen = OPS[type].kernel(*own, **attrs), OPS[INSTEAD[type]].kernel(*there, **attrs)
+    wanted, seen = OPS[type].kernel(*own, **attrs), OPS[accelerated_type(type)].kernel(*there, **attrs)
     for a, b in zip([*as_list(seen), *there], [*as_list(wanted), *own], strict=True):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-5, atol=1e-6)
 
@@ -118,3 +118,10 @@ def test_whole_rows_leave_slots_and_come_back(device: str) -> None:
     assert (torch.from_numpy(values) == wanted.cpu()).all()
     write_slots(parts, slots[::-1].copy(), values)
     assert (read_slots(parts, slots) == values[::-1]).all()
+
+
+def test_what_is_bound_to_the_host_is_not_taken_along() -> None:
+    """A fusion binds what it knows of its inputs into a loop over host memory: on an accelerator the kernel of its own has to run."""
+    there = [OPS[accelerated_type(d.type)] for d in OPS.values() if d.accelerated]
+    assert there
+    assert all(d.bind is None and not d.on_host and d.gradient is None for d in there)

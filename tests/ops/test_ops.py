@@ -14,8 +14,9 @@ from op_samples import NOT_SAMPLED, SAMPLES, Sample, nothing, single
 
 from htrain.net import B, BatchDim, Blob, Net, Op, Shape
 from htrain.ops import OPS
-from htrain.ops.base import Cost, OpDef, vjp_definition
+from htrain.ops.base import Cost, OpDef
 from htrain.ops.builder import NetBuilder
+from htrain.ops.vjp import vjp_definition
 
 SEED = 7
 BATCHES = (2, 3)
@@ -41,6 +42,7 @@ def inputs_of(sample: Sample, batch_size: int) -> list[torch.Tensor]:
 
 
 def as_tuple(outputs: Any) -> tuple[torch.Tensor, ...]:
+    """What a reference gives."""
     return outputs if isinstance(outputs, tuple) else () if outputs is None else (outputs,)
 
 
@@ -69,8 +71,7 @@ def backward(sample: Sample, wanted: Sequence[bool], given: Sequence[int]) -> tu
 
 def call(op: Op, values: Values, batch_size: int) -> tuple[torch.Tensor, ...]:
     definition = OPS[op.type]
-    extra = {"batch": batch_size} if definition.needs_batch else {}
-    return as_tuple(definition.kernel(*(values[name] for name in op.inputs), **op.attrs, **extra))
+    return definition.run(op, [values[name] for name in op.inputs], batch_size)
 
 
 def evaluate(net: Net, inputs: Values, batch_size: int) -> Values:
@@ -215,6 +216,6 @@ def test_a_weight_that_another_thread_steps_between_the_two_halves_of_a_vjp_is_h
         return y
 
     definition = vjp_definition(OpDef("Scale", kernel))
-    dx = definition.kernel(torch.ones(2, 4), weight, torch.ones(2, 4), num_inputs=2, wrt=(0,), given=(0,))
+    (dx,) = definition.kernel(torch.ones(2, 4), weight, torch.ones(2, 4), num_inputs=2, wrt=(0,), given=(0,))
     assert stepped
     assert dx.shape == (2, 4)

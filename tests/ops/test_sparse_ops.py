@@ -93,8 +93,7 @@ def test_bags_are_those_of_embedding_bag_with_empty_bags_padding_and_weights(
     rows = kernel("Lookup")(table.detach(), unique, first_row=0)
     arguments = (rows, places, offsets, *weights)
     torch.testing.assert_close(kernel("PoolRows")(*arguments, mode=mode, weighted=weighted), expected.detach())
-    grads = kernel("PoolRowsGradient")(*arguments, dy, mode=mode, weighted=weighted, wants_weights=weighted)
-    drows, *dweights = grads if weighted else (grads,)
+    drows, *dweights = kernel("PoolRowsGradient")(*arguments, dy, mode=mode, weighted=weighted, wants_weights=weighted)
     assert table.grad is not None
     torch.testing.assert_close(torch.zeros(ROWS, DIM).index_add(0, unique, drows), table.grad)
     for seen, leaf in zip(dweights, leaves, strict=True):
