@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from htrain.api import compile, evaluate, run, simulate, size
     from htrain.cluster import Cluster
     from htrain.errors import Error
+    from htrain.ops.base import Cost, OpDef
+    from htrain.ops.user_ops import register
     from htrain.options import Options
     from htrain.plan import Plan
 
-__all__ = ["Cluster", "Error", "Options", "Plan", "compile", "evaluate", "run", "simulate", "size"]
+__all__ = ["Cluster", "Cost", "Error", "OpDef", "Options", "Plan", "compile", "evaluate", "register", "run", "simulate", "size"]
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -31,6 +33,9 @@ _HOMES = {
     "Options": "htrain.options",
     "Plan": "htrain.plan",
     "Error": "htrain.errors",
+    "Cost": "htrain.ops.base",
+    "OpDef": "htrain.ops.base",
+    "register": "htrain.ops.user_ops",
 }
 
 

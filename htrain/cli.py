@@ -11,9 +11,9 @@ from msgspec import to_builtins
 import htrain
 from htrain.cli_data import data
 from htrain.cli_flags import (
-    Command,
     FilePath,
     Finite,
+    PlanCommand,
     cluster_flags,
     cluster_of,
     fc_splits,
@@ -49,7 +49,7 @@ def commands() -> None:
     """
 
 
-@commands.command(name="compile", cls=Command)
+@commands.command(name="compile", cls=PlanCommand)
 @click.argument("model")
 @click.option("--out", required=True, type=FilePath(), help="The plan folder to write.")
 @click.option(
@@ -142,7 +142,7 @@ def compile_command(
     )
 
 
-@commands.command(cls=Command)
+@commands.command(cls=PlanCommand)
 @click.argument("plan", type=FilePath())
 @click.option(
     "--data",
@@ -229,7 +229,7 @@ def run(
     )
 
 
-@commands.command(name="eval", cls=Command)
+@commands.command(name="eval", cls=PlanCommand)
 @click.argument("run_folder", type=FilePath())
 @click.option("--data", required=True, help="FORMAT:PATH[?key=value], such as criteo:test.tsv.")
 @click.option("--plan", type=FilePath(), help="The run's plan, where it has moved.")

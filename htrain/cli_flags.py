@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -40,6 +41,28 @@ class Command(click.Command):
         ctx.meta[_DOCUMENTS] = sys.stdout
         with redirect_stdout(sys.stderr):
             return super().invoke(ctx)
+
+
+class PlanCommand(Command):
+    """A command that makes or reads a plan, which may have ops of the user's own."""
+
+    def __init__(self, *arguments: Any, **given: Any) -> None:
+        super().__init__(*arguments, **given)
+        self.params.append(
+            click.Option(
+                ["--ops"],
+                multiple=True,
+                metavar="FILE.py",
+                expose_value=False,
+                callback=_load_ops,
+                help="A file, or package.module, that registers ops of your own.",
+            )
+        )
+
+
+def _load_ops(ctx: click.Context, param: click.Parameter, places: tuple[str, ...]) -> None:
+    if places:
+        import_module("htrain.ops.user_ops").load_ops(places)
 
 
 _DOCUMENTS = "htrain.documents"

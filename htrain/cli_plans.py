@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from htrain.cli_flags import Command, FilePath, json_flag, put
+from htrain.cli_flags import FilePath, PlanCommand, json_flag, put
 
 
-@click.command(cls=Command)
+@click.command(cls=PlanCommand)
 @click.argument("plan", type=FilePath())
 @click.option("--net", default="", help="Print one net as text: train, trainer, group_ps_0, ...")
 @click.option(
@@ -40,7 +40,7 @@ def show(plan: Path, net: str, html: Path | None, as_json: bool) -> None:
     put(document, text, as_json)
 
 
-@click.command(cls=Command)
+@click.command(cls=PlanCommand)
 @click.argument("plan", type=FilePath())
 @click.argument("name")
 @json_flag
@@ -50,7 +50,7 @@ def explain(plan: Path, name: str, as_json: bool) -> None:
     put({"plan": str(plan), "name": name, "text": text}, text, as_json)
 
 
-@click.command(cls=Command)
+@click.command(cls=PlanCommand)
 @click.argument("plan", type=FilePath())
 @json_flag
 def check(plan: Path, as_json: bool) -> None:
@@ -59,7 +59,7 @@ def check(plan: Path, as_json: bool) -> None:
     put({"plan": str(plan), "digest": loaded.digest, "ok": True}, f"{plan}: ok", as_json)
 
 
-@click.command(cls=Command)
+@click.command(cls=PlanCommand)
 @click.argument("old", type=FilePath())
 @click.argument("new", type=FilePath())
 @json_flag

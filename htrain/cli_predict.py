@@ -10,9 +10,9 @@ import click
 
 import htrain
 from htrain.cli_flags import (
-    Command,
     FilePath,
     Finite,
+    PlanCommand,
     cluster_flags,
     cluster_of,
     fc_splits,
@@ -27,7 +27,7 @@ from htrain.cli_flags import (
 from htrain.cluster import NUMBERS
 
 
-@click.command(cls=Command)
+@click.command(cls=PlanCommand)
 @click.argument("plan", type=FilePath())
 @click.option("--groups", default=0, type=click.IntRange(0), help="As many groups. [default: the plan's]")
 @click.option("--trainers", default=0, type=click.IntRange(0), help="As many trainers per group. [default: the plan's]")
@@ -54,7 +54,7 @@ def simulate(
     )
 
 
-@click.command(cls=Command)
+@click.command(cls=PlanCommand)
 @click.argument("model")
 @click.option("--eps", required=True, type=Finite(1), help="Examples per second to reach, such as 1e6.")
 @click.option("--cluster", "cluster_file", type=FilePath(), help="A cluster file: the kinds of hosts.")
@@ -111,7 +111,7 @@ def _line(candidate: Any) -> str:
     )
 
 
-@click.command(cls=Command)
+@click.command(cls=PlanCommand)
 @click.option("--out", required=True, type=FilePath(), help="The cluster file to write.")
 @click.option(
     "--cluster", "cluster_file", type=FilePath(), help="Counts and sizes of this cluster file."

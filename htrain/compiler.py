@@ -15,6 +15,7 @@ from htrain.loads import MemoryUse
 from htrain.lowering import NO_FC_SPLITS, NO_SPLITS, lowered
 from htrain.net import COMPRESS, Net
 from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.user_ops import sources_of
 from htrain.options import UNBOUNDED, Options
 from htrain.placement import Decision, Encoding, Search, Split
 from htrain.plan import Plan, digest_of, net_name
@@ -87,22 +88,11 @@ def compile_net(
     eps = float(floor(1 / seconds_of(demands, cluster, options, options.sync_period)))
     loads = device_loads(nets, holds, demands, cluster, options, eps=eps)
     inputs = {n: str(net.blobs[n]).partition(": ")[2] for n in net.inputs}
+    notes = (*captured.notes, *_logit_notes(captured.net, options.loss), *_dtype_notes(asked, options, cluster), *_notes(fc_splits, encodings, train))
     plan = Plan(
-        name,
-        digest_of(nets),
-        cluster,
-        options,
-        inputs,
-        shards,
-        centers,
-        tuple(decisions),
-        search,
-        eps,
-        loads,
-        nets,
-        captured.values,
-        (*captured.notes, *_logit_notes(captured.net, options.loss), *_dtype_notes(asked, options, cluster), *_notes(fc_splits, encodings, train)),
-    )
+        model=name, digest=digest_of(nets), cluster=cluster, options=options, inputs=inputs, tables=shards, centers=centers, decisions=tuple(decisions),
+        search=search, predicted_eps=eps, loads=loads, nets=nets, values=captured.values, notes=notes, ops=sources_of(op.type for op in train.ops),
+    )  # fmt: skip
     return check_plan(plan)
 
 

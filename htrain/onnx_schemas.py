@@ -1,10 +1,7 @@
 """Which attributes an op takes, as its kernel declares them; the schemas of `ai.htrain` for onnx.checker (DESIGN 3)."""
 
 import functools
-import inspect
-import types
 from collections.abc import Mapping
-from typing import get_origin
 
 import onnx.reference  # noqa: F401  it wants op names unique over all domains when it is imported: before ours are there
 from onnx import defs
@@ -12,22 +9,23 @@ from onnx import defs
 from htrain.errors import PlanError
 from htrain.net import Attr, Op, Tensor
 from htrain.ops import OPS
+from htrain.ops.attributes import declared_attributes, keywords_of
 
 DOMAIN = "ai.htrain"
 _OF_VJP: Mapping[str, type] = {"num_inputs": int, "wrt": tuple, "given": tuple}
 _DTYPES = ("float", "double", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
 
 
-@functools.cache
 def attributes_of(type: str) -> Mapping[str, type]:
     """The attributes that an op takes and the type of each: int, float, bool, str, tuple (of ints) or Tensor."""
-    declared = OPS[type].attributes
-    if declared is not None:
-        return declared
-    parameters = _keywords(type)
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return {**attributes_of(type.removesuffix("Gradient")), **_OF_VJP}
-    return {p.name: get_origin(p.annotation) or p.annotation for p in parameters}
+    return _attributes_of(type, OPS[type].kernel)
+
+
+@functools.cache
+def _attributes_of(type: str, kernel: object) -> Mapping[str, type]:
+    """A user's op may be registered again with another kernel."""
+    of_another = OPS[type].attributes is None and any(p.kind is p.VAR_KEYWORD for p in keywords_of(OPS[type]))
+    return {**attributes_of(type.removesuffix("Gradient")), **_OF_VJP} if of_another else declared_attributes(OPS[type])
 
 
 def check_attributes(op: Op, where: str) -> None:
@@ -74,18 +72,9 @@ def _any_number(name: str) -> defs.OpSchema.FormalParameter:
     return defs.OpSchema.FormalParameter(name, "T", "", param_option=variadic, is_homogeneous=False, min_arity=0)
 
 
-def _keywords(type: str) -> list[inspect.Parameter]:
-    """The keyword parameters of an op's kernel that are attributes; a builtin of torch takes none."""
-    kernel = OPS[type].kernel
-    if isinstance(kernel, types.BuiltinFunctionType | types.MethodDescriptorType):
-        return []
-    parameters = inspect.signature(kernel).parameters.values()
-    return [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) and p.name != "batch"]
-
-
 @functools.cache
 def _optional(type: str) -> frozenset[str]:
-    return frozenset(p.name for p in _keywords(type) if p.default is not p.empty)
+    return frozenset(p.name for p in keywords_of(OPS[type]) if p.default is not p.empty)
 
 
 def _is(value: Attr, kind: type) -> bool:

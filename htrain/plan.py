@@ -7,7 +7,7 @@ params/*.safetensors   initial values, where the model came with them
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -26,6 +26,7 @@ from htrain.loads import DeviceLoad
 from htrain.net import Net
 from htrain.onnx_io import MOST_BYTES, net_of, to_model, write_net
 from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.user_ops import Source, require
 from htrain.options import Options, checked
 from htrain.placement import Decision, Search, Shard
 from htrain.plan_folder import HEADER, Digests, content_of, is_part, place_of, steadily, write_folder
@@ -42,7 +43,7 @@ class Plan:
     `notes` say, a sentence each, what compiling decided that the user may want to know.
     `inputs` are the reader's columns as `name: dtype[shape]`; `values` initial dense parameters and tables that came with the model.
     `search` tells how the placement was found and how near the best possible it is;
-    `loads` is the predicted load of each device, utilization included, at `predicted_eps`.
+    `loads` is the predicted load of each device, utilization included, at `predicted_eps`. `ops` are the types of the user's own, with their files.
     """
 
     model: str
@@ -59,6 +60,7 @@ class Plan:
     nets: Mapping[str, Net]
     values: Mapping[str, torch.Tensor]
     notes: tuple[str, ...]
+    ops: Mapping[str, Source] = field(default_factory=dict)
 
     def net_of(self, device: str) -> Net:
         """The net that `device` runs in a step."""
@@ -101,6 +103,7 @@ class Plan:
             "search": asdict(self.search),
             "decisions": {d.module: f"{d.device} by rule '{d.rule}': {d.reason}" for d in self.decisions},
             "notes": list(self.notes),
+            **({"ops": {op: asdict(source) for op, source in self.ops.items()}} if self.ops else {}),
         }
 
 
@@ -121,6 +124,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     decisions: dict[str, str]
     notes: list[str]
     files: dict[str, str]
+    ops: dict[str, Source] = {}
 
 
 def net_name(device: str) -> str:
@@ -179,12 +183,13 @@ def values_file(folder: Path) -> Path:
 
 def _load(folder: Path, header: _Header, names: Sequence[str]) -> Plan:
     cluster, options = _settings(folder, header)
+    require(header.ops, str(folder / HEADER))
     return Plan(
         model=header.model, digest=header.digest, cluster=cluster, options=options, inputs=header.inputs,
         tables={table: tuple(Shard(table, *s) for s in shards) for table, shards in header.tables.items()},
         centers=header.centers, decisions=tuple(_decision(m, text, folder) for m, text in header.decisions.items()),
         search=header.search, predicted_eps=header.predicted_eps, loads=header.loads,
-        nets={name: _read_net(folder, name, header) for name in names}, values={}, notes=tuple(header.notes),
+        nets={name: _read_net(folder, name, header) for name in names}, values={}, notes=tuple(header.notes), ops=header.ops,
     )  # fmt: skip
 
 
@@ -218,7 +223,7 @@ def _net_names(header: _Header) -> list[str]:
 def _settings(folder: Path, header: _Header) -> tuple[Cluster, Options]:
     path = folder / HEADER
     for kind, given in ((Cluster, header.cluster), (Options, header.options)):
-        known = {field.name for field in fields(kind)}
+        known = {f.name for f in fields(kind)}
         if set(given) != known:
             raise PlanError(
                 f"{path}: {kind.__name__.lower()} has the fields {', '.join(sorted(set(given) ^ known))} too many or too few"

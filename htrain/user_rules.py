@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from htrain.errors import UsageError
-from htrain.frontend.load import attribute_of, import_place
-from htrain.frontend.user_code import user_code
 from htrain.net import Net
 from htrain.placement import Decision
 from htrain.tagging.place import Tagger
 from htrain.tagging.rules import TRAINER_RULES, tag_by_rules
 from htrain.tagging.workload import Workload
+from htrain.user_code import attribute_of, import_place, user_code
 
 
 def load_tagger(spec: str) -> Tagger:

@@ -16,16 +16,18 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TextIO
 
 import msgspec
 
 from htrain.cluster import device_of
-from htrain.errors import RunError
+from htrain.errors import Error, RunError
 from htrain.executor.link import Launcher
 from htrain.executor.memory import NO_HEAP_OF_OTHERS
 from htrain.executor.play import play, thread_role
 from htrain.executor.port import Network
 from htrain.executor.settings import RunSettings
+from htrain.ops.user_ops import load_ops
 from htrain.plan import Plan, load_part
 from htrain.printable import one_line
 
@@ -158,17 +160,20 @@ def nursery() -> None:
     """Fork a child per role, report how each ends, and end them all when standard input closes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for the launcher to decide
         signal.signal(number, signal.SIG_IGN)
-    sys.stdout = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is no line for the launcher
+    launcher = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library, or the user's own code, prints is no line for the launcher
     muster = msgspec.json.decode(sys.stdin.readline(), type=Muster, dec_hook=lambda kind, value: kind(value))
+    try:
+        load_ops(muster.settings.ops)
+    except Error as error:  # the launcher has loaded them, too: a file that went away, or changed, since
+        sys.exit(one_line(str(error)))
     children: dict[int, str] = {}
     for role in muster.roles:
-        sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
             _be(role, muster.settings, muster.launcher)
         children[pid] = role
-        _say({"role": role, "pid": pid})
+        _say(launcher, {"role": role, "pid": pid})
     while children:
         if select.select([sys.stdin], [], [], 0.1)[0] and not sys.stdin.readline():
             _end(children)
@@ -176,7 +181,7 @@ def nursery() -> None:
         for pid in list(children):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                _say({"role": children.pop(pid), "status": os.waitstatus_to_exitcode(status)})
+                _say(launcher, {"role": children.pop(pid), "status": os.waitstatus_to_exitcode(status)})
 
 
 def _be(role: str, settings: RunSettings, launcher: Launcher) -> None:
@@ -193,9 +198,9 @@ def _be(role: str, settings: RunSettings, launcher: Launcher) -> None:
     os._exit(status)
 
 
-def _say(event: dict[str, object]) -> None:
+def _say(launcher: TextIO, event: dict[str, object]) -> None:
     try:
-        print(json.dumps(event), flush=True)
+        print(json.dumps(event), file=launcher, flush=True)
     except BrokenPipeError as error:
         raise RunError("the launcher is gone") from error
 

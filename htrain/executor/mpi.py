@@ -24,6 +24,7 @@ from htrain.executor.play import play
 from htrain.executor.port import Network
 from htrain.executor.rank import call_role, leave
 from htrain.executor.settings import RunSettings
+from htrain.ops.user_ops import load_ops
 from htrain.plan import load_part
 
 _LAST_SECONDS = 10.0  # for all ranks to end that have been told to
@@ -40,6 +41,13 @@ def own_host() -> str:
     return "127.0.0.1" if len(set(names)) == 1 else socket.gethostbyname(socket.gethostname())
 
 
+def require_ranks(roles: Sequence[str]) -> None:
+    """Raises UsageError when there are not as many ranks as roles and one more."""
+    size = MPI.COMM_WORLD.Get_size()
+    if size != len(roles) + 1:
+        raise UsageError(f"mpiexec started {size} ranks; this plan wants {len(roles) + 1}: one per role and one for the launcher")
+
+
 class MpiCrew:
     """The other ranks. `muster` gives each its role; a run that fails before that dismisses them."""
 
@@ -47,12 +55,7 @@ class MpiCrew:
         self._waiting = True
 
     def muster(self, roles: Sequence[str], settings: RunSettings, launcher: Launcher) -> None:
-        """Raises UsageError when there are not as many ranks as roles and one more."""
-        size = MPI.COMM_WORLD.Get_size()
-        if size != len(roles) + 1:
-            raise UsageError(
-                f"mpiexec started {size} ranks; this plan wants {len(roles) + 1}: one per role and one for the launcher"
-            )
+        """Requires: there are as many ranks as `require_ranks` asks for."""
         self._waiting = False
         _broadcast(msgspec.json.encode(Muster(list(roles), settings, launcher), enc_hook=str))
 
@@ -89,6 +92,7 @@ def follow() -> None:
     network = Network("tcp", host)
     role = muster.roles[rank() - 1]
     call_role(role)
+    load_ops(muster.settings.ops)
     plan = load_part(muster.settings.plan_folder, device_of(role))
     play(role, plan, muster.settings, network, muster.launcher, partial(MpiConnector, muster.roles))
     network.close()

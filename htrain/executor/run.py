@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,6 +29,7 @@ from htrain.executor.run_folder import Claim, RunRecord, claimed, require_empty,
 from htrain.executor.run_log import RunLog
 from htrain.executor.settings import RunSettings
 from htrain.executor.totals import RunTotals
+from htrain.ops.user_ops import files_of
 from htrain.plan import Plan, load_plan
 from htrain.plan_check import check_plan
 
@@ -100,8 +102,11 @@ def _run(
 ) -> RunResult:
     try:
         plan = check_plan(load_plan(settings.plan_folder))
+        settings = replace(settings, ops=files_of(plan.ops))
         dataset = open_data(settings.data)
         check_inputs(plan, dataset)
+        if hosting == "mpi":
+            import_module("htrain.executor.mpi").require_ranks(plan.cluster.roles)
         _check_folder(settings.run_folder, resume=resume)
         with claimed(settings.run_folder) as claim, Progress(console, dataset.num_examples() * settings.epochs) as progress:
             if claim.taken_over:

@@ -13,7 +13,7 @@ class RunSettings:
     steps, when all compile their loops, for `warm_up_seconds`. The launcher gives up a role that is silent for `liveness_seconds`.
     `workers` are the threads of a PS that run ops, 0 for one on each of its cores, as far as there are steps to serve.
     `checkpoint_seconds` is the time between two checkpoints, 0 for none but the last. `stop_after_steps` ends every
-    replica early, 0 for never.
+    replica early, 0 for never. `ops` are the files of ops of the user's own, which every process of the run loads.
     """
 
     plan_folder: Path
@@ -29,4 +29,5 @@ class RunSettings:
     workers: int = 0
     stop_after_steps: int = 0
     restore: str = ""
+    ops: tuple[str, ...] = ()
     positions: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -6,8 +6,10 @@ from htrain.frontend.aten_forms import Call, Handler, argument, refuse
 from htrain.frontend.aten_matrix import MATRIX
 from htrain.frontend.aten_shapes import SHAPES, get_item
 from htrain.frontend.translation import Translation, dtype_name
-from htrain.net import Attr
+from htrain.net import Attr, Op
+from htrain.onnx_schemas import check_attributes
 from htrain.ops.padding import without_padding_gradient
+from htrain.ops.user_ops import TARGET, attributes_from
 
 _DROPOUT = "dropout while training: set p=0, or call model.eval() before compiling"
 CURES = {
@@ -177,6 +179,17 @@ _UNARY = {
     "relu": "Relu", "round": "Round", "rsqrt": "Rsqrt", "sigmoid": "Sigmoid", "sign": "Sign", "silu": "Swish", "sin": "Sin", "sqrt": "Sqrt", "tanh": "Tanh",
     "detach": "Detach",
 }  # fmt: skip
+
+
+def _user_op(t: Translation, call: Call) -> None:
+    """An op of the user's own: its outputs are taken apart by the ops that follow."""
+    tensors, type, text = call.args
+    attributes = attributes_from(text)
+    check_attributes(Op(type, (), (), attributes), f"{type} in {t.where(call.node)}")
+    inputs = [t.blob(tensor) for tensor in tensors]
+    t.parts[call.node] = t.builder.add(type, inputs, attrs=attributes, module=t.module_of(call.node))
+
+
 _BINARY = {
     "add": "Add", "sub": "Sub", "mul": "Mul", "pow": "Pow", "maximum": "Max", "minimum": "Min", "eq": "Equal", "ne": "NotEqual", "lt": "Less",
     "le": "LessOrEqual",
@@ -210,4 +223,5 @@ HANDLERS: dict[str, Handler] = {
     **{f"aten.{name}": handler for name, handler in {**_FORMS, **SHAPES, **MATRIX}.items()},
     "htrain.embedding_bag.default": _embedding_bag,
     "<built-in function getitem>": get_item,
+    TARGET: _user_op,
 }

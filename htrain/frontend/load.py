@@ -4,13 +4,9 @@ A model with 10^12 parameters is built without memory: while the factory runs, e
 is recorded instead of carried out, and becomes the parameter's `Init` in the plan.
 """
 
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,10 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from htrain.data.schema import Schema
 from htrain.errors import ModelError
-from htrain.files import require_regular
 from htrain.frontend.captured import Captured
-from htrain.frontend.user_code import user_code
 from htrain.net import Init
+from htrain.user_code import attribute_of, import_place, user_code
 
 _EXAMPLE_BATCH = 6
 _SMALL_BYTES = 1 << 30
@@ -68,48 +63,6 @@ def load_model(spec: str, schema: Schema) -> LoadedModel:
         return LoadedModel(model, _example_inputs(module, model, schema), {})
     inits = {n: init for n, p in model.named_parameters() if (init := recorder.init_of(p)) is not None}
     return LoadedModel(_with_constants(spec, factory, schema, model), _example_inputs(module, model, schema), inits)
-
-
-def import_place(place: str) -> ModuleType:
-    """The module of a Python file or a package's module. Raises ModelError in one line, whatever goes wrong."""
-    if not place.replace(".py", ""):
-        raise ModelError(f"'{place}': want a file such as models/dlrm.py, package.module:factory, or model.onnx")
-    try:
-        with user_code(f"{place}: cannot be imported", ModelError):
-            return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    except ModelError as error:
-        if isinstance(error.__cause__, ModuleNotFoundError):
-            raise ModelError(
-                f"{place}: {error.__cause__}; want a file such as models/dlrm.py, package.module:factory, or model.onnx"
-            ) from error
-        raise
-
-
-def attribute_of(module: ModuleType, name: str, spec: str) -> Any:
-    """What a user's module calls `name`, None where it has no such thing; a module may compute it. Raises ModelError."""
-    with user_code(f"{spec}: '{name}' cannot be read", ModelError):
-        return getattr(module, name, None)
-
-
-def _from_file(path: Path) -> ModuleType:
-    """Run a model file with its folder on sys.path, as Python does for a script."""
-    try:
-        require_regular(path)
-    except FileNotFoundError as error:
-        raise ModelError(f"{path}: no such file") from error
-    except OSError as error:
-        raise ModelError(f"{path}: {error.strerror or error}") from error
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    folder = str(path.parent.resolve())
-    sys.path.insert(0, folder)
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(folder)
-    return module
 
 
 def _call(spec: str, factory: Callable[..., Any], schema: Schema) -> nn.Module:

@@ -19,6 +19,7 @@ from htrain.errors import ModelError
 from htrain.frontend.blame import place_of
 from htrain.frontend.gradient_rules import GradientRules, no_custom_functions
 from htrain.frontend.unchanged import unchanged
+from htrain.ops.user_ops import whole_user_ops
 
 _KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", "log_softmax.int", "einsum.default", "matmul.default",
          "scaled_dot_product_attention.default", "silu.default", "mish.default", "hardswish.default", "hardsigmoid.default", "elu.default",
@@ -38,7 +39,7 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
         name: {0: Dim(f"{name}_count", min=2) if is_bag(name, example_inputs) else batch} for name in example_inputs
     }
     try:
-        with unchanged(model), _without_memory(model), _whole_embedding_bags(), _quiet():
+        with unchanged(model), _without_memory(model), _whole_embedding_bags(), whole_user_ops(), _quiet():
             with torch.enable_grad(), GradientRules(), no_custom_functions():
                 program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
             return program.run_decompositions(_decompositions())

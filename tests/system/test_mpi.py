@@ -86,6 +86,7 @@ def test_too_few_ranks_are_refused_in_one_line(tmp_path: Path) -> None:
     _, said = process.communicate(timeout=120)
     assert process.returncode != 0
     assert said.strip() == "htrain: mpiexec started 2 ranks; this plan wants 5: one per role and one for the launcher"
+    assert not (tmp_path / "run").exists()
 
 
 def start_long(tmp_path: Path, *more: str) -> subprocess.Popen[str]:

@@ -1,0 +1,212 @@
+"""Ops of the user's own: `register` them in a file, call them in a model, and they go the same way as htrain's.
+
+    # my_ops.py
+    import torch
+    from htrain import OpDef, register
+
+    def kernel(x: torch.Tensor, *, slope: float) -> torch.Tensor:
+        return torch.where(x > 0, x, slope * x)
+
+    sloped = register(OpDef("Sloped", kernel, elementwise=True))        # in forward(): sloped(x, slope=0.1)
+
+A role that runs such an op has to load the file that registers it. A plan names the ops that it has, with a digest of their files, and is read only where
+these have been loaded: a plan may come from anybody, and runs no code by itself.
+"""
+
+import functools
+import importlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from htrain.errors import ModelError, PlanError
+from htrain.net import Attr
+from htrain.ops import OPS
+from htrain.ops.attributes import KINDS, declared_attributes, keywords_of
+from htrain.ops.base import OpDef, Place, Work, vjp_gradient
+from htrain.ops.vjp import vjp_definition
+from htrain.user_code import import_place
+
+TARGET = "htrain_user.call.default"  # what a call of a user's op is in a captured program
+_own: dict[str, Path] = {}  # the file of every op that is a user's
+_capturing = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """The file that registers an op: its name, and a digest of its content when it was loaded."""
+
+    file: str
+    digest: str
+
+
+_sources: dict[str, Source] = {}
+
+
+@dataclass(frozen=True)
+class UserOp:
+    """A registered op, to be called in a model: tensors by place, attributes by name. Gives a tensor, or a tuple where the op has `many` outputs."""
+
+    definition: OpDef
+
+    def __call__(self, *tensors: torch.Tensor, **attributes: Attr) -> Any:
+        if _capturing:
+            _library()
+            outputs = tuple(torch.ops.htrain_user.call(list(tensors), self.definition.type, json.dumps(attributes)))
+        else:
+            outputs = self.definition.outputs_of(self.definition.kernel(*tensors, **attributes))
+        return outputs if self.definition.many else outputs[0]
+
+
+def register(definition: OpDef) -> UserOp:
+    """Make an op of yours known, and its gradient op where it has the generic rule; what is returned is for models to call.
+
+    Requires: the caller is a file that can be imported again, as roles do.
+    Raises ModelError for a name that is taken, or a definition that cannot be run or written to a plan.
+    """
+    caller = sys._getframe(1)
+    path = Path(caller.f_code.co_filename)
+    _check(definition, path, is_program=caller.f_globals.get("__name__") == "__main__")
+    made = [definition, *([vjp_definition(definition)] if definition.gradient is vjp_gradient else [])]
+    for one in made:
+        if one.type in OPS and _own.get(one.type) != path.resolve():
+            whose = f"{_own[one.type]} has registered it" if one.type in _own else "htrain has an op of this name"
+            raise ModelError(f"{path}: op {one.type}: {whose}: choose another name")
+    for one in made:
+        OPS[one.type] = one
+        _own[one.type] = path.resolve()
+        _sources[one.type] = Source(path.name, blake2b(path.read_bytes(), digest_size=16).hexdigest())
+    return UserOp(definition)
+
+
+def _check(definition: OpDef, path: Path, *, is_program: bool) -> None:
+    if not isinstance(definition, OpDef):
+        raise ModelError(f"{path}: register() takes an htrain.OpDef, not a {type(definition).__name__}")
+    name = definition.type
+    if not isinstance(name, str) or not (name.isidentifier() and name.isascii() and name[0].isupper()):
+        raise ModelError(f"{path}: op {name!r}: want a name such as Sloped: ASCII letters, digits and _, the first one a capital")
+    if is_program or not path.is_file():
+        what = "the program itself" if path.is_file() else "none"
+        raise ModelError(f"{path}: op {name}: roles load an op from its file, and this is {what}: put register() into a file of its own")
+    for problem in _problems(definition):
+        raise ModelError(f"{path}: op {name}: {problem}")
+
+
+def _problems(definition: OpDef) -> Iterator[str]:
+    if not callable(definition.kernel):
+        yield f"the kernel is a {type(definition.kernel).__name__}, want a function of tensors"
+        return
+    try:
+        declared, keywords = declared_attributes(definition), keywords_of(definition)
+    except (ValueError, TypeError) as error:
+        yield f"the kernel's arguments cannot be read ({error}): give a Python function, or attributes="
+        return
+    if definition.attributes is None and any(p.kind is p.VAR_KEYWORD for p in keywords):
+        yield "the kernel takes any keywords: name its attributes, each with its type"
+    for attribute, kind in declared.items():
+        if kind not in KINDS:
+            yield f"attribute '{attribute}' is of type {getattr(kind, '__name__', kind)}, want one of {', '.join(k.__name__ for k in KINDS)}"
+    if definition.needs_batch:
+        yield "needs_batch is for ops that htrain makes: take the batch size from the shape of an input"
+    if definition.phase != "compute" or definition.transfer or definition.place not in set(get_args(Place)) - {"workers"}:
+        yield "phase, transfer and place='workers' belong to htrain's own strategies: an op of yours computes, with its module or with the reader"
+    if definition.work not in get_args(Work):
+        yield f"work is '{definition.work}', want one of {', '.join(get_args(Work))}"
+
+
+# -- plans -----------------------------------------------------------------------------------------------------------
+
+
+def sources_of(types: Iterable[str]) -> dict[str, Source]:
+    """Those of some ops that are users', with their files."""
+    return {type: _sources[type] for type in sorted(set(types)) if type in _sources}
+
+
+def require(sources: Mapping[str, Source], where: str) -> None:
+    """Raises PlanError, beginning with `where`, for an op that is not loaded, or was loaded from a file with another content."""
+    for op, source in sources.items():
+        if op not in _sources:
+            raise PlanError(f"{where}: op {op} is one of a user's own, of {source.file}: name that file, --ops {source.file}")
+        if _sources[op].digest != source.digest:
+            raise PlanError(f"{where}: op {op} was of another {source.file} when the plan was made, {_own[op]} has changed: compile the model again")
+
+
+def files_of(sources: Mapping[str, Source]) -> tuple[str, ...]:
+    """The files that have registered ops, for another process to load."""
+    return tuple(dict.fromkeys(str(_own[op]) for op in sources))
+
+
+def load_ops(places: Iterable[str | Path]) -> None:
+    """Run files, or import modules, that register ops. What they print goes to standard error: documents alone go to standard output.
+
+    Raises ModelError for one that cannot be loaded, or registers none.
+    """
+    for place in places:
+        before = dict(_sources)
+        with redirect_stdout(sys.stderr):
+            import_place(str(place))
+        if _sources == before and not _known_from(str(place)):
+            raise ModelError(f"{place}: registers no op: call htrain.register(htrain.OpDef(...)) in it")
+
+
+def _known_from(place: str) -> bool:
+    """Whether a place has been loaded before."""
+    if place.endswith(".py"):
+        return Path(place).resolve() in _own.values()
+    return Path(str(importlib.import_module(place).__file__)).resolve() in _own.values()
+
+
+# -- capture ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def whole_user_ops() -> Iterator[None]:
+    """Within, a call of a user's op in a model is captured as one op."""
+    global _capturing
+    _capturing = True
+    try:
+        yield
+    finally:
+        _capturing = False
+
+
+def attributes_from(text: str) -> dict[str, Attr]:
+    """The attributes of a captured call."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()}
+
+
+@functools.cache
+def _library() -> torch.library.Library:
+    """The op that stands for all users' ops while a model is captured."""
+    library = torch.library.Library("htrain_user", "DEF")
+    library.define("call(Tensor[] inputs, str type, str attributes) -> Tensor[]")
+    library.impl("call", _run, "Meta")
+    library.impl("call", _run, "CPU")
+    torch.library.register_autograd("htrain_user::call", _no_backward, lib=library)  # outputs of trained values are seen to be so
+    return library
+
+
+def _run(inputs: Sequence[torch.Tensor], type: str, attributes: str) -> list[torch.Tensor]:
+    """Raises ModelError for a kernel that does not keep to its definition."""
+    definition = OPS[type]
+    result = definition.kernel(*inputs, **attributes_from(attributes))
+    given = result if isinstance(result, tuple) else (result,)
+    if isinstance(result, tuple) != definition.many or not given or not all(isinstance(y, torch.Tensor) for y in given):
+        wanted = "many=True: want a tuple of tensors, also of one" if definition.many else "want one tensor, or many=True and a tuple of them"
+        raise ModelError(f"op {type}: its kernel gave {'a tuple of ' if isinstance(result, tuple) else ''}{_kinds(given)}; {wanted}")
+    return [y.clone() if any(y is x for x in inputs) else y for y in given]
+
+
+def _kinds(values: Sequence[object]) -> str:
+    return ", ".join("tensor" if isinstance(value, torch.Tensor) else type(value).__name__ for value in values) or "nothing"
+
+
+def _no_backward(context: Any, *gradients: torch.Tensor) -> Any:
+    raise AssertionError("a captured program is not differentiated")
