@@ -24,8 +24,14 @@ def attributes_of(type: str) -> Mapping[str, type]:
 @functools.cache
 def _attributes_of(type: str, kernel: object) -> Mapping[str, type]:
     """A user's op may be registered again with another kernel."""
-    of_another = OPS[type].attributes is None and any(p.kind is p.VAR_KEYWORD for p in keywords_of(OPS[type]))
-    return {**attributes_of(type.removesuffix("Gradient")), **_OF_VJP} if of_another else declared_attributes(OPS[type])
+    if _has_those_of_its_forward_op(type):
+        return {**attributes_of(type.removesuffix("Gradient")), **_OF_VJP}
+    return declared_attributes(OPS[type])
+
+
+def _has_those_of_its_forward_op(type: str) -> bool:
+    """Whether it is the gradient op of the generic rule."""
+    return OPS[type].attributes is None and any(p.kind is p.VAR_KEYWORD for p in keywords_of(OPS[type]))
 
 
 def check_attributes(op: Op, where: str) -> None:
@@ -72,8 +78,14 @@ def _any_number(name: str) -> defs.OpSchema.FormalParameter:
     return defs.OpSchema.FormalParameter(name, "T", "", param_option=variadic, is_homogeneous=False, min_arity=0)
 
 
-@functools.cache
 def _optional(type: str) -> frozenset[str]:
+    return _optional_of(type, OPS[type].kernel)
+
+
+@functools.cache
+def _optional_of(type: str, kernel: object) -> frozenset[str]:
+    if _has_those_of_its_forward_op(type):
+        return _optional(type.removesuffix("Gradient"))
     return frozenset(p.name for p in keywords_of(OPS[type]) if p.default is not p.empty)
 
 

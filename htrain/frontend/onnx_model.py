@@ -22,8 +22,10 @@ from htrain.frontend.onnx_batch import check_examples_apart, open_batch
 from htrain.frontend.onnx_graph import GROWING, Graph, Known, label
 from htrain.frontend.onnx_merged import Unmerged, unmerge
 from htrain.frontend.onnx_operator import Operator
+from htrain.frontend.onnx_user_ops import user_op
 from htrain.frontend.onnx_weights import DTYPES, Stored, array_of, find_stored
 from htrain.net import B, Net, Shape, only_needed
+from htrain.ops.user_ops import is_users
 
 TABLE_ROWS = 1000
 _OLDEST_OPSET = 7  # before, operands broadcast and statistics train by other attributes
@@ -151,7 +153,7 @@ def _translate(
 def _translate_node(graph: Graph, node: ir.Node) -> None:
     if node in graph.done or graph.evaluate(node):
         return
-    handler = _HANDLERS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    handler = _HANDLERS.get(node.op_type) if node.domain in ("", "ai.onnx") else user_op if is_users(node.op_type) else None
     if handler is None:
         raise _unknown(graph, node)
     operator = Operator(node)

@@ -121,6 +121,11 @@ def _problems(definition: OpDef) -> Iterator[str]:
         yield f"work is '{definition.work}', want one of {', '.join(get_args(Work))}"
 
 
+def is_users(type: str) -> bool:
+    """Whether an op of this type is a user's."""
+    return type in _own
+
+
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 

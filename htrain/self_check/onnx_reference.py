@@ -6,17 +6,25 @@ then are known to be right, are differentiated by autograd, which knows nothing 
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
+from onnx.helper import get_attribute_value
+from onnx.numpy_helper import to_array
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 from htrain.frontend.captured import Captured
 from htrain.frontend.onnx_graph import concrete
 from htrain.frontend.onnx_model import end_at, read_file, value_of_logit
 from htrain.frontend.onnx_weights import array_of
+from htrain.net import Attr, Op, Tensor
+from htrain.onnx_schemas import attributes_of
 from htrain.ops import OPS
+from htrain.ops.base import constant_of
+from htrain.ops.user_ops import is_users
 from htrain.options import Options
 from htrain.self_check.check import check
 from htrain.self_check.lazy_tables import Leaf, read
@@ -52,7 +60,7 @@ class OnnxReference:
         self._given = {o.name: (name, o) for name, found in captured.origins.items() if _is_drawn(captured, name) for o in found}
         tables = {o for o, (name, _) in self._given.items() if captured.net.parameters[name].kind == "table"}
         _open(model.graph, set(self._given), tables)
-        self._evaluator = ReferenceEvaluator(ir.to_proto(model))
+        self._evaluator = ReferenceEvaluator(ir.to_proto(model), new_ops=_user_ops(model.graph))
 
     def check_stateless(self, values: Values, inputs: Tensors) -> None:
         """A file keeps nothing."""
@@ -94,6 +102,31 @@ class OnnxReference:
             parts = [(ids, rows.grad) for ids, rows in leaves[name] if rows.grad is not None]
             found.update({name: summed_rows(parts)} if parts else {})
         return found
+
+
+def _user_ops(graph: ir.Graph) -> list[type[OpRun]]:
+    """What the evaluator runs for the ops of the user's own: their kernels, which are the only words on what they do."""
+    found = {(node.domain, node.op_type): node.op_type for node in graph if node.domain not in ("", "ai.onnx") and is_users(node.op_type)}
+    return [type(name, (_UserOp,), {"op_domain": domain}) for (domain, _), name in found.items()]
+
+
+class _UserOp(OpRun):
+    """A node of a user's op."""
+
+    def _run(self, *inputs: np.ndarray, **_: object) -> tuple[np.ndarray, ...]:
+        given = {a.name: get_attribute_value(a) for a in self.onnx_node.attribute}
+        attributes = {name: _attribute(given[name], kind) for name, kind in attributes_of(self.onnx_node.op_type).items() if name in given}
+        outputs = OPS[self.onnx_node.op_type].run(
+            Op(self.onnx_node.op_type, (), (), attributes), [torch.from_numpy(np.array(x)) for x in inputs], len(inputs[0])
+        )
+        return tuple(y.numpy() for y in outputs)
+
+
+def _attribute(value: Any, kind: type) -> Attr:
+    if kind is Tensor:
+        return constant_of(torch.from_numpy(to_array(value).copy()))
+    plain: Attr = kind(value.decode() if isinstance(value, bytes) else value)
+    return plain
 
 
 def _is_drawn(captured: Captured, name: str) -> bool:

@@ -66,6 +66,9 @@ def compiled(text: str, call: str) -> Plan:
 
 CALLS = {
     "with an attribute": (SLOPED + 'f = register(OpDef("Sloped", kernel, elementwise=True))', "my_ops.f(self.first(dense), slope=0.1)"),
+    "with an attribute that it may go without": (
+        SLOPED.replace("slope: float", "slope: float = 0.3") + 'f = register(OpDef("Sloped", kernel))', "my_ops.f(self.first(dense))",
+    ),
     "with two outputs": (
         'f = register(OpDef("Halves", lambda x: (x[:, :3] * 2, x[:, 3:] * 3), many=True))', "torch.cat(my_ops.f(self.first(dense)), 1)",
     ),
