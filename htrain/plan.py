@@ -6,7 +6,7 @@ nets/trainer.onnx, group_ps_0.onnx, ..., init_group_ps_0.onnx, ..., sync_group_p
 params/*.safetensors   initial values, where the model came with them
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from hashlib import blake2b
@@ -26,7 +26,7 @@ from htrain.loads import DeviceLoad
 from htrain.net import Net
 from htrain.onnx_io import MOST_BYTES, net_of, to_model, write_net
 from htrain.ops.collective import ALL_REDUCE
-from htrain.ops.user_ops import Source, require
+from htrain.ops.user_ops import Source, require, sources_of
 from htrain.options import Options, checked
 from htrain.placement import Decision, Search, Shard
 from htrain.plan_folder import HEADER, Digests, content_of, is_part, place_of, steadily, write_folder
@@ -184,12 +184,15 @@ def values_file(folder: Path) -> Path:
 def _load(folder: Path, header: _Header, names: Sequence[str]) -> Plan:
     cluster, options = _settings(folder, header)
     require(header.ops, str(folder / HEADER))
+    nets = {name: _read_net(folder, name, header) for name in names}
+    for op in sources_of(op.type for net in nets.values() for op in net.ops).keys() - header.ops.keys():
+        raise PlanError(f"{folder / HEADER}: its nets have op {op}, one of a user's own, and it names no file of that: compile the model again")
     return Plan(
         model=header.model, digest=header.digest, cluster=cluster, options=options, inputs=header.inputs,
         tables={table: tuple(Shard(table, *s) for s in shards) for table, shards in header.tables.items()},
         centers=header.centers, decisions=tuple(_decision(m, text, folder) for m, text in header.decisions.items()),
         search=header.search, predicted_eps=header.predicted_eps, loads=header.loads,
-        nets={name: _read_net(folder, name, header) for name in names}, values={}, notes=tuple(header.notes), ops=header.ops,
+        nets=nets, values={}, notes=tuple(header.notes), ops=header.ops,
     )  # fmt: skip
 
 
@@ -201,7 +204,8 @@ def _read_net(folder: Path, name: str, header: _Header) -> Net:
 def _parse_header(folder: Path, text: bytes) -> _Header:
     path = folder / HEADER
     try:
-        header = msgspec.convert(parse_yaml(text.decode(), PlanError, str(path)).plain(), _Header)
+        document = parse_yaml(text.decode(), PlanError, str(path)).plain()
+        header = msgspec.convert(document, _Header)
     except UnicodeDecodeError as error:
         raise PlanError(f"{path}: not YAML: byte {error.start} is not UTF-8 text") from error
     except msgspec.ValidationError as error:
@@ -213,7 +217,19 @@ def _parse_header(folder: Path, text: bytes) -> _Header:
     for name in header.files:
         if not is_part(name):
             raise PlanError(f"{path}: '{name}' is not a file of a plan")
+    for place in _unknown(document, msgspec.to_builtins(header)):
+        raise PlanError(f"{path}: {place} is no entry that this htrain knows: compile the model again")
     return header
+
+
+def _unknown(given: object, known: object, place: str = "") -> Iterator[str]:
+    """The entries of a document that were not read: msgspec passes over fields that a dataclass does not have."""
+    if isinstance(given, dict) and isinstance(known, dict):
+        for name, value in given.items():
+            if name in known:
+                yield from _unknown(value, known[name], f"{place}{name}.")
+            else:
+                yield f"'{place}{name}'"
 
 
 def _net_names(header: _Header) -> list[str]:

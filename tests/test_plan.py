@@ -296,6 +296,8 @@ HEADERS: Mapping[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a version that is no number": (entry("version", "one"), r"Expected `int`, got `str` - at `\$.version`$"),
     "an entry that is missing": (lambda h: h.pop("tables"), r"missing required field `tables`$"),
     "an entry that is unknown": (entry("colour", "red"), r"unknown field `colour`$"),
+    "an entry that is unknown, further in": (inside("search", colour="red"), r"'search\.colour' is no entry that this htrain knows: compile"),
+    "an entry that is unknown, among many": (lambda h: h["loads"]["trainer"]["holds"].update(red=1), r"'loads\.trainer\.holds\.red' is no entry"),
     "a file that is a path": (inside("files", **{"../../etc/passwd": "0"}), r"'\.\./\.\./etc/passwd' is not a file of a plan$"),
     "a file that climbs": (inside("files", **{"nets/../x.onnx": "0"}), r"'nets/\.\./x\.onnx' is not a file of a plan$"),
     "a file without a name": (inside("files", **{"nets/.onnx": "0"}), r"'nets/\.onnx' is not a file of a plan$"),

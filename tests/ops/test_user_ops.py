@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from htrain.capture import capture_model
 from htrain.cluster import this_machine
@@ -120,6 +121,19 @@ def test_a_plan_is_read_only_with_its_ops_as_they_were() -> None:
         for name in ("Sloped", "SlopedGradient"):
             table.pop(name)  # type: ignore[attr-defined]
     with pytest.raises(PlanError, match=r"plan\.yaml: op Sloped is one of a user's own, of my_ops\.py: name that file, --ops my_ops\.py"):
+        load_plan(Path("plan"))
+
+
+def test_a_plan_whose_own_ops_have_been_struck_out_is_refused() -> None:
+    compiled(*CALLS["with an attribute"]).save(Path("plan"))
+    header = yaml.safe_load(Path("plan/plan.yaml").read_text())
+    del header["ops"]["Sloped"]
+    Path("plan/plan.yaml").write_text(yaml.safe_dump(header))
+    with pytest.raises(PlanError, match=r"plan\.yaml: its nets have op Sloped, one of a user's own, and it names no file of that: compile"):
+        load_plan(Path("plan"))
+    header["ops"]["Sloped"] = {"file": "my_ops.py", "digest": "0", "trust": "me"}
+    Path("plan/plan.yaml").write_text(yaml.safe_dump(header))
+    with pytest.raises(PlanError, match=r"plan\.yaml: 'ops\.Sloped\.trust' is no entry"):
         load_plan(Path("plan"))
 
 
