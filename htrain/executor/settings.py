@@ -13,7 +13,8 @@ class RunSettings:
     steps, when all compile their loops, for `warm_up_seconds`. The launcher gives up a role that is silent for `liveness_seconds`.
     `workers` are the threads of a PS that run ops, 0 for one on each of its cores, as far as there are steps to serve.
     `checkpoint_seconds` is the time between two checkpoints, 0 for none but the last. `stop_after_steps` ends every
-    replica early, 0 for never. `ops` are the files of ops of the user's own, which every process of the run loads.
+    replica early, 0 for never. `ops` are the files, and modules of packages, with ops of the
+    user's own, which every process of the run loads.
     """
 
     plan_folder: Path

@@ -36,6 +36,7 @@ from htrain.user_code import import_place
 
 TARGET = "htrain_user.call.default"  # what a call of a user's op is in a captured program
 _own: dict[str, Path] = {}  # the file of every op that is a user's
+_places: dict[str, str] = {}  # what another process imports: the file, or the name of a module of a package
 _capturing = False
 
 
@@ -82,6 +83,7 @@ def register(definition: OpDef) -> UserOp:
     for one in made:
         OPS[one.type] = one
         _own[one.type] = path.resolve()
+        _places[one.type] = str(caller.f_globals["__name__"] if caller.f_globals.get("__package__") else path.resolve())
         _sources[one.type] = Source(path.name, blake2b(path.read_bytes(), digest_size=16).hexdigest())
     return UserOp(definition)
 
@@ -143,9 +145,9 @@ def require(sources: Mapping[str, Source], where: str) -> None:
             raise PlanError(f"{where}: op {op} was of another {source.file} when the plan was made, {_own[op]} has changed: compile the model again")
 
 
-def files_of(sources: Mapping[str, Source]) -> tuple[str, ...]:
-    """The files that have registered ops, for another process to load."""
-    return tuple(dict.fromkeys(str(_own[op]) for op in sources))
+def places_of(sources: Mapping[str, Source]) -> tuple[str, ...]:
+    """The files, and modules of packages, that have registered ops, for another process to load."""
+    return tuple(dict.fromkeys(_places[op] for op in sources))
 
 
 def load_ops(places: Iterable[str | Path]) -> None:

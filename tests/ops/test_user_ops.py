@@ -14,7 +14,7 @@ from htrain.compiler import compile_net
 from htrain.data import CRITEO
 from htrain.errors import Error, ModelError, PlanError
 from htrain.ops import OPS, user_ops
-from htrain.ops.user_ops import load_ops
+from htrain.ops.user_ops import load_ops, places_of, sources_of
 from htrain.options import Options
 from htrain.plan import Plan, load_plan
 
@@ -170,6 +170,19 @@ def test_a_name_belongs_to_one_file() -> None:
     register(text)  # again
     with pytest.raises(ModelError, match=r"other\.py: op Mine: .*my_ops\.py has registered it: choose another name"):
         register(text, "other.py")
+
+
+def test_another_process_loads_a_file_by_its_path_and_a_module_of_a_package_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    Path("own/__init__.py").write_text("")
+    Path("own/kernels.py").write_text("import torch\nkernel = torch.abs\n")
+    Path("own/ops.py").write_text("from htrain import OpDef, register\nfrom .kernels import kernel\nregister(OpDef('Packaged', kernel))\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    load_ops(["own.ops"])
+    register('register(OpDef("Filed", torch.abs))')
+    assert places_of(sources_of(["Packaged", "PackagedGradient", "Filed", "FC"])) == (str(tmp_path / "my_ops.py"), "own.ops")
+    for name in [name for name in sys.modules if name.split(".")[0] == "own"]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 CAPTURED = {
