@@ -9,7 +9,7 @@ from htrain.frontend.translation import Translation, dtype_name
 from htrain.net import Attr, Op
 from htrain.onnx_schemas import check_attributes
 from htrain.ops.padding import without_padding_gradient
-from htrain.ops.user_ops import TARGET, attributes_from
+from htrain.ops.user_ops import TARGET, attributes_from, require_elementwise
 
 _DROPOUT = "dropout while training: set p=0, or call model.eval() before compiling"
 CURES = {
@@ -187,6 +187,7 @@ def _user_op(t: Translation, call: Call) -> None:
     attributes = attributes_from(text)
     check_attributes(Op(type, (), (), attributes), f"{type} in {t.where(call.node)}")
     inputs = [t.blob(tensor) for tensor in tensors]
+    require_elementwise(type, [t.builder.blob(name) for name in inputs], attributes)
     t.parts[call.node] = t.builder.add(type, inputs, attrs=attributes, module=t.module_of(call.node))
 
 

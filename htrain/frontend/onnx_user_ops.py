@@ -10,6 +10,7 @@ from htrain.frontend.onnx_operator import Operator
 from htrain.net import Attr, Op, Tensor
 from htrain.onnx_schemas import attributes_of, check_attributes
 from htrain.ops.base import constant_of
+from htrain.ops.user_ops import require_elementwise
 
 _READERS: Mapping[type, Callable[[ir.Attr], Attr]] = {
     int: lambda attribute: int(attribute.as_int()),
@@ -22,8 +23,10 @@ _READERS: Mapping[type, Callable[[ir.Attr], Attr]] = {
 
 
 def user_op(graph: Graph, node: Operator) -> None:
-    """The op of the node's type. Raises PlanError for an attribute that is missing or of another type."""
+    """The op of the node's type. Raises PlanError for an attribute that is missing or of another type, ModelError for an op that is not what it says."""
     kinds = attributes_of(node.op_type)
     attributes = {name: _READERS[kind](node.attributes[name]) for name, kind in kinds.items() if name in node.attributes}
     check_attributes(Op(node.op_type, (), (), attributes), f"op {node.op_type} '{label(node)}'")
-    graph.emit(node, node.op_type, graph.blobs(node), attributes)
+    inputs = graph.blobs(node)
+    require_elementwise(node.op_type, [graph.builder.blob(name) for name in inputs], attributes)
+    graph.emit(node, node.op_type, inputs, attributes)

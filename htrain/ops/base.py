@@ -207,7 +207,7 @@ class OpDef:
     `work` names what bounds its speed, for the cost model.
 
     What it means:
-    `view`: its outputs are its first input's memory. `elementwise`: a number of its output is made of those at its place in the inputs, in their dtype.
+    `view`: its outputs are its first input's memory. `elementwise`: a number of its output is made of those at its place in the inputs.
     `indexed`: its second input holds positions in the first, along `axis`, or along the first dimension. `over_rows` names what takes the place of a
     lookup as a model says it, `op(table, ids, ...)`, where rows travel: `over_rows(rows, places, ...)`.
     `reads` are the rows that it takes out of tables; `asked_by` the blobs by which a device is asked for rows; `serves_cache`: it is another device's part

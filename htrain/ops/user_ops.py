@@ -19,7 +19,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, get_args
@@ -27,10 +27,10 @@ from typing import Any, get_args
 import torch
 
 from htrain.errors import ModelError, PlanError
-from htrain.net import Attr
+from htrain.net import Attr, Blob
 from htrain.ops import OPS
 from htrain.ops.attributes import KINDS, declared_attributes, keywords_of
-from htrain.ops.base import OpDef, Place, Work, vjp_gradient
+from htrain.ops.base import OpDef, Work, vjp_gradient
 from htrain.ops.vjp import vjp_definition
 from htrain.user_code import import_place
 
@@ -38,6 +38,10 @@ TARGET = "htrain_user.call.default"  # what a call of a user's op is in a captur
 _own: dict[str, Path] = {}  # the file of every op that is a user's
 _places: dict[str, str] = {}  # what another process imports: the file, or the name of a module of a package
 _capturing = False
+_FOR_OURS = (
+    "needs_batch", "writes", "steps_weights", "steps_rows", "exclusive", "phase", "transfer", "view", "indexed", "over_rows", "reads", "asked_by",
+    "serves_cache", "evaluated",
+)  # fmt: skip  # traits by which htrain's own passes and strategies know their ops
 
 
 @dataclass(frozen=True)
@@ -115,12 +119,33 @@ def _problems(definition: OpDef) -> Iterator[str]:
     for attribute, kind in declared.items():
         if kind not in KINDS:
             yield f"attribute '{attribute}' is of type {getattr(kind, '__name__', kind)}, want one of {', '.join(k.__name__ for k in KINDS)}"
-    if definition.needs_batch:
-        yield "needs_batch is for ops that htrain makes: take the batch size from the shape of an input"
-    if definition.phase != "compute" or definition.transfer or definition.place not in set(get_args(Place)) - {"workers"}:
-        yield "phase, transfer and place='workers' belong to htrain's own strategies: an op of yours computes, with its module or with the reader"
+    defaults = {field.name: field.default for field in fields(OpDef)}
+    for trait in (name for name in _FOR_OURS if getattr(definition, name) != defaults[name]):
+        yield f"{trait} is for htrain's own ops, by which passes and strategies know them: leave it out"
+    if definition.place not in ("module", "reader"):
+        yield f"place is '{definition.place}', want module or reader"
     if definition.work not in get_args(Work):
         yield f"work is '{definition.work}', want one of {', '.join(get_args(Work))}"
+
+
+def require_elementwise(op: str, inputs: Sequence[Blob], attributes: Mapping[str, Attr]) -> None:
+    """Raises ModelError for an op that says it is elementwise, and makes of a part of its input something else than that part of its output.
+
+    An FC before it may be cut in parts, which the self-check does not see. Only ops of one floating input, for which FCs are cut, are tried.
+    """
+    definition = OPS[op]
+    if not definition.elementwise or len(inputs) != 1 or inputs[0].dtype != "float32" or not inputs[0].shape:
+        return
+    shape = [d if isinstance(d, int) else d.at(3) for d in inputs[0].shape]
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    half = (shape[-1] + 1) // 2
+    try:
+        (whole,), (part,) = (definition.outputs_of(definition.kernel(value, **attributes)) for value in (x, x[..., :half].contiguous()))
+        same = whole.shape == x.shape and torch.allclose(whole[..., :half], part, equal_nan=True)
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        same = False
+    if not same:
+        raise ModelError(f"op {op}: is registered with elementwise=True, and its kernel makes of a part of its input something else: leave that out")
 
 
 def is_users(type: str) -> bool:
@@ -140,7 +165,7 @@ def require(sources: Mapping[str, Source], where: str) -> None:
     """Raises PlanError, beginning with `where`, for an op that is not loaded, or was loaded from a file with another content."""
     for op, source in sources.items():
         if op not in _sources:
-            raise PlanError(f"{where}: op {op} is one of a user's own, of {source.file}: name that file, --ops {source.file}")
+            raise PlanError(f"{where}: op {op} is one of a user's own, of {source.file}: name that file, --ops {source.file} (in Python, import it)")
         if _sources[op].digest != source.digest:
             raise PlanError(f"{where}: op {op} was of another {source.file} when the plan was made, {_own[op]} has changed: compile the model again")
 

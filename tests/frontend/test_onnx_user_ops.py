@@ -1,6 +1,5 @@
 """Nodes of a user's own ops in an ONNX file, against the kernels that the user has registered and PyTorch's gradients of them."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,13 +7,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from own_ops import ops_are_forgotten
 
 from htrain.capture import capture_model
 from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.data import CRITEO
 from htrain.errors import Error
-from htrain.ops import OPS, user_ops
 from htrain.ops.user_ops import load_ops
 from htrain.options import Options
 from htrain.plan import Plan
@@ -32,15 +31,10 @@ register(OpDef("Halves", lambda x: (x[:, :3] * 2, x[:, 3:] * 3), many=True))
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    tables = (OPS, user_ops._own, user_ops._sources)
-    before = [dict(table) for table in tables]  # type: ignore[call-overload]
     Path("my_ops.py").write_text(FILE)
-    load_ops(["my_ops.py"])
-    yield
-    for table, known in zip(tables, before, strict=True):
-        table.clear()
-        table.update(known)  # type: ignore[arg-type]
-    sys.modules.pop("my_ops", None)
+    with ops_are_forgotten():
+        load_ops(["my_ops.py"])
+        yield
 
 
 def compiled(*nodes: onnx.NodeProto) -> Plan:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from own_ops import ops_are_forgotten
 
 from htrain.capture import capture_model
 from htrain.cluster import this_machine
@@ -41,14 +42,9 @@ def build():
 
 @pytest.fixture(autouse=True)
 def others_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """What a test registers is gone behind it."""
     monkeypatch.chdir(tmp_path)
-    known, own, sources = dict(OPS), dict(user_ops._own), dict(user_ops._sources)
-    yield
-    for table, before in ((OPS, known), (user_ops._own, own), (user_ops._sources, sources)):
-        table.clear()
-        table.update(before)  # type: ignore[arg-type]
-    sys.modules.pop("my_ops", None)
+    with ops_are_forgotten():
+        yield
 
 
 def register(text: str, name: str = "my_ops.py") -> None:
@@ -146,9 +142,11 @@ REFUSED = {
     'register(OpDef("Odd", lambda x, **rest: x))': "op Odd: the kernel takes any keywords: name its attributes",
     "def k(x, *, slope): return x\nregister(OpDef('Odd', k))": "op Odd: attribute 'slope' is of type _empty, want one of int, float",
     "def k(x, *, slope: dict): return x\nregister(OpDef('Odd', k))": "op Odd: attribute 'slope' is of type dict, want one of int, float",
-    "register(OpDef('Odd', torch.abs, needs_batch=True))": "op Odd: needs_batch is for ops that htrain makes",
-    "register(OpDef('Odd', torch.abs, phase='push'))": "op Odd: phase, transfer and place='workers' belong to htrain's own strategies",
-    "register(OpDef('Odd', torch.abs, place='workers'))": "op Odd: phase, transfer and place='workers' belong",
+    "register(OpDef('Odd', torch.abs, needs_batch=True))": "op Odd: needs_batch is for htrain's own ops",
+    "register(OpDef('Odd', torch.abs, phase='push'))": "op Odd: phase is for htrain's own ops",
+    "register(OpDef('Odd', torch.abs, view=True))": "op Odd: view is for htrain's own ops",
+    "register(OpDef('Odd', torch.abs, writes=(0,)))": "op Odd: writes is for htrain's own ops",
+    "register(OpDef('Odd', torch.abs, place='workers'))": "op Odd: place is 'workers', want module or reader",
     "register(OpDef('Odd', torch.abs, work='hard'))": "op Odd: work is 'hard', want one of gemm",
     "x = 1": "my_ops.py: registers no op: call htrain.register",
     "1 / 0": "my_ops.py: cannot be imported: ZeroDivisionError",
@@ -190,6 +188,8 @@ CAPTURED = {
     ("f = register(OpDef('Odd', lambda x: (x, x)))", "my_ops.f(self.first(dense))"): "op Odd: its kernel gave a tuple of tensor, tensor; want one tensor",
     ("f = register(OpDef('Odd', lambda x: x * 2, many=True))", "my_ops.f(self.first(dense))[0]"): "op Odd: its kernel gave tensor; many=True: want a tuple",
     ("f = register(OpDef('Odd', lambda x: None))", "my_ops.f(self.first(dense))"): "op Odd: its kernel gave NoneType; want one tensor",
+    ("f = register(OpDef('Odd', lambda x: x.softmax(-1), elementwise=True))", "my_ops.f(self.first(dense))"): "op Odd: .* elementwise=True, and",
+    ("f = register(OpDef('Odd', lambda x: x - x.mean(), elementwise=True))", "my_ops.f(self.first(dense))"): "op Odd: .* elementwise=True, and",
     (SLOPED + "f = register(OpDef('Odd', kernel))", "my_ops.f(self.first(dense), slope='a')"): "Model: TypeError",
     (SLOPED + "f = register(OpDef('Odd', kernel))", "my_ops.f(self.first(dense), slope=None)"): "slope|NoneType",
     (SLOPED + "f = register(OpDef('Odd', kernel))", "my_ops.f(self.first(dense))"): "slope",

@@ -61,7 +61,7 @@ def test_a_users_op_is_compiled_simulated_run_resumed_and_evaluated(commands: Co
 
     refused = commands.run(["run", "plan", "--data", DATA, "--out", "other"], folder, timeout=60)
     assert refused.returncode == 1
-    assert refused.stderr == "htrain: plan/plan.yaml: op Sloped is one of a user's own, of my_ops.py: name that file, --ops my_ops.py\n"
+    assert refused.stderr == "htrain: plan/plan.yaml: op Sloped is one of a user's own, of my_ops.py: name that file, --ops my_ops.py (in Python, import it)\n"
     assert not (folder / "other").exists()
     missing = commands.run(["run", "plan", "--data", DATA, "--out", "other", "--ops", "none.py"], folder, timeout=60)
     assert (missing.returncode, missing.stderr) == (1, "htrain: none.py: no such file\n")
