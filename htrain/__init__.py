@@ -5,6 +5,8 @@
     result = htrain.run("plan", data="criteo:train.tsv", out="runs/a")
     print(htrain.evaluate("runs/a", data="criteo:test.tsv").auc)
 
+Options are a tree: `htrain.Options(batch_size=512, dense_optimizer=htrain.Adam(lr=0.001), cache=htrain.HetCache(capacity="5%", staleness=10))`.
+
 Names are loaded when they are first used, so that `htrain --help` does not wait for torch.
 """
 
@@ -13,14 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from htrain.api import compile, evaluate, run, simulate, size
-    from htrain.cluster import Cluster
     from htrain.errors import Error
     from htrain.ops.base import Cost, OpDef
     from htrain.ops.user_ops import register
-    from htrain.options import Options
     from htrain.plan import Plan
+    from htrain.spec.cache import HetCache, LookAheadCache, NoCache
+    from htrain.spec.cluster import Cluster
+    from htrain.spec.dense_sync import AllReduce, Easgd, ParameterServer
+    from htrain.spec.numerics import Compression, Fusions, Numerics
+    from htrain.spec.optimizers import Adagrad, Adam, RowwiseAdagrad, Sgd
+    from htrain.spec.options import Options
+    from htrain.spec.sparse_sync import AllGather, TableServers
 
-__all__ = ["Cluster", "Cost", "Error", "OpDef", "Options", "Plan", "compile", "evaluate", "register", "run", "simulate", "size"]
+__all__ = [
+    "Adagrad", "Adam", "AllGather", "AllReduce", "Cluster", "Compression", "Cost", "Easgd", "Error", "Fusions", "HetCache", "LookAheadCache", "NoCache",
+    "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd", "TableServers", "compile", "evaluate", "register", "run",
+    "simulate", "size",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -29,8 +40,13 @@ _HOMES = {
     "evaluate": "htrain.api",
     "simulate": "htrain.api",
     "size": "htrain.api",
-    "Cluster": "htrain.cluster",
-    "Options": "htrain.options",
+    "Cluster": "htrain.spec.cluster",
+    "Options": "htrain.spec.options",
+    **dict.fromkeys(("Sgd", "Adagrad", "RowwiseAdagrad", "Adam"), "htrain.spec.optimizers"),
+    **dict.fromkeys(("Numerics", "Compression", "Fusions"), "htrain.spec.numerics"),
+    **dict.fromkeys(("Easgd", "AllReduce", "ParameterServer"), "htrain.spec.dense_sync"),
+    **dict.fromkeys(("TableServers", "AllGather"), "htrain.spec.sparse_sync"),
+    **dict.fromkeys(("NoCache", "HetCache", "LookAheadCache"), "htrain.spec.cache"),
     "Plan": "htrain.plan",
     "Error": "htrain.errors",
     "Cost": "htrain.ops.base",

@@ -10,11 +10,9 @@ from rich.console import Console
 from torch import nn
 
 from htrain.arguments import require_arguments
-from htrain.capture import NO_INPUTS, capture_model
-from htrain.cluster import Cluster, this_machine, validated
+from htrain.capture import NO_INPUTS, capture_model, require_parameters
 from htrain.compiler import compile_net
 from htrain.data import CRITEO, open_data
-from htrain.effects import given_counts, given_options, require_counts, require_effect, require_tables
 from htrain.errors import UsageError
 from htrain.executor.coordinator import RunResult
 from htrain.executor.evaluate import Evaluation, evaluate_run
@@ -22,9 +20,7 @@ from htrain.executor.run import Hosting, check_inputs, run_plan
 from htrain.executor.run_folder import read_record
 from htrain.executor.settings import RunSettings
 from htrain.fc_search import choose_splits
-from htrain.fitting import fitting
 from htrain.lowering import NO_FC_SPLITS, NO_SPLITS
-from htrain.options import Options, checked
 from htrain.placement import Split
 from htrain.plan import Plan, load_plan
 from htrain.plan_check import check_plan
@@ -34,6 +30,12 @@ from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate as run_simulation
 from htrain.sizing.search import Candidate
 from htrain.sizing.search import size as search_size
+from htrain.spec.cluster import Cluster, this_machine, validated
+from htrain.spec.compatibility import compatible
+from htrain.spec.effects import given_counts, require_counts, require_effect
+from htrain.spec.options import Options
+from htrain.spec.settings import CheckpointSeconds, Workers
+from htrain.spec.tree import checked, given
 from htrain.tagging.place import Solver, by_rules
 from htrain.user_rules import load_tagger
 
@@ -75,7 +77,7 @@ def compile(
     dataset = open_data(data) if data else None
     schema = dataset.schema if dataset else CRITEO
     found = capture_model(model, schema=schema, example_inputs=example_inputs, logit=logit, label=label)
-    require_tables(found.captured.net, options, cluster, table_splits)
+    require_parameters(found.captured.net, options, cluster, table_splits)
     captured = found.checked(options) if self_check else found.captured
     splits = choose_splits(captured, cluster, options, table_splits=table_splits) if fc_splits == "auto" else fc_splits
     compile_with = partial(
@@ -103,9 +105,9 @@ def _require_model(function: str, model: object) -> None:
 def _require_effect(cluster: Cluster, options: Options) -> None:
     """Raises UsageError or ClusterError for what cannot be, cannot run together, or would change nothing."""
     cluster = validated(vars(cluster), where="the cluster")
-    require_effect(checked(options), cluster, given_options(options))
+    require_effect(checked(options), cluster, given(options))
     require_counts(options, cluster, given_counts(cluster))
-    fitting(cluster, options)
+    compatible(cluster, options)
 
 
 def size(
@@ -120,7 +122,7 @@ def size(
     label: str = "",
     fc_splits: Mapping[str, Split] | Literal["auto"] = NO_FC_SPLITS,
     most_groups: int = 32,
-    workers: int = 0,
+    workers: Workers = "auto",
     on_try: Callable[[Candidate], None] = lambda candidate: None,
 ) -> Candidate:
     """The fewest hosts of `cluster`'s kinds that reach `eps` in simulation; see `htrain.sizing.search.size`."""
@@ -129,11 +131,11 @@ def size(
         "size", cluster=cluster, options=options, data=data, example_inputs=example_inputs, logit=logit, label=label, fc_splits=fc_splits, eps=eps,
         most_groups=most_groups, workers=workers,
     )  # fmt: skip
-    require_effect(checked(options), validated(vars(cluster), where="the cluster"), given_options(options), searched=True)
+    require_effect(checked(options), validated(vars(cluster), where="the cluster"), given(options), searched=True)
     schema = open_data(data).schema if data else CRITEO
     found = capture_model(model, schema=schema, example_inputs=example_inputs, logit=logit, label=label)
     captured = found.captured
-    require_tables(captured.net, options, cluster, NO_SPLITS)
+    require_parameters(captured.net, options, cluster, NO_SPLITS)
 
     def compile_for(cluster: Cluster, options: Options) -> Plan:
         splits = choose_splits(captured, cluster, options, table_splits=NO_SPLITS) if fc_splits == "auto" else fc_splits
@@ -143,7 +145,7 @@ def size(
 
 
 def simulate(
-    plan: Plan | str | Path, *, steps: int = 40, workers: int = 0, seed: int = 0, python_lock: bool = True
+    plan: Plan | str | Path, *, steps: int = 40, workers: Workers = "auto", seed: int = 0, python_lock: bool = True
 ) -> Simulated:
     """Simulate a plan, or the plan of a folder, on its cluster; see `htrain.simulation.run.simulate`."""
     require_arguments("simulate", steps=steps, workers=workers, seed=seed, python_lock=python_lock)
@@ -162,11 +164,11 @@ def run(
     epochs: int = 1,
     hosting: Hosting = "processes",
     deterministic: bool = False,
-    checkpoint_seconds: float = 300.0,
+    checkpoint_seconds: CheckpointSeconds = 300.0,
     deadline_seconds: float = 60.0,
     liveness_seconds: float = 60.0,
     malformed_share: float = 0.01,
-    workers: int = 0,
+    workers: Workers = "auto",
     num_threads: int = 1,
     console: Console | None = None,
 ) -> RunResult:

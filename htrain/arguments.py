@@ -7,18 +7,20 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, ValidationError, convert
 
-from htrain.cluster import Cluster
 from htrain.errors import UsageError
-from htrain.options import Options
 from htrain.placement import Split
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
+from htrain.spec.settings import CheckpointSeconds, Workers
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Threads = Annotated[int, Meta(ge=1, le=1024)]
 _KINDS: Mapping[str, Any] = {
-    "epochs": Count, "workers": Annotated[int, Meta(ge=0, le=1024)], "num_threads": Threads, "most_groups": Count,
+    "epochs": Count, "workers": Workers, "num_threads": Threads, "most_groups": Count,
     "steps": Annotated[int, Meta(ge=4, le=1_000_000)],
     "seed": Annotated[int, Meta(ge=0, le=2**63 - 1)], "eps": Annotated[float, Meta(ge=1)], "time_limit_seconds": Annotated[float, Meta(ge=0.1)],
-    "deadline_seconds": Annotated[float, Meta(ge=1)], "liveness_seconds": Annotated[float, Meta(ge=2)], "checkpoint_seconds": Annotated[float, Meta(ge=0)],
+    "deadline_seconds": Annotated[float, Meta(ge=1)], "liveness_seconds": Annotated[float, Meta(ge=2)],
+    "checkpoint_seconds": CheckpointSeconds,
     "malformed_share": Annotated[float, Meta(ge=0, le=1)],
     "deterministic": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str,
     "table_splits": dict[str, int], "fc_splits": Literal["auto"] | dict[str, Split],

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -14,9 +15,14 @@ from htrain.errors import ModelError, UsageError
 from htrain.frontend.captured import Captured, check_finite
 from htrain.frontend.load import LoadedModel, load_model
 from htrain.frontend.torch_model import capture
-from htrain.options import Options
+from htrain.net import Net
 from htrain.self_check.check import check
 from htrain.self_check.torch_reference import TorchReference
+from htrain.spec.cluster import Cluster
+from htrain.spec.effects import OF_TABLES, OF_WEIGHTS
+from htrain.spec.options import Options
+from htrain.spec.sparse_sync import AllGather
+from htrain.spec.tree import dashed, flag_text, flat, given
 
 NO_INPUTS: Mapping[str, torch.Tensor] = {}
 
@@ -50,6 +56,29 @@ def capture_model(
     if from_onnx:
         return _from_onnx(Path(model), str(logit), label)
     return _from_module(Path(model.split(":")[0]).stem, load_model(model, schema), logit)
+
+
+def require_parameters(net: Net, options: Options, cluster: Cluster, splits: Mapping[str, int]) -> None:
+    """Raises UsageError for options about tables or dense weights of a captured model that has none, and for splits of no table of its;
+    ModelError for a parameter without a number in it."""
+    for parameter in net.parameters.values():
+        if 0 in parameter.shape:
+            kind = "table" if parameter.kind == "table" else "weight"
+            raise ModelError(f"{kind} '{parameter.name}' has the shape {list(parameter.shape)}: there is nothing in it to train")
+    tables = {name: p for name, p in net.parameters.items() if p.kind == "table"}
+    said, values = given(options), flat(options)
+    for kind, names in (("embedding table", () if tables else OF_TABLES), ("dense weight", () if len(tables) < len(net.parameters) else OF_WEIGHTS)):
+        for name in names:
+            if name in said:
+                raise UsageError(f"{dashed(name)} {flag_text(values[name])} has no effect: the model has no {kind}")
+    for table, count in splits.items():
+        if table not in tables:
+            close = get_close_matches(table, tables, 3) or list(tables)[:10]
+            raise UsageError(f"--split-table {table}={count}: the model has no table '{table}'; there are {', '.join(close) or 'none'}")
+        if not cluster.sparse_ps or isinstance(options.sparse_sync, AllGather):
+            raise UsageError(f"--split-table {table}={count} has no effect: without sparse PSs, tables are whole on every trainer")
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= tables[table].shape[0]:
+            raise UsageError(f"--split-table {table}={count}: it has {tables[table].shape[0]:,} rows, so that 1 to as many shards can be")
 
 
 def _check_given(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> None:

@@ -14,6 +14,7 @@ from htrain.cli_flags import (
     FilePath,
     Finite,
     PlanCommand,
+    Value,
     cluster_flags,
     cluster_of,
     fc_splits,
@@ -25,11 +26,13 @@ from htrain.cli_flags import (
     table_splits,
     tell,
     training_flags,
+    workers_flag,
 )
 from htrain.cli_plans import check, diff, explain, show
 from htrain.cli_predict import calibrate, simulate, size
 from htrain.door import open_door
 from htrain.errors import UsageError
+from htrain.spec.settings import CheckpointSeconds
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -161,8 +164,8 @@ def compile_command(
 @click.option(
     "--checkpoint-seconds",
     default=300.0,
-    type=Finite(0),
-    help="Seconds between checkpoints, 0 for the last only. [default: 300]",
+    type=Value(CheckpointSeconds),
+    help="Seconds between checkpoints, or end for the last only. [default: 300]",
 )
 @click.option(
     "--deadline-seconds",
@@ -182,7 +185,7 @@ def compile_command(
     type=Finite(0, 1),
     help="More malformed rows than this share stop the run. [default: 0.01]",
 )
-@click.option("--workers", default=0, type=click.IntRange(0), help="Threads of a PS that run ops. [default: one a core]")
+@workers_flag
 @click.option("--intra-op-threads", default=1, type=click.IntRange(1), help="torch threads per op. [default: 1]")
 @json_flag
 def run(

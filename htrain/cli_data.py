@@ -22,7 +22,7 @@ def synth() -> None:
 
 
 @synth.command(cls=Command)
-@click.option("--rows", default=500_000, type=click.IntRange(1), help="[default: 500000]")
+@click.option("--rows", default=500_000, type=click.IntRange(1), help="Examples to write. [default: 500000]")
 @click.option("--out", required=True, type=FilePath(), help="The TSV file to write; .gz compresses.")
 @click.option("--table-rows", default=100_000, type=click.IntRange(1), help="Distinct ids per field. [default: 100000]")
 @click.option("--zipf", default=1.05, type=Finite(), help="Exponent of the id frequencies. [default: 1.05]")

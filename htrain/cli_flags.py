@@ -4,32 +4,36 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args
 
 import click
 from click.core import ParameterSource
 
-from htrain.cluster import (
+from htrain.errors import UsageError
+from htrain.placement import Split, SplitKind
+from htrain.printable import one_line, printable
+from htrain.spec.cluster import (
     NUMBERS,
     Cluster,
     cluster_entries,
     is_rate,
+    is_size,
     load_cluster,
     parse_field,
     this_machine,
     validated,
 )
-from htrain.effects import require_counts, require_effect, require_hosts
-from htrain.errors import UsageError
-from htrain.options import Options, checked, parse_staleness
-from htrain.options_file import load_options
-from htrain.placement import Split, SplitKind
-from htrain.printable import one_line, printable
+from htrain.spec.cluster_file import load_options, said_in
+from htrain.spec.effects import require_counts, require_effect, require_hosts
+from htrain.spec.fields import REQUIRED, Field, alternatives, choices, fields_of, is_pairs, parse, plain
+from htrain.spec.options import Options
+from htrain.spec.settings import Workers
+from htrain.spec.tree import Flag, dashed, flag_text, flags, flat, questions, with_flags
 
 Function = Callable[..., None]
 
@@ -89,47 +93,79 @@ class Finite(click.FloatRange):
         return number
 
 
-def training_flags(command: Function, without: Collection[str] = ()) -> Function:
-    """A flag for every field of Options, but for those in `without`."""
-    hints = get_type_hints(Options)
-    command = click.option(
-        "--cache-table", "cache_tables", multiple=True, metavar="TABLE=CAPACITY", type=CacheTable(),
-        help="A cache of its own for tables by name or pattern, such as C1=50%, or none.",
-    )(command)  # fmt: skip
-    for field in reversed([f for f in fields(Options) if f.name not in without and f.name != "cache_tables"]):
-        flag = "--" + field.name.replace("_", "-")
-        help = f"[default: {field.default}]"
-        if isinstance(field.default, bool):
-            command = click.option(f"{flag}/--no-{flag[2:]}", field.name, default=field.default, help=help)(command)
-        else:
-            command = click.option(
-                flag,
-                field.name,
-                type=_type_of(field.name, hints[field.name]),
-                default=field.default,
-                help=help,
-            )(command)
+class Value(click.ParamType):
+    """What a field of one of these types takes, read from text."""
+
+    name = "value"
+
+    def __init__(self, *hints: Any) -> None:
+        self.hints = hints
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return metavar(self.hints[-1])
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value  # a default
+        reasons = []
+        for hint in self.hints:
+            try:
+                return parse(value, hint)
+            except ValueError as error:
+                reasons.append(str(error))
+        self.fail(reasons[0], param, ctx)
+
+
+def training_flags(command: Function) -> Function:
+    """A flag for every field of Options and of its sections."""
+    for flag in reversed(list(flags().values())):
+        command = _training_flag(flag)(command)
     return command
 
 
-def _type_of(field: str, hint: Any) -> Any:
-    if choices := get_args(hint):
-        return click.Choice(choices)
-    if field == "cache_staleness":
-        return Staleness()
-    return {int: click.INT, float: Finite(), str: click.STRING}[hint]
+def _training_flag(flag: Flag) -> Callable[[Function], Function]:
+    dashes = dashed(flag.name)
+    if flag.chooses_kind:
+        question, usual = questions()[flag.section], getattr(Options(), flag.section).kind
+        return click.option(dashes, flag.name, type=click.Choice(list(question.kinds or {})), help=f"{question.sentence} [default: {usual}]")
+    hints = [field.hint for field in flag.fields.values()]
+    if is_pairs(hints[0]):
+        return click.option(dashes, flag.name, multiple=True, metavar="TABLE=CAPACITY", type=CacheTable(), help=_help(flag))
+    if plain(hints[0]) is bool:
+        return click.option(f"{dashes}/--no-{dashes[2:]}", flag.name, default=None, help=_help(flag))
+    kind = click.Choice(choices(hints[0])) if choices(hints[0]) else Value(*hints)
+    return click.option(dashes, flag.name, type=kind, help=_help(flag))
 
 
-class Staleness(click.ParamType):
-    """A whole number, or `unbounded`, as in the cluster file."""
+def _help(flag: Flag) -> str:
+    """What a flag says, with the kinds that it belongs to, and its default: one sentence for all kinds that say the same."""
+    texts: dict[tuple[str, str], list[str]] = {}
+    for kind, field in flag.fields.items():
+        texts.setdefault((field.sentence, _default(flag, field)), []).append(kind)
+    return " ".join(f"{sentence} [{_with(flag.section, kinds)}default: {default}]" for (sentence, default), kinds in texts.items())
 
-    name = "N|unbounded"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_staleness(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def _default(flag: Flag, field: Field) -> str:
+    usual = flat(Options())[flag.name] if field.default is REQUIRED else field.default
+    if isinstance(usual, bool):
+        return "on" if usual else "off"
+    return flag_text(usual) or "none"
+
+
+def _with(section: str, kinds: list[str]) -> str:
+    """The choice that a flag depends on, where not every kind has it."""
+    others = set(questions()[section].kinds or {}) - set(kinds) if section else set()
+    return f"with {dashed(section)} {' or '.join(kinds)}; " if others else ""
+
+
+def metavar(hint: Any) -> str:
+    """What stands behind a flag for its value: `N|auto`."""
+    return "|".join(_metavars(hint))
+
+
+def _metavars(hint: Any) -> Iterator[str]:
+    for kind in alternatives(hint):
+        yield from choices(kind) or [{int: "N", float: "X", bool: "true|false"}.get(plain(kind), "TEXT")]
 
 
 class CacheTable(click.ParamType):
@@ -146,20 +182,23 @@ class CacheTable(click.ParamType):
 
 def cluster_flags(command: Function) -> Function:
     """A flag for every field of the cluster file."""
-    for name in reversed(NUMBERS):
-        sized = name.endswith(("memory", "bandwidth", "flops"))
-        metavar = "SIZE" if sized else "N"
-        help = "Such as 512GiB." if name.endswith("memory") else "Such as 25Gbit/s." if sized else ""
+    for name, field in reversed(list(fields_of(Cluster).items())):
+        example = " Such as 512GiB." if name.endswith("memory") else " Such as 25Gbit/s." if name.endswith("bandwidth") else ""
         command = click.option(
-            "--" + name.replace("_", "-"),
+            dashed(name),
             "cluster_" + name,
-            metavar=metavar,
+            metavar="SIZE" if is_size(name) else metavar(field.hint),
             default="",
-            help=help,
+            help=field.sentence + example,
             hidden=is_rate(name),
         )(command)
     return command
 
+
+workers_flag = click.option(
+    "--workers", default="auto", type=Value(Workers),
+    help="Threads of a PS that run ops; auto is one a core. [default: auto]",
+)  # fmt: skip
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 
@@ -184,10 +223,10 @@ def tell(text: str) -> None:
     click.echo(one_line(text), err=True)
 
 
-def cluster_of(cluster_file: Path | None, flags: Mapping[str, Any], *, here: bool) -> Cluster:
+def cluster_of(cluster_file: Path | None, flag_values: Mapping[str, Any], *, here: bool) -> Cluster:
     """The cluster of a file and the flags on top; without a file this machine's, or (not `here`) the stock hosts of the paper."""
-    given = {n.removeprefix("cluster_"): v for n, v in flags.items() if n.startswith("cluster_") and _is_given(n)}
-    overrides = {name: parse_field(name, text, where="--" + name.replace("_", "-")) for name, text in given.items()}
+    given = {n.removeprefix("cluster_"): v for n, v in flag_values.items() if n.startswith("cluster_") and _is_given(n)}
+    overrides = {name: parse_field(name, text, where=dashed(name)) for name, text in given.items()}
     if cluster_file:
         return load_cluster(cluster_file, overrides)
     return validated(
@@ -195,22 +234,19 @@ def cluster_of(cluster_file: Path | None, flags: Mapping[str, Any], *, here: boo
     )
 
 
-def options_of(flags: Mapping[str, Any], cluster_file: Path | None = None) -> Options:
+def options_of(given: Mapping[str, Any], cluster_file: Path | None = None) -> Options:
     """The options among a command's flags; where a flag is not given, those of the cluster file."""
-    values = {n: v for n, v in flags.items() if not n.startswith("cluster_")}
-    for name, value in load_options(cluster_file).items() if cluster_file else ():
-        if name in values and not _is_given(name):
-            values[name] = value
-    return checked(Options(**values))
+    values = {name: value for name, value in given.items() if name in flags() and _is_given(name)}
+    return with_flags(load_options(cluster_file) if cluster_file else Options(), **values)
 
 
 def require_use(options: Options, cluster: Cluster, cluster_file: Path | None, *, searched: bool = False) -> None:
     """Raises UsageError for what the flags or the cluster file say without effect; `searched` where the counts are still to be found."""
-    flags = {name for name in click.get_current_context().params if _is_given(name)}
-    of_cluster = {name.removeprefix("cluster_") for name in flags if name.removeprefix("cluster_") in NUMBERS}
+    given = {name for name in click.get_current_context().params if _is_given(name)}
+    of_cluster = {name.removeprefix("cluster_") for name in given if name.removeprefix("cluster_") in NUMBERS}
     in_file = cluster_entries(cluster_file).keys() if cluster_file else set()
-    set_in_file = load_options(cluster_file).keys() if cluster_file else set()
-    require_effect(options, cluster, flags | set_in_file, searched=searched)
+    said_in_file = said_in(cluster_file) if cluster_file else set()
+    require_effect(options, cluster, given | said_in_file, searched=searched)
     require_counts(options, cluster, of_cluster | in_file)
     require_hosts(options, cluster, of_cluster - ({"dense_ps"} if searched else set()))
 

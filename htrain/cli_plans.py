@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from htrain.cli_flags import FilePath, PlanCommand, json_flag, put
+from htrain.spec.tree import document_of
 
 
 @click.command(cls=PlanCommand)
@@ -28,7 +29,7 @@ def show(plan: Path, net: str, html: Path | None, as_json: bool) -> None:
         "model": loaded.model,
         "digest": loaded.digest,
         "cluster": asdict(loaded.cluster),
-        "options": asdict(loaded.options),
+        "options": document_of(loaded.options),
         "predicted_eps": loaded.predicted_eps,
         "notes": loaded.notes,
         "search": {**asdict(loaded.search), "gap": loaded.search.gap},

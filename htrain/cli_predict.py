@@ -1,7 +1,6 @@
 """The commands that predict, and measure what predictions count with: `htrain calibrate`, `simulate`, `size`."""
 
 from dataclasses import asdict, replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,23 +22,26 @@ from htrain.cli_flags import (
     require_use,
     tell,
     training_flags,
+    workers_flag,
 )
-from htrain.cluster import NUMBERS
+from htrain.spec.cluster import NUMBERS
+from htrain.spec.settings import Workers
 
 
 @click.command(cls=PlanCommand)
 @click.argument("plan", type=FilePath())
-@click.option("--groups", default=0, type=click.IntRange(0), help="As many groups. [default: the plan's]")
-@click.option("--trainers", default=0, type=click.IntRange(0), help="As many trainers per group. [default: the plan's]")
-@click.option("--net-replicas", default=0, type=click.IntRange(0), help="As many per trainer. [default: the plan's]")
-@click.option("--batch", default=0, type=click.IntRange(0), help="Batches of as many examples. [default: the plan's]")
-@click.option("--workers", default=0, type=click.IntRange(0), help="Threads of a PS that run ops. [default: one a core]")
+@click.option("--groups", type=click.IntRange(1), help="As many groups. [default: the plan's]")
+@click.option("--trainers", type=click.IntRange(1), help="As many trainers per group. [default: the plan's]")
+@click.option("--net-replicas", type=click.IntRange(1), help="As many per trainer. [default: the plan's]")
+@click.option("--batch", type=click.IntRange(1), help="Batches of as many examples. [default: the plan's]")
+@workers_flag
 @click.option("--steps", default=40, type=click.IntRange(4), help="Steps of each net replica. [default: 40]")
-@click.option("--seed", default=0, type=click.IntRange(0), help="[default: 0]")
+@click.option("--seed", default=0, type=click.IntRange(0), help="Seed of the durations that vary. [default: 0]")
 @click.option("--python-lock/--no-python-lock", default=True, help="Whether a role's threads share one. [default: on]")
 @json_flag
 def simulate(
-    plan: Path, groups: int, trainers: int, net_replicas: int, batch: int, workers: int, steps: int, seed: int, python_lock: bool, as_json: bool
+    plan: Path, groups: int | None, trainers: int | None, net_replicas: int | None, batch: int | None, workers: Workers, steps: int,
+    seed: int, python_lock: bool, as_json: bool
 ) -> None:  # fmt: skip
     """Simulate PLAN: EPS, what waits where, and the staleness of dense updates, on a cluster that need not be here."""
     loaded = import_module("htrain.plan_check").check_plan(import_module("htrain.plan").load_plan(plan))
@@ -59,11 +61,11 @@ def simulate(
 @click.option("--eps", required=True, type=Finite(1), help="Examples per second to reach, such as 1e6.")
 @click.option("--cluster", "cluster_file", type=FilePath(), help="A cluster file: the kinds of hosts.")
 @click.option("--data", default="", help="Sizes the tables of a model that is built from a schema.")
-@click.option("--split-fc", "splits", multiple=True, metavar="auto|none|FC=KIND:N", help="[default: none]")
-@click.option("--most-groups", default=32, type=click.IntRange(1), help="[default: 32]")
-@click.option("--workers", default=0, type=click.IntRange(0), help="Threads of a PS that run ops. [default: one a core]")
+@click.option("--split-fc", "splits", multiple=True, metavar="auto|none|FC=KIND:N", help="Cut an FC into N parts, as htrain compile does. [default: none]")
+@click.option("--most-groups", default=32, type=click.IntRange(1), help="The most groups to try. [default: 32]")
+@workers_flag
 @cluster_flags
-@partial(training_flags, without=("eps",))
+@training_flags
 @json_flag
 def size(
     model: str,
@@ -72,7 +74,7 @@ def size(
     data: str,
     splits: tuple[str, ...],
     most_groups: int,
-    workers: int,
+    workers: Workers,
     as_json: bool,
     **flags: Any,
 ) -> None:

@@ -4,23 +4,26 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import floor
 
-from htrain.cluster import Cluster
 from htrain.costs.memory import memory_of_train, too_large_text
 from htrain.costs.predict import demands_of, device_loads, seconds_of
 from htrain.errors import ModelError, PlacementError
 from htrain.expected import expected, expected_blobs
-from htrain.fitting import fitting
 from htrain.frontend.captured import Captured
 from htrain.loads import MemoryUse
 from htrain.lowering import NO_FC_SPLITS, NO_SPLITS, lowered
 from htrain.net import COMPRESS, Net
 from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.het import UNBOUNDED
 from htrain.ops.user_ops import sources_of
-from htrain.options import UNBOUNDED, Options
 from htrain.placement import Decision, Encoding, Search, Split
 from htrain.plan import Plan, digest_of, net_name
 from htrain.plan_check import check_plan
-from htrain.sync.easgd import default_alpha
+from htrain.spec.cache import HetCache
+from htrain.spec.cluster import Cluster
+from htrain.spec.compatibility import compatible
+from htrain.spec.dense_sync import Easgd
+from htrain.spec.options import Options
+from htrain.sync.easgd import alpha_of
 from htrain.tagging.constraints import pinned
 from htrain.tagging.encodings import allowed_encodings, encodable, place_encoded
 from htrain.tagging.place import Solver, Tagger, by_rules, place_units, places_of
@@ -59,7 +62,7 @@ def compile_net(
     if not any(parameter.trained for parameter in captured.net.parameters.values()):
         raise ModelError("this model would never train: no gradient reaches any of its weights and tables (requires_grad, torch.no_grad(), detach())")
     asked = options
-    cluster, options = fitting(cluster, choose_fc_dtypes(captured.net, cluster, options))
+    cluster, options = compatible(cluster, choose_fc_dtypes(captured.net, cluster, options))
     net, units, fixed, shards = lowered(captured, cluster, options, table_splits=table_splits, fc_splits=fc_splits)
     workload = pinned(workload_of(net, units, fixed, cluster, options), cluster)
     allowed = allowed_encodings(net, options)
@@ -69,7 +72,7 @@ def compile_net(
         return decisions, search, places_of(decisions, seen)
 
     forms = encodable(net, workload, allowed, cluster, options)
-    decisions, search, chosen = place_encoded(place, workload, forms, always=options.compress == "always")
+    decisions, search, chosen = place_encoded(place, workload, forms, always=options.compression.compress == "always")
     tagged = apply_tags(net, units, {d.module: d.device for d in decisions}, fixed)
     holds = _holds(tagged, cluster, options)
     encodings = {name: allowed[name] for name, is_chosen in zip(workload.values, chosen, strict=True) if is_chosen}
@@ -81,11 +84,11 @@ def compile_net(
     nets = {"train": train, **{net_name(device): part for device, part in parts.items()}}
     nets.update({f"init_{net_name(device)}": init_net(device, part, options.seed) for device, part in parts.items()})
     nets.update({ALL_REDUCE: beside} if beside else {})
-    nets.update({"flush_trainer": flush_net(parts[TRAINER])} if options.cache == "het" else {})
+    nets.update({"flush_trainer": flush_net(parts[TRAINER])} if isinstance(options.cache, HetCache) else {})
     centers, synced = _sync_nets(parts, cluster, options)
     nets.update(synced)
     demands = demands_of(nets, cluster, options)
-    eps = float(floor(1 / seconds_of(demands, cluster, options, options.sync_period)))
+    eps = float(floor(1 / seconds_of(demands, cluster, options, options.dense_sync.round_steps)))
     loads = device_loads(nets, holds, demands, cluster, options, eps=eps)
     inputs = {n: str(net.blobs[n]).partition(": ")[2] for n in net.inputs}
     notes = (*captured.notes, *_logit_notes(captured.net, options.loss), *_dtype_notes(asked, options, cluster), *_notes(fc_splits, encodings, train))
@@ -113,8 +116,8 @@ def _logit_notes(net: Net, loss: str) -> Iterator[str]:
 
 
 def _dtype_notes(asked: Options, options: Options, cluster: Cluster) -> Iterator[str]:
-    if asked.fc_dtype == "auto" and asked.fc_gradient_dtype != "bfloat16" and options.fc_dtype == "bfloat16":
-        passes = "both passes" if options.fc_gradient_dtype == "bfloat16" else "the forward pass"
+    if asked.numerics.fc_dtype == "auto" and asked.numerics.fc_gradient_dtype != "bfloat16" and options.numerics.fc_dtype == "bfloat16":
+        passes = "both passes" if options.numerics.fc_gradient_dtype == "bfloat16" else "the forward pass"
         gain = cluster.core_bf16_flops / cluster.core_flops
         yield f"FCs compute {passes} in bfloat16: cores multiply it at {gain:.1f} x the rate of float32 (--fc-dtype float32 has them stay so)"
 
@@ -149,9 +152,9 @@ def _lookahead_notes(train: Net) -> Iterator[str]:
 
 def _sync_nets(parts: Mapping[str, Net], cluster: Cluster, options: Options) -> tuple[dict[str, str], dict[str, Net]]:
     """The centre of each weight, and the sync, centre and centre-init nets; nothing when there is one group only."""
-    if cluster.groups == 1 or options.dense_sync != "easgd":
+    if cluster.groups == 1 or not isinstance(options.dense_sync, Easgd):
         return {}, {}
-    alpha = options.sync_alpha or default_alpha(cluster.groups)
+    alpha = alpha_of(options.dense_sync, cluster.groups)
     holders = {
         d: part for d, part in parts.items() if any(p.kind == "weight" and p.trained for p in part.parameters.values())
     }

@@ -9,10 +9,10 @@ others are fetched, and as many are evicted.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from htrain.cluster import Cluster
 from htrain.net import Blob, Net
 from htrain.ops import OPS
 from htrain.ops.expectation import Expectation
+from htrain.spec.cluster import Cluster
 
 
 def expected_blobs(train: Net, cluster: Cluster, batch_size: int) -> dict[str, Blob]:

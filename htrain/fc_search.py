@@ -10,12 +10,12 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from htrain.cluster import Cluster
 from htrain.frontend.captured import Captured
 from htrain.lowering import NO_FC_SPLITS, forward_net, lowered
 from htrain.net import Net
-from htrain.options import Options
 from htrain.placement import Split, SplitKind
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
 from htrain.tagging.constraints import pinned
 from htrain.tagging.encodings import allowed_encodings, encodable, encoded
 from htrain.tagging.greedy import refine
@@ -61,7 +61,7 @@ def choose_splits(
     """
     if not cluster.group_ps:
         return {}
-    for_speed = cluster.group_ps > 1 and not cluster.host_cores
+    for_speed = cluster.group_ps > 1 and not cluster.shared_cores
     options = choose_fc_dtypes(captured.net, cluster, options)
     net = forward_net(captured, options)
     bound = [pattern for pattern, _ in cluster.pin] + [pattern for patterns in cluster.together for pattern in patterns]

@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 
-from htrain.cluster import Cluster
 from htrain.frontend.captured import Captured
 from htrain.net import Net
-from htrain.options import Options, checked
 from htrain.placement import Shard, Split
+from htrain.spec.cache import LookAheadCache
+from htrain.spec.cluster import Cluster
+from htrain.spec.dense_sync import AllReduce, ParameterServer
+from htrain.spec.options import Options
+from htrain.spec.sparse_sync import AllGather
+from htrain.spec.tree import checked
 from htrain.tagging.constraints import kept_together, pinned_tables
 from htrain.tagging.shards import held_by_steps, place_tables, without_limits
 from htrain.tagging.units import Unit, find_units, fixed_tags, pulled_tags, table_owners
@@ -42,30 +46,30 @@ def lowered(
 
     Also its units, the tags of the ops that have no choice, and the shards of every table.
     """
-    mean = options.cache == "lookahead"  # a trainer's own rows take its own gradient; then they are averaged, as dense gradients are
+    mean = isinstance(options.cache, LookAheadCache)  # a trainer's own rows take its own gradient; then they are averaged, as dense gradients are
     workers = cluster.groups * cluster.trainers if options.lockstep and not mean else 1
     forward = fuse_forward(split_fcs(forward_net(captured, options), fc_splits), options)
     net, gradients = add_gradients(narrow_fcs(forward, options), 1 / workers)
-    if options.dense_sync == "allreduce":
-        net, gradients = all_reduce_gradients(net, gradients, options.bucket_bytes, mean=mean)
+    if isinstance(options.dense_sync, AllReduce):
+        net, gradients = all_reduce_gradients(net, gradients, options.dense_sync.bucket_bytes, mean=mean)
     net = add_optimizers(net, gradients, options)
-    if options.sparse_sync == "allgather":
+    if isinstance(options.sparse_sync, AllGather):
         net = all_gather_rows(net)
-    if options.dense_sync == "ps":
+    if isinstance(options.dense_sync, ParameterServer):
         net = pull_weights(net)
     caches = choose_caches(net, options)
     owners = pinned_tables((n for n, p in net.parameters.items() if p.kind == "table"), net, cluster)
-    if options.table_store == "mapped":
+    if options.sparse_sync.store == "mapped":
         shards = place_tables(net, without_limits(cluster), table_splits, owners)
     else:
         shards = place_tables(net, cluster, table_splits, owners, held_by_steps(net, cluster, options))
     ahead = choose_lookahead(net, options, cluster)
     cached = {table for spec in caches for table in spec.tables} | {cache.table for cache in ahead}
     net = shard_lookups(net, {table: parts for table, parts in shards.items() if table not in cached})
-    net = look_ahead(cache_lookups(net, shards, caches, options), shards, ahead, patch=options.cache_patch)
+    net = look_ahead(cache_lookups(net, shards, caches, options), shards, ahead)
     net = copy_constants(net, fixed_tags(net, table_owners(shards)))
     fixed = fixed_tags(net, table_owners(shards))
-    if options.dense_sync == "ps":
+    if isinstance(options.dense_sync, ParameterServer):
         fixed = pulled_tags(net, fixed, cluster.group_ps)
     return net, find_units(net, fixed, kept_together(net, fixed, cluster)), fixed, shards
 

@@ -19,20 +19,21 @@ import yaml
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from htrain.cluster import Cluster, validated
 from htrain.errors import ClusterError, PlanError, UsageError
-from htrain.fitting import fitting
 from htrain.loads import DeviceLoad
 from htrain.net import Net
 from htrain.onnx_io import MOST_BYTES, net_of, to_model, write_net
 from htrain.ops.collective import ALL_REDUCE
 from htrain.ops.user_ops import Source, require, sources_of
-from htrain.options import Options, checked
 from htrain.placement import Decision, Search, Shard
 from htrain.plan_folder import HEADER, Digests, content_of, is_part, place_of, steadily, write_folder
-from htrain.yaml_file import parse_yaml
+from htrain.spec.cluster import Cluster, validated
+from htrain.spec.compatibility import compatible
+from htrain.spec.migrations import NEWEST, OLDEST, migrated
+from htrain.spec.options import Options
+from htrain.spec.tree import document_of, options_of
+from htrain.spec.yaml_file import parse_yaml
 
-VERSION = 14
 VALUES = "params/values.safetensors"
 
 
@@ -88,11 +89,11 @@ class Plan:
 
     def _header(self) -> dict[str, Any]:
         return {
-            "version": VERSION,
+            "version": NEWEST,
             "model": self.model,
             "digest": self.digest,
             "cluster": asdict(self.cluster),
-            "options": asdict(self.options),
+            "options": document_of(self.options),
             "inputs": dict(self.inputs),
             "predicted_eps": self.predicted_eps,
             "loads": {device: asdict(load) for device, load in self.loads.items()},
@@ -210,9 +211,9 @@ def _parse_header(folder: Path, text: bytes) -> _Header:
         raise PlanError(f"{path}: not YAML: byte {error.start} is not UTF-8 text") from error
     except msgspec.ValidationError as error:
         raise PlanError(f"{path}: {error}") from error
-    if header.version != VERSION:
+    if not OLDEST <= header.version <= NEWEST:
         raise PlanError(
-            f"{path}: version {header.version}, this htrain reads version {VERSION}: compile the model again"
+            f"{path}: version {header.version}, this htrain reads the versions {OLDEST} to {NEWEST}: compile the model again"
         )
     for name in header.files:
         if not is_part(name):
@@ -237,18 +238,15 @@ def _net_names(header: _Header) -> list[str]:
 
 
 def _settings(folder: Path, header: _Header) -> tuple[Cluster, Options]:
+    """The cluster and the options, all of them: an entry that is younger than the plan comes with a migration."""
     path = folder / HEADER
-    for kind, given in ((Cluster, header.cluster), (Options, header.options)):
-        known = {f.name for f in fields(kind)}
-        if set(given) != known:
-            raise PlanError(
-                f"{path}: {kind.__name__.lower()} has the fields {', '.join(sorted(set(given) ^ known))} too many or too few"
-            )
     try:
-        options = checked(msgspec.convert(header.options, Options))
-        cluster = msgspec.convert(header.cluster, Cluster)
-        return fitting(validated({name: getattr(cluster, name) for name in header.cluster}, where=str(path)), options)
-    except (msgspec.ValidationError, UsageError, ClusterError) as error:
+        said = migrated({"cluster": header.cluster, "options": header.options}, header.version)
+        for field in fields(Cluster):
+            if field.name not in said["cluster"]:
+                raise ClusterError(f"cluster: '{field.name}' is missing")
+        return compatible(validated(said["cluster"], where="cluster"), options_of(said["options"], "options", whole=True))
+    except (ValueError, UsageError, ClusterError) as error:
         raise PlanError(f"{path}: {error}") from error
 
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from htrain.errors import PlanError
 from htrain.files import read_file, require_regular
-from htrain.yaml_file import parse_yaml
+from htrain.spec.yaml_file import parse_yaml
 
 HEADER = "plan.yaml"
 STAGED = ".partial"

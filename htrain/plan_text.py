@@ -9,6 +9,7 @@ from htrain.loads import RESOURCES, MemoryUse
 from htrain.placement import Search
 from htrain.plan import Plan
 from htrain.sizes import memory_text
+from htrain.spec.tree import flat
 
 
 def plan_text(plan: Plan) -> str:
@@ -23,7 +24,8 @@ def _lines(plan: Plan) -> Iterator[str]:
         f"{cluster.groups} groups x ({cluster.trainers} trainers x {options.net_replicas} net replicas + {cluster.group_ps} group PSs), "
         f"{cluster.sparse_ps} sparse PSs, {cluster.dense_ps} dense PSs; batch {options.batch_size}"
     )
-    rates = f"dense {options.dense_optimizer} lr {options.dense_lr:g}, sparse {options.sparse_optimizer} lr {options.sparse_lr:g}"
+    dense, sparse = options.dense_optimizer, options.sparse_optimizer
+    rates = f"dense {dense.kind} lr {dense.lr:g}, sparse {sparse.kind} lr {sparse.lr:g}"
     yield f"{rates}, loss {options.loss}, seed {options.seed}"
     bottleneck, what = bottleneck_of(plan)
     yield f"predicted {plan.predicted_eps:,.0f} EPS; the bottleneck is the {what} of {bottleneck}"
@@ -115,8 +117,8 @@ def bottleneck_of(plan: Plan) -> tuple[str, str]:
     """The busiest device, and what of it is."""
     loads = ((getattr(load, what), device, what) for device, load in plan.loads.items() for what in RESOURCES)
     most, device, what = max(loads, default=(0.0, "trainer", "cpu"), key=lambda entry: entry[0])
-    if most < 0.999 and plan.cluster.host_cores:
-        return f"the {plan.cluster.host_cores} cores that all roles share", "CPU"
+    if most < 0.999 and plan.cluster.shared_cores:
+        return f"the {plan.cluster.shared_cores} cores that all roles share", "CPU"
     return device, RESOURCES[what]
 
 
@@ -131,15 +133,16 @@ def plan_diff(old: Plan, new: Plan) -> list[str]:
     """What moved or changed from one plan to the other, a line each; empty when nothing did."""
     return [
         *_changed("cluster", vars(old.cluster), vars(new.cluster)),
-        *_changed("option", vars(old.options), vars(new.options)),
+        *_changed("option", flat(old.options), flat(new.options)),
         *_moved(old, new),
     ]
 
 
 def _changed(kind: str, old: dict[str, object], new: dict[str, object]) -> Iterator[str]:
-    for name in old:
-        if old[name] != new[name]:
-            yield f"{kind} {name}: {old[name]} -> {new[name]}"
+    for name in dict.fromkeys([*old, *new]):
+        before, after = old.get(name, "not there"), new.get(name, "gone")
+        if before != after:
+            yield f"{kind} {name}: {before} -> {after}"
 
 
 def _moved(old: Plan, new: Plan) -> Iterator[str]:

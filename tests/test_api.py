@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import htrain
-from htrain.cluster import this_machine
+from htrain.spec.cluster import this_machine
 
 
 class Tiny(nn.Module):

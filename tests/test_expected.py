@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 import htrain
-from htrain.cluster import Cluster
 from htrain.expected import expected, expected_blobs
 from htrain.net import Net, numel
 from htrain.ops import OPS
-from htrain.options import Options
 from htrain.plan import Plan
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
 
 BATCH = 256
 ROWS = {"tiny": 3, "small": 200, "large": 100_000}

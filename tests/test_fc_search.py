@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 import htrain
-from htrain.cluster import Cluster, this_machine
 from htrain.errors import PlacementError
 from htrain.footprint import ROLE_BYTES
-from htrain.options import Options
 from htrain.plan import Plan
 from htrain.plan_check import check_plan
+from htrain.spec.cluster import Cluster, this_machine
+from htrain.spec.options import Options
 from htrain.tagging.place import Solver
 
 DLRM = str(Path(__file__).parents[1] / "models" / "dlrm.py")
@@ -85,7 +85,7 @@ def test_an_fc_that_fits_on_no_device_is_split_where_that_is_allowed(cluster: Cl
     def compiled(cluster: Cluster, **more: Any) -> Plan:
         return htrain.compile(Wide(), example_inputs=inputs, cluster=cluster, options=Options(batch_size=8), solver=solver, self_check=False, **more)
 
-    whole = compiled(replace(cluster, python_lock=0), fc_splits={})
+    whole = compiled(replace(cluster, python_lock=False), fc_splits={})
     needed = max(load.holds.total for device, load in whole.loads.items() if device.startswith(("group_ps", "trainer"))) - ROLE_BYTES
     small = ROLE_BYTES + int(0.75 * needed)
     narrow = replace(cluster, group_ps_memory=small, trainer_memory=small)

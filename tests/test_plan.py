@@ -13,16 +13,17 @@ import pytest
 import yaml
 from small_dlrm import small_dlrm, small_plan
 
-from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.errors import PlanError
 from htrain.frontend.captured import Captured
 from htrain.net import Net, Op
-from htrain.options import Options
 from htrain.placement import Shard
-from htrain.plan import VERSION, Plan, load_part, load_plan
+from htrain.plan import Plan, load_part, load_plan
 from htrain.plan_check import check_plan
 from htrain.plan_text import net_text, plan_diff, plan_text
+from htrain.spec.cluster import Cluster
+from htrain.spec.migrations import NEWEST, OLDEST
+from htrain.spec.tree import with_flags
 
 SUPPORT = Path(__file__).parent / "support"
 
@@ -263,7 +264,7 @@ def test_these_are_refused_too(spoil: Callable[[Plan], Plan], plan: Plan) -> Non
 
 
 def test_a_plan_whose_weights_would_be_read_before_a_step_has_begun_is_refused() -> None:
-    plan = compile_net(Captured(small_dlrm(), {}), Cluster(), Options(batch_size=8, dense_sync="ps"), name="small_dlrm")
+    plan = compile_net(Captured(small_dlrm(), {}), Cluster(), with_flags(batch_size=8, dense_sync="ps"), name="small_dlrm")
 
     def unsaid(net: Net) -> Net:
         return replace(net, ops=tuple(op for op in net.ops if "begin_group_ps_0" not in (*op.inputs, *op.outputs)))
@@ -292,7 +293,7 @@ def inside(section: str, **values: object) -> Callable[[dict[str, Any]], None]:
 
 
 HEADERS: Mapping[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "another version": (entry("version", VERSION + 1), rf"version {VERSION + 1}, this htrain reads version {VERSION}: compile the model again$"),
+    "another version": (entry("version", NEWEST + 1), rf"version {NEWEST + 1}, this htrain reads the versions {OLDEST} to {NEWEST}: compile the model again$"),
     "a version that is no number": (entry("version", "one"), r"Expected `int`, got `str` - at `\$.version`$"),
     "an entry that is missing": (lambda h: h.pop("tables"), r"missing required field `tables`$"),
     "an entry that is unknown": (entry("colour", "red"), r"unknown field `colour`$"),
@@ -303,14 +304,23 @@ HEADERS: Mapping[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a file without a name": (inside("files", **{"nets/.onnx": "0"}), r"'nets/\.onnx' is not a file of a plan$"),
     "a file that is not there": (inside("files", **{"nets/group_ps_9.onnx": "0"}), r"group_ps_9.onnx: is missing: "),
     "a file of another plan": (inside("files", **{"nets/trainer.onnx": "0"}), r"trainer.onnx: is not the file that plan.yaml names: "),
-    "an unknown cluster field": (inside("cluster", racks=3), r"cluster has the fields racks too many or too few$"),
-    "a cluster field that is missing": (lambda h: h["cluster"].pop("groups"), r"cluster has the fields groups too many or too few$"),
+    "an unknown cluster field": (inside("cluster", racks=3), r"cluster: unknown field 'racks'; the fields are groups, trainers"),
+    "a cluster field that is missing": (lambda h: h["cluster"].pop("groups"), r"cluster: 'groups' is missing$"),
     "a cluster that contradicts itself": (inside("cluster", dense_ps=0), r"2 groups are synchronised through dense PSs: dense_ps must be at least 1$"),
-    "an unknown option": (inside("options", momentum=0.9), r"options has the fields momentum too many or too few$"),
-    "an option of another type": (inside("options", batch_size="many"), r"Expected `int`, got `str` - at `\$.batch_size`$"),
-    "an option that is out of range": (inside("options", batch_size=0), r"--batch-size: 0 is too small, want at least 1$"),
-    "an option that is no choice": (inside("options", loss="hinge"), r"Invalid enum value 'hinge' - at `\$.loss`$"),
-    "a rate that is no number": (inside("options", dense_lr=float("nan")), r"--dense-lr: nan must be a finite number above 0$"),
+    "an unknown option": (inside("options", momentum=0.9), r"options\.momentum: unknown entry; options are batch_size"),
+    "an option that is missing": (lambda h: h["options"].pop("seed"), r"options: 'seed' is missing$"),
+    "an option that is missing, further in": (lambda h: h["options"]["dense_optimizer"].pop("lr"), r"options\.dense_optimizer: 'lr' is missing$"),
+    "a section without its kind": (lambda h: h["options"]["cache"].pop("kind"), r"options\.cache: 'kind' is missing$"),
+    "a section that is a text": (inside("options", cache="none"), r"options\.cache: want entries such as {kind: none}$"),
+    "an option of another strategy": (
+        lambda h: h["options"]["dense_sync"].update(bucket_bytes=3), r"options\.dense_sync\.bucket_bytes: belongs to kind allreduce",
+    ),
+    "an option of another type": (inside("options", batch_size="many"), r"options\.batch_size: 'many' is not a whole number of 1 to 16,777,216$"),
+    "an option that is out of range": (inside("options", batch_size=0), r"options\.batch_size: 0 is not a whole number of 1 to 16,777,216$"),
+    "an option that is no choice": (inside("options", loss="hinge"), r"options\.loss: 'hinge' is not bce or mse$"),
+    "a rate that is no number": (
+        lambda h: h["options"]["dense_optimizer"].update(lr=float("nan")), r"dense_optimizer\.lr: nan is not a finite number above 0$",
+    ),
     "a shard that is no triple": (inside("tables", t=[[0, 5]]), r"Expected `array` of length 3"),
     "a decision in other words": (inside("decisions", x="because"), r"decision of 'x' is not 'DEVICE by rule 'NAME': REASON'$"),
 }

@@ -13,7 +13,7 @@ from htrain.data.evaluation import auc, entropy
 from htrain.frontend.load import load_model
 from htrain.net import Init
 from htrain.ops import row_init
-from htrain.options import Options
+from htrain.spec.options import Options
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ def optimizers(model: nn.Module, options: Options) -> list[torch.optim.Optimizer
     dense = [p for p in model.parameters() if id(p) not in tables]
     kinds = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "adam": torch.optim.Adam}
     return [
-        kinds[options.dense_optimizer](dense, lr=options.dense_lr),
-        kinds[options.sparse_optimizer](list(tables.values()), lr=options.sparse_lr),
+        kinds[options.dense_optimizer.kind](dense, lr=options.dense_optimizer.lr),
+        kinds[options.sparse_optimizer.kind](list(tables.values()), lr=options.sparse_optimizer.lr),
     ]
 
 

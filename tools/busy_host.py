@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import htrain
-from htrain.cluster import this_machine
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
 
 BURN = "while True: pass"
 DATA = "synthetic:?rows=4096&table_rows=200"

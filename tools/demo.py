@@ -12,7 +12,7 @@ from baseline import train_and_evaluate
 from rich.console import Console
 from rich.table import Table
 
-from htrain.options import Options
+from htrain.spec.options import Options
 
 HTRAIN = [str(Path(sys.executable).with_name("htrain"))]
 MODEL = str(Path(__file__).parents[1] / "models" / "dlrm.py")

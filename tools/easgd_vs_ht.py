@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 import htrain
-from htrain.cluster import Cluster, this_machine
-from htrain.options import Options
+from htrain.spec.cluster import Cluster, this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 MODEL = str(Path(__file__).parents[1] / "models" / "wide_deep.py")
 
@@ -44,7 +45,7 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console(stderr=True)
     torch.set_num_threads(1)
-    options = Options(net_replicas=1, sync_period=arguments.sync_period)
+    options = with_flags(net_replicas=1, sync_period=arguments.sync_period)
     log = f"table_rows=2000&rows={arguments.rows}"
     train, test = f"synthetic:?{log}", f"synthetic:?{log}&first_block=1000000"
     plain = train_and_evaluate(MODEL, train, test, options)

@@ -17,21 +17,21 @@ import random
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.data import click_schema
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.net import Net
-from htrain.options import Options
 from htrain.placement import Decision
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 from htrain.tagging.workload import Workload
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +69,7 @@ def nudged(model: nn.Module, seed: int) -> nn.Module:
 
 def least_noticed_fault(model: nn.Module, data: str, options: Options, alone: Sequence[float]) -> float:
     """The smaller difference of two trainings that are wrong: rates 1 % off, and the largest dense weight kept as it began."""
-    off = replace(options, dense_lr=options.dense_lr * 1.01, sparse_lr=options.sparse_lr * 1.01)
+    off = with_flags(options, dense_lr=options.dense_optimizer.lr * 1.01, sparse_lr=options.sparse_optimizer.lr * 1.01)
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
     kept = copy.deepcopy(model)
     weights = [(p, q) for p, q in zip(kept.parameters(), model.parameters(), strict=True) if id(q) not in tables]
@@ -98,7 +98,7 @@ def main() -> None:
         captured = capture(model, loaded.example_inputs)
         tables = [n for n, p in captured.net.parameters.items() if p.kind == "table"]
         for (dense, sparse), loss in product(OPTIMIZERS, ("bce", "mse")):
-            options = Options(
+            options = with_flags(
                 batch_size=BATCH, net_replicas=1, dense_optimizer=dense, sparse_optimizer=sparse, sparse_lr=0.05, dense_lr=0.01, loss=loss
             )  # fmt: skip
             alone = torch_losses(model, data, options)

@@ -10,7 +10,6 @@ Frappe. s = 0 is synchronous training. Each line is the median of `--runs` runs,
 import argparse
 import statistics
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from het_traffic import stream_uri
@@ -18,9 +17,9 @@ from precision import parts
 from rich.console import Console
 
 import htrain
-from htrain.cluster import this_machine
 from htrain.data.synthetic import TEST_BLOCK
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.tree import with_flags
 
 MODEL = str(Path(__file__).parents[1] / "models" / "wide_deep.py")
 STALENESS = {"0": 0, "100": 100, "10k": 10_000, "unbounded": -1}
@@ -57,7 +56,7 @@ def main() -> None:
 
 
 def _line(name: str, asked: argparse.Namespace, train: str, test: str, folder: Path) -> None:
-    options = Options(
+    options = with_flags(
         batch_size=asked.batch, dense_sync="allreduce", cache="het", cache_capacity=asked.capacity,
         dense_optimizer=asked.optimizer, sparse_optimizer=asked.optimizer, dense_lr=asked.dense_lr, sparse_lr=asked.sparse_lr,
     )  # fmt: skip
@@ -65,7 +64,7 @@ def _line(name: str, asked: argparse.Namespace, train: str, test: str, folder: P
     for number in range(asked.runs):
         cluster = this_machine(groups=asked.workers, trainers=1, group_ps=0, sparse_ps=1)
         place = folder / f"{name}-{number}"
-        chosen = replace(options, cache_staleness=STALENESS[name], seed=number)
+        chosen = with_flags(options, cache_staleness=STALENESS[name], seed=number)
         htrain.compile(MODEL, data=train, cluster=cluster, options=chosen).save(place / "plan")
         result = htrain.run(
             place / "plan",

@@ -16,7 +16,7 @@ import argparse
 import json
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +24,22 @@ from het_traffic import stream_uri
 from netlab import Lab, LabRun, unwind_when_ended
 
 import htrain
-from htrain.cluster import Cluster
 from htrain.errors import Error
-from htrain.options import Options
+from htrain.spec.cluster import Cluster
+from htrain.spec.tree import with_flags
 
 MODEL = str(Path(__file__).parents[1] / "models" / "wide_deep.py:build_128")
 BATCH = 128
-BASE = Options(
+BASE = with_flags(
     batch_size=BATCH, sparse_optimizer="sgd", dense_optimizer="sgd", net_replicas=1, sparse_lr=0.05, dense_lr=0.01
 )
-HYBRID = replace(BASE, dense_sync="allreduce")
+HYBRID = with_flags(BASE, dense_sync="allreduce")
 SYSTEMS = {
-    "ps": replace(BASE, dense_sync="ps", bounded_staleness=False),
-    "allreduce": replace(HYBRID, sparse_sync="allgather"),
+    "ps": with_flags(BASE, dense_sync="ps", bounded_staleness=False),
+    "allreduce": with_flags(HYBRID, sparse_sync="allgather"),
     "hybrid": HYBRID,
-    "cache s=10": replace(HYBRID, cache="het", cache_staleness=10),
-    "cache s=100": replace(HYBRID, cache="het", cache_staleness=100),
+    "cache s=10": with_flags(HYBRID, cache="het", cache_staleness=10),
+    "cache s=100": with_flags(HYBRID, cache="het", cache_staleness=100),
 }
 LABELS = {"ps": "PS, asynchronous", "allreduce": "AllReduce + AllGather", "hybrid": "hybrid, no cache"}
 

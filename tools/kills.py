@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 
 import htrain
-from htrain.cluster import this_machine
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
 
 DATA = "synthetic:?rows=10000000&table_rows=200"
 VICTIMS = ("launcher", "helper", "trainer:0:0", "group_ps:0:0", "sparse_ps:0")

@@ -16,9 +16,10 @@ from statistics import median
 from rich.console import Console
 
 import htrain
-from htrain.cluster import this_machine
 from htrain.data.synthetic import TEST_BLOCK
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 MODEL = str(Path(__file__).parents[1] / "models" / "wide_deep.py")
 
@@ -45,7 +46,7 @@ def main() -> None:
 
 
 def _line(asked: argparse.Namespace, batch: int, trainers: int, every: int) -> None:
-    options = Options(
+    options = with_flags(
         batch_size=batch // trainers, cache="lookahead", cache_window=asked.window, cache_average=max(1, every), dense_sync="allreduce",
         dense_optimizer="sgd" if asked.optimizer == "sgd" else "adagrad", sparse_optimizer=asked.optimizer,
         sparse_lr=asked.sparse_lr, dense_lr=asked.dense_lr,

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from htrain.ops.sparse_loops import dedupe
-from htrain.options import Options
 from htrain.placement import CacheGeometry
+from htrain.spec.cache import LookAheadCache
 from htrain.sync.lookahead.occupancy import Occupancy
 from htrain.transform.look_ahead import geometry_of
 
@@ -68,8 +68,8 @@ def main() -> None:
     print(f"{'window':>7}{'sets':>13}{'slots, M':>10}{'hit rate':>11}{'largest':>10}")
     for window in map(int, asked.windows.split(",")):
         for sets in [*map(int, asked.sets.split(",")), 0]:
-            options = Options(cache="lookahead", batch_size=asked.batch, cache_window=window, cache_sets=sets, cache_ways=asked.ways)
-            runs = [TableRun(geometry_of(rows, asked.batch * window, options)) for rows in tables]
+            cache = LookAheadCache(window=window, sets=sets or "auto", ways=asked.ways)
+            runs = [TableRun(geometry_of(rows, asked.batch * window, cache)) for rows in tables]
             for number, (rows, run) in enumerate(zip(tables, runs, strict=True)):
                 for batches in windows_of(rows, asked.skew, asked.batch, window, asked.batches, number):
                     run.window(batches)

@@ -8,15 +8,15 @@ Wide & deep on a synthetic click log, one trainer, in deterministic order; teste
 
 import argparse
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 import htrain
-from htrain.cluster import this_machine
 from htrain.data.synthetic import TEST_BLOCK
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 MODEL = str(Path(__file__).parents[1] / "models" / "wide_deep.py")
 
@@ -33,13 +33,13 @@ def main() -> None:
     asked = parser.parse_args()
     data = f"synthetic:?rows={asked.examples}&table_rows={asked.table_rows}"
     test = f"synthetic:?rows={asked.examples // 20}&table_rows={asked.table_rows}&first_block={TEST_BLOCK}"
-    whole = Options(batch_size=asked.batch, sparse_optimizer=asked.optimizer, net_replicas=1, prefetch=False)
+    whole = with_flags(batch_size=asked.batch, sparse_optimizer=asked.optimizer, net_replicas=1, prefetch=False)
     print(f"batch {asked.batch}, {data}", flush=True)
     print(f"{'cache':<24}{'AUC':>10}{'NE':>10}{'hit rate':>11}{'stale':>10}{'of':>14}{'EPS':>9}")
     _line("none", whole, data, test)
     for sets in map(int, asked.sets.split(",")):
         for patch in (True, False):
-            options = replace(
+            options = with_flags(
                 whole, cache="lookahead", cache_window=asked.window, cache_sets=sets, cache_ways=asked.ways, cache_patch=patch
             )
             _line(f"{sets or 'recommended'} sets, {'patched' if patch else 'as read'}", options, data, test)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from torch import nn
 
-from htrain.cluster import Cluster, is_rate, load_cluster
 from htrain.compiler import compile_net
 from htrain.data import click_schema
 from htrain.fc_search import choose_splits
@@ -26,11 +25,12 @@ from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.lowering import NO_SPLITS
 from htrain.net import Net
-from htrain.options import Options
 from htrain.placement import Decision
 from htrain.plan import Plan
 from htrain.simulation.counts import with_counts
 from htrain.simulation.run import simulate
+from htrain.spec.cluster import Cluster, is_rate, load_cluster
+from htrain.spec.tree import with_flags
 from htrain.tagging.place import Tagger, by_rules
 from htrain.tagging.workload import Workload
 
@@ -70,7 +70,7 @@ class Bench:
     def _plan(
         self, trainers: int, group_ps: int, model: str, *, tagger: Tagger = by_rules, solver: str = "greedy", split: bool = True, short: bool = True
     ) -> Plan:  # fmt: skip
-        options = Options(batch_size=512, net_replicas=CORES, **MODELS[model], **(SHORT if short else {}))
+        options = with_flags(batch_size=512, net_replicas=CORES, **MODELS[model], **(SHORT if short else {}))
         cluster = replace(self.hosts, groups=2, trainers=trainers, group_ps=group_ps, sparse_ps=16, dense_ps=2)
         splits = choose_splits(captured(), cluster, options, table_splits=NO_SPLITS) if split else {}
         return compile_net(captured(), cluster, options, name="paper", tagger=tagger, solver=solver, fc_splits=splits)

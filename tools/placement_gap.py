@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from htrain.cluster import Cluster
 from htrain.data import click_schema
 from htrain.errors import PlacementError
 from htrain.fc_search import choose_splits
@@ -28,8 +27,9 @@ from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.lowering import lowered
 from htrain.net import Net
-from htrain.options import Options
 from htrain.placement import Split
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
 from htrain.tagging.greedy import refine
 from htrain.tagging.place import by_rules, place_units, places_of
 from htrain.tagging.workload import Workload, workload_of
@@ -87,7 +87,7 @@ class Case:
 def case_of(model: str, groups: int, group_ps: int, bandwidth: int, *, python_lock: bool) -> Case:
     loaded = load_model(str(MODELS / model), click_schema(13, (100_000,) * 26))
     captured = capture(loaded.module, loaded.example_inputs)
-    cluster = Cluster(groups=groups, trainers=group_ps, group_ps=group_ps, python_lock=int(python_lock))
+    cluster = Cluster(groups=groups, trainers=group_ps, group_ps=group_ps, python_lock=python_lock)
     options = Options()
     if groups == 2:
         cluster = replace(cluster, sparse_ps=8, trainer_bandwidth=bandwidth, group_ps_bandwidth=bandwidth)

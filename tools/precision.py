@@ -15,14 +15,13 @@ import gzip
 import random
 import statistics
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 import htrain
-from htrain.cluster import role_of, this_machine
-from htrain.options import Options
+from htrain.spec.cluster import role_of, this_machine
+from htrain.spec.tree import with_flags
 
 MODELS = Path(__file__).parents[1] / "models"
 SETTINGS: dict[str, dict[str, object]] = {
@@ -68,7 +67,7 @@ def main() -> None:
         train, test = parts(arguments.frappe, folder) if arguments.frappe else (arguments.train, arguments.test)
         for label, changes in ((label, SETTINGS[label]) for label in arguments.only or SETTINGS):
             shorter = any(name.startswith(("activation", "gradient")) for name in changes)
-            options = replace(Options(batch_size=arguments.batch_size, compress="always" if shorter else "auto"), **changes)
+            options = with_flags(with_flags(batch_size=arguments.batch_size, compress="always" if shorter else "auto"), **changes)
             plan = htrain.compile(
                 str(MODELS / arguments.model),
                 data=train,

@@ -12,10 +12,10 @@ from itertools import product
 from pathlib import Path
 
 import htrain
-from htrain.cluster import Cluster
 from htrain.costs.predict import demands_of, rounds_at, seconds_of
-from htrain.options import Options
 from htrain.simulation.run import simulate
+from htrain.spec.cluster import Cluster
+from htrain.spec.tree import with_flags
 
 MODELS = Path(__file__).parents[1] / "models"
 COUNTS = ((1, 8), (4, 1), (4, 8), (100, 1), (100, 8))  # groups, and steps between rounds, which one group has none of
@@ -25,7 +25,7 @@ CASES = tuple(product(("dlrm.py", "wide_deep.py"), COUNTS))
 def compiled(model: str, groups: int, sync_period: int) -> htrain.Plan:
     cluster = Cluster(groups=groups, trainers=2, group_ps=2, sparse_ps=4)
     sync = {"sync_period": sync_period} if groups > 1 else {}
-    return htrain.compile(str(MODELS / model), cluster=cluster, options=Options(batch_size=512, net_replicas=4, **sync))
+    return htrain.compile(str(MODELS / model), cluster=cluster, options=with_flags(batch_size=512, net_replicas=4, **sync))
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
         found = simulate(plan, steps=arguments.steps).eps
         off.append(plan.predicted_eps / found - 1)
         demands = demands_of(plan.nets, plan.cluster, plan.options)
-        busiest = 1 / seconds_of(demands, plan.cluster, plan.options, plan.options.sync_period)
+        busiest = 1 / seconds_of(demands, plan.cluster, plan.options, plan.options.dense_sync.round_steps)
         rounds = rounds_at(demands, plan.cluster, plan.options, plan.predicted_eps).steps
         print(
             f"{model:<17}{groups:>7}{period:>7}{rounds:>8.1f}{busiest:>12,.0f}{plan.predicted_eps:>12,.0f}{found:>12,.0f}{off[-1]:>+8.1%}",

@@ -20,11 +20,11 @@ from netlab import BIN, Lab, unwind_when_ended
 
 import htrain
 from htrain.calibration.correct import correct, factors_text
-from htrain.cluster import Cluster, is_rate, load_cluster, this_machine
 from htrain.executor.measured import Measured, load_measured
-from htrain.options import Options
 from htrain.plan import Plan
 from htrain.simulation.run import simulate
+from htrain.spec.cluster import Cluster, is_rate, load_cluster, this_machine
+from htrain.spec.options import Options
 
 MODELS = Path(__file__).parents[1] / "models"
 

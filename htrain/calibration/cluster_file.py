@@ -5,33 +5,18 @@ from pathlib import Path
 
 import yaml
 
-from htrain.cluster import NUMBERS, Cluster, is_rate
 from htrain.errors import ClusterError
 from htrain.files import has_seal, place_to_write, sealed, write_file
-
-_MEANINGS = {
-    "core_flops": "flops of a large float32 FC",
-    "core_bf16_flops": "of a bfloat16 FC, its conversions included",
-    "core_int8_flops": "of an int8 FC, its conversions included",
-    "core_batched_flops": "of many small GEMMs",
-    "gemm_half_size": "a GEMM whose smallest side this is reaches half of those flops",
-    "core_bandwidth": "bytes that elementwise ops read and write",
-    "core_gather_bandwidth": "bytes of rows looked up",
-    "core_scatter_bandwidth": "bytes of rows updated",
-    "core_quantize_bandwidth": "bytes quantized or restored",
-    "op_nanoseconds": "to start an op",
-    "message_nanoseconds": "CPU of a message at each end",
-    "message_tensor_nanoseconds": "and of each tensor in it",
-    "message_bandwidth": "bytes of messages for a second of CPU at each end",
-    "distinct_percent": "of a batch's ids of a table",
-}
+from htrain.spec.cluster import NUMBERS, Cluster, is_rate
+from htrain.spec.fields import fields_of
 
 
 def cluster_yaml(cluster: Cluster, comment: str) -> str:
     """The file's text: counts and sizes, then the rates under a `comment`."""
     values = asdict(cluster)
-    lines = [f"{name}: {values[name]}" for name in NUMBERS if not is_rate(name)]
-    rates = [f"{name}: {values[name]}  # {_MEANINGS[name]}" for name in NUMBERS if is_rate(name)]
+    words = {name: str(value).lower() for name, value in values.items()}
+    lines = [f"{name}: {words[name]}" for name in NUMBERS if not is_rate(name)]
+    rates = [f"{name}: {words[name]}  # {field.sentence}" for name, field in fields_of(Cluster).items() if is_rate(name)]
     constraints = {
         name: value
         for name, value in (("pin", dict(cluster.pin)), ("together", [list(names) for names in cluster.together]))

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from htrain.cluster import Cluster, role_of
 from htrain.errors import CheckpointError
 from htrain.executor.measured import Measured
+from htrain.spec.cluster import Cluster, role_of
 
 MOST = 20.0
 _LEAST_DIFFERENCE = 0.1  # between the shares that messages have in the CPU seconds of devices

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-from htrain.cluster import Cluster
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds
 from htrain.expected import expected, expected_blobs
 from htrain.net import Net
 from htrain.ops import OPS
 from htrain.ops.collective import ALL_REDUCE, ring_bytes
-from htrain.options import Options
 from htrain.plan import net_name
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
 
 TRAINER = "trainer"
 

@@ -15,16 +15,17 @@ fused. Tables that are mapped from files take what the machine has to spare, and
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
-from htrain.cluster import Cluster, role_of
 from htrain.costs.roles import batches_read_ahead, contexts_of
 from htrain.footprint import HET_ANNOUNCED, LOOKAHEAD_ANNOUNCED, ROLE_BYTES
 from htrain.loads import MemoryUse
 from htrain.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.collective import ALL_REDUCE, gathered_bytes
-from htrain.options import Options
 from htrain.placement import spread
 from htrain.sizes import memory_text
+from htrain.spec.cluster import Cluster, role_of
+from htrain.spec.dense_sync import Easgd
+from htrain.spec.options import Options
 
 TRAINER = "trainer"
 _ANNOUNCED = {"none": 1, "het": HET_ANNOUNCED, "lookahead": LOOKAHEAD_ANNOUNCED}
@@ -37,7 +38,7 @@ def memory_of(train: Net, tags: Mapping[int, str], cluster: Cluster, options: Op
     """
     found = {device: MemoryUse(own=ROLE_BYTES) for device in cluster.devices}
     inputs = sum(train.blobs[name].num_bytes(options.batch_size) for name in train.inputs)
-    ahead = contexts_of(TRAINER, cluster, options) + _ANNOUNCED[options.cache] * batches_read_ahead(options)
+    ahead = contexts_of(TRAINER, cluster, options) + _ANNOUNCED[options.cache.kind] * batches_read_ahead(options)
     found[TRAINER] += MemoryUse(values=inputs * ahead)
     for device, held in _parameters(train, tags, cluster, options):
         found[device] += held
@@ -60,7 +61,7 @@ def made_bytes(train: Net, op: Op, cluster: Cluster, options: Options) -> int:
 def synced_bytes(train: Net, name: str, cluster: Cluster, options: Options) -> int:
     """Bytes of a parameter that the background sync exchanges: those of a trained weight, where there are several groups."""
     parameter = train.parameters[name]
-    is_synced = cluster.groups > 1 and options.dense_sync == "easgd" and parameter.kind == "weight" and parameter.trained
+    is_synced = cluster.groups > 1 and isinstance(options.dense_sync, Easgd) and parameter.kind == "weight" and parameter.trained
     return parameter.num_bytes if is_synced else 0
 
 
@@ -71,7 +72,7 @@ def _parameters(
     homes = {name: device for index, device in tags.items() for name in train.ops[index].inputs if name in train.parameters}
     for name, device in homes.items():
         parameter = train.parameters[name]
-        if options.table_store == "mapped" and train.holds_rows(parameter):
+        if options.sparse_sync.store == "mapped" and train.holds_rows(parameter):
             continue
         kind = {"cache": "caches", "state": "state"}.get(parameter.kind, "weights")
         yield device, MemoryUse(**{kind: parameter.num_bytes}, sync=2 * synced_bytes(train, name, cluster, options))

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from htrain.cluster import Cluster
 from htrain.costs.demand import Demand, num_messages, step_demands, sync_demands
 from htrain.costs.roles import busy_cores, roles_of
 from htrain.loads import DeviceLoad, MemoryUse
 from htrain.net import Net
-from htrain.options import Options
 from htrain.plan import net_name
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
 
 _LEAST_LEFT = 0.05  # of a resource for rounds of the sync, whatever steps take
 
@@ -56,14 +56,14 @@ def seconds_of(demands: Demands, cluster: Cluster, options: Options, sync_steps:
     """Seconds that the busiest resource of all takes for an example: one over the EPS that devices allow."""
     found = {device: demands.at(device, options, sync_steps) for device in cluster.devices}
     busiest = max(max(resource_seconds(device, d, cluster, options).values()) for device, d in found.items())
-    shared = sum(d.cpu for d in found.values()) / cluster.host_cores if cluster.host_cores else 0.0
+    shared = sum(d.cpu for d in found.values()) / cluster.shared_cores if cluster.shared_cores else 0.0
     return max(busiest, shared)
 
 
 def rounds_at(demands: Demands, cluster: Cluster, options: Options, eps: float) -> Rounds:
     """The rounds of the background sync at `eps`: as often as was asked for, or rarer where devices have no time for that many beside their steps.
     Rounds wait; steps do not."""
-    rarest = Rounds(float(options.sync_period), "", "")
+    rarest = Rounds(float(options.dense_sync.round_steps), "", "")
     for device, demand in demands.sync.items():
         own = resource_seconds(device, demands.step.get(device, Demand()), cluster, options)
         for name, seconds in resource_seconds(device, demand, cluster, options).items():

@@ -1,8 +1,9 @@
 """How many roles play a device, how many steps may be under way on one of them at once, and the threads that carry them out."""
 
-from htrain.cluster import Cluster, role_of
 from htrain.ops.collective import ALL_REDUCE
-from htrain.options import Options
+from htrain.spec.cluster import Cluster, role_of
+from htrain.spec.options import Options
+from htrain.spec.settings import Workers
 
 
 def roles_of(device: str, cluster: Cluster) -> int:
@@ -18,8 +19,10 @@ def contexts_of(device: str, cluster: Cluster, options: Options) -> int:
     return counts.get(role_of(device), cluster.groups * cluster.trainers * replicas)
 
 
-def server_threads(device: str, cluster: Cluster, options: Options) -> int:
-    """The threads of a PS that run ops where a run does not say how many: one for each core, and no more than there are steps to serve."""
+def server_threads(device: str, cluster: Cluster, options: Options, workers: Workers = "auto") -> int:
+    """The threads of a PS that run ops: `workers`, where `auto` is one for each core, and no more than there are steps to serve."""
+    if workers != "auto":
+        return workers
     return max(1, min(cluster.cores_of(device), contexts_of(device, cluster, options)))
 
 
@@ -32,4 +35,4 @@ def busy_cores(device: str, cluster: Cluster, options: Options) -> int:
 
 def batches_read_ahead(options: Options) -> int:
     """Batches that a trainer holds beside those of its steps: the reader's queue, and those that a cache is told of."""
-    return 2 * options.net_replicas + 1 + (options.window if options.cache != "none" else 0)
+    return 2 * options.net_replicas + 1 + (options.window if options.cache.kind != "none" else 0)

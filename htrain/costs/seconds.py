@@ -8,10 +8,10 @@ run without it.
 
 from collections.abc import Sequence
 
-from htrain.cluster import Cluster
 from htrain.net import Blob, Op, numel
 from htrain.ops import OPS
 from htrain.ops.base import Work
+from htrain.spec.cluster import Cluster
 
 PYTHON_SHARE = 0.5  # of a message's CPU seconds, which are spent under Python's lock
 

@@ -10,7 +10,7 @@ import msgspec
 
 from htrain.data.schema import Input, Schema
 from htrain.errors import DataError
-from htrain.yaml_file import read_yaml
+from htrain.spec.yaml_file import read_yaml
 
 _Names = Annotated[list[str], msgspec.Meta(min_length=1)]
 _Count = Annotated[int, msgspec.Meta(ge=1, lt=2**62)]

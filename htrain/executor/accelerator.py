@@ -4,11 +4,12 @@ from collections.abc import Collection
 
 import torch
 
-from htrain.cluster import role_of
 from htrain.errors import RunError
 from htrain.net import Net
 from htrain.ops.accelerated import use
 from htrain.plan import Plan
+from htrain.spec.cache import LookAheadCache
+from htrain.spec.cluster import role_of
 from htrain.transform.accelerate import accelerate, accelerated_parameters
 
 
@@ -42,7 +43,7 @@ def accelerator_of(role: str, plan: Plan) -> Host:
 
     Raises RunError where there is none.
     """
-    if role_of(role) != "trainer" or plan.options.cache_device == "cpu":
+    if role_of(role) != "trainer" or not isinstance(cache := plan.options.cache, LookAheadCache) or cache.device == "cpu":
         return Host()
     return Accelerator(cuda_device(int(role.split(":")[1])))
 

@@ -20,7 +20,6 @@ from typing import TextIO
 
 import msgspec
 
-from htrain.cluster import device_of
 from htrain.errors import Error, RunError
 from htrain.executor.link import Launcher
 from htrain.executor.memory import NO_HEAP_OF_OTHERS
@@ -30,6 +29,7 @@ from htrain.executor.settings import RunSettings
 from htrain.ops.user_ops import load_ops
 from htrain.plan import Plan, load_part
 from htrain.printable import one_line
+from htrain.spec.cluster import device_of
 
 _LAST_SECONDS = 15.0  # for all to end that have been told to
 _MOMENT_SECONDS = 3.0  # for roles whose nursery is gone

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from htrain.cluster import device_of
 from htrain.data import START, Dataset, Malformed, open_data
 from htrain.data.evaluation import auc, entropy
 from htrain.errors import CheckpointError
@@ -20,6 +19,7 @@ from htrain.executor.wire import Context
 from htrain.net import Net, Op, as_made, only_needed
 from htrain.ops import OPS
 from htrain.plan import Plan, load_plan
+from htrain.spec.cluster import device_of
 
 _BATCH = 4096
 

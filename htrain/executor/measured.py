@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from htrain.cluster import device_of, role_of
 from htrain.errors import CheckpointError
 from htrain.expected import expected, expected_blobs
 from htrain.net import Net
 from htrain.ops.collective import ALL_REDUCE
 from htrain.plan import Plan, net_name
 from htrain.sizes import memory_text
+from htrain.spec.cluster import device_of, role_of
 
 FILE = "measured.json"
 Reports = Mapping[str, Mapping[str, Any]]
@@ -105,7 +105,7 @@ def predicted_edges(plan: Plan) -> dict[tuple[str, str], float]:
     sizes = expected_blobs(plan.nets["train"], plan.cluster, batch)
     edges: dict[tuple[str, str], float] = {}
     for device in plan.cluster.devices:
-        for prefix, examples in (("", batch), ("sync_", batch * plan.options.sync_period)):
+        for prefix, examples in (("", batch), ("sync_", batch * plan.options.dense_sync.round_steps)):
             net = plan.nets.get(prefix + net_name(device))
             for target, num_bytes in _sent(expected(net, sizes), batch) if net else ():
                 edges[device, target] = edges.get((device, target), 0.0) + num_bytes / examples
@@ -114,7 +114,7 @@ def predicted_edges(plan: Plan) -> dict[tuple[str, str], float]:
             source = next((op.node_name for op in net.ops), "")
             for target, num_bytes in _sent(net, batch):
                 edges[source, target] = edges.get((source, target), 0.0) + num_bytes / (
-                    batch * plan.options.sync_period
+                    batch * plan.options.dense_sync.round_steps
                 )
     return edges
 

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from htrain.cluster import device_of
 from htrain.errors import PeerLost, RunError, UsageError
 from htrain.executor.crew import Muster
 from htrain.executor.link import Launcher
@@ -26,6 +25,7 @@ from htrain.executor.rank import call_role, leave
 from htrain.executor.settings import RunSettings
 from htrain.ops.user_ops import load_ops
 from htrain.plan import load_part
+from htrain.spec.cluster import device_of
 
 _LAST_SECONDS = 10.0  # for all ranks to end that have been told to
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from htrain.cluster import device_of
 from htrain.errors import Error, RunError
 from htrain.executor.collective import Connect, GlooConnector
 from htrain.executor.link import Launcher, Link
@@ -16,6 +15,7 @@ from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
 from htrain.executor.threads import begin_thread, share_gil
 from htrain.plan import Plan
+from htrain.spec.cluster import device_of
 
 _TICK_SECONDS = 0.05
 

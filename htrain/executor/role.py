@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from htrain.cluster import device_of, role_of
 from htrain.costs.roles import server_threads
 from htrain.data import Malformed, Position, open_data
 from htrain.errors import CheckpointError
@@ -36,7 +35,10 @@ from htrain.net import Net
 from htrain.ops.collective import ALL_REDUCE
 from htrain.ops.lookahead import apart, window_of
 from htrain.plan import Plan, net_name
-from htrain.sync.easgd import SyncPolicy, SyncRounds, default_alpha
+from htrain.spec.cache import HetCache, LookAheadCache
+from htrain.spec.cluster import device_of, role_of
+from htrain.spec.dense_sync import Easgd
+from htrain.sync.easgd import SyncPolicy, SyncRounds, alpha_of
 from htrain.sync.lookahead.window import WindowChoice
 
 _NOTHING = Net("", (), (), (), {}, {})
@@ -89,18 +91,18 @@ class Role:
             self.collective = self._make_collective()
             self.trainer = Trainer(
                 self.name, self._network, engine, self._replicas, self._bound, prefetch, self.patience, self.watch,
-                flush, self.collective, options.window if options.cache == "het" else 1,
+                flush, self.collective, options.window if isinstance(options.cache, HetCache) else 1,
             )  # fmt: skip
-            numbers = APART if options.cache == "lookahead" else ()
+            numbers = APART if isinstance(options.cache, LookAheadCache) else ()
             self._inboxes = {number: self._network.inbox(f"{self.name}/{number}") for number in numbers}
         else:
             trainers = self.plan.cluster.groups * self.plan.cluster.trainers
-            workers = settings.workers or server_threads(self.device, self.plan.cluster, options)
+            workers = server_threads(self.device, self.plan.cluster, options, settings.workers)
             self.server = Server(self.name, self._network, engine, {}, self._bound, workers, trainers, self._apart, watch=self.watch)
         self._build_sync()
 
     def _engine(self, net: Net) -> Engine:
-        mapped = self.settings.run_folder / "tables" if self.plan.options.table_store == "mapped" else None
+        mapped = self.settings.run_folder / "tables" if self.plan.options.sparse_sync.store == "mapped" else None
         there = self._accelerator.parameters_of(net)
         for name, tensor in allocate(net, mapped, there).items():
             self.store.setdefault(name, tensor)
@@ -127,9 +129,9 @@ class Role:
         if net is None:
             return
         group = self.name.split(":")[1]
-        options = self.plan.options
-        alpha = options.sync_alpha or default_alpha(self.plan.cluster.groups)
-        rounds = SyncRounds(SyncPolicy(alpha, options.sync_period))
+        easgd = self.plan.options.dense_sync
+        assert isinstance(easgd, Easgd)
+        rounds = SyncRounds(SyncPolicy(alpha_of(easgd, self.plan.cluster.groups), easgd.period))
         self.sync = SyncLoop(
             self.name,
             int(group),
@@ -226,10 +228,11 @@ class Role:
         def connect(purpose: str) -> Peers:
             return Peers(self._connector(book, purpose) if self._connector and self.plan.cluster.groups > 1 else None)
 
-        net, every = self.plan.net_of(self.device), self.plan.options.cache_average
+        net, cache = self.plan.net_of(self.device), self.plan.options.cache
+        assert isinstance(cache, LookAheadCache)
         exchange = Exchange(net, self._apart)
         choice = WindowChoice(window_of(net))
-        return Lookahead(caches, exchange, replica_of, connect, choice, every, self.patience)
+        return Lookahead(caches, exchange, replica_of, connect, choice, cache.average, self.patience)
 
     def pause(self) -> None:
         if self.trainer:

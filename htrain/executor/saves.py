@@ -1,5 +1,6 @@
 """A run's checkpoints as its launcher makes them: when the next is due, and what becomes of one that the disk refuses."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,10 +34,10 @@ class Saves:
         self.last: Path | None = Path(settings.restore) if settings.restore else None
         self.error = ""
         self._run_folder = settings.run_folder
-        self._every_seconds = settings.checkpoint_seconds
+        self._every_seconds = math.inf if settings.checkpoint_seconds == "end" else settings.checkpoint_seconds
         self._identity = identity
         self._tell = tell
-        self._due = float("inf")
+        self._due = math.inf
         self._open: tuple[Path, int] | None = None
 
     def begin(self) -> None:
@@ -79,9 +80,10 @@ class Saves:
         if self._open:
             remove_checkpoint(self._open[0])
         self._open, self.error = None, str(error)
-        seconds = min(self._every_seconds, _AGAIN_SECONDS)
+        is_once = self._every_seconds == math.inf
+        seconds = math.inf if is_once else min(self._every_seconds, _AGAIN_SECONDS)
         self._wait(seconds)
-        self._tell(f"no checkpoint: {error}; training goes on" + (f", it is tried again in {seconds:.0f} s" if seconds else ""))
+        self._tell(f"no checkpoint: {error}; training goes on" + ("" if is_once else f", it is tried again in {seconds:.0f} s"))
 
     @contextmanager
     def unless_refused(self, what: str) -> Iterator[None]:
@@ -92,7 +94,7 @@ class Saves:
             self._tell(f"{self._run_folder}: {what} could not be written: {error.strerror}")
 
     def _wait(self, seconds: float) -> None:
-        self._due = time.monotonic() + seconds if seconds else float("inf")
+        self._due = time.monotonic() + seconds
 
 
 def _examples(trainers: States) -> int:

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from htrain.spec.settings import CheckpointSeconds, Workers
+
 
 @dataclass(frozen=True)
 class RunSettings:
@@ -11,10 +13,9 @@ class RunSettings:
 
     `deterministic` reads, steps and syncs in one fixed order: no prefetch. A role that hears nothing for `deadline_seconds` gives up; in its first
     steps, when all compile their loops, for `warm_up_seconds`. The launcher gives up a role that is silent for `liveness_seconds`.
-    `workers` are the threads of a PS that run ops, 0 for one on each of its cores, as far as there are steps to serve.
-    `checkpoint_seconds` is the time between two checkpoints, 0 for none but the last. `stop_after_steps` ends every
-    replica early, 0 for never. `ops` are the files, and modules of packages, with ops of the
-    user's own, which every process of the run loads.
+    `workers` are the threads of a PS that run ops, `auto` for one on each of its cores, as far as there are steps to serve.
+    `checkpoint_seconds` is the time between two checkpoints, or `end` for none but the last. `stop_after_steps` ends every
+    replica early. `ops` are the files, and modules of packages, with ops of the user's own, which every process of the run loads.
     """
 
     plan_folder: Path
@@ -24,11 +25,11 @@ class RunSettings:
     deadline_seconds: float = 60.0
     warm_up_seconds: float = 600.0
     liveness_seconds: float = 60.0
-    checkpoint_seconds: float = 300.0
+    checkpoint_seconds: CheckpointSeconds = 300.0
     deterministic: bool = False
     malformed_share: float = 0.01
-    workers: int = 0
-    stop_after_steps: int = 0
+    workers: Workers = "auto"
+    stop_after_steps: int | None = None
     restore: str = ""
     ops: tuple[str, ...] = ()
     positions: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from htrain.cluster import role_of
 from htrain.data.evaluation import normalized_entropy
 from htrain.executor.cache_totals import CacheTotals, sum_caches
+from htrain.spec.cluster import role_of
 
 Reports = Mapping[str, Mapping[str, Any]]
 

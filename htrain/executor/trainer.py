@@ -71,13 +71,13 @@ class Trainer:
         self._outboxes: list[Outbox] = []
         self._threads: list[threading.Thread] = []
         self._replicas: list[Replica] = []
-        self._stop_after_steps = 0
+        self._stop_after_steps: int | None = None
         self._flush = flush
         self._taken = 0
         self._ahead = ahead
         self._lockstep = Lockstep(collective, patience, self._is_told_to_pause) if collective else None
 
-    def start(self, book: dict[str, str], feed: Feed, stop_after_steps: int, lookahead: Lookahead | None) -> None:
+    def start(self, book: dict[str, str], feed: Feed, stop_after_steps: int | None, lookahead: Lookahead | None) -> None:
         """Train from now on, out of look-ahead caches if there are any."""
         self._feed = feed
         self.lookahead = lookahead
@@ -184,7 +184,7 @@ class Trainer:
         while following is not None and not self._stopping.is_set():
             step = following
             replica.take_rows(step)
-            more = not (self._stop_after_steps and taken >= self._stop_after_steps)
+            more = not (self._stop_after_steps is not None and taken >= self._stop_after_steps)
             following = self._ask(replica, upcoming) if more and self._prefetch and self._resumed.is_set() else None
             replica.run(step)
             upcoming.ended()
@@ -244,7 +244,7 @@ class Trainer:
 
     def _ask_or_empty(self, replica: Replica, upcoming: Upcoming, lockstep: Lockstep) -> Step:
         """The next batch, or an empty one, its rows asked for."""
-        more = not (self._stop_after_steps and self._taken >= self._stop_after_steps)
+        more = not (self._stop_after_steps is not None and self._taken >= self._stop_after_steps)
         step = self._ask(replica, upcoming) if more else None
         if step is None:
             step = replica.ask(replica.open(no_examples(self.engine.program.net), 0))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from htrain.net import Attr, BatchDim, Blob, Init, Parameter, numel
 from htrain.ops.compress import kept_elements
-from htrain.options import Options
 from htrain.placement import Encoding
+from htrain.spec.options import Options
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def codec_of(blob: Blob, encoding: Encoding, options: Options) -> Codec:
     if encoding == "int8":
         parts = (Blob(name, blob.shape, "uint8"), Blob(f"{name}/ranges", (blob.shape[0], 2), "float32"))
         return Codec("QuantizeRows", {}, "DequantizeRows", {}, parts)
-    share = options.gradient_top_k
+    share = options.compression.gradient_top_k
     kept = (BatchDim(kept_elements(numel(blob.shape, 1), share), bound=True),)
     parts = (Blob(name, kept, "float32"), Blob(f"{name}/places", kept, "int32"))
     inner = tuple(d for d in blob.shape[1:] if isinstance(d, int))

@@ -29,6 +29,7 @@ from htrain.ops.expectation import Counts, Expectation, rows_like
 
 REQUEST = ("counts", "keys", "clocks", "gradients")
 ANSWER = ("rows", "clocks", "stale")
+UNBOUNDED = -1  # an attribute staleness without a bound
 
 
 def _announce(cache: Any, *ids: torch.Tensor, first_keys: tuple[int, ...]) -> None:

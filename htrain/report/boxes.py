@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from htrain.cluster import role_of
 from htrain.net import Net
 from htrain.report.parts import Part, Value, parts_of, values_between
+from htrain.spec.cluster import role_of
 
 MOST_BOXES = 40
 _MOST_SPARSE_LANES = 2

@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import fields
 
-from htrain.cluster import Cluster
 from htrain.costs.memory import use_text
 from htrain.loads import DeviceLoad
 from htrain.placement import Shard, shard_name
@@ -13,6 +12,8 @@ from htrain.plan_text import bottleneck_of, fold
 from htrain.report.markup import bar, shown, table
 from htrain.report.names import called
 from htrain.sizes import bandwidth_text, memory_text
+from htrain.spec.cluster import Cluster
+from htrain.spec.tree import flag_text, flat
 
 _MOST_RULES = 12
 _ROLES = ("trainer", "group_ps", "sparse_ps", "dense_ps")
@@ -61,7 +62,7 @@ _BADGE = '<span class="badge">bottleneck</span>'
 def _shared_cores(plan: Plan, name: str) -> str:
     """The row of the cores that all roles share."""
     seconds = sum(load.cpu_seconds_per_example for load in plan.loads.values())
-    share = seconds * plan.predicted_eps / plan.cluster.host_cores
+    share = seconds * plan.predicted_eps / (plan.cluster.shared_cores or 1)
     return (
         f'<tr class="busiest"><td colspan="3">{shown(name)}{_BADGE}</td><td class="n">{seconds * 1e6:,.2f}</td><td colspan="3"></td>'
         f'<td class="wide">{bar(share, kind="hot")}</td><td colspan="3"></td></tr>\n'
@@ -155,14 +156,14 @@ def settings(plan: Plan) -> str:
         if f.name.startswith(("core_", "op_", "message_", "gemm_"))
     }
     return (
-        f"{roles}{constraints}<h3>Options</h3>{_pairs({k: str(v) for k, v in asdict(options).items()})}"
+        f"{roles}{constraints}<h3>Options</h3>{_pairs({k: flag_text(v) for k, v in flat(options).items()})}"
         f"<details><summary>Rates of the cost model</summary>{_pairs({k: f'{v:,}' for k, v in rates.items()})}</details>\n"
     )
 
 
 def _constraints(cluster: Cluster) -> Iterator[str]:
-    if cluster.host_cores:
-        yield f"All roles share {cluster.host_cores} cores."
+    if cluster.shared_cores:
+        yield f"All roles share {cluster.shared_cores} cores."
     for pattern, device in cluster.pin:
         yield f"<code>{shown(pattern)}</code> is pinned to {shown(device)}."
     for patterns in cluster.together:

@@ -32,7 +32,7 @@ def _messages(plan: Plan) -> Mapping[tuple[str, str], float]:
     count: dict[tuple[str, str], float] = {}
     steps = {net_name(device): 1 for device in plan.cluster.devices}
     for name, net in plan.nets.items():
-        period = plan.options.sync_period if name.startswith(("sync_", "center_")) else steps.get(name, 0)
+        period = plan.options.dense_sync.round_steps if name.startswith(("sync_", "center_")) else steps.get(name, 0)
         for pair in _sends(net) if period else ():
             count[pair] = count.get(pair, 0.0) + 1 / period
     return count

@@ -10,12 +10,12 @@ import torch
 
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
-from htrain.options import Options
 from htrain.self_check.compare import Difference, differences, noise_between
 from htrain.self_check.inputs import Drawing, Inputs
 from htrain.self_check.ours import Ours
 from htrain.self_check.outcome import Outcome, Rows
 from htrain.self_check.values import Table, Values, draw_values
+from htrain.spec.options import Options
 from htrain.transform.padding import starts_as_zeros
 
 _MOST_DENSE_BYTES = 1 << 30

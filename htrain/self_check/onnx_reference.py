@@ -25,11 +25,11 @@ from htrain.onnx_schemas import attributes_of
 from htrain.ops import OPS
 from htrain.ops.base import constant_of
 from htrain.ops.user_ops import is_users
-from htrain.options import Options
 from htrain.self_check.check import check
 from htrain.self_check.lazy_tables import Leaf, read
 from htrain.self_check.outcome import Gradient, Outcome, loss_of, summed_rows
 from htrain.self_check.values import PERIOD, Values
+from htrain.spec.options import Options
 
 Tensors = Mapping[str, torch.Tensor]
 

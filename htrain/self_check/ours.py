@@ -10,9 +10,9 @@ from htrain.frontend.captured import Captured
 from htrain.lowering import forward_net
 from htrain.net import Op
 from htrain.ops import OPS
-from htrain.options import Options
 from htrain.self_check.outcome import Gradient, Outcome, summed_rows
 from htrain.self_check.values import Values
+from htrain.spec.options import Options
 from htrain.transform.fuse import fuse_forward
 from htrain.transform.gradient import add_gradients
 from htrain.transform.loss import final_sigmoid
@@ -22,7 +22,8 @@ class Ours:
     """A captured model, ready to run. `probability`: what the model returns is the sigmoid of the logit."""
 
     def __init__(self, captured: Captured, options: Options) -> None:
-        exact = replace(options, fc_dtype="float32", fc_gradient_dtype="float32")  # shorter FCs are off by what they were asked to be off by
+        full = replace(options.numerics, fc_dtype="float32", fc_gradient_dtype="float32")  # shorter FCs are off by what they were asked to be off by
+        exact = replace(options, numerics=full)
         forward = fuse_forward(forward_net(captured, exact), exact)
         self.net, self._gradients = add_gradients(forward)
         self._lookups = {op.inputs[0]: op for op in self.net.ops if op.type == "Lookup"}

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from htrain.net import COMPRESS
-from htrain.options import Options
 from htrain.plan import Plan
 from htrain.simulation.run import simulate
+from htrain.spec.options import Options
 
 _STEPS = 12
 
@@ -17,9 +17,9 @@ _STEPS = 12
 def faster(compile_with: Callable[[Options], Plan], options: Options) -> Plan:
     """The plan; under `compress` `auto` one without encoded values where that is simulated to be as fast, with a note that says so."""
     plan = compile_with(options)
-    if options.compress != "auto" or not any(op.module == COMPRESS for op in plan.nets["train"].ops):
+    if options.compression.compress != "auto" or not any(op.module == COMPRESS for op in plan.nets["train"].ops):
         return plan
-    plain = compile_with(replace(options, compress="never"))
+    plain = compile_with(replace(options, compression=replace(options.compression, compress="never")))
     with_it, without = (simulate(each, steps=_STEPS).eps for each in (plan, plain))
     figures = f"{with_it:,.0f} EPS simulated with encoded values, {without:,.0f} without"
     chosen = plan if with_it > without else replace(plain, options=options)

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from htrain.cluster import Cluster
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds, tensor_seconds
 from htrain.executor.program import Program, Stage, build_program
 from htrain.net import Net, Op
+from htrain.spec.cluster import Cluster
 
 
 @dataclass(frozen=True)

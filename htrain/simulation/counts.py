@@ -2,23 +2,23 @@
 
 from dataclasses import replace
 
-from htrain.cluster import validated
 from htrain.errors import PlanError
 from htrain.plan import Plan
+from htrain.spec.cluster import validated
 
 
-def with_counts(plan: Plan, *, groups: int = 0, trainers: int = 0, net_replicas: int = 0, batch_size: int = 0) -> Plan:
-    """The plan with each count that is not 0. Its nets are those of any number of groups and trainers; costs follow the batch size.
+def with_counts(plan: Plan, *, groups: int | None = None, trainers: int | None = None, net_replicas: int | None = None, batch_size: int | None = None) -> Plan:
+    """The plan with each count that is given. Its nets are those of any number of groups and trainers; costs follow the batch size.
 
     Raises PlanError where the plan's nets do not serve so many: weights on a trainer, or no dense PS between several groups.
     """
     cluster, options = plan.cluster, plan.options
     holds = [p.name for p in plan.net_of("trainer").parameters.values() if p.kind == "weight" and p.trained]
-    if trainers > 1 and holds:
+    if trainers and trainers > 1 and holds:
         raise PlanError(
             f"the trainer of this plan holds weights ('{holds[0]}'), so that a group has one trainer: compile with --trainers {trainers} --group-ps 1 or more"
         )
-    if groups > 1 and not any(name.startswith("sync_") for name in plan.nets):
+    if groups and groups > 1 and not any(name.startswith("sync_") for name in plan.nets):
         raise PlanError("this plan is for one group and has no sync nets: compile it with --groups 2 or more")
     changed = replace(cluster, groups=groups or cluster.groups, trainers=trainers or cluster.trainers)
     return replace(

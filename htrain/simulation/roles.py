@@ -14,7 +14,8 @@ from htrain.executor.wire import SYNC_REPLICA, Context
 from htrain.plan import Plan
 from htrain.simulation.costs import DeviceModel, Packet
 from htrain.simulation.machine import Host, Process
-from htrain.sync.easgd import StartRound, SyncPolicy, SyncRounds, default_alpha
+from htrain.spec.dense_sync import Easgd
+from htrain.sync.easgd import StartRound, SyncPolicy, SyncRounds, alpha_of
 
 
 class World(Protocol):
@@ -121,9 +122,9 @@ class Syncing:
         self._engine = Engine(model.program)
         self._place = int(role.split(":")[1]), holder
         self._steps = steps
-        options = world.plan.options
-        alpha = options.sync_alpha or default_alpha(world.plan.cluster.groups)
-        self._rounds = SyncRounds(SyncPolicy(alpha, options.sync_period))
+        easgd = world.plan.options.dense_sync
+        assert isinstance(easgd, Easgd)
+        self._rounds = SyncRounds(SyncPolicy(alpha_of(easgd, world.plan.cluster.groups), easgd.period))
         world.env.process(self._loop())
 
     def _loop(self) -> Process:

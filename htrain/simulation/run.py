@@ -11,7 +11,6 @@ from functools import partial
 import numpy as np
 import simpy
 
-from htrain.cluster import Cluster, device_of, role_of
 from htrain.costs.roles import server_threads
 from htrain.errors import PlanError
 from htrain.executor.sync_loop import holder_number
@@ -24,6 +23,8 @@ from htrain.simulation.costs import DeviceModel, Packet, device_model
 from htrain.simulation.machine import Host, Process
 from htrain.simulation.result import DeviceUse, Simulated
 from htrain.simulation.roles import Server, Syncing, Trainer
+from htrain.spec.cluster import Cluster, device_of, role_of
+from htrain.spec.settings import Workers
 
 _WARM_UP = 0.25  # of the steps
 _WINDOWS = 40
@@ -33,13 +34,13 @@ _FEW_CONTEXTS = 12
 
 def is_known(plan: Plan) -> bool:
     """Whether a plan is of a kind that is simulated."""
-    return ALL_REDUCE not in plan.nets and plan.options.cache == "none"
+    return ALL_REDUCE not in plan.nets and plan.options.cache.kind == "none"
 
 
 def _check_known(plan: Plan) -> None:
     """Raises PlanError for a plan of a kind that is not simulated."""
     if not is_known(plan):
-        kind = "a cache" if plan.options.cache != "none" else "collectives among trainers"
+        kind = "a cache" if plan.options.cache.kind != "none" else "collectives among trainers"
         raise PlanError(f"the plan has {kind}, which the simulation does not know: run it, in tools/netlab.py for a network of a given rate")
 
 
@@ -47,7 +48,8 @@ class Simulation:
     """One plan, set up to run."""
 
     def __init__(
-        self, plan: Plan, models: Mapping[str, DeviceModel], *, steps: int, workers: int = 0, jitter: float = 0.0, seed: int = 0, python_lock: bool = True
+        self, plan: Plan, models: Mapping[str, DeviceModel], *, steps: int, workers: Workers = "auto", jitter: float = 0.0, seed: int = 0,
+        python_lock: bool = True,
     ) -> None:  # fmt: skip
         cluster = plan.cluster
         self.plan, self.models, self.steps, self.workers, self._python_lock = plan, models, steps, workers, python_lock
@@ -55,7 +57,7 @@ class Simulation:
         self.groups = _simulated_groups(plan)
         self.share = self.groups / cluster.groups  # of what all groups share
         self._chance, self._jitter = np.random.default_rng(seed), jitter
-        shared = simpy.Resource(self.env, cluster.host_cores) if cluster.host_cores else None
+        shared = simpy.Resource(self.env, cluster.shared_cores) if cluster.shared_cores else None
         roles = [role for role in cluster.roles if _group_of(role) < self.groups]
         self.hosts: Mapping[str, Host] = {role: self._host(role, shared) for role in roles}
         self._progress = self.env.event()
@@ -87,7 +89,7 @@ class Simulation:
 
     def threads(self, device: str) -> int:
         """Threads of a PS that run ops."""
-        return 1 if role_of(device) == "dense_ps" else self.workers or server_threads(device, self.plan.cluster, self.plan.options)
+        return 1 if role_of(device) == "dense_ps" else server_threads(device, self.plan.cluster, self.plan.options, self.workers)
 
     def _server(self, role: str) -> Server:
         cluster, options, device = self.plan.cluster, self.plan.options, device_of(role)
@@ -200,7 +202,7 @@ class Simulation:
                 float(np.mean([getattr(h, way).busy_seconds for h in hosts])) / seconds if seconds else 0.0
                 for way in ("incoming", "outgoing")
             ]
-            cores = cluster.host_cores or cluster.cores_of(device)
+            cores = cluster.shared_cores or cluster.cores_of(device)
             uses.append(
                 DeviceUse(
                     device,
@@ -266,14 +268,14 @@ def simulate(
     plan: Plan,
     *,
     steps: int = 40,
-    workers: int = 0,
+    workers: Workers = "auto",
     jitter: float = 0.1,
     seed: int = 0,
     python_lock: bool = True,
 ) -> Simulated:
     """Simulate `steps` steps of every net replica, in the mean; the first quarter warms up and does not count.
 
-    `workers` are the threads of a PS that run ops, 0 for as many as a run takes. Durations vary by up to `jitter` of themselves, drawn with `seed`. Of
+    `workers` are the threads of a PS that run ops, `auto` for as many as a run takes. Durations vary by up to `jitter` of themselves, drawn with `seed`. Of
     a plan with more than 64 contexts, groups with some 12 of them are simulated, at least one; what all groups share is used by the others as much
     as by these.
     Without `python_lock`, the threads of a role never wait for each other's Python: a system of that shape in another language.
@@ -282,5 +284,5 @@ def simulate(
     if "trainer" not in plan.nets or not plan.nets["trainer"].ops:
         raise PlanError("the plan has no trainer's net: nothing to simulate")
     _check_known(plan)
-    lock = python_lock and bool(plan.cluster.python_lock)
+    lock = python_lock and plan.cluster.python_lock
     return Simulation(plan, models_of(plan), steps=steps, workers=workers, jitter=jitter, seed=seed, python_lock=lock).run()

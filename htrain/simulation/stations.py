@@ -7,10 +7,10 @@ each way.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from htrain.cluster import Cluster
 from htrain.ops.collective import ALL_REDUCE
 from htrain.simulation.costs import DeviceModel, Packet
 from htrain.simulation.network import pieces_of
+from htrain.spec.cluster import Cluster
 
 LOCK, CORES, MOVER, IN, OUT = "lock", "cores", "mover", "in", "out"
 HOST = "host"  # what stands for a device where the cores are those of all roles
@@ -43,7 +43,7 @@ def visits_of(models: Iterable[tuple[str, DeviceModel]], cluster: Cluster) -> di
     """What one run of each of `models`, on its device, asks of each station."""
     found: dict[Key, Visits] = {}
     for device, kind, seconds, times in _asked(models, cluster):
-        key = (HOST, CORES) if kind == CORES and cluster.host_cores else (device, kind)
+        key = (HOST, CORES) if kind == CORES and cluster.shared_cores else (device, kind)
         found.setdefault(key, Visits()).add(seconds, times)
     return found
 
@@ -51,7 +51,7 @@ def visits_of(models: Iterable[tuple[str, DeviceModel]], cluster: Cluster) -> di
 def servers_of(key: Key, cluster: Cluster) -> int:
     """How many a station serves at once."""
     device, kind = key
-    return 1 if kind != CORES else cluster.host_cores or cluster.cores_of(device)
+    return 1 if kind != CORES else cluster.shared_cores or cluster.cores_of(device)
 
 
 def _asked(models: Iterable[tuple[str, DeviceModel]], cluster: Cluster) -> Iterator[tuple[str, str, float, float]]:

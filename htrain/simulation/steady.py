@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import simpy
 
-from htrain.cluster import device_of
 from htrain.costs.roles import contexts_of, server_threads
 from htrain.plan import Plan, net_name
 from htrain.simulation.costs import DeviceModel, device_model
@@ -26,6 +25,7 @@ from htrain.simulation.machine import Host, Process
 from htrain.simulation.network import pieces_of
 from htrain.simulation.run import Simulation, models_of
 from htrain.simulation.stations import CORES, HOST, IN, LOCK, MOVER, OUT, Key, Visits, servers_of, visits_of
+from htrain.spec.cluster import device_of
 
 _STEPS = 6  # simulated at a time
 _FIRST = 2  # of them, which do not count
@@ -71,7 +71,7 @@ class _Balance:
 
     def sync_steps(self, period: float) -> float:
         """Steps of a group between two rounds at a period: a round ends before the next begins, and those of all groups share the dense PSs."""
-        return max(float(self.options.sync_period), self._round_seconds * self._group_contexts / period)
+        return max(float(self.options.dense_sync.round_steps), self._round_seconds * self._group_contexts / period)
 
     @property
     def _group_contexts(self) -> int:
@@ -194,7 +194,7 @@ class _Alone(Simulation):
         self._plan, self._waits = plan, waits
         self._ends: list[float] = []
         lone = replace(plan, cluster=replace(plan.cluster, groups=1, trainers=1), options=replace(plan.options, net_replicas=1))
-        super().__init__(lone, models, steps=_STEPS, python_lock=bool(plan.cluster.python_lock))
+        super().__init__(lone, models, steps=_STEPS, python_lock=plan.cluster.python_lock)
 
     def period(self) -> float:
         """Seconds of a step, once steps follow each other."""

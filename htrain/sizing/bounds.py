@@ -3,11 +3,12 @@
 from dataclasses import dataclass, replace
 from math import inf
 
-from htrain.cluster import Cluster, role_of
 from htrain.plan import Plan
 from htrain.simulation.counts import with_counts
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate
+from htrain.spec.cluster import Cluster, role_of
+from htrain.spec.settings import Workers
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Bound:
     sparse_seconds: float
 
 
-def bound_of(plan: Plan, *, workers: int, steps: int) -> Bound:
+def bound_of(plan: Plan, *, workers: Workers, steps: int) -> Bound:
     """What one net replica that has the cluster to itself tells: how long its steps take, and how much of every device they use."""
     cluster, options = plan.cluster, plan.options
     free = replace(plan, options=replace(options, net_replicas=1, bounded_staleness=False))
@@ -31,7 +32,7 @@ def bound_of(plan: Plan, *, workers: int, steps: int) -> Bound:
     used = {use.device: max(use.cpu, use.received, use.sent, use.lock) for use in alone.devices}
     sparse = [share for device, share in used.items() if _is_sparse(device)]
     inner = max(share / (cluster.trainers if d == "trainer" else 1) for d, share in used.items() if not _is_sparse(d))
-    shared = sum(use.cpu for use in alone.devices) if cluster.host_cores else max(sparse, default=0.0)
+    shared = sum(use.cpu for use in alone.devices) if cluster.shared_cores else max(sparse, default=0.0)
     one_by_one = alone.eps * cluster.trainers * options.net_replicas
     waits = min(1.0, _sparse_share(alone, cluster))
     trainer = min(_over(alone.eps, used["trainer"]), _over(one_by_one, 1 - waits) / cluster.trainers)
@@ -60,7 +61,7 @@ def gain_of_sparse_ps(plan: Plan, found: Simulated) -> float:
 
 def _sparse_share(found: Simulated, cluster: Cluster) -> float:
     """Seconds in a second that the busiest sparse PS would work, if it did one thing after the other."""
-    cores = cluster.host_cores or cluster.sparse_ps_cores
+    cores = cluster.shared_cores or cluster.sparse_ps_cores
     uses = [use for use in found.devices if _is_sparse(use.device)]
     return max((use.cpu * cores + use.received + use.sent for use in uses), default=0.0)
 

@@ -11,14 +11,15 @@ from heapq import heappop, heappush
 from itertools import product
 from math import ceil, inf
 
-from htrain.cluster import Cluster, role_of
 from htrain.errors import PlacementError, UsageError
 from htrain.footprint import ROLE_BYTES
-from htrain.options import Options
 from htrain.plan import Plan
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate
 from htrain.sizing.bounds import bound_of, gain_of_sparse_ps, most_peers
+from htrain.spec.cluster import Cluster, role_of
+from htrain.spec.options import Options
+from htrain.spec.settings import Workers
 from htrain.tagging.shards import NO_LIMIT
 
 Compiler = Callable[[Cluster, Options], Plan]
@@ -52,7 +53,7 @@ def size(
     most_trainers: int = 12,
     most_group_ps: int = 12,
     more_sparse_ps: int = 31,
-    workers: int = 0,
+    workers: Workers = "auto",
     steps: int = 24,
     on_try: Callable[[Candidate], None] = lambda candidate: None,
 ) -> Candidate:
@@ -85,7 +86,7 @@ class _Ask:
     most_trainers: int
     most_group_ps: int
     more_sparse_ps: int
-    workers: int
+    workers: Workers
     steps: int
 
     def shapes(self) -> list[tuple[int, int]]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from htrain.errors import ClusterError
+from htrain.spec.dense_sync import Easgd
 
 RECOMMENDED_BETA = 0.9
 LARGEST_DEFAULT_ALPHA = 0.5
@@ -32,6 +33,11 @@ def default_alpha(num_groups: int) -> float:
     if num_groups < 1:
         raise ClusterError(f"{num_groups} groups: EASGD needs at least 1; set groups to 1 or more")
     return min(LARGEST_DEFAULT_ALPHA, RECOMMENDED_BETA / num_groups)
+
+
+def alpha_of(easgd: Easgd, num_groups: int) -> float:
+    """The elastic rate of `num_groups` groups: the user's own, or the default one."""
+    return default_alpha(num_groups) if easgd.alpha == "auto" else easgd.alpha
 
 
 @dataclass(frozen=True)

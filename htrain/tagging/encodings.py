@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from htrain.cluster import Cluster
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, op_seconds
 from htrain.net import Blob, Net, Op
 from htrain.ops import OPS
 from htrain.ops.codec import can_encode, codec_of
-from htrain.options import Options
 from htrain.placement import Decision, Encoding, Search
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
 from htrain.tagging.workload import CPU, LOCK, MEMORY, RECEIVED, SENT, Floats, Ints, Workload
 
 Flags = NDArray[np.bool_]
@@ -32,18 +32,19 @@ def allowed_encodings(net: Net, options: Options) -> dict[str, Encoding]:
     The net's outputs stay exact, and the reader's columns are never quantized: those of one example may be of very different sizes.
     Requires: gradients are in the net.
     """
-    if options.compress == "never":
+    short = options.compression
+    if short.compress == "never":
         return {}
     seed = next((i for i, op in enumerate(net.ops) if op.type == "GradientSeed"), len(net.ops))
     wanted: dict[str, Encoding] = {}
-    if options.activation_dtype != "float32":
+    if short.activation_dtype != "float32":
         wanted.update(dict.fromkeys(net.inputs, "bfloat16"))
-        wanted.update({o: options.activation_dtype for op in net.ops[:seed] for o in op.outputs})
+        wanted.update({o: short.activation_dtype for op in net.ops[:seed] for o in op.outputs})
     gradients = [o for op in net.ops[seed + 1 :] for o in op.outputs]
-    if options.gradient_top_k:
-        to_tables = _leading_to_tables(net) if options.error_feedback else set(gradients)
+    if short.gradient_top_k < 1:
+        to_tables = _leading_to_tables(net) if short.error_feedback else set(gradients)
         wanted.update({name: "top_k" if name in to_tables else "top_k_feedback" for name in gradients})
-    elif options.gradient_dtype == "bfloat16":
+    elif short.gradient_dtype == "bfloat16":
         wanted.update(dict.fromkeys(gradients, "bfloat16"))
     kept = set(net.outputs)
     return {n: e for n, e in wanted.items() if n not in kept and can_encode(net.blobs[n], e, options)}

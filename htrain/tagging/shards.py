@@ -9,16 +9,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from htrain.cluster import Cluster
 from htrain.costs.roles import contexts_of
 from htrain.errors import PlacementError
 from htrain.expected import expected_blobs
 from htrain.footprint import ROLE_BYTES
 from htrain.net import Net, Parameter
 from htrain.ops import OPS
-from htrain.options import Options
 from htrain.placement import Shard
 from htrain.sizes import memory_text
+from htrain.spec.cache import HetCache
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
 
 _MOST_SPARSE_PS = 2000  # beyond that, larger ones are the answer
 NO_LIMIT = 1 << 60  # bytes
@@ -44,7 +45,7 @@ def held_by_steps(net: Net, cluster: Cluster, options: Options) -> dict[str, int
     """
     sized = expected_blobs(net, cluster, options.batch_size)
     steps = contexts_of("sparse_ps", cluster, options)
-    clocks = _CLOCK_BYTES if options.cache == "het" else 0
+    clocks = _CLOCK_BYTES if isinstance(options.cache, HetCache) else 0
     held = {name: clocks * p.shape[0] for name, p in net.parameters.items() if p.kind == "table"}
     for table, ids, rows in (read for op in net.ops for read in OPS[op.type].reads(op)):
         ways = 2 if net.parameters[table].trained else 1  # rows, and their gradients

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from htrain.cluster import Cluster, role_of
 from htrain.costs.memory import held_steps, made_bytes, memory_of, synced_bytes
 from htrain.costs.roles import busy_cores, contexts_of
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds, tensor_seconds
@@ -21,7 +20,8 @@ from htrain.loads import MemoryUse
 from htrain.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.collective import ALL_REDUCE, ring_bytes
-from htrain.options import Options
+from htrain.spec.cluster import Cluster, role_of
+from htrain.spec.options import Options
 from htrain.tagging.units import Unit
 
 Floats = NDArray[np.float64]
@@ -166,7 +166,7 @@ def workload_of(
         unit_made=np.array([sum(made_bytes(sized, sized.ops[i], cluster, options) for i in unit.ops) for unit in units], np.float64),
         steps=np.array([contexts_of(device, cluster, options) for device in devices], np.int64),
         allowed=allowed, base=base, base_holds=tuple(held[device] for device in devices), capacity=_capacity(devices, cluster, options),
-        host_cores=float(cluster.host_cores) / cluster.groups,
+        host_cores=float(cluster.shared_cores or 0) / cluster.groups,
         **_values(sized, {i: u for u, unit in enumerate(units) for i in unit.ops}, homes, number, cluster, options),
     )  # fmt: skip
 
@@ -200,7 +200,7 @@ def _sync_costs(sized: Net, unit: Unit, cluster: Cluster, options: Options) -> F
             message = 2 * tensor_seconds(num_bytes, cluster)
             locked = sum(locked_seconds(op, s, cluster) for op, s in zip(ops, seconds, strict=True))
             costs += [sum(seconds) + message, num_bytes, num_bytes, locked + PYTHON_SHARE * message]
-    return costs / (options.batch_size * options.sync_period)
+    return costs / (options.batch_size * options.dense_sync.round_steps)
 
 
 def _holds(sized: Net, unit: Unit, cluster: Cluster, options: Options) -> MemoryUse:

@@ -8,20 +8,25 @@ from htrain.errors import UsageError
 from htrain.net import Attr, Init, Net, Op, Parameter
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
-from htrain.ops.het import REQUEST, row_width
-from htrain.options import Options, capacity_rows
+from htrain.ops.het import REQUEST, UNBOUNDED, row_width
 from htrain.placement import Shard, shard_name
+from htrain.spec.cache import HetCache, capacity_rows
+from htrain.spec.optimizers import Adagrad, RowwiseAdagrad
+from htrain.spec.options import Options
 from htrain.transform.shard_lookups import shard_parameters
+
+_UNUSED_EPS = 1e-10  # of an optimizer without one, whose steps do not read it
 
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """A cache: the tables that share it, all of one width, and how many of their rows it holds."""
+    """A cache: the tables that share it, all of one width, and how many of their rows it holds; `asked` is the user's section."""
 
     name: str
     tables: tuple[str, ...]
     width: int
     capacity: int
+    asked: HetCache
 
 
 def choose_caches(net: Net, options: Options) -> tuple[CacheSpec, ...]:
@@ -29,10 +34,11 @@ def choose_caches(net: Net, options: Options) -> tuple[CacheSpec, ...]:
 
     Raises UsageError for a pattern of `cache_tables` that no table matches.
     """
-    if options.cache != "het":
+    cache = options.cache
+    if not isinstance(cache, HetCache):
         return ()
     tables = {n: p for n, p in net.parameters.items() if p.kind == "table" and p.trained}
-    own = _own_capacities(tables, options)
+    own = _own_capacities(tables, cache)
     shared: dict[int, list[str]] = {}
     specs: list[CacheSpec] = []
     for name, table in tables.items():
@@ -41,18 +47,18 @@ def choose_caches(net: Net, options: Options) -> tuple[CacheSpec, ...]:
             shared.setdefault(width, []).append(name)
         elif own[name] != "none":
             capacity = capacity_rows(own[name], rows, where=f"--cache-table {name}")
-            specs.append(CacheSpec(f"cache_{name}", (name,), width, capacity))
+            specs.append(CacheSpec(f"cache_{name}", (name,), width, capacity, cache))
     for width, names in shared.items():
         capacity = capacity_rows(
-            options.cache_capacity, sum(tables[n].shape[0] for n in names), where="--cache-capacity"
+            cache.capacity, sum(tables[n].shape[0] for n in names), where="--cache-capacity"
         )
-        specs.append(CacheSpec(f"cache_{width}", tuple(names), width, capacity))
+        specs.append(CacheSpec(f"cache_{width}", tuple(names), width, capacity, cache))
     return tuple(specs)
 
 
-def _own_capacities(tables: Mapping[str, Parameter], options: Options) -> dict[str, str]:
+def _own_capacities(tables: Mapping[str, Parameter], cache: HetCache) -> dict[str, str]:
     own: dict[str, str] = {}
-    for pattern, capacity in options.cache_tables:
+    for pattern, capacity in cache.tables:
         matched = [name for name in tables if fnmatchcase(name, pattern)]
         if not matched:
             raise UsageError(
@@ -79,7 +85,7 @@ class _Behind:
     """One cache's rewriting of a net."""
 
     def __init__(self, net: Net, spec: CacheSpec, shards: Mapping[str, Sequence[Shard]], options: Options) -> None:
-        self.net, self.spec, self.options = net, spec, options
+        self.net, self.spec, self.optimizer = net, spec, options.sparse_optimizer
         self.shards = {table: shards[table] for table in spec.tables}
         self.servers = sorted(
             {s.device for parts in self.shards.values() for s in parts}, key=lambda d: int(d.split(":")[1])
@@ -118,14 +124,13 @@ class _Behind:
         for op in self.dedupes:
             builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
         self.ids = [op.inputs[1] for op in self.lookups]
-        optimizer = self.options.sparse_optimizer
-        shape = (spec.capacity, row_width(spec.width, optimizer))
+        shape = (spec.capacity, row_width(spec.width, self.optimizer.kind))
         builder.parameter(Parameter(spec.name, shape, "float32", "cache", Init("constant", (0.0,)), trained=False))
         names = [builder.fresh(f"{spec.name}_slots")]
         for server in self.servers:
             names += [builder.fresh(f"{spec.name}_{part}_{_number(server)}") for part in REQUEST]
         territory = self._territory()
-        if self.options.window > 1:
+        if spec.asked.window > 1:
             first = {"first_keys": territory["first_keys"]}
             builder.add("HetAnnounce", (spec.name, *self.ids), attrs=first, module=spec.name)
         self.slots, *request = builder.add(
@@ -153,16 +158,15 @@ class _Behind:
                 used[shard.device] += shard.num_rows
                 key += shard.num_rows
         self.rows_of = used
-        options = self.options
         return {
             "first_keys": tuple(first_keys), "bounds": (*bounds, key), "servers": tuple(servers), "first_rows": tuple(first_rows),
-            "width": self.spec.width, "capacity": self.spec.capacity, "staleness": options.cache_staleness,
-            "policy": options.cache_policy, "optimizer": options.sparse_optimizer, "lr": options.sparse_lr, "eps": options.eps,
+            "width": self.spec.width, "capacity": self.spec.capacity, "staleness": self._staleness(),
+            "policy": self.spec.asked.policy, **self._step(),
         }  # fmt: skip
 
     def _serve(self, server: str, request: Sequence[str]) -> list[str]:
         """Push and pull on one sparse PS."""
-        builder, options, spec = self.builder, self.options, self.spec
+        builder, spec = self.builder, self.spec
         clock = f"{spec.name}_clocks:{_number(server)}"
         builder.parameter(
             Parameter(clock, (self.rows_of[server],), "int32", "cache", Init("constant", (0.0,)), trained=False)
@@ -178,13 +182,20 @@ class _Behind:
         ]
         inputs = (clock, *held, *states, *request)
         attrs: dict[str, Attr] = {"num_tables": len(held)}
-        config: dict[str, Attr] = {
-            "staleness": options.cache_staleness, "optimizer": options.sparse_optimizer, "lr": options.sparse_lr, "eps": options.eps,
-        }  # fmt: skip
-        builder.add("HetPush", inputs, attrs=attrs | config, module=spec.name)
+        builder.add("HetPush", inputs, attrs=attrs | {"staleness": self._staleness()} | self._step(), module=spec.name)
         names = [builder.fresh(f"{spec.name}_{part}_{_number(server)}") for part in ("rows", "row_clocks", "stale")]
-        attrs["barrier"] = options.cache_staleness == 0
+        attrs["barrier"] = spec.asked.staleness == 0
         return list(builder.add("HetPull", inputs, attrs=attrs, module=spec.name, outputs=names))
+
+    def _staleness(self) -> int:
+        bound = self.spec.asked.staleness
+        return UNBOUNDED if bound == "unbounded" else bound
+
+    def _step(self) -> dict[str, Attr]:
+        """How rows step."""
+        optimizer = self.optimizer
+        eps = optimizer.eps if isinstance(optimizer, Adagrad | RowwiseAdagrad) else _UNUSED_EPS
+        return {"optimizer": optimizer.kind, "lr": optimizer.lr, "eps": eps}
 
     def _write(self) -> None:
         gradients = {op.inputs[0]: op.inputs[-1] for op in self.steps}

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from htrain.cluster import role_of
 from htrain.net import COMPRESS, Blob, Net, Op, Parameter
 from htrain.ops import OPS
 from htrain.ops.codec import codec_of
-from htrain.options import Options
 from htrain.placement import Encoding
+from htrain.spec.cluster import role_of
+from htrain.spec.options import Options
+from htrain.spec.sparse_sync import TableServers
 
 _SPARSE = "sparse_ps"
 
@@ -30,13 +31,16 @@ def compress_rows(net: Net, options: Options) -> Net:
     Ensures:  a table, its state, and what is computed of rows and gradients on the device that made them, are as they were.
     """
     encodings: dict[str, Encoding] = {}
+    servers = options.sparse_sync
+    if not isinstance(servers, TableServers):
+        return net
     for op in net.ops:
         if not op.node_name.startswith(_SPARSE):
             continue
-        if op.type == "Lookup" and options.row_dtype != "float32":
-            encodings[op.outputs[0]] = options.row_dtype
-        elif OPS[op.type].steps_rows and options.row_gradient_dtype != "float32":
-            encodings[op.inputs[-1]] = options.row_gradient_dtype
+        if op.type == "Lookup" and servers.row_dtype != "float32":
+            encodings[op.outputs[0]] = servers.row_dtype
+        elif OPS[op.type].steps_rows and servers.row_gradient_dtype != "float32":
+            encodings[op.inputs[-1]] = servers.row_gradient_dtype
     encodings = {name: encoding for name, encoding in encodings.items() if net.blobs[name].dtype == "float32"}
     return _encoded(net, encodings, options, lambda maker, reader: maker.startswith(_SPARSE) != reader.startswith(_SPARSE))
 

@@ -15,22 +15,22 @@ from dataclasses import dataclass, replace
 from htrain.net import Attr, BatchDim, Blob, Net, Op, Tensor
 from htrain.ops import OPS
 from htrain.ops.base import tensor_of
-from htrain.options import Options
+from htrain.spec.options import Options
 
 
 def fuse_forward(net: Net, options: Options) -> Net:
     """The fusions of a forward net that are on: gradients are made of the fused ops."""
-    net = fuse_relu(net) if options.fuse_relu else net
-    net = fuse_fields(net) if options.fuse_fields else net
-    return fuse_interaction(net) if options.fuse_interaction else net
+    net = fuse_relu(net) if options.fusions.relu else net
+    net = fuse_fields(net) if options.fusions.fields else net
+    return fuse_interaction(net) if options.fusions.interaction else net
 
 
 def fuse_placed(train: Net, options: Options) -> Net:
     """The fusions of a train net whose ops have their devices that are on."""
-    train = fuse_tables(train) if options.fuse_tables else train
-    train = fuse_pairs(train) if options.fuse_pairs else train
-    train = fuse_steps(train) if options.fuse_steps else train
-    return fast_products(train) if options.fast_products else train
+    train = fuse_tables(train) if options.fusions.tables else train
+    train = fuse_pairs(train) if options.fusions.pairs else train
+    train = fuse_steps(train) if options.fusions.steps else train
+    return fast_products(train) if options.numerics.fast_products else train
 
 
 def fuse_relu(net: Net) -> Net:

@@ -8,13 +8,13 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from htrain.net import Attr, Net, Op
 from htrain.ops import OPS
-from htrain.options import Options
+from htrain.spec.options import Options
 from htrain.transform.split import split_by_node
 
 
 def fuse_served(train: Net, options: Options) -> Net:
     """The fusions of served tables that are on."""
-    return fuse_servers(train) if options.fuse_servers else train
+    return fuse_servers(train) if options.fusions.servers else train
 
 
 def fuse_servers(train: Net) -> Net:

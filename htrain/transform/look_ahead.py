@@ -5,14 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from htrain.cluster import Cluster
 from htrain.errors import ModelError, UsageError
 from htrain.footprint import ROLE_BYTES
 from htrain.net import Attr, BatchDim, Blob, Init, Net, Op, Parameter, numel
 from htrain.ops.builder import NetBuilder
 from htrain.ops.lookahead import REQUEST
-from htrain.options import Options
 from htrain.placement import CacheGeometry, Shard, next_prime, shard_name
+from htrain.spec.cache import LookAheadCache
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
 from htrain.transform.shard_lookups import shard_parameters
 
 PREFIX = "cached_"
@@ -21,12 +22,13 @@ PREFIX = "cached_"
 @dataclass(frozen=True)
 class Cached:
     """A table that is looked up through a cache; `victims` are the slots of its victim table behind those of the sets. At most `window` batches
-    are looked ahead."""
+    are looked ahead; with `patch`, what changed meanwhile is put right."""
 
     table: str
     geometry: CacheGeometry
     victims: int
     window: int
+    patch: bool
 
     @property
     def num_slots(self) -> int:
@@ -38,26 +40,28 @@ _MEMORY_SHARE = 0.5  # of a trainer's memory beside its process that caches may 
 
 
 def choose_lookahead(net: Net, options: Options, cluster: Cluster) -> tuple[Cached, ...]:
-    """The caches of all trained tables that `cache_tables` does not leave out.
+    """The caches of all trained tables that the cache's `tables` do not leave out.
 
     Raises UsageError for a pattern that no table matches, or a capacity: a look-ahead cache's is that of its sets and ways. Raises ModelError for a
     table whose ids parameters come into: nobody knows them a window ahead.
     """
-    if options.cache != "lookahead":
+    cache = options.cache
+    if not isinstance(cache, LookAheadCache):
         return ()
-    tables = [p for n, p in net.parameters.items() if p.kind == "table" and p.trained and n not in _left_out(net, options)]
+    left_out = _left_out(net, cache)
+    tables = [p for n, p in net.parameters.items() if p.kind == "table" and p.trained and n not in left_out]
     ids = {op.inputs[0]: op.inputs[1] for op in net.ops if op.type == "Lookup"}
     for table in tables:
         _check_known_ahead(net, table.name, ids[table.name])
     asked = {p.name: _per_example(net.blobs[ids[p.name]]) * options.batch_size for p in tables}
     trainers = cluster.groups * cluster.trainers  # which all hold the rows of all
     row_bytes = {p.name: 4 * _stored_width(net, p) for p in tables}
-    window = options.window
+    window = cache.reads_ahead
     while True:
-        cached = [_cached(p, trainers * asked[p.name], window, options) for p in tables]
+        cached = [_cached(p, trainers * asked[p.name], window, cache) for p in tables]
         needed = sum(c.num_slots * row_bytes[c.table] for c in cached)
-        given = options.cache_window or options.cache_sets
-        if given or window == 1 or needed <= (cluster.trainer_memory - ROLE_BYTES) * _MEMORY_SHARE:
+        is_given = cache.window != "auto" or cache.sets != "auto"
+        if is_given or window == 1 or needed <= (cluster.trainer_memory - ROLE_BYTES) * _MEMORY_SHARE:
             return tuple(cached)
         window //= 2
 
@@ -71,25 +75,25 @@ def _check_known_ahead(net: Net, table: str, ids: str) -> None:
             )
 
 
-def _cached(table: Parameter, ids_per_batch: int, window: int, options: Options) -> Cached:
-    geometry = geometry_of(table.shape[0], ids_per_batch * window, options)
+def _cached(table: Parameter, ids_per_batch: int, window: int, cache: LookAheadCache) -> Cached:
+    geometry = geometry_of(table.shape[0], ids_per_batch * window, cache)
     victims = 0 if geometry.sets == table.shape[0] else min(table.shape[0], ids_per_batch)
-    return Cached(table.name, geometry, victims, window)
+    return Cached(table.name, geometry, victims, window, cache.patch)
 
 
-def geometry_of(rows: int, ids_per_window: int, options: Options) -> CacheGeometry:
+def geometry_of(rows: int, ids_per_window: int, cache: LookAheadCache) -> CacheGeometry:
     """The cache of a table: as the options say, or as many sets as a window's ids need if they are distinct; then a table is whole where that
     takes fewer slots."""
-    if options.cache_sets:
-        return CacheGeometry.of(rows, options.cache_sets, options.cache_ways)
-    enough = CacheGeometry(next_prime(math.ceil(min(rows, ids_per_window) / (options.cache_ways * _LOAD))), options.cache_ways)
+    if cache.sets != "auto":
+        return CacheGeometry.of(rows, cache.sets, cache.ways)
+    enough = CacheGeometry(next_prime(math.ceil(min(rows, ids_per_window) / (cache.ways * _LOAD))), cache.ways)
     return enough if enough.num_slots < rows else CacheGeometry(rows, 1)
 
 
-def _left_out(net: Net, options: Options) -> set[str]:
+def _left_out(net: Net, cache: LookAheadCache) -> set[str]:
     names = [name for name, p in net.parameters.items() if p.kind == "table"]
     left: set[str] = set()
-    for pattern, capacity in options.cache_tables:
+    for pattern, capacity in cache.tables:
         matched = [name for name in names if fnmatchcase(name, pattern)]
         if not matched or capacity != "none":
             why = "a look-ahead cache takes sets and ways; a table has one, or none" if matched else "no table matches"
@@ -108,7 +112,7 @@ def _stored_width(net: Net, table: Parameter) -> int:
     return sum(numel(net.parameters[n].shape[1:], 1) for n in (table.name, *_states(net, table.name)))
 
 
-def look_ahead(net: Net, shards: Mapping[str, Sequence[Shard]], cached: Sequence[Cached], *, patch: bool) -> Net:
+def look_ahead(net: Net, shards: Mapping[str, Sequence[Shard]], cached: Sequence[Cached]) -> Net:
     """Put the lookups and optimizer steps of tables behind look-ahead caches.
 
     Requires: lowered lookups with their optimizer steps; `shards` of each cached table in row order.
@@ -129,7 +133,7 @@ def look_ahead(net: Net, shards: Mapping[str, Sequence[Shard]], cached: Sequence
         if table not in caches:
             builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
         elif op.type == "Lookup":
-            _look_up(builder, net, op, caches[table], shards[table], patch)
+            _look_up(builder, net, op, caches[table], shards[table])
         else:
             _step(builder, op, caches[table])
     for table in caches:
@@ -157,13 +161,13 @@ def _states(net: Net, table: str) -> tuple[str, ...]:
 
 
 def _look_up(
-    builder: NetBuilder, net: Net, op: Op, cache: Cached, shards: Sequence[Shard], patch: bool
+    builder: NetBuilder, net: Net, op: Op, cache: Cached, shards: Sequence[Shard]
 ) -> None:
     table, ids = op.inputs
     stored = [_rows(name) for name in (table, *_states(net, table))]
     bounds = (*(s.first_row for s in shards), shards[-1].first_row + shards[-1].num_rows)
     attrs: dict[str, Attr] = {
-        "num_rows": bounds[-1], "sets": cache.geometry.sets, "ways": cache.geometry.ways, "bounds": bounds, "patch": patch,
+        "num_rows": bounds[-1], "sets": cache.geometry.sets, "ways": cache.geometry.ways, "bounds": bounds, "patch": cache.patch,
         "window": cache.window,
     }  # fmt: skip
     builder.add("LookaheadAnnounce", (PREFIX + table, ids), module=PREFIX + table)

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from htrain.cluster import Cluster
 from htrain.net import BatchDim, Blob, Net, Op, numel
-from htrain.options import FcDtype, FcGradientDtype, Options
+from htrain.spec.cluster import Cluster
+from htrain.spec.numerics import FcDtype, FcGradientDtype
+from htrain.spec.options import Options
 
 LEAST_SIDE = 16  # a narrower FC gains nothing: converting its operands takes longer than its products
 BF16_GAIN = 1.5  # of a core's rate of products: less is lost to the conversions at the edges
@@ -18,12 +19,13 @@ def choose_fc_dtypes(net: Net, cluster: Cluster, options: Options) -> Options:
 
     Requires: a forward net.
     """
-    if options.fc_dtype == "auto":
+    asked = options.numerics
+    if asked.fc_dtype == "auto":
         pays = cluster.core_bf16_flops >= BF16_GAIN * cluster.core_flops and _are_large(net, options.batch_size)
-        chosen: FcGradientDtype = "bfloat16" if pays or options.fc_gradient_dtype == "bfloat16" else "float32"
-        backward = chosen if options.fc_gradient_dtype == "auto" else options.fc_gradient_dtype
-        return replace(options, fc_dtype=chosen, fc_gradient_dtype=backward)
-    return replace(options, fc_gradient_dtype="float32") if options.fc_gradient_dtype == "auto" else options
+        chosen: FcGradientDtype = "bfloat16" if pays or asked.fc_gradient_dtype == "bfloat16" else "float32"
+        backward = chosen if asked.fc_gradient_dtype == "auto" else asked.fc_gradient_dtype
+        return replace(options, numerics=replace(asked, fc_dtype=chosen, fc_gradient_dtype=backward))
+    return replace(options, numerics=replace(asked, fc_gradient_dtype="float32")) if asked.fc_gradient_dtype == "auto" else options
 
 
 def _are_large(net: Net, batch_size: int) -> bool:
@@ -34,7 +36,7 @@ def _are_large(net: Net, batch_size: int) -> bool:
 
 def lower_fcs(net: Net, options: Options) -> Net:
     """The forward pass of FCs in `fc_dtype`, where their backward pass is in fp32."""
-    return net if options.fc_gradient_dtype == "bfloat16" else _lowered(net, options.fc_dtype)
+    return net if options.numerics.fc_gradient_dtype == "bfloat16" else _lowered(net, options.numerics.fc_dtype)
 
 
 def _lowered(net: Net, dtype: FcDtype) -> Net:
@@ -62,7 +64,7 @@ def narrow_fcs(net: Net, options: Options) -> Net:
 
     Requires: a forward net, FCs and ReLUs fused where they will be.
     """
-    return _Narrowing(net).run() if options.fc_gradient_dtype == "bfloat16" else net
+    return _Narrowing(net).run() if options.numerics.fc_gradient_dtype == "bfloat16" else net
 
 
 class _Narrowing:

@@ -1,11 +1,13 @@
 """Optimizer steps: one op with effects per trained parameter, its state declared beside it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from htrain.errors import ModelError
 from htrain.net import Attr, Init, Net, Op, Parameter
 from htrain.ops.builder import NetBuilder
-from htrain.options import Options
+from htrain.spec.fields import fields_of
+from htrain.spec.optimizers import Optimizer
+from htrain.spec.options import Options
 
 
 def add_optimizers(net: Net, gradients: Mapping[str, str], options: Options) -> Net:
@@ -32,9 +34,9 @@ def _dense_step(
         raise ModelError(
             f"weight '{weight.name}' would never train: the loss does not depend on it; freeze it (requires_grad=False) or drop it"
         )
-    type, state, attrs = _DENSE_STEPS[options.dense_optimizer](weight, options)
-    names = [builder.parameter(s) for s in state]
-    builder.add(type, (weight.name, *names, gradient), attrs=attrs, module=_module_of(net, weight.name))
+    optimizer = options.dense_optimizer
+    state = [builder.parameter(_state(weight, what, shape or weight.shape)) for what, shape in _DENSE_STATE[optimizer.kind].items()]
+    builder.add(_DENSE_STEPS[optimizer.kind], (weight.name, *state, gradient), attrs=_numbers(optimizer), module=_module_of(net, weight.name))
 
 
 def _sparse_step(
@@ -43,51 +45,25 @@ def _sparse_step(
     lookup = next(op for op in net.ops if op.type == "Lookup" and op.inputs[0] == table.name)
     if not table.trained:
         return
-    state: tuple[Parameter, ...] = ()
-    if options.sparse_optimizer != "sgd":
-        shape = table.shape if options.sparse_optimizer == "adagrad" else table.shape[:1]
-        state = (_state(table, "accumulator", shape, 0.0),)
-    names = [builder.parameter(s) for s in state]
-    type = {"sgd": "SparseSgd", "adagrad": "SparseAdagrad", "rowwise_adagrad": "SparseRowWiseAdagrad"}[
-        options.sparse_optimizer
-    ]
-    attrs: dict[str, Attr] = {"lr": options.sparse_lr, "first_row": 0}
-    if state:
-        attrs["eps"] = options.eps
+    optimizer = options.sparse_optimizer
     rows = lookup.outputs[0]
     if rows not in gradients:
         raise ModelError(
             f"table '{table.name}' would never train: the loss does not depend on its rows; freeze it or drop it"
         )
-    builder.add(type, (table.name, *names, lookup.inputs[1], gradients[rows]), attrs=attrs, module=table.name)
+    shapes = {"sgd": (), "adagrad": (table.shape,), "rowwise_adagrad": (table.shape[:1],)}[optimizer.kind]
+    state = [builder.parameter(_state(table, "accumulator", shape)) for shape in shapes]
+    attrs: dict[str, Attr] = {"lr": optimizer.lr, "first_row": 0} | _numbers(optimizer)
+    builder.add(_SPARSE_STEPS[optimizer.kind], (table.name, *state, lookup.inputs[1], gradients[rows]), attrs=attrs, module=table.name)
 
 
-def _state(parameter: Parameter, what: str, shape: tuple[int, ...], value: float) -> Parameter:
-    return Parameter(
-        f"{parameter.name}:{what}", shape, "float32", "state", Init("constant", (value,)), of=parameter.name
-    )
+def _state(parameter: Parameter, what: str, shape: tuple[int, ...]) -> Parameter:
+    return Parameter(f"{parameter.name}:{what}", shape, "float32", "state", Init("constant", (0.0,)), of=parameter.name)
 
 
-Step = tuple[str, tuple[Parameter, ...], dict[str, Attr]]
-
-
-def _sgd(weight: Parameter, options: Options) -> Step:
-    return "Sgd", (), {"lr": options.dense_lr}
-
-
-def _adagrad(weight: Parameter, options: Options) -> Step:
-    return "Adagrad", (_state(weight, "accumulator", weight.shape, 0.0),), {"lr": options.dense_lr, "eps": options.eps}
-
-
-def _adam(weight: Parameter, options: Options) -> Step:
-    moments = tuple(_state(weight, what, weight.shape, 0.0) for what in ("mean", "square"))
-    attrs: dict[str, Attr] = {
-        "lr": options.dense_lr,
-        "beta1": options.beta1,
-        "beta2": options.beta2,
-        "eps": options.adam_eps,
-    }
-    return "Adam", (*moments, _state(weight, "step", (1,), 0.0)), attrs
+def _numbers(optimizer: Optimizer) -> dict[str, Attr]:
+    """What an optimizer's step is made with, in its section's own names."""
+    return {name: getattr(optimizer, name) for name in fields_of(type(optimizer))}
 
 
 def _module_of(net: Net, weight: str) -> str:
@@ -95,4 +71,9 @@ def _module_of(net: Net, weight: str) -> str:
     return readers[0].module
 
 
-_DENSE_STEPS: Mapping[str, Callable[[Parameter, Options], Step]] = {"sgd": _sgd, "adagrad": _adagrad, "adam": _adam}
+_DENSE_STEPS = {"sgd": "Sgd", "adagrad": "Adagrad", "adam": "Adam"}
+_SPARSE_STEPS = {"sgd": "SparseSgd", "adagrad": "SparseAdagrad", "rowwise_adagrad": "SparseRowWiseAdagrad"}
+# What each keeps beside a weight; None is the weight's own shape.
+_DENSE_STATE: Mapping[str, Mapping[str, tuple[int, ...] | None]] = {
+    "sgd": {}, "adagrad": {"accumulator": None}, "adam": {"mean": None, "square": None, "step": (1,)},
+}  # fmt: skip

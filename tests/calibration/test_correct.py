@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.calibration.correct import MOST, correct, factors_text
-from htrain.cluster import Cluster
 from htrain.errors import CheckpointError
 from htrain.executor.measured import Device, Measured
+from htrain.spec.cluster import Cluster
 
 CLUSTER = Cluster()
 factors = st.floats(0.06, 19.0)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from htrain.calibration.cluster_file import cluster_yaml, write_cluster
 from htrain.calibration.measure import BATCHES, LAYERS, fit_gemm, measure_host
-from htrain.cluster import Cluster, is_rate, load_cluster
 from htrain.errors import ClusterError
+from htrain.spec.cluster import Cluster, is_rate, load_cluster
 
 SHAPES = [(batch, k, n) for batch in BATCHES for k, n in LAYERS]
 

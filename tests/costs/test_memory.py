@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_dlrm import small_dlrm, small_plan
 
-from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.costs.memory import memory_of_train, too_large_text
 from htrain.errors import PlacementError, PlanError
@@ -21,9 +20,11 @@ from htrain.loads import MemoryUse
 from htrain.lowering import lowered
 from htrain.net import Net
 from htrain.ops import OPS
-from htrain.options import Options
 from htrain.plan import Plan
 from htrain.plan_check import check_plan
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 from htrain.tagging.workload import Ints, Workload, workload_of
 
 CAPTURED = Captured(small_dlrm(), {})
@@ -35,7 +36,8 @@ def cases(draw: st.DrawFn) -> Case:
     """The small model on a random cluster, its units anywhere that they may be."""
     trainers, group_ps = draw(st.sampled_from([(1, 0), (1, 1), (2, 1), (3, 2)]))
     cluster = Cluster(groups=draw(st.integers(1, 3)), trainers=trainers, group_ps=group_ps, sparse_ps=draw(st.integers(1, 2)))
-    options = Options(batch_size=8, net_replicas=draw(st.integers(1, 3)), prefetch=draw(st.booleans()), dense_optimizer=draw(st.sampled_from(["sgd", "adam"])))
+    optimizer = draw(st.sampled_from(["sgd", "adam"]))
+    options = with_flags(batch_size=8, net_replicas=draw(st.integers(1, 3)), prefetch=draw(st.booleans()), dense_optimizer=optimizer)
     net, units, fixed, _ = lowered(CAPTURED, cluster, options)
     workload = workload_of(net, units, fixed, cluster, options)
     chance = random.Random(draw(st.integers(0, 1 << 30)))
@@ -92,7 +94,7 @@ def test_centres_and_their_rounds_are_on_dense_pss() -> None:
 def test_mapped_tables_take_no_memory_and_caches_take_the_trainers() -> None:
     def holds(device: str, **options: object) -> MemoryUse:
         cluster = Cluster(groups=2, group_ps=0, sparse_ps=1)
-        return compile_net(CAPTURED, cluster, Options(batch_size=8, **options), name="small", solver="rules").loads[device].holds  # type: ignore[arg-type]
+        return compile_net(CAPTURED, cluster, with_flags(batch_size=8, **options), name="small", solver="rules").loads[device].holds  # type: ignore[arg-type]
 
     assert holds("sparse_ps:0").parameters == 2 * 90 * 4 * 4
     assert holds("sparse_ps:0", table_store="mapped").parameters == 0

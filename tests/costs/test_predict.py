@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from small_dlrm import small_dlrm, small_plan
 
-from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.costs.memory import memory_of_train
 from htrain.costs.predict import demands_of, device_loads, seconds_of
@@ -15,8 +14,10 @@ from htrain.frontend.captured import Captured
 from htrain.loads import DeviceLoad
 from htrain.net import B, Blob, Op
 from htrain.ops import OPS
-from htrain.options import Options
 from htrain.plan import Plan
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 RATES = Cluster(
     core_flops=10**9, gemm_half_size=4, core_bandwidth=10**6, core_gather_bandwidth=10**5, core_scatter_bandwidth=10**4,
@@ -66,7 +67,7 @@ def predicted(plan: Plan, cluster: Cluster | None = None, options: Options | Non
     """The EPS that devices allow, and their loads at it, with another cluster or other options than the plan's."""
     cluster, options = cluster or plan.cluster, options or plan.options
     demands = demands_of(plan.nets, cluster, options)
-    eps = 1 / seconds_of(demands, cluster, options, options.sync_period)
+    eps = 1 / seconds_of(demands, cluster, options, options.dense_sync.round_steps)
     train = plan.nets["train"]
     holds = memory_of_train(train, {i: op.node_name for i, op in enumerate(train.ops)}, cluster, options)
     return eps, device_loads(plan.nets, holds, demands, cluster, options, eps=eps)
@@ -114,7 +115,7 @@ def test_a_server_of_all_trainers_is_held_up_by_its_lock_before_its_cores() -> N
     assert busiest.startswith("sparse_ps")
     assert loads[busiest].lock == pytest.approx(1.0, abs=1e-5)
     assert loads[busiest].cpu < 0.5
-    free, loads = predicted(plan, replace(many, python_lock=0))
+    free, loads = predicted(plan, replace(many, python_lock=False))
     assert free > 2 * eps
     assert all(load.lock == 0 for load in loads.values())
 
@@ -123,9 +124,9 @@ def test_the_sync_asks_of_holders_and_dense_pss_what_its_weights_weigh_and_less_
     plan = small_plan()
     weights = sum(p.num_bytes for p in plan.nets["train"].parameters.values() if p.kind == "weight")
     for period in (1, 8):
-        options = replace(plan.options, sync_period=period)
+        options = with_flags(plan.options, sync_period=period)
         _, often = predicted(plan, options=options)
-        _, never = predicted(plan, options=replace(options, sync_period=10**9))
+        _, never = predicted(plan, options=with_flags(options, sync_period=10**9))
         for roles in (("dense_ps:0",), ("group_ps:0", "group_ps:1")):
             for way in ("sent_per_example", "received_per_example"):
                 more = sum(getattr(often[d], way) - getattr(never[d], way) for d in roles)
@@ -134,7 +135,7 @@ def test_the_sync_asks_of_holders_and_dense_pss_what_its_weights_weigh_and_less_
 
 def test_all_reduce_passes_its_gradients_around_a_ring() -> None:
     cluster = Cluster(groups=4, group_ps=0, dense_ps=0, sparse_ps=2)
-    options = Options(batch_size=8, dense_sync="allreduce")
+    options = with_flags(batch_size=8, dense_sync="allreduce")
     plan = compile_net(Captured(small_dlrm(), {}), cluster, options, name="small", solver="rules")
     weights = sum(p.num_bytes for p in plan.nets["train"].parameters.values() if p.kind == "weight")
     trainer = expected(plan.net_of("trainer"), expected_blobs(plan.nets["train"], cluster, 8))

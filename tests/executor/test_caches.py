@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +18,14 @@ from htrain.executor.settings import RunSettings
 from htrain.executor.trainer import Trainer
 from htrain.executor.wire import Context, Values
 from htrain.ops.het import REQUEST
-from htrain.options import Options
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 from htrain.sync.het.client import HetCache
 from htrain.sync.het.messages import Answer, Request
 from htrain.sync.het.server import HetServer
 
 LR = 0.05
-HET = Options(
+HET = with_flags(
     batch_size=BATCH, cache="het", cache_staleness=4, cache_capacity="30%", sparse_optimizer="sgd", sparse_lr=LR
 )
 
@@ -60,7 +61,7 @@ class Wire:
 
 @pytest.fixture
 def wire(tmp_path: Path) -> Iterator[Wire]:
-    _, plan = small_plan(replace(HET, cache_tables=(("wide.*", "none"),)))
+    _, plan = small_plan(with_flags(HET, cache_table=(("wide.*", "none"),)))
     plan.save(tmp_path / "plan")
     network, elsewhere = Network("inproc"), Network("inproc")
     settings = RunSettings(tmp_path / "plan", DATA, tmp_path / "run", deadline_seconds=5)
@@ -145,7 +146,7 @@ def test_a_run_in_which_every_message_comes_twice_trains_the_same(
         send(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Outbox, "send_values", twice)
-    trainer, wanted = trained(tmp_path, replace(HET, dense_sync=dense_sync))  # type: ignore[arg-type]
+    trainer, wanted = trained(tmp_path, with_flags(HET, dense_sync=dense_sync))  # type: ignore[arg-type]
     assert max(relative_differences(trainer.losses, wanted)) < 1e-4
 
 

@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,8 @@ from htrain.executor.peers import Ids, Rows
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
 from htrain.executor.table_cache import TableCache
-from htrain.options import Options
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 
 def trained(folder: Path, options: Options, trainers: int, data: str = DATA) -> tuple[nn.Module, dict[str, Role]]:
@@ -40,14 +40,14 @@ def stored(roles: Mapping[str, Role], table: str, keys: Ids) -> Rows:
 @given(
     trainers=st.integers(2, 3),
     rows=st.integers(1, 12 * BATCH),
-    sets=st.sampled_from([0, 1, 3, 40]),
+    sets=st.sampled_from(["auto", 1, 3, 40]),
     ways=st.integers(1, 4),
-    window=st.sampled_from([0, 1, 3, 10]),
+    window=st.sampled_from(["auto", 1, 3, 10]),
 )
 def test_sgd_on_rows_averaged_in_every_step_is_sgd_on_the_joint_batch(
-    trainers: int, rows: int, sets: int, ways: int, window: int
+    trainers: int, rows: int, sets: int | str, ways: int, window: int | str
 ) -> None:
-    options = replace(JOINT, cache_sets=sets, cache_ways=ways, cache_window=window)
+    options = with_flags(JOINT, cache_sets=sets, cache_ways=ways, cache_window=window)
     data = f"synthetic:?rows={rows * trainers + 1}&table_rows=40&communities=4"
     with tempfile.TemporaryDirectory() as folder:
         model, roles = trained(Path(folder), options, trainers, data)
@@ -56,7 +56,7 @@ def test_sgd_on_rows_averaged_in_every_step_is_sgd_on_the_joint_batch(
 
 def test_a_trainer_without_data_goes_along_to_the_end(tmp_path: Path) -> None:
     data = f"synthetic:?rows={BATCH * 20 + 1}&table_rows=40&communities=4"
-    _, roles = trained(tmp_path, replace(JOINT, cache_window=4), 2, data)
+    _, roles = trained(tmp_path, with_flags(JOINT, cache_window=4), 2, data)
     totals = [role.trainer.totals for role in roles.values() if role.trainer]
     assert sum(each.examples for each in totals) == BATCH * 20 + 1
     assert sorted(each.steps for each in totals) == [10, 11]
@@ -64,7 +64,7 @@ def test_a_trainer_without_data_goes_along_to_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
 def test_after_the_run_all_trainers_and_the_store_have_the_same_rows(optimizer: str, tmp_path: Path) -> None:
-    options = replace(JOINT, sparse_optimizer=optimizer, cache_sets=3, cache_ways=4, cache_window=4, cache_average=5)  # type: ignore[arg-type]
+    options = with_flags(JOINT, sparse_optimizer=optimizer, cache_sets=3, cache_ways=4, cache_window=4, cache_average=5)  # type: ignore[arg-type]
     _, plan = small_plan(options, groups=2, trainers=1, sparse_ps=2)
     roles = run_roles(plan, tmp_path, RunSettings(tmp_path, DATA, tmp_path / "run", deadline_seconds=10))
     trainers = [roles[f"trainer:{k}:0"] for k in range(2)]
@@ -83,7 +83,7 @@ def test_after_the_run_all_trainers_and_the_store_have_the_same_rows(optimizer: 
 def test_rows_that_are_averaged_less_often_are_further_from_the_joint_batch(tmp_path: Path) -> None:
     errors = []
     for every in (1, 10):
-        options = replace(JOINT, cache_average=every)
+        options = with_flags(JOINT, cache_average=every)
         model, roles = trained(tmp_path / str(every), options, 2)
         errors.append(max(relative_differences(joint_losses_of(roles, 2), joint_losses(model, DATA, options, 2)[0])))
     assert errors[0] < 1e-4 < errors[1]
@@ -91,6 +91,6 @@ def test_rows_that_are_averaged_less_often_are_further_from_the_joint_batch(tmp_
 
 def test_trainers_that_do_not_step_together_cannot_keep_caches_alike() -> None:
     with pytest.raises(ClusterError, match="2 of them want dense sync allreduce, and groups: 2, trainers: 1, group_ps: 0"):
-        small_plan(replace(JOINT, dense_sync="easgd"), groups=2, trainers=1, sparse_ps=1, dense_ps=1)
+        small_plan(with_flags(JOINT, dense_sync="easgd"), groups=2, trainers=1, sparse_ps=1, dense_ps=1)
     with pytest.raises(ClusterError, match="share the tables: sparse_ps must be at least 1"):
         small_plan(JOINT, groups=2, trainers=1, sparse_ps=0)

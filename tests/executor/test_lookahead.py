@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from small_wide_deep import BATCH, DATA, MODELS, small_plan
 
 import htrain
-from htrain.cluster import this_machine
 from htrain.errors import DataError, PeerLost
 from htrain.executor.exchange import Exchange
 from htrain.executor.role import Role
@@ -21,10 +20,12 @@ from htrain.executor.settings import RunSettings
 from htrain.executor.table_cache import TableCache
 from htrain.footprint import ROLE_BYTES
 from htrain.ops.lookahead import window_of
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
-LOOKAHEAD = Options(batch_size=BATCH, cache="lookahead", sparse_lr=0.05)
-SMALL = replace(LOOKAHEAD, cache_sets=3, cache_ways=2, cache_window=4)
+LOOKAHEAD = with_flags(batch_size=BATCH, cache="lookahead", sparse_lr=0.05)
+SMALL = with_flags(LOOKAHEAD, cache_sets=3, cache_ways=2, cache_window=4)
 
 
 def trained(folder: Path, options: Options, **counts: int) -> tuple[Role, list[float]]:
@@ -50,15 +51,15 @@ def counted(role: Role) -> Counter[str]:
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     optimizer=st.sampled_from(["sgd", "adagrad", "rowwise_adagrad"]),
-    sets=st.sampled_from([0, 1, 2, 7, 20, 40]),
+    sets=st.sampled_from(["auto", 1, 2, 7, 20, 40]),
     ways=st.integers(1, 4),
-    window=st.sampled_from([0, 1, 3, 10]),
+    window=st.sampled_from(["auto", 1, 3, 10]),
     sparse_ps=st.integers(0, 2),
 )
 def test_the_losses_are_those_of_training_on_the_tables(
-    optimizer: str, sets: int, ways: int, window: int, sparse_ps: int
+    optimizer: str, sets: int | str, ways: int, window: int | str, sparse_ps: int
 ) -> None:
-    options = replace(
+    options = with_flags(
         LOOKAHEAD, sparse_optimizer=optimizer, cache_sets=sets, cache_ways=ways, cache_window=window,  # type: ignore[arg-type]
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +80,7 @@ def test_a_cache_that_is_far_too_small_has_victims_and_stale_rows_all_of_them_pu
 
 
 def test_a_cache_that_holds_every_table_whole_reads_each_row_once(tmp_path: Path) -> None:
-    role, _ = trained(tmp_path, replace(LOOKAHEAD, cache_sets=40))
+    role, _ = trained(tmp_path, with_flags(LOOKAHEAD, cache_sets=40))
     counts = counted(role)
     assert (counts["misses"], counts["evicted"], counts["stale"]) == (0, 0, 0)
     assert 0 < counts["loaded"] <= 52 * 40
@@ -87,7 +88,7 @@ def test_a_cache_that_holds_every_table_whole_reads_each_row_once(tmp_path: Path
 
 def test_after_the_run_the_tables_hold_every_update(tmp_path: Path) -> None:
     _, plan = small_plan(SMALL, sparse_ps=2)
-    full = small_plan(replace(SMALL, cache="none", prefetch=False, net_replicas=1), sparse_ps=2)[1]
+    full = small_plan(with_flags(SMALL, cache="none", prefetch=False, net_replicas=1), sparse_ps=2)[1]
     ends = []
     for number, each in enumerate((plan, full)):
         folder = tmp_path / str(number)
@@ -115,12 +116,12 @@ def test_a_window_is_as_large_as_the_caches_that_fit_in_memory_were_made_for(tmp
 
 
 def test_one_worker_in_lockstep_ends_with_an_empty_step(tmp_path: Path) -> None:
-    role, wanted = trained(tmp_path, replace(SMALL, dense_sync="allreduce"), sparse_ps=1)
+    role, wanted = trained(tmp_path, with_flags(SMALL, dense_sync="allreduce"), sparse_ps=1)
     assert max(relative_differences(losses_of(role), wanted)) < 1e-5
 
 
 def test_some_tables_can_do_without_a_cache(tmp_path: Path) -> None:
-    role, wanted = trained(tmp_path, replace(SMALL, cache_tables=(("wide.*", "none"),)), sparse_ps=1)
+    role, wanted = trained(tmp_path, with_flags(SMALL, cache_table=(("wide.*", "none"),)), sparse_ps=1)
     assert sum(isinstance(cache, TableCache) for cache in role.caches.values()) == 26
     assert max(relative_differences(losses_of(role), wanted)) < 1e-5
 
@@ -133,7 +134,7 @@ def test_without_the_patch_stale_rows_are_counted_and_used(tmp_path: Path, monke
         return run(self, replica, wishes)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Exchange, "run", late)
-    role, wanted = trained(tmp_path, replace(SMALL, cache_patch=False))
+    role, wanted = trained(tmp_path, with_flags(SMALL, cache_patch=False))
     assert counted(role)["stale"] > 0
     assert max(relative_differences(losses_of(role), wanted)) > 1e-5
 

@@ -15,26 +15,27 @@ from harness import relative_differences, run_roles, torch_losses
 from small_wide_deep import BATCH, DATA, MODELS, small_plan
 
 import htrain
-from htrain.cluster import GIB, this_machine
 from htrain.errors import PlacementError, RunError
 from htrain.executor.settings import RunSettings
 from htrain.executor.store import allocate
 from htrain.footprint import ROLE_BYTES
 from htrain.ops import OPS
-from htrain.options import Options
 from htrain.plan import load_plan
+from htrain.spec.cluster import GIB, this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
-MAPPED = Options(batch_size=BATCH, cache="lookahead", table_store="mapped", cache_sets=3, cache_ways=2)
+MAPPED = with_flags(batch_size=BATCH, cache="lookahead", table_store="mapped", cache_sets=3, cache_ways=2)
 ROOM = 128 << 20  # bytes that the process may take once it has all its code
 WIDTH, TABLES = 16 + 1, 26
 ROWS = 2 * ROOM // (4 * WIDTH * TABLES)
 BIG_DATA = f"synthetic:?rows=640&table_rows={ROWS}"
-CACHED = Options(
+CACHED = with_flags(
     batch_size=32, sparse_optimizer="sgd", cache="lookahead", cache_window=4, cache_sets=ROWS // 64, cache_ways=8, table_store="mapped"
 )
 
 
-HET = Options(batch_size=BATCH, cache="het", table_store="mapped", cache_staleness=4, sparse_optimizer="sgd")
+HET = with_flags(batch_size=BATCH, cache="het", table_store="mapped", cache_staleness=4, sparse_optimizer="sgd")
 
 
 @pytest.mark.parametrize("options", [MAPPED, HET])
@@ -58,7 +59,7 @@ def test_tables_of_twice_the_memory_and_eight_times_the_cache_train_to_the_same_
     support = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")])}
     limited = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **support})
     assert limited.returncode == 0, limited.stderr[-2000:]
-    whole = Options(batch_size=CACHED.batch_size, sparse_optimizer=CACHED.sparse_optimizer, net_replicas=1, prefetch=False)
+    whole = with_flags(batch_size=CACHED.batch_size, sparse_optimizer=CACHED.sparse_optimizer.kind, net_replicas=1, prefetch=False)
     plan = htrain.compile(str(MODELS / "wide_deep.py"), data=BIG_DATA, cluster=this_machine(group_ps=0, sparse_ps=0), options=whole)
     plan.save(tmp_path / "whole")
     assert max(relative_differences(json.loads(limited.stdout), losses_of(tmp_path / "whole"))) < 1e-5
@@ -77,10 +78,10 @@ def test_mapped_tables_may_be_larger_than_what_the_cluster_says_of_memory() -> N
             this_machine(group_ps=0, sparse_ps=sparse_ps), sparse_ps_memory=ROLE_BYTES + GIB // 16, trainer_memory=ROLE_BYTES + GIB // 8
         )
         plan = htrain.compile(str(MODELS / "wide_deep.py"), data=BIG_DATA, cluster=small, options=CACHED)
-        assert plan.options.table_store == "mapped"
+        assert plan.options.sparse_sync.store == "mapped"
         with pytest.raises(PlacementError, match=r"the tables need|'trainer' needs .* weights and rows"):
             htrain.compile(
-                str(MODELS / "wide_deep.py"), data=BIG_DATA, cluster=small, options=replace(CACHED, table_store="memory")
+                str(MODELS / "wide_deep.py"), data=BIG_DATA, cluster=small, options=with_flags(CACHED, table_store="memory")
             )
 
 

@@ -6,11 +6,11 @@ import pytest
 from rich.console import Console
 
 import htrain
-from htrain.cluster import this_machine
 from htrain.errors import CheckpointError
 from htrain.executor.measured import Edge, load_measured, measure, measured_text, save_measured
-from htrain.options import Options
 from htrain.plan import Plan
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
 
 ROWS = "synthetic:?rows=640&table_rows=40&communities=4"
 

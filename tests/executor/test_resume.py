@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from htrain.cluster import Cluster
 from htrain.data.identity import DataIdentity, FileIdentity
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.checkpoint import (
@@ -24,6 +23,8 @@ from htrain.executor.identity import Identity, PlanIdentity
 from htrain.executor.resume import resumed
 from htrain.executor.settings import RunSettings
 from htrain.plan import Plan
+from htrain.spec.cluster import Cluster
+from htrain.spec.tree import with_flags
 
 ROLE = "trainer:0:0"
 FILE = FileIdentity("a.libfm", 100, 5, True, "digest")
@@ -103,7 +104,8 @@ OTHER_PLANS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "groups": (lambda p: replace(p, cluster=replace(p.cluster, groups=1)), "groups: 1 now, 2 then"),
     "sparse PSs": (lambda p: replace(p, cluster=replace(p.cluster, sparse_ps=4)), "sparse ps: 4 now, 2 then"),
     "batch size": (lambda p: replace(p, options=replace(p.options, batch_size=9)), "batch size: 9 now, 8 then"),
-    "a table's cache": (lambda p: replace(p, options=replace(p.options, cache_tables=(("a", "1%"),))), "cache tables: [['a', '1%']] now, [] then"),
+    "a table's cache": (lambda p: replace(p, options=with_flags(p.options, cache="het", cache_capacity="1%")), "cache: het now, none then"),
+    "an optimizer's number": (lambda p: replace(p, options=with_flags(p.options, dense_eps=1e-3)), "dense eps: 0.001 now, 1e-10 then"),
     "nets": (lambda p: replace(p, digest="0123456789abcdef"), "its nets have the digest 0123456789ab, they had "),
 }
 

@@ -13,6 +13,7 @@ from htrain.executor.checkpoint import latest_checkpoint, save_role
 from htrain.executor.identity import Identity, PlanIdentity
 from htrain.executor.saves import Saves
 from htrain.executor.settings import RunSettings
+from htrain.spec.settings import CheckpointSeconds
 
 TRAINERS = {"trainer:0:0": {"position": {"epoch": 0, "chunk": 0, "row": 7}, "totals": {"examples": 7, "steps": 1, "log_loss": 0.5, "positives": 0.5}}}
 IDENTITY = Identity(PlanIdentity("abc", {}, {}), DataIdentity(1, "criteo", {}, ()))
@@ -29,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def saves_in(folder: Path, told: list[str], *, every_seconds: float = 300.0, restore: str = "") -> Saves:
+def saves_in(folder: Path, told: list[str], *, every_seconds: CheckpointSeconds = 300.0, restore: str = "") -> Saves:
     return Saves(RunSettings(Path("plan"), "synthetic:", folder, checkpoint_seconds=every_seconds, restore=restore), IDENTITY, told.append)
 
 
@@ -57,7 +58,7 @@ def test_a_checkpoint_is_due_when_its_time_has_come_and_valid_when_it_is_closed(
 
 
 def test_only_the_last_is_due_where_none_are_wanted_on_the_way(tmp_path: Path, clock: Clock) -> None:
-    saves = saves_in(tmp_path, [], every_seconds=0)
+    saves = saves_in(tmp_path, [], every_seconds="end")
     saves.begin()
     clock.now = 1e9
     assert not saves.is_due

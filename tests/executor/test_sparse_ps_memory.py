@@ -13,7 +13,7 @@ import psutil
 import torch
 
 import htrain
-from htrain.cluster import this_machine
+from htrain.spec.cluster import this_machine
 from htrain.executor.memory import keep_pages
 from htrain.executor.port import Network
 from htrain.executor.role import Role

@@ -10,13 +10,13 @@ from onnx import TensorProto, helper, numpy_helper
 from own_ops import ops_are_forgotten
 
 from htrain.capture import capture_model
-from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.data import CRITEO
 from htrain.errors import Error
 from htrain.ops.user_ops import load_ops
-from htrain.options import Options
 from htrain.plan import Plan
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
 
 FILE = """
 import torch

@@ -10,14 +10,14 @@ import yaml
 from own_ops import ops_are_forgotten
 
 from htrain.capture import capture_model
-from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.data import CRITEO
 from htrain.errors import Error, ModelError, PlanError
 from htrain.ops import OPS, user_ops
 from htrain.ops.user_ops import load_ops, places_of, sources_of
-from htrain.options import Options
 from htrain.plan import Plan, load_plan
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
 
 HEADER = "import torch\nfrom htrain import OpDef, register\n"
 SLOPED = """

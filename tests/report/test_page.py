@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import htrain
-from htrain.cluster import Cluster
 from htrain.errors import PlanError
 from htrain.net import COMPRESS
-from htrain.options import Options
 from htrain.plan import Plan
 from htrain.report.boxes import MOST_BOXES, picture_of
 from htrain.report.layout import layout_of
 from htrain.report.page import report_html, write_report
 from htrain.report.parts import READER
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""

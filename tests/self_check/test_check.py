@@ -18,9 +18,10 @@ from htrain.errors import ModelError
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.ops import OPS
-from htrain.options import Options
 from htrain.self_check.check import check
 from htrain.self_check.torch_reference import TorchReference
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 MODELS = Path(__file__).parents[2] / "models"
 ZOO = ("dlrm.py", "wide_deep.py", "deepfm.py", "dcn.py:build_v1", "dcn.py:build_v2", "graphsage.py")
@@ -44,7 +45,7 @@ def test_the_zoo_passes(name: str, rows: int) -> None:
     assert all(p.is_meta for p in loaded.module.parameters())
 
 
-@pytest.mark.parametrize("options", [Options(fc_dtype="int8"), Options(fc_dtype="bfloat16", fc_gradient_dtype="bfloat16"), Options(compress="always")])
+@pytest.mark.parametrize("options", [with_flags(fc_dtype="int8"), with_flags(fc_dtype="bfloat16", fc_gradient_dtype="bfloat16"), with_flags(compress="always")])
 def test_what_is_asked_to_be_less_exact_is_no_difference(options: Options) -> None:
     loaded = load_model(str(MODELS / "dlrm.py"), click_schema(13, (1000,) * 26))
     captured = loaded.initialised(capture(loaded.module, loaded.example_inputs))

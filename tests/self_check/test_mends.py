@@ -13,9 +13,9 @@ from htrain.errors import ModelError
 from htrain.frontend import aten_ops, torch_export, torch_model
 from htrain.frontend.aten_forms import Call
 from htrain.frontend.captured import Captured
-from htrain.options import Options
 from htrain.self_check.check import check
 from htrain.self_check.torch_reference import TorchReference
+from htrain.spec.options import Options
 
 IDS = {"ids": torch.zeros(4, 3, dtype=torch.int64)}
 Forward = Callable[[nn.Module, torch.Tensor], torch.Tensor]

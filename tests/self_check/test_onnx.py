@@ -19,10 +19,10 @@ from htrain.frontend import onnx_model
 from htrain.frontend.onnx_graph import Graph
 from htrain.frontend.onnx_model import capture_onnx
 from htrain.frontend.onnx_operator import Operator
-from htrain.options import Options
 from htrain.self_check.check import check
 from htrain.self_check.onnx_reference import check_file
 from htrain.self_check.torch_reference import TorchReference
+from htrain.spec.options import Options
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")  # of torch's exporters
 RANDOM = np.random.default_rng(0)

@@ -1,20 +1,20 @@
 """Encoded values are kept where the simulation says that they pay, and only there."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import htrain
-from htrain.cluster import Cluster
 from htrain.net import COMPRESS
-from htrain.options import Options
 from htrain.plan import Plan
 from htrain.simulation.compression import faster
 from htrain.simulation.run import simulate
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 DLRM = str(Path(__file__).parents[2] / "models" / "dlrm.py")
-SHORT = Options(batch_size=512, net_replicas=1, activation_dtype="bfloat16", gradient_dtype="bfloat16")
+SHORT = with_flags(batch_size=512, net_replicas=1, activation_dtype="bfloat16", gradient_dtype="bfloat16")
 
 
 def compiled(options: Options, bandwidth: int) -> Plan:
@@ -29,7 +29,7 @@ def num_codecs(plan: Plan) -> int:
 def test_over_a_slow_link_values_travel_encoded_and_the_note_says_what_that_brings() -> None:
     plan = compiled(SHORT, 10_000_000)
     assert num_codecs(plan) > 0
-    plain = compiled(replace(SHORT, compress="never"), 10_000_000)
+    plain = compiled(with_flags(SHORT, compress="never"), 10_000_000)
     assert num_codecs(plain) == 0
     with_it, without = (simulate(each, steps=12).eps for each in (plan, plain))
     assert with_it > without
@@ -40,7 +40,7 @@ def test_what_the_simulation_refutes_is_not_encoded() -> None:
     """Encoded by force in place of the cost model, over links that are never full."""
 
     def eager(options: Options) -> Plan:
-        return compiled(replace(options, compress="always" if options.compress == "auto" else options.compress), 10**12)
+        return compiled(with_flags(options, compress="always" if options.compression.compress == "auto" else options.compression.compress), 10**12)
 
     plan = faster(eager, SHORT)
     assert num_codecs(plan) == 0
@@ -50,6 +50,6 @@ def test_what_the_simulation_refutes_is_not_encoded() -> None:
 
 @pytest.mark.parametrize("compress", ["always", "never"])
 def test_who_asks_for_one_or_the_other_gets_it_unsimulated(compress: str) -> None:
-    plan = compiled(replace(SHORT, compress=compress), 10**12)  # type: ignore[arg-type]
+    plan = compiled(with_flags(SHORT, compress=compress), 10**12)  # type: ignore[arg-type]
     assert (num_codecs(plan) > 0) == (compress == "always")
     assert not [note for note in plan.notes if "simulated" in note]

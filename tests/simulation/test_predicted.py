@@ -6,20 +6,20 @@ from dataclasses import replace
 import pytest
 from small_dlrm import small_dlrm
 
-from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.costs.predict import demands_of, rounds_at, seconds_of
 from htrain.frontend.captured import Captured
-from htrain.options import Options
 from htrain.plan import Plan
 from htrain.plan_check import check_plan
 from htrain.simulation.predicted import with_steady_state
 from htrain.simulation.run import simulate
+from htrain.spec.cluster import Cluster
+from htrain.spec.tree import with_flags
 
 
 def compiled(groups: int, sync_period: int = 8, *, net_replicas: int = 4, **rates: int) -> Plan:
     cluster = Cluster(groups=groups, trainers=2, group_ps=2, sparse_ps=2, **rates)
-    options = Options(batch_size=256, net_replicas=net_replicas, sync_period=sync_period)
+    options = with_flags(batch_size=256, net_replicas=net_replicas, sync_period=sync_period)
     return compile_net(Captured(small_dlrm(), {}), cluster, options, name="small", solver="rules")
 
 
@@ -57,7 +57,7 @@ def test_rounds_of_the_sync_wait_where_a_dense_ps_has_no_time_for_more() -> None
 
 def test_a_plan_with_a_cache_keeps_what_its_busiest_device_allows() -> None:
     plan = compiled(2)
-    cached = replace(plan, options=replace(plan.options, cache="het"))
+    cached = replace(plan, options=with_flags(plan.options, cache="het"))
     assert with_steady_state(cached) is cached
 
 

@@ -8,18 +8,18 @@ from itertools import product
 import pytest
 from small_dlrm import small_dlrm
 
-from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.errors import PlacementError, UsageError
 from htrain.footprint import ROLE_BYTES
 from htrain.frontend.captured import Captured
-from htrain.options import Options
 from htrain.plan import Plan
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate
 from htrain.sizing import bounds as sizing_bounds
 from htrain.sizing import search as sizing
 from htrain.sizing.search import Candidate, hosts_of, size
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
 
 STEPS, WORKERS = 8, 4
 MOST = (2, 3, 2, 2)  # groups, trainers, group PSs, sparse PSs

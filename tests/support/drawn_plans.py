@@ -1,7 +1,7 @@
 """Plans as users have them, drawn: model x strategy x cluster x placement x replicas x prefetch, each with data for some steps."""
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import torch
 from torch import nn
 
-from htrain.cluster import Cluster, this_machine
 from htrain.compiler import compile_net
 from htrain.data import Schema, click_schema, open_data
 from htrain.data.graph import graph_schema
@@ -20,9 +19,11 @@ from htrain.frontend.captured import Captured
 from htrain.frontend.load import example_batch, load_model
 from htrain.frontend.torch_model import capture
 from htrain.net import Net
-from htrain.options import Options
 from htrain.placement import Decision
 from htrain.plan import Plan
+from htrain.spec.cluster import Cluster, this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 from htrain.tagging.workload import Workload
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -154,7 +155,7 @@ class Drawn:
         draw = random.Random(seed)
         model = draw.choice((*ZOO, *SEQUENCES, *SEQUENCES))
         kind = draw.choice(("easgd", "easgd", "easgd", "classic", "allreduce", "allgather", "het", "het in lockstep", "lookahead"))
-        options = Options(
+        options = with_flags(
             batch_size=draw.choice((4, 16)),
             net_replicas=draw.choice((1, 2, 2, 3)),
             prefetch=draw.random() < 0.8,
@@ -188,7 +189,7 @@ class Drawn:
         return (
             f"{self.model}, seed {self.seed}: {c.groups} x ({c.trainers} trainers of {o.net_replicas} replicas, {c.group_ps} group PSs), "
             f"{c.sparse_ps} sparse PSs, "
-            f"{o.dense_sync}, {o.sparse_sync}, cache {o.cache}, {'' if o.prefetch else 'no '}prefetch, {self.placement} placement"
+            f"{o.dense_sync.kind}, {o.sparse_sync.kind}, cache {o.cache.kind}, {'' if o.prefetch else 'no '}prefetch, {self.placement} placement"
         )
 
 
@@ -200,13 +201,13 @@ def _strategy(kind: str, draw: random.Random, options: Options) -> tuple[Cluster
         trainers = draw.choice((1, 1, 2))
         counts |= {"trainers": trainers, "group_ps": draw.choice((1, 2)) if trainers > 1 else draw.choice((0, 1, 2))}
         cache = {"cache": "het", "cache_staleness": draw.choice((1, 10)), "cache_capacity": draw.choice(("20%", "60%"))}
-        return this_machine(**counts), replace(options, **(cache if kind == "het" else {}))
+        return this_machine(**counts), with_flags(options, **(cache if kind == "het" else {}))
     if kind == "classic":
-        return this_machine(**{**counts, "groups": 1, "trainers": groups, "group_ps": draw.choice((1, 2))}), replace(options, dense_sync="ps")
+        return this_machine(**{**counts, "groups": 1, "trainers": groups, "group_ps": draw.choice((1, 2))}), with_flags(options, dense_sync="ps")
     if kind == "lookahead":
         sync = {"dense_sync": "allreduce"} if groups > 1 else {}
         counts |= {"group_ps": 0 if groups > 1 else draw.choice((0, 1, 2)), "sparse_ps": draw.choice((0, 1, 2)) if groups == 1 else counts["sparse_ps"]}
-        return this_machine(**counts), replace(options, net_replicas=1, cache="lookahead", cache_sets=7, cache_ways=4, **sync)
+        return this_machine(**counts), with_flags(options, net_replicas=1, cache="lookahead", cache_sets=7, cache_ways=4, **sync)
     extra = {"sparse_sync": "allgather"} if kind == "allgather" else {}
     extra |= {"cache": "het", "cache_staleness": draw.choice((0, 5)), "cache_capacity": "40%"} if kind == "het in lockstep" else {}
-    return this_machine(**counts), replace(options, net_replicas=1, dense_sync="allreduce", **extra)
+    return this_machine(**counts), with_flags(options, net_replicas=1, dense_sync="allreduce", **extra)

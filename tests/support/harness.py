@@ -12,8 +12,9 @@ from htrain.data import START, Malformed, open_data
 from htrain.executor.port import Network
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
-from htrain.options import Options
 from htrain.plan import Plan
+from htrain.spec.optimizers import Adagrad, Adam, Optimizer, RowwiseAdagrad, Sgd
+from htrain.spec.options import Options
 
 
 def run_roles(plan: Plan, folder: Path, settings: RunSettings, *, seconds: float = 60.0) -> dict[str, Role]:
@@ -81,10 +82,8 @@ def sparse_and_dense_steps(
         m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.num_embeddings > 16
     ]
     sparse = {id(p) for p in tables}
-    dense_step = _optimizer(
-        options.dense_optimizer, [p for p in model.parameters() if id(p) not in sparse], options.dense_lr, options
-    )
-    return dense_step, _table_optimizer(list({id(p): p for p in tables}.values()), options)
+    dense_step = _optimizer(options.dense_optimizer, [p for p in model.parameters() if id(p) not in sparse])
+    return dense_step, _table_optimizer(options.sparse_optimizer, list({id(p): p for p in tables}.values()))
 
 
 def _arguments(model: nn.Module) -> Sequence[str]:
@@ -137,21 +136,22 @@ class RowWiseAdagrad(torch.optim.Optimizer):
                 p -= rate[:, None] * p.grad
 
 
-def _optimizer(name: str, params: Sequence[nn.Parameter], lr: float, options: Options) -> torch.optim.Optimizer:
+def _optimizer(asked: Optimizer, params: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     if not params:
-        return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr)
-    if name == "sgd":
-        return torch.optim.SGD(params, lr=lr)
-    if name == "adagrad":
-        return torch.optim.Adagrad(params, lr=lr, eps=options.eps)
-    return torch.optim.Adam(params, lr=lr, betas=(options.beta1, options.beta2), eps=options.adam_eps)
+        return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=asked.lr)
+    if isinstance(asked, Adagrad):
+        return torch.optim.Adagrad(params, lr=asked.lr, eps=asked.eps)
+    if isinstance(asked, Adam):
+        return torch.optim.Adam(params, lr=asked.lr, betas=(asked.beta1, asked.beta2), eps=asked.eps)
+    return torch.optim.SGD(params, lr=asked.lr)
 
 
-def _table_optimizer(tables: Sequence[nn.Parameter], options: Options) -> torch.optim.Optimizer:
-    if not tables or options.sparse_optimizer == "sgd":
-        return _optimizer("sgd", tables, options.sparse_lr, options)
-    kind = TableAdagrad if options.sparse_optimizer == "adagrad" else RowWiseAdagrad
-    return kind(tables, options.sparse_lr, options.eps)
+def _table_optimizer(asked: Optimizer, tables: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    if tables and isinstance(asked, Adagrad):
+        return TableAdagrad(tables, asked.lr, asked.eps)
+    if tables and isinstance(asked, RowwiseAdagrad):
+        return RowWiseAdagrad(tables, asked.lr, asked.eps)
+    return _optimizer(Sgd(asked.lr), tables)
 
 
 def relative_differences(seen: Sequence[float], wanted: Sequence[float]) -> list[float]:

@@ -9,10 +9,11 @@ from torch import nn
 
 from htrain.data import START, Malformed, open_data
 from htrain.executor.role import Role
-from htrain.options import Options
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 # replicas of look-ahead caches, trained by SGD
-JOINT = Options(
+JOINT = with_flags(
     batch_size=BATCH, cache="lookahead", dense_sync="allreduce", dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.05, sparse_lr=0.5
 )
 

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 import torch
 from torch.nn import functional as F
 
-from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.frontend.captured import Captured
 from htrain.net import B, Blob, Init, Net, Parameter
 from htrain.ops.builder import NetBuilder
-from htrain.options import Options
 from htrain.plan import Plan
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
 
 USERS, ITEMS, DIM = 40, 50, 4
 Values = Mapping[str, torch.Tensor]

@@ -6,14 +6,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.data import click_schema
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
-from htrain.options import Options
 from htrain.plan import Plan
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
 
 BATCH, ROWS = 16, 40
 DATA = f"synthetic:?rows={BATCH * 50}&table_rows={ROWS}&communities=4"

@@ -6,14 +6,14 @@ import torch
 from whole_runs import WIDE_DEEP, parameters
 
 import htrain
-from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.data import click_schema
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.net import Net
-from htrain.options import Options
 from htrain.placement import Decision
+from htrain.spec.cluster import Cluster
+from htrain.spec.tree import with_flags
 from htrain.tagging.workload import Workload
 
 DATA = "synthetic:?rows=24000&table_rows=50&communities=4"
@@ -22,7 +22,7 @@ TEST = "synthetic:?rows=6000&table_rows=50&communities=4&first_block=1000000"
 
 def test_dense_replicas_of_the_easgd_system_are_drawn_together_and_the_model_learns(tmp_path: Path) -> None:
     cluster = Cluster(groups=4, trainers=1, group_ps=0, sparse_ps=1, dense_ps=1)
-    options = Options(batch_size=32, net_replicas=1, sync_period=2)
+    options = with_flags(batch_size=32, net_replicas=1, sync_period=2)
     htrain.compile(WIDE_DEEP, data=DATA, cluster=cluster, options=options).save(tmp_path / "plan")
     result = htrain.run(tmp_path / "plan", data=DATA, out=tmp_path / "run", hosting="threads")
     assert result.totals.examples == 24_000
@@ -51,7 +51,7 @@ def test_weights_on_the_trainer_and_on_its_group_ps_are_both_synchronised(tmp_pa
     loaded = load_model(WIDE_DEEP, click_schema(13, (50,) * 26))
     captured = loaded.initialised(capture(loaded.module, loaded.example_inputs))
     cluster = Cluster(groups=2, trainers=1, group_ps=1, sparse_ps=1, dense_ps=1)
-    options = Options(batch_size=32, net_replicas=1, sync_period=2)
+    options = with_flags(batch_size=32, net_replicas=1, sync_period=2)
     plan = compile_net(captured, cluster, options, name="wide_deep", tagger=tagger, solver="rules")
     assert {"center_dense_ps_0_trainer", "center_dense_ps_0_group_ps_0"} <= plan.nets.keys()
     plan.save(tmp_path / "plan")

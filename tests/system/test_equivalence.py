@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.data import click_schema, open_data
 from htrain.data.graph import graph_schema
@@ -23,8 +22,10 @@ from htrain.frontend.captured import Captured
 from htrain.frontend.load import example_batch, load_model
 from htrain.frontend.torch_model import capture
 from htrain.net import Net
-from htrain.options import Options
 from htrain.placement import Decision
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 from htrain.tagging.workload import Workload
 
 STEPS, BATCH, ROWS = 50, 16, 40
@@ -111,7 +112,7 @@ def reference(name: str, data: str, options: Options) -> list[float]:
 # fusions round otherwise, and some of these pairs tell PyTorch from itself by 1e-8 (docs/decisions/equal-arithmetic.md)
 UNFUSED = dict.fromkeys(("fuse_relu", "fuse_fields", "fuse_tables", "fuse_interaction", "fuse_pairs", "fuse_steps", "fast_products"), False)
 OPTIONS = st.builds(
-    Options,
+    with_flags,
     **{name: st.just(value) for name, value in UNFUSED.items()},
     batch_size=st.just(BATCH),
     net_replicas=st.just(1),
@@ -203,7 +204,7 @@ def test_rules_place_every_zoo_model_and_it_follows_pytorch(
 def test_without_fusions_every_zoo_model_trains_on_one_trainer_as_pytorch_bit_for_bit(
     name: str, data: Callable[[str], str], tmp_path: Path
 ) -> None:
-    options = Options(
+    options = with_flags(
         batch_size=BATCH, net_replicas=1, dense_optimizer="adam", sparse_optimizer="sgd", dense_lr=0.01, sparse_lr=0.05, **UNFUSED
     )
     plan = compile_net(zoo_model(name)[1], this_machine(group_ps=0, sparse_ps=0), options, name=name)
@@ -212,7 +213,7 @@ def test_without_fusions_every_zoo_model_trains_on_one_trainer_as_pytorch_bit_fo
 
 @pytest.mark.parametrize("name", ZOO)
 def test_fused_every_zoo_model_follows_pytorch_on_one_trainer(name: str, data: Callable[[str], str], tmp_path: Path) -> None:
-    options = Options(batch_size=BATCH, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.01, sparse_lr=0.05)
+    options = with_flags(batch_size=BATCH, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.01, sparse_lr=0.05)
     plan = compile_net(zoo_model(name)[1], this_machine(group_ps=0, sparse_ps=0), options, name=name)
     losses = losses_of(plan, tmp_path / "plan", data(name))
     assert max(relative_differences(losses, reference(name, data(name), options))) <= 1e-4

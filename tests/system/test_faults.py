@@ -15,9 +15,9 @@ import pytest
 from whole_runs import WIDE_DEEP, libfm, start, wait_for_a_checkpoint, wait_for_examples
 
 import htrain
-from htrain.cluster import this_machine
 from htrain.executor.checkpoint import find_checkpoints, latest_checkpoint
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
 
 ROWS = 20_000
 

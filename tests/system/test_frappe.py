@@ -9,8 +9,8 @@ import torch
 from baseline import train_and_evaluate
 
 import htrain
-from htrain.cluster import this_machine
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
 
 ROOT = Path(__file__).parents[2]
 FRAPPE = ROOT.parent / "shared" / "data" / "frappe.libfm.gz"

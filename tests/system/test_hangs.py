@@ -12,8 +12,8 @@ import pytest
 from whole_runs import WIDE_DEEP, libfm
 
 import htrain
-from htrain.cluster import this_machine
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
 
 HANGING = """
 import sys, threading
@@ -51,7 +51,7 @@ elif place == "sync":
     SyncLoop._round = round_or_hang
 
 try:
-    htrain.run(plan, data=data, out=out, epochs=1000, hosting="threads", deadline_seconds=2.0, checkpoint_seconds=2.0 if place == "save" else 0.0)
+    htrain.run(plan, data=data, out=out, epochs=1000, hosting="threads", deadline_seconds=2.0, checkpoint_seconds=2.0 if place == "save" else "end")
 except htrain.Error as error:
     print(error)
 """

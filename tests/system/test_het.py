@@ -8,12 +8,12 @@ from harness import batches_of, relative_differences, run_roles, torch_losses
 from joint import joint_losses, joint_losses_of
 from small_wide_deep import BATCH, DATA, ROWS, model_of
 
-from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
-from htrain.options import Options
 from htrain.plan import Plan
+from htrain.spec.cluster import this_machine
+from htrain.spec.tree import with_flags
 
 CLUSTER = {"trainers": 1, "group_ps": 0}
 
@@ -31,7 +31,7 @@ def test_without_staleness_workers_train_as_one_on_their_joint_batches(
     """Shards of different lengths, two sparse PSs, tables in row shards."""
     model, captured = model_of(name)
     data, workers = DATA, 3
-    options = Options(
+    options = with_flags(
         batch_size=BATCH, dense_sync="allreduce", cache="het", cache_staleness=0, sparse_optimizer=optimizer,  # type: ignore[arg-type]
         sparse_lr=0.05, bucket_bytes=20_000,
     )  # fmt: skip
@@ -47,7 +47,7 @@ def test_without_staleness_workers_train_as_one_on_their_joint_batches(
 def test_allgather_trains_as_one_on_joint_batches(optimizer: str, tmp_path: Path) -> None:
     model, captured = model_of("wide_deep.py")
     data, workers = DATA, 3
-    options = Options(
+    options = with_flags(
         batch_size=BATCH, dense_sync="allreduce", sparse_sync="allgather", sparse_optimizer=optimizer, sparse_lr=0.05,  # type: ignore[arg-type]
     )  # fmt: skip
     plan = compile_net(captured, this_machine(groups=workers, **CLUSTER), options, name="m")
@@ -63,24 +63,24 @@ def test_allgather_trains_as_one_on_joint_batches(optimizer: str, tmp_path: Path
 def test_one_trainer_of_a_baseline_trains_as_pytorch(dense_sync: str, counts: dict[str, int], tmp_path: Path) -> None:
     """Weights fetched from group PSs for every step; and the hybrid of AllReduce and sparse PSs without a cache."""
     model, captured = model_of("wide_deep.py")
-    options = Options(batch_size=BATCH, dense_sync=dense_sync, prefetch=False)  # type: ignore[arg-type]
+    options = with_flags(batch_size=BATCH, dense_sync=dense_sync, prefetch=False)  # type: ignore[arg-type]
     plan = compile_net(captured, this_machine(sparse_ps=2, **counts), options, name="m")
     trainer = run(plan, tmp_path / "plan", DATA, deterministic=True)["trainer:0:0"].trainer
     assert trainer
     assert max(relative_differences(trainer.losses, torch_losses(model, DATA, options))) < 1e-4
 
 
-@pytest.mark.parametrize("staleness", [1, 5, -1])
+@pytest.mark.parametrize("staleness", [1, 5, "unbounded"])
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("policy", ["light-lfu", "lru"])
 def test_a_lone_worker_behind_a_cache_trains_as_pytorch(
-    policy: str, ahead: bool, staleness: int, tmp_path: Path
+    policy: str, ahead: bool, staleness: int | str, tmp_path: Path
 ) -> None:
     """Also where it asks for rows a batch ahead: it reads its own updates. Rows of a table without a cache would miss one."""
     model, captured = model_of("wide_deep.py")
-    options = Options(
+    options = with_flags(
         batch_size=BATCH, cache="het", cache_staleness=staleness, cache_capacity="30%", cache_policy=policy,  # type: ignore[arg-type]
-        sparse_optimizer="sgd", sparse_lr=0.05, cache_tables=(("*.C2.weight", "50%"), *(() if ahead else (("*.C1.weight", "none"),))),
+        sparse_optimizer="sgd", sparse_lr=0.05, cache_table=(("*.C2.weight", "50%"), *(() if ahead else (("*.C1.weight", "none"),))),
     )  # fmt: skip
     plan = compile_net(captured, this_machine(sparse_ps=2, **CLUSTER), options, name="m")
     roles = run(plan, tmp_path / "plan", DATA, deterministic=not ahead)
@@ -93,7 +93,7 @@ def test_a_lone_worker_behind_a_cache_trains_as_pytorch(
 def test_dense_replicas_are_equal_to_the_last_bit_and_every_update_is_in_the_tables(tmp_path: Path) -> None:
     _, captured = model_of("wide_deep.py")
     data = f"synthetic:?rows={BATCH * 101}&table_rows={ROWS}&communities=4"
-    options = Options(batch_size=BATCH, dense_sync="allreduce", cache="het", cache_staleness=-1, sparse_optimizer="sgd")
+    options = with_flags(batch_size=BATCH, dense_sync="allreduce", cache="het", cache_staleness="unbounded", sparse_optimizer="sgd")
     plan = compile_net(captured, this_machine(groups=4, sparse_ps=1, **CLUSTER), options, name="m")
     roles = run(plan, tmp_path / "plan", data)
     first, *others = (roles[f"trainer:{w}:0"].store for w in range(4))

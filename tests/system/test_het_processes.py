@@ -12,8 +12,8 @@ import torch
 from whole_runs import HTRAIN, WIDE_DEEP, kill, libfm, parameters, start, wait_for_examples
 
 import htrain
-from htrain.cluster import this_machine
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.tree import with_flags
 
 ROWS, FEW_ROWS = 40_000, 16_000
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -22,7 +22,7 @@ MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathse
 def plan_of(folder: Path, staleness: int, rows: int) -> tuple[Path, str]:
     """Two workers and two sparse PSs."""
     data = libfm(folder / "train.libfm", rows)
-    options = Options(
+    options = with_flags(
         batch_size=32, dense_sync="allreduce", cache="het", cache_staleness=staleness, cache_capacity="50%"
     )
     cluster = this_machine(groups=2, trainers=1, group_ps=0, sparse_ps=2)

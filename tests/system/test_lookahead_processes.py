@@ -2,7 +2,6 @@
 
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ from small_wide_deep import BATCH, small_plan
 from whole_runs import WIDE_DEEP, kill, libfm, parameters, start, wait_for_a_checkpoint, wait_for_examples
 
 import htrain
-from htrain.cluster import this_machine
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.tree import with_flags
 
 ROWS = 12_000
 
@@ -23,7 +22,7 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """A plan with a cache that is too small for its windows, its data, and a run that nothing has disturbed."""
     folder = tmp_path_factory.mktemp(request.param)
     data = libfm(folder / "train.libfm", ROWS)
-    options = Options(
+    options = with_flags(
         batch_size=16, cache="lookahead", cache_window=32, cache_sets=5, cache_ways=4, table_store=request.param, sparse_lr=0.05
     )
     cluster = this_machine(group_ps=0, sparse_ps=2 if request.param == "memory" else 0)
@@ -68,7 +67,7 @@ def test_a_trainer_killed_in_a_window_leaves_tables_that_are_those_of_the_last_c
 def test_two_trainers_killed_and_resumed_end_where_sgd_on_the_joint_batches_does(tmp_path: Path) -> None:
     """Through a cache that is too small, averaged in every step; the tables are those of PyTorch."""
     data = f"synthetic:?rows={BATCH * 400 + 1}&table_rows=40&communities=4"
-    options = replace(JOINT, cache_sets=3, cache_ways=4, cache_window=16)
+    options = with_flags(JOINT, cache_sets=3, cache_ways=4, cache_window=16)
     model, plan = small_plan(options, groups=2, trainers=1, sparse_ps=2)
     plan.save(tmp_path / "plan")
     run = tmp_path / "run"

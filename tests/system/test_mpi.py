@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,9 +17,10 @@ from small_wide_deep import DATA, small_plan
 from whole_runs import HTRAIN, WIDE_DEEP, libfm, parameters, wait_for_a_checkpoint, wait_for_examples
 
 import htrain
-from htrain.cluster import this_machine
 from htrain.executor.checkpoint import latest_checkpoint
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 pytestmark = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec here: pip install mpich mpi4py")
@@ -69,7 +69,7 @@ def test_a_run_over_mpi_trains_what_a_local_run_trains(tmp_path: Path) -> None:
 
 def test_trainers_over_mpi_average_their_caches_to_the_joint_batch(tmp_path: Path) -> None:
     """Gradients, windows and averages, each by a communicator of its own."""
-    options = replace(JOINT, cache_window=4, cache_sets=3, cache_ways=4)
+    options = with_flags(JOINT, cache_window=4, cache_sets=3, cache_ways=4)
     model, plan = small_plan(options, groups=2, trainers=1, sparse_ps=1)
     plan.save(tmp_path / "plan")
     process = start(4, tmp_path / "plan", DATA, "--out", str(tmp_path / "run"))

@@ -7,10 +7,10 @@ import pytest
 from whole_runs import WIDE_DEEP, libfm
 
 import htrain
-from htrain.cluster import this_machine
 from htrain.data import Malformed
 from htrain.data.pack import pack
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
 
 
 def test_one_trainer_comes_to_the_same_loss_bit_for_bit_and_goes_on_with_the_same_source_alone(tmp_path: Path) -> None:

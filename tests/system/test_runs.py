@@ -10,13 +10,14 @@ from harness import run_roles
 from whole_runs import WIDE_DEEP, kill, libfm, parameters, start, wait_for_a_checkpoint, wait_for_examples
 
 import htrain
-from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.data import click_schema
 from htrain.executor.settings import RunSettings
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A plan of one trainer, a group PS and a sparse PS, and data for some seconds."""
     folder = tmp_path_factory.mktemp("small")
     data = libfm(folder / "train.libfm", 30_000)
-    options = Options(batch_size=32, dense_optimizer="adam")
+    options = with_flags(batch_size=32, dense_optimizer="adam")
     htrain.compile(WIDE_DEEP, data=data, cluster=this_machine(), options=options).save(folder / "plan")
     return folder / "plan", data
 
@@ -110,7 +111,7 @@ def test_every_example_is_trained_once_per_epoch_over_trainers_and_replicas(tmp_
 
 def test_diverged_run_ends_with_an_error_that_says_what_to_change(tmp_path: Path) -> None:
     data = libfm(tmp_path / "train.libfm", 4_000)
-    options = Options(
+    options = with_flags(
         batch_size=16, dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=1e9, sparse_lr=1e9, loss="mse"
     )
     htrain.compile(WIDE_DEEP, data=data, cluster=this_machine(), options=options).save(tmp_path / "plan")

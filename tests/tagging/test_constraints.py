@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from small_dlrm import small_dlrm
 
-from htrain.cluster import Cluster, load_cluster
 from htrain.compiler import compile_net
 from htrain.errors import ClusterError, Error, PlacementError, UsageError
 from htrain.footprint import ROLE_BYTES
 from htrain.frontend.captured import Captured
-from htrain.options import Options
 from htrain.plan import Plan, load_plan
 from htrain.plan_check import check_plan
+from htrain.spec.cluster import Cluster, load_cluster
+from htrain.spec.options import Options
 from htrain.tagging.explain import explain
 from htrain.user_rules import load_tagger
 

@@ -8,16 +8,17 @@ from hypothesis import strategies as st
 from random_workloads import workloads
 from small_dlrm import small_dlrm
 
-from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.frontend.captured import Captured
 from htrain.net import COMPRESS
-from htrain.options import Options
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 from htrain.tagging.encodings import Encodable, _deltas, choose, encoded
 from htrain.tagging.workload import MEMORY, Ints, Workload
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
-SHORT = Options(batch_size=8, activation_dtype="bfloat16", gradient_dtype="bfloat16")
+SHORT = with_flags(batch_size=8, activation_dtype="bfloat16", gradient_dtype="bfloat16")
 
 
 @st.composite

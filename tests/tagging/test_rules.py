@@ -9,8 +9,8 @@ from small_dlrm import small_dlrm
 
 from htrain.net import B, Blob, Init, Net, Parameter
 from htrain.ops.builder import NetBuilder
-from htrain.options import Options
 from htrain.placement import Decision
+from htrain.spec.options import Options
 from htrain.tagging.rules import apply_tags, tag_by_rules
 from htrain.tagging.units import Unit, find_units, fixed_tags
 from htrain.transform.gradient import add_gradients

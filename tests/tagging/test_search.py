@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from random_workloads import workloads, workloads_with_twins
 from small_dlrm import small_dlrm
 
-from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.errors import PlacementError
 from htrain.frontend.captured import Captured
 from htrain.net import Net
-from htrain.options import Options
 from htrain.placement import Decision
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
 from htrain.tagging.greedy import _problem, _state, refine
 from htrain.tagging.ilp import anchored, heaviest, relaxed_bound, solve
 from htrain.tagging.search_loops import move

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htrain.cluster import GIB, Cluster
 from htrain.errors import PlacementError
 from htrain.footprint import ROLE_BYTES
 from htrain.net import Init, Net, Parameter
 from htrain.placement import Shard
+from htrain.spec.cluster import GIB, Cluster
 from htrain.tagging.shards import place_tables, table_bytes
 
 DIM = 16

@@ -1,19 +1,21 @@
 """Units: what a placement moves as one."""
 
 import random
+from typing import Any
 
 import pytest
 import torch
 from small_dlrm import small_dlrm
 
-from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.frontend.captured import Captured
 from htrain.net import B, Blob, Init, Net, Parameter
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NetBuilder
-from htrain.options import Cache, Options
 from htrain.placement import Decision, Shard
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 from htrain.tagging.place import Tagger
 from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
 from htrain.tagging.workload import Workload
@@ -77,9 +79,10 @@ def test_ops_on_a_table_are_with_the_table_and_the_rest_of_a_lookup_on_the_train
 
 
 @pytest.mark.parametrize("cache", ["het", "lookahead"])
-def test_what_makes_the_ids_that_a_cache_hears_of_ahead_is_on_the_trainer(cache: Cache) -> None:
+def test_what_makes_the_ids_that_a_cache_hears_of_ahead_is_on_the_trainer(cache: str) -> None:
     """Elsewhere they would come back in the step itself, when the cache has been asked already."""
-    options = Options(batch_size=8, cache=cache, cache_sets=3, cache_capacity="50%")
+    size: dict[str, Any] = {"cache_capacity": "50%"} if cache == "het" else {"cache_sets": 3}
+    options = with_flags(batch_size=8, cache=cache, **size)
     for seed in range(4):
         plan = compile_net(Captured(picked_ids(), {}), Cluster(), options, name="picked", tagger=anywhere(seed), solver="rules")
         assert {op.node_name for op in plan.nets["train"].ops if op.type in ("Select", "Mod")} == {"trainer"}

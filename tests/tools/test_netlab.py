@@ -16,10 +16,10 @@ from netlab import Lab, clean_dead_labs
 from whole_runs import ROOT, WIDE_DEEP, libfm, wait_for_examples
 
 import htrain
-from htrain.cluster import device_of, this_machine
 from htrain.errors import RunError, UsageError
 from htrain.executor.measured import load_measured
-from htrain.options import Options
+from htrain.spec.cluster import device_of, this_machine
+from htrain.spec.options import Options
 
 NETLAB = ROOT / "tools" / "netlab.py"
 CAN = (

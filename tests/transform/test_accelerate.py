@@ -1,20 +1,20 @@
 """A trainer's net on an accelerator: every op finds its tensors on one side, on fake CUDA tensors, which know where they are and nothing else."""
 
-from dataclasses import replace
 
 import pytest
 import torch
 from small_wide_deep import BATCH, model_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.accelerated import use
 from htrain.ops.base import dtype_of, tensor_of
 from htrain.ops.lookahead import apart
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 from htrain.transform.accelerate import accelerate, accelerated_parameters
 
 CUDA = torch.device("cuda", 0)
@@ -49,25 +49,25 @@ def run(net: Net, op: Op, values: dict[str, torch.Tensor]) -> tuple[torch.Tensor
 
 
 CASES = {
-    "sgd": Options(sparse_optimizer="sgd", dense_optimizer="sgd"),
+    "sgd": with_flags(sparse_optimizer="sgd", dense_optimizer="sgd"),
     "adagrad": Options(),
-    "row-wise adagrad and allreduce": Options(sparse_optimizer="rowwise_adagrad", dense_sync="allreduce"),
-    "some tables without a cache": Options(cache_tables=(("*C1*", "none"),)),
-    "bfloat16": Options(fc_dtype="bfloat16"),
+    "row-wise adagrad and allreduce": with_flags(sparse_optimizer="rowwise_adagrad", dense_sync="allreduce"),
+    "some tables without a cache": with_flags(cache="lookahead", cache_table=(("*C1*", "none"),)),
+    "bfloat16": with_flags(fc_dtype="bfloat16"),
 }
 
 
 @pytest.mark.parametrize("model", ["wide_deep.py", "dlrm.py", "deepfm.py", "dcn.py"])
 @pytest.mark.parametrize("case", CASES)
 def test_ops_find_their_tensors_on_the_accelerator_or_on_the_host(case: str, model: str) -> None:
-    net = accelerated(model, replace(CASES[case], batch_size=BATCH, cache="lookahead"))
+    net = accelerated(model, with_flags(CASES[case], batch_size=BATCH, cache="lookahead"))
     check(net)
     there = accelerated_parameters(net)
     assert {p.kind for n, p in net.parameters.items() if n not in there and p.dtype == "float32"} <= {"table"}
 
 
 def test_layers_on_group_pss_are_sent_from_the_accelerator() -> None:
-    net = accelerated("dlrm.py", Options(batch_size=BATCH, cache="lookahead"), group_ps=2)
+    net = accelerated("dlrm.py", with_flags(batch_size=BATCH, cache="lookahead"), group_ps=2)
     check(net)
     assert any(op.type == "Recv" for op in net.ops)
 

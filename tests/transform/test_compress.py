@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_dlrm import small_dlrm
 
-from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.data import click_schema
 from htrain.executor.evaluate import forward_net
@@ -18,13 +17,15 @@ from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.net import COMPRESS, Net, check
-from htrain.options import Options
 from htrain.plan import Plan
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 from htrain.transform.compress import compress_values
 from htrain.transform.split import split_by_node
 
 DATA = "synthetic:?rows=640&table_rows=40&communities=4"
-BOTH = Options(batch_size=8, activation_dtype="bfloat16", gradient_dtype="bfloat16", compress="always")
+BOTH = with_flags(batch_size=8, activation_dtype="bfloat16", gradient_dtype="bfloat16", compress="always")
 
 
 def small(options: Options, **counts: int) -> Plan:
@@ -107,10 +108,10 @@ def test_decoded_values_stand_on_the_readers_device_and_evaluation_does_without(
 def test_loss_curve_stays_near_that_of_full_precision(
     changes: dict[str, object], least: float, most: float, zoo_dlrm: Captured, tmp_path
 ) -> None:
-    options = Options(batch_size=64, dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.05, sparse_lr=0.05)
+    options = with_flags(batch_size=64, dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.05, sparse_lr=0.05)
     plans = {
         name: compile_net(zoo_dlrm, Cluster(group_ps=2, sparse_ps=1), chosen, name="dlrm", solver="rules")
-        for name, chosen in {"full": options, "short": replace(options, compress="always", **changes)}.items()
+        for name, chosen in {"full": options, "short": with_flags(options, compress="always", **changes)}.items()
     }
     curves = {name: losses_of(plan, tmp_path / name, DATA) for name, plan in plans.items()}
     worst = max(relative_differences(curves["short"], curves["full"]))
@@ -126,7 +127,7 @@ def zoo_dlrm() -> Captured:
 
 @pytest.mark.parametrize(("row_dtype", "travels"), [("bfloat16", "bfloat16"), ("float16", "float16"), ("int8", "uint8")])
 def test_rows_and_their_gradients_travel_as_the_options_say(row_dtype: str, travels: str, tmp_path: Path) -> None:
-    options = Options(batch_size=8, row_dtype=row_dtype, row_gradient_dtype="bfloat16")  # type: ignore[arg-type]
+    options = with_flags(batch_size=8, row_dtype=row_dtype, row_gradient_dtype="bfloat16")  # type: ignore[arg-type]
     plan = small(options)
     sent = {
         (d.split(":")[0], net.blobs[op.inputs[0]].dtype, len(net.blobs[op.inputs[0]].shape))

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from interpreter import draw_parameters, run_net
 from torch.nn.functional import binary_cross_entropy_with_logits, linear
 
-from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.data import click_schema
 from htrain.errors import ModelError
@@ -23,8 +22,10 @@ from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.net import B, Blob, Init, Net, Parameter
 from htrain.ops.builder import NetBuilder
-from htrain.options import Options
 from htrain.placement import Split
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 from htrain.transform.fc_split import layers_of, split_fcs
 from htrain.transform.gradient import add_gradients
 from htrain.transform.init_nets import init_net
@@ -135,7 +136,7 @@ def test_gradients_of_parts_are_the_parts_of_pytorchs_gradient(case: tuple[Net, 
     batch = examples(net, seed)
     whole = {name: value.requires_grad_() for name, value in draw_parameters(net, seed).items()}
     torch_loss(net, whole, **batch).backward()
-    train, gradients = trained_in_parts(net, splits, Options(dense_optimizer="sgd"))
+    train, gradients = trained_in_parts(net, splits, with_flags(dense_optimizer="sgd"))
     values = run_net(train, {n: v.detach().clone() for n, v in cut(whole, weights_of(train)).items()}, batch)
     found = joined({weight: values[gradient] for weight, gradient in gradients.items()}, train, draw_parameters(net, 0))
     for name, value in found.items():
@@ -146,13 +147,13 @@ def test_gradients_of_parts_are_the_parts_of_pytorchs_gradient(case: tuple[Net, 
 @given(cases(last=1), st.sampled_from(["sgd", "adagrad"]), st.integers(0, 99))
 def test_fifty_steps_in_parts_follow_pytorch(case: tuple[Net, dict[str, Split]], optimizer: str, seed: int) -> None:
     net, splits = case
-    options = Options(dense_optimizer=optimizer, dense_lr=0.05)
+    options = with_flags(dense_optimizer=optimizer, dense_lr=0.05)
     whole = {name: value.requires_grad_() for name, value in draw_parameters(net, seed).items()}
     train, _ = trained_in_parts(net, splits, options)
     weights = {n: v.detach().clone() for n, v in cut(whole, weights_of(train)).items()}
     store = weights | {n: torch.zeros(p.shape) for n, p in train.parameters.items() if p.kind == "state"}
     kind = torch.optim.SGD if optimizer == "sgd" else torch.optim.Adagrad
-    step = kind(whole.values(), lr=options.dense_lr)
+    step = kind(whole.values(), lr=options.dense_optimizer.lr)
     for number in range(50):
         batch = examples(net, number)
         loss = torch_loss(net, whole, **batch)
@@ -288,7 +289,7 @@ def dlrm() -> tuple[Captured, Captured]:
 def test_split_training_follows_the_curve_of_whole_training(
     fast: bool, valued: bool, optimizer: str, dlrm: tuple[Captured, Captured], tmp_path: Path
 ) -> None:
-    options = Options(batch_size=64, dense_optimizer=optimizer, sparse_optimizer="sgd", dense_lr=0.003, sparse_lr=0.05, fast_products=fast)
+    options = with_flags(batch_size=64, dense_optimizer=optimizer, sparse_optimizer="sgd", dense_lr=0.003, sparse_lr=0.05, fast_products=fast)
     fcs = list(layers_of(dlrm[0].net))
     splits = {fcs[0]: Split("vertical", 3), fcs[1]: Split("co-partition", 2), fcs[-2]: Split("horizontal", 2)}
     curves = {}

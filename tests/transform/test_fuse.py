@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from interpreter import run_net
 from small_wide_deep import BATCH, model_of
 
-from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.executor.engine import Engine
 from htrain.executor.program import build_program
@@ -19,15 +17,17 @@ from htrain.executor.wire import Context
 from htrain.net import B, Blob, Init, Net, Parameter
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NetBuilder
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 from htrain.transform.fuse import fuse_interaction, fuse_relu, fuse_steps
 
-OFF = Options(
+OFF = with_flags(
     batch_size=BATCH, fuse_relu=False, fuse_fields=False, fuse_tables=False, fuse_interaction=False, fuse_pairs=False, fuse_steps=False,
     fast_products=False,
 )
-PLAIN = replace(OFF, dense_optimizer="sgd", sparse_optimizer="sgd", sparse_lr=0.5, dense_lr=0.5)
-SGD = Options(batch_size=BATCH, dense_optimizer="sgd", sparse_optimizer="sgd")
+PLAIN = with_flags(OFF, dense_optimizer="sgd", sparse_optimizer="sgd", sparse_lr=0.5, dense_lr=0.5)
+SGD = with_flags(batch_size=BATCH, dense_optimizer="sgd", sparse_optimizer="sgd")
 
 
 def train_net(model: str, options: Options, **counts: int) -> Net:
@@ -71,7 +71,7 @@ def stepped_without_fusions(model: str, *counts: tuple[str, int]) -> dict[str, t
 )
 @pytest.mark.parametrize("counts", [{}, {"group_ps": 2, "sparse_ps": 2}])
 def test_a_step_of_the_fused_net_is_that_of_the_net(fusions: list[str], model: str, counts: dict[str, int]) -> None:
-    fused = train_net(model, replace(PLAIN, fast_products=True, **{f"fuse_{name}": True for name in fusions}), **counts)
+    fused = train_net(model, with_flags(PLAIN, fast_products=True, **{f"fuse_{name}": True for name in fusions}), **counts)
     wanted, seen = stepped_without_fusions(model, *counts.items()), stepped(fused)
     assert seen.keys() == wanted.keys()
     for name, value in wanted.items():
@@ -90,27 +90,27 @@ def test_dlrm_runs_on_fused_ops_alone() -> None:
 
 
 def test_without_the_options_nothing_is_fused() -> None:
-    found = types(train_net("dlrm.py", replace(OFF, dense_optimizer="sgd", sparse_optimizer="sgd")))
+    found = types(train_net("dlrm.py", with_flags(OFF, dense_optimizer="sgd", sparse_optimizer="sgd")))
     fused = {"FCRelu", "PairwiseDots", "PairwiseDotsSgd", "FCSgd", "FCInputGradient", "FastFC", "FastFCGradient", "StackRows", "StackTables", "StepTables"}
     assert not fused & found.keys()
 
 
 @pytest.mark.parametrize("sparse_optimizer", ["adagrad", "rowwise_adagrad"])
 def test_tables_whose_step_needs_the_sum_of_an_ids_gradients_are_looked_up_id_by_distinct_id(sparse_optimizer: str) -> None:
-    found = types(train_net("dlrm.py", replace(SGD, sparse_optimizer=sparse_optimizer)))  # type: ignore[arg-type]
+    found = types(train_net("dlrm.py", with_flags(SGD, sparse_optimizer=sparse_optimizer)))  # type: ignore[arg-type]
     assert (found["StackRows"], found["StackRowsGradient"], found["Lookup"]) == (1, 1, 26)
     assert not {"StackTables", "StepTables"} & found.keys()
 
 
 def test_tables_elsewhere_or_behind_a_cache_are_stacked_from_rows() -> None:
-    for options, counts in ((SGD, {"sparse_ps": 2}), (replace(SGD, cache="lookahead"), {})):
+    for options, counts in ((SGD, {"sparse_ps": 2}), (with_flags(SGD, cache="lookahead"), {})):
         found = types(train_net("dlrm.py", options, **counts))
         assert (found["StackRows"], found["StackTables"]) == (1, 0)
 
 
 def test_gradients_that_somebody_else_takes_stay() -> None:
     """Other optimizers, and AllReduce."""
-    for options in (replace(SGD, dense_optimizer="adagrad"), replace(SGD, dense_sync="allreduce")):
+    for options in (with_flags(SGD, dense_optimizer="adagrad"), with_flags(SGD, dense_sync="allreduce")):
         found = types(train_net("dlrm.py", options))
         assert (found["FastFCGradient"], found["FCGradient"]) == (7, 0)
         assert not found["FCSgd"]

@@ -1,7 +1,6 @@
 """Tables that are served together: what is fused, and that not a bit of a step changes."""
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,16 @@ from interpreter import run_net
 from small_dlrm import small_dlrm
 from small_wide_deep import BATCH, model_of
 
-from htrain.cluster import Cluster, this_machine
 from htrain.compiler import compile_net
 from htrain.frontend.captured import Captured
 from htrain.net import Net
-from htrain.options import Options, RowDtype, SparseOptimizer
 from htrain.plan import Plan
+from htrain.spec.cluster import Cluster, this_machine
+from htrain.spec.numerics import RowDtype
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
-PLAIN = Options(batch_size=BATCH, sparse_lr=0.5, fuse_servers=False)
+PLAIN = with_flags(batch_size=BATCH, sparse_lr=0.5, fuse_servers=False)
 DATA = "synthetic:?rows=640&table_rows=40&communities=4"
 
 
@@ -46,9 +47,9 @@ def stepped(net: Net) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("model", ["dlrm.py", "wide_deep.py", "deepfm.py"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
 @pytest.mark.parametrize("row_dtype", ["float32", "int8"])
-def test_a_step_of_the_fused_net_is_that_of_the_net_to_the_bit(model: str, optimizer: SparseOptimizer, row_dtype: RowDtype) -> None:
-    options = replace(PLAIN, sparse_optimizer=optimizer, row_dtype=row_dtype)
-    plain, fused = (compiled(model, replace(options, fuse_servers=on), sparse_ps=2).nets["train"] for on in (False, True))
+def test_a_step_of_the_fused_net_is_that_of_the_net_to_the_bit(model: str, optimizer: str, row_dtype: RowDtype) -> None:
+    options = with_flags(PLAIN, sparse_optimizer=optimizer, row_dtype=row_dtype)
+    plain, fused = (compiled(model, with_flags(options, fuse_servers=on), sparse_ps=2).nets["train"] for on in (False, True))
     assert {"LookupTables", "SparseStepTables"} <= types(fused).keys()
     wanted, seen = stepped(plain), stepped(fused)
     assert seen.keys() == wanted.keys()
@@ -59,22 +60,22 @@ def test_a_step_of_the_fused_net_is_that_of_the_net_to_the_bit(model: str, optim
 @pytest.mark.parametrize("row_dtype", ["float32", "bfloat16", "int8"])
 def test_a_sparse_ps_looks_all_tables_up_and_steps_all_tables_at_once(row_dtype: RowDtype) -> None:
     gradients = "float32" if row_dtype == "float32" else "bfloat16"
-    options = replace(PLAIN, fuse_servers=True, row_dtype=row_dtype, row_gradient_dtype=gradients)
+    options = with_flags(PLAIN, fuse_servers=True, row_dtype=row_dtype, row_gradient_dtype=gradients)
     served = types(compiled("dlrm.py", options).nets["sparse_ps_0"])
     assert (served["LookupTables"], served["SparseStepTables"], served["Ack"]) == (1, 1, 1)
     assert not {"Lookup", "SparseSgd", "SparseAdagrad", "SparseRowWiseAdagrad"} & served.keys()
 
 
 def test_tables_whose_ids_no_message_brings_are_left_alone() -> None:
-    train = compiled("dlrm.py", replace(PLAIN, fuse_servers=True), group_ps=0, sparse_ps=0).nets["train"]
+    train = compiled("dlrm.py", with_flags(PLAIN, fuse_servers=True), group_ps=0, sparse_ps=0).nets["train"]
     assert not {"LookupTables", "SparseStepTables"} & types(train).keys()
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
-def test_a_run_follows_the_same_losses_to_the_bit(optimizer: SparseOptimizer, tmp_path: Path) -> None:
+def test_a_run_follows_the_same_losses_to_the_bit(optimizer: str, tmp_path: Path) -> None:
     losses = []
     for on in (False, True):
-        options = replace(PLAIN, batch_size=64, sparse_optimizer=optimizer, fuse_servers=on)
+        options = with_flags(PLAIN, batch_size=64, sparse_optimizer=optimizer, fuse_servers=on)
         _, captured = model_of("wide_deep.py")
         plan = compile_net(captured, this_machine(group_ps=1, sparse_ps=2), options, name="m")
         losses.append(losses_of(plan, tmp_path / str(on), DATA))

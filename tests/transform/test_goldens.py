@@ -1,16 +1,16 @@
 """The whole text of the small model's nets after each pass; `--update-goldens` rewrites them, review reads the diff."""
 
-from dataclasses import replace
 
 import pytest
 from small_dlrm import small_dlrm
 
-from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.frontend.captured import Captured
 from htrain.net import Net
-from htrain.options import Options
 from htrain.plan import Plan
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 from htrain.tagging.units import fixed_tags, table_owners
 from htrain.transform.fuse import fuse_forward
 from htrain.transform.gradient import add_gradients
@@ -45,7 +45,7 @@ def test_net_after_each_pass(name: str, nets: dict[str, Net], golden) -> None:
 
 def test_tagged_net(plan: Plan, nets: dict[str, Net], golden) -> None:
     golden("8_tagged", plan.nets["train"].text())
-    options = replace(plan.options, fuse_servers=False, fast_products=False)
+    options = with_flags(plan.options, fuse_servers=False, fast_products=False)
     cut = {"item.weight": 2}
     tagged = compile_net(Captured(small_dlrm(), {}), plan.cluster, options, name="small", solver="rules", table_splits=cut).nets["train"]
     assert [(op.type, op.inputs, op.outputs) for op in tagged.ops] == [
@@ -79,10 +79,10 @@ def test_only_the_choice_of_units_is_free(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("het", Options(batch_size=8, dense_sync="allreduce", cache="het", cache_tables=(("item.weight", "30%"),))),
-        ("allgather", Options(batch_size=8, dense_sync="allreduce", sparse_sync="allgather")),
-        ("pulled", Options(batch_size=8, dense_sync="ps")),
-        ("lookahead", Options(batch_size=8, cache="lookahead", cache_sets=3, cache_ways=2)),
+        ("het", with_flags(batch_size=8, dense_sync="allreduce", cache="het", cache_table=(("item.weight", "30%"),))),
+        ("allgather", with_flags(batch_size=8, dense_sync="allreduce", sparse_sync="allgather")),
+        ("pulled", with_flags(batch_size=8, dense_sync="ps")),
+        ("lookahead", with_flags(batch_size=8, cache="lookahead", cache_sets=3, cache_ways=2)),
     ],
 )
 def test_nets_of_workers_in_lockstep_and_of_the_classic_server(name: str, options: Options, golden) -> None:

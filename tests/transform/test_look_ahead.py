@@ -2,11 +2,11 @@
 
 import pytest
 
-from htrain.cluster import Cluster
 from htrain.errors import ModelError
 from htrain.net import B, Blob, Init, Net, Parameter
 from htrain.ops.builder import NetBuilder
-from htrain.options import Options
+from htrain.spec.cluster import Cluster
+from htrain.spec.tree import with_flags
 from htrain.transform.look_ahead import choose_lookahead
 from htrain.transform.lookups import lower_lookups
 
@@ -25,8 +25,8 @@ def routed() -> Net:
 
 
 def test_a_table_whose_ids_a_weight_comes_into_cannot_be_looked_up_ahead() -> None:
-    options = Options(cache="lookahead", cache_sets=2)
+    options = with_flags(cache="lookahead", cache_sets=2)
     told = r"^table 'experts' cannot be .* its ids are computed of 'router' \(Mul '.*' of module 'router'\), .* \(--cache-table experts=none\)$"
     with pytest.raises(ModelError, match=told):
         choose_lookahead(routed(), options, Cluster())
-    assert choose_lookahead(routed(), Options(cache="lookahead", cache_tables=(("experts", "none"),)), Cluster()) == ()
+    assert choose_lookahead(routed(), with_flags(cache="lookahead", cache_table=(("experts", "none"),)), Cluster()) == ()

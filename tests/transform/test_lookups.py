@@ -15,8 +15,8 @@ from htrain.errors import DataError
 from htrain.net import B, Blob, Init, Net, Parameter
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NetBuilder
-from htrain.options import Options
 from htrain.placement import Shard
+from htrain.spec.tree import with_flags
 from htrain.transform.gradient import add_gradients
 from htrain.transform.lookups import lower_lookups
 from htrain.transform.loss import add_loss
@@ -82,7 +82,7 @@ def test_ops_that_lead_to_ids_come_before_every_parameter() -> None:
 
 def trained(optimizer: str) -> Net:
     net, gradients = add_gradients(add_loss(lower_lookups(small_dlrm()), "bce"))
-    return add_optimizers(net, gradients, Options(sparse_optimizer=optimizer))  # type: ignore[arg-type]
+    return add_optimizers(net, gradients, with_flags(sparse_optimizer=optimizer))  # type: ignore[arg-type]
 
 
 def random_shards(table: str, rows: int, draw: random.Random) -> tuple[Shard, ...]:

@@ -10,18 +10,19 @@ from interpreter import run_net
 from small_wide_deep import model_of
 from torch.nn.functional import linear
 
-from htrain.cluster import Cluster, this_machine
 from htrain.compiler import compile_net
 from htrain.errors import UsageError
 from htrain.net import B, Blob, Init, Net, Parameter
 from htrain.ops.builder import NetBuilder
-from htrain.options import Options, checked
+from htrain.spec.cluster import Cluster, this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 from htrain.transform.fuse import fuse_steps
 from htrain.transform.gradient import add_gradients
 from htrain.transform.low_precision import choose_fc_dtypes, narrow_fcs
 from htrain.transform.optimizer import add_optimizers
 
-NARROW = Options(fc_dtype="bfloat16", fc_gradient_dtype="bfloat16", dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.5)
+NARROW = with_flags(fc_dtype="bfloat16", fc_gradient_dtype="bfloat16", dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.5)
 
 
 def two_layers() -> Net:
@@ -80,7 +81,7 @@ def test_narrow_fcs_of_a_model_are_the_wide_ones(counts: dict[str, int]) -> None
 
 def test_a_backward_pass_narrower_than_the_forward_pass_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--fc-gradient-dtype: bfloat16 wants --fc-dtype bfloat16"):
-        checked(Options(fc_dtype="float32", fc_gradient_dtype="bfloat16"))
+        with_flags(fc_dtype="float32", fc_gradient_dtype="bfloat16")
 
 
 def one_layer(inputs: int, outputs: int) -> Net:
@@ -109,8 +110,8 @@ def test_fcs_compute_in_bfloat16_where_that_pays_and_nobody_says_otherwise(
     gain: float, side: int, asked: dict[str, Any], has: tuple[str, str]
 ) -> None:
     cluster = Cluster(core_flops=10**9, core_bf16_flops=round(gain * 10**9))
-    options = choose_fc_dtypes(one_layer(side, side), cluster, checked(Options(**{"batch_size": 128, **asked})))
-    assert (options.fc_dtype, options.fc_gradient_dtype) == has
+    options = choose_fc_dtypes(one_layer(side, side), cluster, with_flags(**{"batch_size": 128, **asked}))
+    assert (options.numerics.fc_dtype, options.numerics.fc_gradient_dtype) == has
     assert choose_fc_dtypes(one_layer(side, side), cluster, options) == options
 
 
@@ -118,9 +119,9 @@ def test_a_plan_for_cores_that_multiply_bfloat16_sooner_is_in_it_and_says_so() -
     _, captured = model_of("dlrm.py")
     fast = replace(this_machine(trainers=1), core_bf16_flops=2 * this_machine().core_flops)
     plan = compile_net(captured, fast, Options(batch_size=1 << 14), name="m")
-    assert (plan.options.fc_dtype, plan.options.fc_gradient_dtype) == ("bfloat16", "bfloat16")
+    assert (plan.options.numerics.fc_dtype, plan.options.numerics.fc_gradient_dtype) == ("bfloat16", "bfloat16")
     assert any("bfloat16: cores multiply it at 2.0 x the rate" in note for note in plan.notes)
     assert any(op.type == "Cast" for op in plan.nets["train"].ops)
-    plain = compile_net(captured, fast, Options(batch_size=1 << 14, fc_dtype="float32"), name="m")
+    plain = compile_net(captured, fast, with_flags(batch_size=1 << 14, fc_dtype="float32"), name="m")
     assert not any("bfloat16" in note for note in plain.notes)
     assert not any(op.type == "Cast" for op in plain.nets["train"].ops)

@@ -11,7 +11,8 @@ from htrain.errors import ModelError
 from htrain.executor.store import allocate, fill
 from htrain.net import B, Blob, Init, Net, Parameter
 from htrain.ops.builder import NetBuilder
-from htrain.options import Options
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 from htrain.transform.gradient import add_gradients
 from htrain.transform.init_nets import init_net
 from htrain.transform.lookups import lower_lookups
@@ -70,7 +71,7 @@ def test_ops_with_parameters_keep_the_users_module_and_others_get_their_own() ->
 )  # fmt: skip
 def test_every_trained_parameter_has_one_step_and_its_state(dense, sparse, state) -> None:
     net, gradients = add_gradients(add_loss(lower_lookups(small_dlrm()), "bce"))
-    trained = add_optimizers(net, gradients, Options(dense_optimizer=dense, sparse_optimizer=sparse))
+    trained = add_optimizers(net, gradients, with_flags(dense_optimizer=dense, sparse_optimizer=sparse))
     assert [op.inputs[0] for op in trained.ops[len(net.ops) :]] == list(net.parameters)
     added = {n: p.shape for n, p in trained.parameters.items() if p.of in ("top.bias", "item.weight")}
     assert added == state

@@ -22,8 +22,8 @@ from htrain.executor.wire import Context
 from htrain.frontend.load import example_batch
 from htrain.frontend.torch_model import capture
 from htrain.net import Net, Op, check
-from htrain.options import Options
 from htrain.placement import Shard
+from htrain.spec.options import Options
 from htrain.transform.gradient import add_gradients
 from htrain.transform.lookups import lower_lookups
 from htrain.transform.loss import add_loss

@@ -19,11 +19,11 @@ from itertools import cycle
 import torch
 
 from htrain.calibration.measure import measure_host
-from htrain.cluster import Cluster, validated
 from htrain.costs.seconds import op_seconds
 from htrain.net import Attr, B, Blob, Shape, numel
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
+from htrain.spec.cluster import Cluster, validated
 
 ROUNDS = 15
 ROUND_SECONDS = 2e-3

@@ -24,7 +24,8 @@ from single_process import Htrain, read
 
 from htrain.net import Net
 from htrain.ops import OPS
-from htrain.options import Options
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 Kernel = Callable[..., Any]
 
@@ -100,7 +101,7 @@ def main() -> None:
     parser.add_argument("--history", type=Path, help="a file to which the figures are added as lines of JSON")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    options = Options(net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd", fc_dtype=asked.dtype, fc_gradient_dtype=asked.dtype)
+    options = with_flags(net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd", fc_dtype=asked.dtype, fc_gradient_dtype=asked.dtype)
     for batch_size in asked.batch or [2048, 128, 1]:
         figures = profile(replace(options, batch_size=batch_size), max(12, min(500, 25_000 // batch_size)), asked.runs)
         if asked.history:

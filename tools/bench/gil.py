@@ -20,7 +20,8 @@ from typing import Any
 from history import append
 from single_process import Htrain, Side, sides_of
 
-from htrain.options import Options
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 EXAMPLES = 25_000  # of one run over the batches
 
@@ -67,7 +68,7 @@ def main() -> None:
     parser.add_argument("--history", type=Path, help="a file to which the figures are added as lines of JSON")
     asked = parser.parse_args()
     for batch_size in asked.batch or [2048, 128]:
-        options = Options(batch_size=batch_size, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd")
+        options = with_flags(batch_size=batch_size, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd")
         figures = profile(options, asked.seconds, asked.rate)
         if asked.history:
             append(asked.history, "gil", {**vars(asked), "batch": batch_size}, figures)

@@ -14,10 +14,10 @@ from history import append
 from rich.console import Console
 
 import htrain
-from htrain.cluster import this_machine
 from htrain.data import Malformed
 from htrain.data.pack import pack
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
 
 MODEL = str(Path(__file__).parents[2] / "models" / "dlrm.py")
 BATCH = 32

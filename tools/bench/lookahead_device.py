@@ -23,7 +23,7 @@ from torch import nn
 
 from htrain.data import START, Malformed, click_schema, open_data
 from htrain.frontend.load import load_model
-from htrain.options import Options
+from htrain.spec.tree import with_flags
 
 
 class OnHost(nn.Module):
@@ -69,7 +69,7 @@ def _data(batch: int, asked: argparse.Namespace) -> str:
 
 
 def _cached(batch: int, asked: argparse.Namespace) -> float:
-    options = Options(
+    options = with_flags(
         batch_size=batch, sparse_optimizer="sgd", dense_optimizer="sgd", sparse_lr=0.05, dense_lr=0.01, cache="lookahead",
         cache_device=asked.device,
     )  # fmt: skip

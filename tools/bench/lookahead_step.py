@@ -17,8 +17,9 @@ from pathlib import Path
 from rich.console import Console
 
 import htrain
-from htrain.cluster import this_machine
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 MODEL = str(Path(__file__).parents[2] / "models" / "dlrm.py:build_64")
 
@@ -63,10 +64,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     asked = parser.parse_args()
     data = f"synthetic:?rows={asked.batch * asked.steps}&table_rows={asked.rows}"
-    whole = Options(
+    whole = with_flags(
         batch_size=asked.batch, sparse_optimizer="sgd", dense_optimizer="sgd", net_replicas=1, prefetch=False, sparse_lr=0.05, dense_lr=0.01
     )
-    cached = replace(whole, cache="lookahead", cache_window=asked.window, cache_sets=asked.sets)
+    cached = with_flags(whole, cache="lookahead", cache_window=asked.window, cache_sets=asked.sets)
     found: dict[str, list[Measured]] = {"whole": [], "cached": []}
     print(f"batch {asked.batch}, {data}", flush=True)
     print(f"{'':<8}{'batch ms':>10}{'CPU ms':>9}{'caching ms':>12}{'of batch':>10}{'hit rate':>10}{'window':>8}")

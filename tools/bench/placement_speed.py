@@ -12,11 +12,11 @@ import time
 import torch
 from torch import nn
 
-from htrain.cluster import Cluster
 from htrain.compiler import compile_net
 from htrain.frontend.torch_model import capture
 from htrain.lowering import lowered
-from htrain.options import Options
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
 from htrain.tagging.place import by_rules, place_units
 from htrain.tagging.workload import workload_of
 

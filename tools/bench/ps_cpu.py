@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from baseline import batches, build_model, optimizers, train_step
 
 import htrain
-from htrain.cluster import this_machine
 from htrain.data import open_data
-from htrain.options import Options
+from htrain.spec.cluster import this_machine
+from htrain.spec.tree import with_flags
 
 MODEL = str(Path(__file__).parents[2] / "models" / "dlrm.py")
 WARM = 20_000  # examples before counting begins
@@ -55,7 +55,7 @@ def train_htrain(data: str, folder: Path) -> dict[str, float]:
 def train_eager(data: str, batch_size: int, line: Connection) -> None:
     """The same by plain PyTorch."""
     torch.set_num_threads(1)
-    options = Options(batch_size=batch_size, dense_optimizer="sgd", sparse_optimizer="sgd")
+    options = with_flags(batch_size=batch_size, dense_optimizer="sgd", sparse_optimizer="sgd")
     model = build_model(MODEL, open_data(data).schema, 0)
     steps = optimizers(model, options)
     examples = counted = 0
@@ -82,7 +82,7 @@ def run_eager(data: str, batch_size: int) -> dict[str, float]:
 def compare(data: str, batch_size: int, runs: int, folder: Path) -> dict[str, Any]:
     """Alternating runs of both sides; prints a line, and returns its figures: CPU seconds per thousand examples, and EPS."""
     cluster = this_machine(groups=1, trainers=1, group_ps=1, sparse_ps=1)
-    options = Options(batch_size=batch_size, dense_optimizer="sgd", sparse_optimizer="sgd")
+    options = with_flags(batch_size=batch_size, dense_optimizer="sgd", sparse_optimizer="sgd")
     htrain.compile(MODEL, data=data, cluster=cluster, options=options).save(folder / "plan")
     pairs = []
     for number in range(runs):

@@ -19,7 +19,8 @@ from history import append, summary
 from single_process import Htrain, Running, Side, sides_of
 
 from htrain.executor.crew import role_environment
-from htrain.options import Options
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 
 def compare(options: Options, replicas: int, runs: int) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def main() -> None:
     torch.set_num_threads(1)
     os.environ.update(role_environment(1))  # for the processes of the sides
     for batch_size in asked.batch or [2048, 128]:
-        options = Options(batch_size=batch_size, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd")
+        options = with_flags(batch_size=batch_size, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd")
         figures = compare(options, asked.replicas, asked.runs)
         if asked.history:
             append(asked.history, "replicas", {**vars(asked), "batch": batch_size}, figures)

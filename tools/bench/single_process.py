@@ -28,7 +28,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from baseline import build_model, optimizers, train_step
 
-from htrain.cluster import this_machine
 from htrain.compiler import compile_net
 from htrain.data import START, Batch, Malformed, open_data
 from htrain.executor.feed import Feed
@@ -39,8 +38,10 @@ from htrain.executor.settings import RunSettings
 from htrain.executor.threads import share_gil
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
-from htrain.options import Options
 from htrain.plan import Plan
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 MODEL = str(Path(__file__).parents[2] / "models" / "dlrm.py:build_bench")
 TABLE_ROWS = 100_000
@@ -173,8 +174,8 @@ class TorchRec(Eager):
     def __init__(self, options: Options, batches: list[Batch], folder: Path) -> None:
         self._model = build_model(MODEL, open_data(f"synthetic:?table_rows={TABLE_ROWS}").schema, 0)
         tables = self._model.embeddings.tables  # type: ignore[union-attr]
-        self._model.embeddings = import_module("torchrec_fields").Fields(dict(tables.items()), options.sparse_lr)  # type: ignore[operator,union-attr]
-        self._steps = [torch.optim.SGD([*self._model.bottom.parameters(), *self._model.top.parameters()], lr=options.dense_lr)]  # type: ignore[union-attr]
+        self._model.embeddings = import_module("torchrec_fields").Fields(dict(tables.items()), options.sparse_optimizer.lr)  # type: ignore[operator,union-attr]
+        self._steps = [torch.optim.SGD([*self._model.bottom.parameters(), *self._model.top.parameters()], lr=options.dense_optimizer.lr)]  # type: ignore[union-attr]
         self._batches = [{name: torch.from_numpy(column) for name, column in b.columns.items()} for b in batches]
         self.train(4)
 
@@ -211,7 +212,8 @@ def compare(options: Options, others: Sequence[type[Eager]], runs: int, threads:
         figures[f"over {name}"] = ratio = summary([each[place][0] / each[0][0] for each in rounds])
         figures[f"CPU over {name}"] = cpu = summary([each[place][1] / each[0][1] for each in rounds])
         print(
-            f"dlrm batch {options.batch_size:5d} {options.dense_optimizer} {options.fc_dtype}  htrain {figures['htrain EPS']['median']:,.0f} EPS  "
+            f"dlrm batch {options.batch_size:5d} {options.dense_optimizer.kind} {options.numerics.fc_dtype}  "
+            f"htrain {figures['htrain EPS']['median']:,.0f} EPS  "
             f"{name} {figures[f'{name} EPS']['median']:,.0f} EPS  ratio {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}, n={runs})  "
             f"CPU ratio {cpu['median']:.2f}  {threads} threads of {os.cpu_count()}",
             flush=True,
@@ -230,8 +232,8 @@ def main() -> None:
     parser.add_argument("--torchrec", action="store_true", help="against TorchRec, too: pip install torchrec fbgemm-gpu-cpu")
     parser.add_argument("--history", type=Path, help="a file to which the figures are added as lines of JSON")
     asked = parser.parse_args()
-    options = Options(net_replicas=1, dense_optimizer=asked.optimizer, sparse_optimizer=asked.optimizer)
-    options = replace(options, fc_dtype=asked.dtype, fc_gradient_dtype=asked.dtype)
+    options = with_flags(net_replicas=1, dense_optimizer=asked.optimizer, sparse_optimizer=asked.optimizer)
+    options = with_flags(options, fc_dtype=asked.dtype, fc_gradient_dtype=asked.dtype)
     others: list[type[Eager]] = [Eager] if asked.dtype == "float32" else [Eager, Autocast]
     others += [Compiled] if asked.compile else []
     others += [TorchRec] if asked.torchrec else []

@@ -28,9 +28,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from netlab import Lab, bits_per_second, unwind_when_ended
 
 import htrain
-from htrain.cluster import this_machine
 from htrain.executor.crew import role_environment
-from htrain.options import GradientDtype, Options, RowDtype, SparseOptimizer
+from htrain.spec.cluster import this_machine
+from htrain.spec.numerics import GradientDtype, RowDtype
+from htrain.spec.tree import with_flags
 
 MODEL = str(Path(__file__).parents[2] / "models" / "dlrm.py:build_bench")
 PARTS = str(Path(__file__).parent / "sparse_ps_parts.py")
@@ -95,9 +96,9 @@ class Pair:
         return {**found, "rate": rate, "cpu": cpu, "memory": after["memory"]}
 
 
-def make_plan(folder: Path, optimizer: SparseOptimizer, row_dtype: RowDtype, fuse: bool) -> Path:
+def make_plan(folder: Path, optimizer: str, row_dtype: RowDtype, fuse: bool) -> Path:
     gradients: GradientDtype = "float32" if row_dtype == "float32" else "bfloat16"
-    options = Options(
+    options = with_flags(
         batch_size=2048, dense_optimizer="sgd", sparse_optimizer=optimizer, fuse_servers=fuse, row_dtype=row_dtype, row_gradient_dtype=gradients
     )
     cluster = this_machine(groups=1, trainers=1, group_ps=1, sparse_ps=1)

@@ -1,0 +1,109 @@
+"""What stands between a trainer and the tables: the table of caches, as users name them."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from htrain.errors import UsageError
+from htrain.spec.fields import Count, Kinds, Section, about
+
+_NUMBER = r"(?!0+(\.0*)?%?$)(100(\.0{1,9})?%|[0-9]{1,2}(\.[0-9]{1,9})?%|[0-9]{1,18})"
+_CAPACITY = "a capacity: want a share such as 10%, or a number of rows"
+Capacity = Annotated[str, Meta(pattern=f"^{_NUMBER}$", extra={"wanted": _CAPACITY})]
+TableCapacities = Annotated[
+    tuple[tuple[str, Annotated[str, Meta(pattern=f"^({_NUMBER}|none)$")]], ...],
+    Meta(extra={"wanted": "tables and capacities, such as C1=50% or C2=none"}),
+]
+Window = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+@dataclass(frozen=True)
+class Cache(Section):
+    """What stands between a trainer and the tables."""
+
+    @property
+    def reads_ahead(self) -> int:
+        """The most batches that a trainer reads ahead of the present one."""
+        return 1
+
+    @property
+    def asks_ahead(self) -> bool:
+        """Whether rows of the next batch can be asked for before a step has ended."""
+        return True
+
+
+@dataclass(frozen=True)
+class NoCache(Cache):
+    """Every row that a step reads is asked for."""
+
+    kind = "none"
+
+
+@dataclass(frozen=True)
+class HetCache(Cache):
+    """Rows stay on the trainers within a bound on their clocks (HET 3).
+
+    The cache holds `capacity` rows, a share such as 10% of those of the cached tables or a number. `tables` are pairs of a pattern and a capacity,
+    or `none`, for tables that have a cache of their own, or none.
+    """
+
+    kind = "het"
+    capacity: Annotated[Capacity, about("Rows that the cache holds: a share of those of its tables such as 10%, or a number.")] = "10%"
+    staleness: Annotated[
+        Annotated[int, Meta(ge=0, le=999_999_999)] | Literal["unbounded"], about("HET's s: by how many updates a row that is read may be behind.")
+    ] = 100
+    policy: Annotated[Literal["light-lfu", "lfu", "lru"], about("Which rows leave a full cache first.")] = "light-lfu"
+    window: Annotated[Window, about("Batches that a trainer reads ahead; rows that they use are the last to leave.")] = 64
+    tables: Annotated[TableCapacities, about("A cache of its own for tables by name or pattern, such as C1=50%, or none.", flag="cache-table")] = ()
+
+    @property
+    def reads_ahead(self) -> int:
+        return self.window
+
+    @property
+    def asks_ahead(self) -> bool:
+        return self.staleness != 0
+
+
+@dataclass(frozen=True)
+class LookAheadCache(Cache):
+    """A trainer brings the rows of the next batches into a set-associative cache beside its compute (cDLRM 3 to 5).
+
+    Each table has the next prime of `sets` sets of `ways` rows, or is held whole where it has no more rows than sets; `auto` are as many as the
+    window needs. A window of `auto` is 500 batches, or what the trainer's memory holds. With `patch`, a prefetched row that has changed since it was
+    read is put right; without, it is used as it is, as in the paper. With `device` cuda, the cache and all of a trainer's steps are on its CUDA
+    device. Several trainers have replicas of the same caches, and average the rows that they have changed every `average` steps (6.1: lambda).
+    """
+
+    kind = "lookahead"
+    window: Annotated[Window | Literal["auto"], about("Batches whose rows are brought ahead; auto is 500, or what the trainer's memory holds.")] = "auto"
+    sets: Annotated[
+        Annotated[int, Meta(ge=1, le=999_999_999)] | Literal["auto"], about("Sets of each table's cache; auto is as many as the window needs.")
+    ] = "auto"
+    ways: Annotated[Annotated[int, Meta(ge=1, le=4096)], about("Rows of a set.")] = 16
+    patch: Annotated[bool, about("Put right a prefetched row that has changed since it was read.")] = True
+    average: Annotated[Count, about("Steps between two averages of what several trainers have changed: cDLRM's lambda.")] = 1
+    device: Annotated[Literal["cpu", "cuda"], about("Where the cache is, and with it the trainer's steps.")] = "cpu"
+    tables: Annotated[TableCapacities, about("Tables without a cache, by name or pattern, such as C1=none.", flag="cache-table")] = ()
+
+    @property
+    def reads_ahead(self) -> int:
+        return 500 if self.window == "auto" else self.window
+
+    @property
+    def asks_ahead(self) -> bool:
+        return False
+
+
+CACHES: Kinds = {kind.kind: kind for kind in (NoCache, HetCache, LookAheadCache)}
+
+
+def capacity_rows(text: str, num_rows: int, *, where: str) -> int:
+    """The rows that a cache over `num_rows` rows holds: `10%` of them, or `5000`. Raises UsageError beginning with `where`."""
+    if not re.fullmatch(_NUMBER, text):
+        raise UsageError(f"{where}: '{text}' is not {_CAPACITY}")
+    if not text.endswith("%"):
+        return min(int(text), num_rows)
+    return max(1, round(float(text.removesuffix("%")) / 100 * num_rows))

@@ -1,0 +1,127 @@
+"""What a user says must have an effect: an option that belongs to a strategy, a cache or a device that is not there is an error that says so.
+
+What belongs to another strategy than the chosen one cannot be said at all (`htrain.spec.tree`). A value that nobody gave is no statement: on the
+command line it is known what was given; of `Options` and `Cluster`, every field that differs from its default was.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from htrain.errors import UsageError
+from htrain.spec.cache import HetCache, LookAheadCache
+from htrain.spec.cluster import Cluster
+from htrain.spec.dense_sync import Easgd
+from htrain.spec.options import Options
+from htrain.spec.sparse_sync import AllGather
+from htrain.spec.tree import dashed, flag_text, flags, flat
+
+Why = Callable[[Options, Cluster], str]  # why an option has no effect, or nothing
+OF_TABLES = (  # flags that say nothing of a model without tables
+    "sparse_optimizer", "sparse_lr", "row_dtype", "row_gradient_dtype", "table_store",
+    *(name for name in flags() if name.startswith("cache")),
+)  # fmt: skip
+OF_WEIGHTS = ("dense_optimizer", "dense_lr", "fc_dtype", "fc_gradient_dtype")
+
+
+def given_counts(cluster: Cluster) -> set[str]:
+    """The devices of which there are others than by default."""
+    return {name for name in _COUNTS if getattr(cluster, name) != getattr(Cluster(), name)}
+
+
+def require_effect(options: Options, cluster: Cluster, said: Collection[str], *, searched: bool = False) -> None:
+    """Raises UsageError for the first flag of `said` that changes nothing; `searched` where the number of groups is still to be found."""
+    for name, value in flat(options).items():
+        if name in said and (why := _why_idle(name, options, cluster, searched)):
+            raise UsageError(f"{dashed(name)} {flag_text(value)} has no effect: {why}")
+
+
+def require_counts(options: Options, cluster: Cluster, given: Collection[str]) -> None:
+    """Raises UsageError for the first field of a cluster, of `given`, that stands for devices which these options leave without work."""
+    for name, why in _idle_devices(options):
+        if name in given and getattr(cluster, name):
+            raise UsageError(f"--{name.replace('_', '-')} {getattr(cluster, name)} (or {name} in the cluster file) has no effect: {why}")
+
+
+def require_hosts(options: Options, cluster: Cluster, given: Collection[str]) -> None:
+    """Raises UsageError for the first flag, of `given`, about a kind of device of which this cluster has none."""
+    idle = {name for name, _ in _idle_devices(options)}
+    for name in given:
+        role = name.rpartition("_")[0]
+        if role in _COUNTS and (not getattr(cluster, role) or role in idle):
+            raise UsageError(f"--{name.replace('_', '-')} has no effect: the cluster has no {role.replace('_ps', ' PS')}")
+    if "cache_hit_percent" in given and not isinstance(options.cache, HetCache):
+        raise UsageError("--cache-hit-percent has no effect: it says what a het cache holds, and there is none (--cache het)")
+    if "dense_ps" in given and cluster.dense_ps and cluster.groups == 1:
+        raise UsageError(f"--dense-ps {cluster.dense_ps} has no effect: one group has nothing to synchronise with (--groups 2 or more)")
+
+
+def _idle_devices(options: Options) -> Iterator[tuple[str, str]]:
+    if not isinstance(options.dense_sync, Easgd):
+        yield "dense_ps", f"dense sync {options.dense_sync.kind} has no dense PS; it serves --dense-sync easgd"
+    if isinstance(options.sparse_sync, AllGather):
+        yield "sparse_ps", "sparse sync allgather has all tables on every trainer; a sparse PS serves --sparse-sync ps"
+
+
+_COUNTS = ("groups", "trainers", "group_ps", "sparse_ps", "dense_ps")
+
+
+def _why_idle(name: str, options: Options, cluster: Cluster, searched: bool) -> str:
+    why = _RULES[name](options, cluster) if name in _RULES else ""
+    return "" if why == _ALONE and searched else why
+
+
+_ALONE = "one group has nothing to synchronise with: it wants --groups 2 or more"
+
+
+def _synchronised(o: Options, c: Cluster) -> str:
+    return _ALONE if c.groups == 1 else ""
+
+
+def _replicas(o: Options, c: Cluster) -> str:
+    if o.net_replicas == 1 or not (o.lockstep or o.cache.kind != "none"):
+        return ""
+    return f"a trainer {'behind a cache' if o.cache.kind != 'none' else 'in lockstep with others'} has one net replica"
+
+
+def _prefetch(o: Options, c: Cluster) -> str:
+    if not o.prefetch or o.cache.asks_ahead:
+        return ""
+    if isinstance(o.cache, LookAheadCache):
+        return "a look-ahead cache brings the rows of later batches itself"
+    return "a cache without staleness asks for nothing ahead"
+
+
+def _between(o: Options, c: Cluster) -> str:
+    return "" if c.group_ps else "nothing travels between trainers and group PSs: group_ps is 0"
+
+
+def _compress(o: Options, c: Cluster) -> str:
+    short = o.compression
+    asked = short.activation_dtype != "float32" or short.gradient_dtype != "float32" or short.gradient_top_k < 1
+    return _between(o, c) if asked else "no value may be shorter: it wants --activation-dtype, --gradient-dtype or --gradient-top-k"
+
+
+def _gradients(o: Options, c: Cluster) -> str:
+    return "--gradient-top-k says how gradients travel" if o.compression.gradient_top_k < 1 else _between(o, c)
+
+
+def _feedback(o: Options, c: Cluster) -> str:
+    return _between(o, c) if o.compression.gradient_top_k < 1 else "it belongs to --gradient-top-k, which is 1: nothing of a gradient is left out"
+
+
+def _rows(o: Options, c: Cluster) -> str:
+    if not c.sparse_ps:
+        return "no rows travel to or from a sparse PS: there is none"
+    own = o.cache.tables if isinstance(o.cache, HetCache | LookAheadCache) else ()
+    whole = o.cache.kind != "none" and not any(capacity == "none" for _, capacity in own)
+    return f"all tables are behind the {o.cache.kind} cache, whose rows travel as they are" if whole else ""
+
+
+def _averaged(o: Options, c: Cluster) -> str:
+    return "" if c.groups * c.trainers > 1 else "there is one trainer, whose cache has no replica to average with"
+
+
+_RULES: Mapping[str, Why] = {
+    "sync_alpha": _synchronised, "sync_period": _synchronised, "net_replicas": _replicas, "prefetch": _prefetch, "compress": _compress,
+    "activation_dtype": _between, "gradient_dtype": _gradients, "gradient_top_k": _between, "error_feedback": _feedback, "row_dtype": _rows,
+    "row_gradient_dtype": _rows, "cache_average": _averaged,
+}  # fmt: skip

@@ -1,0 +1,162 @@
+"""Fields of the spec: bounds, a sentence and a flag stand on the field; values and texts are checked by them, whoever gives them."""
+
+import math
+import re
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from msgspec import Meta, ValidationError, convert
+
+Share = Annotated[float, Meta(ge=0, lt=1)]
+Rate = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Fields that answer one question; `kind` tells apart the sections that answer the same question in different ways."""
+
+    kind: ClassVar[str] = ""
+
+
+Kinds = dict[str, type[Section]]  # the sections that answer one question, by kind
+
+
+@dataclass(frozen=True)
+class Question:
+    """What stands on a field that holds a section: the question, the kinds of answer (none where there is one way), and how flags begin.
+
+    `words` are the section's name in a sentence.
+    """
+
+    sentence: str
+    kinds: Kinds | None = None
+    prefix: str = ""
+    words: str = ""
+
+
+def about(sentence: str, *, flag: str = "") -> Meta:
+    """A sentence on what a field says. `flag` is the name of its flag, without dashes in front, where that is not made of its section and its name."""
+    return Meta(description=sentence, extra={"flag": flag})
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a section, with what stands on it. `hint` is its type with its bounds."""
+
+    name: str
+    hint: Any
+    sentence: str
+    flag: str
+    default: Any  # REQUIRED where it has none
+
+
+REQUIRED = object()
+
+
+def fields_of(section: type) -> Mapping[str, Field]:
+    """The fields of a dataclass of the spec by name, those that hold sections aside."""
+    return _fields_of(cast(Hashable, section))
+
+
+@cache
+def _fields_of(section: Any) -> Mapping[str, Field]:
+    hints = get_type_hints(section, include_extras=True)
+    found = {}
+    for field in fields(section):
+        hint = hints[field.name]
+        notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Meta) and note.description]
+        if not notes:
+            continue
+        default = REQUIRED if field.default is MISSING else field.default
+        found[field.name] = Field(field.name, hint, notes[-1].description or "", (notes[-1].extra or {})["flag"], default)
+    return found
+
+
+def check(value: Any, hint: Any) -> Any:
+    """`value` as a field of type `hint` holds it: a whole number as a float where that is wanted, a list as a tuple. Raises ValueError in words."""
+    try:
+        found = convert(value, hint)
+    except (ValidationError, OverflowError) as error:
+        raise ValueError(f"{_shown(value)} is not {wanted(hint)}") from error
+    if isinstance(found, float) and not math.isfinite(found):
+        raise ValueError(f"{_shown(value)} is not {wanted(hint)}")
+    return found
+
+
+def parse(text: str, hint: Any) -> Any:
+    """The value that a text stands for. Raises ValueError in words."""
+    for kind in alternatives(hint):
+        base = plain(kind)
+        if base is bool and text in ("true", "false"):
+            return text == "true"
+        if base is int and re.fullmatch(r"-?[0-9]{1,19}", text):
+            return check(int(text), hint)
+        if base is float and re.fullmatch(r"[-+]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][-+]?[0-9]{1,3})?", text):
+            return check(float(text), hint)
+        if base is str or (get_origin(base) is Literal and text in get_args(base)):
+            return check(text, hint)
+    raise ValueError(f"'{text}' is not {wanted(hint)}")
+
+
+def wanted(hint: Any) -> str:
+    """What a field of this type takes, in words: `a whole number of 1 to 100, or auto`."""
+    return ", or ".join(_in_words(kind) for kind in alternatives(hint))
+
+
+def choices(hint: Any) -> tuple[str, ...]:
+    """The words that a field takes where it takes nothing else."""
+    only, *others = map(plain, alternatives(hint))
+    return get_args(only) if not others and get_origin(only) is Literal else ()
+
+
+def is_pairs(hint: Any) -> bool:
+    """Whether a field takes pairs of texts, as a mapping says them."""
+    return get_origin(plain(hint)) is tuple
+
+
+def alternatives(hint: Any) -> Iterator[Any]:
+    """The types of a union, one by one, each with what stands on it."""
+    bare = plain(hint)
+    if get_origin(bare) in (Union, UnionType):
+        for kind in get_args(bare):
+            yield from alternatives(kind)
+    else:
+        yield hint
+
+
+def plain(hint: Any) -> Any:
+    """A type without what stands on it."""
+    return hint.__origin__ if hasattr(hint, "__metadata__") else hint
+
+
+def _in_words(hint: Any) -> str:
+    base = plain(hint)
+    notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Meta)]
+    for note in notes:
+        if note.extra and "wanted" in note.extra:
+            return str(note.extra["wanted"])
+    if get_origin(base) is Literal:
+        return _listed(get_args(base))
+    if base is bool:
+        return "true or false"
+    bounds = {name: getattr(note, name) for note in notes for name in ("ge", "gt", "le", "lt") if getattr(note, name) is not None}
+    if base is int:
+        return f"a whole number of {bounds['ge']:,} to {bounds['le']:,}"
+    if base is float:
+        limits = {"ge": "at least {:g}", "gt": "above {:g}", "le": "at most {:g}", "lt": "below {:g}"}
+        return " and ".join(["a finite number", *[limits[name].format(bound) for name, bound in bounds.items()]]).replace(" and ", " ", 1)
+    return "pairs of a table and its capacity" if get_origin(base) is tuple else "a text"
+
+
+def _listed(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple) and value and all(isinstance(pair, tuple) for pair in value):
+        return f"'{' '.join('='.join(map(str, pair)) for pair in value)}'"
+    return f"'{value}'" if isinstance(value, str) else repr(value)

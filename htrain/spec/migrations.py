@@ -1,0 +1,78 @@
+"""What plans of older versions say, in today's words. A migration is never changed: it is about documents that were written once."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Document = dict[str, Any]
+OLDEST = 14
+
+
+def migrated(document: Mapping[str, Any], version: int) -> Document:
+    """What a plan's header says of `cluster` and `options`, or one of these alone, as the newest version has it.
+
+    Requires: `version` is from OLDEST on. Raises ValueError for a document that no htrain wrote.
+    """
+    found = dict(document)
+    try:
+        for step in range(version, NEWEST):
+            for entry, change in _STEPS[step].items():
+                if entry in found:
+                    found[entry] = change(found[entry])
+    except KeyError as error:
+        raise ValueError(f"{entry}: {error} is missing") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{entry}: not as version {version} has it") from error
+    return found
+
+
+def _options_from_14(flat: Mapping[str, Any]) -> Document:
+    """Options were one flat list, where 0 and -1 stood for words, and all strategies' entries were there whichever was chosen."""
+    old = dict(flat)
+    dense: Document = {"kind": old["dense_optimizer"], "lr": old["dense_lr"]}
+    dense |= {"adagrad": {"eps": old["eps"]}, "adam": {"eps": old["adam_eps"], "beta1": old["beta1"], "beta2": old["beta2"]}}.get(old["dense_optimizer"], {})
+    sparse: Document = {"kind": old["sparse_optimizer"], "lr": old["sparse_lr"]}
+    sparse |= {} if old["sparse_optimizer"] == "sgd" else {"eps": old["eps"]}
+    dense_sync: Document = {"kind": old["dense_sync"]}
+    dense_sync |= {
+        "easgd": {"alpha": old["sync_alpha"] or "auto", "period": old["sync_period"]}, "allreduce": {"bucket_bytes": old["bucket_bytes"]},
+    }.get(old["dense_sync"], {})  # fmt: skip
+    sparse_sync: Document = {"kind": old["sparse_sync"], "store": old["table_store"]}
+    if old["sparse_sync"] == "ps":
+        sparse_sync |= {"row_dtype": old["row_dtype"], "row_gradient_dtype": old["row_gradient_dtype"]}
+    return {
+        **{name: old[name] for name in ("batch_size", "net_replicas", "loss", "seed", "prefetch", "bounded_staleness")},
+        "dense_optimizer": dense,
+        "sparse_optimizer": sparse,
+        "numerics": {name: old[name] for name in ("fc_dtype", "fc_gradient_dtype", "fast_products")},
+        "compression": {
+            **{name: old[name] for name in ("activation_dtype", "gradient_dtype", "error_feedback", "compress")},
+            "gradient_top_k": old["gradient_top_k"] or 1.0,
+        },
+        "fusions": {name: old[f"fuse_{name}"] for name in ("relu", "fields", "tables", "interaction", "pairs", "steps", "servers")},
+        "dense_sync": dense_sync,
+        "sparse_sync": sparse_sync,
+        "cache": _cache_from_14(old),
+    }
+
+
+def _cache_from_14(old: Mapping[str, Any]) -> Document:
+    tables = [list(pair) for pair in old["cache_tables"]]
+    if old["cache"] == "het":
+        return {
+            "kind": "het", "capacity": old["cache_capacity"], "staleness": "unbounded" if old["cache_staleness"] == -1 else old["cache_staleness"],
+            "policy": old["cache_policy"], "window": old["cache_window"] or 64, "tables": tables,
+        }  # fmt: skip
+    if old["cache"] == "lookahead":
+        return {
+            "kind": "lookahead", "window": old["cache_window"] or "auto", "sets": old["cache_sets"] or "auto", "ways": old["cache_ways"],
+            "patch": old["cache_patch"], "average": old["cache_average"], "device": old["cache_device"], "tables": tables,
+        }  # fmt: skip
+    return {"kind": old["cache"]}
+
+
+def _cluster_from_14(old: Mapping[str, Any]) -> Document:
+    return {**old, "host_cores": old["host_cores"] or "own", "python_lock": bool(old["python_lock"])}
+
+
+_STEPS: Mapping[int, Mapping[str, Callable[[Mapping[str, Any]], Document]]] = {14: {"cluster": _cluster_from_14, "options": _options_from_14}}
+NEWEST = OLDEST + len(_STEPS)

@@ -1,0 +1,8 @@
+"""What a user may say of one run, or of one simulation, of a plan."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+Workers = Annotated[int, Meta(ge=1, le=1024)] | Literal["auto"]  # threads of a PS that run ops
+CheckpointSeconds = Annotated[float, Meta(gt=0)] | Literal["end"]  # between two checkpoints; `end` is the last alone

@@ -1,0 +1,46 @@
+"""Clusters and options that cannot run together are refused, and say what would."""
+
+import pytest
+
+from htrain.errors import ClusterError
+from htrain.spec.cluster import Cluster
+from htrain.spec.compatibility import compatible
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
+
+WORKERS = Cluster(groups=4, trainers=1, group_ps=0)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options", "says"),
+    [
+        (
+            Cluster(groups=2, dense_ps=0),
+            Options(),
+            "2 groups are synchronised through dense PSs: dense_ps must be at least 1",
+        ),
+        (Cluster(groups=2, trainers=2), with_flags(dense_sync="allreduce"), "set groups: 4, trainers: 1, group_ps: 0"),
+        (WORKERS, with_flags(dense_sync="ps"), "set groups: 1, trainers: 4, group_ps: 1 or more"),
+        (Cluster(sparse_ps=0), with_flags(cache="het"), "sparse_ps must be at least 1"),
+        (Cluster(trainers=2, sparse_ps=0), Options(), "2 trainers share the tables: sparse_ps must be at least 1"),
+        (Cluster(trainers=2), with_flags(cache="het", cache_staleness=0), "it wants dense sync allreduce"),
+        (Cluster(trainers=2), with_flags(cache="lookahead"), "2 of them want dense sync allreduce, and groups: 2, trainers: 1, group_ps: 0"),
+        (WORKERS, with_flags(sparse_sync="allgather"), "it wants dense sync allreduce, and no cache"),
+        (WORKERS, with_flags(dense_sync="allreduce", sparse_sync="allgather", cache="het"), "and no cache"),
+    ],
+)
+def test_what_cannot_run_together_is_refused(cluster: Cluster, options: Options, says: str) -> None:
+    with pytest.raises(ClusterError, match=says):
+        compatible(cluster, options)
+
+
+def test_workers_in_lockstep_have_one_net_replica_and_no_idle_servers() -> None:
+    cluster, options = compatible(WORKERS, with_flags(dense_sync="allreduce"))
+    assert (cluster.dense_ps, cluster.sparse_ps, options.net_replicas) == (0, 1, 1)
+    cluster, _ = compatible(WORKERS, with_flags(dense_sync="allreduce", sparse_sync="allgather"))
+    assert cluster.sparse_ps == 0
+
+
+def test_what_fits_stays_as_it_is() -> None:
+    assert compatible(*compatible(WORKERS, with_flags(cache="het"))) == compatible(WORKERS, with_flags(cache="het"))
+    assert compatible(Cluster(groups=2), Options()) == (Cluster(groups=2), Options())
