@@ -21,7 +21,6 @@ from htrain.self_check.torch_reference import TorchReference
 from htrain.spec.cluster import Cluster
 from htrain.spec.effects import OF_TABLES, OF_WEIGHTS
 from htrain.spec.options import Options
-from htrain.spec.sparse_sync import AllGather
 from htrain.spec.tree import dashed, flag_text, flat, given
 
 NO_INPUTS: Mapping[str, torch.Tensor] = {}
@@ -75,7 +74,7 @@ def require_parameters(net: Net, options: Options, cluster: Cluster, splits: Map
         if table not in tables:
             close = get_close_matches(table, tables, 3) or list(tables)[:10]
             raise UsageError(f"--split-table {table}={count}: the model has no table '{table}'; there are {', '.join(close) or 'none'}")
-        if not cluster.sparse_ps or isinstance(options.sparse_sync, AllGather):
+        if not cluster.sparse_ps or not options.sparse_sync.served:
             raise UsageError(f"--split-table {table}={count} has no effect: without sparse PSs, tables are whole on every trainer")
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= tables[table].shape[0]:
             raise UsageError(f"--split-table {table}={count}: it has {tables[table].shape[0]:,} rows, so that 1 to as many shards can be")

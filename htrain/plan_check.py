@@ -16,7 +16,6 @@ from htrain.ops.collective import ALL_REDUCE
 from htrain.ops.comm import begin_signal
 from htrain.ops.weights import WeightReaders
 from htrain.plan import Plan, digest_of, net_name
-from htrain.spec.dense_sync import Easgd
 
 
 def check_plan(plan: Plan) -> Plan:
@@ -147,7 +146,7 @@ def _shards(plan: Plan) -> Iterator[str]:
 
 
 def _centers(plan: Plan) -> Iterator[str]:
-    if plan.cluster.groups == 1 or not isinstance(plan.options.dense_sync, Easgd):
+    if not plan.options.dense_sync.has_rounds(plan.cluster):
         return
     weights = [p.name for p in plan.nets["train"].parameters.values() if p.kind == "weight" and p.trained]
     relaxed = Counter(

@@ -24,7 +24,6 @@ from htrain.ops.collective import ALL_REDUCE, gathered_bytes
 from htrain.placement import spread
 from htrain.sizes import memory_text
 from htrain.spec.cluster import Cluster, role_of
-from htrain.spec.dense_sync import Easgd
 from htrain.spec.options import Options
 
 TRAINER = "trainer"
@@ -61,7 +60,7 @@ def made_bytes(train: Net, op: Op, cluster: Cluster, options: Options) -> int:
 def synced_bytes(train: Net, name: str, cluster: Cluster, options: Options) -> int:
     """Bytes of a parameter that the background sync exchanges: those of a trained weight, where there are several groups."""
     parameter = train.parameters[name]
-    is_synced = cluster.groups > 1 and isinstance(options.dense_sync, Easgd) and parameter.kind == "weight" and parameter.trained
+    is_synced = options.dense_sync.has_rounds(cluster) and parameter.kind == "weight" and parameter.trained
     return parameter.num_bytes if is_synced else 0
 
 

@@ -34,13 +34,13 @@ _FEW_CONTEXTS = 12
 
 def is_known(plan: Plan) -> bool:
     """Whether a plan is of a kind that is simulated."""
-    return ALL_REDUCE not in plan.nets and plan.options.cache.kind == "none"
+    return ALL_REDUCE not in plan.nets and not plan.options.cache.holds_rows
 
 
 def _check_known(plan: Plan) -> None:
     """Raises PlanError for a plan of a kind that is not simulated."""
     if not is_known(plan):
-        kind = "a cache" if plan.options.cache.kind != "none" else "collectives among trainers"
+        kind = "a cache" if plan.options.cache.holds_rows else "collectives among trainers"
         raise PlanError(f"the plan has {kind}, which the simulation does not know: run it, in tools/netlab.py for a network of a given rate")
 
 

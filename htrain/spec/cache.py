@@ -2,12 +2,16 @@
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from htrain.errors import UsageError
-from htrain.spec.fields import Count, Kinds, Section, about
+from htrain.errors import ClusterError, UsageError
+from htrain.spec.fields import Count, Section, about
+
+if TYPE_CHECKING:
+    from htrain.spec.cluster import Cluster
+    from htrain.spec.options import Options
 
 _NUMBER = r"(?!0+(\.0*)?%?$)(100(\.0{1,9})?%|[0-9]{1,2}(\.[0-9]{1,9})?%|[0-9]{1,18})"
 _CAPACITY = "a capacity: want a share such as 10%, or a number of rows"
@@ -21,7 +25,16 @@ Window = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 @dataclass(frozen=True)
 class Cache(Section):
-    """What stands between a trainer and the tables."""
+    """What stands between a trainer and the tables.
+
+    With `holds_rows`, rows stay on the trainers, which then have one net replica. With `averages_rows`, a trainer's own rows take its own gradient, and
+    replicas of a row are averaged.
+    """
+
+    holds_rows: ClassVar[bool] = False
+    averages_rows: ClassVar[bool] = False
+    server_row_bytes: ClassVar[int] = 0  # what a sparse PS keeps beside each row
+    hits_as_given: ClassVar[bool] = False  # the cost model takes its hits from the cluster's `cache_hit_percent`
 
     @property
     def reads_ahead(self) -> int:
@@ -29,9 +42,14 @@ class Cache(Section):
         return 1
 
     @property
-    def asks_ahead(self) -> bool:
-        """Whether rows of the next batch can be asked for before a step has ended."""
-        return True
+    def no_prefetch(self) -> str:
+        """Why rows of the next batch cannot be asked for before a step has ended; "" where they can."""
+        return ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all tables are behind the cache."""
+        return False
 
 
 @dataclass(frozen=True)
@@ -50,6 +68,9 @@ class HetCache(Cache):
     """
 
     kind = "het"
+    holds_rows = True
+    server_row_bytes = 4  # a clock
+    hits_as_given = True
     capacity: Annotated[Capacity, about("Rows that the cache holds: a share of those of its tables such as 10%, or a number.")] = "10%"
     staleness: Annotated[
         Annotated[int, Meta(ge=0, le=999_999_999)] | Literal["unbounded"], about("HET's s: by how many updates a row that is read may be behind.")
@@ -63,8 +84,18 @@ class HetCache(Cache):
         return self.window
 
     @property
-    def asks_ahead(self) -> bool:
-        return self.staleness != 0
+    def no_prefetch(self) -> str:
+        return "" if self.staleness else "a cache without staleness asks for nothing ahead"
+
+    @property
+    def whole(self) -> bool:
+        return _is_whole(self.tables)
+
+    def require(self, cluster: "Cluster", options: "Options") -> None:
+        if not cluster.sparse_ps:
+            raise ClusterError("a het cache stands between trainers and sparse PSs: sparse_ps must be at least 1")
+        if self.staleness == 0 and cluster.groups * cluster.trainers > 1 and not options.dense_sync.lockstep:
+            raise ClusterError("a cache without staleness makes all trainers step together: it wants dense sync allreduce")
 
 
 @dataclass(frozen=True)
@@ -78,6 +109,8 @@ class LookAheadCache(Cache):
     """
 
     kind = "lookahead"
+    holds_rows = True
+    averages_rows = True
     window: Annotated[Window | Literal["auto"], about("Batches whose rows are brought ahead; auto is 500, or what the trainer's memory holds.")] = "auto"
     sets: Annotated[
         Annotated[int, Meta(ge=1, le=999_999_999)] | Literal["auto"], about("Sets of each table's cache; auto is as many as the window needs.")
@@ -93,11 +126,31 @@ class LookAheadCache(Cache):
         return 500 if self.window == "auto" else self.window
 
     @property
-    def asks_ahead(self) -> bool:
-        return False
+    def no_prefetch(self) -> str:
+        return "a look-ahead cache brings the rows of later batches itself"
+
+    @property
+    def whole(self) -> bool:
+        return _is_whole(self.tables)
+
+    def require(self, cluster: "Cluster", options: "Options") -> None:
+        trainers = cluster.groups * cluster.trainers
+        if trainers > 1 and not options.dense_sync.lockstep:
+            raise ClusterError(
+                f"several trainers keep their look-ahead caches alike step by step: {trainers} of them want dense sync allreduce, and groups: "
+                f"{trainers}, trainers: 1, group_ps: 0"
+            )
+
+    def idle(self, field: str, cluster: "Cluster") -> str:
+        alone = cluster.groups * cluster.trainers == 1
+        return "there is one trainer, whose cache has no replica to average with" if alone and field == "average" else ""
 
 
-CACHES: Kinds = {kind.kind: kind for kind in (NoCache, HetCache, LookAheadCache)}
+def _is_whole(tables: tuple[tuple[str, str], ...]) -> bool:
+    return not any(capacity == "none" for _, capacity in tables)
+
+
+CACHES: dict[str, type[Cache]] = {kind.kind: kind for kind in (NoCache, HetCache, LookAheadCache)}
 
 
 def capacity_rows(text: str, num_rows: int, *, where: str) -> int:

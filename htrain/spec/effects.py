@@ -7,11 +7,11 @@ command line it is known what was given; of `Options` and `Cluster`, every field
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from htrain.errors import UsageError
-from htrain.spec.cache import HetCache, LookAheadCache
+from htrain.spec.cache import CACHES
 from htrain.spec.cluster import Cluster
-from htrain.spec.dense_sync import Easgd
+from htrain.spec.dense_sync import ALONE, DENSE_SYNCS
 from htrain.spec.options import Options
-from htrain.spec.sparse_sync import AllGather
+from htrain.spec.sparse_sync import SPARSE_SYNCS
 from htrain.spec.tree import dashed, flag_text, flags, flat
 
 Why = Callable[[Options, Cluster], str]  # why an option has no effect, or nothing
@@ -48,46 +48,42 @@ def require_hosts(options: Options, cluster: Cluster, given: Collection[str]) ->
         role = name.rpartition("_")[0]
         if role in _COUNTS and (not getattr(cluster, role) or role in idle):
             raise UsageError(f"--{name.replace('_', '-')} has no effect: the cluster has no {role.replace('_ps', ' PS')}")
-    if "cache_hit_percent" in given and not isinstance(options.cache, HetCache):
-        raise UsageError("--cache-hit-percent has no effect: it says what a het cache holds, and there is none (--cache het)")
+    if "cache_hit_percent" in given and not options.cache.hits_as_given:
+        kinds = " or ".join(kind for kind, cache in CACHES.items() if cache.hits_as_given)
+        raise UsageError(f"--cache-hit-percent has no effect: it says what a {kinds} cache holds, and there is none (--cache {kinds})")
     if "dense_ps" in given and cluster.dense_ps and cluster.groups == 1:
         raise UsageError(f"--dense-ps {cluster.dense_ps} has no effect: one group has nothing to synchronise with (--groups 2 or more)")
 
 
 def _idle_devices(options: Options) -> Iterator[tuple[str, str]]:
-    if not isinstance(options.dense_sync, Easgd):
-        yield "dense_ps", f"dense sync {options.dense_sync.kind} has no dense PS; it serves --dense-sync easgd"
-    if isinstance(options.sparse_sync, AllGather):
-        yield "sparse_ps", "sparse sync allgather has all tables on every trainer; a sparse PS serves --sparse-sync ps"
+    dense, sparse = options.dense_sync, options.sparse_sync
+    if not dense.centred:
+        centred = " or ".join(f"--dense-sync {kind}" for kind, section in DENSE_SYNCS.items() if section.centred)
+        yield "dense_ps", f"dense sync {dense.kind} has no dense PS; it serves {centred}"
+    if not sparse.served:
+        served = " or ".join(f"--sparse-sync {kind}" for kind, section in SPARSE_SYNCS.items() if section.served)
+        yield "sparse_ps", f"sparse sync {sparse.kind} has all tables on every trainer; a sparse PS serves {served}"
 
 
 _COUNTS = ("groups", "trainers", "group_ps", "sparse_ps", "dense_ps")
 
 
 def _why_idle(name: str, options: Options, cluster: Cluster, searched: bool) -> str:
-    why = _RULES[name](options, cluster) if name in _RULES else ""
-    return "" if why == _ALONE and searched else why
-
-
-_ALONE = "one group has nothing to synchronise with: it wants --groups 2 or more"
-
-
-def _synchronised(o: Options, c: Cluster) -> str:
-    return _ALONE if c.groups == 1 else ""
+    flag = flags()[name]
+    field = flag.field_of(options) if flag.section else None
+    own = getattr(options, flag.section).idle(field.name, cluster) if field else ""
+    why = own or (_RULES[name](options, cluster) if name in _RULES else "")
+    return "" if why == ALONE and searched else why
 
 
 def _replicas(o: Options, c: Cluster) -> str:
-    if o.net_replicas == 1 or not (o.lockstep or o.cache.kind != "none"):
+    if o.net_replicas == 1 or not (o.lockstep or o.cache.holds_rows):
         return ""
-    return f"a trainer {'behind a cache' if o.cache.kind != 'none' else 'in lockstep with others'} has one net replica"
+    return f"a trainer {'behind a cache' if o.cache.holds_rows else 'in lockstep with others'} has one net replica"
 
 
 def _prefetch(o: Options, c: Cluster) -> str:
-    if not o.prefetch or o.cache.asks_ahead:
-        return ""
-    if isinstance(o.cache, LookAheadCache):
-        return "a look-ahead cache brings the rows of later batches itself"
-    return "a cache without staleness asks for nothing ahead"
+    return o.cache.no_prefetch if o.prefetch else ""
 
 
 def _between(o: Options, c: Cluster) -> str:
@@ -111,17 +107,10 @@ def _feedback(o: Options, c: Cluster) -> str:
 def _rows(o: Options, c: Cluster) -> str:
     if not c.sparse_ps:
         return "no rows travel to or from a sparse PS: there is none"
-    own = o.cache.tables if isinstance(o.cache, HetCache | LookAheadCache) else ()
-    whole = o.cache.kind != "none" and not any(capacity == "none" for _, capacity in own)
-    return f"all tables are behind the {o.cache.kind} cache, whose rows travel as they are" if whole else ""
-
-
-def _averaged(o: Options, c: Cluster) -> str:
-    return "" if c.groups * c.trainers > 1 else "there is one trainer, whose cache has no replica to average with"
+    return f"all tables are behind the {o.cache.kind} cache, whose rows travel as they are" if o.cache.whole else ""
 
 
 _RULES: Mapping[str, Why] = {
-    "sync_alpha": _synchronised, "sync_period": _synchronised, "net_replicas": _replicas, "prefetch": _prefetch, "compress": _compress,
-    "activation_dtype": _between, "gradient_dtype": _gradients, "gradient_top_k": _between, "error_feedback": _feedback, "row_dtype": _rows,
-    "row_gradient_dtype": _rows, "cache_average": _averaged,
+    "net_replicas": _replicas, "prefetch": _prefetch, "compress": _compress, "activation_dtype": _between, "gradient_dtype": _gradients,
+    "gradient_top_k": _between, "error_feedback": _feedback, "row_dtype": _rows, "row_gradient_dtype": _rows,
 }  # fmt: skip

@@ -6,9 +6,13 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from msgspec import Meta, ValidationError, convert
+
+if TYPE_CHECKING:
+    from htrain.spec.cluster import Cluster
+    from htrain.spec.options import Options
 
 Share = Annotated[float, Meta(ge=0, lt=1)]
 Rate = Annotated[float, Meta(gt=0)]
@@ -21,8 +25,15 @@ class Section:
 
     kind: ClassVar[str] = ""
 
+    def require(self, cluster: "Cluster", options: "Options") -> None:
+        """Raises ClusterError where this cannot run on such a cluster, or beside these options."""
 
-Kinds = dict[str, type[Section]]  # the sections that answer one question, by kind
+    def idle(self, field: str, cluster: "Cluster") -> str:
+        """Why a field changes nothing on such a cluster; "" where it does."""
+        return ""
+
+
+Kinds = Mapping[str, type[Section]]  # the sections that answer one question, by kind
 
 
 @dataclass(frozen=True)

@@ -50,4 +50,4 @@ class Options:
     @property
     def looks_ahead(self) -> bool:
         """Whether the next batch's rows are asked for before a step has ended; without staleness there is nothing to ask for ahead."""
-        return self.prefetch and self.cache.asks_ahead
+        return self.prefetch and not self.cache.no_prefetch

@@ -17,7 +17,6 @@ from htrain.net import Net, Parameter
 from htrain.ops import OPS
 from htrain.placement import Shard
 from htrain.sizes import memory_text
-from htrain.spec.cache import HetCache
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 
@@ -26,7 +25,6 @@ NO_LIMIT = 1 << 60  # bytes
 NOT_PINNED: Mapping[str, str] = {}
 NO_OWNERS: Mapping[str, int] = {}
 NOTHING_HELD: Mapping[str, int] = {}
-_CLOCK_BYTES = 4  # of a HET server for each row
 
 
 def table_bytes(net: Net) -> dict[str, int]:
@@ -45,8 +43,7 @@ def held_by_steps(net: Net, cluster: Cluster, options: Options) -> dict[str, int
     """
     sized = expected_blobs(net, cluster, options.batch_size)
     steps = contexts_of("sparse_ps", cluster, options)
-    clocks = _CLOCK_BYTES if isinstance(options.cache, HetCache) else 0
-    held = {name: clocks * p.shape[0] for name, p in net.parameters.items() if p.kind == "table"}
+    held = {name: options.cache.server_row_bytes * p.shape[0] for name, p in net.parameters.items() if p.kind == "table"}
     for table, ids, rows in (read for op in net.ops for read in OPS[op.type].reads(op)):
         ways = 2 if net.parameters[table].trained else 1  # rows, and their gradients
         once = sized[ids].num_bytes(options.batch_size) + ways * sized[rows].num_bytes(options.batch_size)
