@@ -14,8 +14,8 @@ import numpy as np
 from htrain.ops.sparse_loops import dedupe
 from htrain.placement import CacheGeometry
 from htrain.spec.cache import LookAheadCache
+from htrain.strategies.lookahead import geometry_of
 from htrain.sync.lookahead.occupancy import Occupancy
-from htrain.transform.look_ahead import geometry_of
 
 TERABYTE_ROWS = (
     45_833_188, 36_746, 17_245, 7_413, 20_243, 3, 7_114, 1_441, 62, 29_275_261, 1_572_176, 345_138, 10, 2_209, 11_267, 128, 4, 974, 14,

@@ -1,4 +1,4 @@
-"""Lookups through a HET cache, as they run (HET 3, htrain.transform.cache_lookups). A cache serves several tables of one width.
+"""Lookups through a HET cache, as they run (HET 3, htrain.strategies.het). A cache serves several tables of one width.
 
     HetAnnounce(cache, ids of each table)                                                          on the trainer, a window ahead
     slots, counts, keys, clocks, gradients (of each server) = HetAsk(cache, ids of each table)     on the trainer, a batch ahead

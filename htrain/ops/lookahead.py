@@ -1,4 +1,4 @@
-"""Lookups through a look-ahead cache, as they run (cDLRM 5, htrain.transform.look_ahead). Every table has a cache of its own.
+"""Lookups through a look-ahead cache, as they run (cDLRM 5, htrain.strategies.lookahead). Every table has a cache of its own.
 
 In a step, on the trainer:
 

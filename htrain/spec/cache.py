@@ -68,6 +68,7 @@ class HetCache(Cache):
     """
 
     kind = "het"
+    home = "het"
     holds_rows = True
     server_row_bytes = 4  # a clock
     hits_as_given = True
@@ -109,6 +110,7 @@ class LookAheadCache(Cache):
     """
 
     kind = "lookahead"
+    home = "lookahead"
     holds_rows = True
     averages_rows = True
     window: Annotated[Window | Literal["auto"], about("Batches whose rows are brought ahead; auto is 500, or what the trainer's memory holds.")] = "auto"

@@ -35,6 +35,7 @@ class Easgd(DenseSync):
     """Elastic averaging with a centre on the dense PSs, in the background (HT 3.1.2, ShadowSync)."""
 
     kind = "easgd"
+    home = "easgd"
     centred = True
     alpha: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | Literal["auto"], about("How far a replica and the centre move to each other in a round; auto is 0.9 / groups.")
@@ -61,6 +62,7 @@ class AllReduce(DenseSync):
     """All trainers average their gradients in every step; each trainer has all dense weights (HET 3)."""
 
     kind = "allreduce"
+    home = "allreduce"
     lockstep = True
     bucket_bytes: Annotated[
         Annotated[int, Meta(ge=1, le=2**40)], about("Gradients are averaged in buckets of about as many bytes.", flag="bucket-bytes")
@@ -79,6 +81,7 @@ class ParameterServer(DenseSync):
     """The trainers of one group fetch the weights from its group PSs for every step, and send gradients without waiting for each other."""
 
     kind = "ps"
+    home = "parameter_server"
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
         if cluster.groups > 1 or not cluster.group_ps:

@@ -36,6 +36,7 @@ class TableServers(SparseSync):
     """
 
     kind = "ps"
+    home = "table_servers"
     row_dtype: Annotated[RowDtype, about("In which dtype rows leave a sparse PS.", flag="row-dtype")] = "float32"
     row_gradient_dtype: Annotated[GradientDtype, about("In which dtype gradients of rows come to it.", flag="row-gradient-dtype")] = "float32"
 
@@ -50,6 +51,7 @@ class AllGather(SparseSync):
     """Every trainer has all tables, and sends the gradients of its rows to all others."""
 
     kind = "allgather"
+    home = "allgather"
     lockstep = True
     served = False
 

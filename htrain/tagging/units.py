@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from htrain.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.collective import ALL_REDUCE
-from htrain.placement import Shard, shard_name, spread
+from htrain.placement import Shard, shard_name
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,6 @@ def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
         if len(readers) == 1 and "" not in readers:
             tags[index] = next(iter(readers))
     return dict(sorted(tags.items()))
-
-
-def pulled_tags(net: Net, fixed: Mapping[int, str], num_group_ps: int) -> dict[int, str]:
-    """The tags of a net whose trainers fetch the dense weights: these, their snapshots and steps are on group PSs, balanced by bytes; what
-    is not `fixed` elsewhere is on the trainer."""
-    weights = {name: p.num_bytes for name, p in net.parameters.items() if p.kind == "weight" and p.trained}
-    owners = {name: f"group_ps:{k}" for name, k in spread(weights, num_group_ps).items()}
-    on_owner = (next((owners[name] for name in op.inputs if name in owners), "trainer") for op in net.ops)
-    return {index: fixed.get(index, device) for index, device in enumerate(on_owner)}
 
 
 def find_units(net: Net, fixed: Mapping[int, str], together: Sequence[Sequence[str]] = ()) -> list[Unit]:

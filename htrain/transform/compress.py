@@ -1,17 +1,13 @@
-"""Values that travel, encoded by their maker and decoded by each reader: between trainers and group PSs (HT 4.2), and rows of tables."""
+"""Values that travel, encoded by their maker and decoded by each reader (HT 4.2)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from htrain.net import COMPRESS, Blob, Net, Op, Parameter
-from htrain.ops import OPS
 from htrain.ops.codec import codec_of
 from htrain.placement import Encoding
 from htrain.spec.cluster import role_of
 from htrain.spec.options import Options
-from htrain.spec.sparse_sync import TableServers
-
-_SPARSE = "sparse_ps"
 
 
 def compress_values(net: Net, encodings: Mapping[str, Encoding], options: Options) -> Net:
@@ -21,31 +17,10 @@ def compress_values(net: Net, encodings: Mapping[str, Encoding], options: Option
     Ensures:  on its own device a blob is as it was; elsewhere in the group its readers see what its encoding keeps. Sparse PSs
               see it as it was.
     """
-    return _encoded(net, encodings, options, lambda maker, reader: _in_group(maker) and _in_group(reader))
+    return encode_crossing(net, encodings, options, lambda maker, reader: _in_group(maker) and _in_group(reader))
 
 
-def compress_rows(net: Net, options: Options) -> Net:
-    """Encode the rows that sparse PSs look up for others, and the gradients of rows that others send them, as `options` say.
-
-    Requires: every op is tagged.
-    Ensures:  a table, its state, and what is computed of rows and gradients on the device that made them, are as they were.
-    """
-    encodings: dict[str, Encoding] = {}
-    servers = options.sparse_sync
-    if not isinstance(servers, TableServers):
-        return net
-    for op in net.ops:
-        if not op.node_name.startswith(_SPARSE):
-            continue
-        if op.type == "Lookup" and servers.row_dtype != "float32":
-            encodings[op.outputs[0]] = servers.row_dtype
-        elif OPS[op.type].steps_rows and servers.row_gradient_dtype != "float32":
-            encodings[op.inputs[-1]] = servers.row_gradient_dtype
-    encodings = {name: encoding for name, encoding in encodings.items() if net.blobs[name].dtype == "float32"}
-    return _encoded(net, encodings, options, lambda maker, reader: maker.startswith(_SPARSE) != reader.startswith(_SPARSE))
-
-
-def _encoded(net: Net, encodings: Mapping[str, Encoding], options: Options, crosses: Callable[[str, str], bool]) -> Net:
+def encode_crossing(net: Net, encodings: Mapping[str, Encoding], options: Options, crosses: Callable[[str, str], bool]) -> Net:
     """Encode blobs where `crosses` says so of the device that makes one and another that reads it."""
     home = dict.fromkeys(net.inputs, "trainer") | {o: op.node_name for op in net.ops for o in op.outputs}
     away: dict[str, list[str]] = {}  # blob -> the devices that get it encoded

@@ -1,10 +1,9 @@
-"""The small passes: loss, modules, optimizer steps, first values, sync nets."""
+"""The small passes: loss, modules, optimizer steps, first values."""
 
 from pathlib import Path
 
 import pytest
 import torch
-from interpreter import run_parts
 from small_dlrm import small_dlrm
 
 from htrain.errors import ModelError
@@ -19,7 +18,6 @@ from htrain.transform.lookups import lower_lookups
 from htrain.transform.loss import add_loss
 from htrain.transform.modules import name_modules
 from htrain.transform.optimizer import add_optimizers
-from htrain.transform.sync_nets import assign_centers, center_net, sync_net
 
 NORMAL = Init("normal", (0.0, 0.3), zero_rows=(0, 7))
 
@@ -133,24 +131,3 @@ def test_first_values_have_the_distribution_that_was_asked_for() -> None:
     assert abs(normal.std() - 0.5) < 0.02
     columns = torch.corrcoef(normal.T) - torch.eye(40)
     assert columns.abs().max() < 0.25
-
-
-def test_centres_are_balanced_by_bytes() -> None:
-    net = net_of(weight("a", 100), weight("b", 60), weight("c", 50), weight("frozen", 500, trained=False))
-    assert assign_centers({"group_ps:0": net}, 2) == {"a": "dense_ps:0", "b": "dense_ps:1", "c": "dense_ps:1"}
-
-
-def test_a_round_of_sync_moves_group_and_centre_towards_each_other_and_keeps_their_sum() -> None:
-    net = net_of(weight("a", 4, 3), weight("b", 3), weight("frozen", 2, trained=False))
-    centers = {"a": "dense_ps:0", "b": "dense_ps:1"}
-    parts = {"group_ps:0": sync_net("group_ps:0", net, centers)}
-    parts |= {d: center_net(d, "group_ps:0", net, centers, alpha=0.25) for d in centers.values()}
-    assert "frozen" not in parts["group_ps:0"].parameters
-
-    start = {d: {name: torch.randn(p.shape) for name, p in part.parameters.items()} for d, part in parts.items()}
-    after = {d: {name: value.clone() for name, value in values.items()} for d, values in start.items()}
-    run_parts(parts, after, {}, seed=0)
-    for name, center in centers.items():
-        group, old = start["group_ps:0"][name], start[center][name]
-        torch.testing.assert_close(after["group_ps:0"][name], 0.75 * group + 0.25 * old)
-        torch.testing.assert_close(after[center][name], 0.75 * old + 0.25 * group)

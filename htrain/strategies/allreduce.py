@@ -1,10 +1,18 @@
-"""Gradients among trainers: dense ones summed, in buckets, while the backward pass goes on (HET 3, 4.1); sparse ones gathered."""
+"""AllReduce: dense gradients summed among all trainers, in buckets, while the backward pass goes on (HET 3, 4.1)."""
 
 from collections.abc import Mapping, Sequence
 
 from htrain.net import Attr, Net, numel
-from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
+from htrain.spec.dense_sync import AllReduce
+from htrain.strategies.strategy import Gradients, Strategy
+
+
+class AllReduced(Strategy[AllReduce]):
+    """Dense weights are on every trainer. Where rows are averaged, dense gradients are, too: each trainer's own gradient is of its own mean."""
+
+    def gradients(self, net: Net, gradients: Gradients) -> tuple[Net, Gradients]:
+        return all_reduce_gradients(net, gradients, self.section.bucket_bytes, mean=self.options.cache.averages_rows)
 
 
 def all_reduce_gradients(net: Net, gradients: Mapping[str, str], bucket_bytes: int, *, mean: bool) -> tuple[Net, dict[str, str]]:
@@ -43,24 +51,4 @@ def _buckets(net: Net, weights: Sequence[str], bucket_bytes: int) -> list[list[s
     return buckets
 
 
-def all_gather_rows(net: Net) -> Net:
-    """Every trainer has all tables, and steps them with the gradients of all trainers: what AllReduce comes to where gradients are sparse.
-
-    Requires: optimizer steps.  Ensures: one AllGather for all tables; a row has one step, with the sum of all trainers' gradients.
-    """
-    builder = NetBuilder(net.name)
-    for name in net.inputs:
-        builder.input(net.blobs[name])
-    for parameter in net.parameters.values():
-        builder.parameter(parameter)
-    steps = [op for op in net.ops if OPS[op.type].steps_rows]
-    for op in net.ops:
-        if op not in steps:
-            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
-    sparse = [name for op in steps for name in op.inputs[-2:]]
-    names = [builder.fresh(f"{name}_all") for name in sparse]
-    everybody = builder.add("AllGather", sparse, module="all_gather", outputs=names) if steps else ()
-    for number, op in enumerate(steps):
-        summed = builder.add("SumRows", everybody[2 * number : 2 * number + 2], module=op.module)
-        builder.add(op.type, (*op.inputs[:-2], *summed), attrs=op.attrs, module=op.module)
-    return builder.build(net.outputs)
+COMPILE = AllReduced

@@ -1,7 +1,8 @@
 """Lookups through look-ahead caches: a set-associative cache beside the compute for every table (cDLRM 3.2, 5)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -13,10 +14,28 @@ from htrain.ops.lookahead import REQUEST
 from htrain.placement import CacheGeometry, Shard, next_prime, shard_name
 from htrain.spec.cache import LookAheadCache
 from htrain.spec.cluster import Cluster
-from htrain.spec.options import Options
-from htrain.transform.shard_lookups import shard_parameters
+from htrain.strategies.strategy import HoldsRows
+from htrain.transform.shard_lookups import shard_lookups, shard_parameters
 
 PREFIX = "cached_"
+
+
+class LookAhead(HoldsRows[LookAheadCache]):
+    """Trained tables are looked up through caches beside the compute, but for those that are left out."""
+
+    def lookups(self, net: Net, shards: Mapping[str, Sequence[Shard]]) -> Net:
+        cached = choose_lookahead(net, self.section, self.options.batch_size, self.cluster)
+        ahead = {cache.table for cache in cached}
+        net = shard_lookups(net, {table: parts for table, parts in shards.items() if table not in ahead})
+        return look_ahead(net, shards, cached)
+
+    def notes(self, train: Net) -> Iterator[str]:
+        caches = [op.attrs for op in train.ops if op.type == "LookaheadSlots"]
+        whole = sum(attrs["sets"] == attrs["num_rows"] for attrs in caches)
+        forms = Counter(f"{attrs['sets']:,} sets of {attrs['ways']}" for attrs in caches if attrs["sets"] != attrs["num_rows"])
+        kinds = [f"{count} in {form}" for form, count in forms.items()] + ([f"{whole} whole"] if whole else [])
+        if caches:
+            yield f"the trainer caches rows of {len(caches)} tables, up to {caches[0]['window']} batches ahead: {', '.join(kinds)}"
 
 
 @dataclass(frozen=True)
@@ -39,21 +58,18 @@ _LOAD = 6 / 16  # of a set's ways that a window fills in the mean: of 16, fewer 
 _MEMORY_SHARE = 0.5  # of a trainer's memory beside its process that caches may take where the window is not given
 
 
-def choose_lookahead(net: Net, options: Options, cluster: Cluster) -> tuple[Cached, ...]:
+def choose_lookahead(net: Net, cache: LookAheadCache, batch_size: int, cluster: Cluster) -> tuple[Cached, ...]:
     """The caches of all trained tables that the cache's `tables` do not leave out.
 
     Raises UsageError for a pattern that no table matches, or a capacity: a look-ahead cache's is that of its sets and ways. Raises ModelError for a
     table whose ids parameters come into: nobody knows them a window ahead.
     """
-    cache = options.cache
-    if not isinstance(cache, LookAheadCache):
-        return ()
     left_out = _left_out(net, cache)
     tables = [p for n, p in net.parameters.items() if p.kind == "table" and p.trained and n not in left_out]
     ids = {op.inputs[0]: op.inputs[1] for op in net.ops if op.type == "Lookup"}
     for table in tables:
         _check_known_ahead(net, table.name, ids[table.name])
-    asked = {p.name: _per_example(net.blobs[ids[p.name]]) * options.batch_size for p in tables}
+    asked = {p.name: _per_example(net.blobs[ids[p.name]]) * batch_size for p in tables}
     trainers = cluster.groups * cluster.trainers  # which all hold the rows of all
     row_bytes = {p.name: 4 * _stored_width(net, p) for p in tables}
     window = cache.reads_ahead
@@ -206,3 +222,5 @@ def _exchange(builder: NetBuilder, net: Net, table: str, shards: Sequence[Shard]
         fetched += builder.add("Prefetch", (*stored, wanted), attrs=first, module=name, outputs=names)
     builder.add("LookaheadAnswer", (PREFIX + table, *fetched), module=PREFIX + table)
 
+
+COMPILE = LookAhead

@@ -5,9 +5,9 @@ import pytest
 from htrain.errors import ModelError
 from htrain.net import B, Blob, Init, Net, Parameter
 from htrain.ops.builder import NetBuilder
+from htrain.spec.cache import LookAheadCache
 from htrain.spec.cluster import Cluster
-from htrain.spec.tree import with_flags
-from htrain.transform.look_ahead import choose_lookahead
+from htrain.strategies.lookahead import choose_lookahead
 from htrain.transform.lookups import lower_lookups
 
 
@@ -25,8 +25,7 @@ def routed() -> Net:
 
 
 def test_a_table_whose_ids_a_weight_comes_into_cannot_be_looked_up_ahead() -> None:
-    options = with_flags(cache="lookahead", cache_sets=2)
     told = r"^table 'experts' cannot be .* its ids are computed of 'router' \(Mul '.*' of module 'router'\), .* \(--cache-table experts=none\)$"
     with pytest.raises(ModelError, match=told):
-        choose_lookahead(routed(), options, Cluster())
-    assert choose_lookahead(routed(), with_flags(cache="lookahead", cache_table=(("experts", "none"),)), Cluster()) == ()
+        choose_lookahead(routed(), LookAheadCache(sets=2), 128, Cluster())
+    assert choose_lookahead(routed(), LookAheadCache(tables=(("experts", "none"),)), 128, Cluster()) == ()

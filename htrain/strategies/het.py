@@ -1,6 +1,6 @@
 """Lookups through caches: HET's client on the trainers, its server on the sparse PSs (HET 3)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -8,14 +8,40 @@ from htrain.errors import UsageError
 from htrain.net import Attr, Init, Net, Op, Parameter
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
-from htrain.ops.het import REQUEST, UNBOUNDED, row_width
+from htrain.ops.het import ANSWER, REQUEST, UNBOUNDED, row_width
 from htrain.placement import Shard, shard_name
 from htrain.spec.cache import HetCache, capacity_rows
-from htrain.spec.optimizers import Adagrad, RowwiseAdagrad
-from htrain.spec.options import Options
-from htrain.transform.shard_lookups import shard_parameters
+from htrain.spec.optimizers import Adagrad, Optimizer, RowwiseAdagrad
+from htrain.strategies.strategy import HoldsRows
+from htrain.transform.shard_lookups import shard_lookups, shard_parameters
+from htrain.transform.split import TRAINER
 
 _UNUSED_EPS = 1e-10  # of an optimizer without one, whose steps do not read it
+
+
+class Het(HoldsRows[HetCache]):
+    """Lookups and optimizer steps of cached tables go through caches on the trainers, which are emptied at a pause and at the end."""
+
+    def lookups(self, net: Net, shards: Mapping[str, Sequence[Shard]]) -> Net:
+        caches = choose_caches(net, self.section)
+        cached = {table for spec in caches for table in spec.tables}
+        net = shard_lookups(net, {table: parts for table, parts in shards.items() if table not in cached})
+        for spec in caches:
+            net = _Behind(net, spec, shards, self.options.sparse_optimizer).rewrite()
+        return net
+
+    def nets(self, parts: Mapping[str, Net]) -> Mapping[str, Net]:
+        return {"flush_trainer": flush_net(parts[TRAINER])}
+
+    def notes(self, train: Net) -> Iterator[str]:
+        for ask in (op for op in train.ops if op.type == "HetAsk"):
+            bounds, tables = ask.attrs["bounds"], len(ask.inputs) - 1
+            assert isinstance(bounds, tuple)
+            bound = f"s = {ask.attrs['staleness']}" if ask.attrs["staleness"] != UNBOUNDED else "no bound on staleness"
+            yield (
+                f"{ask.inputs[0]} holds {ask.attrs['capacity']:,} of {bounds[-1]:,} rows of {tables} tables on each trainer "
+                f"({ask.attrs['policy']}, {bound})"
+            )
 
 
 @dataclass(frozen=True)
@@ -29,14 +55,11 @@ class CacheSpec:
     asked: HetCache
 
 
-def choose_caches(net: Net, options: Options) -> tuple[CacheSpec, ...]:
-    """The caches that the options ask for: one per width, and one for each table that has a capacity of its own. Frozen tables have none.
+def choose_caches(net: Net, cache: HetCache) -> tuple[CacheSpec, ...]:
+    """The caches that the user asks for: one per width, and one for each table that has a capacity of its own. Frozen tables have none.
 
-    Raises UsageError for a pattern of `cache_tables` that no table matches.
+    Raises UsageError for a pattern of `tables` that no table matches.
     """
-    cache = options.cache
-    if not isinstance(cache, HetCache):
-        return ()
     tables = {n: p for n, p in net.parameters.items() if p.kind == "table" and p.trained}
     own = _own_capacities(tables, cache)
     shared: dict[int, list[str]] = {}
@@ -68,24 +91,15 @@ def _own_capacities(tables: Mapping[str, Parameter], cache: HetCache) -> dict[st
     return own
 
 
-def cache_lookups(
-    net: Net, shards: Mapping[str, Sequence[Shard]], caches: Sequence[CacheSpec], options: Options
-) -> Net:
-    """Put the lookups and optimizer steps of cached tables behind their caches.
+class _Behind:
+    """One cache's rewriting of a net: the lookups and optimizer steps of its tables go behind it.
 
     Requires: lowered lookups with their optimizer steps; `shards` of each cached table in row order, on sparse PSs.
     Ensures:  the ids of all tables of a cache are known before its first row is used; each sparse PS gets one request per cache and step.
     """
-    for spec in caches:
-        net = _Behind(net, spec, shards, options).rewrite()
-    return net
 
-
-class _Behind:
-    """One cache's rewriting of a net."""
-
-    def __init__(self, net: Net, spec: CacheSpec, shards: Mapping[str, Sequence[Shard]], options: Options) -> None:
-        self.net, self.spec, self.optimizer = net, spec, options.sparse_optimizer
+    def __init__(self, net: Net, spec: CacheSpec, shards: Mapping[str, Sequence[Shard]], optimizer: Optimizer) -> None:
+        self.net, self.spec, self.optimizer = net, spec, optimizer
         self.shards = {table: shards[table] for table in spec.tables}
         self.servers = sorted(
             {s.device for parts in self.shards.values() for s in parts}, key=lambda d: int(d.split(":")[1])
@@ -205,3 +219,30 @@ class _Behind:
 
 def _number(server: str) -> str:
     return server.rpartition(":")[2]
+
+
+def flush_net(trainer: Net) -> Net:
+    """The flush net of a trainer's net; without ops where that has no cache.
+
+    Ensures: its messages are those of a step's lookups, so that the sparse PSs need no other nets.
+    """
+    ops: list[Op] = []
+    for ask in (op for op in trainer.ops if op.type == "HetAsk"):
+        names, answers = ask.outputs[1:], _answers(trainer, ask)
+        attrs = {name: ask.attrs[name] for name in ("bounds", "servers", "first_rows", "width")}
+        ops.append(Op("HetFlush", ask.inputs[:1], names, attrs, ask.node_name, ask.module))
+        ops += [op for op in trainer.ops if op.type == "Send" and op.inputs[0] in names]
+        ops += [op for op in trainer.ops if op.type == "Recv" and op.outputs[0] in answers]
+        ops.append(Op("HetFlushed", (*ask.inputs[:1], *answers), (), {}, ask.node_name, ask.module))
+    flush = Net("flush_trainer", (), (), (), dict(trainer.blobs), dict(trainer.parameters))
+    return flush.with_ops(ops)
+
+
+def _answers(trainer: Net, ask: Op) -> tuple[str, ...]:
+    """What the servers answer to an ask, in its order of servers."""
+    read = next(op for op in trainer.ops if op.type == "HetRead" and op.inputs[0] == ask.inputs[0])
+    servers = (len(ask.outputs) - 1) // len(REQUEST)
+    return read.inputs[-servers * len(ANSWER) :]
+
+
+COMPILE = Het
