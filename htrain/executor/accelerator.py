@@ -7,8 +7,6 @@ import torch
 from htrain.errors import RunError
 from htrain.net import Net
 from htrain.ops.accelerated import use
-from htrain.plan import Plan
-from htrain.spec.cache import LookAheadCache
 from htrain.spec.cluster import role_of
 from htrain.transform.accelerate import accelerate, accelerated_parameters
 
@@ -38,12 +36,12 @@ class Accelerator(Host):
         return accelerated_parameters(net)
 
 
-def accelerator_of(role: str, plan: Plan) -> Host:
-    """A trainer's accelerator where the plan asks for one; trainers of one machine take its devices in turn.
+def accelerator_of(role: str, device: str) -> Host:
+    """What a role computes on, where a trainer's device is `device`; trainers of one machine take its devices in turn.
 
     Raises RunError where there is none.
     """
-    if role_of(role) != "trainer" or not isinstance(cache := plan.options.cache, LookAheadCache) or cache.device == "cpu":
+    if role_of(role) != "trainer" or device == "cpu":
         return Host()
     return Accelerator(cuda_device(int(role.split(":")[1])))
 

@@ -4,10 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from htrain.executor.table_cache import TableCache
-from htrain.sync.het.client import HetCache
-from htrain.sync.het.server import HetServer
-
 _COUNTS = ("hits", "misses", "run_out", "stale", "loaded", "evicted")
 
 
@@ -53,21 +49,10 @@ class CacheTotals:
         return {**counts, **rates, "bytes": dict(self.bytes), **histograms, "stall_seconds": self.stall_seconds}
 
 
-def cache_report(caches: Iterable[Any]) -> dict[str, Any]:
-    """What a role says of its caches; empty where it has none."""
-    report: dict[str, Any] = {}
-    for cache in caches:
-        if isinstance(cache, HetCache | TableCache):
-            for name in _COUNTS:
-                report[name] = report.get(name, 0) + getattr(cache.counts, name, 0)
-        if isinstance(cache, HetCache):
-            counts = cache.counts
-            known = report.get("bytes", {})
-            report["bytes"] = {kind: known.get(kind, 0) + count for kind, count in counts.bytes.items()}
-            report["ages"] = _added(report.get("ages", ()), counts.ages.tolist())
-        elif isinstance(cache, HetServer):
-            report["lags"] = _added(report.get("lags", ()), cache.lags.tolist())
-    return report
+def add_counts(report: dict[str, Any], counts: Any) -> None:
+    """Add what one cache has counted to a role's report."""
+    for name in _COUNTS:
+        report[name] = report.get(name, 0) + getattr(counts, name, 0)
 
 
 def sum_caches(reports: Iterable[Mapping[str, Any]]) -> CacheTotals:
@@ -84,9 +69,10 @@ def sum_caches(reports: Iterable[Mapping[str, Any]]) -> CacheTotals:
         for kind, count in said.get("bytes", {}).items():
             num_bytes[kind] = num_bytes.get(kind, 0) + count
         stalled += said.get("stall_seconds", 0.0)
-        ages, lags = _added(ages, said.get("ages", ())), _added(lags, said.get("lags", ()))
+        ages, lags = added(ages, said.get("ages", ())), added(lags, said.get("lags", ()))
     return CacheTotals(**counts, bytes=num_bytes, ages=tuple(ages), lags=tuple(lags), stall_seconds=stalled)
 
 
-def _added(left: Sequence[int], right: Sequence[int]) -> Sequence[int]:
+def added(left: Sequence[int], right: Sequence[int]) -> Sequence[int]:
+    """The sum of two histograms, of which one may not be there."""
     return [a + b for a, b in zip(left, right, strict=True)] if left and right else list(left or right)

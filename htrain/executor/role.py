@@ -9,14 +9,11 @@ from htrain.costs.roles import server_threads
 from htrain.data import Malformed, Position, open_data
 from htrain.errors import CheckpointError
 from htrain.executor.accelerator import accelerator_of
-from htrain.executor.cache_totals import cache_report
 from htrain.executor.checkpoint import load_role_into, read_manifest, save_role
 from htrain.executor.collective import CollectiveLoop, Connect, Connector, GlooConnector
 from htrain.executor.engine import Engine
-from htrain.executor.exchange import Exchange
 from htrain.executor.feed import Feed
 from htrain.executor.gate import WriteGates
-from htrain.executor.lookahead import Lookahead
 from htrain.executor.patience import Patience
 from htrain.executor.peers import Peers
 from htrain.executor.port import Inbox, Network, Outbox, sent_by_role
@@ -24,22 +21,17 @@ from htrain.executor.program import build_program
 from htrain.executor.replica import Replica
 from htrain.executor.server import Server
 from htrain.executor.settings import RunSettings
-from htrain.executor.store import Store, allocate, fill, make_caches
+from htrain.executor.store import Store, allocate, fill
+from htrain.executor.strategies.strategy import TrainerParts, cache_of, sync_of
 from htrain.executor.sync_loop import SyncLoop, holder_number
-from htrain.executor.table_cache import TableCache
 from htrain.executor.trainer import Trainer
 from htrain.executor.usage import ProcessUsage, ThreadUsage
 from htrain.executor.watch import Watch
-from htrain.executor.wire import APART
 from htrain.net import Net
 from htrain.ops.collective import ALL_REDUCE
-from htrain.ops.lookahead import apart, window_of
+from htrain.ops.lookahead import apart
 from htrain.plan import Plan, net_name
-from htrain.spec.cache import HetCache, LookAheadCache
 from htrain.spec.cluster import device_of, role_of
-from htrain.spec.dense_sync import Easgd
-from htrain.sync.easgd import SyncPolicy, SyncRounds, alpha_of
-from htrain.sync.lookahead.window import WindowChoice
 
 _NOTHING = Net("", (), (), (), {}, {})
 
@@ -67,7 +59,8 @@ class Role:
         self._network = network
         self._connect = connect
         self._connector: Connector | None = None
-        self._accelerator = accelerator_of(name, plan)
+        self._sync, self._cache = sync_of(plan, name), cache_of(plan, name)
+        self._accelerator = accelerator_of(name, self._cache.device)
         self._meeting: dict[str, str] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._outboxes: list[Outbox] = []  # with these, the ways of look-ahead caches to the tables
@@ -91,10 +84,9 @@ class Role:
             self.collective = self._make_collective()
             self.trainer = Trainer(
                 self.name, self._network, engine, self._replicas, self._bound, prefetch, self.patience, self.watch,
-                flush, self.collective, options.window if isinstance(options.cache, HetCache) else 1,
+                flush, self.collective, self._cache.announced,
             )  # fmt: skip
-            numbers = APART if isinstance(options.cache, LookAheadCache) else ()
-            self._inboxes = {number: self._network.inbox(f"{self.name}/{number}") for number in numbers}
+            self._inboxes = {number: self._network.inbox(f"{self.name}/{number}") for number in self._cache.endpoints}
         else:
             trainers = self.plan.cluster.groups * self.plan.cluster.trainers
             workers = server_threads(self.device, self.plan.cluster, options, settings.workers)
@@ -104,9 +96,9 @@ class Role:
     def _engine(self, net: Net) -> Engine:
         mapped = self.settings.run_folder / "tables" if self.plan.options.sparse_sync.store == "mapped" else None
         there = self._accelerator.parameters_of(net)
-        for name, tensor in allocate(net, mapped, there).items():
+        for name, tensor in allocate(net, mapped, there, self._cache.joined(net)).items():
             self.store.setdefault(name, tensor)
-        self.caches |= make_caches(net, self.store, there)
+        self.caches |= self._cache.caches(net, self.store, there)
         return Engine(build_program(net, {**self.store, **self.caches}, gated=self._bound > 0))
 
     def _make_collective(self) -> CollectiveLoop | None:
@@ -129,16 +121,13 @@ class Role:
         if net is None:
             return
         group = self.name.split(":")[1]
-        easgd = self.plan.options.dense_sync
-        assert isinstance(easgd, Easgd)
-        rounds = SyncRounds(SyncPolicy(alpha_of(easgd, self.plan.cluster.groups), easgd.period))
         self.sync = SyncLoop(
             self.name,
             int(group),
             holder_number(self.device),
             self._network,
             Engine(build_program(net, self.store)),
-            rounds,
+            self._sync.rounds(),
             self._steps,
             self.patience,
             self.watch.activity("sync"),
@@ -213,11 +202,10 @@ class Role:
             malformed=self.malformed,
         )
         feed = Feed(batches, start, 2 * self._replicas, self.watch.activity("reader"))
-        trainer.start(book, feed, self.settings.stop_after_steps, self._make_lookahead(book) if self._inboxes else None)
+        trainer.start(book, feed, self.settings.stop_after_steps, self._cache.upcoming(self._parts(book)))
 
-    def _make_lookahead(self, book: dict[str, str]) -> Lookahead:
-        """The look-ahead caches of this trainer, with their threads and their ways to the tables."""
-        caches = {name: cache for name, cache in self.caches.items() if isinstance(cache, TableCache)}
+    def _parts(self, book: dict[str, str]) -> TrainerParts:
+        """What this trainer's cache may use of it: its net and caches, and ways to the tables and to other trainers."""
 
         def replica_of(number: int) -> Replica:
             outbox = self._network.outbox(book)
@@ -228,11 +216,7 @@ class Role:
         def connect(purpose: str) -> Peers:
             return Peers(self._connector(book, purpose) if self._connector and self.plan.cluster.groups > 1 else None)
 
-        net, cache = self.plan.net_of(self.device), self.plan.options.cache
-        assert isinstance(cache, LookAheadCache)
-        exchange = Exchange(net, self._apart)
-        choice = WindowChoice(window_of(net))
-        return Lookahead(caches, exchange, replica_of, connect, choice, cache.average, self.patience)
+        return TrainerParts(self.plan.net_of(self.device), self._apart, self.caches, replica_of, connect, self.patience)
 
     def pause(self) -> None:
         if self.trainer:
@@ -296,9 +280,7 @@ class Role:
         for peer, num_bytes in [*(self.sync.sent_to if self.sync else {}).items(), *sent_by_role(self._outboxes).items()]:
             sent_to[peer] = sent_to.get(peer, 0) + num_bytes
         sent_to.pop(self.name, None)  # between threads of this role
-        caches = cache_report(self.caches.values())
-        if self.trainer and self.trainer.lookahead:
-            caches |= self.trainer.lookahead.report
+        caches = self._cache.report(self.caches.values()) | (self.trainer.upcoming_report if self.trainer else {})
         measured: dict[str, Any] = {
             "cpu_seconds": self._usage.cpu_seconds(),
             "memory_bytes": self._usage.memory_bytes(),

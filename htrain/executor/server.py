@@ -21,8 +21,8 @@ from htrain.executor.threads import begin_thread
 from htrain.executor.watch import Activity, Watch
 from htrain.executor.wire import APART, SYNC_REPLICA, Context, Values
 from htrain.ops.collective import ALL_REDUCE
-from htrain.sync.easgd import AppliedRounds
 from htrain.sync.ordered import InOrder, Rounds
+from htrain.sync.rounds import AppliedRounds
 
 Job = tuple[Engine, Pass, Stage]
 

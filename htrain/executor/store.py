@@ -3,7 +3,7 @@
 import math
 import os
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +12,27 @@ from safetensors import SafetensorError, safe_open
 
 from htrain.errors import PlanError, RunError
 from htrain.executor.memory import empty
-from htrain.executor.table_cache import TableCache
 from htrain.net import Net, Op, Parameter
 from htrain.ops import OPS
 from htrain.ops.accelerated import device
 from htrain.ops.base import dtype_of
-from htrain.ops.het import REQUEST
-from htrain.placement import CacheGeometry
 from htrain.plan import values_file
-from htrain.sync.het.client import UNBOUNDED, HetCache
-from htrain.sync.het.messages import Territory
-from htrain.sync.het.server import HetServer
-from htrain.sync.het.steps import SparseStep
 
 Store = dict[str, torch.Tensor]
 
 
-def allocate(net: Net, mapped: Path | None = None, accelerated: Collection[str] = ()) -> Store:
+def allocate(
+    net: Net, mapped: Path | None = None, accelerated: Collection[str] = (), joined: Iterable[Sequence[str]] = ()
+) -> Store:
     """Uninitialised memory for every parameter of `net` but caches, that of `accelerated` ones on this process's accelerator; pages are taken
     from the machine when they are first written.
 
-    Tables that are served together lie in one piece of memory, one behind the other, and so do their optimizer's states. With a folder
-    `mapped`, tables and their states lie in files there, which are gone when the process is. Raises RunError when the disk, or memory, has no room.
+    Tables that are `joined` lie in one piece of memory, one behind the other. With a folder `mapped`, tables and their states lie in files there,
+    which are gone when the process is. Raises RunError when the disk, or memory, has no room.
     """
     store: Store = {}
-    for op in net.ops:
-        if op.type == "HetPush":
-            for names in _held(op):
-                store.update(_in_one_piece([net.parameters[name] for name in names], mapped))
+    for names in joined:
+        store.update(_in_one_piece([net.parameters[name] for name in names], mapped))
     for name, parameter in net.parameters.items():
         if name in accelerated and parameter.kind != "cache":
             store[name] = torch.empty(parameter.shape, dtype=dtype_of(parameter.dtype), device=device())
@@ -66,79 +59,12 @@ def _piece(shape: tuple[int, ...], dtype: str, mapped: Path | None) -> torch.Ten
         raise RunError(f"{mapped}: no room for a table of {num_bytes:,} bytes: {' '.join(str(error).split())}") from error
 
 
-def _held(push: Op) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The tables that a HetPush serves, and their states."""
-    count = push.attrs["num_tables"]
-    assert isinstance(count, int)
-    held = push.inputs[1 : -len(REQUEST)]
-    return held[:count], held[count:]
-
-
 def _in_one_piece(parameters: Sequence[Parameter], mapped: Path | None) -> Store:
     if not parameters:
         return {}
     rows = [p.shape[0] for p in parameters]
     whole = _piece((sum(rows), *parameters[0].shape[1:]), parameters[0].dtype, mapped)
     return dict(zip((p.name for p in parameters), whole.split(rows), strict=True))
-
-
-def make_caches(net: Net, store: Store, accelerated: Collection[str] = ()) -> dict[str, Any]:
-    """The caches of `net`: HET's clients and look-ahead caches on a trainer, HET's servers on a sparse PS, these over the tables in `store`.
-
-    The slots of look-ahead caches that are among `accelerated` are on this process's accelerator.
-    """
-    made: dict[str, Any] = {}
-    for op in net.ops:
-        if op.type == "HetAsk":
-            made[op.inputs[0]] = _client(op)
-        elif op.type == "HetPush":
-            made[op.inputs[0]] = _server(op, store)
-        elif op.type == "LookaheadSlots":
-            made |= _lookahead(net, op, accelerated)
-    return made
-
-
-def _step(op: Op) -> SparseStep:
-    attrs: Mapping[str, Any] = op.attrs
-    return SparseStep(attrs["optimizer"], attrs["lr"], attrs["eps"])
-
-
-def _staleness(op: Op) -> int:
-    bound: Any = op.attrs["staleness"]
-    return bound if bound >= 0 else UNBOUNDED
-
-
-def _client(op: Op) -> HetCache:
-    attrs: Mapping[str, Any] = op.attrs
-    *bounds, num_keys = attrs["bounds"]
-    territory = Territory(bounds, attrs["servers"], attrs["first_rows"], num_keys)
-    return HetCache(
-        territory, attrs["width"], capacity=attrs["capacity"], staleness=_staleness(op), policy=attrs["policy"], step=_step(op),
-    )  # fmt: skip
-
-
-def _lookahead(net: Net, op: Op, accelerated: Collection[str]) -> dict[str, Any]:
-    """A look-ahead cache and its slots."""
-    cache, *stored, _ = op.inputs
-    attrs: Mapping[str, Any] = op.attrs
-    on_host = stored[0] not in accelerated
-    place = torch.device("cpu") if on_host else device()
-    parts = {name: torch.zeros(net.parameters[name].shape, device=place) for name in stored}
-    geometry = CacheGeometry(attrs["sets"], attrs["ways"])
-    return {cache: TableCache(geometry, tuple(parts.values()), patch=attrs["patch"], on_host=on_host), **parts}
-
-
-def _server(op: Op, store: Store) -> HetServer:
-    tables, states = ([store[name] for name in names] for names in _held(op))
-    table = _whole(tables)
-    state = _whole(states) if states else torch.empty(table.shape[0], 0)
-    return HetServer(table.numpy(), state.numpy(), staleness=_staleness(op), step=_step(op))
-
-
-def _whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The piece of memory that consecutive parts were cut from."""
-    rows = sum(len(part) for part in parts)
-    return parts[0].as_strided((rows, *parts[0].shape[1:]), parts[0].stride(), parts[0].storage_offset())
 
 
 def fill(store: Store, init_net: Net, folder: Path) -> None:

@@ -13,7 +13,7 @@ from htrain.executor.port import Network, Outbox, sent_by_role
 from htrain.executor.threads import begin_thread
 from htrain.executor.watch import Activity
 from htrain.executor.wire import SYNC_REPLICA, Context, Values
-from htrain.sync.easgd import Instruction, Quiet, StartRound, SyncRounds
+from htrain.sync.rounds import Instruction, Quiet, StartRound, SyncRounds
 
 _POLL_SECONDS = 0.005
 

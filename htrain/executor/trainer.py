@@ -13,7 +13,6 @@ from htrain.executor.engine import Engine
 from htrain.executor.feed import Feed
 from htrain.executor.gate import WriteGates
 from htrain.executor.lockstep import Lockstep, no_examples
-from htrain.executor.lookahead import Lookahead
 from htrain.executor.patience import Patience
 from htrain.executor.port import Network, Outbox, sent_by_role
 from htrain.executor.replica import Replica, Step
@@ -51,7 +50,7 @@ class Trainer:
     ) -> None:
         self.role = role
         self.engine = engine
-        self.lookahead: Lookahead | None = None
+        self.upcoming: list[Upcoming] = []
         self.gates: WriteGates[threading.Event] = WriteGates(engine.program.num_clocks, bound)
         self.totals = Totals()
         self.error: Exception | None = None
@@ -77,10 +76,9 @@ class Trainer:
         self._ahead = ahead
         self._lockstep = Lockstep(collective, patience, self._is_told_to_pause) if collective else None
 
-    def start(self, book: dict[str, str], feed: Feed, stop_after_steps: int | None, lookahead: Lookahead | None) -> None:
-        """Train from now on, out of look-ahead caches if there are any."""
+    def start(self, book: dict[str, str], feed: Feed, stop_after_steps: int | None, upcoming: Upcoming | None) -> None:
+        """Train from now on, the batches of `upcoming` or straight from the data."""
         self._feed = feed
-        self.lookahead = lookahead
         self._stop_after_steps = stop_after_steps
         for number, inbox in enumerate(self.inboxes):
             outbox = self._network.outbox(book)
@@ -88,17 +86,16 @@ class Trainer:
             replica = Replica(number, self.engine, self.gates, inbox, outbox, self._patience, self._watch.activity(f"replica {number}"))
             replica.stopping = self._stopping.is_set
             self._replicas.append(replica)
-            upcoming: Upcoming = Ahead(replica, feed, self._ahead, self._flush, self._stopping.is_set)
-            if lookahead:
-                lookahead.start(feed, replica.open, no_examples(self.engine.program.net))
-                upcoming = lookahead
-            thread = threading.Thread(target=self._guarded, args=(replica, upcoming), name=inbox.name, daemon=True)
+            source = upcoming or Ahead(replica, feed, self._ahead, self._flush, self._stopping.is_set)
+            source.start(feed, replica.open, no_examples(self.engine.program.net))
+            self.upcoming.append(source)
+            thread = threading.Thread(target=self._guarded, args=(replica, source), name=inbox.name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
-        others = self.lookahead.threads if self.lookahead else []
+        others = [thread for source in self.upcoming for thread in source.threads]
         return [*self._threads, self._feed.thread, *others] if self._threads else []
 
     def pause(self) -> None:
@@ -115,8 +112,13 @@ class Trainer:
     def seconds_waited(self) -> float:
         """Seconds for which a replica, in the mean, has waited for what others send."""
         waited = sum(replica.seconds_waited for replica in self._replicas)
-        waited += self.lookahead.seconds_waited if self.lookahead else 0.0
+        waited += sum(source.seconds_waited for source in self.upcoming)
         return (waited + (self._lockstep.seconds_waited if self._lockstep else 0.0)) / max(1, len(self._replicas))
+
+    @property
+    def upcoming_report(self) -> dict[str, Any]:
+        """What a role says of where its steps come from."""
+        return {name: value for source in self.upcoming for name, value in source.report.items()}
 
     @property
     def quiet(self) -> bool:
@@ -149,8 +151,8 @@ class Trainer:
         self._resumed.set()
         for thread in self._threads:
             thread.join(timeout=10)
-        if self.lookahead:
-            self.lookahead.stop()
+        for source in self.upcoming:
+            source.stop()
         if self._threads:
             self._feed.stop()
         for inbox in self.inboxes if not self._threads else ():
@@ -175,8 +177,7 @@ class Trainer:
             )
         finally:  # not by who stops the trainer: a socket that is closed under a thread which uses it ends the process
             replica.close()
-            if self.lookahead:
-                self.lookahead.close_victims()
+            upcoming.close()
 
     def _loop(self, replica: Replica, upcoming: Upcoming) -> None:
         following = self._ask(replica, upcoming)

@@ -14,8 +14,7 @@ from htrain.executor.wire import SYNC_REPLICA, Context
 from htrain.plan import Plan
 from htrain.simulation.costs import DeviceModel, Packet
 from htrain.simulation.machine import Host, Process
-from htrain.spec.dense_sync import Easgd
-from htrain.sync.easgd import StartRound, SyncPolicy, SyncRounds, alpha_of
+from htrain.sync.rounds import StartRound, SyncRounds
 
 
 class World(Protocol):
@@ -122,9 +121,7 @@ class Syncing:
         self._engine = Engine(model.program)
         self._place = int(role.split(":")[1]), holder
         self._steps = steps
-        easgd = world.plan.options.dense_sync
-        assert isinstance(easgd, Easgd)
-        self._rounds = SyncRounds(SyncPolicy(alpha_of(easgd, world.plan.cluster.groups), easgd.period))
+        self._rounds = SyncRounds(world.plan.options.dense_sync.round_steps)
         world.env.process(self._loop())
 
     def _loop(self) -> Process:

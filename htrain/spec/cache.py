@@ -69,6 +69,7 @@ class HetCache(Cache):
 
     kind = "het"
     home = "het"
+    runs = True
     holds_rows = True
     server_row_bytes = 4  # a clock
     hits_as_given = True
@@ -111,6 +112,7 @@ class LookAheadCache(Cache):
 
     kind = "lookahead"
     home = "lookahead"
+    runs = True
     holds_rows = True
     averages_rows = True
     window: Annotated[Window | Literal["auto"], about("Batches whose rows are brought ahead; auto is 500, or what the trainer's memory holds.")] = "auto"

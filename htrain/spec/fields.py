@@ -24,7 +24,8 @@ class Section:
     """Fields that answer one question; `kind` tells apart the sections that answer the same question in different ways."""
 
     kind: ClassVar[str] = ""
-    home: ClassVar[str] = ""  # the modules of its compile half in htrain.strategies, and of its run half in htrain.executor.strategies
+    home: ClassVar[str] = ""  # the module of its compile half in htrain.strategies
+    runs: ClassVar[bool] = False  # it has a run half, in a module of that name in htrain.executor.strategies
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
         """Raises ClusterError where this cannot run on such a cluster, or beside these options."""

@@ -18,6 +18,7 @@ from htrain.executor.exchange import Exchange
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
 from htrain.executor.table_cache import TableCache
+from htrain.executor.windows import Windows
 from htrain.footprint import ROLE_BYTES
 from htrain.ops.lookahead import window_of
 from htrain.spec.cluster import this_machine
@@ -109,8 +110,9 @@ def test_a_window_is_as_large_as_the_caches_that_fit_in_memory_were_made_for(tmp
     assert sum(p.num_bytes for n, p in trainer.parameters.items() if n.endswith(":rows")) <= 12 << 20
     role = run_roles(plan, tmp_path, RunSettings(tmp_path, data, tmp_path / "run", deadline_seconds=10))["trainer:0:0"]
     assert role.trainer
-    assert role.trainer.lookahead
-    assert role.trainer.lookahead.choice.most == window
+    (windows,) = role.trainer.upcoming
+    assert isinstance(windows, Windows)
+    assert windows.choice.most == window
     counts = counted(role)
     assert counts["misses"] <= counts["hits"] / 1000
 

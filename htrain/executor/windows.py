@@ -21,6 +21,7 @@ from htrain.executor.peers import Ids, Peers, Rows
 from htrain.executor.replica import Replica, Step
 from htrain.executor.table_cache import TableCache, WindowOfTable, distinct
 from htrain.executor.threads import begin_thread
+from htrain.executor.upcoming import Upcoming
 from htrain.executor.wire import PREFETCHER, VICTIMS, WRITER
 from htrain.sync.lookahead.journal import Written
 from htrain.sync.lookahead.window import WindowChoice
@@ -37,7 +38,7 @@ class _Window:
     prefetch_seconds: float
 
 
-class Lookahead:
+class Windows(Upcoming):
     """The prefetcher, the writer, and what the trainer does between its steps. `replica_of` makes the replica of a thread's passes, `connect` the
     peers for a purpose: the other trainers with the same caches, where there are any.
 
@@ -135,7 +136,7 @@ class Lookahead:
         num_bytes = sum((counted.copy() for counted in self._bytes), Counter[str]())
         return {"window": self._batches, "bytes": dict(num_bytes), **seconds}
 
-    def close_victims(self) -> None:
+    def close(self) -> None:
         """Let go of the sockets of the trainer's side. For its thread."""
         self._victims.close()
 

@@ -1,0 +1,94 @@
+"""HET's caches as roles have them: a client of the protocol on each trainer, a server on each sparse PS (HET 3)."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from htrain.executor.cache_totals import add_counts, added
+from htrain.executor.store import Store
+from htrain.executor.strategies.strategy import RunsCache
+from htrain.net import Net, Op
+from htrain.ops.het import REQUEST
+from htrain.spec.cache import HetCache as Asked
+from htrain.sync.het.client import UNBOUNDED, HetCache
+from htrain.sync.het.messages import Territory
+from htrain.sync.het.server import HetServer
+from htrain.sync.het.steps import SparseStep
+
+
+class Het(RunsCache[Asked]):
+    """Tables that are served together lie in one piece of memory, one behind the other, and so do their optimizer's states."""
+
+    @property
+    def announced(self) -> int:
+        return self.section.window
+
+    def joined(self, net: Net) -> Iterator[Sequence[str]]:
+        for op in net.ops:
+            if op.type == "HetPush":
+                yield from _held(op)
+
+    def caches(self, net: Net, store: Store, accelerated: Collection[str]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for op in net.ops:
+            if op.type == "HetAsk":
+                made[op.inputs[0]] = _client(op)
+            elif op.type == "HetPush":
+                made[op.inputs[0]] = _server(op, store)
+        return made
+
+    def report(self, caches: Iterable[Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for cache in caches:
+            if isinstance(cache, HetCache):
+                add_counts(found, cache.counts)
+                known = found.get("bytes", {})
+                found["bytes"] = {kind: known.get(kind, 0) + count for kind, count in cache.counts.bytes.items()}
+                found["ages"] = added(found.get("ages", ()), cache.counts.ages.tolist())
+            elif isinstance(cache, HetServer):
+                found["lags"] = added(found.get("lags", ()), cache.lags.tolist())
+        return found
+
+
+def _held(push: Op) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tables that a HetPush serves, and their states."""
+    count = push.attrs["num_tables"]
+    assert isinstance(count, int)
+    held = push.inputs[1 : -len(REQUEST)]
+    return held[:count], held[count:]
+
+
+def _step(op: Op) -> SparseStep:
+    attrs: Mapping[str, Any] = op.attrs
+    return SparseStep(attrs["optimizer"], attrs["lr"], attrs["eps"])
+
+
+def _staleness(op: Op) -> int:
+    bound: Any = op.attrs["staleness"]
+    return bound if bound >= 0 else UNBOUNDED
+
+
+def _client(op: Op) -> HetCache:
+    attrs: Mapping[str, Any] = op.attrs
+    *bounds, num_keys = attrs["bounds"]
+    territory = Territory(bounds, attrs["servers"], attrs["first_rows"], num_keys)
+    return HetCache(
+        territory, attrs["width"], capacity=attrs["capacity"], staleness=_staleness(op), policy=attrs["policy"], step=_step(op),
+    )  # fmt: skip
+
+
+def _server(op: Op, store: Store) -> HetServer:
+    tables, states = ([store[name] for name in names] for names in _held(op))
+    table = _whole(tables)
+    state = _whole(states) if states else torch.empty(table.shape[0], 0)
+    return HetServer(table.numpy(), state.numpy(), staleness=_staleness(op), step=_step(op))
+
+
+def _whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The piece of memory that consecutive parts were cut from."""
+    rows = sum(len(part) for part in parts)
+    return parts[0].as_strided((rows, *parts[0].shape[1:]), parts[0].stride(), parts[0].storage_offset())
+
+
+RUN = Het

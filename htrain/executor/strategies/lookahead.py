@@ -1,0 +1,63 @@
+"""Look-ahead caches as a trainer has them: one for each table, and the threads that read and write rows (cDLRM 4, 5)."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from htrain.executor.cache_totals import add_counts
+from htrain.executor.exchange import Exchange
+from htrain.executor.store import Store
+from htrain.executor.strategies.strategy import RunsCache, TrainerParts
+from htrain.executor.table_cache import TableCache
+from htrain.executor.windows import Windows
+from htrain.executor.wire import APART
+from htrain.net import Net, Op
+from htrain.ops.accelerated import device
+from htrain.ops.lookahead import window_of
+from htrain.placement import CacheGeometry
+from htrain.spec.cache import LookAheadCache
+from htrain.sync.lookahead.window import WindowChoice
+
+
+class LookAhead(RunsCache[LookAheadCache]):
+    """Windows are read ahead into caches, out of which alone a trainer trains."""
+
+    endpoints = APART
+
+    @property
+    def device(self) -> str:
+        return self.section.device
+
+    def caches(self, net: Net, store: Store, accelerated: Collection[str]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for op in net.ops:
+            if op.type == "LookaheadSlots":
+                made |= _cache(net, op, accelerated)
+        return made
+
+    def upcoming(self, parts: TrainerParts) -> Windows:
+        caches = {name: cache for name, cache in parts.caches.items() if isinstance(cache, TableCache)}
+        exchange = Exchange(parts.net, parts.engine)
+        return Windows(caches, exchange, parts.replica_of, parts.connect, WindowChoice(window_of(parts.net)), self.section.average, parts.patience)
+
+    def report(self, caches: Iterable[Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for cache in caches:
+            if isinstance(cache, TableCache):
+                add_counts(found, cache.counts)
+        return found
+
+
+def _cache(net: Net, op: Op, accelerated: Collection[str]) -> dict[str, Any]:
+    """A look-ahead cache and its slots."""
+    cache, *stored, _ = op.inputs
+    attrs: Mapping[str, Any] = op.attrs
+    on_host = stored[0] not in accelerated
+    place = torch.device("cpu") if on_host else device()
+    parts = {name: torch.zeros(net.parameters[name].shape, device=place) for name in stored}
+    geometry = CacheGeometry(attrs["sets"], attrs["ways"])
+    return {cache: TableCache(geometry, tuple(parts.values()), patch=attrs["patch"], on_host=on_host), **parts}
+
+
+RUN = LookAhead

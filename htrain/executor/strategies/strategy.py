@@ -1,0 +1,105 @@
+"""What a strategy may run on a role. The role asks all that its plan chooses, and knows none by name."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+from htrain.executor.engine import Engine
+from htrain.executor.patience import Patience
+from htrain.executor.peers import Peers
+from htrain.executor.replica import Replica
+from htrain.executor.store import Store
+from htrain.executor.upcoming import Upcoming
+from htrain.net import Net
+from htrain.plan import Plan
+from htrain.spec.cache import Cache
+from htrain.spec.dense_sync import DenseSync
+from htrain.spec.fields import Section
+from htrain.sync.rounds import SyncRounds
+
+S = TypeVar("S", bound=Section)
+C = TypeVar("C", bound=Cache)
+D = TypeVar("D", bound=DenseSync)
+
+
+class RunHalf(Generic[S]):
+    """The run half of one section of a plan's options, for one role."""
+
+    def __init__(self, section: S, plan: Plan, role: str) -> None:
+        self.section, self.plan, self.role = section, plan, role
+
+
+class RunsSync(RunHalf[D]):
+    """What a role does to keep dense replicas alike."""
+
+    def rounds(self) -> SyncRounds:
+        """When a holder of weights exchanges them with their centres: when so many steps have passed, at most one round at a time."""
+        return SyncRounds(self.section.round_steps)
+
+
+@dataclass(frozen=True)
+class TrainerParts:
+    """What a cache may use of its trainer. `replica_of` makes a replica that runs passes of `engine` by itself, with an endpoint of that number;
+    `connect` the trainers with the same caches, for one purpose."""
+
+    net: Net
+    engine: Engine
+    caches: dict[str, Any]
+    replica_of: Callable[[int], Replica]
+    connect: Callable[[str], Peers]
+    patience: Patience
+
+
+class RunsCache(RunHalf[C]):
+    """What stands between a trainer and the tables, on both sides: by itself nothing."""
+
+    endpoints: tuple[int, ...] = ()  # of replicas that a trainer's cache runs by itself
+
+    @property
+    def announced(self) -> int:
+        """Batches that a trainer has open, so that its cache has heard of them."""
+        return 1
+
+    @property
+    def device(self) -> str:
+        """Where a trainer computes."""
+        return "cpu"
+
+    def joined(self, net: Net) -> Iterator[Sequence[str]]:
+        """Parameters of a net that lie in one piece of memory, one behind the other."""
+        yield from ()
+
+    def caches(self, net: Net, store: Store, accelerated: Collection[str]) -> dict[str, Any]:
+        """The caches of a net by the name of their parameter, and slots that they hold; those among `accelerated` are on this process's accelerator."""
+        return {}
+
+    def upcoming(self, parts: TrainerParts) -> Upcoming | None:
+        """Where a trainer's steps come from, if not straight from its data."""
+        return None
+
+    def report(self, caches: Iterable[Any]) -> dict[str, Any]:
+        """What a role says of its caches; empty where it has none."""
+        return {}
+
+
+def sync_of(plan: Plan, role: str) -> RunsSync[Any]:
+    """The run half of a plan's dense sync."""
+    half = _half(plan.options.dense_sync, RunsSync)
+    return half(plan.options.dense_sync, plan, role)
+
+
+def cache_of(plan: Plan, role: str) -> RunsCache[Any]:
+    """The run half of a plan's cache."""
+    half = _half(plan.options.cache, RunsCache)
+    return half(plan.options.cache, plan, role)
+
+
+R = TypeVar("R")
+
+
+def _half(section: Section, usual: type[R]) -> type[R]:
+    if not section.runs:
+        return usual
+    half: type[R] = import_module(f"htrain.executor.strategies.{section.home}").RUN
+    return half
