@@ -19,18 +19,20 @@ if TYPE_CHECKING:
     from htrain.ops.base import Cost, OpDef
     from htrain.ops.user_ops import register
     from htrain.plan import Plan
-    from htrain.spec.cache import HetCache, LookAheadCache, NoCache
+    from htrain.spec.cache import Cache, HetCache, LookAheadCache, NoCache
     from htrain.spec.cluster import Cluster
-    from htrain.spec.dense_sync import AllReduce, Easgd, ParameterServer
+    from htrain.spec.dense_sync import AllReduce, DenseSync, Easgd, ParameterServer
+    from htrain.spec.fields import about
     from htrain.spec.numerics import Compression, Fusions, Numerics
     from htrain.spec.optimizers import Adagrad, Adam, RowwiseAdagrad, Sgd
     from htrain.spec.options import Options
-    from htrain.spec.sparse_sync import AllGather, TableServers
+    from htrain.spec.sparse_sync import AllGather, SparseSync, TableServers
+    from htrain.user_strategies import register_strategy
 
 __all__ = [
-    "Adagrad", "Adam", "AllGather", "AllReduce", "Cluster", "Compression", "Cost", "Easgd", "Error", "Fusions", "HetCache", "LookAheadCache", "NoCache",
-    "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd", "TableServers", "compile", "evaluate", "register", "run",
-    "simulate", "size",
+    "Adagrad", "Adam", "AllGather", "AllReduce", "Cache", "Cluster", "Compression", "Cost", "DenseSync", "Easgd", "Error", "Fusions", "HetCache",
+    "LookAheadCache", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd", "SparseSync", "TableServers", "about",
+    "compile", "evaluate", "register", "register_strategy", "run", "simulate", "size",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -52,6 +54,11 @@ _HOMES = {
     "Cost": "htrain.ops.base",
     "OpDef": "htrain.ops.base",
     "register": "htrain.ops.user_ops",
+    "register_strategy": "htrain.user_strategies",
+    "about": "htrain.spec.fields",
+    "DenseSync": "htrain.spec.dense_sync",
+    "SparseSync": "htrain.spec.sparse_sync",
+    "Cache": "htrain.spec.cache",
 }
 
 

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from importlib import import_module
@@ -33,7 +33,7 @@ from htrain.spec.effects import require_counts, require_effect, require_hosts
 from htrain.spec.fields import REQUIRED, Field, alternatives, choices, fields_of, is_pairs, parse, plain
 from htrain.spec.options import Options
 from htrain.spec.settings import Workers
-from htrain.spec.tree import Flag, dashed, flag_text, flags, flat, questions, with_flags
+from htrain.spec.tree import Flag, dashed, flag_at, flag_text, flags, flat, questions, with_flags
 
 Function = Callable[..., None]
 
@@ -58,15 +58,16 @@ class PlanCommand(Command):
                 multiple=True,
                 metavar="FILE.py",
                 expose_value=False,
-                callback=_load_ops,
-                help="A file, or package.module, that registers ops of your own.",
+                callback=_load_own,
+                is_eager=True,
+                help="A file, or package.module, that registers ops or strategies of your own.",
             )
         )
 
 
-def _load_ops(ctx: click.Context, param: click.Parameter, places: tuple[str, ...]) -> None:
+def _load_own(ctx: click.Context, param: click.Parameter, places: tuple[str, ...]) -> None:
     if places:
-        import_module("htrain.ops.user_ops").load_ops(places)
+        import_module("htrain.own").load_own(places)
 
 
 _DOCUMENTS = "htrain.documents"
@@ -105,19 +106,43 @@ class Value(click.ParamType):
         return metavar(self.hints[-1])
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value  # a default
+        try:
+            return self.parsed(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def parsed(self, text: str) -> Any:
+        """Raises ValueError in words."""
         reasons = []
         for hint in self.hints:
             try:
-                return parse(value, hint)
+                return parse(text, hint)
             except ValueError as error:
                 reasons.append(str(error))
-        self.fail(reasons[0], param, ctx)
+        raise ValueError(reasons[0])
+
+
+class Kind(click.ParamType):
+    """A kind of a section: those of users' files are there when these have been loaded."""
+
+    name = "kind"
+
+    def __init__(self, section: str) -> None:
+        self.section = section
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return f"[{'|'.join(questions()[self.section].kinds or {})}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return click.Choice(list(questions()[self.section].kinds or {})).convert(value, param, ctx)
 
 
 def training_flags(command: Function) -> Function:
-    """A flag for every field of Options and of its sections."""
+    """A flag for every field of Options and of its sections, and one for those that have no flag of their own."""
+    command = click.option(
+        "--set", "entries", multiple=True, metavar="SECTION.FIELD=VALUE",
+        help="Any entry of the options, such as dense_sync.period=4: those of strategies of your own have no flag.",
+    )(command)  # fmt: skip
     for flag in reversed(list(flags().values())):
         command = _training_flag(flag)(command)
     return command
@@ -127,7 +152,7 @@ def _training_flag(flag: Flag) -> Callable[[Function], Function]:
     dashes = dashed(flag.name)
     if flag.chooses_kind:
         question, usual = questions()[flag.section], getattr(Options(), flag.section).kind
-        return click.option(dashes, flag.name, type=click.Choice(list(question.kinds or {})), help=f"{question.sentence} [default: {usual}]")
+        return click.option(dashes, flag.name, type=Kind(flag.section), help=f"{question.sentence} [default: {usual}]")
     hints = [field.hint for field in flag.fields.values()]
     if is_pairs(hints[0]):
         return click.option(dashes, flag.name, multiple=True, metavar="TABLE=CAPACITY", type=CacheTable(), help=_help(flag))
@@ -237,12 +262,36 @@ def cluster_of(cluster_file: Path | None, flag_values: Mapping[str, Any], *, her
 def options_of(given: Mapping[str, Any], cluster_file: Path | None = None) -> Options:
     """The options among a command's flags; where a flag is not given, those of the cluster file."""
     values = {name: value for name, value in given.items() if name in flags() and _is_given(name)}
+    for name, value in entries_of(given.get("entries", ())).items():
+        if name in values:
+            raise UsageError(f"{dashed(name)} has no effect beside --set, which says the same: leave one of them out")
+        values[name] = value
     return with_flags(load_options(cluster_file) if cluster_file else Options(), **values)
+
+
+def entries_of(texts: Sequence[str]) -> dict[str, Any]:
+    """The values of `SECTION.FIELD=VALUE`, by the names of their flags. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        place, equals, value = text.partition("=")
+        flag = flag_at(place)
+        if not equals or flag is None or flag.chooses_kind:
+            known = ", ".join(name for name in questions())
+            raise UsageError(f"--set {text}: want SECTION.FIELD=VALUE, such as dense_sync.period=4, with a field of one of {known}")
+        hints = [field.hint for field in flag.fields.values()]
+        if flag.name in found:
+            raise UsageError(f"--set {text}: {place} is given twice")
+        try:
+            found[flag.name] = Value(*hints).parsed(value)
+        except ValueError as error:
+            raise UsageError(f"--set {text}: {error}") from error
+    return found
 
 
 def require_use(options: Options, cluster: Cluster, cluster_file: Path | None, *, searched: bool = False) -> None:
     """Raises UsageError for what the flags or the cluster file say without effect; `searched` where the counts are still to be found."""
-    given = {name for name in click.get_current_context().params if _is_given(name)}
+    context = click.get_current_context().params
+    given = {name for name in context if _is_given(name)} | entries_of(context.get("entries", ())).keys()
     of_cluster = {name.removeprefix("cluster_") for name in given if name.removeprefix("cluster_") in NUMBERS}
     in_file = cluster_entries(cluster_file).keys() if cluster_file else set()
     said_in_file = said_in(cluster_file) if cluster_file else set()

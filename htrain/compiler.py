@@ -13,7 +13,7 @@ from htrain.loads import MemoryUse
 from htrain.lowering import NO_FC_SPLITS, NO_SPLITS, lowered
 from htrain.net import COMPRESS, Net
 from htrain.ops.collective import ALL_REDUCE
-from htrain.ops.user_ops import sources_of
+from htrain.own import sources_of
 from htrain.placement import Decision, Encoding, Search, Split
 from htrain.plan import Plan, digest_of, net_name
 from htrain.plan_check import check_plan
@@ -21,6 +21,7 @@ from htrain.spec.cluster import Cluster
 from htrain.spec.compatibility import compatible
 from htrain.spec.fields import Section
 from htrain.spec.options import Options
+from htrain.spec.tree import kinds_of
 from htrain.strategies.strategy import Strategy, cache_of, strategies_of
 from htrain.tagging.constraints import pinned
 from htrain.tagging.encodings import allowed_encodings, encodable, place_encoded
@@ -95,7 +96,7 @@ def compile_net(
     plan = Plan(
         model=name, digest=digest_of(nets), cluster=cluster, options=options, inputs=inputs, tables=shards, centers=centers, decisions=tuple(decisions),
         search=search, predicted_eps=eps, loads=loads, nets=nets, values=captured.values, notes=(*captured.notes, *said),
-        ops=sources_of(op.type for op in train.ops),
+        ops=sources_of(op.type for net in nets.values() for op in net.ops), strategies=sources_of(kinds_of(options)),
     )  # fmt: skip
     return check_plan(plan)
 

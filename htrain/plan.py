@@ -24,14 +24,14 @@ from htrain.loads import DeviceLoad
 from htrain.net import Net
 from htrain.onnx_io import MOST_BYTES, net_of, to_model, write_net
 from htrain.ops.collective import ALL_REDUCE
-from htrain.ops.user_ops import Source, require, sources_of
+from htrain.own import Source, require, sources_of
 from htrain.placement import Decision, Search, Shard
 from htrain.plan_folder import HEADER, Digests, content_of, is_part, place_of, steadily, write_folder
 from htrain.spec.cluster import Cluster, validated
 from htrain.spec.compatibility import compatible
 from htrain.spec.migrations import NEWEST, OLDEST, migrated
 from htrain.spec.options import Options
-from htrain.spec.tree import document_of, options_of
+from htrain.spec.tree import document_of, kinds_of, options_of
 from htrain.spec.yaml_file import parse_yaml
 
 VALUES = "params/values.safetensors"
@@ -44,7 +44,8 @@ class Plan:
     `notes` say, a sentence each, what compiling decided that the user may want to know.
     `inputs` are the reader's columns as `name: dtype[shape]`; `values` initial dense parameters and tables that came with the model.
     `search` tells how the placement was found and how near the best possible it is;
-    `loads` is the predicted load of each device, utilization included, at `predicted_eps`. `ops` are the types of the user's own, with their files.
+    `loads` is the predicted load of each device, utilization included, at `predicted_eps`. `ops` are the types of the user's own, and `strategies` the
+    sections, such as `dense_sync.mine`, each with its file.
     """
 
     model: str
@@ -62,6 +63,7 @@ class Plan:
     values: Mapping[str, torch.Tensor]
     notes: tuple[str, ...]
     ops: Mapping[str, Source] = field(default_factory=dict)
+    strategies: Mapping[str, Source] = field(default_factory=dict)
 
     def net_of(self, device: str) -> Net:
         """The net that `device` runs in a step."""
@@ -105,6 +107,7 @@ class Plan:
             "decisions": {d.module: f"{d.device} by rule '{d.rule}': {d.reason}" for d in self.decisions},
             "notes": list(self.notes),
             **({"ops": {op: asdict(source) for op, source in self.ops.items()}} if self.ops else {}),
+            **({"strategies": {kind: asdict(source) for kind, source in self.strategies.items()}} if self.strategies else {}),
         }
 
 
@@ -126,6 +129,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     notes: list[str]
     files: dict[str, str]
     ops: dict[str, Source] = {}
+    strategies: dict[str, Source] = {}
 
 
 def net_name(device: str) -> str:
@@ -183,8 +187,11 @@ def values_file(folder: Path) -> Path:
 
 
 def _load(folder: Path, header: _Header, names: Sequence[str]) -> Plan:
+    require(header.ops, str(folder / HEADER), "op")
+    require(header.strategies, str(folder / HEADER), "strategy")
     cluster, options = _settings(folder, header)
-    require(header.ops, str(folder / HEADER))
+    for kind in sources_of(kinds_of(options)).keys() - header.strategies.keys():
+        raise PlanError(f"{folder / HEADER}: strategy {kind} is one of a user's own, and it names no file of that: compile the model again")
     nets = {name: _read_net(folder, name, header) for name in names}
     for op in sources_of(op.type for net in nets.values() for op in net.ops).keys() - header.ops.keys():
         raise PlanError(f"{folder / HEADER}: its nets have op {op}, one of a user's own, and it names no file of that: compile the model again")
@@ -193,7 +200,7 @@ def _load(folder: Path, header: _Header, names: Sequence[str]) -> Plan:
         tables={table: tuple(Shard(table, *s) for s in shards) for table, shards in header.tables.items()},
         centers=header.centers, decisions=tuple(_decision(m, text, folder) for m, text in header.decisions.items()),
         search=header.search, predicted_eps=header.predicted_eps, loads=header.loads,
-        nets=nets, values={}, notes=tuple(header.notes), ops=header.ops,
+        nets=nets, values={}, notes=tuple(header.notes), ops=header.ops, strategies=header.strategies,
     )  # fmt: skip
 
 

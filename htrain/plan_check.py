@@ -1,7 +1,7 @@
 """A plan checks itself: on `htrain check`, and before every run (DESIGN 4)."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple
 from math import isclose
 
@@ -149,23 +149,15 @@ def _centers(plan: Plan) -> Iterator[str]:
     if not plan.options.dense_sync.has_rounds(plan.cluster):
         return
     weights = [p.name for p in plan.nets["train"].parameters.values() if p.kind == "weight" and p.trained]
-    relaxed = Counter(
-        op.inputs[0]
-        for name, net in plan.nets.items()
-        if name.startswith("sync_")
-        for op in net.ops
-        if op.type == "Relax"
-    )
-    absorbed = Counter(
-        op.inputs[0]
-        for name, net in plan.nets.items()
-        if name.startswith("center_")
-        for op in net.ops
-        if op.type == "ElasticDifference"
-    )
+    taken, absorbed = (_written(net for name, net in plan.nets.items() if name.startswith(prefix)) for prefix in ("sync_", "center_"))
     for name in weights:
-        if plan.centers.get(name) not in plan.cluster.devices or relaxed[name] != 1 or absorbed[name] != 1:
+        if plan.centers.get(name) not in plan.cluster.devices or taken[name] != 1 or absorbed[name] != 1:
             yield f"weight '{name}' is not synchronised with one centre on a dense PS"
+
+
+def _written(nets: Iterable[Net]) -> Counter[str]:
+    """How many ops write each parameter."""
+    return Counter(name for net in nets for op in net.ops for name in OPS[op.type].written(op))
 
 
 def _waits(nets: Mapping[str, Net]) -> Iterator[str]:

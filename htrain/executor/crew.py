@@ -26,7 +26,7 @@ from htrain.executor.memory import NO_HEAP_OF_OTHERS
 from htrain.executor.play import play, thread_role
 from htrain.executor.port import Network
 from htrain.executor.settings import RunSettings
-from htrain.ops.user_ops import load_ops
+from htrain.own import load_own
 from htrain.plan import Plan, load_part
 from htrain.printable import one_line
 from htrain.spec.cluster import device_of
@@ -164,7 +164,7 @@ def nursery() -> None:
     os.dup2(2, 1)  # what a library, or the user's own code, prints is no line for the launcher
     muster = msgspec.json.decode(sys.stdin.readline(), type=Muster, dec_hook=lambda kind, value: kind(value))
     try:
-        load_ops(muster.settings.ops)
+        load_own(muster.settings.ops)
     except Error as error:  # the launcher has loaded them, too: a file that went away, or changed, since
         sys.exit(one_line(str(error)))
     children: dict[int, str] = {}

@@ -23,7 +23,7 @@ from htrain.executor.play import play
 from htrain.executor.port import Network
 from htrain.executor.rank import call_role, leave
 from htrain.executor.settings import RunSettings
-from htrain.ops.user_ops import load_ops
+from htrain.own import load_own
 from htrain.plan import load_part
 from htrain.spec.cluster import device_of
 
@@ -92,7 +92,7 @@ def follow() -> None:
     network = Network("tcp", host)
     role = muster.roles[rank() - 1]
     call_role(role)
-    load_ops(muster.settings.ops)
+    load_own(muster.settings.ops)
     plan = load_part(muster.settings.plan_folder, device_of(role))
     play(role, plan, muster.settings, network, muster.launcher, partial(MpiConnector, muster.roles))
     network.close()

@@ -29,7 +29,7 @@ from htrain.executor.run_folder import Claim, RunRecord, claimed, require_empty,
 from htrain.executor.run_log import RunLog
 from htrain.executor.settings import RunSettings
 from htrain.executor.totals import RunTotals
-from htrain.ops.user_ops import places_of
+from htrain.own import places_of
 from htrain.plan import Plan, load_plan
 from htrain.plan_check import check_plan
 
@@ -102,7 +102,7 @@ def _run(
 ) -> RunResult:
     try:
         plan = check_plan(load_plan(settings.plan_folder))
-        settings = replace(settings, ops=places_of(plan.ops))
+        settings = replace(settings, ops=places_of((*plan.ops, *plan.strategies)))
         dataset = open_data(settings.data)
         check_inputs(plan, dataset)
         if hosting == "mpi":

@@ -9,50 +9,35 @@
 
     sloped = register(OpDef("Sloped", kernel, elementwise=True))        # in forward(): sloped(x, slope=0.1)
 
-A role that runs such an op has to load the file that registers it. A plan names the ops that it has, with a digest of their files, and is read only where
-these have been loaded: a plan may come from anybody, and runs no code by itself.
+A role that runs such an op has to load the file that registers it (`htrain.own`).
 """
 
 import functools
-import importlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from hashlib import blake2b
 from pathlib import Path
+from types import FrameType
 from typing import Any, get_args
 
 import torch
 
-from htrain.errors import ModelError, PlanError
+from htrain.errors import ModelError
 from htrain.net import Attr, Blob
 from htrain.ops import OPS
 from htrain.ops.attributes import KINDS, declared_attributes, keywords_of
 from htrain.ops.base import OpDef, Work, vjp_gradient
 from htrain.ops.vjp import vjp_definition
-from htrain.user_code import import_place
+from htrain.own import file_of, path_of, record
 
 TARGET = "htrain_user.call.default"  # what a call of a user's op is in a captured program
-_own: dict[str, Path] = {}  # the file of every op that is a user's
-_places: dict[str, str] = {}  # what another process imports: the file, or the name of a module of a package
 _capturing = False
 _FOR_OURS = (
-    "needs_batch", "writes", "steps_weights", "steps_rows", "exclusive", "phase", "transfer", "view", "indexed", "over_rows", "reads", "asked_by",
+    "needs_batch", "steps_weights", "steps_rows", "exclusive", "phase", "transfer", "view", "indexed", "over_rows", "reads", "asked_by",
     "serves_cache", "evaluated",
 )  # fmt: skip  # traits by which htrain's own passes and strategies know their ops
-
-
-@dataclass(frozen=True)
-class Source:
-    """The file that registers an op: its name, and a digest of its content when it was loaded."""
-
-    file: str
-    digest: str
-
-
-_sources: dict[str, Source] = {}
 
 
 @dataclass(frozen=True)
@@ -62,6 +47,9 @@ class UserOp:
     definition: OpDef
 
     def __call__(self, *tensors: torch.Tensor, **attributes: Attr) -> Any:
+        """Raises ModelError for an op that writes to its inputs."""
+        if self.definition.writes:
+            raise ModelError(f"op {self.definition.type}: writes to its inputs: it is for the nets of a strategy, and no model can call it")
         if _capturing:
             _library()
             outputs = tuple(torch.ops.htrain_user.call(list(tensors), self.definition.type, json.dumps(attributes)))
@@ -77,32 +65,30 @@ def register(definition: OpDef) -> UserOp:
     Raises ModelError for a name that is taken, or a definition that cannot be run or written to a plan.
     """
     caller = sys._getframe(1)
-    path = Path(caller.f_code.co_filename)
-    _check(definition, path, is_program=caller.f_globals.get("__name__") == "__main__")
+    path = _check(definition, caller)
     made = [definition, *([vjp_definition(definition)] if definition.gradient is vjp_gradient else [])]
     for one in made:
-        if one.type in OPS and _own.get(one.type) != path.resolve():
-            whose = f"{_own[one.type]} has registered it" if one.type in _own else "htrain has an op of this name"
+        if one.type in OPS and path_of(one.type) != path.resolve():
+            whose = f"{path_of(one.type)} has registered it" if is_users(one.type) else "htrain has an op of this name"
             raise ModelError(f"{path}: op {one.type}: {whose}: choose another name")
     for one in made:
         OPS[one.type] = one
-        _own[one.type] = path.resolve()
-        _places[one.type] = str(caller.f_globals["__name__"] if caller.f_globals.get("__package__") else path.resolve())
-        _sources[one.type] = Source(path.name, blake2b(path.read_bytes(), digest_size=16).hexdigest())
+        record(one.type, path, caller)
     return UserOp(definition)
 
 
-def _check(definition: OpDef, path: Path, *, is_program: bool) -> None:
+def _check(definition: OpDef, caller: FrameType) -> Path:
+    """The file that registers an op. Raises ModelError."""
+    where = caller.f_code.co_filename
     if not isinstance(definition, OpDef):
-        raise ModelError(f"{path}: register() takes an htrain.OpDef, not a {type(definition).__name__}")
+        raise ModelError(f"{where}: register() takes an htrain.OpDef, not a {type(definition).__name__}")
     name = definition.type
     if not isinstance(name, str) or not (name.isidentifier() and name.isascii() and name[0].isupper()):
-        raise ModelError(f"{path}: op {name!r}: want a name such as Sloped: ASCII letters, digits and _, the first one a capital")
-    if is_program or not path.is_file():
-        what = "the program itself" if path.is_file() else "none"
-        raise ModelError(f"{path}: op {name}: roles load an op from its file, and this is {what}: put register() into a file of its own")
+        raise ModelError(f"{where}: op {name!r}: want a name such as Sloped: ASCII letters, digits and _, the first one a capital")
+    path = file_of(caller, f"op {name}")
     for problem in _problems(definition):
         raise ModelError(f"{path}: op {name}: {problem}")
+    return path
 
 
 def _problems(definition: OpDef) -> Iterator[str]:
@@ -150,49 +136,7 @@ def require_elementwise(op: str, inputs: Sequence[Blob], attributes: Mapping[str
 
 def is_users(type: str) -> bool:
     """Whether an op of this type is a user's."""
-    return type in _own
-
-
-# -- plans -----------------------------------------------------------------------------------------------------------
-
-
-def sources_of(types: Iterable[str]) -> dict[str, Source]:
-    """Those of some ops that are users', with their files."""
-    return {type: _sources[type] for type in sorted(set(types)) if type in _sources}
-
-
-def require(sources: Mapping[str, Source], where: str) -> None:
-    """Raises PlanError, beginning with `where`, for an op that is not loaded, or was loaded from a file with another content."""
-    for op, source in sources.items():
-        if op not in _sources:
-            raise PlanError(f"{where}: op {op} is one of a user's own, of {source.file}: name that file, --ops {source.file} (in Python, import it)")
-        if _sources[op].digest != source.digest:
-            raise PlanError(f"{where}: op {op} was of another {source.file} when the plan was made, {_own[op]} has changed: compile the model again")
-
-
-def places_of(sources: Mapping[str, Source]) -> tuple[str, ...]:
-    """The files, and modules of packages, that have registered ops, for another process to load."""
-    return tuple(dict.fromkeys(_places[op] for op in sources))
-
-
-def load_ops(places: Iterable[str | Path]) -> None:
-    """Run files, or import modules, that register ops. What they print goes to standard error: documents alone go to standard output.
-
-    Raises ModelError for one that cannot be loaded, or registers none.
-    """
-    for place in places:
-        before = dict(_sources)
-        with redirect_stdout(sys.stderr):
-            import_place(str(place))
-        if _sources == before and not _known_from(str(place)):
-            raise ModelError(f"{place}: registers no op: call htrain.register(htrain.OpDef(...)) in it")
-
-
-def _known_from(place: str) -> bool:
-    """Whether a place has been loaded before."""
-    if place.endswith(".py"):
-        return Path(place).resolve() in _own.values()
-    return Path(str(importlib.import_module(place).__file__)).resolve() in _own.values()
+    return path_of(type) is not None
 
 
 # -- capture ---------------------------------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ import simpy
 from htrain.executor.engine import Engine, Pass
 from htrain.executor.gate import WriteGates
 from htrain.executor.program import Stage
+from htrain.executor.strategies.strategy import sync_of
 from htrain.executor.wire import SYNC_REPLICA, Context
 from htrain.plan import Plan
 from htrain.simulation.costs import DeviceModel, Packet
 from htrain.simulation.machine import Host, Process
-from htrain.sync.rounds import StartRound, SyncRounds
+from htrain.sync.rounds import StartRound
 
 
 class World(Protocol):
@@ -121,7 +122,7 @@ class Syncing:
         self._engine = Engine(model.program)
         self._place = int(role.split(":")[1]), holder
         self._steps = steps
-        self._rounds = SyncRounds(world.plan.options.dense_sync.round_steps)
+        self._rounds = sync_of(world.plan, role).rounds()
         world.env.process(self._loop())
 
     def _loop(self) -> Process:

@@ -62,6 +62,17 @@ def flags() -> Mapping[str, Flag]:
     return found
 
 
+def flag_at(place: str) -> Flag | None:
+    """The flag of a place such as `dense_sync.period`, whichever kind has it."""
+    section, _, field = place.partition(".")
+    return next((flag for flag in flags().values() if flag.section == section and any(one.name == field for one in flag.fields.values())), None)
+
+
+def kinds_of(options: Options) -> list[str]:
+    """The kinds of the sections that have some: `dense_sync.easgd`."""
+    return [f"{name}.{getattr(options, name).kind}" for name, question in questions().items() if question.kinds]
+
+
 def dashed(flag: str) -> str:
     """`--sync-period` of `sync_period`."""
     return "--" + flag.replace("_", "-")

@@ -1,6 +1,6 @@
 """Rounds through dense PSs: one sync net per holder of dense weights, and its counterpart on each dense PS (HT 3.2.2)."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from htrain.transform.init_nets import init_net
 C = TypeVar("C", bound=DenseSync)
 
 
-class Centred(Strategy[C]):
+class Centred(Strategy[C], ABC):
     """Dense PSs hold a centre of every trained weight. A holder sends a snapshot of each, and takes what its centre answers.
 
     There is nothing to do where there is one group.

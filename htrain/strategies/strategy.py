@@ -6,8 +6,10 @@ from typing import Generic, TypeVar
 
 from htrain.net import Net
 from htrain.placement import Shard
+from htrain.spec.cache import Cache
 from htrain.spec.cluster import Cluster
 from htrain.spec.fields import Section
+from htrain.spec.halves import HALVES
 from htrain.spec.options import Options
 from htrain.transform.shard_lookups import shard_lookups
 
@@ -76,5 +78,7 @@ def cache_of(cluster: Cluster, options: Options) -> HoldsRows[Section]:
 
 
 def _half(section: Section, cluster: Cluster, options: Options) -> Strategy[Section]:
-    half: type[Strategy[Section]] = import_module(f"htrain.strategies.{section.home}").COMPILE if section.home else HoldsRows
+    own = HALVES.get(type(section))
+    found = own.compile if own else import_module(f"htrain.strategies.{section.home}").COMPILE if section.home else None
+    half: type[Strategy[Section]] = found or (HoldsRows if isinstance(section, Cache) else Strategy)
     return half(section, cluster, options)

@@ -13,7 +13,7 @@ from htrain.capture import capture_model
 from htrain.compiler import compile_net
 from htrain.data import CRITEO
 from htrain.errors import Error
-from htrain.ops.user_ops import load_ops
+from htrain.own import load_own
 from htrain.plan import Plan
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
@@ -33,7 +33,7 @@ def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     monkeypatch.chdir(tmp_path)
     Path("my_ops.py").write_text(FILE)
     with ops_are_forgotten():
-        load_ops(["my_ops.py"])
+        load_own(["my_ops.py"])
         yield
 
 

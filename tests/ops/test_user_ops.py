@@ -9,12 +9,13 @@ import torch
 import yaml
 from own_ops import ops_are_forgotten
 
+from htrain import own
 from htrain.capture import capture_model
 from htrain.compiler import compile_net
 from htrain.data import CRITEO
 from htrain.errors import Error, ModelError, PlanError
 from htrain.ops import OPS, user_ops
-from htrain.ops.user_ops import load_ops, places_of, sources_of
+from htrain.own import load_own, places_of, sources_of
 from htrain.plan import Plan, load_plan
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
@@ -49,7 +50,7 @@ def others_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
 
 def register(text: str, name: str = "my_ops.py") -> None:
     Path(name).write_text(HEADER + text)
-    load_ops([name])
+    load_own([name])
 
 
 def compiled(text: str, call: str) -> Plan:
@@ -93,9 +94,9 @@ CALLS = {
 def test_an_op_has_the_loss_and_the_gradients_of_pytorch_and_survives_a_plan(case: str) -> None:
     """The self-check compares both; a plan is read only with the op loaded."""
     plan = compiled(*CALLS[case])
-    own = {op.type for op in plan.nets["train"].ops} & user_ops._own.keys()
-    assert own
-    assert plan.ops.keys() == own
+    mine = {op.type for op in plan.nets["train"].ops} & own._known.keys()
+    assert mine
+    assert plan.ops.keys() == mine
     plan.save(Path("plan"))
     assert load_plan(Path("plan")).nets == plan.nets
 
@@ -113,7 +114,7 @@ def test_a_plan_is_read_only_with_its_ops_as_they_were() -> None:
     register(text.replace("slope * x", "slope + x"))
     with pytest.raises(PlanError, match=r"plan\.yaml: op Sloped was of another my_ops\.py when the plan was made, .*my_ops\.py has changed: compile"):
         load_plan(Path("plan"))
-    for table in (OPS, user_ops._own, user_ops._sources):
+    for table in (OPS, own._known):
         for name in ("Sloped", "SlopedGradient"):
             table.pop(name)  # type: ignore[attr-defined]
     with pytest.raises(PlanError, match=r"plan\.yaml: op Sloped is one of a user's own, of my_ops\.py: name that file, --ops my_ops\.py"):
@@ -145,12 +146,12 @@ REFUSED = {
     "register(OpDef('Odd', torch.abs, needs_batch=True))": "op Odd: needs_batch is for htrain's own ops",
     "register(OpDef('Odd', torch.abs, phase='push'))": "op Odd: phase is for htrain's own ops",
     "register(OpDef('Odd', torch.abs, view=True))": "op Odd: view is for htrain's own ops",
-    "register(OpDef('Odd', torch.abs, writes=(0,)))": "op Odd: writes is for htrain's own ops",
+    "register(OpDef('Odd', torch.abs, exclusive=True))": "op Odd: exclusive is for htrain's own ops",
     "register(OpDef('Odd', torch.abs, place='workers'))": "op Odd: place is 'workers', want module or reader",
     "register(OpDef('Odd', torch.abs, work='hard'))": "op Odd: work is 'hard', want one of gemm",
-    "x = 1": "my_ops.py: registers no op: call htrain.register",
+    "x = 1": "my_ops.py: registers no op and no strategy: call htrain.register",
     "1 / 0": "my_ops.py: cannot be imported: ZeroDivisionError",
-    "exec(compile(\"register(OpDef('Odd', torch.abs))\", '<cell>', 'exec'))": "op Odd: roles load an op from its file, and this is none",
+    "exec(compile(\"register(OpDef('Odd', torch.abs))\", '<cell>', 'exec'))": "op Odd: roles load it from its file, and this is none",
 }
 
 
@@ -176,7 +177,7 @@ def test_another_process_loads_a_file_by_its_path_and_a_module_of_a_package_by_i
     Path("own/kernels.py").write_text("import torch\nkernel = torch.abs\n")
     Path("own/ops.py").write_text("from htrain import OpDef, register\nfrom .kernels import kernel\nregister(OpDef('Packaged', kernel))\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    load_ops(["own.ops"])
+    load_own(["own.ops"])
     register('register(OpDef("Filed", torch.abs))')
     assert places_of(sources_of(["Packaged", "PackagedGradient", "Filed", "FC"])) == (str(tmp_path / "my_ops.py"), "own.ops")
     for name in [name for name in sys.modules if name.split(".")[0] == "own"]:
@@ -202,6 +203,12 @@ CAPTURED = {
 def test_a_kernel_that_does_not_keep_to_its_definition_is_refused(case: tuple[str, str]) -> None:
     with pytest.raises(Error, match=CAPTURED[case]):
         compiled(*case)
+
+
+def test_an_op_that_writes_is_for_the_nets_of_a_strategy() -> None:
+    register('register(OpDef("Written", torch.relu_, gradient=None, effects=True, writes=(0,)))')
+    with pytest.raises(ModelError, match="op Written: writes to its inputs: it is for the nets of a strategy, and no model can call it"):
+        user_ops.UserOp(OPS["Written"])(torch.ones(2))
 
 
 def test_in_a_program_of_ones_own_an_op_is_a_function() -> None:

@@ -16,6 +16,7 @@ from htrain.plan import Plan
 from htrain.spec.cache import Cache
 from htrain.spec.dense_sync import DenseSync
 from htrain.spec.fields import Section
+from htrain.spec.halves import HALVES
 from htrain.sync.rounds import SyncRounds
 
 S = TypeVar("S", bound=Section)
@@ -99,7 +100,6 @@ R = TypeVar("R")
 
 
 def _half(section: Section, usual: type[R]) -> type[R]:
-    if not section.runs:
-        return usual
-    half: type[R] = import_module(f"htrain.executor.strategies.{section.home}").RUN
-    return half
+    own = HALVES.get(type(section))
+    found: type[R] | None = own.run if own else import_module(f"htrain.executor.strategies.{section.home}").RUN if section.runs else None
+    return found or usual
