@@ -12,7 +12,7 @@ from htrain.frontend.captured import Captured
 from htrain.loads import MemoryUse
 from htrain.lowering import NO_FC_SPLITS, NO_SPLITS, lowered
 from htrain.net import COMPRESS, Net
-from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.collective import WORKERS
 from htrain.own import sources_of
 from htrain.placement import Decision, Encoding, Search, Split
 from htrain.plan import Plan, digest_of, net_name
@@ -80,10 +80,10 @@ def compile_net(
     train = fuse_served(fuse_placed(train, options), options)
 
     parts = split_by_node(train, [d for d in cluster.devices if not d.startswith("dense_ps")])
-    beside = parts.pop(ALL_REDUCE, None)
+    beside = parts.pop(WORKERS, None)
     nets = {"train": train, **{net_name(device): part for device, part in parts.items()}}
     nets.update({f"init_{net_name(device)}": init_net(device, part, options.seed) for device, part in parts.items()})
-    nets.update({ALL_REDUCE: beside} if beside else {})
+    nets.update({WORKERS: beside} if beside else {})
     centers: dict[str, str] = {}
     for strategy in strategies:
         nets.update(strategy.nets(parts))

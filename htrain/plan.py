@@ -23,7 +23,7 @@ from htrain.errors import ClusterError, PlanError, UsageError
 from htrain.loads import DeviceLoad
 from htrain.net import Net
 from htrain.onnx_io import MOST_BYTES, net_of, to_model, write_net
-from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.collective import WORKERS
 from htrain.own import Source, require, sources_of
 from htrain.placement import Decision, Search, Shard
 from htrain.plan_folder import HEADER, Digests, content_of, is_part, place_of, steadily, write_folder
@@ -164,7 +164,7 @@ def load_plan(folder: Path) -> Plan:
 def load_part(folder: Path, device: str) -> Plan:
     """The plan of a folder with the nets that `device` runs alone: what a role needs of a plan that has been checked."""
     own = net_name(device)
-    kinds = (own, f"init_{own}", f"sync_{own}", *((f"flush_{own}", ALL_REDUCE) if own == "trainer" else ()))
+    kinds = (own, f"init_{own}", f"sync_{own}", *((f"flush_{own}", WORKERS) if own == "trainer" else ()))
     centers = (f"center_{own}_", f"init_center_{own}_")
 
     def load(text: bytes) -> Plan:

@@ -12,7 +12,7 @@ from htrain.expected import expected, expected_blobs
 from htrain.loads import DeviceLoad
 from htrain.net import Net, Op
 from htrain.ops import OPS
-from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.collective import WORKERS
 from htrain.ops.comm import begin_signal
 from htrain.ops.weights import WeightReaders
 from htrain.plan import Plan, digest_of, net_name
@@ -37,7 +37,7 @@ def _problems(plan: Plan) -> Iterator[str]:
         yield f"plan.yaml: the net '{missing[0]}' is missing"
         return
     nets = {d: plan.net_of(d) for d in devices if not d.startswith("dense_ps")}
-    nets |= {ALL_REDUCE: plan.nets[ALL_REDUCE]} if ALL_REDUCE in plan.nets else {}
+    nets |= {WORKERS: plan.nets[WORKERS]} if WORKERS in plan.nets else {}
     yield from _placement(plan.nets["train"], nets)
     yield from _crossings(nets)
     yield from _owners(nets)

@@ -1,6 +1,7 @@
 """Rules about the code itself that no linter has."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,3 +36,39 @@ def test_no_module_but_those_of_ops_and_passes_has_a_list_of_ops() -> None:
     """What others must know of an op is a trait of it (docs/decisions/op-traits.md)."""
     others = [path for path in MODULES if path.relative_to(PACKAGE).parts[0] not in OF_OPS]
     assert [f"{path.relative_to(PACKAGE)}:{line}" for path in others for line in lists_of_types(path.read_text())] == []
+
+
+# Where a strategy may be named: its own three places, its ops, the tables of the spec, the words of older plans, and the public names.
+STRATEGIES = {
+    "easgd": "easgd|elastic", "het": r"\bhet\b|Het(?![a-z])", "lookahead": "look_?-?ahead", "parameter_server": "parameter_?server",
+    "table_servers": "table_?servers",
+}  # fmt: skip
+ROOMS = (
+    "strategies", "executor/strategies", "sync", "ops", "spec/dense_sync.py", "spec/sparse_sync.py", "spec/cache.py", "spec/options.py", "spec/migrations.py",
+    "__init__.py",
+)  # fmt: skip
+
+
+def named_in(source: str) -> Iterator[str]:
+    """The names and texts of a module, but for what it documents."""
+    tree = ast.parse(source)
+    documented = (node.body[0] for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body)
+    docs = {id(first.value) for first in documented if isinstance(first, ast.Expr)}
+    for node in ast.walk(tree):
+        for field in ("id", "attr", "name", "module"):
+            if isinstance(value := getattr(node, field, None), str):
+                yield value
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
+
+
+@pytest.mark.parametrize("home", STRATEGIES)
+def test_a_strategy_is_named_where_it_lives_and_nowhere_else(home: str) -> None:
+    strangers = [
+        f"{path.relative_to(PACKAGE)}: {name[:60]}"
+        for path in MODULES
+        if not str(path.relative_to(PACKAGE)).startswith(ROOMS)
+        for name in named_in(path.read_text())
+        if re.search(STRATEGIES[home], name, re.IGNORECASE if home != "het" else 0)
+    ]
+    assert strangers == []

@@ -7,7 +7,7 @@ from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, 
 from htrain.expected import expected, expected_blobs
 from htrain.net import Net
 from htrain.ops import OPS
-from htrain.ops.collective import ALL_REDUCE, ring_bytes
+from htrain.ops.collective import WORKERS, ring_bytes
 from htrain.plan import net_name
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
@@ -47,8 +47,8 @@ def step_demands(nets: Mapping[str, Net], cluster: Cluster, options: Options) ->
         for device in cluster.devices
         if net_name(device) in nets
     }
-    if ALL_REDUCE in nets:
-        ring = _ring(expected(nets[ALL_REDUCE], sizes), cluster, batch)
+    if WORKERS in nets:
+        ring = _ring(expected(nets[WORKERS], sizes), cluster, batch)
         found[TRAINER] = found[TRAINER] + ring.times(1 / batch)
     return found
 
@@ -73,7 +73,7 @@ def demand_of(net: Net, cluster: Cluster, batch_size: int) -> Demand:
         cost = OPS[op.type].cost(op, inputs, outputs, batch_size)
         seconds = op_seconds(op, inputs, outputs, cluster, batch_size)
         travels = OPS[op.type].work == "message"
-        crosses = travels and op.attrs.get("peer") != ALL_REDUCE
+        crosses = travels and op.attrs.get("peer") != WORKERS
         total += Demand(
             flops=cost.flops,
             bytes=cost.bytes,

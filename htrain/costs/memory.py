@@ -16,18 +16,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
 from htrain.costs.roles import batches_read_ahead, contexts_of
-from htrain.footprint import HET_ANNOUNCED, LOOKAHEAD_ANNOUNCED, ROLE_BYTES
+from htrain.footprint import ROLE_BYTES
 from htrain.loads import MemoryUse
 from htrain.net import Net, Op
 from htrain.ops import OPS
-from htrain.ops.collective import ALL_REDUCE, gathered_bytes
+from htrain.ops.collective import WORKERS, gathered_bytes
 from htrain.placement import spread
 from htrain.sizes import memory_text
 from htrain.spec.cluster import Cluster, role_of
 from htrain.spec.options import Options
 
 TRAINER = "trainer"
-_ANNOUNCED = {"none": 1, "het": HET_ANNOUNCED, "lookahead": LOOKAHEAD_ANNOUNCED}
 
 
 def memory_of(train: Net, tags: Mapping[int, str], cluster: Cluster, options: Options) -> dict[str, MemoryUse]:
@@ -37,12 +36,12 @@ def memory_of(train: Net, tags: Mapping[int, str], cluster: Cluster, options: Op
     """
     found = {device: MemoryUse(own=ROLE_BYTES) for device in cluster.devices}
     inputs = sum(train.blobs[name].num_bytes(options.batch_size) for name in train.inputs)
-    ahead = contexts_of(TRAINER, cluster, options) + _ANNOUNCED[options.cache.kind] * batches_read_ahead(options)
+    ahead = contexts_of(TRAINER, cluster, options) + options.cache.batch_copies * batches_read_ahead(options)
     found[TRAINER] += MemoryUse(values=inputs * ahead)
     for device, held in _parameters(train, tags, cluster, options):
         found[device] += held
     for index, device in tags.items():
-        home = TRAINER if device == ALL_REDUCE else device
+        home = TRAINER if device == WORKERS else device
         found[home] += _op(train, train.ops[index], device, cluster, options)
     for device, num_bytes in _centers(train, cluster, options).items():
         found[device] += MemoryUse(weights=num_bytes, sync=2 * cluster.groups * num_bytes)
@@ -80,7 +79,7 @@ def _parameters(
 def _op(train: Net, op: Op, device: str, cluster: Cluster, options: Options) -> MemoryUse:
     made = made_bytes(train, op, cluster, options) * contexts_of(device, cluster, options)
     kept = OPS[op.type].keeps(op, [train.blob(name) for name in op.inputs], options.batch_size)
-    return MemoryUse(values=made, caches=int(kept), sync=made if device == ALL_REDUCE else 0)
+    return MemoryUse(values=made, caches=int(kept), sync=made if device == WORKERS else 0)
 
 
 def _centers(train: Net, cluster: Cluster, options: Options) -> dict[str, int]:
@@ -109,7 +108,7 @@ def messages_of(train: Net, tags: Mapping[int, str], cluster: Cluster, options: 
     crossings |= {(name, TRAINER) for name in train.outputs}
     found: dict[str, int] = {}
     for name, reader in crossings:
-        home, reader = (TRAINER if device == ALL_REDUCE else device for device in (homes[name], reader))
+        home, reader = (TRAINER if device == WORKERS else device for device in (homes[name], reader))
         if home != reader:
             held = train.blobs[name].num_bytes(options.batch_size) * held_steps(home, reader, cluster, options)
             found[reader] = found.get(reader, 0) + held

@@ -1,6 +1,6 @@
 """How many roles play a device, how many steps may be under way on one of them at once, and the threads that carry them out."""
 
-from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.collective import WORKERS
 from htrain.spec.cluster import Cluster, role_of
 from htrain.spec.options import Options
 from htrain.spec.settings import Workers
@@ -8,14 +8,14 @@ from htrain.spec.settings import Workers
 
 def roles_of(device: str, cluster: Cluster) -> int:
     """How many roles of a run share the examples of a device: every trainer, a group PS of each group; sparse and dense PSs see them all."""
-    counts = {"trainer": cluster.groups * cluster.trainers, ALL_REDUCE: cluster.groups * cluster.trainers, "group_ps": cluster.groups}
+    counts = {"trainer": cluster.groups * cluster.trainers, WORKERS: cluster.groups * cluster.trainers, "group_ps": cluster.groups}
     return counts.get(role_of(device), 1)
 
 
 def contexts_of(device: str, cluster: Cluster, options: Options) -> int:
     """The most steps that are under way on one role of a device: a trainer's net replicas, those of a group, or those of all."""
     replicas = options.net_replicas
-    counts = {"trainer": replicas, ALL_REDUCE: replicas, "group_ps": cluster.trainers * replicas}
+    counts = {"trainer": replicas, WORKERS: replicas, "group_ps": cluster.trainers * replicas}
     return counts.get(role_of(device), cluster.groups * cluster.trainers * replicas)
 
 

@@ -20,7 +20,7 @@ from htrain.executor.threads import begin_thread
 from htrain.executor.wire import Values
 from htrain.net import Net
 from htrain.ops import OPS
-from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.collective import WORKERS
 from htrain.sync.agreement import Verdict, Word
 
 STORE = "store"  # the endpoint of the first trainer at which all find each other
@@ -110,7 +110,7 @@ class CollectiveLoop:
     def __init__(
         self, trainer: str, network: Network, net: Net, connect: "Connector"
     ) -> None:
-        self.endpoint = f"{trainer}/{ALL_REDUCE}"
+        self.endpoint = f"{trainer}/{WORKERS}"
         self.inbox = network.inbox(self.endpoint)
         self.error: Exception | None = None
         self.bytes_reduced = 0
@@ -153,7 +153,7 @@ class CollectiveLoop:
         begin_thread()
         outbox = self._network.outbox(self._book)
         try:
-            self._loop(self._connect(self._book, ALL_REDUCE), outbox)
+            self._loop(self._connect(self._book, WORKERS), outbox)
         except Exception as error:
             self.error = (
                 error if isinstance(error, Error) else RunError(f"{self.endpoint}: {type(error).__name__}: {error}")

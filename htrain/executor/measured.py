@@ -13,7 +13,7 @@ import msgspec
 from htrain.errors import CheckpointError
 from htrain.expected import expected, expected_blobs
 from htrain.net import Net
-from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.collective import WORKERS
 from htrain.plan import Plan, net_name
 from htrain.sizes import memory_text
 from htrain.spec.cluster import device_of, role_of
@@ -121,7 +121,7 @@ def predicted_edges(plan: Plan) -> dict[tuple[str, str], float]:
 
 def _sent(net: Net, batch_size: int) -> Iterator[tuple[str, int]]:
     for op in net.ops:
-        if op.type == "Send" and op.attrs["peer"] != ALL_REDUCE:  # a thread of the trainer
+        if op.type == "Send" and op.attrs["peer"] != WORKERS:  # a thread of the trainer
             yield str(op.attrs["peer"]), sum(net.blob(name).num_bytes(batch_size) for name in op.inputs)
 
 

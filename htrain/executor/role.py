@@ -28,8 +28,7 @@ from htrain.executor.trainer import Trainer
 from htrain.executor.usage import ProcessUsage, ThreadUsage
 from htrain.executor.watch import Watch
 from htrain.net import Net
-from htrain.ops.collective import ALL_REDUCE
-from htrain.ops.lookahead import apart
+from htrain.ops.collective import WORKERS
 from htrain.plan import Plan, net_name
 from htrain.spec.cluster import device_of, role_of
 
@@ -76,7 +75,7 @@ class Role:
             empty = Engine(build_program(_NOTHING, {}))
             self.server = Server(self.name, self._network, empty, engines, 0, 1, watch=self.watch)
             return
-        step_net, apart_net = apart(self.plan.net_of(self.device))
+        step_net, apart_net = self._cache.split(self.plan.net_of(self.device))
         engine, self._apart = self._engine(self._accelerator.net_of(step_net)), self._engine(apart_net)
         if kind == "trainer":
             prefetch = options.looks_ahead and not settings.deterministic
@@ -103,7 +102,7 @@ class Role:
 
     def _make_collective(self) -> CollectiveLoop | None:
         """The trainer's place among all trainers, where they step together."""
-        net = self.plan.nets.get(ALL_REDUCE)
+        net = self.plan.nets.get(WORKERS)
         if net is None:
             return None
         trainers = [role for role in self.plan.cluster.roles if role.startswith("trainer")]

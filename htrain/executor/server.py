@@ -20,7 +20,7 @@ from htrain.executor.stage_keys import ROUND
 from htrain.executor.threads import begin_thread
 from htrain.executor.watch import Activity, Watch
 from htrain.executor.wire import APART, SYNC_REPLICA, Context, Values
-from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.collective import WORKERS
 from htrain.sync.ordered import InOrder, Rounds
 from htrain.sync.rounds import AppliedRounds
 
@@ -40,8 +40,8 @@ def endpoint_of(peer: str, context: Context) -> str:
     if peer == "trainer":
         return f"trainer:{context.group}:{context.trainer}/{context.replica}"
     kind, _, index = peer.partition(":")
-    if kind == ALL_REDUCE:
-        return f"trainer:{context.group}:{context.trainer}/{ALL_REDUCE}"
+    if kind == WORKERS:
+        return f"trainer:{context.group}:{context.trainer}/{WORKERS}"
     return f"group_ps:{context.group}:{index}" if kind == "group_ps" else peer
 
 

@@ -10,7 +10,7 @@ import torch
 from htrain.net import Blob, Op
 from htrain.ops.base import OpDef, Signature
 
-ALL_REDUCE = "all_reduce"  # the device of ops whose place is `workers`
+WORKERS = "all_reduce"  # the device of ops whose place is `workers`
 
 
 def _all_reduce(*tensors: torch.Tensor, mean: bool = False) -> tuple[torch.Tensor, ...]:

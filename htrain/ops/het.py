@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from htrain.footprint import HET_SLOT_BYTES, HET_SPARE_SLOTS
 from htrain.net import BatchDim, Blob, Dim, Net, Op
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs
 from htrain.ops.expectation import Counts, Expectation, rows_like
@@ -30,6 +29,9 @@ from htrain.ops.expectation import Counts, Expectation, rows_like
 REQUEST = ("counts", "keys", "clocks", "gradients")
 ANSWER = ("rows", "clocks", "stale")
 UNBOUNDED = -1  # an attribute staleness without a bound
+# Of a client, measured by `python tools/bench/role_memory.py`:
+SLOT_BYTES = 120  # for a row beside its values: clocks, keys, lists of the policy, and the index at its fullest
+SPARE_SLOTS = 1024  # rows that it has room for beyond its capacity
 
 
 def _announce(cache: Any, *ids: torch.Tensor, first_keys: tuple[int, ...]) -> None:
@@ -163,7 +165,7 @@ def _client_bytes(op: Op, inputs: Sequence[Blob], batch_size: int) -> float:
     rows, width = inputs[0].shape
     assert isinstance(rows, int)
     assert isinstance(width, int)
-    return float((rows + HET_SPARE_SLOTS) * HET_SLOT_BYTES + HET_SPARE_SLOTS * 4 * width)
+    return float((rows + SPARE_SLOTS) * SLOT_BYTES + SPARE_SLOTS * 4 * width)
 
 
 # -- how many rows there will be -------------------------------------------------------------------------------------

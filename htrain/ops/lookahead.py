@@ -23,13 +23,13 @@ from typing import Any
 
 import torch
 
-from htrain.footprint import LOOKAHEAD_PIN_BYTES
 from htrain.net import BatchDim, Blob, Net, Op, numel
 from htrain.ops import lookahead_loops
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs
 from htrain.ops.expectation import Counts, Expectation
 
 REQUEST = ("keys", "values", "wanted")
+_PIN_BYTES = 4  # for each slot, beside the row's key (`python tools/bench/role_memory.py`)
 _APART = ("LookaheadRequest", "LookaheadAnswer", "WriteBack", "Prefetch")
 
 
@@ -127,7 +127,7 @@ def _window_bytes(op: Op, inputs: Sequence[Blob], batch_size: int) -> float:
     assert isinstance(window, int)
     rows = min(window * numel(ids.shape, batch_size), numel(cache.shape, batch_size))
     row_bytes = sum(blob.num_bytes(batch_size) / max(1, numel(blob.shape[:1], batch_size)) for blob in stored)
-    return numel(cache.shape, batch_size) * LOOKAHEAD_PIN_BYTES + rows * row_bytes
+    return numel(cache.shape, batch_size) * _PIN_BYTES + rows * row_bytes
 
 
 def _expected_request(op: Op, counts: Counts, expectation: Expectation) -> Counts:

@@ -17,7 +17,7 @@ from htrain.executor.sync_loop import holder_number
 from htrain.executor.wire import SYNC_REPLICA, Context
 from htrain.expected import expected, expected_blobs
 from htrain.net import Net
-from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.collective import WORKERS
 from htrain.plan import Plan, net_name
 from htrain.simulation.costs import DeviceModel, Packet, device_model
 from htrain.simulation.machine import Host, Process
@@ -34,7 +34,7 @@ _FEW_CONTEXTS = 12
 
 def is_known(plan: Plan) -> bool:
     """Whether a plan is of a kind that is simulated."""
-    return ALL_REDUCE not in plan.nets and not plan.options.cache.holds_rows
+    return WORKERS not in plan.nets and not plan.options.cache.holds_rows
 
 
 def _check_known(plan: Plan) -> None:

@@ -7,7 +7,7 @@ each way.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.collective import WORKERS
 from htrain.simulation.costs import DeviceModel, Packet
 from htrain.simulation.network import pieces_of
 from htrain.spec.cluster import Cluster
@@ -62,7 +62,7 @@ def _asked(models: Iterable[tuple[str, DeviceModel]], cluster: Cluster) -> Itera
             yield device, LOCK, locked, 1
             yield device, CORES, locked + work.free_seconds, 1
             for packet in work.packets:
-                if packet.peer != ALL_REDUCE:
+                if packet.peer != WORKERS:
                     yield from _sent(device, packet, cluster)
 
 

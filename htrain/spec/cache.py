@@ -34,6 +34,7 @@ class Cache(Section):
     holds_rows: ClassVar[bool] = False
     averages_rows: ClassVar[bool] = False
     server_row_bytes: ClassVar[int] = 0  # what a sparse PS keeps beside each row
+    batch_copies: ClassVar[int] = 1  # times the bytes of a batch that is open: the batch, and what the cache keeps of its ids
     hits_as_given: ClassVar[bool] = False  # the cost model takes its hits from the cluster's `cache_hit_percent`
 
     @property
@@ -72,6 +73,7 @@ class HetCache(Cache):
     runs = True
     holds_rows = True
     server_row_bytes = 4  # a clock
+    batch_copies = 8  # its distinct ids, where each stands, the index of them (`python tools/bench/role_memory.py`)
     hits_as_given = True
     capacity: Annotated[Capacity, about("Rows that the cache holds: a share of those of its tables such as 10%, or a number.")] = "10%"
     staleness: Annotated[
@@ -115,6 +117,7 @@ class LookAheadCache(Cache):
     runs = True
     holds_rows = True
     averages_rows = True
+    batch_copies = 3  # its distinct ids, those of the window
     window: Annotated[Window | Literal["auto"], about("Batches whose rows are brought ahead; auto is 500, or what the trainer's memory holds.")] = "auto"
     sets: Annotated[
         Annotated[int, Meta(ge=1, le=999_999_999)] | Literal["auto"], about("Sets of each table's cache; auto is as many as the window needs.")

@@ -228,7 +228,7 @@ def validated(values: Mapping[str, Any], *, where: str) -> Cluster:
         )
     if cluster.group_ps == 0 and cluster.trainers > 1:
         raise ClusterError(
-            f"{where}: {cluster.trainers} trainers share one dense replica, which needs group_ps >= 1; for EASGD use trainers: 1 and more groups"
+            f"{where}: {cluster.trainers} trainers share one dense replica, which needs group_ps >= 1; or have trainers: 1 and more groups"
         )
     for pattern, device in cluster.pin:
         if device not in cluster.devices or device.startswith("dense_ps"):

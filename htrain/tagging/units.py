@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from htrain.net import Net, Op
 from htrain.ops import OPS
-from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.collective import WORKERS
 from htrain.placement import Shard, shard_name
 
 
@@ -39,7 +39,7 @@ def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
         owner = next((owners[name] for name in op.inputs if name in owners), "")
         place = OPS[op.type].place
         if place == "workers":
-            tags[index] = ALL_REDUCE
+            tags[index] = WORKERS
         elif owner or place == "reader" or any(net.parameters[n].kind == "cache" for n in op.inputs if n in net.parameters):
             tags[index] = owner or "trainer"
         elif index in told_ahead and not any(name in net.parameters for name in op.inputs):

@@ -19,7 +19,7 @@ from htrain.expected import expected, expected_blobs
 from htrain.loads import MemoryUse
 from htrain.net import Net, Op
 from htrain.ops import OPS
-from htrain.ops.collective import ALL_REDUCE, ring_bytes
+from htrain.ops.collective import WORKERS, ring_bytes
 from htrain.spec.cluster import Cluster, role_of
 from htrain.spec.options import Options
 from htrain.tagging.units import Unit
@@ -145,7 +145,7 @@ def workload_of(
     trainer of a group it may stay (HT 2.2).
     """
     places = (TRAINER, *(f"group_ps:{k}" for k in range(cluster.group_ps)))
-    homes = {op: TRAINER if device == ALL_REDUCE else device for op, device in fixed.items()}  # beside every trainer
+    homes = {op: TRAINER if device == WORKERS else device for op, device in fixed.items()}  # beside every trainer
     devices = (*places, *sorted({d for d in homes.values() if d not in places}, key=_number))
     number = {device: d for d, device in enumerate(devices)}
     sized = expected(net, expected_blobs(net, cluster, options.batch_size))

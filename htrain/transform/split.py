@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from htrain.errors import PlanError
 from htrain.net import Blob, Net, Op
 from htrain.ops import OPS
-from htrain.ops.collective import ALL_REDUCE
+from htrain.ops.collective import WORKERS
 from htrain.ops.comm import begin_signal
 from htrain.ops.weights import WeightReaders
 
@@ -180,7 +180,7 @@ class _Cutter:
 
 def _travels_apart(op: Op) -> str:
     """What an op reads in a message of its own: a bucket of gradients, and the requests of all caches, which a flush sends alone."""
-    return op.module if op.node_name == ALL_REDUCE else "caches" if OPS[op.type].serves_cache else ""
+    return op.module if op.node_name == WORKERS else "caches" if OPS[op.type].serves_cache else ""
 
 
 def _sends_early(ops: Sequence[Op]) -> list[Op]:

@@ -18,7 +18,7 @@ from htrain.errors import ClusterError
 from htrain.executor.peers import Ids, Rows
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
-from htrain.executor.table_cache import TableCache
+from htrain.executor.strategies.lookahead.table_cache import TableCache
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 

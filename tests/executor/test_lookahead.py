@@ -14,11 +14,11 @@ from small_wide_deep import BATCH, DATA, MODELS, small_plan
 
 import htrain
 from htrain.errors import DataError, PeerLost
-from htrain.executor.exchange import Exchange
 from htrain.executor.role import Role
 from htrain.executor.settings import RunSettings
-from htrain.executor.table_cache import TableCache
-from htrain.executor.windows import Windows
+from htrain.executor.strategies.lookahead.exchange import Exchange
+from htrain.executor.strategies.lookahead.table_cache import TableCache
+from htrain.executor.strategies.lookahead.windows import Windows
 from htrain.footprint import ROLE_BYTES
 from htrain.ops.lookahead import window_of
 from htrain.spec.cluster import this_machine

@@ -67,6 +67,10 @@ class RunsCache(RunHalf[C]):
         """Where a trainer computes."""
         return "cpu"
 
+    def split(self, net: Net) -> tuple[Net, Net]:
+        """The part of a device's net that belongs to steps, and what the cache runs by itself beside them."""
+        return net, Net(f"apart_{net.name}", (), (), (), {}, {})
+
     def joined(self, net: Net) -> Iterator[Sequence[str]]:
         """Parameters of a net that lie in one piece of memory, one behind the other."""
         yield from ()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from htrain.executor.peers import Ids, Peers, Rows
-from htrain.executor.table_cache import TableCache, WindowOfTable, distinct
+from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
 from htrain.sync.lookahead.journal import Written
 
 

@@ -6,15 +6,15 @@ from typing import Any
 import torch
 
 from htrain.executor.cache_totals import add_counts
-from htrain.executor.exchange import Exchange
 from htrain.executor.store import Store
+from htrain.executor.strategies.lookahead.exchange import Exchange
+from htrain.executor.strategies.lookahead.table_cache import TableCache
+from htrain.executor.strategies.lookahead.windows import Windows
 from htrain.executor.strategies.strategy import RunsCache, TrainerParts
-from htrain.executor.table_cache import TableCache
-from htrain.executor.windows import Windows
 from htrain.executor.wire import APART
 from htrain.net import Net, Op
 from htrain.ops.accelerated import device
-from htrain.ops.lookahead import window_of
+from htrain.ops.lookahead import apart, window_of
 from htrain.placement import CacheGeometry
 from htrain.spec.cache import LookAheadCache
 from htrain.sync.lookahead.window import WindowChoice
@@ -35,6 +35,9 @@ class LookAhead(RunsCache[LookAheadCache]):
             if op.type == "LookaheadSlots":
                 made |= _cache(net, op, accelerated)
         return made
+
+    def split(self, net: Net) -> tuple[Net, Net]:
+        return apart(net)
 
     def upcoming(self, parts: TrainerParts) -> Windows:
         caches = {name: cache for name, cache in parts.caches.items() if isinstance(cache, TableCache)}
@@ -58,6 +61,3 @@ def _cache(net: Net, op: Op, accelerated: Collection[str]) -> dict[str, Any]:
     parts = {name: torch.zeros(net.parameters[name].shape, device=place) for name in stored}
     geometry = CacheGeometry(attrs["sets"], attrs["ways"])
     return {cache: TableCache(geometry, tuple(parts.values()), patch=attrs["patch"], on_host=on_host), **parts}
-
-
-RUN = LookAhead

@@ -13,13 +13,13 @@ import torch
 
 from htrain.data import Position
 from htrain.errors import Error, PeerLost, RunError
-from htrain.executor.exchange import Exchange, Wishes
 from htrain.executor.feed import Feed
-from htrain.executor.joint_caches import JointCaches
 from htrain.executor.patience import Patience
 from htrain.executor.peers import Ids, Peers, Rows
 from htrain.executor.replica import Replica, Step
-from htrain.executor.table_cache import TableCache, WindowOfTable, distinct
+from htrain.executor.strategies.lookahead.exchange import Exchange, Wishes
+from htrain.executor.strategies.lookahead.joint_caches import JointCaches
+from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
 from htrain.executor.threads import begin_thread
 from htrain.executor.upcoming import Upcoming
 from htrain.executor.wire import PREFETCHER, VICTIMS, WRITER
