@@ -9,14 +9,16 @@ from own_ops import ops_are_forgotten
 from small_dlrm import small_dlrm
 
 from htrain.compiler import compile_net
-from htrain.errors import Error, ModelError, PlanError, UsageError
+from htrain.errors import ClusterError, Error, ModelError, PlanError, UsageError
 from htrain.frontend.captured import Captured
 from htrain.own import load_own
 from htrain.plan import Plan, load_plan
 from htrain.plan_check import check_plan
 from htrain.simulation.run import simulate
-from htrain.spec.cluster import this_machine
-from htrain.spec.tree import document_of, options_of, with_flags
+from htrain.spec.cluster import Cluster, this_machine
+from htrain.spec.compatibility import compatible
+from htrain.spec.effects import require_effect
+from htrain.spec.tree import document_of, given, options_of, with_flags
 
 HALFWAY = (Path(__file__).parent / "support" / "halfway.py").read_text()
 
@@ -79,6 +81,15 @@ def test_a_plan_is_read_only_with_its_strategies_as_they_were() -> None:
     Path("plan/plan.yaml").write_text(yaml.safe_dump(header))
     with pytest.raises(PlanError, match=r"strategy dense_sync\.halfway is one of a user's own, and it names no file of that: compile the model again"):
         load_plan(Path("plan"))
+
+
+def test_what_is_idle_or_does_not_fit_is_refused_as_for_ours() -> None:
+    load(HALFWAY)
+    options = with_flags(dense_sync="halfway", sync_share=0.25)
+    with pytest.raises(UsageError, match=r"--sync-share 0\.25 has no effect: one group has nothing to synchronise with"):
+        require_effect(options, Cluster(), given(options))
+    with pytest.raises(ClusterError, match="2 groups are synchronised through dense PSs: dense_ps must be at least 1"):
+        compatible(Cluster(groups=2, dense_ps=0), options)
 
 
 def test_what_its_fields_do_not_take_is_refused_as_ours_is() -> None:

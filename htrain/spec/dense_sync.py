@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from htrain.spec.options import Options
 
 
+ALONE = "one group has nothing to synchronise with: it wants --groups 2 or more"
+
+
 @dataclass(frozen=True)
 class DenseSync(Section):
     """A way to keep dense replicas alike. With `lockstep`, all trainers step together; with `centred`, dense PSs hold what groups are drawn to."""
@@ -24,6 +27,13 @@ class DenseSync(Section):
     def round_steps(self) -> int:
         """Steps of a group between two rounds in the background; 1 where there are none."""
         return 1
+
+    def require(self, cluster: "Cluster", options: "Options") -> None:
+        if self.has_rounds(cluster) and not cluster.dense_ps:
+            raise ClusterError(f"{cluster.groups} groups are synchronised through dense PSs: dense_ps must be at least 1")
+
+    def idle(self, field: str, cluster: "Cluster") -> str:
+        return ALONE if self.centred and cluster.groups == 1 else ""
 
     def has_rounds(self, cluster: "Cluster") -> bool:
         """Whether groups and dense PSs exchange weights in the background."""
@@ -45,16 +55,6 @@ class Easgd(DenseSync):
     @property
     def round_steps(self) -> int:
         return self.period
-
-    def require(self, cluster: "Cluster", options: "Options") -> None:
-        if cluster.groups > 1 and not cluster.dense_ps:
-            raise ClusterError(f"{cluster.groups} groups are synchronised through dense PSs: dense_ps must be at least 1")
-
-    def idle(self, field: str, cluster: "Cluster") -> str:
-        return ALONE if cluster.groups == 1 else ""
-
-
-ALONE = "one group has nothing to synchronise with: it wants --groups 2 or more"
 
 
 @dataclass(frozen=True)
