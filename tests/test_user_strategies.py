@@ -11,7 +11,7 @@ from small_dlrm import small_dlrm
 from htrain.compiler import compile_net
 from htrain.errors import ClusterError, Error, ModelError, PlanError, UsageError
 from htrain.frontend.captured import Captured
-from htrain.own import load_own
+from htrain.own import load_own, places_of
 from htrain.plan import Plan, load_plan
 from htrain.plan_check import check_plan
 from htrain.simulation.run import simulate
@@ -80,6 +80,18 @@ def test_a_plan_is_read_only_with_its_strategies_as_they_were() -> None:
         del header[entry]
     Path("plan/plan.yaml").write_text(yaml.safe_dump(header))
     with pytest.raises(PlanError, match=r"strategy dense_sync\.halfway is one of a user's own, and it names no file of that: compile the model again"):
+        load_plan(Path("plan"))
+
+
+def test_a_strategy_without_ops_of_its_own_is_named_in_the_plan_too() -> None:
+    text = HALFWAY.replace('"Meet", (weight, snapshot), {"share": self.section.share}', '"ElasticDifference", (weight, snapshot), {"alpha": self.section.share}')
+    with ops_are_forgotten():
+        load(text.replace('"Follow", (weight, answer)', '"Relax", (weight, answer)'))
+        plan = compiled()
+        plan.save(Path("plan"))
+        assert (plan.ops.keys(), plan.strategies.keys()) == (set(), {"dense_sync.halfway"})
+        assert places_of(plan.strategies) == (str(Path("mine.py").resolve()),)
+    with pytest.raises(PlanError, match=r"plan\.yaml: strategy dense_sync\.halfway is one of a user's own, of mine\.py: name that file, --ops mine\.py"):
         load_plan(Path("plan"))
 
 

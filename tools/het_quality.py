@@ -22,7 +22,7 @@ from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags
 
 MODEL = str(Path(__file__).parents[1] / "models" / "wide_deep.py")
-STALENESS = {"0": 0, "100": 100, "10k": 10_000, "unbounded": -1}
+STALENESS = {"0": 0, "100": 100, "10k": 10_000, "unbounded": "unbounded"}
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ def main() -> None:
     for sets in map(int, asked.sets.split(",")):
         for patch in (True, False):
             options = with_flags(
-                whole, cache="lookahead", cache_window=asked.window, cache_sets=sets, cache_ways=asked.ways, cache_patch=patch
+                whole, cache="lookahead", cache_window=asked.window, cache_sets=sets or "auto", cache_ways=asked.ways, cache_patch=patch
             )
             _line(f"{sets or 'recommended'} sets, {'patched' if patch else 'as read'}", options, data, test)
 
