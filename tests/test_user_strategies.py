@@ -84,7 +84,8 @@ def test_a_plan_is_read_only_with_its_strategies_as_they_were() -> None:
 
 
 def test_a_strategy_without_ops_of_its_own_is_named_in_the_plan_too() -> None:
-    text = HALFWAY.replace('"Meet", (weight, snapshot), {"share": self.section.share}', '"ElasticDifference", (weight, snapshot), {"alpha": self.section.share}')
+    meet, elastic = ('"Meet", (weight, snapshot), {"share":', '"ElasticDifference", (weight, snapshot), {"alpha":')
+    text = HALFWAY.replace(meet, elastic)
     with ops_are_forgotten():
         load(text.replace('"Follow", (weight, answer)', '"Relax", (weight, answer)'))
         plan = compiled()
