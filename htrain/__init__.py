@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from htrain.plan import Plan
     from htrain.spec.cache import Cache, HetCache, LookAheadCache, NoCache
     from htrain.spec.cluster import Cluster
-    from htrain.spec.dense_sync import AllReduce, DenseSync, Easgd, ParameterServer
+    from htrain.spec.dense_sync import AllReduce, Bmuf, DenseSync, Easgd, InRounds, ModelAveraging, ParameterServer
     from htrain.spec.fields import about
     from htrain.spec.numerics import Compression, Fusions, Numerics
     from htrain.spec.optimizers import Adagrad, Adam, RowwiseAdagrad, Sgd
     from htrain.spec.options import Options
     from htrain.spec.sparse_sync import AllGather, SparseSync, TableServers
+    from htrain.user_policies import register_policy
     from htrain.user_strategies import register_strategy
 
 __all__ = [
-    "Adagrad", "Adam", "AllGather", "AllReduce", "Cache", "Cluster", "Compression", "Cost", "DenseSync", "Easgd", "Error", "Fusions", "HetCache",
-    "LookAheadCache", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd", "SparseSync", "TableServers", "about",
-    "compile", "evaluate", "register", "register_strategy", "run", "simulate", "size",
+    "Adagrad", "Adam", "AllGather", "AllReduce", "Bmuf", "Cache", "Cluster", "Compression", "Cost", "DenseSync", "Easgd", "Error", "Fusions", "HetCache",
+    "InRounds", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd",
+    "SparseSync", "TableServers", "about", "compile", "evaluate", "register", "register_policy", "register_strategy", "run", "simulate", "size",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -46,17 +47,19 @@ _HOMES = {
     "Options": "htrain.spec.options",
     **dict.fromkeys(("Sgd", "Adagrad", "RowwiseAdagrad", "Adam"), "htrain.spec.optimizers"),
     **dict.fromkeys(("Numerics", "Compression", "Fusions"), "htrain.spec.numerics"),
-    **dict.fromkeys(("Easgd", "AllReduce", "ParameterServer"), "htrain.spec.dense_sync"),
+    **dict.fromkeys(("Easgd", "ModelAveraging", "Bmuf", "AllReduce", "ParameterServer"), "htrain.spec.dense_sync"),
     **dict.fromkeys(("TableServers", "AllGather"), "htrain.spec.sparse_sync"),
-    **dict.fromkeys(("NoCache", "HetCache", "LookAheadCache"), "htrain.spec.cache"),
+    **dict.fromkeys(("NoCache", "HetCache", "InRounds", "LookAheadCache"), "htrain.spec.cache"),
     "Plan": "htrain.plan",
     "Error": "htrain.errors",
     "Cost": "htrain.ops.base",
     "OpDef": "htrain.ops.base",
     "register": "htrain.ops.user_ops",
+    "register_policy": "htrain.user_policies",
     "register_strategy": "htrain.user_strategies",
     "about": "htrain.spec.fields",
     "DenseSync": "htrain.spec.dense_sync",
+    "InRounds": "htrain.spec.dense_sync",
     "SparseSync": "htrain.spec.sparse_sync",
     "Cache": "htrain.spec.cache",
 }

@@ -78,7 +78,7 @@ def apart(net: Net) -> tuple[Net, Net]:
     inputs = tuple(name for op in outside for name in op.outputs)
     outputs = tuple(name for op in outside for name in op.inputs if name not in net.parameters)
     step = net.with_ops(op for op in net.ops if id(op) not in moved and op.type not in _APART)
-    rest = Net(f"exchange_{net.name}", (), inputs, outputs, dict(net.blobs), dict(net.parameters))
+    rest = Net(f"exchange_{net.name}", (), inputs, outputs=outputs, blobs=dict(net.blobs), parameters=dict(net.parameters))
     return step, rest.with_ops(op for op in net.ops if id(op) in moved or op.type in _APART[2:])
 
 

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from htrain.errors import ClusterError, UsageError
 from htrain.spec.fields import Count, Section, about
+from htrain.spec.policies import POLICIES
 
 if TYPE_CHECKING:
     from htrain.spec.cluster import Cluster
@@ -79,7 +80,7 @@ class HetCache(Cache):
     staleness: Annotated[
         Annotated[int, Meta(ge=0, le=999_999_999)] | Literal["unbounded"], about("HET's s: by how many updates a row that is read may be behind.")
     ] = 100
-    policy: Annotated[Literal["light-lfu", "lfu", "lru"], about("Which rows leave a full cache first.")] = "light-lfu"
+    policy: Annotated[Annotated[str, Meta(extra={"choices": POLICIES})], about("Which rows leave a full cache first.")] = "light-lfu"
     window: Annotated[Window, about("Batches that a trainer reads ahead; rows that they use are the last to leave.")] = 64
     tables: Annotated[TableCapacities, about("A cache of its own for tables by name or pattern, such as C1=50%, or none.", flag="cache-table")] = ()
 

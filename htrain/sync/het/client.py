@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from htrain.errors import DataError
+from htrain.spec.policies import POLICIES as KNOWN
 from htrain.sync.het import loops
 from htrain.sync.het.counts import CacheCounts
 from htrain.sync.het.messages import Answer, Clocks, Ids, Request, Rows, Territory
@@ -31,10 +32,12 @@ from htrain.sync.het.policy import (
     FIRST_LIMIT,
     LIGHT_LFU,
     POLICIES,
+    SCORED,
     START,
     bring_back,
     choose_victims,
 )
+from htrain.sync.het.scored import victims_by
 from htrain.sync.het.slots import Slots
 from htrain.sync.het.steps import SparseStep
 from htrain.sync.index import find
@@ -72,8 +75,12 @@ class HetCache:
         self.width = width
         self._territory = territory
         self._step = step
-        self._policy = POLICIES[policy]
-        self._limit = FIRST_LIMIT
+        self._policy = POLICIES.get(policy, SCORED)
+        score = KNOWN.get(policy)
+        if self._policy == SCORED and score is None:
+            raise DataError(f"a cache has the policy '{policy}', which is not known here: name the file that registers it (--ops)")
+        self._victims = victims_by(score) if score else None
+        self._limit = FIRST_LIMIT if self._policy != SCORED else 0
         self._num_announced = 0
         self._outgoing: list[_Pushed] = []
         self._awaited: list[_Awaited] = []
@@ -141,6 +148,8 @@ class HetCache:
             raise DataError(
                 f"{slots.size} rows of width {self.width} are written, the gradients are {list(gradients.shape)}"
             )
+        if self._policy == SCORED:
+            self._limit += 1  # its steps
         loops.write(
             self._at.meta, self._at.lists, self._at.rows, slots, self.width, self._policy, self._limit, gradients
         )
@@ -240,7 +249,10 @@ class HetCache:
         spare = True
         while surplus > 0:
             victims = np.empty(surplus, np.int64)
-            count = choose_victims(self._at.meta, self._at.lists, self._policy, surplus, spare, victims)
+            if self._victims:
+                count = self._victims(self._at.meta, self._at.lists, self._at.key_of, self._limit, surplus, spare, victims)
+            else:
+                count = choose_victims(self._at.meta, self._at.lists, self._policy, surplus, spare, victims)
             self.counts.evicted += count
             self._take_out(victims[:count])
             surplus -= count

@@ -3,7 +3,7 @@
 Rows are linked in lists, oldest first. LRU has one list. LFU has a list per frequency, the lists linked in order of frequency, so that
 an access moves a row to the next list. light-LFU takes a row out of the lists for good once it has been used `limit` times: from then on
 an access only counts. The lists then hold every row that was used less often, and the next to leave is LFU's. Should they run dry, the
-limit doubles and the rows below it come back.
+limit doubles and the rows below it come back. A policy of a user's own has no lists (htrain.sync.het.scored).
 
 `meta`[slots, 8] has a line of 32 bytes per row, see the columns below; `lists`[n, 5] a line per list. List 0 is LRU's, and the
 anchor of LFU's; a free list is linked by ABOVE behind list 1.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 START, CURRENT, PINS, USES, OLDER, NEWER, LIST, AHEAD = range(8)  # columns of meta; AHEAD: announced batches that will use the row
 OLDEST, NEWEST, COUNT, BELOW, ABOVE = range(5)  # columns of lists; COUNT: the uses of its rows
-LRU, LFU, LIGHT_LFU = range(3)
+LRU, LFU, LIGHT_LFU, SCORED = range(4)
 POLICIES = {"lru": LRU, "lfu": LFU, "light-lfu": LIGHT_LFU}
 FIRST_LIMIT = 16
 UNLISTED = -1
@@ -91,10 +91,15 @@ def _list_above(lists, below, count):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def used(meta, lists, slot, policy, limit):  # type: ignore[no-untyped-def]
-    """A row has been used once more; or for the first time, and then it enters the lists."""
+    """A row has been used once more; or for the first time, and then it enters the lists. Of a SCORED one `limit` is the present step, which is noted."""
     meta[slot, USES] += 1
     at = meta[slot, LIST]
     count = meta[slot, USES]
+    if policy == SCORED:
+        lists[slot, NEWEST] = limit
+        if count == 1:
+            lists[slot, OLDEST] = limit
+        return
     if policy == LRU:
         if at != UNLISTED:
             _unlink(meta, lists, slot)
