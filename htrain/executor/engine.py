@@ -13,6 +13,7 @@ import torch
 from htrain.executor.program import Program, Send, Stage, Values
 from htrain.executor.stage_keys import GATE
 from htrain.executor.wire import Context
+from htrain.ops.bundle import Bundle, Kinds
 
 
 @dataclass
@@ -41,10 +42,11 @@ class Engine:
         self._message_sizes: dict[int, int] = {}
         for message in program.messages.values():
             self._message_sizes[message] = self._message_sizes.get(message, 0) + 1
+        self._whole: dict[Kinds, int | None] = {}
 
     def begin(self, context: Context, source: str, batch_size: int, inputs: Mapping[str, torch.Tensor]) -> Pass:
         """A new pass with the net's inputs."""
-        return Pass(context, source, batch_size, dict(inputs))
+        return Pass(context, source, batch_size, Values(inputs, self.program.messages))
 
     def start(self, state: Pass) -> list[Stage]:
         """The stages that can start before anything is received."""
@@ -56,15 +58,30 @@ class Engine:
 
         Raises KeyError for a blob that the net does not receive.
         """
+        whole = self._whole_message(tensors.kinds) if isinstance(tensors, Bundle) else None
         with state.lock:
+            if whole is not None and isinstance(tensors, Bundle) and whole not in state.counts:
+                state.values.bundles.setdefault(whole, tensors)
+                state.arrived.add(whole)
+                return self._ready(state)
             for name, tensor in tensors.items():
                 message = self.program.messages[name]
+                if message in state.values.bundles:
+                    continue
                 if name not in state.values:
                     state.values[name] = tensor
                     state.counts[message] = state.counts.get(message, 0) + 1
                 if state.counts[message] == self._message_sizes[message]:
                     state.arrived.add(message)
             return self._ready(state)
+
+    def _whole_message(self, kinds: Kinds) -> int | None:
+        """The message that such tensors are, all together; None where they are a part of one."""
+        if kinds not in self._whole:
+            messages = {self.program.messages[name] for name in kinds.names}
+            one = len(messages) == 1 and len(kinds.names) == self._message_sizes[next(iter(messages))]
+            self._whole[kinds] = messages.pop() if one else None
+        return self._whole[kinds]
 
     def run(self, state: Pass, stage: Stage, send: Send) -> list[Stage]:
         """Run one stage to its end; return the stages that can start now."""
@@ -78,6 +95,11 @@ class Engine:
         with state.lock:
             state.arrived.add(signal)
             return self._ready(state)
+
+    def waits_for(self, state: Pass, signal: int) -> bool:
+        """Whether all has run but what waits for a signal."""
+        with state.lock:
+            return signal not in state.arrived and all((s.index in state.ended) != (signal in s.waits) for s in self.program.stages)
 
     def has_taken_rows(self, state: Pass) -> bool:
         """Whether all that was asked for ahead is in the caches: the next batch may ask."""

@@ -16,7 +16,8 @@ import zmq
 from zmq.utils.garbage import gc as sent_memory
 
 from htrain.errors import PeerLost, RunError
-from htrain.executor.wire import Frame, Message, Values, decode, encode, spec_of
+from htrain.executor.wire import Frame, Message, Values, bundle_of, decode, encode
+from htrain.ops.bundle import Bundle
 
 SEND_SECONDS = 15.0
 _COPY_BELOW_BYTES = (
@@ -105,7 +106,7 @@ class Inbox:
             self._socket.bind(near)
         self._timeout_milliseconds = -1
 
-    def receive(self, seconds: float) -> tuple[Message, dict[str, torch.Tensor]] | None:
+    def receive(self, seconds: float) -> tuple[Message, Bundle] | None:
         """The next message and its tensors, or None when none came within `seconds`.
 
         Raises RunError for a damaged message, which is then gone: the next call gives the next one.
@@ -163,15 +164,14 @@ class Outbox:
         with contextlib.suppress(zmq.Again):
             send(encode(message)[0], zmq.DONTWAIT, False)
 
-    def send_values(self, peer: str, values: Values, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:
-        """Send blobs. The tensors must not change afterwards: large ones are not copied.
+    def send_values(self, peer: str, values: Values, names: Sequence[str], tensors: Sequence[torch.Tensor] | Bundle) -> None:
+        """Send blobs, tensors or a bundle of them. They must not change afterwards: large ones are not copied.
 
         Raises PeerLost when `peer` cannot be reached, RunError for a dtype that messages do not carry.
         """
-        values.tensors = [spec_of(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
-        frames = encode(values, tensors)
-        self._send(peer, frames)
-        self.bytes_sent[peer] = self.bytes_sent.get(peer, 0) + sum(map(len, frames)) - len(frames[0])
+        bundle = tensors if isinstance(tensors, Bundle) else bundle_of(names, tensors)
+        self._send(peer, encode(values, bundle))
+        self.bytes_sent[peer] = self.bytes_sent.get(peer, 0) + bundle.num_bytes
 
     def _send(self, peer: str, frames: Sequence[Frame]) -> None:
         send = self._sends.get(peer) or self._connect(peer)

@@ -6,7 +6,8 @@ into it, values of the stage are its locals, and values that a later stage needs
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,12 +18,32 @@ from htrain.executor.stage_keys import ANNOUNCE, PREFETCH, TAKE_ROWS, StageKey, 
 from htrain.net import Net, Op, Tensor
 from htrain.ops import OPS
 from htrain.ops.base import tensor_of
+from htrain.ops.bundle import Bundle
 
-Values = dict[str, Any]
-Send = Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]
+Send = Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...] | Bundle], None]
 
 
-@dataclass(frozen=True)
+class Values(dict[str, Any]):
+    """The blobs of a pass by name. Those of a message that came as a bundle are made when they are first asked for."""
+
+    __slots__ = ("_messages", "bundles")
+
+    def __init__(self, inputs: Mapping[str, torch.Tensor], messages: Mapping[str, int]) -> None:
+        super().__init__(inputs)
+        self._messages = messages
+        self.bundles: dict[int, Bundle] = {}
+
+    def __missing__(self, name: str) -> torch.Tensor:
+        tensor = self[name] = self.bundles[self._messages[name]][name]
+        return tensor
+
+    def bundle(self, names: tuple[str, ...]) -> Bundle:
+        """Blobs of one message, in this order."""
+        found = self.bundles.get(self._messages[names[0]])
+        return Bundle.of(names, [self[name] for name in names]) if found is None else found.pick(names)
+
+
+@dataclass(frozen=True, eq=False)
 class Stage:
     """Ops that wait for the same messages. `prefetch` stages only find out which rows to ask for: they read no parameter.
     An `announces` stage comes before these, when a batch is read, and tells the caches what it will ask for. A stage that `takes_rows`
@@ -63,7 +84,7 @@ def build_program(net: Net, parameters: Mapping[str, Any], *, gated: bool = True
     """
     keys = stage_keys(net, gated=gated)
     first = {key: i for i, key in reversed(list(enumerate(keys)))}
-    order = sorted(first, key=lambda key: (len(key[0]), key[1], first[key]))
+    order = sorted(_that_do(net, keys, first), key=lambda key: (len(key[0]), key[1], first[key]))
     afters = [frozenset(i for i, other in enumerate(order[:index]) if other[0] <= key[0]) for index, key in enumerate(order)]
     clocks = _clocks(net, keys, order, afters)
     homes = {output: keys[i] for i, op in enumerate(net.ops) for output in op.outputs}
@@ -71,9 +92,10 @@ def build_program(net: Net, parameters: Mapping[str, Any], *, gated: bool = True
     for index, key in enumerate(order):
         ops = tuple(op for op, k in zip(net.ops, keys, strict=True) if k == key)
         kept = _kept(net, key, keys, homes)
-        source = _source(net, index, ops, kept)
+        bundled = _bundled(net, ops, kept, parameters)
+        source = _source(net, index, ops, kept, bundled)
         reads, writes = clocks[index]
-        run = _compile(net, index, ops, source, parameters)
+        run = _compile(net, index, ops, source, parameters, bundled)
         ends_push = any(OPS[op.type].phase == "push" for op in ops)
         kind = (key[1] == ANNOUNCE, key[1] == PREFETCH, key[1] == TAKE_ROWS, ends_push)
         stages.append(Stage(index, key[0], *kind, ops, afters[index], reads, writes, source, run))
@@ -81,6 +103,14 @@ def build_program(net: Net, parameters: Mapping[str, Any], *, gated: bool = True
     messages = {name: message_of(op) for name, op in received.items()}
     peers = {message_of(op): str(op.attrs["peer"]) for op in received.values()}
     return Program(net, tuple(stages), messages, peers, sum(len(w) for _, w in clocks))
+
+
+def _that_do(net: Net, keys: Sequence[StageKey], first: Mapping[StageKey, int]) -> Iterator[StageKey]:
+    """The stages without those that do nothing when a message has come, where another waits for it, too."""
+    does = {key for op, key in zip(net.ops, keys, strict=True) if op.type != "Recv"}
+    for key in first:
+        if key in does or not any(key[0] <= other[0] for other in does):
+            yield key
 
 
 def _clocks(
@@ -116,11 +146,36 @@ def _kept(net: Net, key: StageKey, keys: Sequence[StageKey], homes: Mapping[str,
     return {name for name in used if homes.get(name) == key}
 
 
-def _source(net: Net, index: int, ops: Sequence[Op], kept: set[str]) -> str:
+def _bundled(net: Net, ops: Sequence[Op], kept: set[str], parameters: Mapping[str, Any]) -> frozenset[int]:
+    """The places of ops of a stage whose values come in bundles and leave as one: those of a list in one message, and all outputs in another."""
+    messages = {op.outputs[0]: message_of(op) for op in net.ops if op.type == "Recv"}
+    sends: dict[Hashable, list[str]] = {}
+    for op in ops:
+        if op.type == "Send":
+            sends.setdefault((op.attrs["peer"], op.attrs["message"]), []).append(op.inputs[0])
+    packets = {tuple(names) for names in sends.values()}
+    read = Counter(name for op in net.ops for name in op.inputs)
+
+    def comes(op: Op) -> bool:
+        lists = OPS[op.type].bundles(op)
+        whole = [name for names in lists for name in names] == [name for name in op.inputs if name not in net.parameters]
+        return whole and all(len({messages.get(name) for name in names}) == 1 and names[0] in messages for names in lists)
+
+    def leaves(op: Op) -> bool:
+        return not op.outputs or (op.outputs in packets and kept.isdisjoint(op.outputs) and all(read[name] == 1 for name in op.outputs))
+
+    def is_there(op: Op) -> bool:  # a program that is simulated has no parameters
+        return all(isinstance(parameters[name], torch.Tensor) for name in op.inputs if name in net.parameters)
+
+    return frozenset(place for place, op in enumerate(ops) if OPS[op.type].bundled and comes(op) and leaves(op) and is_there(op))
+
+
+def _source(net: Net, index: int, ops: Sequence[Op], kept: set[str], bundled: frozenset[int]) -> str:
     """The stage as Python. Sends to one peer leave together, when the last of their values is made."""
     names: dict[str, str] = {}
     local = {output for op in ops if op.type != "Recv" for output in op.outputs}
-    loads = [n for n in dict.fromkeys(n for op in ops for n in op.inputs) if n not in local and n not in net.parameters]
+    bundles = {ops[place].outputs: f"b{place}" for place in bundled}
+    loads = [n for n in dict.fromkeys(n for i, op in enumerate(ops) if i not in bundled for n in op.inputs) if n not in local and n not in net.parameters]
     lines = [f"def stage_{index}(values, send, batch):"]
     for name in loads:
         names[name] = f"v{len(names)}"
@@ -135,8 +190,13 @@ def _source(net: Net, index: int, ops: Sequence[Op], kept: set[str]) -> str:
             packet = (op.attrs["peer"], op.attrs["message"])
             pending.setdefault(packet, []).append(op.inputs[0])
             if last[packet] == i:
-                blobs = pending.pop(packet)
-                lines.append(f"    send({packet[0]!r}, {tuple(blobs)!r}, ({', '.join(names[b] for b in blobs)},))")
+                blobs = tuple(pending.pop(packet))
+                values = bundles.get(blobs) or f"({', '.join(names[b] for b in blobs)},)"
+                lines.append(f"    send({packet[0]!r}, {blobs!r}, {values})")
+            continue
+        if i in bundled:
+            lists = ", ".join(f"values.bundle({blobs!r})" for blobs in OPS[op.type].bundles(op))
+            lines.append(f"    {f'b{i} = ' if op.outputs else ''}k{i}({lists})")
             continue
         lines += _call(net, i, op, names, kept)
         dead = [
@@ -182,6 +242,12 @@ def _bound(net: Net, op: Op, parameters: Mapping[str, Any]) -> Callable[..., Any
     return partial(definition.kernel, **op.attrs) if op.attrs else definition.kernel
 
 
+def _bound_to_bundles(net: Net, op: Op, parameters: Mapping[str, Any]) -> Callable[..., Any]:
+    bundled = OPS[op.type].bundled
+    assert bundled
+    return bundled([parameters[name] for name in op.inputs if name in net.parameters], op.outputs, **op.attrs)
+
+
 def _views_parameter(net: Net, op: Op) -> bool:
     """Whether the op's outputs could share memory with a parameter, which an update changes in place."""
     return OPS[op.type].view and any(name in net.parameters for name in op.inputs)
@@ -214,7 +280,7 @@ def net_index(net: Net, parameter: str) -> int:
 
 
 def _compile(
-    net: Net, index: int, ops: Sequence[Op], source: str, parameters: Mapping[str, Any]
+    net: Net, index: int, ops: Sequence[Op], source: str, parameters: Mapping[str, Any], bundled: frozenset[int]
 ) -> Callable[[Values, Send, int], None]:
     space: dict[str, Any] = {
         f"p{i}": parameters[name] for i, name in enumerate(net.parameters) if any(name in op.inputs for op in ops)
@@ -224,7 +290,7 @@ def _compile(
         if op.type == "Constant" and isinstance(value, Tensor):
             space[f"c{i}"] = tensor_of(value)
         else:
-            kernel = _bound(net, op, parameters)
+            kernel = _bound_to_bundles(net, op, parameters) if i in bundled else _bound(net, op, parameters)
             kernel = _one_at_a_time(kernel) if OPS[op.type].exclusive else kernel
             space[f"k{i}"] = _copying(kernel) if _views_parameter(net, op) else kernel
     exec(compile(source, f"<{net.name} stage {index}>", "exec"), space)

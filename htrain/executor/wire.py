@@ -1,9 +1,9 @@
-"""Messages between roles: a msgspec header frame, then one frame per tensor (DESIGN 5). No pickle, ever.
+"""Messages between roles: a msgspec header frame, then one of all small tensors and one for each large tensor (DESIGN 5). No pickle, ever.
 
 A received message is untrusted: what does not hold together raises RunError in one line.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from htrain.errors import RunError
+from htrain.ops.bundle import DTYPES, LARGE_BYTES, Bundle, Bytes, Kinds, Numbers, dtype_name, laid_out
 
 SYNC_REPLICA = -1
 PREFETCHER, WRITER, VICTIMS = APART = (-2, -3, -4)  # whose passes are apart from steps, between look-ahead caches and the tables
@@ -25,21 +26,14 @@ class Context(msgspec.Struct, frozen=True, array_like=True, order=True):
     step: int
 
 
-class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
-    """What a tensor frame holds."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-
 class Values(msgspec.Struct, tag="values", array_like=True):
-    """Blobs of a context; one frame per tensor follows."""
+    """Blobs of a context. `kinds` are name, dtype and number of dimensions of each tensor; `dims` the dimensions of all, little-endian int64."""
 
     source: str
     context: Context
     batch_size: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-    tensors: list[TensorSpec]
+    kinds: msgspec.Raw = msgspec.Raw(b"\x90")
+    dims: bytes = b""
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True):
@@ -97,103 +91,122 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
 Message = Values | Hello | Addresses | Ready | Order | Beat | State | Failed
 Frame = bytes | memoryview
 
-DTYPES: Mapping[str, torch.dtype] = {
-    name: getattr(torch, name)
-    for name in ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int8", "uint8", "bool")
-}
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_IN_NUMPY = {name: np.dtype({"bfloat16": "int16", "bool": "uint8"}.get(name, name)) for name in DTYPES}
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Message)
+_KINDS = msgspec.msgpack.Decoder(list[tuple[str, str, Annotated[int, msgspec.Meta(ge=0, le=32)]]])
+_MOST_KNOWN = 4096
 _SHOWN_CHARACTERS = 120
-_SMALL_BYTES = 64 * 1024
-_ALIGNED = 64  # bytes: where a tensor may begin
+_NOTHING = Bundle.room(Kinds.of((), (), ()), np.empty(0, np.int64))
+_encoded: dict[Kinds, msgspec.Raw] = {}
+_decoded: dict[bytes, Kinds] = {}
 
 
-def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
-    """The header entry of a tensor. Raises RunError for a dtype that is not in DTYPES."""
-    dtype = _NAMES.get(tensor.dtype)
-    if dtype is None:
-        raise RunError(f"blob '{name}' is {tensor.dtype}, a message carries {', '.join(DTYPES)}: cast it in the model")
-    return TensorSpec(name, dtype, tuple(tensor.shape))
+def bundle_of(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> Bundle:
+    """Tensors as they travel. Large contiguous ones are not copied: do not change one until it has been sent, nor, within a process, until it has been read.
 
-
-def encode(message: Message, tensors: Sequence[torch.Tensor] = ()) -> list[Frame]:
-    """The frames of a message: its header, then the bytes of each tensor in row-major order.
-
-    A contiguous tensor is not copied: do not change one until it has been sent, nor, within a process, until it has been read.
+    Raises RunError for a dtype that is not in DTYPES.
     """
-    return [_ENCODER.encode(message), *map(_bytes_of, tensors)]
+    try:
+        return Bundle.of(tuple(names), tensors).packed()
+    except KeyError:
+        name, dtype = next((name, tensor.dtype) for name, tensor in zip(names, tensors, strict=True) if dtype_name(tensor.dtype) is None)
+        raise RunError(f"blob '{name}' is {dtype}, a message carries {', '.join(DTYPES)}: cast it in the model") from None
 
 
-def _bytes_of(tensor: torch.Tensor) -> Frame:
-    if not tensor.numel():
-        return b""  # memoryview cannot cast a shape with zeros
-    tensor = tensor.detach().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.view(torch.int16)
-    return memoryview(tensor.numpy().data).cast("B")
+def encode(message: Message, bundle: Bundle | None = None) -> list[Frame]:
+    """The frames of a message; `bundle` are the tensors of Values, in whose header they are then described."""
+    if bundle is None or not isinstance(message, Values):
+        return [_ENCODER.encode(message)]
+    message.kinds, message.dims = _kinds_encoded(bundle.kinds), bundle.dims.tobytes()
+    together, *large = bundle.pieces
+    return [_ENCODER.encode(message), *([together.data] if together.size else ()), *(piece.data for piece in large)]
 
 
-def decode(frames: Sequence[Any]) -> tuple[Message, dict[str, torch.Tensor]]:
+def _kinds_encoded(kinds: Kinds) -> msgspec.Raw:
+    found = _encoded.get(kinds)
+    if found is None:
+        if len(_encoded) >= _MOST_KNOWN:
+            _encoded.clear()
+        found = _encoded[kinds] = msgspec.Raw(_ENCODER.encode(list(zip(kinds.names, kinds.dtypes, kinds.ranks, strict=True))))
+    return found
+
+
+def decode(frames: Sequence[Any]) -> tuple[Message, Bundle]:
     """The message and its tensors by name.
 
     A tensor views its frame's memory. It is a copy when the frame is small, read-only, not aligned to the dtype, or holds bools.
-    Raises RunError when the frames are no message, or when a tensor's dtype, shape and bytes do not agree.
+    Raises RunError when the frames are no message, or when dtypes, dimensions and bytes do not agree.
     """
     try:
         message = _DECODER.decode(memoryview(frames[0]))
+        kinds = _kinds_decoded(message) if isinstance(message, Values) else _NOTHING.kinds
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError, TypeError) as error:  # TypeError: a key that msgspec before 0.22 hashes
         what = _shown(str(error))
         raise RunError(f"a message cannot be read: {what}; do all roles run the same version of htrain?") from error
-    specs = message.tensors if isinstance(message, Values) else []
-    if len(frames) != len(specs) + 1:
-        raise RunError(f"{_sender(message)} announces {len(specs)} tensors and brings {len(frames) - 1}")
-    tensors = {spec.name: _tensor(spec, frame, message) for spec, frame in zip(specs, _small_together(frames[1:]), strict=True)}
-    if len(tensors) != len(specs):
-        raise RunError(f"{_sender(message)} brings a blob twice: {_shown(', '.join(spec.name for spec in specs))}")
-    return message, tensors
+    if not kinds.names:
+        _check_count(message, frames, 0)
+        return message, _NOTHING
+    assert isinstance(message, Values)
+    return message, _bundle(message, kinds, frames)
 
 
-def _small_together(frames: Sequence[Any]) -> list[memoryview]:
-    """The frames, of which small ones are copied to one piece of memory: they stay until their step ends, each in a hole that a large one has left."""
-    views = [memoryview(frame) for frame in frames]
-    small = [k for k, view in enumerate(views) if view.nbytes < _SMALL_BYTES]
-    begins = np.cumsum([0, *(-(-views[k].nbytes // _ALIGNED) * _ALIGNED for k in small)]).tolist()
-    memory = memoryview(np.empty(begins[-1], np.uint8).data)
-    for k, begin in zip(small, begins, strict=False):
-        piece = memory[begin : begin + views[k].nbytes]
-        piece[:] = views[k].cast("B")
-        views[k] = piece
-    return views
+def _kinds_decoded(message: Values) -> Kinds:
+    """The kinds of a header; those that have come before are known by their bytes. Raises RunError for what is no kind of a tensor."""
+    key = bytes(message.kinds)
+    found = _decoded.get(key)
+    if found is None:
+        described = _KINDS.decode(message.kinds)
+        names, dtypes, ranks = zip(*described, strict=True) if described else ((), (), ())
+        if len(set(names)) != len(names):
+            raise RunError(f"{_sender(message)} brings a blob twice: {_shown(', '.join(names))}")
+        for name, dtype, _ in described:
+            if dtype not in DTYPES:
+                raise RunError(f"{_sender(message)} brings blob {_shown(name)} of unknown dtype {_shown(dtype)}")
+        if len(_decoded) >= _MOST_KNOWN:
+            _decoded.clear()
+        found = _decoded[key] = Kinds.of(names, dtypes, ranks)
+    return found
 
 
-def _tensor(spec: TensorSpec, frame: Any, message: Message) -> torch.Tensor:
-    dtype = _IN_NUMPY.get(spec.dtype)
-    view = memoryview(frame)
-    if dtype is None:
-        raise RunError(f"{_sender(message)} brings blob {_shown(spec.name)} of unknown dtype {_shown(spec.dtype)}")
-    if view.readonly:  # torch takes writable memory only
-        view = memoryview(bytearray(view))
+def _bundle(message: Values, kinds: Kinds, frames: Sequence[Any]) -> Bundle:
+    """The tensors of a message's frames. Raises RunError where these are not what its header says."""
+    if len(message.dims) != 8 * kinds.num_dims:
+        raise RunError(f"{_sender(message)} brings {len(message.dims)} bytes of dimensions for tensors of {kinds.num_dims} dimensions")
+    dims = np.frombuffer(message.dims, np.int64).copy()  # Numba compiles its loops anew for what is read-only
     try:
-        array = np.ndarray(spec.shape, dtype, view)
-    except (TypeError, ValueError) as error:  # a shape that no array can have, or that needs more bytes than there are
-        raise _mismatch(spec, view, message) from error
-    if array.shape != spec.shape or array.nbytes != view.nbytes:  # numpy takes a size of -1 as "the rest"
-        raise _mismatch(spec, view, message)
-    if not array.flags.aligned:  # a small frame lies anywhere in ZeroMQ's receive buffer; Numba wants aligned arrays
-        array = array.copy()
-    tensor = torch.from_numpy(array)
-    if spec.dtype == "bool":
-        return tensor != 0  # a byte that is neither 0 nor 1 must not become a C++ bool
-    return tensor.view(torch.bfloat16) if spec.dtype == "bfloat16" else tensor
+        sizes, begins, small = laid_out(kinds, dims)
+    except ValueError as error:
+        place = int(error.args[0])
+        raise RunError(f"{_sender(message)} brings blob {_shown(kinds.names[place])}: no tensor is {_form(kinds, dims, place)}") from error
+    large = [place for place, begin in enumerate(begins.tolist()) if begin < 0] if begins.min() < 0 else []
+    _check_count(message, frames, (small > 0) + len(large))
+    pieces = [_memory(frame) for frame in frames[1:]]
+    pieces = pieces if small else [np.empty(0, np.uint8), *pieces]
+    if pieces[0].size != small:
+        raise RunError(f"{_sender(message)} brings {pieces[0].size} bytes of small blobs: {small} bytes are wanted")
+    for place, piece in zip(large, pieces[1:], strict=True):
+        if piece.size != sizes[place]:
+            what = f"{piece.size} bytes are not {_form(kinds, dims, place)}"
+            raise RunError(f"{_sender(message)} brings blob {_shown(kinds.names[place])}: {what}")
+    return Bundle(kinds, dims, sizes, begins, pieces)
 
 
-def _mismatch(spec: TensorSpec, view: memoryview, message: Message) -> RunError:
-    shape = _shown(",".join(map(str, spec.shape)))
-    return RunError(
-        f"{_sender(message)} brings blob {_shown(spec.name)}: {view.nbytes} bytes are not {spec.dtype}[{shape}]"
-    )
+def _check_count(message: Message, frames: Sequence[Any], wanted: int) -> None:
+    if len(frames) != wanted + 1:
+        raise RunError(f"{_sender(message)} announces {wanted} frames and brings {len(frames) - 1}")
+
+
+def _memory(frame: Any) -> Bytes:
+    """A frame's bytes, where they are, or copied: small ones stay until their step ends, each in a hole that a large one has left; others must be writable,
+    for torch, and aligned, for Numba."""
+    view = np.frombuffer(frame, np.uint8)
+    return view if view.size >= LARGE_BYTES and view.flags.writeable and view.__array_interface__["data"][0] % 8 == 0 else view.copy()
+
+
+def _form(kinds: Kinds, dims: Numbers, place: int) -> str:
+    end = int(kinds.ends[place])
+    shape = _shown(",".join(map(str, dims[end - kinds.ranks[place] : end].tolist())))
+    return f"{kinds.dtypes[place]}[{shape}]"
 
 
 def _sender(message: Message) -> str:

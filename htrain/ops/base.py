@@ -59,6 +59,7 @@ RowRead = tuple[str, str, str]  # the table, or a shard of it, the ids, and the 
 ReadsRule = Callable[[Op], Sequence[RowRead]]
 AttributeTypes = Mapping[str, type]
 NamesRule = Callable[[Op], Sequence[str]]
+BundlesRule = Callable[[Op], Sequence[tuple[str, ...]]]
 EvaluationRule = Callable[[Op, Net], Mapping[str, str]]
 
 
@@ -139,6 +140,11 @@ def reads_no_rows(op: Op) -> Sequence[RowRead]:
     return ()
 
 
+def no_bundles(op: Op) -> Sequence[tuple[str, ...]]:
+    """Each input comes by itself."""
+    return ()
+
+
 def asked_for_nothing(op: Op) -> Sequence[str]:
     """It serves no rows."""
     return ()
@@ -189,6 +195,8 @@ class OpDef:
     `needs_batch`: the kernel takes the batch size as keyword `batch`. `attributes` are their names and types, where the kernel does not declare them.
     `bind`, where there is one, takes the inputs whose values are known before any step, parameters and constants, and None for the others, and gives
     a kernel of those others alone: for what would be looked up at every call.
+    `bundles` are the values that may come as bundles, those of each message together; `bundled` takes the parameters and the names of the outputs, and gives
+    a kernel of these bundles, whose outputs, if any, are a bundle.
     `on_host`: tensors are in host memory only; others compute where their tensors are. `accelerated` is the kernel for an accelerator of an op that
     is a loop over host memory.
 
@@ -224,6 +232,8 @@ class OpDef:
     needs_batch: bool = False
     attributes: AttributeTypes | None = None
     bind: Callable[..., Callable[..., Any]] | None = None
+    bundles: BundlesRule = no_bundles
+    bundled: Callable[..., Callable[..., Any]] | None = None
     on_host: bool = False
     accelerated: Callable[..., Any] | None = None
     effects: bool = False

@@ -1,11 +1,12 @@
 """Communication between devices, and the elastic averaging of a sync net. All are effects: never dropped, merged or moved."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from htrain.net import Blob, Op
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs, same_as_input
+from htrain.ops.bundle import Bundle
 
 
 def _by_engine(*tensors: torch.Tensor, **attrs: object) -> None:
@@ -18,6 +19,11 @@ def _declared(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Sig
 
 def _ack() -> torch.Tensor:
     return torch.zeros(0, dtype=torch.int8)
+
+
+def _bundled_signal(parameters: Sequence[torch.Tensor], outputs: tuple[str, ...]) -> Callable[[], Bundle]:
+    signal = Bundle.of(outputs, (_ack(),)).packed()  # the same one at every step
+    return lambda: signal
 
 
 def _ack_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
@@ -39,6 +45,10 @@ def _relax(parameter: torch.Tensor, difference: torch.Tensor) -> None:
     parameter.sub_(difference)
 
 
+def _advance(parameter: torch.Tensor, difference: torch.Tensor) -> None:
+    parameter.add_(difference)
+
+
 def begin_signal(device: str) -> str:
     """The blob that tells `device` that a step has begun; what reads dense weights there waits for it."""
     return f"begin_{device.replace(':', '_')}"
@@ -58,10 +68,11 @@ DEFINITIONS = (
         "Recv", _by_engine, _declared, _transfer, None, effects=True, transfer="receive", work="message", on_host=True, attributes=_TO_AND_FROM
     ),
     # Runs after every update of its device in a step, so that the trainer knows that the step has ended there.
-    OpDef("Ack", _ack, _ack_infer, gradient=None, effects=True, transfer="signal", on_host=True),
+    OpDef("Ack", _ack, _ack_infer, gradient=None, effects=True, transfer="signal", on_host=True, bundled=_bundled_signal),
     # Tells a device that a step has begun, where nothing else would: what it does first waits for nothing, or for rows that are asked for ahead.
-    OpDef("Begin", _ack, _ack_infer, gradient=None, effects=True, transfer="signal", on_host=True),
+    OpDef("Begin", _ack, _ack_infer, gradient=None, effects=True, transfer="signal", on_host=True, bundled=_bundled_signal),
     OpDef("Snapshot", _snapshot, same_as_input(0), gradient=None, effects=True),
     OpDef("ElasticDifference", _elastic_difference, same_as_input(1), gradient=None, effects=True, writes=(0,)),
     OpDef("Relax", _relax, no_outputs, gradient=None, effects=True, writes=(0,)),
+    OpDef("Advance", _advance, no_outputs, gradient=None, effects=True, writes=(0,)),
 )

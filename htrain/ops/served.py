@@ -5,12 +5,12 @@
 
 The steps are the loops of SparseSgd, SparseAdagrad and SparseRowWiseAdagrad (htrain.ops.step_loops). Tables may differ in width and may
 be shards, which start at `first_rows`. Rows are asked for some ids ahead of their use: those of large tables are in no cache
-(docs/decisions/fusions.md). Those of each table are values of their own: memory that messages have left takes them, where one piece for
-all would find no room between these.
+(docs/decisions/fusions.md). Ids, rows and gradients that come in a message and leave in another are bundles, which loops take by their addresses: none
+becomes a tensor on the way (docs/decisions/bundles.md).
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from htrain.errors import DataError
 from htrain.net import Blob, Op
 from htrain.ops.base import Cost, OpDef, RowRead, Signature, no_outputs
+from htrain.ops.bundle import Bundle, Kinds
 from htrain.ops.expectation import Counts, Expectation, rows_like
 from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.sparse_checks import ids_misfit
 from htrain.ops.step_loops import AHEAD, adagrad_loop, rowwise_adagrad_loop, sgd_loop
 
 Numbers = NDArray[np.int64]
-_HEADER = 40 // 4  # float32 numbers: ZeroMQ keeps so much beside the bytes of a message that it has received
 
 
 class Served:
@@ -40,19 +40,33 @@ class Served:
         self.tables, self.states = tuple(tables), tuple(states)
         self.widths = [table.shape[1] for table in tables]
         self.pointers, self.state_pointers = _pointers(tables), _pointers(states)
+        self._rows: dict[tuple[str, ...], Kinds] = {}
         self.forms = np.array([(table.shape[0], table.shape[1], first) for table, first in zip(tables, first_rows, strict=True)], np.int64)
 
-    def counts(self, ids: Sequence[torch.Tensor]) -> Numbers:
+    def counts(self, ids: Bundle) -> Numbers:
         """How many ids of each table there are. Raises DataError for what is no list of ids."""
-        for table, found in zip(self.tables, ids, strict=True):
-            if found.dim() != 1 or found.dtype != torch.int64 or not found.is_contiguous():
-                raise ids_misfit(found.numpy(), np.empty((0, table.shape[1]), np.float32), table.numpy(), 0)
-        return np.array([len(found) for found in ids], np.int64)
+        if not _are(ids.kinds, "int64", 1):
+            place = next(k for k, form in enumerate(zip(ids.kinds.dtypes, ids.kinds.ranks, strict=True)) if form != ("int64", 1))
+            raise ids_misfit(ids[ids.kinds.names[place]].numpy(), np.empty((0, self.widths[place]), np.float32), self.tables[place].numpy(), 0)
+        return ids.dims
 
-    def misfit(self, bad: int, ids: Sequence[torch.Tensor]) -> DataError:
-        """Table number `bad` has no row for some of its ids."""
-        rows = np.empty((len(ids[bad]), self.widths[bad]), np.float32)
-        return ids_misfit(ids[bad].numpy(), rows, self.tables[bad].numpy(), int(self.forms[bad, 2]))
+    def rows_called(self, names: tuple[str, ...]) -> Kinds:
+        """The kinds of a list of rows of each table."""
+        if names not in self._rows:
+            self._rows[names] = Kinds.of(names, ("float32",) * len(names), (2,) * len(names))
+        return self._rows[names]
+
+    def misfit(self, bad: int, ids: Bundle, rows: Bundle | None = None) -> DataError:
+        """Table number `bad` has no row for some of its ids, or `rows` are not as many and as wide."""
+        found = ids[ids.kinds.names[bad]].numpy()
+        given = np.empty((len(found), self.widths[bad]), np.float32) if rows is None else rows[rows.kinds.names[bad]].numpy()
+        return ids_misfit(found, given, self.tables[bad].numpy(), int(self.forms[bad, 2]))
+
+
+@lru_cache
+def _are(kinds: Kinds, dtype: str, rank: int) -> bool:
+    """Whether all tensors are of a dtype and of so many dimensions."""
+    return all(form == (dtype, rank) for form in zip(kinds.dtypes, kinds.ranks, strict=True))
 
 
 def _pointers(tensors: Sequence[torch.Tensor]) -> Numbers:
@@ -70,29 +84,44 @@ def _all_known(known: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
 
 def _bind_lookup(*known: torch.Tensor | None, first_rows: tuple[int, ...]) -> Callable[..., tuple[torch.Tensor, ...]]:
     tables = _all_known(known[: len(first_rows)])
-    return partial(_look_up, Served(tables, (), first_rows)) if tables else partial(_lookup_tables, first_rows=first_rows)
+    return partial(_look_up_tensors, Served(tables, (), first_rows)) if tables else partial(_lookup_tables, first_rows=first_rows)
 
 
 def _lookup_tables(*values: torch.Tensor, first_rows: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
     count = len(first_rows)
-    return _look_up(Served(values[:count], (), first_rows), *values[count:])
+    return _look_up_tensors(Served(values[:count], (), first_rows), *values[count:])
 
 
-def _look_up(served: Served, *ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _look_up_tensors(served: Served, *ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tuple(_look_up(served, _numbered(len(ids)), Bundle.of(_numbered(len(ids)), ids)).values())
+
+
+def _bundled_lookup(tables: Sequence[torch.Tensor], outputs: tuple[str, ...], *, first_rows: tuple[int, ...]) -> Callable[[Bundle], Bundle]:
+    return partial(_look_up, Served(tables, (), first_rows), outputs)
+
+
+def _look_up(served: Served, outputs: tuple[str, ...], ids: Bundle) -> Bundle:
     counts = served.counts(ids)
-    rows = tuple(_room(len(found), width) for found, width in zip(ids, served.widths, strict=True))
-    bad = _gather(served.pointers, served.forms, _pointers(ids), counts, _pointers(rows))
+    rows = Bundle.room(served.rows_called(outputs), _shapes(counts, served.forms))
+    bad = _gather(served.pointers, served.forms, ids.pointers, counts, rows.pointers)
     if bad >= 0:
         raise served.misfit(bad, ids)
     return rows
 
 
-def _room(rows: int, width: int) -> torch.Tensor:
-    """Rows that are not filled, in as much memory as the gradients of them take that come in afterwards: where one was, the other has room.
+@lru_cache
+def _numbered(count: int) -> tuple[str, ...]:
+    """Names for so many tensors that have none."""
+    return tuple(map(str, range(count)))
 
-    With pieces that differ by some bytes, the heap of a busy sparse PS grows further (tools/bench/sparse_ps.py --open 4 prints its memory).
-    """
-    return torch.from_numpy(np.empty(rows * width + _HEADER, np.float32))[: rows * width].view(rows, width)
+
+@njit(nogil=True, cache=True)
+def _shapes(counts, forms):  # type: ignore[no-untyped-def]
+    """The dimensions of the rows of all tables, one behind the other."""
+    dims = np.empty(2 * counts.size, np.int64)
+    for t in range(counts.size):
+        dims[2 * t], dims[2 * t + 1] = counts[t], forms[t, 1]
+    return dims
 
 
 @njit(nogil=True, cache=True)
@@ -124,28 +153,54 @@ def _bind_step(
     held = _all_known(known[: len(known) - 2 * count])
     if not held:
         return partial(_step_tables, optimizer=optimizer, lr=lr, eps=eps, first_rows=first_rows)
-    return partial(_step_in, Served(held[:count], held[count:], first_rows), optimizer=optimizer, lr=lr, eps=eps)
+    return partial(_step_tensors, Served(held[:count], held[count:], first_rows), optimizer=optimizer, lr=lr, eps=eps)
 
 
 def _step_tables(*values: torch.Tensor, optimizer: str, lr: float, eps: float, first_rows: tuple[int, ...]) -> None:
     held, count = len(values) - 2 * len(first_rows), len(first_rows)
-    _step_in(Served(values[:count], values[count:held], first_rows), *values[held:], optimizer=optimizer, lr=lr, eps=eps)
+    _step_tensors(Served(values[:count], values[count:held], first_rows), *values[held:], optimizer=optimizer, lr=lr, eps=eps)
 
 
-def _step_in(served: Served, *values: torch.Tensor, optimizer: str, lr: float, eps: float) -> None:
+def _step_tensors(served: Served, *values: torch.Tensor, optimizer: str, lr: float, eps: float) -> None:
     count = len(served.tables)
-    ids, grads = values[:count], [grad.contiguous() for grad in values[count:]]
+    names = _numbered(count)
+    _step_in(served, Bundle.of(names, values[:count]), Bundle.of(names, values[count:]), optimizer=optimizer, lr=lr, eps=eps)
+
+
+def _bundled_step(
+    held: Sequence[torch.Tensor], outputs: tuple[str, ...], *, optimizer: str, lr: float, eps: float, first_rows: tuple[int, ...]
+) -> Callable[[Bundle, Bundle], None]:
+    count = len(first_rows)
+    return partial(_step_in, Served(held[:count], held[count:], first_rows), optimizer=optimizer, lr=lr, eps=eps)
+
+
+def _step_in(served: Served, ids: Bundle, grads: Bundle, *, optimizer: str, lr: float, eps: float) -> None:
     counts = served.counts(ids)
-    for table, found, grad in zip(served.tables, ids, grads, strict=True):
-        if grad.dim() != 2 or grad.dtype != torch.float32 or len(grad) < len(found) or grad.shape[1] != table.shape[1]:
-            raise ids_misfit(found.numpy(), grad.numpy(), table.numpy(), 0)
-    batch = served.forms, _pointers(ids), counts, _pointers(grads), lr
+    bad = 0 if not _are(grads.kinds, "float32", 2) else _misshapen(grads.dims, counts, served.forms)
+    if bad >= 0:
+        raise served.misfit(_first_of_other_form(grads) or bad, ids, grads)
+    batch = served.forms, ids.pointers, counts, grads.pointers, lr
     if optimizer == "sgd":
         bad = _sgd(served.pointers, *batch)
     else:
         bad = (_adagrad if optimizer == "adagrad" else _rowwise_adagrad)(served.pointers, served.state_pointers, *batch, eps)
     if bad >= 0:
         raise served.misfit(bad, ids)
+
+
+def _first_of_other_form(grads: Bundle) -> int:
+    """The first table whose gradients are no rows; 0 where there is none, or it is the first."""
+    forms = zip(grads.kinds.dtypes, grads.kinds.ranks, strict=True)
+    return next((place for place, form in enumerate(forms) if form != ("float32", 2)), 0)
+
+
+@njit(nogil=True, cache=True)
+def _misshapen(dims, counts, forms):  # type: ignore[no-untyped-def]
+    """The first table whose gradients are fewer than its ids, or not as wide as it; or -1."""
+    for t in range(counts.size):
+        if dims[2 * t] < counts[t] or dims[2 * t + 1] != forms[t, 1]:
+            return t
+    return -1
 
 
 @njit(nogil=True, cache=True)
@@ -193,6 +248,13 @@ def _num_tables(op: Op) -> int:
     return len(first_rows)
 
 
+def _lists(op: Op) -> Sequence[tuple[str, ...]]:
+    """The ids of all tables, and the gradients of all where there are any."""
+    count = _num_tables(op)
+    values = op.inputs[len(op.inputs) - count * (1 if op.type == "LookupTables" else 2) :]
+    return [values[begin : begin + count] for begin in range(0, len(values), count)]
+
+
 def _infer_lookup(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
     count = _num_tables(op)
     return [((ids.shape[0], table.shape[1]), table.dtype) for table, ids in zip(inputs[:count], inputs[count:], strict=True)]
@@ -236,7 +298,10 @@ def _stepped(op: Op) -> tuple[int, ...]:
 DEFINITIONS = (
     OpDef(
         "LookupTables", _lookup_tables, _infer_lookup, _lookup_cost, None, many=True, bind=_bind_lookup, on_host=True, effects=True, work="gather",
-        reads=_reads, asked_by=_ids, expected=_expected_rows,
+        reads=_reads, asked_by=_ids, expected=_expected_rows, bundles=_lists, bundled=_bundled_lookup,
     ),
-    OpDef("SparseStepTables", _step_tables, no_outputs, _step_cost, None, effects=True, writes=_stepped, bind=_bind_step, work="scatter", on_host=True),
+    OpDef(
+        "SparseStepTables", _step_tables, no_outputs, _step_cost, None, effects=True, writes=_stepped, bind=_bind_step, work="scatter", on_host=True,
+        bundles=_lists, bundled=_bundled_step,
+    ),
 )

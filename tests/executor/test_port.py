@@ -47,7 +47,7 @@ def network(request: pytest.FixtureRequest, make_network: MakeNetwork) -> Networ
 
 
 def send_tensors(outbox: Outbox, peer: str, step: int, tensors: dict[str, torch.Tensor]) -> None:
-    outbox.send_values(peer, Values("a", Context(0, 0, 0, step), 1, []), list(tensors), list(tensors.values()))
+    outbox.send_values(peer, Values("a", Context(0, 0, 0, step), 1), list(tensors), list(tensors.values()))
 
 
 def receive(inbox: Inbox) -> tuple[object, dict[str, torch.Tensor]]:
@@ -112,7 +112,7 @@ def test_messages_of_each_sender_keep_their_order_whatever_their_size(network: N
         outbox = network.outbox({"b": inbox.address})
         for step in range(200):
             tensor = torch.full((20_000 if step % 7 == 0 else 3,), float(step))
-            outbox.send_values("b", Values("a", Context(0, trainer, 0, step), 1, []), ["x"], [tensor])
+            outbox.send_values("b", Values("a", Context(0, trainer, 0, step), 1), ["x"], [tensor])
         outbox.close()
 
     threads = [threading.Thread(target=send_all, args=(trainer,)) for trainer in range(3)]
@@ -195,7 +195,7 @@ def send(number):
     outbox = network.outbox({"inbox": inbox.address})
     barrier.wait()
     for step in range(3):
-        outbox.send_values("inbox", Values("a", Context(0, 0, number, step), 1, []), ["large"], [torch.full((50_000,), number)])
+        outbox.send_values("inbox", Values("a", Context(0, 0, number, step), 1), ["large"], [torch.full((50_000,), number)])
 
 threads = [threading.Thread(target=send, args=(number,), daemon=True) for number in range(8)]
 for thread in threads:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from htrain.errors import DataError
 from htrain.ops import OPS
+from htrain.ops.bundle import LARGE_BYTES, Bundle
 
 ROWS, DIM = 9, 4
 SEEDS = st.integers(0, 1 << 30)
@@ -183,3 +184,47 @@ def test_tables_that_are_served_together_refuse_ids_and_gradients_that_do_not_fi
         step(*tables, ids, ids, grads[0], grads[1][:1])
     with pytest.raises(DataError, match=r"ids are int32\[2\], want int64\[u\]"):
         OPS["LookupTables"].kernel(*tables, ids, ids.int(), first_rows=(0, 0))
+
+
+@quick
+@given(seed=SEEDS, optimizer=st.sampled_from(["sgd", "adagrad", "rowwise_adagrad"]))
+def test_tables_that_are_served_from_bundle_to_bundle_have_the_bits_that_they_have_one_by_one(seed: int, optimizer: str) -> None:
+    """Some tables are asked for so many rows that these travel by themselves; ids and gradients come among others, in any order."""
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    forms = [(rng.choice((1, 9, 3000)), rng.choice((1, 4, 16)), rng.choice((0, 50))) for _ in range(rng.randint(1, 4))]
+    tables = [torch.randn(rows, width, generator=generator) for rows, width, _ in forms]
+    states = [torch.rand(rows if optimizer == "rowwise_adagrad" else (rows, width), generator=generator) for rows, width, _ in forms]
+    ids = [first + torch.randperm(rows, generator=generator)[: rng.randint(0, rows)] for rows, _, first in forms]
+    grads = [torch.randn(len(found), width, generator=generator) for found, (_, width, _) in zip(ids, forms, strict=True)]
+    names, first_rows = tuple(f"t{k}" for k in range(len(forms))), tuple(first for _, _, first in forms)
+
+    def arrived(tensors: list[torch.Tensor]) -> Bundle:
+        shuffled = [*enumerate(tensors), (len(tensors), torch.ones(3))]
+        rng.shuffle(shuffled)
+        return Bundle.of(tuple(f"t{k}" for k, _ in shuffled), [tensor for _, tensor in shuffled]).packed().pick(names)
+
+    rows = OPS["LookupTables"].bundled(tables, names, first_rows=first_rows)(arrived(ids))
+    assert list(rows) == list(names)
+    assert len(rows.pieces) == 1 + sum(tensor.nbytes >= LARGE_BYTES for tensor in rows.values())
+    for table, found, (_, _, first), got in zip(tables, ids, forms, rows.values(), strict=True):
+        assert torch.equal(got, table[found - first])
+
+    held = [] if optimizer == "sgd" else states
+    alone, attrs = [tensor.clone() for tensor in (*tables, *held)], {"lr": 0.1, "eps": 0.0 if optimizer == "sgd" else 1e-8}
+    OPS["SparseStepTables"].bundled([*tables, *held], (), optimizer=optimizer, first_rows=first_rows, **attrs)(arrived(ids), arrived(grads))
+    one = {"sgd": "SparseSgd", "adagrad": "SparseAdagrad", "rowwise_adagrad": "SparseRowWiseAdagrad"}[optimizer]
+    for k, (found, grad) in enumerate(zip(ids, grads, strict=True)):
+        own = alone[k :: len(tables)]
+        kernel(one)(*own, found, grad, first_row=first_rows[k], **{name: attrs[name] for name in (("lr",) if optimizer == "sgd" else ("lr", "eps"))})
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip((*tables, *held), alone, strict=True))
+
+
+def test_a_bundle_of_other_forms_than_a_server_serves_is_refused() -> None:
+    tables, ids = [torch.zeros(5, 4)], Bundle.of(("a",), [torch.tensor([0, 4])])
+    step = OPS["SparseStepTables"].bundled(tables, (), optimizer="sgd", lr=0.1, eps=0.0, first_rows=(0,))
+    with pytest.raises(DataError, match=r"ids are float32\[2\], want int64"):
+        OPS["LookupTables"].bundled(tables, ("x",), first_rows=(0,))(Bundle.of(("a",), [torch.ones(2)]))
+    for wrong in (torch.ones(2, 3), torch.ones(1, 4), torch.ones(2), torch.ones(2, 4, dtype=torch.float64)):
+        with pytest.raises(DataError, match=r"rows are .*, want float32"):
+            step(ids, Bundle.of(("a",), [wrong]))
+    assert not tables[0].any()

@@ -21,7 +21,7 @@ import torch
 import zmq
 
 from htrain.executor.port import Network
-from htrain.executor.wire import Context, Values, encode, spec_of
+from htrain.executor.wire import Context, Values, bundle_of, encode
 
 SIZES = {"1 kB": 1 << 10, "64 kB": 64 << 10, "1 MB": 1 << 20, "16 MB": 16 << 20}
 RUN_BYTES = 256 << 20
@@ -55,7 +55,7 @@ class PortLine:
         self._outbox = self._network.outbox({"group_ps:0:0": address})
 
     def send(self, tensors: list[torch.Tensor]) -> None:
-        values = Values("trainer:0:0/0", Context(0, 0, 0, 1), 128, [])
+        values = Values("trainer:0:0/0", Context(0, 0, 0, 1), 128)
         self._outbox.send_values("group_ps:0:0", values, [f"blob_{i}" for i in range(len(tensors))], tensors)
 
     def receive(self) -> int:
@@ -88,9 +88,8 @@ class RawLine:
 
     def send(self, tensors: list[torch.Tensor]) -> None:
         if tensors is not self._tensors:
-            specs = [spec_of(f"blob_{i}", tensor) for i, tensor in enumerate(tensors)]
             self._tensors = tensors
-            self._frames = encode(Values("trainer:0:0/0", Context(0, 0, 0, 1), 128, specs), tensors)
+            self._frames = encode(Values("trainer:0:0/0", Context(0, 0, 0, 1), 128), bundle_of([f"blob_{i}" for i in range(len(tensors))], tensors))
         self._push.send_multipart(self._frames, copy=False)
 
     def receive(self) -> int:

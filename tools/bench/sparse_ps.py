@@ -1,9 +1,9 @@
 """A sparse PS against raw pyzmq: bytes per second of pull and push, the server's CPU and memory.
 
-    python tools/bench/sparse_ps.py [--runs 7] [--link 1gbit] [--optimizer adagrad] [--history FILE]
+    python tools/bench/sparse_ps.py [--runs 7] [--ids 8] [--link 1gbit] [--optimizer adagrad] [--history FILE]
 
 The plan is that of a DLRM with 26 tables of 10^5 rows x 64 (batch 2048; one trainer, one group PS, one sparse PS). The real sparse PS runs in a process of its
-own. One client plays all others by the plan's nets: it sends 2048 distinct ids of each table, takes the rows, sends gradients back and takes the Ack,
+own. One client plays all others by the plan's nets: it sends 2048 distinct ids of each table (`--ids`), takes the rows, sends gradients back and takes the Ack,
 with `--open` steps under way. Another such client does the same with a bare pyzmq server, which answers with frames made beforehand, of the same
 number and sizes and without a copy. Runs alternate. Bytes are those of ids, rows and gradients, without headers of any kind.
 
@@ -41,8 +41,8 @@ Run = dict[str, float]
 class Part:
     """A process that answers a line with a line; its environment is that of roles."""
 
-    def __init__(self, name: str, plan: Path, host: str, workers: int, inside: list[str]) -> None:
-        words = [*inside, sys.executable, PARTS, name, str(plan), host, str(workers)]
+    def __init__(self, name: str, plan: Path, host: str, asked: argparse.Namespace, inside: list[str]) -> None:
+        words = [*inside, sys.executable, PARTS, name, str(plan), host, str(asked.workers), str(asked.ids)]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=role_environment(1))
 
     def tell(self, **words: Any) -> None:
@@ -77,9 +77,9 @@ class Part:
 class Pair:
     """A server and its client."""
 
-    def __init__(self, kind: str, plan: Path, workers: int, hosts: list[tuple[str, list[str]]], stack: ExitStack) -> None:
+    def __init__(self, kind: str, plan: Path, asked: argparse.Namespace, hosts: list[tuple[str, list[str]]], stack: ExitStack) -> None:
         self._server, self._client = (
-            stack.enter_context(closing(Part(name, plan, host, workers, inside)))
+            stack.enter_context(closing(Part(name, plan, host, asked, inside)))
             for name, (host, inside) in zip((kind, "drive"), hosts, strict=True)
         )
         self.said, book = self._server.hear(), self._client.hear()["book"]
@@ -93,7 +93,7 @@ class Pair:
         whole = steps + 2 * open_steps
         rate = (found["sent"] + found["received"]) / found["seconds"]
         cpu = (after["cpu"] - before["cpu"]) / whole
-        return {**found, "rate": rate, "cpu": cpu, "memory": after["memory"]}
+        return {**found, "rate": rate, "steps_a_second": steps / found["seconds"], "cpu": cpu, "memory": after["memory"]}
 
 
 def make_plan(folder: Path, optimizer: str, row_dtype: RowDtype, fuse: bool) -> Path:
@@ -109,7 +109,7 @@ def make_plan(folder: Path, optimizer: str, row_dtype: RowDtype, fuse: bool) -> 
 def on_loopback(plan: Path, asked: argparse.Namespace, stack: ExitStack) -> dict[str, list[Run]]:
     """Runs of the sparse PS and of bare pyzmq, in turn."""
     here: list[tuple[str, list[str]]] = [("127.0.0.1", [])] * 2
-    pairs = {kind: Pair(kind, plan, asked.workers, here, stack) for kind in ("serve", "echo")}
+    pairs = {kind: Pair(kind, plan, asked, here, stack) for kind in ("serve", "echo")}
     found: dict[str, list[Run]] = {kind: [] for kind in pairs}
     for number in range(asked.runs + 1):
         for kind, pair in pairs.items():
@@ -131,7 +131,8 @@ def print_loopback(found: dict[str, list[Run]], arguments: dict[str, Any], histo
     ratios = [a["rate"] / b["rate"] for a, b in zip(ours, raw, strict=True)]
     for name, runs in (("sparse PS", ours), ("pyzmq", raw)):
         rates, cpu = ([run[key] * factor for run in runs] for key, factor in (("rate", 1e-6), ("cpu", 1e3)))
-        print(f"{name:<10}{_text(rates, '8,.0f')} MB/s   server {_text(cpu, '.1f')} CPU ms a step")
+        steps = [run["steps_a_second"] for run in runs]
+        print(f"{name:<10}{_text(rates, '8,.0f')} MB/s   {_text(steps, '7,.0f')} steps a second   server {_text(cpu, '.3f')} CPU ms a step")
     print(f"ratio     {_text(ratios, '8.3f')}  n={len(ratios)}")
     if history:
         append(history, "sparse_ps", arguments, {"ratio": summary(ratios), **{k: summary([r["rate"] for r in runs]) for k, runs in found.items()}})
@@ -141,7 +142,7 @@ def over_link(plan: Path, asked: argparse.Namespace, stack: ExitStack) -> None:
     rate = bits_per_second(asked.link) / 8
     lab = stack.enter_context(Lab(2, rate=asked.link))
     hosts = [(f"10.77.0.{k}", ["ip", "netns", "exec", host]) for k, host in enumerate(lab.hosts, 1)]
-    pair = Pair("serve", plan, asked.workers, hosts, stack)
+    pair = Pair("serve", plan, asked, hosts, stack)
     shares, sums, in_all, cpu = [], [], [], []
     for number in range(asked.runs + 1):
         before = lab.traffic()[lab.hosts[0]]
@@ -167,6 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--steps", type=int, default=40, help="steps of a run that are counted")
+    parser.add_argument("--ids", type=int, default=2048, help="distinct ids of each table in a step; small requests have 8")
     parser.add_argument("--open", type=int, default=6, help="steps under way at once")
     parser.add_argument("--workers", type=int, default=2, help="threads of the sparse PS that run stages")
     parser.add_argument("--link", default="", help="a rate, such as 1gbit")

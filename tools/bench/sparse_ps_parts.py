@@ -1,6 +1,6 @@
 """The processes of tools/bench/sparse_ps.py: the real sparse PS, a bare pyzmq server of the same frames, and the client that plays all others.
 
-    sparse_ps_parts.py serve|echo|drive PLAN HOST WORKERS
+    sparse_ps_parts.py serve|echo|drive PLAN HOST WORKERS IDS
 
 Each answers a line of JSON for each line of JSON that it is told, and ends with the last.
 """
@@ -22,8 +22,9 @@ from htrain.executor.port import Network
 from htrain.executor.role import Role
 from htrain.executor.server import endpoint_of
 from htrain.executor.settings import RunSettings
-from htrain.executor.wire import DTYPES, Context, Values, encode, spec_of
+from htrain.executor.wire import Context, Values, bundle_of, encode
 from htrain.ops import OPS
+from htrain.ops.bundle import DTYPES
 from htrain.plan import Plan, load_plan
 
 SPARSE, GROUP, TRAINER = "sparse_ps:0", "group_ps:0", "trainer"
@@ -36,19 +37,24 @@ def sent(plan: Plan, source: str, target: str) -> list[str]:
     return [op.inputs[0] for op in plan.net_of(source).ops if op.type == "Send" and op.attrs["peer"] == target]
 
 
-def drawn(plan: Plan, names: Sequence[str], seed: int) -> list[torch.Tensor]:
-    """Tensors as they travel: as many distinct ids as a batch has examples; rows and gradients small, or any bytes."""
+def drawn(plan: Plan, names: Sequence[str], ids: int, seed: int) -> list[torch.Tensor]:
+    """Tensors as they travel: so many distinct ids of each table; rows and gradients small, or any bytes."""
     generator = torch.Generator().manual_seed(seed)
     tables, blobs = [p for p in plan.nets["train"].parameters.values() if p.kind == "table"], plan.nets["train"].blobs
     made = []
     for name in names:
-        shape = [d if isinstance(d, int) else d.at(plan.options.batch_size) for d in blobs[name].shape]
+        shape = [d if isinstance(d, int) else d.at(ids) for d in blobs[name].shape]
         if blobs[name].dtype == "int64":
             value = torch.randperm(tables[0].shape[0], generator=generator)[: shape[0]]
         else:
             value = torch.rand(shape, generator=generator).mul_(1e-3).to(DTYPES[blobs[name].dtype])
         made.append(value)
     return made
+
+
+def frames_of(plan: Plan, names: Sequence[str], ids: int, seed: int) -> list[Any]:
+    """Such tensors as frames, without a header."""
+    return encode(Values("", Context(0, 0, 0, 0), 0), bundle_of(names, drawn(plan, names, ids, seed)))[1:]
 
 
 def tell(**words: Any) -> None:
@@ -82,7 +88,7 @@ def serve(plan: Plan, folder: Path, host: str, workers: int) -> None:
     role.stop()
 
 
-def echo(plan: Plan, host: str) -> None:
+def echo(plan: Plan, host: str, ids: int) -> None:
     """The same number of frames of the same sizes; their header is the client's own, which tells it the step."""
     keep_pages()
     context = zmq.Context(io_threads=1)
@@ -92,8 +98,8 @@ def echo(plan: Plan, host: str) -> None:
     pull.bind(f"tcp://{host}:*")
     tell(address=pull.get_string(zmq.LAST_ENDPOINT))
     push.connect(hear()["book"][GROUP])
-    rows = encode(Values("", Context(0, 0, 0, 0), 0, []), drawn(plan, sent(plan, SPARSE, GROUP), 0))[1:]
-    asked = sum(tensor.nbytes for tensor in drawn(plan, sent(plan, TRAINER, SPARSE), 0))
+    rows, asks = (frames_of(plan, sent(plan, source, target), ids, 0) for source, target in ((SPARSE, GROUP), (TRAINER, SPARSE)))
+    asked = sum(map(len, asks))
     poller = zmq.Poller()
     poller.register(pull, zmq.POLLIN)
     poller.register(sys.stdin, zmq.POLLIN)
@@ -112,8 +118,8 @@ def echo(plan: Plan, host: str) -> None:
 class Client:
     """All other roles, on one socket each way. It reads headers and counts bytes."""
 
-    def __init__(self, plan: Plan, host: str) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, host: str, ids: int) -> None:
+        self._plan, self._ids = plan, ids
         self._context = zmq.Context(io_threads=1)
         self._pull, self._push = self._context.socket(zmq.PULL), self._context.socket(zmq.PUSH)
         self._pull.set(zmq.RCVHWM, 0)
@@ -128,9 +134,8 @@ class Client:
         """What a device sends in different steps: the header without its context, and the frames."""
         names, made = sent(self._plan, source, SPARSE), []
         for seed in range(DIFFERENT_STEPS):
-            tensors = drawn(self._plan, names, seed)
-            header = Values(source, Context(0, 0, 0, 0), self._plan.options.batch_size, list(map(spec_of, names, tensors)))
-            made.append((header, encode(header, tensors)[1:]))
+            header = Values(source, Context(0, 0, 0, 0), self._plan.options.batch_size)
+            made.append((header, encode(header, bundle_of(names, drawn(self._plan, names, self._ids, seed)))[1:]))
         return made
 
     def connect(self, address: str) -> None:
@@ -169,9 +174,9 @@ class Client:
         self._step += 1
 
 
-def drive(plan: Plan, host: str) -> None:
+def drive(plan: Plan, host: str, ids: int) -> None:
     keep_pages()
-    client = Client(plan, host)
+    client = Client(plan, host, ids)
     tell(book=dict.fromkeys((GROUP, endpoint_of(GROUP, Context(0, 0, 0, 0)), endpoint_of(TRAINER, Context(0, 0, 0, 0))), client.address))
     client.connect(hear()["address"])
     while words := hear():
@@ -179,14 +184,14 @@ def drive(plan: Plan, host: str) -> None:
 
 
 def main() -> None:
-    part, folder, host, workers = sys.argv[1:]
+    part, folder, host, workers, ids = sys.argv[1:]
     plan = load_plan(Path(folder))
     if part == "serve":
         serve(plan, Path(folder), host, int(workers))
     elif part == "echo":
-        echo(plan, host)
+        echo(plan, host, int(ids))
     else:
-        drive(plan, host)
+        drive(plan, host, int(ids))
 
 
 if __name__ == "__main__":
