@@ -30,7 +30,7 @@ from htrain.spec.cluster import (
 )
 from htrain.spec.cluster_file import load_options, said_in
 from htrain.spec.effects import require_counts, require_effect, require_hosts
-from htrain.spec.fields import REQUIRED, Field, alternatives, choices, fields_of, is_pairs, parse, plain
+from htrain.spec.fields import REQUIRED, Field, alternatives, choices, fields_of, is_pairs, parse, plain, table_of
 from htrain.spec.options import Options
 from htrain.spec.settings import Workers
 from htrain.spec.tree import Flag, dashed, flag_at, flag_text, flags, flat, questions, with_flags
@@ -60,7 +60,7 @@ class PlanCommand(Command):
                 expose_value=False,
                 callback=_load_own,
                 is_eager=True,
-                help="A file, or package.module, that registers ops or strategies of your own.",
+                help="A file, or package.module, that registers ops, strategies or cache policies of your own.",
             )
         )
 
@@ -158,7 +158,8 @@ def _training_flag(flag: Flag) -> Callable[[Function], Function]:
         return click.option(dashes, flag.name, multiple=True, metavar="TABLE=CAPACITY", type=CacheTable(), help=_help(flag))
     if plain(hints[0]) is bool:
         return click.option(f"{dashes}/--no-{dashes[2:]}", flag.name, default=None, help=_help(flag))
-    kind = click.Choice(choices(hints[0])) if choices(hints[0]) else Value(*hints)
+    closed = choices(hints[0]) and table_of(hints[0]) is None  # what users may add to is looked up when their files have been loaded
+    kind = click.Choice(choices(hints[0])) if closed else Value(*hints)
     return click.option(dashes, flag.name, type=kind, help=_help(flag))
 
 

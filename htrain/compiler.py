@@ -79,15 +79,7 @@ def compile_net(
         train = strategy.encoded(train)
     train = fuse_served(fuse_placed(train, options), options)
 
-    parts = split_by_node(train, [d for d in cluster.devices if not d.startswith("dense_ps")])
-    beside = parts.pop(WORKERS, None)
-    nets = {"train": train, **{net_name(device): part for device, part in parts.items()}}
-    nets.update({f"init_{net_name(device)}": init_net(device, part, options.seed) for device, part in parts.items()})
-    nets.update({WORKERS: beside} if beside else {})
-    centers: dict[str, str] = {}
-    for strategy in strategies:
-        nets.update(strategy.nets(parts))
-        centers.update(strategy.centers(parts))
+    nets, centers = _nets(train, strategies, cluster, options)
     demands = demands_of(nets, cluster, options)
     eps = float(floor(1 / seconds_of(demands, cluster, options, options.dense_sync.round_steps)))
     loads = device_loads(nets, holds, demands, cluster, options, eps=eps)
@@ -99,6 +91,22 @@ def compile_net(
         ops=sources_of(op.type for net in nets.values() for op in net.ops), strategies=sources_of(kinds_of(options)),
     )  # fmt: skip
     return check_plan(plan)
+
+
+def _nets(
+    train: Net, strategies: Sequence[Strategy[Section]], cluster: Cluster, options: Options
+) -> tuple[dict[str, Net], dict[str, str]]:  # fmt: skip
+    """The nets of a plan by name, and the hosts of centres by weight."""
+    parts = split_by_node(train, [d for d in cluster.devices if not d.startswith("dense_ps")])
+    beside = parts.pop(WORKERS, None)
+    nets = {"train": train, **{net_name(device): part for device, part in parts.items()}}
+    nets.update({f"init_{net_name(device)}": init_net(device, part, options.seed) for device, part in parts.items()})
+    nets.update({WORKERS: beside} if beside else {})
+    centers: dict[str, str] = {}
+    for strategy in strategies:
+        nets.update(strategy.nets(parts))
+        centers.update(strategy.centers(parts))
+    return nets, centers
 
 
 def _holds(tagged: Net, cluster: Cluster, options: Options) -> dict[str, MemoryUse]:

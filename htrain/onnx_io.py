@@ -160,7 +160,7 @@ def from_model(model: onnx.ModelProto, where: str) -> Net:
     ops = tuple(_op(node, constants, _label(node, i, where)) for i, node in enumerate(graph.node))
     inputs = tuple(v.name for v in graph.input if v.name not in parameters)
     blobs = {v.name: read_blob(v, where) for v in values}
-    net = Net(graph.name, ops, inputs, tuple(v.name for v in graph.output), blobs, parameters)
+    net = Net(graph.name, ops, inputs, outputs=tuple(v.name for v in graph.output), blobs=blobs, parameters=parameters)
     try:
         written = to_model(net)
     except ModelError as error:
@@ -228,6 +228,6 @@ def _op(node: onnx.NodeProto, constants: Operands, where: str) -> Op:
     except (KeyError, IndexError, ValueError, TypeError, AssertionError) as error:
         raise PlanError(f"{where}: its attributes and constant inputs are not as htrain writes them") from error
     attrs.update(read_exact(tags.get("exact", "{}"), where))
-    op = Op(type, inputs, tuple(node.output), attrs, tags.get("node_name", ""), tags.get("module", ""))
+    op = Op(type, inputs, tuple(node.output), attrs, node_name=tags.get("node_name", ""), module=tags.get("module", ""))
     check_attributes(op, where)
     return op

@@ -138,7 +138,7 @@ def read_parameter(value: onnx.ValueInfoProto, where: str) -> Parameter:
     kind: Any = tags["kind"]
     init, trained = _read_init(tags["init"], where), tags["trained"] == "True"
     return Parameter(
-        blob.name, shape, blob.dtype, kind, init, tags["of"], int(firsts[0]), trained, int(firsts[1])
+        blob.name, shape, dtype=blob.dtype, kind=kind, init=init, of=tags["of"], first_row=int(firsts[0]), trained=trained, first_column=int(firsts[1])
     )
 
 

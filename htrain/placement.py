@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Encoding = Literal["bfloat16", "float16", "int8", "top_k", "top_k_feedback"]
+Encoding = Literal["bfloat16", "float16", "int8"]
 SplitKind = Literal["vertical", "horizontal", "co-partition"]
 
 

@@ -19,6 +19,7 @@ import yaml
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from htrain.centres import answers
 from htrain.errors import ClusterError, PlanError, UsageError
 from htrain.loads import DeviceLoad
 from htrain.net import Net
@@ -164,12 +165,11 @@ def load_plan(folder: Path) -> Plan:
 def load_part(folder: Path, device: str) -> Plan:
     """The plan of a folder with the nets that `device` runs alone: what a role needs of a plan that has been checked."""
     own = net_name(device)
-    kinds = (own, f"init_{own}", f"sync_{own}", *((f"flush_{own}", WORKERS) if own == "trainer" else ()))
-    centers = (f"center_{own}_", f"init_center_{own}_")
+    kinds = (own, f"init_{own}", f"sync_{own}", f"init_sync_{own}", *((f"flush_{own}", WORKERS) if own == "trainer" else ()))
 
     def load(text: bytes) -> Plan:
         header = _parse_header(folder, text)
-        return _load(folder, header, [n for n in _net_names(header) if n in kinds or n.startswith(centers)])
+        return _load(folder, header, [n for n in _net_names(header) if n in kinds or answers(device, n)])
 
     return steadily(folder, load)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple
 from math import isclose
 
+from htrain.centres import centre_name, hosts_of, in_group
 from htrain.costs.memory import memory_of_train, too_large_text
 from htrain.costs.predict import demands_of, device_loads
 from htrain.errors import PlanError
@@ -146,13 +147,13 @@ def _shards(plan: Plan) -> Iterator[str]:
 
 
 def _centers(plan: Plan) -> Iterator[str]:
-    if not plan.options.dense_sync.has_rounds(plan.cluster):
-        return
+    hosts = hosts_of(plan.options.dense_sync, plan.cluster)
     weights = [p.name for p in plan.nets["train"].parameters.values() if p.kind == "weight" and p.trained]
     taken, absorbed = (_written(net for name, net in plan.nets.items() if name.startswith(prefix)) for prefix in ("sync_", "center_"))
-    for name in weights:
-        if plan.centers.get(name) not in plan.cluster.devices or taken[name] != 1 or absorbed[name] != 1:
-            yield f"weight '{name}' is not synchronised with one centre on a dense PS"
+    for name in weights if hosts else ():
+        host = plan.centers.get(name, "")
+        if host not in hosts or taken[name] != 1 or absorbed[centre_name(name, host)] != 1:
+            yield f"weight '{name}' is not synchronised with one centre {'with a group' if in_group(hosts[0]) else 'on a dense PS'}"
 
 
 def _written(nets: Iterable[Net]) -> Counter[str]:

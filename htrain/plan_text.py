@@ -12,6 +12,14 @@ from htrain.sizes import memory_text
 from htrain.spec.tree import flat
 
 
+def _sync_text(plan: Plan) -> str:
+    """How dense replicas are kept alike, where tables are, and what stands before them."""
+    dense = plan.options.dense_sync
+    alike = "one dense replica" if dense.centred and plan.cluster.groups == 1 else f"dense sync {dense.kind}"
+    often = f" every {dense.round_steps} steps" if dense.has_rounds(plan.cluster) else ""
+    return f"{alike}{often}, sparse sync {plan.options.sparse_sync.kind}, cache {plan.options.cache.kind}"
+
+
 def plan_text(plan: Plan) -> str:
     """Per device: ops, flops, bytes, memory, utilization; then tables and decisions."""
     return "\n".join(_lines(plan)) + "\n"
@@ -27,6 +35,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     dense, sparse = options.dense_optimizer, options.sparse_optimizer
     rates = f"dense {dense.kind} lr {dense.lr:g}, sparse {sparse.kind} lr {sparse.lr:g}"
     yield f"{rates}, loss {options.loss}, seed {options.seed}"
+    yield _sync_text(plan)
     bottleneck, what = bottleneck_of(plan)
     yield f"predicted {plan.predicted_eps:,.0f} EPS; the bottleneck is the {what} of {bottleneck}"
     yield found_text(plan.search)

@@ -41,7 +41,7 @@ def test_no_module_but_those_of_ops_and_passes_has_a_list_of_ops() -> None:
 # Where a strategy may be named: its own three places, its ops, the tables of the spec, the words of older plans, and the public names.
 STRATEGIES = {
     "easgd": "easgd|elastic", "het": r"\bhet\b|Het(?![a-z])", "lookahead": "look_?-?ahead", "parameter_server": "parameter_?server",
-    "table_servers": "table_?servers",
+    "table_servers": "table_?servers", "model_averaging": "model_?averag", "bmuf": "bmuf|block_?momentum",
 }  # fmt: skip
 ROOMS = (
     "strategies", "executor/strategies", "sync", "ops", "spec/dense_sync.py", "spec/sparse_sync.py", "spec/cache.py", "spec/options.py", "spec/migrations.py",

@@ -23,24 +23,27 @@ PLANS = Path(__file__).parent / "plans"
 DATA = "synthetic:?rows=640&table_rows=20"
 HOSTS: dict[str, Any] = {"trainer_cores": 2, "group_ps_cores": 2, "sparse_ps_cores": 2, "dense_ps_cores": 2}
 NARROW: dict[str, Any] = {"batch_size": 16, "fc_dtype": "float32", "fc_gradient_dtype": "float32"}
-# What version 14 said as 0, -1, 1 or in strategies that were not chosen.
-SAID: dict[str, tuple[Cluster, Options]] = {
-    "14/easgd": (
+# What they said; version 14 as 0, -1, 1 or in strategies that were not chosen.
+KINDS: dict[str, tuple[Cluster, Options]] = {
+    "easgd": (
         Cluster(groups=2, host_cores=2, **HOSTS),
-        with_flags(**NARROW, dense_optimizer="adam", beta1=0.8, sparse_eps=1e-9, gradient_dtype="bfloat16", sync_period=3),
+        with_flags(**NARROW, dense_optimizer="adam", beta1=0.8, sparse_eps=1e-9, gradient_dtype="bfloat16", dense_sync="easgd", sync_period=3),
     ),
-    "14/het": (
+    "het": (
         Cluster(groups=2, group_ps=0, dense_ps=0, python_lock=False, **HOSTS),
         with_flags(
             **NARROW, net_replicas=1, dense_sync="allreduce", sparse_optimizer="rowwise_adagrad", cache="het", cache_capacity="50%",
             cache_staleness="unbounded", cache_table=(("second.weight", "none"),),
         ),
     ),
-    "14/lookahead": (
+    "lookahead": (
         Cluster(group_ps=0, pin=(("first.weight", "sparse_ps:0"),), **HOSTS),
-        with_flags(**NARROW, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd", cache="lookahead", cache_patch=False, cache_ways=4),
+        with_flags(
+            **NARROW, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd", dense_sync="easgd", cache="lookahead", cache_patch=False, cache_ways=4
+        ),
     ),
 }  # fmt: skip
+SAID = {f"{version}/{kind}": said for version in range(OLDEST, NEWEST) for kind, said in KINDS.items()}
 
 
 def test_there_is_a_folder_of_every_older_version() -> None:

@@ -109,7 +109,7 @@ def test_what_its_fields_do_not_take_is_refused_as_ours_is() -> None:
     load(HALFWAY)
     with pytest.raises(UsageError, match=r"--sync-share: 1\.5 is not a finite number above 0 and at most 1"):
         compiled(sync_share=1.5)
-    with pytest.raises(UsageError, match=r"--sync-alpha 0\.5 has no effect: it belongs to --dense-sync easgd, and dense sync is halfway"):
+    with pytest.raises(UsageError, match=r"--sync-alpha 0\.5 has no effect: it belongs to --dense-sync easgd or .*, and dense sync is halfway"):
         compiled(sync_alpha=0.5)
 
 
@@ -122,7 +122,7 @@ REFUSED = {
     "no sentence": ('Annotated[Annotated[float, Meta(gt=0, le=1)], about("How far the centre moves.")]', "float", "field 'share' has no sentence"),
     "no default": (" = 0.5", "", "field 'share' has no default"),
     "a default out of bounds": ("] = 0.5", "] = 3.0", "field 'share': its default 3.0 is not a finite number above 0 and at most 1"),
-    "a number without bounds": ("Meta(ge=1, le=1000)", "Meta(ge=1)", "field 'period' is a whole number without bounds"),
+    "a number without bounds": ("Annotated[float, Meta(gt=0, le=1)]", "Annotated[int, Meta(ge=1)]", "field 'share' is a whole number without bounds"),
     "another half": ("compile=Compiled", "compile=Runs", "compile is <class .*Runs'>, want a subclass of htrain.strategies.strategy.Strategy"),
     "a half that lacks something": ("def take(", "def taken(", "compile: Compiled lacks take()"),
     "a run half for compile": ("run=Runs", "run=Compiled", "run is <class .*Compiled'>, want a subclass of htrain.executor.strategies.strategy.RunsSync"),

@@ -28,8 +28,6 @@ SETTINGS: dict[str, dict[str, object]] = {
     "float32": {"fc_dtype": "float32"},
     "bfloat16": {"activation_dtype": "bfloat16", "gradient_dtype": "bfloat16"},
     "int8 + bfloat16 gradients": {"activation_dtype": "int8", "gradient_dtype": "bfloat16"},
-    "top 1 % of gradients": {"gradient_top_k": 0.01},
-    "top 1 %, no error feedback": {"gradient_top_k": 0.01, "error_feedback": False},
     "FCs in bfloat16": {"fc_dtype": "bfloat16"},
     "FCs in bfloat16, both passes": {"fc_dtype": "bfloat16", "fc_gradient_dtype": "bfloat16"},
     "FCs in int8": {"fc_dtype": "int8"},

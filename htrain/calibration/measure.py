@@ -15,6 +15,7 @@ import torch
 
 from htrain.errors import ClusterError
 from htrain.executor.port import Inbox, Network, Outbox
+from htrain.executor.program import Values as PassValues
 from htrain.executor.program import build_program
 from htrain.executor.wire import Context, Values
 from htrain.net import B, Blob, Init, Op, Parameter
@@ -206,7 +207,7 @@ def _op_seconds(budget: float) -> float:
     program = build_program(builder.build((x,)), {"w": torch.zeros(4, 4)})
     stage, inputs = program.stages[0], torch.zeros(1, 4)
     with torch.no_grad():
-        return _seconds_of(lambda: stage.run({"x": inputs}, _send_nothing, 1), budget) / _CHAIN
+        return _seconds_of(lambda: stage.run(PassValues({"x": inputs}, {}), _send_nothing, 1), budget) / _CHAIN
 
 
 def _send_nothing(*arguments: object) -> None:
@@ -243,7 +244,7 @@ def _message_cpu(outbox: Outbox, inbox: Inbox, num_tensors: int, num_bytes: int)
         receiver.start()
         began = time.process_time()
         for number in range(_MESSAGES):
-            outbox.send_values("b", Values("a", Context(0, 0, 0, number), 1, []), names, tensors)
+            outbox.send_values("b", Values("a", Context(0, 0, 0, number), 1), names, tensors)
             time.sleep(_PAUSE_SECONDS)
         receiver.join()
         if not all(received):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
+from htrain.centres import answers
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds
 from htrain.expected import expected, expected_blobs
 from htrain.net import Net
@@ -54,13 +55,15 @@ def step_demands(nets: Mapping[str, Net], cluster: Cluster, options: Options) ->
 
 
 def sync_demands(nets: Mapping[str, Net], cluster: Cluster, options: Options) -> dict[str, Demand]:
-    """What a round of the background sync of one group asks of each device: of the holders of weights, and of dense PSs by all of these."""
+    """What a round of the sync of one group asks of each device: of the holders of weights, and of those who answer all of these."""
     found: dict[str, Demand] = {}
+    crossing = 1.0 if options.dense_sync.uses_dense_ps else 1 - 1 / cluster.groups  # a group has its own share of the centres at home
     for device in cluster.devices:
-        own = [f"sync_{net_name(device)}", *(n for n in nets if n.startswith(f"center_{net_name(device)}_"))]
+        own = [f"sync_{net_name(device)}", *(n for n in nets if answers(device, n) and not n.startswith("init_"))]
         rounds = [demand_of(nets[name], cluster, options.batch_size) for name in own if name in nets]
         if rounds:
-            found[device] = sum(rounds, Demand())
+            total = sum(rounds, Demand())
+            found[device] = replace(total, received=crossing * total.received, sent=crossing * total.sent)
     return found
 
 

@@ -15,6 +15,7 @@ fused. Tables that are mapped from files take what the machine has to spare, and
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
+from htrain.centres import hosts_of, in_group
 from htrain.costs.roles import batches_read_ahead, contexts_of
 from htrain.footprint import ROLE_BYTES
 from htrain.loads import MemoryUse
@@ -43,8 +44,9 @@ def memory_of(train: Net, tags: Mapping[int, str], cluster: Cluster, options: Op
     for index, device in tags.items():
         home = TRAINER if device == WORKERS else device
         found[home] += _op(train, train.ops[index], device, cluster, options)
-    for device, num_bytes in _centers(train, cluster, options).items():
-        found[device] += MemoryUse(weights=num_bytes, sync=2 * cluster.groups * num_bytes)
+    for device, num_bytes in _centers(train, tags, cluster, options).items():
+        told = 2 * cluster.groups * num_bytes if options.dense_sync.encodes else 0  # what each group is known to have, and what it is owed
+        found[device] += MemoryUse(weights=options.dense_sync.centre_copies * num_bytes, sync=2 * cluster.groups * num_bytes + told)
     return found
 
 
@@ -73,7 +75,7 @@ def _parameters(
         if options.sparse_sync.store == "mapped" and train.holds_rows(parameter):
             continue
         kind = {"cache": "caches", "state": "state"}.get(parameter.kind, "weights")
-        yield device, MemoryUse(**{kind: parameter.num_bytes}, sync=2 * synced_bytes(train, name, cluster, options))
+        yield device, MemoryUse(**{kind: parameter.num_bytes}, sync=(2 + options.dense_sync.encodes) * synced_bytes(train, name, cluster, options))
 
 
 def _op(train: Net, op: Op, device: str, cluster: Cluster, options: Options) -> MemoryUse:
@@ -82,12 +84,22 @@ def _op(train: Net, op: Op, device: str, cluster: Cluster, options: Options) -> 
     return MemoryUse(values=made, caches=int(kept), sync=made if device == WORKERS else 0)
 
 
-def _centers(train: Net, cluster: Cluster, options: Options) -> dict[str, int]:
-    """Bytes of the weights whose centre is on each dense PS."""
+def _centers(train: Net, tags: Mapping[int, str], cluster: Cluster, options: Options) -> dict[str, int]:
+    """Bytes of the weights whose centre is on each device: a dense PS, or, where each group has a share of them, the holder with the largest share."""
+    hosts = hosts_of(options.dense_sync, cluster)
     synced = {name: num_bytes for name in train.parameters if (num_bytes := synced_bytes(train, name, cluster, options))}
-    totals: dict[str, int] = {}
-    for name, k in spread(synced, cluster.dense_ps).items() if synced else ():
-        totals[f"dense_ps:{k}"] = totals.get(f"dense_ps:{k}", 0) + synced[name]
+    if not hosts or not in_group(hosts[0]):
+        return {host: total for host, total in zip(hosts, _totals(synced, len(hosts)), strict=True) if total}
+    homes = {name: device for index, device in tags.items() for name in train.ops[index].inputs if name in synced}
+    own = {device: {name: synced[name] for name, home in homes.items() if home == device} for device in homes.values()}
+    return {device: max(_totals(num_bytes, len(hosts))) for device, num_bytes in own.items()}
+
+
+def _totals(num_bytes: Mapping[str, int], count: int) -> list[int]:
+    """The bytes in each of `count` places over which these are spread."""
+    totals = [0] * count
+    for name, place in spread(num_bytes, count).items():
+        totals[place] += num_bytes[name]
     return totals
 
 

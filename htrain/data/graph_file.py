@@ -52,7 +52,7 @@ def read_pairs(path: Path) -> Pairs:
         raise DataError(f"{path}: none of its {seen.good} users has an item; want lines of 'user item item ...'")
     users, items = keys >> 32, keys & MAX_ID
     num_users, num_items = seen.largest_user + 1, int(items.max()) + 1
-    return Pairs(users, items, num_users, num_items, seen.good, seen.bad, tuple(faults))
+    return Pairs(users, items, num_users, num_items=num_items, good=seen.good, bad=seen.bad, faults=tuple(faults))
 
 
 def _parse(path: Path, data: bytes, seen: _Lines, faults: list[str]) -> Ints:

@@ -31,7 +31,7 @@ class _Ids(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="id
     def input(self, name: str) -> Input:
         columns = tuple(self.columns)
         rows = tuple(self.rows) if isinstance(self.rows, list) else (self.rows,) * len(columns)
-        return Input(name, "ids", len(columns), columns, rows, columns)
+        return Input(name, "ids", len(columns), columns=columns, rows=rows, tables=columns)
 
 
 class _Padded(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="padded"):
@@ -40,7 +40,7 @@ class _Padded(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag=
     rows: _Count
 
     def input(self, name: str) -> Input:
-        return Input(name, "padded", self.length, (self.column,), (self.rows,), (self.column,))
+        return Input(name, "padded", self.length, columns=(self.column,), rows=(self.rows,), tables=(self.column,))
 
 
 class _Bag(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="bag"):
@@ -49,7 +49,7 @@ class _Bag(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="ba
     width: _Count = 1
 
     def input(self, name: str) -> Input:
-        return Input(name, "bag", self.width, (self.column,), (self.rows,), (self.column,))
+        return Input(name, "bag", self.width, columns=(self.column,), rows=(self.rows,), tables=(self.column,))
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):

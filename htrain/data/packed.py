@@ -180,7 +180,7 @@ def _opened(path: Path, descriptor: int) -> _File:
         seal = last[SEAL]
         if _seal_now(descriptor, blocks, seal) != seal:
             raise ValueError("its bytes have changed since it was written")
-        return _File(descriptor, reader.schema, header, totals, blocks, seal)
+        return _File(descriptor, reader.schema, header, totals=totals, blocks=blocks, seal=seal)
 
 
 def header_bytes(start: bytes) -> int:

@@ -61,7 +61,7 @@ def click_schema(num_dense: int, rows: tuple[int, ...], *, tables: tuple[str, ..
     """
     names = tuple(f"C{c + 1}" for c in range(len(rows)))
     dense = Input("dense", "dense", num_dense, tuple(f"I{c + 1}" for c in range(num_dense)))
-    sparse = Input("sparse", "ids", len(rows), names, rows, tables or names)
+    sparse = Input("sparse", "ids", len(rows), columns=names, rows=rows, tables=tables or names)
     return Schema((dense, sparse) if num_dense else (sparse,))
 
 

@@ -179,7 +179,7 @@ class CollectiveLoop:
             while turn < len(self._buckets) and values.keys() >= set(self._buckets[turn].inputs):
                 bucket = self._buckets[turn]
                 results = self._run(collective, bucket, [values[name] for name in bucket.inputs], step, first=turn == 0)
-                answer = Values(self.endpoint, structs.replace(message.context, step=step), message.batch_size, [])
+                answer = Values(self.endpoint, structs.replace(message.context, step=step), message.batch_size)
                 outbox.send_values(message.source, answer, bucket.outputs, results)
                 turn += 1
             if turn == len(self._buckets):

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
+from htrain.centres import GROUP, centre_name
 from htrain.data import START, Dataset, Malformed, open_data
 from htrain.data.evaluation import auc, entropy
 from htrain.errors import CheckpointError
@@ -18,6 +19,7 @@ from htrain.executor.run import check_inputs
 from htrain.executor.wire import Context
 from htrain.net import Net, Op, as_made, only_needed
 from htrain.ops import OPS
+from htrain.ops.bundle import Bundle
 from htrain.plan import Plan, load_plan
 from htrain.spec.cluster import device_of
 
@@ -38,7 +40,7 @@ class Evaluation:
 def evaluate_run(plan_folder: Path, run_folder: Path, data: str, *, replica: str) -> Evaluation:
     """Evaluate the last checkpoint of a run on a dataset.
 
-    `replica` says whose dense parameters: `center` (the dense PSs'; group 0's where all groups hold the same) or `group:N`.
+    `replica` says whose dense parameters: `center` (the centres; group 0's where all groups hold the same) or `group:N`.
     Raises CheckpointError, PlanError, DataError.
     """
     plan = load_plan(plan_folder)
@@ -78,30 +80,41 @@ def _from_table(train: Net, table: str, ids: str, rows: str, device: str) -> Op:
     """The lookup of the rows of `ids` in all shards of a table."""
     shards = [p for p in train.parameters.values() if p.kind == "table" and p.whole == table]
     bounds = (*(p.first_row for p in shards), shards[-1].first_row + shards[-1].shape[0])
-    return Op("LookupShards", (*(p.name for p in shards), ids), (rows,), {"bounds": bounds}, device, table)
+    return Op("LookupShards", (*(p.name for p in shards), ids), (rows,), {"bounds": bounds}, node_name=device, module=table)
 
 
 def load_parameters(plan: Plan, net: Net, folder: Path, manifest: Manifest, replica: str) -> dict[str, torch.Tensor]:
     """Every parameter of `net`, mapped from the files of the roles that own it. Raises CheckpointError."""
     group = _group(plan, replica)
-    owners = {role for role in manifest.files if _serves(role, group)}
     found: dict[str, torch.Tensor] = {}
-    for role in sorted(owners):
-        path = verified_path(folder, manifest.files[role])
-        try:
-            with safe_open(path, "pt") as file:
-                found.update(
-                    {
-                        name: file.get_tensor(name)
-                        for name in sorted(set(file.keys()) & net.parameters.keys() - found.keys())
-                    }
-                )
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    for role in sorted(manifest.files):
+        found.update(_read(folder, manifest, role, _centres_at(role, plan) if group < 0 else {}))
+    for role in sorted(role for role in manifest.files if _serves(role, group)):
+        found.update(_read(folder, manifest, role, {name: name for name in net.parameters.keys() - found.keys()}))
     missing = net.parameters.keys() - found.keys()
     if missing:
         raise CheckpointError(f"{folder}: holds no value of '{min(missing)}'")
     return found
+
+
+def _read(folder: Path, manifest: Manifest, role: str, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
+    """Of the parameters `names[name]` those that the file of a role has, mapped from it, by name."""
+    if not names:
+        return {}
+    path = verified_path(folder, manifest.files[role])
+    try:
+        with safe_open(path, "pt") as file:
+            held = set(file.keys())
+            return {name: file.get_tensor(names[name]) for name in sorted(names) if names[name] in held}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+
+
+def _centres_at(role: str, plan: Plan) -> dict[str, str]:
+    """What a role of a group may have of the centres, where these are with groups: the parameter of each weight's."""
+    kind, _, rest = role.partition(":")
+    host = f"{GROUP}:{rest.partition(':')[0]}" if kind in ("trainer", "group_ps") else ""
+    return {name: centre_name(name, host) for name, of in plan.centers.items() if of == host}
 
 
 def _group(plan: Plan, replica: str) -> int:
@@ -167,5 +180,5 @@ def _scores(engine: Engine, dataset: Dataset) -> Iterator[tuple[np.ndarray, np.n
             yield logit, batch.columns["label"], float(state.values[loss_name])
 
 
-def _no_peer(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
+def _no_peer(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...] | Bundle) -> None:
     raise AssertionError(f"a forward net sends {names} to {peer}")

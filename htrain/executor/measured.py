@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from htrain.centres import in_group
 from htrain.errors import CheckpointError
 from htrain.expected import expected, expected_blobs
 from htrain.net import Net
@@ -68,9 +69,9 @@ def measure(plan: Plan, before: Reports, after: Reports, seconds: float) -> Meas
         seconds,
         examples,
         plan.predicted_eps,
-        eps,
-        tuple(_devices(plan, before, after, eps, examples, seconds)),
-        tuple(Edge(*pair, predicted.get(pair, 0.0), edges.get(pair, 0) / max(1, examples)) for pair in sorted(names)),
+        eps=eps,
+        devices=tuple(_devices(plan, before, after, eps=eps, examples=examples, seconds=seconds)),
+        edges=tuple(Edge(*pair, predicted.get(pair, 0.0), edges.get(pair, 0) / max(1, examples)) for pair in sorted(names)),
     )
 
 
@@ -108,15 +109,22 @@ def predicted_edges(plan: Plan) -> dict[tuple[str, str], float]:
         for prefix, examples in (("", batch), ("sync_", batch * plan.options.dense_sync.round_steps)):
             net = plan.nets.get(prefix + net_name(device))
             for target, num_bytes in _sent(expected(net, sizes), batch) if net else ():
-                edges[device, target] = edges.get((device, target), 0.0) + num_bytes / examples
+                target, share = _crossing(device, target, plan)
+                edges[device, target] = edges.get((device, target), 0.0) + share * num_bytes / examples
     for name, net in plan.nets.items():
         if name.startswith("center_"):
             source = next((op.node_name for op in net.ops), "")
             for target, num_bytes in _sent(net, batch):
-                edges[source, target] = edges.get((source, target), 0.0) + num_bytes / (
+                share = 1 - 1 / plan.cluster.groups if source == target else 1.0
+                edges[source, target] = edges.get((source, target), 0.0) + share * num_bytes / (
                     batch * plan.options.dense_sync.round_steps
                 )
     return edges
+
+
+def _crossing(device: str, target: str, plan: Plan) -> tuple[str, float]:
+    """The device that a message goes to, and in how many of all groups it leaves its role: a share of the centres is each group's own."""
+    return (device, 1 - 1 / plan.cluster.groups) if in_group(target) else (target, 1.0)
 
 
 def _sent(net: Net, batch_size: int) -> Iterator[tuple[str, int]]:

@@ -94,7 +94,7 @@ def follow() -> None:
     call_role(role)
     load_own(muster.settings.ops)
     plan = load_part(muster.settings.plan_folder, device_of(role))
-    play(role, plan, muster.settings, network, muster.launcher, partial(MpiConnector, muster.roles))
+    play(role, plan, muster.settings, network=network, launcher=muster.launcher, connect=partial(MpiConnector, muster.roles))
     network.close()
     _meet()
     leave()

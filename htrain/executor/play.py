@@ -57,6 +57,7 @@ def _obey(role: Role, link: Link, pulse: Pulse, book: dict[str, str]) -> None:
     """Carry out orders, and tell what has changed, until told to stop. Raises the error of any of the role's threads."""
     said: Mapping[str, bool] = {}
     pausing = unreadable = False
+    save_into: Path | None = None
     while True:
         order = link.order(_TICK_SECONDS)
         if order and order.verb in ("stop", "abort"):
@@ -70,8 +71,7 @@ def _obey(role: Role, link: Link, pulse: Pulse, book: dict[str, str]) -> None:
         elif order and order.verb == "resume":
             role.resume()
         elif order and order.verb == "save":
-            link.beat(role.metrics())  # at rest: the reports of all roles are of the same moment
-            link.state("saved", role.save(Path(order.folder)))
+            save_into = Path(order.folder)
         role.look()
         pulse.check()
         finished = role.finished  # before the reader's error, which comes first: else a run that could not read on is told of as finished
@@ -87,6 +87,10 @@ def _obey(role: Role, link: Link, pulse: Pulse, book: dict[str, str]) -> None:
         if pausing and role.quiet:
             pausing = False
             link.state("paused", role.state())
+        if save_into and role.quiet:  # a round that others had opened before they were at rest may have begun here since
+            link.beat(role.metrics())  # at rest: the reports of all roles are of the same moment
+            link.state("saved", role.save(save_into))
+            save_into = None
 
 
 def _told(error: Exception) -> dict[str, Any]:

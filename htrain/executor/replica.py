@@ -13,10 +13,11 @@ from htrain.executor.engine import Engine, Pass
 from htrain.executor.gate import WriteGates
 from htrain.executor.patience import Patience
 from htrain.executor.port import Inbox, Outbox
-from htrain.executor.program import Stage
+from htrain.executor.program import Send, Stage
 from htrain.executor.server import endpoint_of
 from htrain.executor.watch import Activity
 from htrain.executor.wire import Context, Values
+from htrain.ops.bundle import Bundle
 
 
 @dataclass
@@ -137,10 +138,11 @@ class Replica:
         if not in_time:
             raise PeerLost(f"{self.endpoint}: step {context.step} waited {seconds:.0f} s for slower replicas to write first")
 
-    def _sender(self, state: Pass) -> Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...]], None]:
-        def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
-            values = Values(self.endpoint, state.context, state.batch_size, [])
-            tensors = tuple(tensor.cpu() for tensor in tensors)  # from an accelerator; what is on the host is itself
+    def _sender(self, state: Pass) -> Send:
+        def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...] | Bundle) -> None:
+            values = Values(self.endpoint, state.context, state.batch_size)
+            if not isinstance(tensors, Bundle):
+                tensors = tuple(tensor.cpu() for tensor in tensors)  # from an accelerator; what is on the host is itself
             self._outbox.send_values(endpoint_of(peer, state.context), values, names, tensors)
 
         return send

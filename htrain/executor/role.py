@@ -1,10 +1,11 @@
 """A role: its parameters, caches and threads, as its plan has them (DESIGN 5)."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from htrain.centres import EACH, GROUP, centre_net, device_at
 from htrain.costs.roles import server_threads
 from htrain.data import Malformed, Position, open_data
 from htrain.errors import CheckpointError
@@ -19,20 +20,21 @@ from htrain.executor.peers import Peers
 from htrain.executor.port import Inbox, Network, Outbox, sent_by_role
 from htrain.executor.program import build_program
 from htrain.executor.replica import Replica
-from htrain.executor.server import Server
+from htrain.executor.server import Centre, Server
 from htrain.executor.settings import RunSettings
 from htrain.executor.store import Store, allocate, fill
 from htrain.executor.strategies.strategy import TrainerParts, cache_of, sync_of
-from htrain.executor.sync_loop import SyncLoop, holder_number
+from htrain.executor.sync_loop import SyncLoop, centre_endpoint, holder_number, sync_endpoint
 from htrain.executor.trainer import Trainer
 from htrain.executor.usage import ProcessUsage, ThreadUsage
 from htrain.executor.watch import Watch
+from htrain.executor.wire import SYNC_REPLICA, Context
 from htrain.net import Net
 from htrain.ops.collective import WORKERS
 from htrain.plan import Plan, net_name
 from htrain.spec.cluster import device_of, role_of
 
-_NOTHING = Net("", (), (), (), {}, {})
+_NOTHING = Net("", (), (), outputs=(), blobs={}, parameters={})
 
 
 class Role:
@@ -50,6 +52,7 @@ class Role:
         self.trainer: Trainer | None = None
         self.server: Server | None = None
         self.sync: SyncLoop | None = None
+        self.centres: Server | None = None  # of a group's share of the centres
         self.collective: CollectiveLoop | None = None
         self.malformed = Malformed(settings.malformed_share)
         self.patience = Patience(settings.deadline_seconds, settings.warm_up_seconds)
@@ -71,9 +74,7 @@ class Role:
         kind = role_of(self.name)
         options, settings = self.plan.options, self.settings
         if kind == "dense_ps":
-            engines = {holder: self._engine(net) for holder, net in self._center_nets().items()}
-            empty = Engine(build_program(_NOTHING, {}))
-            self.server = Server(self.name, self._network, empty, engines, 0, 1, watch=self.watch)
+            self.server = self._server_of_centres(self.name, self.name)
             return
         step_net, apart_net = self._cache.split(self.plan.net_of(self.device))
         engine, self._apart = self._engine(self._accelerator.net_of(step_net)), self._engine(apart_net)
@@ -82,14 +83,18 @@ class Role:
             flush = self._engine(self.plan.nets.get("flush_trainer", _NOTHING))
             self.collective = self._make_collective()
             self.trainer = Trainer(
-                self.name, self._network, engine, self._replicas, self._bound, prefetch, self.patience, self.watch,
-                flush, self.collective, self._cache.announced,
+                self.name, self._network, engine=engine, replicas=self._replicas,
+                bound=self._bound, prefetch=prefetch, patience=self.patience, watch=self.watch,
+                flush=flush, collective=self.collective, ahead=self._cache.announced,
             )  # fmt: skip
             self._inboxes = {number: self._network.inbox(f"{self.name}/{number}") for number in self._cache.endpoints}
         else:
             trainers = self.plan.cluster.groups * self.plan.cluster.trainers
             workers = server_threads(self.device, self.plan.cluster, options, settings.workers)
-            self.server = Server(self.name, self._network, engine, {}, self._bound, workers, trainers, self._apart, watch=self.watch)
+            self.server = Server(
+                self.name, self._network, engine, centers={}, bound=self._bound,
+                workers=workers, trainers=trainers, apart=self._apart, watch=self.watch, is_held=self._sync.holds_writes,
+            )  # fmt: skip
         self._build_sync()
 
     def _engine(self, net: Net) -> Engine:
@@ -110,27 +115,47 @@ class Role:
         self._meeting = dict(self._connector.endpoints)
         return CollectiveLoop(self.name, self._network, net, self._connector)
 
-    def _center_nets(self) -> dict[int, Net]:
-        """This dense PS's nets by the number of the holder that they answer."""
-        names = {holder: f"center_{net_name(self.device)}_{net_name(holder)}" for holder in self.plan.cluster.devices}
-        return {holder_number(h): self.plan.nets[name] for h, name in names.items() if name in self.plan.nets}
+    def _server_of_centres(self, name: str, host: str) -> Server:
+        """What answers rounds here, as `host`."""
+        found = {}
+        for holder in self.plan.cluster.devices:
+            net = self.plan.nets.get(centre_net(host, holder))
+            if net and device_at(host, holder) == self.device:
+                members = [sync_endpoint(role) for role in self.plan.cluster.roles if device_of(role) == holder]
+                found[holder_number(holder)] = Centre(self._engines(net), members)
+        return Server(name, self._network, Engine(build_program(_NOTHING, {})), centers=found, bound=0, workers=1, watch=self.watch)
+
+    def _engines(self, net: Net) -> list[Engine]:
+        """One engine for all groups; one for each where it has parameters of its own."""
+        if not any(name.endswith(EACH) for name in net.parameters):
+            return [self._engine(net)]
+        common = {name: tensor for name, tensor in allocate(net).items() if not name.endswith(EACH)}
+        self.store.update(common)
+        engines = []
+        for group in range(self.plan.cluster.groups):
+            own = {name: tensor for name, tensor in allocate(net).items() if name.endswith(EACH)}
+            self.store.update({f"{name}:{group}": tensor for name, tensor in own.items()})
+            engines.append(Engine(build_program(net, common | own)))
+        return engines
 
     def _build_sync(self) -> None:
-        net = self.plan.nets.get(f"sync_{net_name(self.device)}")
-        if net is None:
+        net, steps = self.plan.nets.get(f"sync_{net_name(self.device)}"), self.trainer or self.server
+        if net is None or steps is None:
             return
-        group = self.name.split(":")[1]
+        first = Context(int(self.name.split(":")[1]), holder_number(self.device), SYNC_REPLICA, 0)
         self.sync = SyncLoop(
-            self.name,
-            int(group),
-            holder_number(self.device),
-            self._network,
-            Engine(build_program(net, self.store)),
-            self._sync.rounds(),
-            self._steps,
-            self.patience,
-            self.watch.activity("sync"),
-        )
+            self.name, first, self._network, engine=self._engine(net), rounds=self._sync.rounds(),
+            held=steps if self._sync.holds_writes else None, patience=self.patience, activity=self.watch.activity("sync"),
+        )  # fmt: skip
+        steps.on_step = self.sync.steps_done
+        if self._host in self.plan.centers.values():
+            self.centres = self._server_of_centres(centre_endpoint(self._host, self.name), self._host)
+
+    @property
+    def _host(self) -> str:
+        """What this role is to others that have weights with centres: itself, or its group."""
+        kind, _, rest = self.name.partition(":")
+        return f"{GROUP}:{rest.partition(':')[0]}" if kind in ("trainer", "group_ps") else self.name
 
     @property
     def _replicas(self) -> int:
@@ -151,7 +176,7 @@ class Role:
     def endpoints(self) -> dict[str, str]:
         inboxes = [
             *(self.trainer.inboxes if self.trainer else ()),
-            *([self.server.inbox] if self.server else ()),
+            *(part.inbox for part in (self.server, self.centres) if part),
             *([self.sync.inbox] if self.sync else ()),
             *([self.collective.inbox] if self.collective else ()),
             *self._inboxes.values(),
@@ -168,15 +193,21 @@ class Role:
             folder = Path(self.settings.restore)
             load_role_into(folder, self.name, read_manifest(folder), self.store)
             return
-        prefix = f"init_center_{net_name(self.device)}_"
-        names = [f"init_{net_name(self.device)}", *(n for n in self.plan.nets if n.startswith(prefix))]
-        for name in names:
-            if name in self.plan.nets:
-                fill(self.store, self.plan.nets[name], self.settings.plan_folder)
+        centres = [centre_net(self._host, holder) for holder in self.plan.cluster.devices if device_at(self._host, holder) == self.device]
+        for name in (f"init_{net_name(self.device)}", f"init_sync_{net_name(self.device)}", *(f"init_{centre}" for centre in centres)):
+            for store in self._stores_of(self.plan.nets.get(name, _NOTHING)):
+                fill(store, self.plan.nets[name], self.settings.plan_folder)
+
+    def _stores_of(self, net: Net) -> Iterator[Store]:
+        """The store with the names of a net; where groups have parameters of their own, the store as each has it."""
+        each = [name for name in net.parameters if name.endswith(EACH)]
+        for group in range(self.plan.cluster.groups if each else bool(net.ops)):
+            yield {**self.store, **{name: self.store[f"{name}:{group}"] for name in each}}
 
     def start(self, book: dict[str, str]) -> None:
-        if self.server:
-            self.server.start(book)
+        for server in (self.server, self.centres):
+            if server:
+                server.start(book)
         if self.trainer:
             self._start_trainer(self.trainer, book)
         if self.sync:
@@ -210,12 +241,15 @@ class Role:
             outbox = self._network.outbox(book)
             self._outboxes.append(outbox)
             gates: WriteGates[threading.Event] = WriteGates(0, 0)
-            return Replica(number, self._apart, gates, self._inboxes[number], outbox, self.patience, self.watch.activity(f"replica {number}"))
+            return Replica(
+                number, self._apart, gates,
+                inbox=self._inboxes[number], outbox=outbox, patience=self.patience, activity=self.watch.activity(f"replica {number}"),
+            )  # fmt: skip
 
         def connect(purpose: str) -> Peers:
             return Peers(self._connector(book, purpose) if self._connector and self.plan.cluster.groups > 1 else None)
 
-        return TrainerParts(self.plan.net_of(self.device), self._apart, self.caches, replica_of, connect, self.patience)
+        return TrainerParts(self.plan.net_of(self.device), self._apart, self.caches, replica_of=replica_of, connect=connect, patience=self.patience)
 
     def pause(self) -> None:
         if self.trainer:
@@ -244,7 +278,7 @@ class Role:
 
     @property
     def error(self) -> Exception | None:
-        return next((part.error for part in (self.trainer, self.server, self.sync, self.collective) if part and part.error), None)
+        return next((part.error for part in (self.trainer, self.server, self.centres, self.sync, self.collective) if part and part.error), None)
 
     def state(self) -> dict[str, Any]:
         return self.trainer.state() if self.trainer else {}
@@ -270,13 +304,14 @@ class Role:
             self.patience.warm()
 
     def _threads(self) -> Iterable[threading.Thread]:
-        return [thread for part in (self.trainer, self.server, self.sync, self.collective) if part for thread in part.threads]
+        return [thread for part in (self.trainer, self.server, self.centres, self.sync, self.collective) if part for thread in part.threads]
 
     def metrics(self) -> dict[str, Any]:
         """What the role has measured since it started."""
         worker = self.trainer or self.server
         sent_to = dict(worker.sent_to) if worker else {}
-        for peer, num_bytes in [*(self.sync.sent_to if self.sync else {}).items(), *sent_by_role(self._outboxes).items()]:
+        beside = [part.sent_to for part in (self.sync, self.centres) if part] + [sent_by_role(self._outboxes)]
+        for peer, num_bytes in [pair for sent in beside for pair in sent.items()]:
             sent_to[peer] = sent_to.get(peer, 0) + num_bytes
         sent_to.pop(self.name, None)  # between threads of this role
         caches = self._cache.report(self.caches.values()) | (self.trainer.upcoming_report if self.trainer else {})
@@ -303,7 +338,7 @@ class Role:
         return measured
 
     def stop(self) -> None:
-        for part in (self.sync, self.trainer, self.server, self.collective):
+        for part in (self.sync, self.trainer, self.server, self.centres, self.collective):
             if part:
                 part.stop()
         for inbox in self._inboxes.values() if not self._outboxes else ():  # else the threads that use them close them

@@ -51,10 +51,10 @@ def run_plan(settings: RunSettings, *, hosting: Hosting, resume: bool, num_threa
         settings,
         hosting,
         Network("inproc" if hosting == "threads" else "tcp"),
-        resume,
-        num_threads,
-        console,
-        _local_crew,
+        resume=resume,
+        num_threads=num_threads,
+        console=console,
+        make_crew=_local_crew,
     )
 
 
@@ -76,7 +76,7 @@ def _run_rank(settings: RunSettings, *, resume: bool, num_threads: int, console:
 
     status = 1
     try:
-        result = _run(settings, "mpi", network, resume, num_threads, console, muster)
+        result = _run(settings, "mpi", network, resume=resume, num_threads=num_threads, console=console, make_crew=muster)
         status = 0
         return result
     except Error as error:
@@ -115,7 +115,10 @@ def _run(
             if resume:
                 settings = resumed(settings, identity, find_checkpoints(settings.run_folder), progress.note)
             start_record(settings.run_folder, _record(settings), resume=resume)
-            return _train(plan, settings, identity, hosting, network, num_threads, make_crew, claim, progress)
+            return _train(
+                plan, settings, identity=identity, hosting=hosting,
+                network=network, num_threads=num_threads, make_crew=make_crew, claim=claim, progress=progress,
+            )  # fmt: skip
     finally:
         network.close()
 

@@ -69,7 +69,10 @@ class Saves:
                 raise CheckpointError(f"{role}: {error}")
         files = {role: SavedFile(*state["file"]) for role, state in saved.items() if state.get("file")}
         states = {name: msgspec.convert(state, TrainerState) for name, state in trainers.items()}
-        write_manifest(folder, Manifest(VERSION, folder.name, sequence, self._identity, _examples(trainers), states, files, finished))
+        made = Manifest(
+            VERSION, folder.name, sequence, identity=self._identity, examples=_examples(trainers), trainers=states, files=files, finished=finished
+        )
+        write_manifest(folder, made)
         self._open, self.last, self.error = None, folder, ""
         prune(self._run_folder)
         self._wait(self._every_seconds)

@@ -21,6 +21,7 @@ def stage_keys(net: Net, *, gated: bool) -> list[StageKey]:
     """
     waits: dict[str, frozenset[int]] = {name: frozenset() for name in net.inputs}
     touched: dict[str, frozenset[int]] = {}
+    changed: dict[str, frozenset[int]] = {}
     updated: frozenset[int] = frozenset()
     needs: list[frozenset[int]] = []
     late, weights = _late_casts(net), WeightReaders(net)
@@ -31,7 +32,7 @@ def stage_keys(net: Net, *, gated: bool) -> list[StageKey]:
         if weights.reads(op) and need.isdisjoint(from_trainer):
             need |= begun
         written = OPS[op.type].written(op)
-        need = need.union(*(touched.get(name, frozenset()) for name in written))
+        need = need.union(*(touched.get(name, frozenset()) for name in written), *(changed.get(name, frozenset()) for name in op.inputs))
         if gated and OPS[op.type].steps_weights:
             need |= {GATE}
         if op.attrs.get("barrier"):
@@ -42,6 +43,7 @@ def stage_keys(net: Net, *, gated: bool) -> list[StageKey]:
             if name in net.parameters:
                 touched[name] = touched.get(name, frozenset()) | need
         updated = updated | need if written else updated
+        changed.update({name: changed.get(name, frozenset()) | need for name in written})
         waits.update(dict.fromkeys(op.outputs, need))
         needs.append(need)
         for cast in late.get(place, ()):

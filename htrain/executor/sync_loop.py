@@ -2,20 +2,24 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
+from htrain.centres import in_group
 from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.engine import Engine
 from htrain.executor.patience import Patience
 from htrain.executor.port import Network, Outbox, sent_by_role
 from htrain.executor.threads import begin_thread
 from htrain.executor.watch import Activity
-from htrain.executor.wire import SYNC_REPLICA, Context, Values
+from htrain.executor.wire import SYNC_REPLICA, Context, Order, Values
+from htrain.ops.bundle import Bundle
 from htrain.sync.rounds import Instruction, Quiet, StartRound, SyncRounds
 
-_POLL_SECONDS = 0.005
+_IDLE_SECONDS = 1.0  # between two looks, where nothing wakes the thread
+_WAKE = Order("look")
 
 
 def holder_number(device: str) -> int:
@@ -23,31 +27,58 @@ def holder_number(device: str) -> int:
     return int(device.partition(":")[2] or -1)
 
 
+def sync_endpoint(role: str) -> str:
+    """Where a holder of weights takes the answers to its rounds."""
+    return f"{role}/sync"
+
+
+def centre_endpoint(host: str, holder: str) -> str:
+    """Where a host of centres answers a role that holds weights: a dense PS, or the role of another group that holds what this one does."""
+    if not in_group(host):
+        return host
+    kind, _, index = holder.split(":")
+    return f"{kind}:{host.partition(':')[2]}:{index}/centre"
+
+
+class Weights(Protocol):
+    """The dense weights of a role, as a round at a fixed rate has them to itself."""
+
+    def hold_writes(self) -> None:
+        """Let no step write them from now on."""
+
+    def await_rest(self, seconds: float) -> bool:
+        """Wait until none does; False where one still does after `seconds`."""
+
+    def release_writes(self) -> None:
+        """Let steps write them again."""
+
+
 class SyncLoop:
-    """Runs a sync net round after round, never in the way of a step. `steps` tells how many steps the group has done."""
+    """Runs a sync net round after round. Steps go on meanwhile; where `held` weights are given, they wait with their writes."""
 
     def __init__(
         self,
         holder: str,
-        group: int,
-        index: int,
+        context: Context,
         network: Network,
         engine: Engine,
         rounds: SyncRounds,
-        steps: Callable[[], int],
+        held: Weights | None,
         patience: Patience,
         activity: Activity,
     ) -> None:
-        self.endpoint = f"{holder}/sync"
+        """`context` is that of the first round."""
+        self.endpoint = sync_endpoint(holder)
         self.inbox = network.inbox(self.endpoint)
         self.error: Exception | None = None
         self.rounds_done = 0
         self.sent_to: dict[str, int] = {}
-        self._group, self._index = group, index
+        self.quiet = False
+        self._holder, self._context = holder, context
         self._network = network
         self._engine = engine
         self._rounds = rounds
-        self._steps = steps
+        self._held = held
         self._patience = patience
         self._activity = activity
         self._stopping = threading.Event()
@@ -55,18 +86,25 @@ class SyncLoop:
         self._thread = threading.Thread(target=self._guarded, name=self.endpoint, daemon=True)
         self._book: dict[str, str] = {}
         self._due: list[int] = []
-        self.quiet = False
+        self._bell: Outbox | None = None
 
     def start(self, book: dict[str, str]) -> None:
         self._book = book
+        self._bell = self._network.outbox(book)
+        self._bell.send(self.endpoint, _WAKE)  # connects
         self._thread.start()
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
         return (self._thread,)
 
+    def steps_done(self, n: int) -> None:
+        """The holder has done `n` steps in all. From any of its threads."""
+        with self._lock:
+            self._take(self._rounds.steps_done(n))
+
     def pause(self) -> None:
-        """Start no more rounds; `quiet` once none is in flight."""
+        """Start no more rounds; `quiet` while none is in flight."""
         with self._lock:
             self._take(self._rounds.pause())
 
@@ -76,46 +114,68 @@ class SyncLoop:
             self._take(self._rounds.resume())
 
     def _take(self, instructions: Sequence[Instruction]) -> None:
-        """Remember what is to be done."""
+        """Remember what is to be done, and wake the thread for it. Requires: the lock."""
         for instruction in instructions:
             if isinstance(instruction, StartRound):
+                self.quiet = False
                 self._due.append(instruction.round)
+                if self._held:
+                    self._held.hold_writes()
+                self._wake()
             elif isinstance(instruction, Quiet):
                 self.quiet = True
 
+    def _wake(self) -> None:
+        if self._bell and threading.current_thread() is not self._thread:
+            self._bell.offer(self.endpoint, _WAKE)  # nobody takes it where the thread has ended
+
     def stop(self) -> None:
         self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=10)
-        else:
+        if self._thread.ident is None:
             self.inbox.close()
+            return
+        with self._lock:
+            self._wake()
+        self._thread.join(timeout=10)
+        with self._lock:
+            if self._bell:
+                self._bell.close()
+            self._bell = None
 
     def _guarded(self) -> None:
         outbox = self._network.outbox(self._book)
         begin_thread()
         try:
             while not self._stopping.is_set():
-                with self._lock:
-                    self._take(self._rounds.steps_done(self._steps()))
                 if self._due:
                     self._round(self._due.pop(0), outbox)
                 else:
-                    self._stopping.wait(_POLL_SECONDS)
+                    self._hear(self.inbox.receive(_IDLE_SECONDS))
         except Exception as error:
             self.error = (
                 error if isinstance(error, Error) else RunError(f"{self.endpoint}: {type(error).__name__}: {error}")
             )
         finally:
+            if self._held:
+                self._held.release_writes()
             outbox.close()
             self.inbox.close()
 
+    def _hear(self, got: tuple[object, Bundle] | None) -> None:
+        """A message that brings nothing for a round in flight: an invitation to one, a late answer, or a call to look what is due."""
+        if got and isinstance(got[0], Values):
+            with self._lock:
+                self._take(self._rounds.invited(got[0].context.step))
+
     def _round(self, number: int, outbox: Outbox) -> None:
-        context = Context(self._group, self._index, SYNC_REPLICA, number)
+        context = Context(self._context.group, self._context.trainer, SYNC_REPLICA, number)
         state = self._engine.begin(context, self.endpoint, 0, {})
 
-        def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> None:
-            outbox.send_values(peer, Values(self.endpoint, context, 0, []), names, tensors)
+        def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...] | Bundle) -> None:
+            outbox.send_values(centre_endpoint(peer, self._holder), Values(self.endpoint, context, 0), names, tensors)
 
+        if self._held and not self._held.await_rest(self._patience.seconds):
+            raise PeerLost(f"{self.endpoint}: a step has written weights for {self._patience.seconds:.0f} s before round {number}")
         ready = self._engine.start(state)
         seconds = self._patience.seconds
         deadline = time.monotonic() + seconds
@@ -126,15 +186,17 @@ class SyncLoop:
                 self._activity.end()
             if self._engine.done(state) or self._stopping.is_set():
                 break
-            got = self.inbox.receive(0.2)
-            if got and isinstance(got[0], Values) and got[0].context == context:
-                ready += self._engine.receive(
-                    state, got[1]
-                )  # one Relax per blob, so a repeated message changes nothing
-            elif time.monotonic() > deadline:
+            got = self.inbox.receive(min(_IDLE_SECONDS, seconds))
+            if got and isinstance(got[0], Values) and got[0].context == context and got[1]:
+                ready += self._engine.receive(state, got[1])  # each is taken once, so a repeated message changes nothing
+            else:
+                self._hear(got)
+            if not ready and time.monotonic() > deadline:
                 raise PeerLost(
                     f"{self.endpoint}: no answer from {', '.join(self._engine.missing(state))} to round {number} within {seconds:.0f} s"
                 )
+        if self._held:
+            self._held.release_writes()
         with self._lock:
             self._take(self._rounds.reply(number))
         self.rounds_done += 1

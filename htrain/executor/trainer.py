@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,7 @@ class Trainer:
         self.inboxes = [network.inbox(f"{role}/{r}") for r in range(replicas)]
         self.losses: list[float] = []
         self.keep_losses = False
+        self.on_step: Callable[[int], None] = lambda count: None
         self._network = network
         self._prefetch = prefetch
         self._patience = patience
@@ -83,7 +84,9 @@ class Trainer:
         for number, inbox in enumerate(self.inboxes):
             outbox = self._network.outbox(book)
             self._outboxes.append(outbox)
-            replica = Replica(number, self.engine, self.gates, inbox, outbox, self._patience, self._watch.activity(f"replica {number}"))
+            replica = Replica(
+                number, self.engine, self.gates, inbox=inbox, outbox=outbox, patience=self._patience, activity=self._watch.activity(f"replica {number}"),
+            )  # fmt: skip
             replica.stopping = self._stopping.is_set
             self._replicas.append(replica)
             source = upcoming or Ahead(replica, feed, self._ahead, self._flush, self._stopping.is_set)
@@ -97,6 +100,19 @@ class Trainer:
     def threads(self) -> Sequence[threading.Thread]:
         others = [thread for source in self.upcoming for thread in source.threads]
         return [*self._threads, self._feed.thread, *others] if self._threads else []
+
+    def hold_writes(self) -> None:
+        """Let no step write weights from now on."""
+        self.gates.hold()
+
+    def await_rest(self, seconds: float) -> bool:
+        """Wait until none does; False where one still does after `seconds`."""
+        return self.gates.await_rest(seconds)
+
+    def release_writes(self) -> None:
+        """Let steps write weights again."""
+        for event in self.gates.release():
+            event.set()
 
     def pause(self) -> None:
         """Ask the replicas to stop after the steps they have taken."""
@@ -276,3 +292,4 @@ class Trainer:
             self.totals.positives += positives
             if self.keep_losses:
                 self.losses.append(loss)
+            self.on_step(self.totals.steps)

@@ -115,7 +115,7 @@ def _declare_inputs(translation: Translation, program: ExportedProgram, model: n
         elif spec.kind == InputKind.CONSTANT_TENSOR:
             translation.static[node] = _constant(program, str(spec.target))
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
-            _declare_parameter(translation, node, str(spec.target), state[str(spec.target)], declared, values)
+            _declare_parameter(translation, node, str(spec.target), tensor=state[str(spec.target)], declared=declared, values=values)
         else:
             raise ModelError(
                 f"the model takes a {spec.kind.name.lower()} (an op with effects, such as a check, or an object): "

@@ -2,6 +2,7 @@
 
 from htrain.ops import (
     accelerated,
+    averaging,
     collective,
     comm,
     compress,
@@ -26,7 +27,7 @@ from htrain.ops.vjp import vjp_definition
 
 _FAMILIES = (
     fc, low_precision, elementwise, matrix, interaction,
-    reduce, shape, embedding, fields, served, het, lookahead, loss, optimizer, comm, collective, compress, init, accelerated,
+    reduce, shape, embedding, fields, served, het, lookahead, loss, optimizer, comm, averaging, collective, compress, init, accelerated,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}
 _GENERIC = {

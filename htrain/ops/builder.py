@@ -66,7 +66,7 @@ class NetBuilder:
         definition = OPS.get(type)
         if definition is None:
             raise ModelError(f"op {type} of module '{module}' is not one that htrain runs")
-        op = Op(type, tuple(inputs), tuple(outputs), dict(attrs), node_name, module)
+        op = Op(type, tuple(inputs), tuple(outputs), dict(attrs), node_name=node_name, module=module)
         signatures = definition.infer(definition, op, [self.blob(name) for name in op.inputs])
         names = tuple(outputs) or self._fresh_names(type.lower(), len(signatures))
         if len(names) != len(signatures):
@@ -74,7 +74,7 @@ class NetBuilder:
         for name, (shape, dtype) in zip(names, signatures, strict=True):
             self._claim(name)
             self.blobs[name] = Blob(name, shape, dtype)
-        self.ops.append(Op(type, op.inputs, names, op.attrs, node_name, module))
+        self.ops.append(Op(type, op.inputs, names, op.attrs, node_name=node_name, module=module))
         return names
 
     def blob(self, name: str) -> Blob:
@@ -100,7 +100,7 @@ class NetBuilder:
     def build(self, outputs: Sequence[str]) -> Net:
         """The net, checked."""
         return check(
-            Net(self.name, tuple(self.ops), tuple(self.inputs), tuple(outputs), dict(self.blobs), dict(self.parameters))
+            Net(self.name, tuple(self.ops), tuple(self.inputs), outputs=tuple(outputs), blobs=dict(self.blobs), parameters=dict(self.parameters))
         )
 
     def _claim(self, name: str) -> None:

@@ -56,7 +56,11 @@ def _top_k(dy: torch.Tensor, *, share: float) -> tuple[torch.Tensor, torch.Tenso
 def _top_k_with_feedback(
     dy: torch.Tensor, residual: torch.Tensor, *, share: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """TopK of dy[B,...] plus what earlier steps did not send, which residual[batch,...] holds: nothing is lost, it comes later."""
+    """TopK of dy[B,...] plus what earlier steps did not send, which residual[batch,...] holds: nothing is lost, it comes later.
+
+    Plans up to version 15 have it on gradients of activations, where what is left of example i of one batch is added to example i of the next. No pass
+    makes it any more.
+    """
     flat, left = dy.reshape(-1).contiguous(), residual.view(-1)[: dy.numel()]
     if left.numel() != flat.numel():
         raise DataError(f"a gradient of {flat.numel()} elements does not fit a residual of {residual.numel()}")
@@ -99,6 +103,20 @@ def _spread_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence
     return [((BatchDim(), *shape), "float32")]
 
 
+def _spread_whole(values: torch.Tensor, places: torch.Tensor, *, shape: tuple[int, ...]) -> torch.Tensor:
+    """The tensor [*shape] that TopK's values came from, with 0 elsewhere. Raises DataError for a place outside it."""
+    x = torch.zeros(shape)
+    if values.numel() != places.numel() or not loops.spread(values.contiguous().numpy(), places.numpy(), x.view(-1).numpy()):
+        raise DataError(f"a sparsified tensor has places outside [{', '.join(map(str, shape))}]")
+    return x
+
+
+def _spread_whole_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    shape = op.attrs["shape"]
+    assert isinstance(shape, tuple)
+    return [(shape, "float32")]
+
+
 def _converted(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
     """The fp32 bytes that are converted: what the calibrated rate counts."""
     largest = max((*inputs[:1], *outputs[:1]), key=lambda blob: blob.num_bytes(batch_size) * (blob.dtype == "float32"))
@@ -129,4 +147,5 @@ DEFINITIONS = (
         on_host=True,
     ),
     OpDef("SpreadTopK", _spread, _spread_infer, gradient=None, needs_batch=True, on_host=True),
+    OpDef("SpreadWhole", _spread_whole, _spread_whole_infer, gradient=None, on_host=True),
 )

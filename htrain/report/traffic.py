@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from htrain.centres import device_at
 from htrain.executor.measured import predicted_edges
 from htrain.net import Net
 from htrain.plan import Plan, net_name
@@ -41,7 +42,7 @@ def _messages(plan: Plan) -> Mapping[tuple[str, str], float]:
 def _sends(net: Net) -> Iterator[tuple[str, str]]:
     """Sender and receiver of each message of a net; sends that share a number go in one message."""
     messages = {(op.node_name, str(op.attrs["peer"]), op.attrs["message"]) for op in net.ops if op.type == "Send"}
-    return ((source, target) for source, target, _ in sorted(messages, key=str))
+    return ((source, device_at(target, source)) for source, target, _ in sorted(messages, key=str))
 
 
 def matrix(edges: Sequence[Edge]) -> str:

@@ -83,6 +83,12 @@ def _seconds(net: Net, op: Op, cluster: Cluster, batch_size: int) -> float:
     return op_seconds(op, inputs, outputs, cluster, batch_size)
 
 
+def invitation(cluster: Cluster) -> Packet:
+    """The message that asks a holder of weights to a round: it brings nothing."""
+    seconds = message_seconds(cluster)
+    return Packet("sync", (), 0, seconds * PYTHON_SHARE, seconds * (1 - PYTHON_SHARE))
+
+
 def _packet(net: Net, peer: str, names: list[str], cluster: Cluster, batch_size: int) -> Packet:
     sizes = [net.blob(name).num_bytes(batch_size) for name in names]
     seconds = message_seconds(cluster) + sum(tensor_seconds(size, cluster) for size in sizes)

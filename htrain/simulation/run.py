@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 import simpy
 
+from htrain.centres import centre_net, in_group
 from htrain.costs.roles import server_threads
 from htrain.errors import PlanError
 from htrain.executor.sync_loop import holder_number
@@ -68,6 +69,7 @@ class Simulation:
         }
         self.trainers = [Trainer(self, role, self.models["trainer"]) for role in roles if role_of(role) == "trainer"]
         self._trainer_of = {trainer.role: trainer for trainer in self.trainers}
+        self.centres = {(host, holder): self._centre(host, holder) for host, holder in _group_hosts(plan)}
         synced = [role for role in roles if cluster.groups > 1 and f"sync_{net_name(device_of(role))}" in plan.nets]
         self.syncs = {role: self._sync(role) for role in synced}
         self.done = 0
@@ -94,13 +96,24 @@ class Simulation:
     def _server(self, role: str) -> Server:
         cluster, options, device = self.plan.cluster, self.plan.options, device_of(role)
         centers = {n: device_model(net, cluster, options.batch_size) for n, net in _centers(self.plan, role).items()}
-        return Server(self, role, self.models.get(device, _idle(cluster)), centers, self.threads(device))
+        return Server(self, role, self.models.get(device, _idle(cluster)), centers=centers, workers=self.threads(device), groups=self.groups)
+
+    def _centre(self, host: str, holder: str) -> Server:
+        """What answers rounds in a group, whose share of the centres it is; groups that are not simulated have theirs with one that is."""
+        cluster = self.plan.cluster
+        model = device_model(self.plan.nets[centre_net(host, holder)], cluster, self.plan.options.batch_size)
+        return Server(self, self._role_at(host, holder), _idle(cluster), centers={holder_number(holder): model}, workers=1, groups=self.groups)
+
+    def _role_at(self, host: str, holder: str) -> str:
+        group, (kind, _, index) = int(host.partition(":")[2]) % self.groups, holder.partition(":")
+        return f"{kind}:{group}:{index or 0}"
 
     def _sync(self, role: str) -> Syncing:
         device = device_of(role)
         model = device_model(self.plan.nets[f"sync_{net_name(device)}"], self.plan.cluster, self.plan.options.batch_size)
-        steps = self.servers[role].passes if role in self.servers else partial(getattr, self._trainer_of[role], "steps_ended")
-        return Syncing(self, role, model, holder_number(device), steps)
+        server = self.servers.get(role)
+        holder, steps = (server, server.passes) if server else (self._trainer_of[role], partial(getattr, self._trainer_of[role], "steps_ended"))
+        return Syncing(self, role, model, number=holder_number(device), holder=holder, steps=steps)
 
     def varied(self, seconds: float) -> float:
         """A duration as it may be this time."""
@@ -155,8 +168,16 @@ class Simulation:
 
     def deliver(self, source: str, context: Context, packet: Packet) -> None:
         """Send a packet to the role that serves the context."""
-        target = self._holder_of(context) if context.replica == SYNC_REPLICA and not packet.peer.startswith("dense_ps") else role_for(packet.peer, context)
-        self.env.process(self._deliver(source, target, context, packet))
+        if context.replica == SYNC_REPLICA and in_group(packet.peer):
+            target = self._role_at(packet.peer, device_of(self._holder_of(context)))
+        elif context.replica == SYNC_REPLICA and not packet.peer.startswith("dense_ps"):
+            target = self._holder_of(context)
+        else:
+            target = role_for(packet.peer, context)
+        if source == target and context.replica == SYNC_REPLICA:
+            self._arrived(target, context, packet)  # from thread to thread
+        else:
+            self.env.process(self._deliver(source, target, context, packet))
 
     def _holder_of(self, round_of: Context) -> str:
         """The role whose round of the sync it is."""
@@ -174,8 +195,10 @@ class Simulation:
         self._arrived(target, context, packet)
 
     def _arrived(self, target: str, context: Context, packet: Packet) -> None:
-        if context.replica == SYNC_REPLICA and target in self.syncs:
-            self.syncs[target].inbox.put(packet)
+        if context.replica == SYNC_REPLICA and in_group(packet.peer):
+            self.centres[packet.peer, device_of(target)].inbox.put((context, packet))
+        elif context.replica == SYNC_REPLICA and target in self.syncs:
+            self.syncs[target].inbox.put((context, packet))
         elif role_of(target) == "trainer":
             self._trainer_of[target].inboxes[context.replica].put((context, packet))
         else:
@@ -208,13 +231,13 @@ class Simulation:
                     device,
                     float(over_time.mean()) / cores,
                     links[0],
-                    links[1],
-                    float(np.mean([h.locked_seconds for h in hosts])) / seconds
+                    sent=links[1],
+                    lock=float(np.mean([h.locked_seconds for h in hosts])) / seconds
                     if seconds and self._python_lock
                     else 0.0,
-                    float(waits.mean()),
-                    float(np.quantile(waits, 0.95)),
-                    tuple((over_time / cores).round(4).tolist()),
+                    mean_wait_seconds=float(waits.mean()),
+                    late_wait_seconds=float(np.quantile(waits, 0.95)),
+                    cpu_over_time=tuple((over_time / cores).round(4).tolist()),
                 )
             )
         return uses
@@ -255,13 +278,19 @@ def _centers(plan: Plan, role: str) -> dict[int, Net]:
     """What a dense PS runs for the rounds of each holder, by its number; nothing for one group, which it would have none with."""
     if plan.cluster.groups == 1:
         return {}
-    names = {holder: f"center_{net_name(device_of(role))}_{net_name(holder)}" for holder in plan.cluster.devices}
+    names = {holder: centre_net(device_of(role), holder) for holder in plan.cluster.devices}
     return {holder_number(holder): plan.nets[name] for holder, name in names.items() if name in plan.nets}
+
+
+def _group_hosts(plan: Plan) -> list[tuple[str, str]]:
+    """The groups that have a share of the centres, each with the holder whose weights these are of; none for one group."""
+    hosts = [host for host in dict.fromkeys(plan.centers.values()) if in_group(host) and plan.cluster.groups > 1]
+    return [(host, holder) for host in hosts for holder in plan.cluster.devices if centre_net(host, holder) in plan.nets]
 
 
 def _idle(cluster: Cluster) -> DeviceModel:
     """The model of a device without a part in steps."""
-    return device_model(Net("", (), (), (), {}, {}), cluster, 1)
+    return device_model(Net("", (), (), outputs=(), blobs={}, parameters={}), cluster, 1)
 
 
 def simulate(

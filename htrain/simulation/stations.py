@@ -7,6 +7,7 @@ each way.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from htrain.centres import device_at
 from htrain.ops.collective import WORKERS
 from htrain.simulation.costs import DeviceModel, Packet
 from htrain.simulation.network import pieces_of
@@ -68,10 +69,12 @@ def _asked(models: Iterable[tuple[str, DeviceModel]], cluster: Cluster) -> Itera
 
 def _sent(source: str, packet: Packet, cluster: Cluster) -> Iterator[tuple[str, str, float, float]]:
     """What a message asks of both ends; its sender's time under the lock is in the work that made it."""
+    target = device_at(packet.peer, source)
+    share = 1 - 1 / cluster.groups if target == source else 1.0  # from group to group; those within one are messages between its threads
     count, piece = pieces_of(packet.num_bytes)
-    for device, way in ((source, OUT), (packet.peer, IN)):
-        yield device, MOVER, packet.transport_seconds, 1
-        yield device, CORES, packet.transport_seconds, 1
-        yield device, way, piece / cluster.bandwidth_of(device), count
-    yield packet.peer, LOCK, packet.locked_seconds, 1
-    yield packet.peer, CORES, packet.locked_seconds, 1
+    for device, way in ((source, OUT), (target, IN)):
+        yield device, MOVER, packet.transport_seconds, share
+        yield device, CORES, packet.transport_seconds, share
+        yield device, way, piece / cluster.bandwidth_of(device), count * share
+    yield target, LOCK, packet.locked_seconds, 1
+    yield target, CORES, packet.locked_seconds, 1

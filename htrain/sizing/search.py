@@ -71,7 +71,10 @@ def size(
     """
     if not 1 <= eps <= _MOST_EPS:
         raise UsageError(f"--eps: {eps:g} is not a target: want 1 to {_MOST_EPS:g} examples per second")
-    ask = _Ask(cluster, options, eps, most_groups, most_trainers, most_group_ps, more_sparse_ps, workers, steps)
+    ask = _Ask(
+        cluster, options, eps=eps, most_groups=most_groups,
+        most_trainers=most_trainers, most_group_ps=most_group_ps, more_sparse_ps=more_sparse_ps, workers=workers, steps=steps,
+    )  # fmt: skip
     return _Search(compile_for, ask, on_try).run()
 
 
@@ -102,7 +105,7 @@ class _Ask:
         return max(numbers, default=0)
 
     def cluster_of(self, groups: int, trainers: int, group_ps: int, sparse_ps: int) -> Cluster:
-        dense_ps = max(1, self.cluster.dense_ps)
+        dense_ps = max(1, self.cluster.dense_ps) if self.options.dense_sync.uses_dense_ps else 0
         return replace(
             self.cluster, groups=groups, trainers=trainers, group_ps=group_ps, sparse_ps=sparse_ps, dense_ps=dense_ps
         )

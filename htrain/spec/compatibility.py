@@ -13,7 +13,7 @@ def compatible(cluster: Cluster, options: Options) -> tuple[Cluster, Options]:
     """
     for section in (options.dense_sync, options.sparse_sync, options.cache):
         section.require(cluster, options)
-    if not options.dense_sync.centred:
+    if not options.dense_sync.uses_dense_ps:
         cluster = replace(cluster, dense_ps=0)
     if not options.sparse_sync.served:
         cluster = replace(cluster, sparse_ps=0)

@@ -60,6 +60,8 @@ def _idle_devices(options: Options) -> Iterator[tuple[str, str]]:
     if not dense.centred:
         centred = " or ".join(f"--dense-sync {kind}" for kind, section in DENSE_SYNCS.items() if section.centred)
         yield "dense_ps", f"dense sync {dense.kind} has no dense PS; it serves {centred}"
+    elif not dense.uses_dense_ps:
+        yield "dense_ps", "centres are with the groups (--sync-through groups)"
     if not sparse.served:
         served = " or ".join(f"--sparse-sync {kind}" for kind, section in SPARSE_SYNCS.items() if section.served)
         yield "sparse_ps", f"sparse sync {sparse.kind} has all tables on every trainer; a sparse PS serves {served}"
@@ -92,16 +94,8 @@ def _between(o: Options, c: Cluster) -> str:
 
 def _compress(o: Options, c: Cluster) -> str:
     short = o.compression
-    asked = short.activation_dtype != "float32" or short.gradient_dtype != "float32" or short.gradient_top_k < 1
-    return _between(o, c) if asked else "no value may be shorter: it wants --activation-dtype, --gradient-dtype or --gradient-top-k"
-
-
-def _gradients(o: Options, c: Cluster) -> str:
-    return "--gradient-top-k says how gradients travel" if o.compression.gradient_top_k < 1 else _between(o, c)
-
-
-def _feedback(o: Options, c: Cluster) -> str:
-    return _between(o, c) if o.compression.gradient_top_k < 1 else "it belongs to --gradient-top-k, which is 1: nothing of a gradient is left out"
+    asked = short.activation_dtype != "float32" or short.gradient_dtype != "float32"
+    return _between(o, c) if asked else "no value may be shorter: it wants --activation-dtype or --gradient-dtype"
 
 
 def _rows(o: Options, c: Cluster) -> str:
@@ -111,6 +105,6 @@ def _rows(o: Options, c: Cluster) -> str:
 
 
 _RULES: Mapping[str, Why] = {
-    "net_replicas": _replicas, "prefetch": _prefetch, "compress": _compress, "activation_dtype": _between, "gradient_dtype": _gradients,
-    "gradient_top_k": _between, "error_feedback": _feedback, "row_dtype": _rows, "row_gradient_dtype": _rows,
+    "net_replicas": _replicas, "prefetch": _prefetch, "compress": _compress, "activation_dtype": _between, "gradient_dtype": _between,
+    "row_dtype": _rows, "row_gradient_dtype": _rows,
 }  # fmt: skip

@@ -95,7 +95,8 @@ def check(value: Any, hint: Any) -> Any:
         found = convert(value, hint)
     except (ValidationError, OverflowError) as error:
         raise ValueError(f"{_shown(value)} is not {wanted(hint)}") from error
-    if isinstance(found, float) and not math.isfinite(found):
+    known = table_of(hint)
+    if (isinstance(found, float) and not math.isfinite(found)) or (known is not None and found not in known):
         raise ValueError(f"{_shown(value)} is not {wanted(hint)}")
     return found
 
@@ -122,8 +123,18 @@ def wanted(hint: Any) -> str:
 
 def choices(hint: Any) -> tuple[str, ...]:
     """The words that a field takes where it takes nothing else."""
+    if known := table_of(hint):
+        return tuple(known)
     only, *others = map(plain, alternatives(hint))
     return get_args(only) if not others and get_origin(only) is Literal else ()
+
+
+def table_of(hint: Any) -> Mapping[str, Any] | None:
+    """The words that a field takes and what they stand for, where users may add some."""
+    for note in getattr(hint, "__metadata__", ()):
+        if isinstance(note, Meta) and note.extra and "choices" in note.extra:
+            return cast(Mapping[str, Any], note.extra["choices"])
+    return None
 
 
 def is_pairs(hint: Any) -> bool:
@@ -148,6 +159,8 @@ def plain(hint: Any) -> Any:
 
 def _in_words(hint: Any) -> str:
     base = plain(hint)
+    if known := table_of(hint):
+        return _listed(tuple(known))
     notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Meta)]
     for note in notes:
         if note.extra and "wanted" in note.extra:

@@ -74,5 +74,18 @@ def _cluster_from_14(old: Mapping[str, Any]) -> Document:
     return {**old, "host_cores": old["host_cores"] or "own", "python_lock": bool(old["python_lock"])}
 
 
-_STEPS: Mapping[int, Mapping[str, Callable[[Mapping[str, Any]], Document]]] = {14: {"cluster": _cluster_from_14, "options": _options_from_14}}
+def _options_from_15(old: Mapping[str, Any]) -> Document:
+    """Rounds were in the background, through dense PSs, and weights travelled as they are. Gradients of activations could be sparsified: the nets of such
+    a plan say so, and the options no longer do."""
+    found = dict(old)
+    if found["dense_sync"]["kind"] == "easgd":
+        found["dense_sync"] = {**found["dense_sync"], "mode": "background", "through": "dense_ps", "dtype": "float32", "top_k": 1.0}
+    found["compression"] = {name: value for name, value in found["compression"].items() if name not in ("gradient_top_k", "error_feedback")}
+    return found
+
+
+_STEPS: Mapping[int, Mapping[str, Callable[[Mapping[str, Any]], Document]]] = {
+    14: {"cluster": _cluster_from_14, "options": _options_from_14},
+    15: {"options": _options_from_15},
+}
 NEWEST = OLDEST + len(_STEPS)

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from msgspec import Meta
-
 from htrain.spec.fields import Section, about
 
 ActivationDtype = Literal["float32", "bfloat16", "int8"]
@@ -31,17 +29,12 @@ class Numerics(Section):
 class Compression(Section):
     """How values travel between trainers and group PSs (HT 4.2).
 
-    Values may be as short as `activation_dtype` in the forward pass and `gradient_dtype` in the backward pass. Of gradients, `gradient_top_k` is the
-    share that is sent, the largest in magnitude first; with `error_feedback` the rest is added to the next step's, unless it ends in the rows of a
-    table. `compress` is `auto` where the cost model says for each value whether that pays.
+    Values may be as short as `activation_dtype` in the forward pass and `gradient_dtype` in the backward pass. `compress` is `auto` where the cost model
+    says for each value whether that pays. No gradient of an activation is sparsified: what one step leaves out is about other examples than the next's.
     """
 
     activation_dtype: Annotated[ActivationDtype, about("The shortest dtype in which activations travel between trainers and group PSs.")] = "float32"
     gradient_dtype: Annotated[GradientDtype, about("The shortest dtype in which gradients of activations travel.")] = "float32"
-    gradient_top_k: Annotated[
-        Annotated[float, Meta(gt=0, le=1)], about("Share of these gradients that is sent, the largest in magnitude; 1 sends all.")
-    ] = 1.0
-    error_feedback: Annotated[bool, about("Add what gradient-top-k leaves out to the next step's gradient.")] = True
     compress: Annotated[Literal["auto", "always", "never"], about("Whether values travel shorter where allowed: auto is where that pays.")] = "auto"
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from htrain.spec.cache import CACHES, Cache, NoCache
-from htrain.spec.dense_sync import DENSE_SYNCS, DenseSync, Easgd
+from htrain.spec.dense_sync import DENSE_SYNCS, Bmuf, DenseSync
 from htrain.spec.fields import Question, about
 from htrain.spec.numerics import Compression, Fusions, Numerics
 from htrain.spec.optimizers import DENSE_OPTIMIZERS, SPARSE_OPTIMIZERS, Adagrad, Optimizer
@@ -33,7 +33,7 @@ class Options:
     numerics: Annotated[Numerics, Question("In which precision FCs compute.")] = Numerics()  # noqa: RUF009
     compression: Annotated[Compression, Question("How values travel between trainers and group PSs.")] = Compression()  # noqa: RUF009
     fusions: Annotated[Fusions, Question("Which ops are fused.", prefix="fuse")] = Fusions()  # noqa: RUF009
-    dense_sync: Annotated[DenseSync, Question("How groups keep their dense replicas alike.", DENSE_SYNCS, "sync", "dense sync")] = Easgd()  # noqa: RUF009
+    dense_sync: Annotated[DenseSync, Question("How groups keep their dense replicas alike.", DENSE_SYNCS, "sync", "dense sync")] = Bmuf()  # noqa: RUF009
     sparse_sync: Annotated[SparseSync, Question("Where tables live.", SPARSE_SYNCS, "", "sparse sync")] = TableServers()  # noqa: RUF009
     cache: Annotated[Cache, Question("What stands between a trainer and the tables.", CACHES, "cache", "the cache")] = NoCache()  # noqa: RUF009
 

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from htrain.errors import UsageError
-from htrain.spec.fields import REQUIRED, Field, Kinds, Question, Section, check, fields_of
+from htrain.spec.fields import REQUIRED, Field, Kinds, Question, Section, check, fields_of, table_of
 from htrain.spec.options import Options
 
 KIND = "kind"
@@ -69,8 +69,12 @@ def flag_at(place: str) -> Flag | None:
 
 
 def kinds_of(options: Options) -> list[str]:
-    """The kinds of the sections that have some: `dense_sync.easgd`."""
-    return [f"{name}.{getattr(options, name).kind}" for name, question in questions().items() if question.kinds]
+    """What users may have registered of what the options say: the kinds of the sections that have some, `dense_sync.easgd`, and words such as
+    `cache.policy.lru`."""
+    kinds = [f"{name}.{getattr(options, name).kind}" for name, question in questions().items() if question.kinds]
+    sections = {name: getattr(options, name) for name in questions()}
+    open_fields = [(name, field) for name, section in sections.items() for field, entry in fields_of(type(section)).items() if table_of(entry.hint)]
+    return [*kinds, *(f"{name}.{field}.{getattr(sections[name], field)}" for name, field in open_fields)]
 
 
 def dashed(flag: str) -> str:
@@ -113,8 +117,8 @@ def default_of(flag: Flag, options: Options) -> Any:
 def with_flags(base: Options = Options(), /, **values: Any) -> Options:  # noqa: B008  frozen
     """`base` with the values of flags, named as Python writes them: `with_flags(cache="het", cache_staleness=0)`.
 
-    A section of another kind begins with its defaults. Raises UsageError for a flag that is none, a value that its field does not take, and a flag of
-    another kind of section than the one that is chosen.
+    A section of another kind begins with its defaults, but for what means the same of both kinds. Raises UsageError for a flag that is none, a value that
+    its field does not take, and a flag of another kind of section than the one that is chosen.
     """
     known = flags()
     for name in values.keys() - known.keys():
@@ -211,14 +215,15 @@ def checked(options: Options) -> Options:
 
 
 def _of_kind(name: str, kind: Any, before: Section, where: str) -> Section:
-    """The section of a kind: the one that was there, or one with its defaults; what has none is as it was."""
+    """The section of a kind: the one that was there, or one with its defaults; what has none, or means the same of both kinds, is as it was."""
     kinds: Kinds = questions()[name].kinds or {}
     if kind == before.kind:
         return before
     if not isinstance(kind, str) or kind not in kinds:
         raise UsageError(f"{where}: {kind!r} is not one of {', '.join(kinds)}")
-    wants = [f.name for f in fields_of(kinds[kind]).values() if f.default is REQUIRED]
-    return kinds[kind](**{field: getattr(before, field) for field in wants})
+    known = fields_of(type(before))
+    kept = [f.name for f in fields_of(kinds[kind]).values() if f.default is REQUIRED or known.get(f.name) == f]
+    return kinds[kind](**{field: getattr(before, field) for field in kept})
 
 
 def _with_value(options: Options, flag: Flag, value: Any) -> Options:

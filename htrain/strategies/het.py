@@ -230,11 +230,11 @@ def flush_net(trainer: Net) -> Net:
     for ask in (op for op in trainer.ops if op.type == "HetAsk"):
         names, answers = ask.outputs[1:], _answers(trainer, ask)
         attrs = {name: ask.attrs[name] for name in ("bounds", "servers", "first_rows", "width")}
-        ops.append(Op("HetFlush", ask.inputs[:1], names, attrs, ask.node_name, ask.module))
+        ops.append(Op("HetFlush", ask.inputs[:1], names, attrs, node_name=ask.node_name, module=ask.module))
         ops += [op for op in trainer.ops if op.type == "Send" and op.inputs[0] in names]
         ops += [op for op in trainer.ops if op.type == "Recv" and op.outputs[0] in answers]
-        ops.append(Op("HetFlushed", (*ask.inputs[:1], *answers), (), {}, ask.node_name, ask.module))
-    flush = Net("flush_trainer", (), (), (), dict(trainer.blobs), dict(trainer.parameters))
+        ops.append(Op("HetFlushed", (*ask.inputs[:1], *answers), (), {}, node_name=ask.node_name, module=ask.module))
+    flush = Net("flush_trainer", (), (), outputs=(), blobs=dict(trainer.blobs), parameters=dict(trainer.parameters))
     return flush.with_ops(ops)
 
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, op_seconds
 from htrain.net import Blob, Net, Op
-from htrain.ops import OPS
 from htrain.ops.codec import can_encode, codec_of
 from htrain.placement import Decision, Encoding, Search
 from htrain.spec.cluster import Cluster
@@ -41,28 +40,10 @@ def allowed_encodings(net: Net, options: Options) -> dict[str, Encoding]:
         wanted.update(dict.fromkeys(net.inputs, "bfloat16"))
         wanted.update({o: short.activation_dtype for op in net.ops[:seed] for o in op.outputs})
     gradients = [o for op in net.ops[seed + 1 :] for o in op.outputs]
-    if short.gradient_top_k < 1:
-        to_tables = _leading_to_tables(net) if short.error_feedback else set(gradients)
-        wanted.update({name: "top_k" if name in to_tables else "top_k_feedback" for name in gradients})
-    elif short.gradient_dtype == "bfloat16":
+    if short.gradient_dtype == "bfloat16":
         wanted.update(dict.fromkeys(gradients, "bfloat16"))
     kept = set(net.outputs)
     return {n: e for n, e in wanted.items() if n not in kept and can_encode(net.blobs[n], e, options)}
-
-
-def _leading_to_tables(net: Net) -> set[str]:
-    """Blobs from which the rows of a table get their gradient. What one step left out must not be added to the next one's there: it
-    would go to the rows of other examples."""
-    producers = net.producers()
-    found: set[str] = set()
-    tables = {name for name, p in net.parameters.items() if p.kind == "table"}
-    pending = [n for op in net.ops if OPS[op.type].writes and tables & set(op.inputs) for n in op.inputs]
-    while pending:
-        name = pending.pop()
-        if name not in found and name in producers:
-            found.add(name)
-            pending.extend(producers[name].inputs)
-    return found
 
 
 @dataclass(frozen=True)
@@ -96,12 +77,11 @@ def encodable(
 def _costs(blob: Blob, encoding: Encoding, cluster: Cluster, options: Options) -> tuple[float, float, float]:
     """Bytes of an encoded example, the CPU seconds to encode and decode it and to carry its further parts, at each end in the mean, and those of
     them under Python's lock."""
-    codec = codec_of(blob, encoding, options)
-    kept = tuple(parameter.blob for parameter in codec.residual)
+    codec = codec_of(blob, encoding)
     encode = Op(codec.encode, ("x",), (), codec.encode_attrs)
     decode = Op(codec.decode, (), ("x",), codec.decode_attrs)
     batch = options.batch_size
-    seconds = (op_seconds(encode, (blob, *kept), codec.parts, cluster, batch), op_seconds(decode, codec.parts, (blob,), cluster, batch))
+    seconds = (op_seconds(encode, (blob,), codec.parts, cluster, batch), op_seconds(decode, codec.parts, (blob,), cluster, batch))
     locked = locked_seconds(encode, seconds[0], cluster) + locked_seconds(decode, seconds[1], cluster)
     more = (len(codec.parts) - 1) * cluster.message_tensor_nanoseconds * 1e-9
     return codec.num_bytes(batch) / batch, (sum(seconds) / 2 + more) / batch, (locked / 2 + more * PYTHON_SHARE) / batch

@@ -113,9 +113,12 @@ def _problem(workload: Workload) -> Problem:
     pairs = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0) if len(pairs) else np.empty((0, 2), np.int64)
     near_starts = np.concatenate([[0], np.cumsum(np.bincount(pairs[:, 0], minlength=num_units))]).astype(np.int64)
     return Problem(
-        workload.num_places, workload.host_cores, workload.capacity, workload.allowed, workload.unit_load, workload.unit_memory,
-        workload.value_bytes, workload.value_cpu, workload.value_lock, workload.value_memory, workload.maker, workload.made_on,
-        value[order], reads[order], starts, np.ascontiguousarray(pairs[:, 1]), near_starts, _fixed_near(workload),
+        workload.num_places, workload.host_cores, capacity=workload.capacity,
+        allowed=workload.allowed, unit_load=workload.unit_load, unit_memory=workload.unit_memory,
+        value_bytes=workload.value_bytes, value_cpu=workload.value_cpu, value_lock=workload.value_lock,
+        value_memory=workload.value_memory, maker=workload.maker, made_on=workload.made_on,
+        touched=value[order], reads=reads[order], starts=starts,
+        near=np.ascontiguousarray(pairs[:, 1]), near_starts=near_starts, fixed_near=_fixed_near(workload),
     )  # fmt: skip
 
 

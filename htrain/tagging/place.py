@@ -41,7 +41,7 @@ def place_units(
     _check_size(workload)
     if (solver == "rules" or not len(start)) and workload.fits(start):
         seconds = workload.seconds(start) if len(start) else 0.0
-        return decisions, Search("rules", seconds, seconds, _bound(workload, seconds), 1, "")
+        return decisions, Search("rules", seconds, seconds, bound_seconds=_bound(workload, seconds), tried=1, note="")
     free = _weights_stay(workload, start) if workload.host_cores else workload
     places, bound, tried, note = _searched(free, start, solver, time_limit_seconds)
     if free is not workload:
@@ -54,7 +54,7 @@ def place_units(
         note = f"what the rules say does not fit in memory; {note}"
     seconds = workload.seconds(places)
     bound = min(seconds, bound if bound > seconds * (1 - 1e-9) else max(bound, _bound(workload, seconds)))
-    search = Search(solver, workload.seconds(start), seconds, bound, tried, note)
+    search = Search(solver, workload.seconds(start), seconds, bound_seconds=bound, tried=tried, note=note)
     return _explained(decisions, places, workload, search, fitted=workload.fits(start)), search
 
 

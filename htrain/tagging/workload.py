@@ -167,7 +167,7 @@ def workload_of(
         steps=np.array([contexts_of(device, cluster, options) for device in devices], np.int64),
         allowed=allowed, base=base, base_holds=tuple(held[device] for device in devices), capacity=_capacity(devices, cluster, options),
         host_cores=float(cluster.shared_cores or 0) / cluster.groups,
-        **_values(sized, {i: u for u, unit in enumerate(units) for i in unit.ops}, homes, number, cluster, options),
+        **_values(sized, {i: u for u, unit in enumerate(units) for i in unit.ops}, homes, number=number, cluster=cluster, options=options),
     )  # fmt: skip
 
 
@@ -199,7 +199,8 @@ def _sync_costs(sized: Net, unit: Unit, cluster: Cluster, options: Options) -> F
             seconds = [op_seconds(op, [blob] * len(op.inputs), [blob] * len(op.outputs), cluster, 1) for op in ops]
             message = 2 * tensor_seconds(num_bytes, cluster)
             locked = sum(locked_seconds(op, s, cluster) for op, s in zip(ops, seconds, strict=True))
-            costs += [sum(seconds) + message, num_bytes, num_bytes, locked + PYTHON_SHARE * message]
+            times, crossing = (1, 1.0) if options.dense_sync.uses_dense_ps else (2, 2 * (1 - 1 / cluster.groups))  # its share of the centres is here, too
+            costs += [times * (sum(seconds) + message), crossing * num_bytes, crossing * num_bytes, times * (locked + PYTHON_SHARE * message)]
     return costs / (options.batch_size * options.dense_sync.round_steps)
 
 

@@ -24,7 +24,7 @@ def accelerate(net: Net) -> Net:
         if name not in copies:
             copies[name] = f"{name}_on_{'host' if to_host else 'accelerator'}"
             blobs[copies[name]] = replace(blobs[name], name=copies[name])
-            ops.append(Op("ToHost" if to_host else "ToAccelerator", (name,), (copies[name],), {}, "", "transfer"))
+            ops.append(Op("ToHost" if to_host else "ToAccelerator", (name,), (copies[name],), {}, node_name="", module="transfer"))
         return copies[name]
 
     for op in net.ops:
@@ -32,7 +32,7 @@ def accelerate(net: Net) -> Net:
         inputs = op.inputs if op.type == "Send" else tuple(brought(name, to_host=on_host) for name in op.inputs)
         ops.append(replace(op, type=accelerated_type(op.type) if OPS[op.type].accelerated else op.type, inputs=inputs))
         host.update(op.outputs if on_host else ())
-    return Net(net.name, tuple(ops), net.inputs, net.outputs, blobs, net.parameters)
+    return Net(net.name, tuple(ops), net.inputs, outputs=net.outputs, blobs=blobs, parameters=net.parameters)
 
 
 def accelerated_parameters(net: Net) -> set[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from htrain.net import COMPRESS, Blob, Net, Op, Parameter
+from htrain.net import COMPRESS, Blob, Net, Op
 from htrain.ops.codec import codec_of
 from htrain.placement import Encoding
 from htrain.spec.cluster import role_of
@@ -30,19 +30,16 @@ def encode_crossing(net: Net, encodings: Mapping[str, Encoding], options: Option
                 away.setdefault(name, []).append(op.node_name)
     ops: list[Op] = []
     blobs: list[Blob] = []
-    residuals: dict[str, Parameter] = {}
 
     def travel(name: str) -> None:
-        codec = codec_of(net.blobs[name], encodings[name], options)
+        codec = codec_of(net.blobs[name], encodings[name])
         parts = tuple(part.name for part in codec.parts)
-        kept = tuple(parameter.name for parameter in codec.residual)
-        ops.append(Op(codec.encode, (name, *kept), parts, dict(codec.encode_attrs), home[name], COMPRESS))
+        ops.append(Op(codec.encode, (name,), parts, dict(codec.encode_attrs), node_name=home[name], module=COMPRESS))
         for device in dict.fromkeys(away[name]):
             decoded = _at(name, encodings[name], device)
-            ops.append(Op(codec.decode, parts, (decoded,), dict(codec.decode_attrs), device, COMPRESS))
+            ops.append(Op(codec.decode, parts, (decoded,), dict(codec.decode_attrs), node_name=device, module=COMPRESS))
             blobs.append(replace(net.blobs[name], name=decoded))
         blobs.extend(codec.parts)
-        residuals.update({parameter.name: parameter for parameter in codec.residual})
 
     for name in net.inputs:
         if name in away:
@@ -53,7 +50,7 @@ def encode_crossing(net: Net, encodings: Mapping[str, Encoding], options: Option
         for name in op.outputs:
             if name in away:
                 travel(name)
-    return replace(net, parameters={**net.parameters, **residuals}).with_ops(ops, blobs)
+    return net.with_ops(ops, blobs)
 
 
 def _at(name: str, encoding: Encoding, device: str) -> str:

@@ -62,7 +62,7 @@ def _layer(net: Net, op: Op, readers: Mapping[str, Sequence[Op]], fc_on: Mapping
     alone = end not in net.outputs and len(readers.get(end, ())) == 1
     following = fc_on[end].module if alone and end in fc_on else ""
     n, k = net.parameters[op.inputs[1]].shape
-    return Layer(op.module, op, n, k, tuple(activations), following)
+    return Layer(op.module, op, n, inputs=k, activations=tuple(activations), following=following)
 
 
 def _is_activation(op: Op) -> bool:

@@ -92,7 +92,7 @@ def _can_wait(group: Sequence[Op], late: Sequence[Op], early: Sequence[Op]) -> b
 def _lookups(group: Sequence[Op]) -> Op:
     tables, ids = zip(*(op.inputs for op in group), strict=True)
     outputs = tuple(op.outputs[0] for op in group)
-    return Op("LookupTables", (*tables, *ids), outputs, {"first_rows": _first_rows(group)}, group[0].node_name, group[0].module)
+    return Op("LookupTables", (*tables, *ids), outputs, {"first_rows": _first_rows(group)}, node_name=group[0].node_name, module=group[0].module)
 
 
 def _steps(group: Sequence[Op]) -> Op:
@@ -101,7 +101,7 @@ def _steps(group: Sequence[Op]) -> Op:
     attrs: dict[str, Attr] = {
         "optimizer": OPS[first.type].steps_rows, "lr": first.attrs["lr"], "eps": first.attrs.get("eps", 0.0), "first_rows": _first_rows(group),
     }  # fmt: skip
-    return Op("SparseStepTables", inputs, (), attrs, first.node_name, first.module)
+    return Op("SparseStepTables", inputs, (), attrs, node_name=first.node_name, module=first.module)
 
 
 def _first_rows(group: Sequence[Op]) -> tuple[int, ...]:

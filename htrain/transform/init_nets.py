@@ -19,23 +19,23 @@ def init_net(device: str, net: Net, seed: int) -> Net:
     filled = [parameter for parameter in net.parameters.values() if parameter.kind != "cache"]
     ops = [op for parameter in filled for op in _fill(device, parameter, seed)]
     name = f"init_{device.replace(':', '_')}"
-    return Net(name, (), (), (), {}, dict(net.parameters)).with_ops(ops)
+    return Net(name, (), (), outputs=(), blobs={}, parameters=dict(net.parameters)).with_ops(ops)
 
 
 def _fill(device: str, parameter: Parameter, seed: int) -> list[Op]:
     init = parameter.init
     if init.kind == "file":
         attrs: dict[str, Attr] = {"first_row": parameter.first_row, "first_column": parameter.first_column}
-        return [Op("FileFill", (parameter.name,), (), attrs, device, parameter.name)]
+        return [Op("FileFill", (parameter.name,), (), attrs, node_name=device, module=parameter.name)]
     type, names = _FILLS[init.kind]
     attrs = dict(zip(names, init.arguments, strict=True))
     if init.kind != "constant":
         attrs |= {"seed": _seed(parameter, seed), "first_row": parameter.first_row}
         attrs |= {"first_column": parameter.first_column} if parameter.first_column else {}
-    ops = [Op(type, (parameter.name,), (), attrs, device, parameter.name)]
+    ops = [Op(type, (parameter.name,), (), attrs, node_name=device, module=parameter.name)]
     if init.zero_rows:
         attrs = {"rows": init.zero_rows, "first_row": parameter.first_row}
-        ops.append(Op("ZeroRows", (parameter.name,), (), attrs, device, parameter.name))
+        ops.append(Op("ZeroRows", (parameter.name,), (), attrs, node_name=device, module=parameter.name))
     return ops
 
 

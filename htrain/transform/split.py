@@ -139,8 +139,8 @@ class _Cutter:
             self.ahead.add(message)
         elif home == TRAINER:
             self.from_trainer.add(message)
-        self.parts[home].ops.append(Op("Send", (name,), (), {"peer": device, "message": message}, home, "send"))
-        part.ops.append(Op("Recv", (), (name,), {"peer": home, "message": message}, device, "recv"))
+        self.parts[home].ops.append(Op("Send", (name,), (), {"peer": device, "message": message}, node_name=home, module="send"))
+        part.ops.append(Op("Recv", (), (name,), {"peer": home, "message": message}, node_name=device, module="recv"))
         part.received.add(name)
         self.waits[device, name] = frozenset({message})
 
@@ -153,7 +153,7 @@ class _Cutter:
         if blob.name in self.signals:
             return
         self.signals[blob.name] = blob
-        self.parts[TRAINER].ops.insert(0, Op("Begin", (), (blob.name,), {}, TRAINER, "begin"))
+        self.parts[TRAINER].ops.insert(0, Op("Begin", (), (blob.name,), {}, node_name=TRAINER, module="begin"))
         self.home[blob.name] = TRAINER
         self.waits[TRAINER, blob.name] = frozenset()
         self.fetch(blob.name, device)
@@ -164,7 +164,7 @@ class _Cutter:
             return
         blob = Blob("done_" + device.replace(":", "_"), (0,), "int8")
         self.signals[blob.name] = blob
-        self.parts[device].ops.append(Op("Ack", (), (blob.name,), {}, device, "ack"))
+        self.parts[device].ops.append(Op("Ack", (), (blob.name,), {}, node_name=device, module="ack"))
         self.home[blob.name] = device
         self.waits[device, blob.name] = self.updated[device]
         self.fetch(blob.name, TRAINER)

@@ -91,6 +91,14 @@ def test_centres_and_their_rounds_are_on_dense_pss() -> None:
     assert sum(plan.loads[f"group_ps:{k}"].holds.sync for k in range(2)) == 2 * weights
 
 
+def test_a_centre_that_moves_by_blocks_has_two_numbers_more_for_each() -> None:
+    held = {}
+    for dense_sync in ("easgd", "bmuf"):
+        cluster, options = Cluster(groups=3, dense_ps=1), with_flags(batch_size=8, dense_sync=dense_sync)
+        held[dense_sync] = compile_net(CAPTURED, cluster, options, name="small", solver="rules").loads["dense_ps:0"].holds.weights
+    assert held["bmuf"] == 3 * held["easgd"]  # the weights, their momentum, and the sum of a round
+
+
 def test_mapped_tables_take_no_memory_and_caches_take_the_trainers() -> None:
     def holds(device: str, **options: object) -> MemoryUse:
         cluster = Cluster(groups=2, group_ps=0, sparse_ps=1)

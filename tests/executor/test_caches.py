@@ -43,7 +43,7 @@ class Wire:
 
     def send(self, step: int, requests: list[Request]) -> None:
         tensors = [torch.from_numpy(np.ascontiguousarray(getattr(r, part))) for r in requests for part in REQUEST]
-        values = Values(self.inbox.name, Context(0, 0, 0, step), 1, [])
+        values = Values(self.inbox.name, Context(0, 0, 0, step), 1)
         self.outbox.send_values("sparse_ps:0", values, self.asked, tensors)
 
     def answer(self, seconds: float = 5.0) -> tuple[int, Answer] | None:

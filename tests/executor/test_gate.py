@@ -171,3 +171,35 @@ def test_steps_of_many_threads_are_all_granted_and_counted(bound: int) -> None:
     assert inside == dict.fromkeys(range(4), 200)
     assert sum(gates.histogram.values()) == 800
     assert not bound or max(gates.histogram) <= bound
+
+
+@pytest.mark.parametrize("bound", [0, 2])
+def test_held_gates_let_nobody_write_until_they_are_released(bound: int) -> None:
+    gates: WriteGates[str] = WriteGates(1, bound)
+    first, second = Context(0, 0, 0, 0), Context(0, 0, 1, 0)
+    for context in (first, second):
+        gates.begin((0,), context)
+    assert gates.commit(0, first, "first") == ["first"]
+    gates.hold()
+    assert not gates.await_rest(0.01)  # the first still writes
+    assert gates.commit(0, second, "second") == []
+    assert gates.end(0, first) == []
+    assert gates.await_rest(0)
+    assert gates.release() == ["second"]
+    gates.hold()
+    assert not gates.await_rest(0.01)
+    gates.end(0, second)
+    assert gates.await_rest(0)
+    assert gates.release() == []
+
+
+def test_waiting_for_rest_ends_with_the_last_write() -> None:
+    gates: WriteGates[str] = WriteGates(1, 0)
+    context = Context(0, 0, 0, 0)
+    gates.begin((0,), context)
+    gates.commit(0, context, "job")
+    gates.hold()
+    writer = threading.Timer(0.05, lambda: gates.end(0, context))
+    writer.start()
+    assert gates.await_rest(30)
+    writer.join()

@@ -11,6 +11,7 @@ from htrain.errors import DataError
 from htrain.net import B, BatchDim, Blob
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
+from htrain.ops.codec import weight_codec
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 floats = st.floats(-1e6, 1e6, width=32)
@@ -106,6 +107,33 @@ def test_gradient_larger_than_its_residual_is_refused() -> None:
 def test_place_outside_the_gradient_is_refused(place: int) -> None:
     with pytest.raises(DataError, match=r"places outside \[2, 3\]"):
         kernel("SpreadTopK", torch.ones(1), torch.tensor([place], dtype=torch.int32), shape=(3,), batch=2)
+
+
+@quick
+@given(matrices, shares)
+def test_a_sparsified_weight_is_itself_at_its_places_and_zero_elsewhere(x: np.ndarray, share: float) -> None:
+    values, places = kernel("TopK", torch.from_numpy(x), share=share)
+    back = kernel("SpreadWhole", values, places, shape=x.shape).numpy()
+    np.testing.assert_array_equal(back, kernel("SpreadTopK", values, places, shape=x.shape[1:], batch=len(x)).numpy())
+
+
+@pytest.mark.parametrize("place", [-1, 6])
+def test_place_outside_a_weight_is_refused(place: int) -> None:
+    with pytest.raises(DataError, match=r"places outside \[2, 3\]"):
+        kernel("SpreadWhole", torch.ones(1), torch.tensor([place], dtype=torch.int32), shape=(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "share", "parts"),
+    [
+        ((30, 20), "float32", 1.0, None), ((30, 20), "bfloat16", 1.0, ["bfloat16[30,20]"]), ((30, 20), "int8", 1.0, ["uint8[30,20]", "float32[30,2]"]),
+        ((30,), "int8", 1.0, ["bfloat16[30]"]), ((30, 3), "int8", 1.0, ["bfloat16[30,3]"]), ((30, 20), "float32", 0.01, ["float32[6]", "int32[6]"]),
+        ((3,), "float32", 0.5, None),
+    ],
+)  # fmt: skip
+def test_differences_of_weights_travel_as_short_as_pays(shape: tuple[int, ...], dtype: str, share: float, parts: list[str] | None) -> None:
+    codec = weight_codec("w", shape, dtype, share)
+    assert (codec and [str(part).partition(": ")[2] for part in codec.parts]) == parts
 
 
 def test_nets_declare_the_shapes_that_travel() -> None:

@@ -64,7 +64,7 @@ def test_the_zeros_of_older_sections_are_words_today(tmp_path: Path, text: str, 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("dense: {sync: foo}", r"c.yaml:1: options.dense_sync.kind: 'foo' is not one of easgd, allreduce, ps"),
+        ("dense: {sync: foo}", r"c.yaml:1: options.dense_sync.kind: 'foo' is not one of easgd, model_averaging, bmuf, allreduce, ps"),
         ("groups: 1\ndense: 3", r"c.yaml:2: dense: want entries such as {sync: allreduce}"),
         ("sparse: {stalness: 3}", r"c.yaml:1: sparse.stalness: unknown entry; sparse takes sync, store, cache, capacity"),
         ("options: {}\ndense: {sync: ps}", r"c.yaml:2: dense: an older form of what `options` says too: leave it out"),

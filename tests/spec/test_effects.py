@@ -24,8 +24,15 @@ AHEAD: Mapping[str, Any] = {"cache": "lookahead"}
 
 # What belongs to a strategy that is not chosen cannot be said.
 OTHERS = [
-    ({"sync_alpha": 0.2, "dense_sync": "allreduce"}, "--sync-alpha 0.2 has no effect: it belongs to --dense-sync easgd, and dense sync is allreduce"),
-    ({"sync_period": 2, "dense_sync": "ps"}, "--sync-period 2 has no effect: it belongs to --dense-sync easgd, and dense sync is ps"),
+    ({"sync_alpha": 0.2, "dense_sync": "allreduce"}, "--sync-alpha 0.2 has no effect: it belongs to --dense-sync easgd or --dense-sync model_averaging or"),
+    ({"sync_period": 2, "dense_sync": "ps"}, "--sync-period 2 has no effect: it belongs to --dense-sync easgd or"),
+    ({"sync_mode": "fixed_rate", "dense_sync": "ps"}, "--sync-mode fixed_rate has no effect: it belongs to --dense-sync easgd or"),
+    ({"sync_through": "groups", "dense_sync": "allreduce"}, "--sync-through groups has no effect: it belongs to --dense-sync easgd or"),
+    ({"sync_dtype": "int8", "dense_sync": "ps"}, "--sync-dtype int8 has no effect: it belongs to --dense-sync easgd or"),
+    ({"sync_top_k": 0.5, "dense_sync": "ps"}, "--sync-top-k 0.5 has no effect: it belongs to --dense-sync easgd or"),
+    ({"sync_momentum": 0.5, "dense_sync": "easgd"}, "--sync-momentum 0.5 has no effect: it belongs to --dense-sync bmuf, and dense sync is easgd"),
+    ({"sync_lr": 0.5, "dense_sync": "easgd"}, "--sync-lr 0.5 has no effect: it belongs to --dense-sync bmuf"),
+    ({"sync_nesterov": True, "dense_sync": "model_averaging"}, "--sync-nesterov True has no effect: it belongs to --dense-sync bmuf"),
     ({"beta1": 0.5}, "--beta1 0.5 has no effect: it belongs to --dense-optimizer adam, and the dense optimizer is adagrad"),
     ({"beta2": 0.5}, "--beta2 0.5 has no effect: it belongs to --dense-optimizer adam"),
     (
@@ -55,9 +62,6 @@ IDLE = [
     (TWO, {"compress": "always"}, "--compress always has no effect: no value may be shorter"),
     (WORKERS, {"compress": "always", "gradient_dtype": "bfloat16"}, "--gradient-dtype bfloat16 has no effect: nothing travels"),
     (WORKERS, {"activation_dtype": "int8"}, "--activation-dtype int8 has no effect: nothing travels between trainers and group PSs"),
-    (TWO, {"gradient_dtype": "bfloat16", "gradient_top_k": 0.1}, "--gradient-dtype bfloat16 has no effect: --gradient-top-k says"),
-    (WORKERS, {"gradient_top_k": 0.1}, "--gradient-top-k 0.1 has no effect: nothing travels"),
-    (TWO, {"error_feedback": False}, "--error-feedback False has no effect: it belongs to --gradient-top-k, which is 1: nothing"),
     (Cluster(sparse_ps=0), {"row_dtype": "int8"}, "--row-dtype int8 has no effect: no rows travel"),
     (TWO, {"row_gradient_dtype": "bfloat16", **HET}, "--row-gradient-dtype bfloat16 has no effect: all tables are behind the het cache"),
     (Cluster(), {"cache_average": 2, **AHEAD}, "--cache-average 2 has no effect: there is one trainer"),
@@ -93,8 +97,9 @@ def test_every_option_that_belongs_to_something_has_its_case() -> None:
     "values",
     [
         {}, {"dense_optimizer": "adam", "beta1": 0.5}, {"cache": "het", "cache_window": 5, "cache_staleness": 3, "net_replicas": 1},
-        {"cache": "lookahead", "cache_sets": 9, "cache_window": 3}, {"gradient_top_k": 0.1, "error_feedback": False, "compress": "always"},
-        {"sync_period": 3, "sync_alpha": 0.1}, {"row_dtype": "int8", "cache": "het", "cache_table": (("a", "none"),)},
+        {"cache": "lookahead", "cache_sets": 9, "cache_window": 3}, {"gradient_dtype": "bfloat16", "compress": "always"},
+        {"sync_period": 3, "sync_alpha": 0.1, "sync_mode": "fixed_rate"}, {"dense_sync": "bmuf", "sync_momentum": 0.5},
+        {"row_dtype": "int8", "cache": "het", "cache_table": (("a", "none"),)},
     ],
 )  # fmt: skip
 def test_what_has_an_effect_is_accepted(values: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 import htrain
 from htrain.errors import UsageError
 from htrain.spec.cache import HetCache, LookAheadCache
-from htrain.spec.dense_sync import AllReduce, Easgd
+from htrain.spec.dense_sync import AllReduce, Easgd, ModelAveraging
 from htrain.spec.fields import check, fields_of, parse
 from htrain.spec.optimizers import Adagrad, Adam, RowwiseAdagrad, Sgd
 from htrain.spec.options import Options
@@ -78,12 +78,13 @@ def test_no_default_is_a_number_that_stands_for_a_word() -> None:
     """0 is a value where it means none of it: a seed, a staleness, a decay, shares of what may be nothing."""
     zeros = {name for name, value in flat(Options()).items() if not isinstance(value, bool) and value in (0, -1)}
     assert zeros == {"seed"}
+    meant = {("HetCache", "staleness", 0), ("Adam", "beta1", 0), ("Adam", "beta2", 0), ("Bmuf", "momentum", 0)}
     for name in questions():
         for section in sections_of(name):
             for field in fields_of(section).values():
                 for value in (0, -1):
                     if _is_value(value, field.hint):
-                        assert (section.__name__, field.name, value) in {("HetCache", "staleness", 0), ("Adam", "beta1", 0), ("Adam", "beta2", 0)}
+                        assert (section.__name__, field.name, value) in meant
 
 
 def _is_value(value: int, hint: Any) -> bool:
@@ -103,6 +104,14 @@ def test_another_kind_begins_with_its_defaults_and_keeps_the_rate() -> None:
     assert with_flags(dense_optimizer="adam", dense_eps=1e-4).dense_optimizer == Adam(lr=0.005, eps=1e-4)
 
 
+def test_another_kind_keeps_what_means_the_same_of_both() -> None:
+    options = with_flags(dense_sync="easgd", sync_period=2, sync_through="groups", sync_alpha=0.1, table_store="mapped", row_dtype="int8")
+    assert with_flags(options, dense_sync="model_averaging").dense_sync == ModelAveraging(period=2, through="groups")  # its alpha says something else
+    assert with_flags(options, dense_sync="allreduce").dense_sync == AllReduce()
+    assert with_flags(options, sparse_sync="allgather").sparse_sync.store == "mapped"
+    assert with_flags(with_flags(cache="het", cache_window=5), cache="lookahead").cache == LookAheadCache()  # whose window takes other values
+
+
 def test_a_flag_of_two_kinds_is_the_chosen_ones() -> None:
     assert with_flags(cache="lookahead", cache_window="auto").cache == LookAheadCache()
     assert with_flags(cache="het", cache_window=3).cache == HetCache(window=3)
@@ -119,10 +128,10 @@ def test_a_flag_of_two_kinds_is_the_chosen_ones() -> None:
         ({"prefetch": 1}, "--prefetch: 1 is not true or false"),
         ({"dense_lr": float("nan")}, "--dense-lr: nan is not a finite number above 0"),
         ({"dense_lr": 10**400}, "--dense-lr: .* is not a finite number above 0"),
-        ({"dense_sync": ["easgd"]}, r"--dense-sync: \['easgd'\] is not one of easgd, allreduce, ps"),
+        ({"dense_sync": ["easgd"]}, r"--dense-sync: \['easgd'\] is not one of easgd, model_averaging, bmuf, allreduce, ps"),
         ({"loss": "mae"}, "--loss: 'mae' is not bce or mse"),
-        ({"gradient_top_k": 0}, "--gradient-top-k: 0 is not a finite number above 0 and at most 1"),
-        ({"sync_alpha": 0}, "--sync-alpha: 0 is not a finite number above 0 and below 1, or auto"),
+        ({"sync_top_k": 0}, "--sync-top-k: 0 is not a finite number above 0 and at most 1"),
+        ({"sync_alpha": 0, "dense_sync": "easgd"}, "--sync-alpha: 0 is not a finite number above 0 and below 1, or auto"),
         ({"fc_dtype": "int8", "fc_gradient_dtype": "bfloat16"}, "--fc-gradient-dtype: bfloat16 wants --fc-dtype bfloat16 too"),
     ],
 )
@@ -136,7 +145,7 @@ def test_what_a_field_does_not_take_is_refused_by_the_name_of_its_flag(values: d
     [
         ({"dense_optimiser": {}}, "options.dense_optimiser: unknown entry; options are batch_size"),
         ({"dense_sync": {"kind": "easgd", "bucket_bytes": 3}}, "options.dense_sync.bucket_bytes: belongs to kind allreduce, and dense sync is easgd"),
-        ({"dense_sync": {"kind": "bmuf"}}, "options.dense_sync.kind: 'bmuf' is not one of easgd, allreduce, ps"),
+        ({"dense_sync": {"kind": "sgd"}}, "options.dense_sync.kind: 'sgd' is not one of easgd, model_averaging, bmuf, allreduce, ps"),
         ({"cache": 3}, "options.cache: want entries such as {kind: none}"),
         ({"fusions": {"relus": True}}, "options.fusions.relus: unknown entry; fusions takes relu, fields"),
     ],

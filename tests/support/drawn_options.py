@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from htrain.errors import UsageError
-from htrain.spec.fields import alternatives, check, fields_of, is_pairs, plain
+from htrain.spec.fields import alternatives, check, choices, fields_of, is_pairs, plain
 from htrain.spec.options import Options
 from htrain.spec.tree import checked, questions, sections_of
 
@@ -28,6 +28,8 @@ def _one(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(get_args(base))
     if base is bool:
         return st.booleans()
+    if choices(hint):
+        return st.sampled_from(choices(hint))
     if base is str:
         return _CAPACITIES
     notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Meta)]

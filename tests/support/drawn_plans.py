@@ -189,7 +189,7 @@ class Drawn:
         return (
             f"{self.model}, seed {self.seed}: {c.groups} x ({c.trainers} trainers of {o.net_replicas} replicas, {c.group_ps} group PSs), "
             f"{c.sparse_ps} sparse PSs, "
-            f"{o.dense_sync.kind}, {o.sparse_sync.kind}, cache {o.cache.kind}, {'' if o.prefetch else 'no '}prefetch, {self.placement} placement"
+            f"{o.dense_sync}, {o.sparse_sync.kind}, cache {o.cache.kind}, {'' if o.prefetch else 'no '}prefetch, {self.placement} placement"
         )
 
 
@@ -201,7 +201,12 @@ def _strategy(kind: str, draw: random.Random, options: Options) -> tuple[Cluster
         trainers = draw.choice((1, 1, 2))
         counts |= {"trainers": trainers, "group_ps": draw.choice((1, 2)) if trainers > 1 else draw.choice((0, 1, 2))}
         cache = {"cache": "het", "cache_staleness": draw.choice((1, 10)), "cache_capacity": draw.choice(("20%", "60%"))}
-        return this_machine(**counts), with_flags(options, **(cache if kind == "het" else {}))
+        rounds = {
+            "dense_sync": draw.choice(("easgd", "easgd", "model_averaging", "bmuf")), "sync_mode": draw.choice(("background", "background", "fixed_rate")),
+            "sync_through": draw.choice(("dense_ps", "groups")),
+        }  # fmt: skip
+        counts |= {"dense_ps": draw.choice((1, 2))} if groups > 1 and rounds["sync_through"] == "dense_ps" else {}
+        return this_machine(**counts), with_flags(options, sync_period=options.dense_sync.round_steps, **rounds, **(cache if kind == "het" else {}))
     if kind == "classic":
         return this_machine(**{**counts, "groups": 1, "trainers": groups, "group_ps": draw.choice((1, 2))}), with_flags(options, dense_sync="ps")
     if kind == "lookahead":

@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 from msgspec import Meta
 
-from htrain import DenseSync, OpDef, about, register, register_strategy
+from htrain import InRounds, OpDef, about, register, register_strategy
 from htrain.executor.strategies.strategy import RunsSync
 from htrain.ops.base import no_outputs, same_as_input
 from htrain.strategies.centres import Centred
@@ -14,17 +14,11 @@ from htrain.sync.rounds import SyncRounds
 
 
 @dataclass(frozen=True)
-class Halfway(DenseSync):
+class Halfway(InRounds):
     """A centre moves `share` of the way to each snapshot, and the group by how far it is off then."""
 
     kind = "halfway"
-    centred = True
     share: Annotated[Annotated[float, Meta(gt=0, le=1)], about("How far the centre moves.")] = 0.5
-    period: Annotated[Annotated[int, Meta(ge=1, le=1000)], about("Steps of a group between two rounds.")] = 4
-
-    @property
-    def round_steps(self) -> int:
-        return self.period
 
 
 def meet(center: torch.Tensor, snapshot: torch.Tensor, *, share: float) -> torch.Tensor:

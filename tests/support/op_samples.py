@@ -365,6 +365,12 @@ EFFECTS = (
     Sample("Snapshot", (SQUARE,), lambda w: 1 * w),
     Sample("ElasticDifference", (SQUARE, SQUARE), lambda center, group: 0.4 * group - 0.4 * center, {"alpha": 0.4}),
     Sample("Relax", (SQUARE, SQUARE), nothing),
+    Sample("Advance", (SQUARE, SQUARE), nothing),
+    Sample("AverageSnapshots", (SQUARE, SQUARE, ((1,), normal), SQUARE), nothing, {"groups": 2}),
+    Sample(
+        "BlockStep", (SQUARE, SQUARE, SQUARE, ((1,), normal), SQUARE), nothing, {"groups": 2, "decay": 0.5, "lr": 1.0, "nesterov": False},
+    ),
+    Sample("OffCentre", (SQUARE, SQUARE), lambda centre, group: 0.4 * group - 0.4 * centre, {"alpha": 0.4, "barrier": False}),
     Sample("UniformFill", (TABLE,), nothing, {"seed": 1, "first_row": 0, "low": 0.0, "high": 1.0}),
     Sample("NormalFill", (TABLE,), nothing, {"seed": 1, "first_row": 0, "mean": 0.0, "std": 1.0}),
     Sample("ConstantFill", (TABLE,), nothing, {"value": 1.0}),
@@ -390,7 +396,7 @@ NOT_SAMPLED = {
         "only as a net runs: tests/ops/test_accelerated.py, tests/transform/test_accelerate.py"
     ),
     **dict.fromkeys(
-        ("QuantizeRows", "DequantizeRows", "TopK", "TopKWithFeedback", "SpreadTopK"),
+        ("QuantizeRows", "DequantizeRows", "TopK", "TopKWithFeedback", "SpreadTopK", "SpreadWhole"),
         "lossy: tests/ops/test_compress.py",
     ),
     "FastFCGradient": "several outputs, those of FCGradient: tests/ops/test_fc.py",

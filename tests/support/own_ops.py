@@ -9,6 +9,7 @@ from htrain.ops import OPS
 from htrain.spec.cache import CACHES
 from htrain.spec.dense_sync import DENSE_SYNCS
 from htrain.spec.halves import HALVES
+from htrain.spec.policies import POLICIES
 from htrain.spec.sparse_sync import SPARSE_SYNCS
 from htrain.spec.tree import flags
 
@@ -16,7 +17,7 @@ from htrain.spec.tree import flags
 @contextmanager
 def ops_are_forgotten() -> Iterator[None]:
     """What is registered within is gone behind it, with the module `my_ops` that models import."""
-    tables: tuple[dict, ...] = (OPS, own._known, DENSE_SYNCS, SPARSE_SYNCS, CACHES, HALVES)
+    tables: tuple[dict, ...] = (OPS, own._known, DENSE_SYNCS, SPARSE_SYNCS, CACHES, HALVES, POLICIES)
     before = [dict(table) for table in tables]
     try:
         yield

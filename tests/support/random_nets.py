@@ -82,6 +82,9 @@ class _Writer:
                 outputs=0,
                 **({} if name in TABLES else {"lr": 0.5}),
             )
+        if kind != "none" and name in TABLES and self.draw.random() < 0.5:
+            self.add("Snapshot", name)
+            self.send(self.blobs[-1], self.draw.choice(PEERS[:2]))  # what sparse PSs are asked by is no parameter
 
 
 def random_net(draw: random.Random) -> Net:
@@ -138,7 +141,8 @@ def run_in_order(
 
 
 def messages_for(net: Net) -> list[frozenset[int]]:
-    """The messages that each op must wait for: of what it reads, of what touched a parameter before it writes it, of updates before an Ack.
+    """The messages that each op must wait for: of what it reads, of what touched a parameter before it writes it, of what wrote one before it reads
+    it, of updates before an Ack.
 
     A step of a dense weight waits for the gate, too.
     """
@@ -150,6 +154,7 @@ def messages_for(net: Net) -> list[frozenset[int]]:
             for i, other in enumerate(net.ops[:j])
             if set(other.outputs) & set(op.inputs)
             or written & set(other.inputs)
+            or OPS[other.type].written(other) & set(op.inputs)
             or (op.type == "Ack" and OPS[other.type].writes)
         ]
         own = {int(str(op.attrs["message"]))} if op.type == "Recv" else {GATE} if op.type == "Sgd" else set()

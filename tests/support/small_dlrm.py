@@ -11,7 +11,7 @@ from htrain.net import B, Blob, Init, Net, Parameter
 from htrain.ops.builder import NetBuilder
 from htrain.plan import Plan
 from htrain.spec.cluster import Cluster
-from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 USERS, ITEMS, DIM = 40, 50, 4
 Values = Mapping[str, torch.Tensor]
@@ -76,9 +76,9 @@ def small_batch(seed: int, size: int) -> dict[str, torch.Tensor]:
 
 
 def small_plan(**changes: int) -> Plan:
-    """The model on 2 groups of a trainer and 2 group PSs, 2 sparse PSs and a dense PS; the item table in 2 shards."""
+    """The model on 2 groups of a trainer and 2 group PSs, 2 sparse PSs and a dense PS; the item table in 2 shards; replicas by EASGD."""
     cluster = Cluster(**{"groups": 2, "group_ps": 2, "sparse_ps": 2, "dense_ps": 1, **changes})
     captured = Captured(small_dlrm(), {})
     return compile_net(
-        captured, cluster, Options(batch_size=8), name="small_dlrm", solver="rules", table_splits={"item.weight": 2}
+        captured, cluster, with_flags(batch_size=8, dense_sync="easgd"), name="small_dlrm", solver="rules", table_splits={"item.weight": 2}
     )

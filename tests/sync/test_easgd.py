@@ -1,13 +1,12 @@
 """EASGD by its algebra: what the centre gains the groups give."""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htrain.errors import ClusterError
 from htrain.ops import OPS
-from htrain.sync.easgd import default_alpha
+from htrain.spec.dense_sync import Easgd
+from htrain.sync.easgd import alpha_of
 
 values = st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3).map(lambda row: torch.tensor(row, dtype=torch.float64))
 alphas = st.floats(0.01, 0.99)
@@ -64,12 +63,10 @@ def test_two_groups_and_their_centre_meet_at_their_mean() -> None:
     center = torch.tensor([3.0, 3.0], dtype=torch.float64)
     for _ in range(100):
         for group in groups:
-            relax(group, absorb(center, group.clone(), default_alpha(len(groups))))
+            relax(group, absorb(center, group.clone(), alpha_of(Easgd())))
     for value in (*groups, center):
         torch.testing.assert_close(value, torch.tensor([3.0, 3.0], dtype=torch.float64))
 
 
-def test_default_alpha_is_the_authors_beta_over_groups_and_never_jumps_past_the_centre() -> None:
-    assert [default_alpha(groups) for groups in (1, 2, 3, 9)] == pytest.approx([0.5, 0.45, 0.3, 0.1])
-    with pytest.raises(ClusterError, match="0 groups: EASGD needs at least 1"):
-        default_alpha(0)
+def test_where_nobody_names_a_rate_they_meet_halfway() -> None:
+    assert (alpha_of(Easgd()), alpha_of(Easgd(0.1))) == (0.5, 0.1)

@@ -65,6 +65,13 @@ def test_nets_of_the_roles(name: str, prefixes: tuple[str, ...], plan: Plan, gol
     golden(name, "\n".join(net.text() for key, net in plan.nets.items() if key.startswith(prefixes)))
 
 
+@pytest.mark.parametrize("dense_sync", ["bmuf", "model_averaging"])
+def test_nets_of_rounds(dense_sync: str, golden) -> None:
+    options = with_flags(batch_size=8, dense_sync=dense_sync)
+    nets = compile_net(Captured(small_dlrm(), {}), Cluster(groups=2), options, name="small_dlrm", solver="rules").nets
+    golden(f"11_{dense_sync}", "\n".join(net.text() for key, net in nets.items() if key.startswith(("init_dense", "sync_", "center_"))))
+
+
 def test_decisions(plan: Plan, golden) -> None:
     golden("8_decisions", "".join(f"{d.module}: {d.device} by '{d.rule}': {d.reason}\n" for d in plan.decisions))
 

@@ -38,6 +38,11 @@ class RunsSync(RunHalf[D]):
         """When a holder of weights exchanges them with their centres: when so many steps have passed, at most one round at a time."""
         return SyncRounds(self.section.round_steps)
 
+    @property
+    def holds_writes(self) -> bool:
+        """Whether no step writes weights while a round is under way."""
+        return self.section.holds_writes
+
 
 @dataclass(frozen=True)
 class TrainerParts:
@@ -69,7 +74,7 @@ class RunsCache(RunHalf[C]):
 
     def split(self, net: Net) -> tuple[Net, Net]:
         """The part of a device's net that belongs to steps, and what the cache runs by itself beside them."""
-        return net, Net(f"apart_{net.name}", (), (), (), {}, {})
+        return net, Net(f"apart_{net.name}", (), (), outputs=(), blobs={}, parameters={})
 
     def joined(self, net: Net) -> Iterator[Sequence[str]]:
         """Parameters of a net that lie in one piece of memory, one behind the other."""

@@ -42,7 +42,10 @@ class LookAhead(RunsCache[LookAheadCache]):
     def upcoming(self, parts: TrainerParts) -> Windows:
         caches = {name: cache for name, cache in parts.caches.items() if isinstance(cache, TableCache)}
         exchange = Exchange(parts.net, parts.engine)
-        return Windows(caches, exchange, parts.replica_of, parts.connect, WindowChoice(window_of(parts.net)), self.section.average, parts.patience)
+        return Windows(
+            caches, exchange, parts.replica_of,
+            connect=parts.connect, choice=WindowChoice(window_of(parts.net)), average_every=self.section.average, patience=parts.patience,
+        )  # fmt: skip
 
     def report(self, caches: Iterable[Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
