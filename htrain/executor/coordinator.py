@@ -99,7 +99,7 @@ class Coordinator:
         self._listened = time.monotonic()
         self._seen = _Seen()
         self._began = time.monotonic()
-        self._began_steps: dict[str, int] = {}
+        self._first: dict[str, dict[str, Any]] = {}
         self._steady: list[tuple[float, dict[str, dict[str, Any]]]] = []
         self._windows: list[tuple[float, dict[str, dict[str, Any]]]] = []
 
@@ -112,6 +112,8 @@ class Coordinator:
         try:
             self._gather(crew)
             started = self._began = time.monotonic()
+            self._first = dict(self._seen.reports)
+            self._windows = [(started, self._first)]
             self._tell_all("start")
             stopped = self._train(crew)
             seconds = time.monotonic() - started
@@ -229,6 +231,7 @@ class Coordinator:
             seen.places[message.source] = {"host": message.host, "pid": message.pid}
         elif isinstance(message, Ready):
             seen.ready.add(message.source)
+            seen.reports[message.source] = message.metrics
         elif isinstance(message, Beat) and message.metrics:
             seen.reports[message.source] = message.metrics
         elif isinstance(message, State) and message.state == "unreadable":
@@ -306,10 +309,7 @@ class Coordinator:
 
     def _note_steady(self, now: float, reports: dict[str, dict[str, Any]]) -> None:
         """Keep the first and the last reports of the steady part: all roles train, and none has come to the end."""
-        begun = all(reports[trainer].get("steps", 0) > self._began_steps.get(trainer, 0) for trainer in self._trainers)
-        if not self._began_steps:
-            self._began_steps = {trainer: reports[trainer].get("steps", 0) for trainer in self._trainers}
-        elif begun:
+        if all(reports[trainer]["steps"] > self._first[trainer]["steps"] for trainer in self._trainers):
             self._liveness.warm()
             if not self._seen.finished:
                 self._steady = [*self._steady[:1], (now, reports)]
@@ -319,14 +319,12 @@ class Coordinator:
         if len(self._steady) > 1:
             (then, before), (now, after) = self._steady
         else:
-            (then, before), (now, after) = (self._began, {}), (time.monotonic(), self._seen.reports)
+            (then, before), (now, after) = (self._began, self._first), (time.monotonic(), self._seen.reports)
         return measure(self._plan, before, after, now - then)
 
     def _totals(self) -> RunTotals:
         now = time.monotonic()
         reports = dict(self._seen.reports)
-        if len(reports) < len(self._roles):  # no window yet: a resumed role's first report counts from before the run
-            return summarise(reports, reports, seconds=now - self._began, window_seconds=0.0)
         self._windows.append((now, reports))
         while len(self._windows) > 2 and now - self._windows[1][0] > _WINDOW_SECONDS:
             self._windows.pop(0)

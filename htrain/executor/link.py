@@ -56,8 +56,9 @@ class Link:
         got = self._inbox.receive(seconds)
         return got[0] if got else None
 
-    def ready(self) -> None:
-        self._outbox.send(LAUNCHER, Ready(self.role))
+    def ready(self, metrics: dict[str, Any]) -> None:
+        """The role can start; its figures so far are where those of the run begin."""
+        self._outbox.send(LAUNCHER, Ready(self.role, metrics))
 
     def beat(self, metrics: dict[str, Any]) -> None:
         """What the role has measured; a report that a launcher on its way out does not take is no loss."""

@@ -40,7 +40,7 @@ def play(
         book = link.hello({**role.endpoints, **pulse.endpoints}, settings.warm_up_seconds, pulse.check)
         role.fill()
         pulse.metrics = role.metrics
-        link.ready()
+        link.ready(role.metrics())
         _obey(role, link, pulse, book)
     except Error as error:
         link.failed(error)

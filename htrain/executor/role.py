@@ -66,6 +66,7 @@ class Role:
         self._meeting: dict[str, str] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._outboxes: list[Outbox] = []  # with these, the ways of look-ahead caches to the tables
+        self._steps_before = 0  # those of the runs that this one goes on from
         self._usage = ThreadUsage(self._threads, self.store.values) if network.scheme == "inproc" else ProcessUsage()
         self._build()
 
@@ -192,6 +193,7 @@ class Role:
         if self.settings.restore:
             folder = Path(self.settings.restore)
             load_role_into(folder, self.name, read_manifest(folder), self.store)
+            self._restore_totals()
             return
         centres = [centre_net(self._host, holder) for holder in self.plan.cluster.devices if device_at(self._host, holder) == self.device]
         for name in (f"init_{net_name(self.device)}", f"init_sync_{net_name(self.device)}", *(f"init_{centre}" for centre in centres)):
@@ -221,8 +223,6 @@ class Role:
         shard, shards = int(group) * cluster.trainers + int(index), cluster.groups * cluster.trainers
         state = self.settings.positions.get(self.name, {})
         start = Position.from_dict(state["position"]) if state else Position(0, 0, 0)
-        for name, value in state.get("totals", {}).items():
-            setattr(trainer.totals, name, value)
         batches = open_data(self.settings.data).for_loss(self.plan.options.loss).batches(
             batch_size=self.plan.options.batch_size,
             shard=shard,
@@ -298,9 +298,16 @@ class Role:
     def _num_bytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.store.values())
 
+    def _restore_totals(self) -> None:
+        """A resumed trainer counts on from where its checkpoint was."""
+        if self.trainer:
+            for name, value in self.settings.positions.get(self.name, {}).get("totals", {}).items():
+                setattr(self.trainer.totals, name, value)
+            self._steps_before = self.trainer.totals.steps
+
     def look(self) -> None:
-        """What is to be seen from time to time: whether the first steps are done."""
-        if self._steps():
+        """What is to be seen from time to time: whether the first steps of this run are done."""
+        if self._steps() > self._steps_before:
             self.patience.warm()
 
     def _threads(self) -> Iterable[threading.Thread]:

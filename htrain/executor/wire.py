@@ -52,9 +52,10 @@ class Addresses(msgspec.Struct, tag="addresses", array_like=True):
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True):
-    """A role holds its parameters and can start."""
+    """A role holds its parameters and can start; what it had measured by then, which in a resumed run is more than nothing."""
 
     source: str
+    metrics: dict[str, Any] = {}
 
 
 class Order(msgspec.Struct, tag="order", array_like=True):

@@ -72,6 +72,22 @@ def test_bytes_of_a_real_run_are_those_predicted_but_for_deduplicated_rows(tmp_p
             assert edge.measured_bytes == pytest.approx(edge.predicted_bytes, rel=1e-6)
 
 
+def test_a_run_of_a_moment_has_figures_and_one_that_goes_on_counts_its_own_examples_alone(tmp_path: Path) -> None:
+    """Roles can be through before they have reported twice; a resumed trainer's counts begin where its checkpoint was."""
+    model = str(Path(__file__).parents[2] / "models" / "dlrm.py")
+    cluster = this_machine(trainers=2, group_ps=2, sparse_ps=1)
+    htrain.compile(model, data=ROWS, cluster=cluster, options=Options(batch_size=32), solver="rules").save(tmp_path / "plan")
+    begun = htrain.run(tmp_path / "plan", data=ROWS, out=tmp_path / "run", hosting="threads", console=Console(quiet=True))
+    rows = begun.totals.examples
+    goes_on = htrain.run(tmp_path / "plan", data=ROWS, resume=tmp_path / "run", epochs=2, hosting="threads", console=Console(quiet=True))
+    assert goes_on.totals.examples == 2 * rows
+    for result in (begun, goes_on):
+        assert result.totals.eps * result.totals.seconds > 0
+        assert 0 < result.measured.examples <= rows
+        assert result.measured.eps * result.measured.seconds == pytest.approx(result.measured.examples)
+        assert result.totals.eps <= rows / min(result.totals.seconds, result.measured.seconds)
+
+
 def test_measured_is_read_back_and_damage_is_named(plan: Plan, tmp_path: Path) -> None:
     found = measure(plan, {}, reports(plan, examples=10, cpu=0.5, sent=3), 2.0)
     save_measured(tmp_path, found)

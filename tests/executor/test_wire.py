@@ -41,7 +41,7 @@ NAMES = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3)
 CONTROL = st.one_of(
     st.builds(Hello, st.text(), NAMES, st.text(), COUNTS),
     st.builds(Addresses, NAMES),
-    st.builds(Ready, st.text()),
+    st.builds(Ready, st.text(), DETAILS),
     st.builds(Order, st.sampled_from(["start", "pause", "save"]), st.text()),
     st.builds(Beat, st.text(), DETAILS),
     st.builds(State, st.text(), st.text(), DETAILS),
