@@ -24,6 +24,7 @@ OWNER, RECORD = "owner.json", "run.json"
 SIGN_SECONDS = 5.0  # between two signs of life
 _GONE_SECONDS = 60.0  # without one
 _MOST_BYTES = 1 << 20
+_MOST_TRIES = 100  # at a folder that others make and remove
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -95,13 +96,15 @@ def refuse_owned(folder: Path) -> None:
 
 
 def _claim_new(folder: Path) -> Claim:
-    """Claim a folder, which another may remove between its making and its claim: then again."""
+    """Claim a folder, which others may make and remove between any two looks at it: then again."""
+    tries = 0
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             return _claim(folder)
-        except FileNotFoundError:
-            if folder.exists():
+        except (FileNotFoundError, FileExistsError):  # or it is none, and stays so
+            tries += 1
+            if tries == _MOST_TRIES:
                 raise
 
 
