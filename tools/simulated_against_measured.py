@@ -24,7 +24,9 @@ from htrain.executor.measured import Measured, load_measured
 from htrain.plan import Plan
 from htrain.simulation.run import simulate
 from htrain.spec.cluster import Cluster, is_rate, load_cluster, this_machine
+from htrain.spec.dense_sync import AllReduce
 from htrain.spec.options import Options
+from htrain.spec.sparse_sync import AllGather, SparseSync, TableServers
 
 MODELS = Path(__file__).parents[1] / "models"
 
@@ -40,6 +42,21 @@ class Configuration:
     group_ps: int
     rate: int
     net_replicas: int = 2
+    sync: str = ""
+
+    @property
+    def options(self) -> Options:
+        together = AllReduce() if self.sync else DENSE_SYNC
+        tables: SparseSync = AllGather() if self.sync == "allgather" else TableServers()
+        return Options(batch_size=self.batch_size, net_replicas=self.net_replicas, dense_sync=together, sparse_sync=tables)
+
+
+DENSE_SYNC = Options().dense_sync
+
+
+def in_step(model: str, batch_size: int, workers: int, rate: int, *, rows: str) -> Configuration:
+    """Workers that step together by AllReduce: rows from a sparse PS, or of tables that each has, by AllGather."""
+    return Configuration(model, batch_size, workers, 1, 0, rate, net_replicas=1, sync="allgather" if rows == "own" else "allreduce")
 
 
 CONFIGURATIONS = (
@@ -53,6 +70,14 @@ CONFIGURATIONS = (
     Configuration("deepfm.py", 256, 2, 2, 1, 1000),
     Configuration("dcn.py:build_v1", 512, 1, 1, 1, 200),
     Configuration("dcn.py:build_v2", 256, 1, 2, 2, 1000),
+    in_step("dlrm.py", 256, 2, 100, rows="PS"),
+    in_step("dlrm.py", 512, 2, 500, rows="PS"),
+    in_step("wide_deep.py", 256, 2, 200, rows="PS"),
+    in_step("deepfm.py", 256, 3, 300, rows="PS"),
+    in_step("dlrm.py", 256, 2, 200, rows="own"),
+    in_step("wide_deep.py", 512, 3, 1000, rows="own"),
+    in_step("deepfm.py", 1024, 2, 200, rows="own"),
+    in_step("dcn.py:build_v2", 512, 2, 500, rows="own"),
 )
 LEAST_SECONDS = 12
 CALIBRATION = Configuration("dlrm.py", 384, 1, 1, 1, 500)
@@ -60,13 +85,10 @@ CALIBRATION = Configuration("dlrm.py", 384, 1, 1, 1, 500)
 
 def compiled(configuration: Configuration, rates: Cluster, data: str) -> Plan:
     c = configuration
-    counts = {"groups": c.groups, "trainers": c.trainers, "group_ps": c.group_ps, "sparse_ps": 1}
+    counts = {"groups": c.groups, "trainers": c.trainers, "group_ps": c.group_ps, "sparse_ps": int(c.sync != "allgather")}
     links = {f"{role}_bandwidth": c.rate * 125_000 for role in ("trainer", "group_ps", "sparse_ps", "dense_ps")}
     own = {name: value for name, value in vars(rates).items() if is_rate(name)}
-    options = Options(batch_size=c.batch_size, net_replicas=c.net_replicas)
-    return htrain.compile(
-        str(MODELS / c.model), data=data, cluster=replace(this_machine(**counts), **links, **own), options=options
-    )
+    return htrain.compile(str(MODELS / c.model), data=data, cluster=replace(this_machine(**counts), **links, **own), options=c.options)
 
 
 def measured_in_lab(plan: Plan, configuration: Configuration, data: str, rows: int, folder: Path) -> Measured:
@@ -80,8 +102,8 @@ def measured_in_lab(plan: Plan, configuration: Configuration, data: str, rows: i
     return load_measured(folder / "run")
 
 
-def compare(folder: Path, rates: Cluster, rows: int) -> None:
-    """Print the table."""
+def compare(folder: Path, rates: Cluster, rows: int, only: list[str]) -> None:
+    """Print the table, of configurations with these syncs only if there are any."""
     data = f"criteo:{folder / 'train.tsv'}"
     if not (folder / "train.tsv").exists():
         words = ["data", "synth", "criteo", "--rows", str(rows), "--table-rows", "10000"]
@@ -90,17 +112,19 @@ def compare(folder: Path, rates: Cluster, rows: int) -> None:
     rates, correction = correct(plan.cluster, measured_in_lab(plan, CALIBRATION, data, rows, folder / "calibration"))
     print(factors_text(correction))
     print(
-        f"{'model':<17}{'batch':>6}{'groups':>7}{'trainers':>9}{'group PSs':>10}{'Mbit/s':>7}"
+        f"{'model':<17}{'sync':<11}{'batch':>6}{'groups':>7}{'trainers':>9}{'group PSs':>10}{'Mbit/s':>7}"
         f"{'predicted':>11}{'simulated':>11}{'measured':>10}{'error':>8}"
     )
     errors = []
     for number, c in enumerate(CONFIGURATIONS):
+        if only and (c.sync or DENSE_SYNC.kind) not in only:
+            continue
         plan = compiled(c, rates, data)
         found = simulate(plan, steps=30).eps
         seen = measured_in_lab(plan, c, data, rows, folder / str(number)).eps
         errors.append(abs(found / seen - 1))
         print(
-            f"{c.model:<17}{c.batch_size:>6}{c.groups:>7}{c.trainers:>9}{c.group_ps:>10}{c.rate:>7}"
+            f"{c.model:<17}{c.sync or DENSE_SYNC.kind:<11}{c.batch_size:>6}{c.groups:>7}{c.trainers:>9}{c.group_ps:>10}{c.rate:>7}"
             f"{plan.predicted_eps:>11,.0f}{found:>11,.0f}{seen:>10,.0f}{found / seen - 1:>+8.1%}",
             flush=True,
         )
@@ -113,13 +137,14 @@ def main() -> None:
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=80_000)
     parser.add_argument("--runs", type=Path, help="keep the runs there; those that are there are not run again")
+    parser.add_argument("--only", nargs="*", default=[], help="configurations with these syncs, such as allreduce")
     arguments = parser.parse_args()
     unwind_when_ended()
     rates = load_cluster(arguments.cluster, {})
     with tempfile.TemporaryDirectory() as name:
         folder = (arguments.runs or Path(name)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        compare(folder, rates, arguments.rows)
+        compare(folder, rates, arguments.rows, arguments.only)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from htrain.centres import answers
-from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds
+from htrain.costs.collectives import collectives_of, exchange_of, is_near
+from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds, tensor_seconds
 from htrain.expected import expected, expected_blobs
 from htrain.net import Net
 from htrain.ops import OPS
-from htrain.ops.collective import WORKERS, ring_bytes
+from htrain.ops.collective import WORKERS
 from htrain.plan import net_name
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
@@ -72,11 +73,13 @@ def demand_of(net: Net, cluster: Cluster, batch_size: int) -> Demand:
     starts = num_messages(net) * message_seconds(cluster)
     total = Demand(cpu=starts, message_cpu=starts, lock=starts * PYTHON_SHARE)
     for op in net.ops:
+        if OPS[op.type].place == "workers":  # an exchange
+            continue
         inputs, outputs = [net.blob(n) for n in op.inputs], [net.blob(n) for n in op.outputs]
         cost = OPS[op.type].cost(op, inputs, outputs, batch_size)
-        seconds = op_seconds(op, inputs, outputs, cluster, batch_size)
         travels = OPS[op.type].work == "message"
-        crosses = travels and op.attrs.get("peer") != WORKERS
+        crosses = travels and not is_near(op)
+        seconds = tensor_seconds(0, cluster) if travels and not crosses else op_seconds(op, inputs, outputs, cluster, batch_size)
         total += Demand(
             flops=cost.flops,
             bytes=cost.bytes,
@@ -97,10 +100,9 @@ def num_messages(net: Net) -> int:
 def _ring(net: Net, cluster: Cluster, batch_size: int) -> Demand:
     """What the collectives of a step ask of each trainer: messages from and to its own thread, bytes around the ring, and the CPU that moves
     and adds them."""
-    workers = cluster.groups * cluster.trainers
-    total = replace(demand_of(net, cluster, batch_size), received=0.0, sent=0.0)
-    for op in (op for op in net.ops if OPS[op.type].place == "workers"):
-        num_bytes = ring_bytes(op, sum(net.blob(n).num_bytes(batch_size) for n in op.inputs), workers)
-        seconds = 2 * num_bytes / cluster.message_bandwidth + num_bytes / cluster.core_bandwidth
-        total += Demand(cpu=seconds, message_cpu=seconds, received=num_bytes, sent=num_bytes)
+    total = demand_of(net, cluster, batch_size)
+    for op in collectives_of(net):
+        each = exchange_of(op, net, cluster, batch_size)
+        seconds = each.locked_seconds + each.free_seconds
+        total += Demand(cpu=seconds, message_cpu=seconds, lock=each.locked_seconds, received=each.num_bytes, sent=each.num_bytes)
     return total

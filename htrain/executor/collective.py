@@ -22,6 +22,7 @@ from htrain.net import Net
 from htrain.ops import OPS
 from htrain.ops.collective import WORKERS
 from htrain.sync.agreement import Verdict, Word
+from htrain.sync.turns import Turns
 
 STORE = "store"  # the endpoint of the first trainer at which all find each other
 
@@ -167,24 +168,21 @@ class CollectiveLoop:
     def _loop(self, collective: Collective, outbox: Outbox) -> None:
         """Buckets in the order of the net, whatever order their values come in."""
         arrived: dict[int, dict[str, torch.Tensor]] = {}
-        turn, ended = 0, -1
+        turns = Turns([bucket.inputs for bucket in self._buckets])
         while not self._stopping.is_set():
             got = self.inbox.receive(0.2)
             message = got[0] if got else None
-            if not got or not isinstance(message, Values) or message.context.step <= ended:  # a repeated message
+            if not got or not isinstance(message, Values) or message.context.step <= turns.ended:  # a repeated message
                 continue
             arrived.setdefault(message.context.step, {}).update(got[1])
-            step = min(arrived)  # a flush of the caches is a step without a bucket
-            values = arrived[step]
-            while turn < len(self._buckets) and values.keys() >= set(self._buckets[turn].inputs):
-                bucket = self._buckets[turn]
-                results = self._run(collective, bucket, [values[name] for name in bucket.inputs], step, first=turn == 0)
-                answer = Values(self.endpoint, structs.replace(message.context, step=step), message.batch_size)
+            for turn in turns.came(message.context.step, list(got[1])):
+                bucket = self._buckets[turn.bucket]
+                values = [arrived[turn.step].pop(name) for name in bucket.inputs]
+                results = self._run(collective, bucket, values, turn.step, first=turn.bucket == 0)
+                answer = Values(self.endpoint, structs.replace(message.context, step=turn.step), message.batch_size)
                 outbox.send_values(message.source, answer, bucket.outputs, results)
-                turn += 1
-            if turn == len(self._buckets):
+            for step in [step for step in arrived if step <= turns.ended]:
                 del arrived[step]
-                turn, ended = 0, step
 
     def _run(
         self, collective: Collective, bucket: _Bucket, tensors: Sequence[torch.Tensor], step: int, *, first: bool

@@ -1,8 +1,9 @@
 """What every stage and message of a plan costs, for the simulation: the cost model of placement, at the grain of the engine's stages."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from htrain.costs.collectives import is_near
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds, tensor_seconds
 from htrain.executor.program import Program, Stage, build_program
 from htrain.net import Net, Op
@@ -66,7 +67,7 @@ def _works(net: Net, stage: Stage, cluster: Cluster, batch_size: int) -> Iterato
             key = op.attrs["peer"], op.attrs["message"]
             if last[key] is op:
                 names = [o.inputs[0] for o in sends if (o.attrs["peer"], o.attrs["message"]) == key]
-                packets.append(_packet(net, str(key[0]), names, cluster, batch_size))
+                packets.append(packet_of(net, str(key[0]), names, cluster, batch_size, near=is_near(op)))
         elif op.type != "Recv":
             if packets:
                 yield Work(locked, free, tuple(packets))
@@ -89,7 +90,8 @@ def invitation(cluster: Cluster) -> Packet:
     return Packet("sync", (), 0, seconds * PYTHON_SHARE, seconds * (1 - PYTHON_SHARE))
 
 
-def _packet(net: Net, peer: str, names: list[str], cluster: Cluster, batch_size: int) -> Packet:
-    sizes = [net.blob(name).num_bytes(batch_size) for name in names]
+def packet_of(net: Net, peer: str, names: Sequence[str], cluster: Cluster, batch_size: int, *, near: bool = False) -> Packet:
+    """A message with these blobs; `near` is one between threads of a role, which hand its bytes over."""
+    sizes = [0 if near else net.blob(name).num_bytes(batch_size) for name in names]
     seconds = message_seconds(cluster) + sum(tensor_seconds(size, cluster) for size in sizes)
-    return Packet(peer, tuple(names), sum(sizes), seconds * PYTHON_SHARE, seconds * (1 - PYTHON_SHARE))
+    return Packet(peer, tuple(names), sum(sizes), seconds * PYTHON_SHARE, 0.0 if near else seconds * (1 - PYTHON_SHARE))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from htrain.errors import PlanError
+from htrain.ops.collective import WORKERS
 from htrain.plan import Plan
 from htrain.spec.cluster import validated
 
@@ -18,7 +19,7 @@ def with_counts(plan: Plan, *, groups: int | None = None, trainers: int | None =
         raise PlanError(
             f"the trainer of this plan holds weights ('{holds[0]}'), so that a group has one trainer: compile with --trainers {trainers} --group-ps 1 or more"
         )
-    if groups and groups > 1 and not any(name.startswith("sync_") for name in plan.nets):
+    if groups and groups > 1 and WORKERS not in plan.nets and not any(name.startswith("sync_") for name in plan.nets):
         raise PlanError("this plan is for one group and has no sync nets: compile it with --groups 2 or more")
     changed = replace(cluster, groups=groups or cluster.groups, trainers=trainers or cluster.trainers)
     return replace(

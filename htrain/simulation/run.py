@@ -5,7 +5,7 @@ gives them. Roles have the threads that they have in a run: a trainer one for ea
 that run stages. Python's lock, the cores and the links of every role are queues.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,7 @@ from htrain.expected import expected, expected_blobs
 from htrain.net import Net
 from htrain.ops.collective import WORKERS
 from htrain.plan import Plan, net_name
+from htrain.simulation.collective import Meeting, Reducing, Reduction, reductions_of
 from htrain.simulation.costs import DeviceModel, Packet, device_model
 from htrain.simulation.machine import Host, Process
 from htrain.simulation.result import DeviceUse, Simulated
@@ -35,22 +36,21 @@ _FEW_CONTEXTS = 12
 
 def is_known(plan: Plan) -> bool:
     """Whether a plan is of a kind that is simulated."""
-    return WORKERS not in plan.nets and not plan.options.cache.holds_rows
+    return not plan.options.cache.holds_rows
 
 
 def _check_known(plan: Plan) -> None:
     """Raises PlanError for a plan of a kind that is not simulated."""
     if not is_known(plan):
-        kind = "a cache" if plan.options.cache.holds_rows else "collectives among trainers"
-        raise PlanError(f"the plan has {kind}, which the simulation does not know: run it, in tools/netlab.py for a network of a given rate")
+        raise PlanError("the plan has a cache, which the simulation does not know: run it, in tools/netlab.py for a network of a given rate")
 
 
 class Simulation:
     """One plan, set up to run."""
 
     def __init__(
-        self, plan: Plan, models: Mapping[str, DeviceModel], *, steps: int, workers: Workers = "auto", jitter: float = 0.0, seed: int = 0,
-        python_lock: bool = True,
+        self, plan: Plan, models: Mapping[str, DeviceModel], reductions: Sequence[Reduction] = (), *, steps: int, workers: Workers = "auto",
+        jitter: float = 0.0, seed: int = 0, python_lock: bool = True,
     ) -> None:  # fmt: skip
         cluster = plan.cluster
         self.plan, self.models, self.steps, self.workers, self._python_lock = plan, models, steps, workers, python_lock
@@ -69,12 +69,20 @@ class Simulation:
         }
         self.trainers = [Trainer(self, role, self.models["trainer"]) for role in roles if role_of(role) == "trainer"]
         self._trainer_of = {trainer.role: trainer for trainer in self.trainers}
+        self.meeting = Meeting(self.env, len(self.trainers))
+        self._reducing = dict(self._ring(reductions))
         self.centres = {(host, holder): self._centre(host, holder) for host, holder in _group_hosts(plan)}
         synced = [role for role in roles if cluster.groups > 1 and f"sync_{net_name(device_of(role))}" in plan.nets]
         self.syncs = {role: self._sync(role) for role in synced}
         self.done = 0
         self.began = self.ended = 0.0
         self.counted = 0
+
+    def _ring(self, reductions: Sequence[Reduction]) -> Iterator[tuple[str, Reducing]]:
+        """Each trainer's thread for collectives, whose next is the next trainer's."""
+        roles = [trainer.role for trainer in self.trainers] if reductions else []
+        for role, following in zip(roles, [*roles[1:], *roles[:1]], strict=True):
+            yield role, Reducing(self, role, reductions, self.hosts[role], self.hosts[following])
 
     def _host(self, role: str, shared: simpy.Resource | None) -> Host:
         cluster, device = self.plan.cluster, device_of(role)
@@ -167,14 +175,17 @@ class Simulation:
         return self._progress
 
     def deliver(self, source: str, context: Context, packet: Packet) -> None:
-        """Send a packet to the role that serves the context."""
+        """Send a packet to the role that serves the context, or to another thread of its own."""
+        if packet.peer == WORKERS:
+            self._reducing[source].inbox.put((context, packet))
+            return
         if context.replica == SYNC_REPLICA and in_group(packet.peer):
             target = self._role_at(packet.peer, device_of(self._holder_of(context)))
         elif context.replica == SYNC_REPLICA and not packet.peer.startswith("dense_ps"):
             target = self._holder_of(context)
         else:
             target = role_for(packet.peer, context)
-        if source == target and context.replica == SYNC_REPLICA:
+        if source == target:
             self._arrived(target, context, packet)  # from thread to thread
         else:
             self.env.process(self._deliver(source, target, context, packet))
@@ -314,4 +325,4 @@ def simulate(
         raise PlanError("the plan has no trainer's net: nothing to simulate")
     _check_known(plan)
     lock = python_lock and plan.cluster.python_lock
-    return Simulation(plan, models_of(plan), steps=steps, workers=workers, jitter=jitter, seed=seed, python_lock=lock).run()
+    return Simulation(plan, models_of(plan), reductions_of(plan), steps=steps, workers=workers, jitter=jitter, seed=seed, python_lock=lock).run()

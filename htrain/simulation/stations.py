@@ -4,16 +4,19 @@ A role has five: Python's lock, its cores (or those of the host that all roles s
 each way.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from htrain.centres import device_at
 from htrain.ops.collective import WORKERS
+from htrain.simulation.collective import Reduction
 from htrain.simulation.costs import DeviceModel, Packet
 from htrain.simulation.network import pieces_of
 from htrain.spec.cluster import Cluster
 
 LOCK, CORES, MOVER, IN, OUT = "lock", "cores", "mover", "in", "out"
+TRAINER = "trainer"
 HOST = "host"  # what stands for a device where the cores are those of all roles
 Key = tuple[str, str]  # a device, and which of its stations
 
@@ -40,10 +43,10 @@ class Visits:
         self.squares += times * other.squares
 
 
-def visits_of(models: Iterable[tuple[str, DeviceModel]], cluster: Cluster) -> dict[Key, Visits]:
-    """What one run of each of `models`, on its device, asks of each station."""
+def visits_of(models: Iterable[tuple[str, DeviceModel]], cluster: Cluster, reductions: Sequence[Reduction] = ()) -> dict[Key, Visits]:
+    """What one run of each of `models`, on its device, and of the `reductions` of trainers, asks of each station."""
     found: dict[Key, Visits] = {}
-    for device, kind, seconds, times in _asked(models, cluster):
+    for device, kind, seconds, times in chain(_asked(models, cluster), _reduced(reductions, cluster)):
         key = (HOST, CORES) if kind == CORES and cluster.shared_cores else (device, kind)
         found.setdefault(key, Visits()).add(seconds, times)
     return found
@@ -65,6 +68,22 @@ def _asked(models: Iterable[tuple[str, DeviceModel]], cluster: Cluster) -> Itera
             for packet in work.packets:
                 if packet.peer != WORKERS:
                     yield from _sent(device, packet, cluster)
+                else:
+                    yield device, LOCK, packet.locked_seconds, 1
+                    yield device, CORES, packet.locked_seconds, 1
+
+
+def _reduced(reductions: Sequence[Reduction], cluster: Cluster) -> Iterator[tuple[str, str, float, float]]:
+    """What collectives, and the messages with their results, ask of a trainer."""
+    for each in reductions:
+        exchange, ends = each.exchange, 2  # who sends a result and who receives it
+        yield TRAINER, LOCK, exchange.locked_seconds, 1
+        yield TRAINER, CORES, exchange.locked_seconds + exchange.free_seconds, 1
+        yield TRAINER, LOCK, each.answer.locked_seconds, ends
+        yield TRAINER, CORES, each.answer.locked_seconds, ends
+        count, piece = pieces_of(exchange.num_bytes) if exchange.num_bytes else (0, 0.0)
+        for way in (IN, OUT):
+            yield TRAINER, way, piece / cluster.bandwidth_of(TRAINER), count
 
 
 def _sent(source: str, packet: Packet, cluster: Cluster) -> Iterator[tuple[str, str, float, float]]:

@@ -20,6 +20,7 @@ import simpy
 
 from htrain.costs.roles import contexts_of, server_threads
 from htrain.plan import Plan, net_name
+from htrain.simulation.collective import reductions_of
 from htrain.simulation.costs import DeviceModel, device_model
 from htrain.simulation.machine import Host, Process
 from htrain.simulation.network import pieces_of
@@ -58,7 +59,8 @@ class _Balance:
         cluster, options = plan.cluster, plan.options
         self.plan, self.cluster, self.options = plan, cluster, options
         self._models = models_of(plan)
-        self._step = {k: v for k, v in visits_of(self._models.items(), cluster).items() if k[1] != LOCK or cluster.python_lock}
+        asked = visits_of(self._models.items(), cluster, reductions_of(plan))
+        self._step = {k: v for k, v in asked.items() if k[1] != LOCK or cluster.python_lock}
         self._round = visits_of(_rounds(plan), cluster)
         self._round_seconds = self._longest_round()
         self._contexts = cluster.groups * cluster.trainers * options.net_replicas
@@ -194,7 +196,7 @@ class _Alone(Simulation):
         self._plan, self._waits = plan, waits
         self._ends: list[float] = []
         lone = replace(plan, cluster=replace(plan.cluster, groups=1, trainers=1), options=replace(plan.options, net_replicas=1))
-        super().__init__(lone, models, steps=_STEPS, python_lock=plan.cluster.python_lock)
+        super().__init__(lone, models, reductions_of(plan), steps=_STEPS, python_lock=plan.cluster.python_lock)
 
     def period(self) -> float:
         """Seconds of a step, once steps follow each other."""

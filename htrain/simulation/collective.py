@@ -1,0 +1,109 @@
+"""The collectives of trainers in a simulation: the thread that each has for them, over the executor's own turns (HET 3, 4.1)."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import simpy
+from msgspec import structs
+
+from htrain.costs.collectives import Exchange, collectives_of, exchange_of
+from htrain.executor.wire import Context
+from htrain.expected import expected, expected_blobs
+from htrain.ops.collective import WORKERS
+from htrain.plan import Plan
+from htrain.simulation.costs import Packet, packet_of
+from htrain.simulation.machine import Host, Process
+from htrain.sync.turns import Turns
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A bucket: the blobs of it that a trainer gives, what reducing them asks, and the message with the results."""
+
+    inputs: tuple[str, ...]
+    exchange: Exchange
+    answer: Packet
+
+
+def reductions_of(plan: Plan) -> tuple[Reduction, ...]:
+    """The collectives of a step of a plan, in their order; none where trainers do without."""
+    if WORKERS not in plan.nets:
+        return ()
+    cluster, batch = plan.cluster, plan.options.batch_size
+    net = expected(plan.nets[WORKERS], expected_blobs(plan.nets["train"], cluster, batch))
+    return tuple(
+        Reduction(op.inputs, exchange_of(op, net, cluster, batch), packet_of(net, "trainer", op.outputs, cluster, batch, near=True))
+        for op in collectives_of(net)
+    )
+
+
+class Meeting:
+    """Where all trainers wait for each other."""
+
+    def __init__(self, env: simpy.Environment, size: int) -> None:
+        self._env, self._size = env, size
+        self._waiting: dict[Hashable, list[simpy.Event]] = {}
+
+    def join(self, what: Hashable) -> simpy.Event:
+        """Happens when all have come for `what`."""
+        come = self._env.event()
+        waiting = self._waiting.setdefault(what, [])
+        waiting.append(come)
+        if len(waiting) == self._size:
+            for event in self._waiting.pop(what):
+                event.succeed()
+        return come
+
+
+class World(Protocol):
+    """What the thread sees of its simulation."""
+
+    env: simpy.Environment
+    meeting: Meeting
+
+    def varied(self, seconds: float) -> float: ...
+    def deliver(self, source: str, context: Context, packet: Packet) -> None: ...
+
+
+class Reducing:
+    """One trainer's thread for collectives. What it sends goes round to `following`, the next trainer's host."""
+
+    def __init__(self, world: World, role: str, reductions: Sequence[Reduction], host: Host, following: Host) -> None:
+        self.world, self.role = world, role
+        self.inbox = simpy.Store(world.env)
+        self._reductions = reductions
+        self._host, self._following = host, following
+        self._turns = Turns([each.inputs for each in reductions])
+        world.env.process(self._loop())
+
+    def _loop(self) -> Process:
+        while True:
+            context, packet = yield self.inbox.get()
+            yield from self._host.compute(self.world.varied(packet.locked_seconds), 0.0)
+            for turn in self._turns.came(context.step, packet.names):
+                yield from self._reduce(structs.replace(context, step=turn.step), turn.bucket)
+
+    def _reduce(self, context: Context, bucket: int) -> Process:
+        """Nobody has a sum before all have given and passed on; processors and links work at the same time."""
+        reduction, env, world = self._reductions[bucket], self.world.env, self.world
+        exchange = reduction.exchange
+        yield world.meeting.join((context.step, bucket, "begin"))
+        around = env.event()
+        if exchange.num_bytes:
+            self._host.send(self._following, WORKERS, exchange.num_bytes, _occurs(around))
+        else:
+            around.succeed()
+        locked, free = world.varied(exchange.locked_seconds), world.varied(exchange.free_seconds)
+        yield env.process(self._host.compute(locked, free)) & around
+        yield env.timeout(exchange.latency_seconds)
+        yield world.meeting.join((context.step, bucket, "end"))
+        yield from self._host.compute(world.varied(reduction.answer.locked_seconds), 0.0)
+        world.deliver(self.role, context, reduction.answer)
+
+
+def _occurs(event: simpy.Event) -> Callable[[], None]:
+    def occur() -> None:
+        event.succeed()
+
+    return occur
