@@ -135,12 +135,12 @@ class Lab:
             )
         command = [str(BIN / "htrain"), "run", str(plan_folder.resolve()), "--data", data, "--out", str(out.resolve())]
         before = self.traffic()
-        _finish(self._ranks([*command, "--epochs", str(epochs)]), timeout)
+        _finish(self.ranks([*command, "--epochs", str(epochs)]), timeout)
         after = self.traffic()
         carried = (_since(before[host], after[host]) for host in self.hosts)
         return LabRun(dict(zip(roles, carried, strict=True)), load_measured(out))
 
-    def _ranks(self, command: list[str]) -> list[str]:
+    def ranks(self, command: list[str]) -> list[str]:
         """mpiexec's words for a rank in every host, which bears the host's name."""
         mpiexec = shutil.which("mpiexec", path=f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}")
         if mpiexec is None:

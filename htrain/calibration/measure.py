@@ -197,17 +197,20 @@ _RATES: Mapping[str, Callable[[float], float]] = {
 
 
 def _op_seconds(budget: float) -> float:
-    """Seconds to start an op: those of a stage of tiny FCs and activations, as the engine runs it, for each of its ops."""
+    """Seconds to start an op: those of a stage of tiny lookups, FCs and activations, as the engine runs it, for each of its ops."""
     builder = NetBuilder("tiny")
-    x = builder.input(Blob("x", (B, 4), "float32"))
+    x, ids = builder.input(Blob("x", (B, 4), "float32")), builder.input(Blob("ids", (B,), "int64"))
     builder.parameter(Parameter("w", (4, 4), "float32", "weight", Init("constant", (0.0,))))
-    for _ in range(_CHAIN // 2):
+    outputs: list[str] = []
+    for _ in range(_CHAIN // 4):
         (x,) = builder.add("FC", (x, "w"))
         (x,) = builder.add("Relu", (x,))
-    program = build_program(builder.build((x,)), {"w": torch.zeros(4, 4)})
-    stage, inputs = program.stages[0], torch.zeros(1, 4)
+        unique, _places = builder.add("Dedupe", (ids,), attrs={"padding_idx": -1})
+        outputs += builder.add("Lookup", ("w", unique), attrs={"first_row": 0})
+    program = build_program(builder.build((x, *outputs)), {"w": torch.zeros(4, 4)})
+    stage, inputs = program.stages[0], {"x": torch.zeros(1, 4), "ids": torch.zeros(1, dtype=torch.int64)}
     with torch.no_grad():
-        return _seconds_of(lambda: stage.run(PassValues({"x": inputs}, {}), _send_nothing, 1), budget) / _CHAIN
+        return _seconds_of(lambda: stage.run(PassValues(dict(inputs), {}), _send_nothing, 1), budget) / len(stage.ops)
 
 
 def _send_nothing(*arguments: object) -> None:
@@ -217,17 +220,18 @@ def _send_nothing(*arguments: object) -> None:
 def _message_costs() -> tuple[float, float, float]:
     """CPU seconds of a message, and of each tensor in it, at each end, and the bytes that a second of CPU takes to or from a socket, over
     TCP loopback."""
-    network = Network("tcp")
+    there, here = Network("tcp"), Network("tcp")  # within one, values would be handed over
     try:
-        inbox = network.inbox("b")
-        outbox = network.outbox({"b": inbox.address})
+        inbox = there.inbox("b")
+        outbox = here.outbox({"b": inbox.address})
         small, many, large = (
             _message_cpu(outbox, inbox, count, size) for count, size in ((1, 256), (_TENSORS, _TENSOR_BYTES), (1, _LARGE_BYTES))
         )
         outbox.close()
         inbox.close()
     finally:
-        network.close()
+        here.close()
+        there.close()
     bandwidth = 2 * _LARGE_BYTES / max(large - small, 1e-9)
     tensor = max((many - small) / (_TENSORS - 1) / 2 - _TENSOR_BYTES / bandwidth, 0.0)
     return max(small / 2 - tensor, 0.0), tensor, bandwidth

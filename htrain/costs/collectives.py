@@ -8,6 +8,8 @@ from htrain.ops import OPS
 from htrain.ops.collective import WORKERS, ring_bytes
 from htrain.spec.cluster import Cluster
 
+_HANDED_OVER = 2  # times from thread to thread: to the one that runs the collective, and back
+
 
 @dataclass(frozen=True)
 class Exchange:
@@ -27,7 +29,8 @@ def exchange_of(op: Op, net: Net, cluster: Cluster, batch_size: int) -> Exchange
     travels = ring_bytes(op, own, workers)
     hops = max(0, workers - 1) * (_gathers(net, op) if op.type == "AllGather" else 2)
     joined = own + travels  # what is put together before and taken apart afterwards
-    seconds = 2 * travels / cluster.message_bandwidth + (travels + 2 * joined) / cluster.core_bandwidth
+    wakings = (hops + _HANDED_OVER) * message_seconds(cluster)  # gloo's threads sleep until a part has come
+    seconds = wakings + 2 * travels / cluster.message_bandwidth + (travels + 2 * joined) / cluster.core_bandwidth
     python = 1e-9 * cluster.op_nanoseconds * (1 + len(op.inputs) + len(op.outputs))
     return Exchange(travels, python, seconds, hops * message_seconds(cluster))
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,27 +24,15 @@ from htrain.ops.collective import WORKERS
 from htrain.sync.agreement import Verdict, Word
 from htrain.sync.turns import Turns
 
+_TAG = 0  # of all messages from trainer to trainer: they are sent in one order
 STORE = "store"  # the endpoint of the first trainer at which all find each other
 
 
-class Collective(Protocol):
-    """All trainers together. Every call is made by all of them, in one order."""
+class Collective:
+    """All trainers together, by torch.distributed's gloo over TCP; `store` is where they find each other.
 
-    rank: int
-    size: int
-
-    def all_reduce(self, flat: torch.Tensor) -> None:
-        """Sum flat[n] over all trainers, in place. Raises PeerLost."""
-
-    def all_gather(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Everybody's flat[n], n alike on all. Raises PeerLost."""
-
-    def broadcast(self, flat: torch.Tensor) -> None:
-        """The first trainer's flat[n], in place of everybody's. Raises PeerLost."""
-
-
-class Gloo:
-    """torch.distributed's gloo over TCP. `store` is where the trainers find each other."""
+    Every call is made by all of them, in one order. Raises PeerLost when one is gone, or has not come within the deadline.
+    """
 
     def __init__(self, store: dist.Store, rank: int, size: int, host: str, deadline_seconds: float) -> None:
         self.rank = rank
@@ -58,16 +46,28 @@ class Gloo:
             self._group = gloo(store, rank, size, options)
 
     def all_reduce(self, flat: torch.Tensor) -> None:
+        """Sum flat[n] over all trainers, in place."""
         with _as_peer_lost(self._deadline_seconds):
             self._group.allreduce([flat]).wait()
 
-    def all_gather(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        parts = [torch.empty_like(flat) for _ in range(self.size)]
+    def all_gather(self, own: torch.Tensor, sizes: Sequence[int] | None = None) -> list[torch.Tensor]:
+        """Everybody's own[sizes[r],...], r the trainer's rank; alike where nobody says how long they are.
+
+        In round d all send to the d-th behind them and receive from the d-th before: links carry both ways at once, and no two trainers send to one.
+        """
+        own, lengths = own.contiguous(), sizes or [len(own)] * self.size
+        parts = [own if r == self.rank else own.new_empty((length, *own.shape[1:])) for r, length in enumerate(lengths)]
         with _as_peer_lost(self._deadline_seconds):
-            self._group.allgather([parts], [flat]).wait()
+            for distance in range(1, self.size):
+                source, target = (self.rank - distance) % self.size, (self.rank + distance) % self.size
+                under_way = [self._group.recv([parts[source]], source, _TAG)] if parts[source].numel() else []
+                under_way += [self._group.send([own], target, _TAG)] if own.numel() else []
+                for each in under_way:
+                    each.wait()
         return parts
 
     def broadcast(self, flat: torch.Tensor) -> None:
+        """The first trainer's flat[n], in place of everybody's."""
         with _as_peer_lost(self._deadline_seconds):
             self._group.broadcast([flat]).wait()
 
@@ -219,30 +219,17 @@ def gathered(collective: Collective, tensors: Sequence[torch.Tensor]) -> list[to
     kinds = [[2 * table for table in range(len(ids))]]
     kinds += [[2 * t + 1 for t, part in enumerate(rows) if part.shape[1] == width] for width in sorted({r.shape[1] for r in rows})]
     for places in kinds:
-        own = torch.cat([tensors[place] for place in places])
-        mine = counts[:, [place // 2 for place in places]]
-        padded = own.new_zeros((int(mine.sum(1).max()), *own.shape[1:]))
-        padded[: len(own)] = own
-        parts = [whole[: int(row.sum())].split(row.tolist()) for whole, row in zip(collective.all_gather(padded), mine, strict=True)]
+        lengths = counts[:, [place // 2 for place in places]]
+        everybody = collective.all_gather(torch.cat([tensors[place] for place in places]), lengths.sum(1).tolist())
+        parts = [whole.split(row) for whole, row in zip(everybody, lengths.tolist(), strict=True)]
         for number, place in enumerate(places):
             found[place] = torch.cat([part[number] for part in parts])
     return found
 
 
-class Connector(Protocol):
-    """Makes collectives when all addresses are known, one for each purpose: those of two threads do not meet. `endpoints` are what this
-    trainer adds to the addresses."""
-
-    endpoints: Mapping[str, str]
-
-    def __call__(self, book: Mapping[str, str], purpose: str) -> Collective: ...
-
-
-Connect = Callable[[str, Sequence[str], Network, float], Connector]
-
-
-class GlooConnector:
-    """How the trainers of a local run find each other: at the first one's store, in this process or over TCP."""
+class Connector:
+    """How the trainers find each other: at the first one's store, in this process or over TCP. `endpoints` are what this trainer adds to the
+    addresses."""
 
     def __init__(self, trainer: str, trainers: Sequence[str], network: Network, deadline_seconds: float) -> None:
         self._rank, self._size = trainers.index(trainer), len(trainers)
@@ -259,10 +246,13 @@ class GlooConnector:
             self._store, self.endpoints = store, {self._name: f"{network.host}:{store.port}"}
 
     def __call__(self, book: Mapping[str, str], purpose: str) -> Collective:
-        """Raises PeerLost when the trainers do not all come."""
+        """The trainers as a collective, when all addresses are known, for one purpose: those of two threads do not meet.
+
+        Raises PeerLost when the trainers do not all come.
+        """
         host = "127.0.0.1" if self._network.scheme == "inproc" else self._network.host
         store = dist.PrefixStore(purpose, self._client(book))
-        return Gloo(store, self._rank, self._size, host, self._deadline_seconds)
+        return Collective(store, self._rank, self._size, host, self._deadline_seconds)
 
     def _client(self, book: Mapping[str, str]) -> dist.Store:
         """A connection to the store for one purpose: a client that waits for one thread has no ear for another."""

@@ -1,22 +1,19 @@
 """Roles as MPI ranks: the only door to mpi4py (DESIGN 5).
 
 Rank 0 is the launcher; rank i > 0 takes role i - 1. The launcher's address and the run's settings go to all ranks over MPI; values then
-travel over ZeroMQ as in a local run. Dense gradients are reduced by MPI.
+travel over ZeroMQ and gloo as in a local run: over Ethernet, MPICH's own AllReduce takes two to three times as long (tools/bench/collectives.py).
 """
 
 import signal
 import socket
 import time
-import zlib
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import torch
 from mpi4py import MPI
 
-from htrain.errors import PeerLost, RunError, UsageError
+from htrain.errors import UsageError
 from htrain.executor.crew import Muster
 from htrain.executor.link import Launcher
 from htrain.executor.play import play
@@ -94,59 +91,10 @@ def follow() -> None:
     call_role(role)
     load_own(muster.settings.ops)
     plan = load_part(muster.settings.plan_folder, device_of(role))
-    play(role, plan, muster.settings, network=network, launcher=muster.launcher, connect=partial(MpiConnector, muster.roles))
+    play(role, plan, muster.settings, network=network, launcher=muster.launcher)
     network.close()
     _meet()
     leave()
-
-
-class MpiConnector:
-    """How trainers that are MPI ranks find each other: they need no addresses. `roles` in the order of their ranks."""
-
-    def __init__(
-        self, roles: Sequence[str], trainer: str, trainers: Sequence[str], network: Network, deadline_seconds: float
-    ) -> None:
-        self.endpoints: Mapping[str, str] = {}
-        self._ranks = [1 + roles.index(name) for name in trainers]
-        self._deadline_seconds = deadline_seconds
-
-    def __call__(self, book: Mapping[str, str], purpose: str) -> "MpiCollective":
-        """Raises RunError where MPI does not let a thread beside the main one communicate."""
-        if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
-            raise RunError("this MPI does not serve several threads (MPI_THREAD_MULTIPLE), which AllReduce needs: take another")
-        tag = zlib.crc32(purpose.encode()) % 1024
-        together = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.Get_group().Incl(self._ranks), tag)
-        return MpiCollective(together, self._deadline_seconds)
-
-
-class MpiCollective:
-    """The trainers as an MPI communicator; no call waits longer than the deadline."""
-
-    def __init__(self, trainers: MPI.Intracomm, deadline_seconds: float) -> None:
-        self.rank = int(trainers.Get_rank())
-        self.size = int(trainers.Get_size())
-        self._trainers = trainers
-        self._deadline_seconds = deadline_seconds
-
-    def all_reduce(self, flat: torch.Tensor) -> None:
-        self._wait(self._trainers.Iallreduce(MPI.IN_PLACE, flat.numpy()))
-
-    def all_gather(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        everybody = torch.empty((self.size, *flat.shape), dtype=flat.dtype)
-        self._wait(self._trainers.Iallgather(flat.contiguous().numpy(), everybody.numpy()))
-        return list(everybody)
-
-    def broadcast(self, flat: torch.Tensor) -> None:
-        self._wait(self._trainers.Ibcast(flat.numpy()))
-
-    def _wait(self, request: MPI.Request) -> None:
-        """MPI makes progress while it is asked; a sleep that grows leaves the core to the engine."""
-        deadline, pause = time.monotonic() + self._deadline_seconds, 0.0
-        while not request.Test():
-            if time.monotonic() > deadline:
-                raise PeerLost(f"AllReduce did not end within {self._deadline_seconds:.0f} s: another trainer is late or gone")
-            time.sleep(pause)
-            pause = min(pause + 2e-6, 2e-4)
 
 
 def _meet() -> bool:

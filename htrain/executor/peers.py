@@ -33,13 +33,10 @@ class Peers:
         if self._collective is None or not parts:
             return [[part] for part in parts]
         counts = torch.stack(self._collective.all_gather(torch.tensor([part.size for part in parts], dtype=torch.int64))).numpy()
-        longest = int(counts.sum(1).max())
         own = np.concatenate([np.empty(0, np.int64), *parts])
         self.bytes["keys"] += own.nbytes
-        padded = torch.zeros(longest, dtype=torch.int64)
-        padded[: own.size] = torch.from_numpy(own)
-        everybody = self._collective.all_gather(padded) if longest else [padded] * self.size
-        split = [np.split(whole[: mine.sum()].numpy(), mine.cumsum()[:-1]) for whole, mine in zip(everybody, counts, strict=True)]
+        everybody = self._collective.all_gather(torch.from_numpy(own), counts.sum(1).tolist())
+        split = [np.split(whole.numpy(), mine.cumsum()[:-1]) for whole, mine in zip(everybody, counts, strict=True)]
         return [list(of_part) for of_part in zip(*split, strict=True)]
 
     def share(self, arrays: Sequence[Rows]) -> Sequence[Rows]:

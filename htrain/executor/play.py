@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from htrain.errors import Error, RunError
-from htrain.executor.collective import Connect, GlooConnector
 from htrain.executor.link import Launcher, Link
 from htrain.executor.memory import keep_pages
 from htrain.executor.port import Network
@@ -20,10 +19,8 @@ from htrain.spec.cluster import device_of
 _TICK_SECONDS = 0.05
 
 
-def play(
-    name: str, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher, connect: Connect = GlooConnector
-) -> None:
-    """Be role `name` until the launcher says stop, or is gone; `connect` finds the other trainers where all step together.
+def play(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> None:
+    """Be role `name` until the launcher says stop, or is gone.
 
     A failure is reported to the launcher, never raised.
     """
@@ -35,7 +32,7 @@ def play(
     pulse = Pulse(name, network, launcher, ends_process=network.scheme == "tcp")
     role: Role | None = None
     try:
-        role = Role(name, plan, settings, network, connect)
+        role = Role(name, plan, settings, network)
         pulse.hangs = role.watch.tick
         book = link.hello({**role.endpoints, **pulse.endpoints}, settings.warm_up_seconds, pulse.check)
         role.fill()

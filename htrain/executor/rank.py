@@ -60,6 +60,7 @@ def split(run_folder: Path) -> None:
     os.close(read)
     os.close(hold)
     _Role.pipe = write
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its store warns of hosts whose addresses have no name
     threading.Thread(target=_follow, args=(alive,), name="rank", daemon=True).start()
 
 

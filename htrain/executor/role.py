@@ -11,7 +11,7 @@ from htrain.data import Malformed, Position, open_data
 from htrain.errors import CheckpointError
 from htrain.executor.accelerator import accelerator_of
 from htrain.executor.checkpoint import load_role_into, read_manifest, save_role
-from htrain.executor.collective import CollectiveLoop, Connect, Connector, GlooConnector
+from htrain.executor.collective import CollectiveLoop, Connector
 from htrain.executor.engine import Engine
 from htrain.executor.feed import Feed
 from htrain.executor.gate import WriteGates
@@ -40,9 +40,7 @@ _NOTHING = Net("", (), (), outputs=(), blobs={}, parameters={})
 class Role:
     """One role: its parameters, its threads, and its answers to the launcher's orders."""
 
-    def __init__(
-        self, name: str, plan: Plan, settings: RunSettings, network: Network, connect: Connect = GlooConnector
-    ) -> None:
+    def __init__(self, name: str, plan: Plan, settings: RunSettings, network: Network) -> None:
         self.name = name
         self.plan = plan
         self.settings = settings
@@ -59,7 +57,6 @@ class Role:
         self.watch = Watch(self.patience)
         self._main = self.watch.activity("main")
         self._network = network
-        self._connect = connect
         self._connector: Connector | None = None
         self._sync, self._cache = sync_of(plan, name), cache_of(plan, name)
         self._accelerator = accelerator_of(name, self._cache.device)
@@ -112,7 +109,7 @@ class Role:
         if net is None:
             return None
         trainers = [role for role in self.plan.cluster.roles if role.startswith("trainer")]
-        self._connector = self._connect(self.name, trainers, self._network, self.settings.deadline_seconds)
+        self._connector = Connector(self.name, trainers, self._network, self.settings.deadline_seconds)
         self._meeting = dict(self._connector.endpoints)
         return CollectiveLoop(self.name, self._network, net, self._connector)
 

@@ -10,8 +10,9 @@ The gradient of `rows` is already summed over duplicates: (unique, rows_grad) is
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -53,18 +54,27 @@ def _embedding_bag_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> S
 
 def _dedupe(*ids: torch.Tensor, padding_idx: int) -> tuple[torch.Tensor, ...]:
     """The distinct ids of all inputs in order of first appearance, and for each input its ids' places among them."""
-    flat = ids[0].reshape(-1) if len(ids) == 1 else torch.cat([i.reshape(-1) for i in ids])
-    unique, inverse = sparse_loops.dedupe(flat.numpy(), padding_idx)
-    places = torch.from_numpy(inverse).split([i.numel() for i in ids])
-    return (torch.from_numpy(unique), *(p.reshape(i.shape) for p, i in zip(places, ids, strict=True)))
+    unique, places = sparse_loops.dedupe(_joined(ids), padding_idx)
+    return torch.from_numpy(unique), *_parted(places, ids)
 
 
 def _dedupe_sharded(*ids: torch.Tensor, padding_idx: int, bounds: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
     """As Dedupe, the distinct ids grouped by the row range [bounds[k], bounds[k+1]) of each shard."""
-    flat = ids[0].reshape(-1) if len(ids) == 1 else torch.cat([i.reshape(-1) for i in ids])
-    shards, inverse = sparse_loops.dedupe_sharded(flat.numpy(), bounds, padding_idx)
-    places = torch.from_numpy(inverse).split([i.numel() for i in ids])
-    return (*map(torch.from_numpy, shards), *(p.reshape(i.shape) for p, i in zip(places, ids, strict=True)))
+    shards, places = sparse_loops.dedupe_sharded(_joined(ids), bounds, padding_idx)
+    return *map(torch.from_numpy, shards), *_parted(places, ids)
+
+
+def _joined(ids: Sequence[torch.Tensor]) -> np.ndarray:
+    """int64[n] of all inputs. In NumPy: a batch is a hundred small inputs, and each of PyTorch's views costs as much as the loop over one."""
+    return ids[0].numpy().reshape(-1) if len(ids) == 1 else np.concatenate([each.numpy().reshape(-1) for each in ids])
+
+
+def _parted(places: np.ndarray, ids: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The part of places[n] that belongs to each input, in its shape."""
+    start = 0
+    for each in ids:
+        yield torch.from_numpy(places[start : start + each.numel()].reshape(each.shape))
+        start += each.numel()
 
 
 def _mask_places(places: torch.Tensor, ids: torch.Tensor, *, padding_idx: int) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Roles on simulated hardware: cores, Python's lock, and the ends of links."""
 
 from collections.abc import Callable, Generator, Hashable
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ class Host:
         load: float = 1.0,
         core_load: float = 1.0,
         one_lock: bool = True,
+        seed: int = 0,
     ) -> None:
         self.env = env
         self.load, self.core_load = load, core_load
@@ -32,7 +34,7 @@ class Host:
         self.cores = cores
         self.lock = simpy.Resource(env, 1 if one_lock else _NO_LOCK)
         self.mover = simpy.Resource(env, 1)
-        self.outgoing, self.incoming = Link(env, bytes_per_second), Link(env, bytes_per_second)
+        self.outgoing, self.incoming = (Link(env, bytes_per_second, Random(2 * seed + way)) for way in (0, 1))
         self.waits: list[float] = []
         self.busy: list[tuple[float, float]] = []  # when, and for how many CPU seconds
 

@@ -1,12 +1,14 @@
 """A simulated network: messages cross their sender's link and then their receiver's, in pieces of what a connection may have queued.
 
-A sender's link serves its connections in turn, a piece of each: no connection can fill the link's queue. What has left queues at the
-receiver's link while the rest is still leaving, first come first served: as frames do in a switch.
+A sender's link serves its connections a piece each, whose turn it is by chance: no connection can fill the link's queue, and those that send at once end
+at other times. Strictly in turn, few steps under way may find a rhythm in which no link ever rests, which real hosts never keep. What has left queues
+at the receiver's link while the rest is still leaving, first come first served: as frames do in a switch.
 """
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 import simpy
 
@@ -24,23 +26,31 @@ class Link:
 
     env: simpy.Environment
     bytes_per_second: float
+    chance: Random = field(default_factory=lambda: Random(0))
     busy_seconds: float = 0.0
     waiting: dict[Hashable, deque[tuple[float, Then]]] = field(default_factory=dict)
+    connections: list[Hashable] = field(default_factory=list)  # those that wait
     busy: bool = False
 
     def carry(self, connection: Hashable, num_bytes: float, then: Then) -> None:
         """Queue bytes; `then` is called when the last of them has left."""
-        self.waiting.setdefault(connection, deque()).append((num_bytes / self.bytes_per_second, then))
+        if connection not in self.waiting:
+            self.waiting[connection] = deque()
+            self.connections.append(connection)
+        self.waiting[connection].append((num_bytes / self.bytes_per_second, then))
         if not self.busy:
             self._next()
 
     def _next(self) -> None:
-        """Carry a piece of the connection that waits longest for its turn."""
-        connection, queue = next(iter(self.waiting.items()))
-        del self.waiting[connection]
+        """Carry a piece of one of the connections that wait."""
+        number = int(self.chance.random() * len(self.connections))
+        connection = self.connections[number]
+        queue = self.waiting[connection]
         seconds, then = queue.popleft()
-        if queue:
-            self.waiting[connection] = queue
+        if not queue:
+            del self.waiting[connection]
+            self.connections[number] = self.connections[-1]
+            self.connections.pop()
         self.busy = True
         self.busy_seconds += seconds
 

@@ -5,6 +5,7 @@ gives them. Roles have the threads that they have in a run: a trainer one for ea
 that run stages. Python's lock, the cores and the links of every role are queues.
 """
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
@@ -57,7 +58,7 @@ class Simulation:
         self.env = simpy.Environment()
         self.groups = _simulated_groups(plan)
         self.share = self.groups / cluster.groups  # of what all groups share
-        self._chance, self._jitter = np.random.default_rng(seed), jitter
+        self._chance, self._jitter, self._seed = np.random.default_rng(seed), jitter, seed
         shared = simpy.Resource(self.env, cluster.shared_cores) if cluster.shared_cores else None
         roles = [role for role in cluster.roles if _group_of(role) < self.groups]
         self.hosts: Mapping[str, Host] = {role: self._host(role, shared) for role in roles}
@@ -95,6 +96,7 @@ class Simulation:
             load=1.0 if own else 1 / self.share,
             core_load=1.0 if own and not shared else 1 / self.share,
             one_lock=self._python_lock,
+            seed=zlib.crc32(f"{role} {self._seed}".encode()),
         )
 
     def threads(self, device: str) -> int:

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,9 +31,16 @@ def test_a_rate_that_does_not_fall_off_has_no_half_size() -> None:
     assert fit_gemm(dict.fromkeys(SHAPES, 5e10)) == (pytest.approx(5e10), 1.0)
 
 
+def bytes_over_the_loopback() -> int:
+    links = psutil.net_io_counters(pernic=True)
+    return sum(link.bytes_sent for name, link in links.items() if name.startswith("lo"))
+
+
 def test_a_quick_measurement_gives_every_rate_and_what_it_heard() -> None:
     heard: list[str] = []
+    before = bytes_over_the_loopback()
     found = measure_host(seconds=1.0, on_step=heard.append)
+    assert bytes_over_the_loopback() - before > 100 << 20  # messages went by way of sockets
     assert {*found.rates, "distinct_percent"} == {name for name in vars(Cluster()) if is_rate(name)}
     assert all(math.isfinite(rate) and rate >= 1 for rate in found.rates.values())
     assert found.rates["core_flops"] > 1e9

@@ -7,17 +7,19 @@ import pytest
 import torch
 
 from htrain.errors import PeerLost
-from htrain.executor.collective import Collective, GlooConnector, gathered
+from htrain.executor.collective import Collective, Connector, gathered
 from htrain.executor.port import Network
 
 TRAINERS = ["trainer:0:0", "trainer:1:0", "trainer:2:0"]
 
 
-def together(work: Callable[[int, Collective], object], *, scheme: str = "inproc", purposes: Sequence[str] = ("test",)) -> list[object]:
+def together(
+    work: Callable[[int, Collective], object], *, scheme: str = "inproc", purposes: Sequence[str] = ("test",), deadline_seconds: float = 20.0
+) -> list[object]:
     """`work` of each trainer, all at once, for every purpose at the same time; what each gave, or raised, in order of purpose and trainer."""
     shared = Network("inproc")
     networks = [shared] * len(TRAINERS) if scheme == "inproc" else [Network("tcp") for _ in TRAINERS]
-    connectors = [GlooConnector(t, TRAINERS, n, 20.0) for t, n in zip(TRAINERS, networks, strict=True)]
+    connectors = [Connector(t, TRAINERS, n, deadline_seconds) for t, n in zip(TRAINERS, networks, strict=True)]
     book = {name: address for connector in connectors for name, address in connector.endpoints.items()}
     found: list[object] = [None] * len(TRAINERS) * len(purposes)
 
@@ -79,7 +81,29 @@ def test_collectives_for_two_purposes_do_not_meet(scheme: str) -> None:
 
 def test_a_trainer_that_never_comes_is_an_error_within_the_deadline() -> None:
     network = Network("inproc")
-    connector = GlooConnector("trainer:0:0", TRAINERS, network, 1.0)
+    connector = Connector("trainer:0:0", TRAINERS, network, 1.0)
     with pytest.raises(PeerLost, match="AllReduce did not end within 1 s, or another trainer is gone"):
         connector({}, "test")
     network.close()
+
+
+@pytest.mark.parametrize("scheme", ["inproc", "tcp"])
+def test_everybody_has_the_parts_of_all_whatever_their_lengths(scheme: str) -> None:
+    lengths = [0, 3, 50_000]
+
+    def work(rank: int, collective: Collective) -> list[torch.Tensor]:
+        own = torch.full((lengths[rank], 2), float(rank))
+        return [part for _ in range(3) for part in collective.all_gather(own, lengths)]
+
+    for found in together(work, scheme=scheme):
+        assert isinstance(found, list)
+        assert [part.tolist() for part in found] == [[[float(r)] * 2] * n for r, n in enumerate(lengths)] * 3
+
+
+def test_a_trainer_that_leaves_before_a_gather_is_an_error_within_the_deadline() -> None:
+    def work(rank: int, collective: Collective) -> list[torch.Tensor]:
+        return collective.all_gather(torch.ones(4)) if rank else []
+
+    first, *others = together(work, deadline_seconds=2.0)
+    assert first == []
+    assert all(isinstance(error, PeerLost) for error in others)

@@ -1,5 +1,7 @@
 """What trainers tell each other of their caches, against the same on one heap."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from hypothesis import given
@@ -16,10 +18,11 @@ class Heap:
         self._said = said
         self._turn = 0
 
-    def all_gather(self, flat: torch.Tensor) -> list[torch.Tensor]:
+    def all_gather(self, own: torch.Tensor, sizes: Sequence[int] | None = None) -> list[torch.Tensor]:
         self._turn += 1
         everybody = [said[self._turn - 1] for said in self._said]
-        assert torch.equal(everybody[self.rank], flat)
+        assert torch.equal(everybody[self.rank], own)
+        assert (sizes or [len(own)] * self.size) == [len(each) for each in everybody]
         return everybody
 
     def all_reduce(self, flat: torch.Tensor) -> None:
@@ -43,11 +46,9 @@ def parts_of_all(draw: st.DrawFn) -> list[Parts]:
 @given(parts_of_all())
 def test_everybody_hears_all_parts(trainers: list[Parts]) -> None:
     counts = [torch.tensor([len(part) for part in parts]) for parts in trainers]
-    longest = max(int(c.sum()) for c in counts)
     flat = [torch.tensor([i for part in parts for i in part], dtype=torch.int64) for parts in trainers]
-    padded = [torch.cat([f, torch.zeros(longest - f.numel(), dtype=torch.int64)]) for f in flat]
     for rank, parts in enumerate(trainers):
-        peers = Peers(Heap(rank, [list(said) for said in zip(counts, padded, strict=True)]))
+        peers = Peers(Heap(rank, [list(said) for said in zip(counts, flat, strict=True)]))
         found = peers.gather([np.array(part, np.int64) for part in parts])
         assert [[ids.tolist() for ids in of_part] for of_part in found] == [list(of_part) for of_part in zip(*trainers, strict=True)]
 

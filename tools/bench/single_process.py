@@ -80,12 +80,14 @@ class Htrain:
         role.fill()
         assert role.trainer
         wall, cpu = time.perf_counter(), time.process_time()
-        role.trainer.start({}, Feed(iter(self._batches[:steps]), START, steps, role.watch.activity("reader")), 0, None)
+        role.trainer.start({}, Feed(iter(self._batches[:steps]), START, steps, role.watch.activity("reader")), None, None)
         for thread in role.trainer.threads:
             thread.join()
         spent = time.perf_counter() - wall, time.process_time() - cpu
         if role.error:
             raise role.error
+        if role.trainer.totals.steps != steps:
+            raise SystemExit(f"{role.trainer.totals.steps} steps were trained, not {steps}: what is printed would be wrong")
         role.stop()
         network.close()
         return spent
