@@ -99,7 +99,9 @@ def compile(
 
 def _require_model(function: str, model: object) -> None:
     if not isinstance(model, str | Path | nn.Module) or not str(model):
-        raise UsageError(f"{function}: model: is {model!r}, want an nn.Module, the path of a file, or package.module:factory")
+        raise UsageError(
+            f"{function}: model: is {model!r}, want an nn.Module, the path of a file, or package.module:factory"
+        )
 
 
 def _require_effect(cluster: Cluster, options: Options) -> None:

@@ -40,7 +40,12 @@ class Model:
 
 
 def capture_model(
-    model: str | Path | nn.Module, *, schema: Schema, example_inputs: Mapping[str, torch.Tensor], logit: str | int, label: str
+    model: str | Path | nn.Module,
+    *,
+    schema: Schema,
+    example_inputs: Mapping[str, torch.Tensor],
+    logit: str | int,
+    label: str,
 ) -> Model:
     """Raises UsageError for arguments that have no effect on such a model, and ModelError for a model that cannot be captured."""
     model = str(model) if isinstance(model, Path) else model
@@ -48,7 +53,9 @@ def capture_model(
     if label and not from_onnx:
         raise UsageError(f"--label {label} has no effect: it names the label among the inputs of an ONNX model")
     if example_inputs and not isinstance(model, nn.Module):
-        raise UsageError("compile: example_inputs has no effect beside a model's name: give it with an nn.Module, or in the model's file")
+        raise UsageError(
+            "compile: example_inputs has no effect beside a model's name: give it with an nn.Module, or in the model's file"
+        )
     if isinstance(model, nn.Module):
         _check_given(model, example_inputs)
         return _from_module(type(model).__name__, LoadedModel(model, example_inputs, {}), logit)
@@ -63,26 +70,39 @@ def require_parameters(net: Net, options: Options, cluster: Cluster, splits: Map
     for parameter in net.parameters.values():
         if 0 in parameter.shape:
             kind = "table" if parameter.kind == "table" else "weight"
-            raise ModelError(f"{kind} '{parameter.name}' has the shape {list(parameter.shape)}: there is nothing in it to train")
+            raise ModelError(
+                f"{kind} '{parameter.name}' has the shape {list(parameter.shape)}: there is nothing in it to train"
+            )
     tables = {name: p for name, p in net.parameters.items() if p.kind == "table"}
     said, values = given(options), flat(options)
-    for kind, names in (("embedding table", () if tables else OF_TABLES), ("dense weight", () if len(tables) < len(net.parameters) else OF_WEIGHTS)):
+    for kind, names in (
+        ("embedding table", () if tables else OF_TABLES),
+        ("dense weight", () if len(tables) < len(net.parameters) else OF_WEIGHTS),
+    ):
         for name in names:
             if name in said:
                 raise UsageError(f"{dashed(name)} {flag_text(values[name])} has no effect: the model has no {kind}")
     for table, count in splits.items():
         if table not in tables:
             close = get_close_matches(table, tables, 3) or list(tables)[:10]
-            raise UsageError(f"--split-table {table}={count}: the model has no table '{table}'; there are {', '.join(close) or 'none'}")
+            raise UsageError(
+                f"--split-table {table}={count}: the model has no table '{table}'; there are {', '.join(close) or 'none'}"
+            )
         if not cluster.sparse_ps or not options.sparse_sync.served:
-            raise UsageError(f"--split-table {table}={count} has no effect: without sparse PSs, tables are whole on every trainer")
+            raise UsageError(
+                f"--split-table {table}={count} has no effect: without sparse PSs, tables are whole on every trainer"
+            )
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= tables[table].shape[0]:
-            raise UsageError(f"--split-table {table}={count}: it has {tables[table].shape[0]:,} rows, so that 1 to as many shards can be")
+            raise UsageError(
+                f"--split-table {table}={count}: it has {tables[table].shape[0]:,} rows, so that 1 to as many shards can be"
+            )
 
 
 def _check_given(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> None:
     if not example_inputs:
-        raise UsageError("compile: an nn.Module needs example_inputs: a tensor for each argument of forward(), the batch first")
+        raise UsageError(
+            "compile: an nn.Module needs example_inputs: a tensor for each argument of forward(), the batch first"
+        )
     valueless = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if valueless:
         raise ModelError(
@@ -112,7 +132,11 @@ def _from_onnx(path: Path, logit: str, label: str) -> Model:
         blobs = {name: blob for name, blob in captured.net.blobs.items() if name != label}
         captured = replace(captured, net=replace(captured.net, inputs=inputs, blobs=blobs))
     captured = _finite(path, captured)
-    return Model(path.stem, captured, lambda options: import_module("htrain.self_check.onnx_reference").check_file(captured, path, logit, options))
+    return Model(
+        path.stem,
+        captured,
+        lambda options: import_module("htrain.self_check.onnx_reference").check_file(captured, path, logit, options),
+    )
 
 
 def _finite(path: Path, captured: Captured) -> Captured:

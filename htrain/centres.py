@@ -17,7 +17,11 @@ def hosts_of(sync: DenseSync, cluster: Cluster) -> tuple[str, ...]:
     """The hosts of centres of a cluster that has any."""
     if not sync.has_rounds(cluster):
         return ()
-    return tuple(f"dense_ps:{k}" for k in range(cluster.dense_ps)) if sync.uses_dense_ps else tuple(f"{GROUP}:{g}" for g in range(cluster.groups))
+    return (
+        tuple(f"dense_ps:{k}" for k in range(cluster.dense_ps))
+        if sync.uses_dense_ps
+        else tuple(f"{GROUP}:{g}" for g in range(cluster.groups))
+    )
 
 
 def in_group(host: str) -> bool:

@@ -36,6 +36,7 @@ from htrain.spec.settings import CheckpointSeconds
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
+
 @click.group(context_settings=_CONTEXT)
 @click.version_option(htrain.__version__, prog_name="htrain")
 def commands() -> None:
@@ -73,9 +74,7 @@ def commands() -> None:
     help="How modules are placed: by rules alone, refined greedily, or by an integer program (HiGHS, or CBC). [default: greedy]",
 )
 @click.option("--rules", default="", help="Rules of your own: FILE.py:NAME or package.module:NAME.")
-@click.option(
-    "--solve-seconds", default=60.0, type=Finite(0.1), help="Time limit of the solver. [default: 60]"
-)
+@click.option("--solve-seconds", default=60.0, type=Finite(0.1), help="Time limit of the solver. [default: 60]")
 @click.option("--split-table", "splits", multiple=True, metavar="TABLE=N", help="Cut a table into N row shards.")
 @click.option(
     "--split-fc",
@@ -139,7 +138,13 @@ def compile_command(
         tell(f"note: {note}")
     text = f"{out}: {len(plan.nets)} nets, {len(plan.tables)} tables, predicted {plan.predicted_eps:,.0f} EPS; look at it with: htrain show {out}"
     put(
-        {"plan": str(out), "digest": plan.digest, "nets": list(plan.nets), "predicted_eps": plan.predicted_eps, "notes": plan.notes},
+        {
+            "plan": str(out),
+            "digest": plan.digest,
+            "nets": list(plan.nets),
+            "predicted_eps": plan.predicted_eps,
+            "notes": plan.notes,
+        },
         text,
         as_json,
     )
@@ -207,7 +212,9 @@ def run(
     if rank.is_launcher():
         import_module("htrain.executor.run_folder").refuse_owned(run_folder)  # before anything else is loaded
     if threads and rank.is_rank():
-        raise UsageError("--threads has no effect under mpiexec, which starts a process per role: leave one of them out")
+        raise UsageError(
+            "--threads has no effect under mpiexec, which starts a process per role: leave one of them out"
+        )
     hosting: Literal["processes", "threads", "mpi"] = "threads" if threads else "mpi" if rank.is_rank() else "processes"
     if hosting == "mpi":
         rank.split(run_folder)

@@ -32,7 +32,9 @@ def synth() -> None:
     type=Finite(0, 1),
     help="Share of ids drawn from the example's community. [default: 0.5]",
 )
-@click.option("--signal", default=0.35, type=Finite(), help="Strength of the ids' effects on the label. [default: 0.35]")
+@click.option(
+    "--signal", default=0.35, type=Finite(), help="Strength of the ids' effects on the label. [default: 0.35]"
+)
 @click.option("--seed", default=0, type=click.IntRange(0), help="Another seed is another planted model. [default: 0]")
 @click.option(
     "--part",

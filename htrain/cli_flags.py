@@ -155,10 +155,14 @@ def _training_flag(flag: Flag) -> Callable[[Function], Function]:
         return click.option(dashes, flag.name, type=Kind(flag.section), help=f"{question.sentence} [default: {usual}]")
     hints = [field.hint for field in flag.fields.values()]
     if is_pairs(hints[0]):
-        return click.option(dashes, flag.name, multiple=True, metavar="TABLE=CAPACITY", type=CacheTable(), help=_help(flag))
+        return click.option(
+            dashes, flag.name, multiple=True, metavar="TABLE=CAPACITY", type=CacheTable(), help=_help(flag)
+        )
     if plain(hints[0]) is bool:
         return click.option(f"{dashes}/--no-{dashes[2:]}", flag.name, default=None, help=_help(flag))
-    closed = choices(hints[0]) and table_of(hints[0]) is None  # what users may add to is looked up when their files have been loaded
+    closed = (
+        choices(hints[0]) and table_of(hints[0]) is None
+    )  # what users may add to is looked up when their files have been loaded
     kind = click.Choice(choices(hints[0])) if closed else Value(*hints)
     return click.option(dashes, flag.name, type=kind, help=_help(flag))
 
@@ -168,7 +172,9 @@ def _help(flag: Flag) -> str:
     texts: dict[tuple[str, str], list[str]] = {}
     for kind, field in flag.fields.items():
         texts.setdefault((field.sentence, _default(flag, field)), []).append(kind)
-    return " ".join(f"{sentence} [{_with(flag.section, kinds)}default: {default}]" for (sentence, default), kinds in texts.items())
+    return " ".join(
+        f"{sentence} [{_with(flag.section, kinds)}default: {default}]" for (sentence, default), kinds in texts.items()
+    )
 
 
 def _default(flag: Flag, field: Field) -> str:
@@ -209,7 +215,13 @@ class CacheTable(click.ParamType):
 def cluster_flags(command: Function) -> Function:
     """A flag for every field of the cluster file."""
     for name, field in reversed(list(fields_of(Cluster).items())):
-        example = " Such as 512GiB." if name.endswith("memory") else " Such as 25Gbit/s." if name.endswith("bandwidth") else ""
+        example = (
+            " Such as 512GiB."
+            if name.endswith("memory")
+            else " Such as 25Gbit/s."
+            if name.endswith("bandwidth")
+            else ""
+        )
         command = click.option(
             dashed(name),
             "cluster_" + name,
@@ -278,7 +290,9 @@ def entries_of(texts: Sequence[str]) -> dict[str, Any]:
         flag = flag_at(place)
         if not equals or flag is None or flag.chooses_kind:
             known = ", ".join(name for name in questions())
-            raise UsageError(f"--set {text}: want SECTION.FIELD=VALUE, such as dense_sync.period=4, with a field of one of {known}")
+            raise UsageError(
+                f"--set {text}: want SECTION.FIELD=VALUE, such as dense_sync.period=4, with a field of one of {known}"
+            )
         hints = [field.hint for field in flag.fields.values()]
         if flag.name in found:
             raise UsageError(f"--set {text}: {place} is given twice")
@@ -309,7 +323,9 @@ def require_alone(flag: str, *others: str) -> None:
     """Raises UsageError where one of the parameters `others` is given beside a flag that decides alone."""
     for name in others:
         if _is_given(name):
-            raise UsageError(f"--{name.removeprefix('cluster_').replace('_', '-')} has no effect beside {flag}: leave one of them out")
+            raise UsageError(
+                f"--{name.removeprefix('cluster_').replace('_', '-')} has no effect beside {flag}: leave one of them out"
+            )
 
 
 def table_splits(splits: tuple[str, ...]) -> dict[str, int]:

@@ -14,9 +14,7 @@ from htrain.spec.tree import document_of
 @click.command(cls=PlanCommand)
 @click.argument("plan", type=FilePath())
 @click.option("--net", default="", help="Print one net as text: train, trainer, group_ps_0, ...")
-@click.option(
-    "--html", type=FilePath(), help="Write a page for a browser: the net by device, every decision."
-)
+@click.option("--html", type=FilePath(), help="Write a page for a browser: the net by device, every decision.")
 @json_flag
 def show(plan: Path, net: str, html: Path | None, as_json: bool) -> None:
     """Show a plan: per device its ops, flops, bytes and memory; where tables and modules are, and why."""

@@ -61,7 +61,13 @@ def simulate(
 @click.option("--eps", required=True, type=Finite(1), help="Examples per second to reach, such as 1e6.")
 @click.option("--cluster", "cluster_file", type=FilePath(), help="A cluster file: the kinds of hosts.")
 @click.option("--data", default="", help="Sizes the tables of a model that is built from a schema.")
-@click.option("--split-fc", "splits", multiple=True, metavar="auto|none|FC=KIND:N", help="Cut an FC into N parts, as htrain compile does. [default: none]")
+@click.option(
+    "--split-fc",
+    "splits",
+    multiple=True,
+    metavar="auto|none|FC=KIND:N",
+    help="Cut an FC into N parts, as htrain compile does. [default: none]",
+)
 @click.option("--most-groups", default=32, type=click.IntRange(1), help="The most groups to try. [default: 32]")
 @workers_flag
 @cluster_flags
@@ -115,18 +121,14 @@ def _line(candidate: Any) -> str:
 
 @click.command(cls=PlanCommand)
 @click.option("--out", required=True, type=FilePath(), help="The cluster file to write.")
-@click.option(
-    "--cluster", "cluster_file", type=FilePath(), help="Counts and sizes of this cluster file."
-)
+@click.option("--cluster", "cluster_file", type=FilePath(), help="Counts and sizes of this cluster file.")
 @click.option(
     "--from",
     "run_folder",
     type=FilePath(),
     help="Correct the rates of this run's plan by what it measured.",
 )
-@click.option(
-    "--seconds", default=20.0, type=Finite(0.5, 600), help="How long to measure, about. [default: 20]"
-)
+@click.option("--seconds", default=20.0, type=Finite(0.5, 600), help="How long to measure, about. [default: 20]")
 @cluster_flags
 @json_flag
 def calibrate(

@@ -57,7 +57,9 @@ def compile_net(
     does not hold together (a `tagger` that breaks a rule).
     """
     if not any(parameter.trained for parameter in captured.net.parameters.values()):
-        raise ModelError("this model would never train: no gradient reaches any of its weights and tables (requires_grad, torch.no_grad(), detach())")
+        raise ModelError(
+            "this model would never train: no gradient reaches any of its weights and tables (requires_grad, torch.no_grad(), detach())"
+        )
     asked = options
     cluster, options = compatible(cluster, choose_fc_dtypes(captured.net, cluster, options))
     net, units, fixed, shards = lowered(captured, cluster, options, table_splits=table_splits, fc_splits=fc_splits)
@@ -84,7 +86,11 @@ def compile_net(
     eps = float(floor(1 / seconds_of(demands, cluster, options, options.dense_sync.round_steps)))
     loads = device_loads(nets, holds, demands, cluster, options, eps=eps)
     inputs = {n: str(net.blobs[n]).partition(": ")[2] for n in net.inputs}
-    said = (*_logit_notes(captured.net, options.loss), *_dtype_notes(asked, options, cluster), *_notes(fc_splits, encodings, train, strategies))
+    said = (
+        *_logit_notes(captured.net, options.loss),
+        *_dtype_notes(asked, options, cluster),
+        *_notes(fc_splits, encodings, train, strategies),
+    )
     plan = Plan(
         model=name, digest=digest_of(nets), cluster=cluster, options=options, inputs=inputs, tables=shards, centers=centers, decisions=tuple(decisions),
         search=search, predicted_eps=eps, loads=loads, nets=nets, values=captured.values, notes=(*captured.notes, *said),
@@ -126,14 +132,21 @@ def _logit_notes(net: Net, loss: str) -> Iterator[str]:
 
 
 def _dtype_notes(asked: Options, options: Options, cluster: Cluster) -> Iterator[str]:
-    if asked.numerics.fc_dtype == "auto" and asked.numerics.fc_gradient_dtype != "bfloat16" and options.numerics.fc_dtype == "bfloat16":
+    if (
+        asked.numerics.fc_dtype == "auto"
+        and asked.numerics.fc_gradient_dtype != "bfloat16"
+        and options.numerics.fc_dtype == "bfloat16"
+    ):
         passes = "both passes" if options.numerics.fc_gradient_dtype == "bfloat16" else "the forward pass"
         gain = cluster.core_bf16_flops / cluster.core_flops
         yield f"FCs compute {passes} in bfloat16: cores multiply it at {gain:.1f} x the rate of float32 (--fc-dtype float32 has them stay so)"
 
 
 def _notes(
-    fc_splits: Mapping[str, Split], encodings: Mapping[str, Encoding], train: Net, strategies: Sequence[Strategy[Section]]
+    fc_splits: Mapping[str, Split],
+    encodings: Mapping[str, Encoding],
+    train: Net,
+    strategies: Sequence[Strategy[Section]],
 ) -> Iterator[str]:
     """What was decided about FCs and values, in words."""
     yield from (f"FC '{module}' is cut, {split} parts" for module, split in fc_splits.items())

@@ -104,7 +104,9 @@ def take_standard_output() -> TextIO:
     os.dup2(2, 1)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     sys.stdout = io.TextIOWrapper(open(own, "wb"), encoding, "backslashreplace", line_buffering=os.isatty(own))  # noqa: SIM115  stays open
-    sys.stderr = sys.stderr or io.TextIOWrapper(open(2, "wb", closefd=False), encoding, "backslashreplace", line_buffering=True)  # noqa: SIM115
+    if not sys.stderr:
+        words = open(2, "wb", closefd=False)  # noqa: SIM115
+        sys.stderr = io.TextIOWrapper(words, encoding, "backslashreplace", line_buffering=True)
     return sys.stdout
 
 
@@ -112,7 +114,9 @@ def _status(command: click.Command, signals: Signals) -> int:
     """Run `command`; what it raises becomes a line, and the exit status."""
     try:
         _check_words(sys.argv[1:])
-        with command.make_context("htrain", sys.argv[1:]) as context:  # what click's main() does, less what it says of signals itself
+        with command.make_context(
+            "htrain", sys.argv[1:]
+        ) as context:  # what click's main() does, less what it says of signals itself
             command.invoke(context)
         signals.arrived()
         return 0
@@ -157,17 +161,25 @@ def _told(error: BaseException) -> tuple[str, int]:
     if isinstance(error, Error):
         return str(error), error.exit_status
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
-        return f"not enough memory ({error or 'Python had none left'}): use a machine with more, or a smaller model or batch", 1
+        return (
+            f"not enough memory ({error or 'Python had none left'}): use a machine with more, or a smaller model or batch",
+            1,
+        )
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'standard output'}: {error.strerror}", 1
-    return f"{type(error).__name__}: {error} ({_place(error)}): this is a bug of htrain; HTRAIN_TRACEBACK=1 shows its way here", _BUG
+    return (
+        f"{type(error).__name__}: {error} ({_place(error)}): this is a bug of htrain; HTRAIN_TRACEBACK=1 shows its way here",
+        _BUG,
+    )
 
 
 def _place(error: BaseException) -> str:
     """The innermost line of htrain's that the exception came through."""
     package = Path(__file__).parent
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(package)]
-    return f"{Path(frames[-1].filename).relative_to(package.parent)}:{frames[-1].lineno}" if frames else "outside htrain"
+    return (
+        f"{Path(frames[-1].filename).relative_to(package.parent)}:{frames[-1].lineno}" if frames else "outside htrain"
+    )
 
 
 def _interrupted(number: int) -> int:

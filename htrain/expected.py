@@ -18,7 +18,9 @@ from htrain.spec.cluster import Cluster
 def expected_blobs(train: Net, cluster: Cluster, batch_size: int) -> dict[str, Blob]:
     """The blobs of a train net; those that hold rows by distinct id with the number of rows to expect."""
     tables = {ids: table for op in train.ops for table, ids, _ in OPS[op.type].reads(op)}
-    expectation = Expectation(train, tables, batch_size, cluster.distinct_percent / 100, cluster.cache_hit_percent / 100)
+    expectation = Expectation(
+        train, tables, batch_size, cluster.distinct_percent / 100, cluster.cache_hit_percent / 100
+    )
     counts: dict[str, float] = {}
     for op in train.ops:
         counts.update(OPS[op.type].expected(op, counts, expectation))

@@ -138,7 +138,9 @@ def _try(
     forms = encodable(net, workload, allowed_encodings(net, options), cluster, options)
     seen = [workload, encoded(workload, forms, forms.possible)] if forms.possible.any() else [workload]
     found = [(w, refine(w, start, budget=_BUDGET)) for w in seen]
-    trials = [_Trial(splits, _excess(w, refined.places), refined.seconds, _heavy(w, refined.places)) for w, refined in found]
+    trials = [
+        _Trial(splits, _excess(w, refined.places), refined.seconds, _heavy(w, refined.places)) for w, refined in found
+    ]
     return min(trials, key=lambda trial: trial.score)
 
 
@@ -153,7 +155,11 @@ def _heavy(workload: Workload, places: Ints) -> dict[str, float]:
     used = workload.utilization(places)[: workload.num_places]
     fullest = int(used[:, MEMORY].argmax())
     if used[fullest, MEMORY] > 1:
-        return {unit.modules[0]: float(workload.unit_memory[u, fullest]) for u, unit in enumerate(workload.units) if places[u] == fullest}
+        return {
+            unit.modules[0]: float(workload.unit_memory[u, fullest])
+            for u, unit in enumerate(workload.units)
+            if places[u] == fullest
+        }
     busiest = int(np.unravel_index(int(used[:, :MEMORY].argmax()), used[:, :MEMORY].shape)[0])
     return {
         unit.modules[0]: float(workload.unit_cpu[u]) for u, unit in enumerate(workload.units) if places[u] == busiest

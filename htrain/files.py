@@ -72,7 +72,9 @@ def place_to_write(path: Path, is_ours: IsOurs) -> Path:
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it " + _KINDS.get(stat.S_IFMT(mode), "is not a file"))
         if not is_ours(target):
-            raise OSError(errno.EEXIST, "it holds something that htrain did not write there: name another file, or remove it")
+            raise OSError(
+                errno.EEXIST, "it holds something that htrain did not write there: name another file, or remove it"
+            )
         _require_folder(target.parent)
         return target
 
@@ -91,7 +93,9 @@ def new_file(path: Path, is_ours: IsOurs) -> Iterator[BinaryIO]:
     Raises OSError for what `place_to_write` refuses, also when it came there meanwhile.
     """
     target = place_to_write(path, is_ours)
-    partial = target.parent / f".htrain-{os.getpid()}-{token_hex(6)}.partial"  # short: the target's name may be as long as names can be
+    partial = (
+        target.parent / f".htrain-{os.getpid()}-{token_hex(6)}.partial"
+    )  # short: the target's name may be as long as names can be
     try:
         with partial.open("xb") as file:
             yield file

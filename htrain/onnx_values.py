@@ -131,14 +131,24 @@ def read_parameter(value: onnx.ValueInfoProto, where: str) -> Parameter:
     if set(tags) != _PARAMETER_TAGS or len(shape) != len(blob.shape):
         raise PlanError(f"{where}: wants sizes that are numbers, and the metadata {', '.join(sorted(_PARAMETER_TAGS))}")
     firsts = [tags["first_row"], tags["first_column"]]
-    if tags["kind"] not in ("weight", "table", "state", "cache") or not all(_NATURAL.fullmatch(first) for first in firsts):
+    if tags["kind"] not in ("weight", "table", "state", "cache") or not all(
+        _NATURAL.fullmatch(first) for first in firsts
+    ):
         raise PlanError(
             f"{where}: kind '{tags['kind'][:60]}', first row '{firsts[0][:60]}' or column '{firsts[1][:60]}' is unknown"
         )
     kind: Any = tags["kind"]
     init, trained = _read_init(tags["init"], where), tags["trained"] == "True"
     return Parameter(
-        blob.name, shape, dtype=blob.dtype, kind=kind, init=init, of=tags["of"], first_row=int(firsts[0]), trained=trained, first_column=int(firsts[1])
+        blob.name,
+        shape,
+        dtype=blob.dtype,
+        kind=kind,
+        init=init,
+        of=tags["of"],
+        first_row=int(firsts[0]),
+        trained=trained,
+        first_column=int(firsts[1]),
     )
 
 

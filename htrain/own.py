@@ -43,14 +43,18 @@ def file_of(caller: FrameType, what: str) -> Path:
     is_program = caller.f_globals.get("__name__") == "__main__"
     if is_program or not path.is_file():
         found = "the program itself" if path.is_file() else "none"
-        raise ModelError(f"{path}: {what}: roles load it from its file, and this is {found}: register it in a file of its own")
+        raise ModelError(
+            f"{path}: {what}: roles load it from its file, and this is {found}: register it in a file of its own"
+        )
     return path
 
 
 def record(name: str, path: Path, caller: FrameType) -> None:
     """Remember where something comes from."""
     place = str(caller.f_globals["__name__"] if caller.f_globals.get("__package__") else path.resolve())
-    _known[name] = Registered(path.resolve(), place, Source(path.name, blake2b(path.read_bytes(), digest_size=16).hexdigest()))
+    _known[name] = Registered(
+        path.resolve(), place, Source(path.name, blake2b(path.read_bytes(), digest_size=16).hexdigest())
+    )
 
 
 def path_of(name: str) -> Path | None:
@@ -67,7 +71,9 @@ def require(sources: Mapping[str, Source], where: str, what: str) -> None:
     """Raises PlanError, beginning with `where`, for something that is not loaded, or was loaded from a file with another content."""
     for name, source in sources.items():
         if name not in _known:
-            raise PlanError(f"{where}: {what} {name} is one of a user's own, of {source.file}: name that file, --ops {source.file} (in Python, import it)")
+            raise PlanError(
+                f"{where}: {what} {name} is one of a user's own, of {source.file}: name that file, --ops {source.file} (in Python, import it)"
+            )
         if _known[name].source.digest != source.digest:
             raise PlanError(
                 f"{where}: {what} {name} was of another {source.file} when the plan was made, {_known[name].path} has changed: compile the model again"
@@ -89,7 +95,9 @@ def load_own(places: Iterable[str | Path]) -> None:
         with redirect_stdout(sys.stderr):
             import_place(str(place))
         if _known == before and not _known_from(str(place)):
-            raise ModelError(f"{place}: registers no op and no strategy: call htrain.register(htrain.OpDef(...)) or htrain.register_strategy(...) in it")
+            raise ModelError(
+                f"{place}: registers no op and no strategy: call htrain.register(htrain.OpDef(...)) or htrain.register_strategy(...) in it"
+            )
 
 
 def _known_from(place: str) -> bool:

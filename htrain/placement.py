@@ -71,6 +71,7 @@ def shard_name(table: str, index: int, count: int) -> str:
     """The parameter that holds shard `index` of `count` of `table`: the table itself when it is whole."""
     return table if count == 1 else f"{table}/{index}"
 
+
 def next_prime(least: int) -> int:
     """The smallest prime that is at least `least`; 2 below that."""
     number = max(2, least)

@@ -108,7 +108,11 @@ class Plan:
             "decisions": {d.module: f"{d.device} by rule '{d.rule}': {d.reason}" for d in self.decisions},
             "notes": list(self.notes),
             **({"ops": {op: asdict(source) for op, source in self.ops.items()}} if self.ops else {}),
-            **({"strategies": {kind: asdict(source) for kind, source in self.strategies.items()}} if self.strategies else {}),
+            **(
+                {"strategies": {kind: asdict(source) for kind, source in self.strategies.items()}}
+                if self.strategies
+                else {}
+            ),
         }
 
 
@@ -165,7 +169,13 @@ def load_plan(folder: Path) -> Plan:
 def load_part(folder: Path, device: str) -> Plan:
     """The plan of a folder with the nets that `device` runs alone: what a role needs of a plan that has been checked."""
     own = net_name(device)
-    kinds = (own, f"init_{own}", f"sync_{own}", f"init_sync_{own}", *((f"flush_{own}", WORKERS) if own == "trainer" else ()))
+    kinds = (
+        own,
+        f"init_{own}",
+        f"sync_{own}",
+        f"init_sync_{own}",
+        *((f"flush_{own}", WORKERS) if own == "trainer" else ()),
+    )
 
     def load(text: bytes) -> Plan:
         header = _parse_header(folder, text)
@@ -191,10 +201,14 @@ def _load(folder: Path, header: _Header, names: Sequence[str]) -> Plan:
     require(header.strategies, str(folder / HEADER), "strategy")
     cluster, options = _settings(folder, header)
     for kind in sources_of(kinds_of(options)).keys() - header.strategies.keys():
-        raise PlanError(f"{folder / HEADER}: strategy {kind} is one of a user's own, and it names no file of that: compile the model again")
+        raise PlanError(
+            f"{folder / HEADER}: strategy {kind} is one of a user's own, and it names no file of that: compile the model again"
+        )
     nets = {name: _read_net(folder, name, header) for name in names}
     for op in sources_of(op.type for net in nets.values() for op in net.ops).keys() - header.ops.keys():
-        raise PlanError(f"{folder / HEADER}: its nets have op {op}, one of a user's own, and it names no file of that: compile the model again")
+        raise PlanError(
+            f"{folder / HEADER}: its nets have op {op}, one of a user's own, and it names no file of that: compile the model again"
+        )
     return Plan(
         model=header.model, digest=header.digest, cluster=cluster, options=options, inputs=header.inputs,
         tables={table: tuple(Shard(table, *s) for s in shards) for table, shards in header.tables.items()},
@@ -252,7 +266,9 @@ def _settings(folder: Path, header: _Header) -> tuple[Cluster, Options]:
         for field in fields(Cluster):
             if field.name not in said["cluster"]:
                 raise ClusterError(f"cluster: '{field.name}' is missing")
-        return compatible(validated(said["cluster"], where="cluster"), options_of(said["options"], "options", whole=True))
+        return compatible(
+            validated(said["cluster"], where="cluster"), options_of(said["options"], "options", whole=True)
+        )
     except (ValueError, UsageError, ClusterError) as error:
         raise PlanError(f"{path}: {error}") from error
 

@@ -103,7 +103,9 @@ def _owners(nets: Mapping[str, Net]) -> Iterator[str]:
 def _steps(train: Net) -> Iterator[str]:
     written = (name for op in train.ops for name in OPS[op.type].written(op))
     steps = Counter(name for name in written if name in train.parameters and train.parameters[name].kind != "state")
-    steps.update(name for op in train.ops if OPS[op.type].phase == "push" for name in op.inputs if _is_table(train, name))
+    steps.update(
+        name for op in train.ops if OPS[op.type].phase == "push" for name in op.inputs if _is_table(train, name)
+    )
     for name, parameter in train.parameters.items():
         if parameter.kind == "cache":
             continue
@@ -149,7 +151,9 @@ def _shards(plan: Plan) -> Iterator[str]:
 def _centers(plan: Plan) -> Iterator[str]:
     hosts = hosts_of(plan.options.dense_sync, plan.cluster)
     weights = [p.name for p in plan.nets["train"].parameters.values() if p.kind == "weight" and p.trained]
-    taken, absorbed = (_written(net for name, net in plan.nets.items() if name.startswith(prefix)) for prefix in ("sync_", "center_"))
+    taken, absorbed = (
+        _written(net for name, net in plan.nets.items() if name.startswith(prefix)) for prefix in ("sync_", "center_")
+    )
     for name in weights if hosts else ():
         host = plan.centers.get(name, "")
         if host not in hosts or taken[name] != 1 or absorbed[centre_name(name, host)] != 1:
@@ -174,7 +178,9 @@ def _begins_early(nets: Mapping[str, Net]) -> Iterator[str]:
     steps that have begun, so none may read a trained weight of a group PS yet (HT 3.1.1)."""
 
     def is_ahead(device: str, op: Op) -> bool:
-        return device != "trainer" or (op.type != "Recv" and (op.type != "Send" or str(op.attrs.get("peer")).startswith("sparse_ps")))
+        return device != "trainer" or (
+            op.type != "Recv" and (op.type != "Send" or str(op.attrs.get("peer")).startswith("sparse_ps"))
+        )
 
     ran = _run_in_mind(nets, is_ahead)
     for device, net in nets.items():

@@ -202,7 +202,9 @@ def _standing(folder: Path) -> Digests:
     """The files of the plan that is in the folder, put in order if its writer was cut short; none in an empty folder."""
     staged = folder / STAGED
     for place in (staged, *(folder / part for part in _PARTS)):
-        if place.is_symlink() or (place.exists() and (not place.is_dir() or place.stat().st_dev != folder.stat().st_dev)):
+        if place.is_symlink() or (
+            place.exists() and (not place.is_dir() or place.stat().st_dev != folder.stat().st_dev)
+        ):
             raise _not_ours(place)
     if not (folder / HEADER).exists():
         if any(entry.name != STAGED for entry in folder.iterdir()):
@@ -218,9 +220,13 @@ def _standing(folder: Path) -> Digests:
 
 def _files_of(header: Path) -> Digests:
     """The files that a plan.yaml names, with their digests. Raises PlanError for one that this htrain did not write."""
-    document = parse_yaml(read_file(header, most_bytes=_MOST_HEADER_BYTES).decode(errors="replace"), PlanError, str(header)).plain()
+    document = parse_yaml(
+        read_file(header, most_bytes=_MOST_HEADER_BYTES).decode(errors="replace"), PlanError, str(header)
+    ).plain()
     files = document.get("files") if isinstance(document, dict) and "digest" in document else None
-    if not isinstance(files, dict) or not all(isinstance(digest, str) and is_part(name) for name, digest in files.items()):
+    if not isinstance(files, dict) or not all(
+        isinstance(digest, str) and is_part(name) for name, digest in files.items()
+    ):
         raise PlanError(
             f"{header}: is not one that this version of htrain wrote: choose another --out, or remove the folder"
         )
@@ -231,7 +237,11 @@ def is_part(name: str) -> bool:
     """Whether a file of a plan may have this name: `nets/NAME.onnx` or `params/NAME.safetensors`."""
     part, _, file = name.partition("/")
     stem, _, suffix = file.partition(".")
-    return (part, suffix) in (("nets", "onnx"), ("params", "safetensors")) and stem.replace("_", "").isalnum() and stem.isascii()
+    return (
+        (part, suffix) in (("nets", "onnx"), ("params", "safetensors"))
+        and stem.replace("_", "").isalnum()
+        and stem.isascii()
+    )
 
 
 def _is(path: Path, digest: str | None) -> bool:
@@ -272,7 +282,11 @@ def _settle(folder: Path, before: Digests, now: Digests) -> None:
 
 def _clear(staged: Path) -> None:
     """Remove what a writer stages, and no other file."""
-    for name in [HEADER, _BEFORE, *(f"{part}/{f.name}" for part in _PARTS for f in (staged / part).glob("*") if is_part(f"{part}/{f.name}"))]:
+    for name in [
+        HEADER,
+        _BEFORE,
+        *(f"{part}/{f.name}" for part in _PARTS for f in (staged / part).glob("*") if is_part(f"{part}/{f.name}")),
+    ]:
         (staged / name).unlink(missing_ok=True)
     for place in (*(staged / part for part in _PARTS), staged):
         with suppress(OSError):

@@ -24,7 +24,9 @@ def user_code(what: str, kind: type[Error]) -> Iterator[None]:
     except (Error, KeyboardInterrupt):
         raise
     except SystemExit as error:
-        raise kind(f"{what}: it called sys.exit({error.code!r}), which ends Python: leave that to `if __name__ == '__main__'`") from error
+        raise kind(
+            f"{what}: it called sys.exit({error.code!r}), which ends Python: leave that to `if __name__ == '__main__'`"
+        ) from error
     except BaseException as error:
         raise kind(f"{what}: {type(error).__name__}: {_words_of(error)}") from error
 

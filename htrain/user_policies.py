@@ -4,7 +4,9 @@
     def patient(uses: int, idle: int, age: int) -> float:
         return uses / (1 + idle)
 
-    htrain.register_policy("patient", patient)        # htrain compile ... --ops patient.py --cache het --cache-policy patient
+    htrain.register_policy("patient", patient)
+
+`htrain compile ... --ops patient.py --cache het --cache-policy patient` takes it.
 """
 
 import inspect
@@ -38,7 +40,9 @@ def register_policy(name: str, score: Score) -> None:
         compiled(score)
     except Exception as error:  # Numba has many, none of which says more in its type
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise ModelError(f"{where}: Numba cannot compile {score.__name__}(uses, idle, age): {' '.join(lines)[:300]}") from error
+        raise ModelError(
+            f"{where}: Numba cannot compile {score.__name__}(uses, idle, age): {' '.join(lines)[:300]}"
+        ) from error
     POLICIES[name] = score
     record(_kind(name), path, caller)
 

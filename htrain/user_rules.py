@@ -30,7 +30,9 @@ def load_tagger(spec: str) -> Tagger:
     found = attribute_of(import_place(place), name, spec)
     if callable(found):
         return _guarded(spec, found)
-    with user_code(f"--rules {spec}: is a {type(found).__name__}, want a function, or a list of (name, function)", UsageError):
+    with user_code(
+        f"--rules {spec}: is a {type(found).__name__}, want a function, or a list of (name, function)", UsageError
+    ):
         rules = tuple((str(label), rule) for label, rule in found)
     bad = [label for label, rule in rules if not callable(rule)]
     if bad:

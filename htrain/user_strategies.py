@@ -9,7 +9,9 @@
 
     class Compiled(Centred[Halfway]): ...
 
-    htrain.register_strategy(Halfway, compile=Compiled)        # htrain compile ... --ops halfway.py --dense-sync halfway --set dense_sync.period=2
+    htrain.register_strategy(Halfway, compile=Compiled)
+
+`htrain compile ... --ops halfway.py --dense-sync halfway --set dense_sync.period=2` takes it.
 """
 
 import sys
@@ -35,24 +37,36 @@ _TABLES: dict[type[Section], tuple[str, dict[str, Any], type[Any], type[Any] | N
 }
 
 
-def register_strategy(section: type[Section], *, compile: type[Any] | None = None, run: type[Any] | None = None) -> None:
+def register_strategy(
+    section: type[Section], *, compile: type[Any] | None = None, run: type[Any] | None = None
+) -> None:
     """Make a strategy of yours known: `section` is what users say of it, a subclass of DenseSync, SparseSync or Cache; `compile` what it does to a plan
     (a Strategy; of a cache, one that HoldsRows), and `run` what a role does (RunsSync, RunsCache). Without, each is as where nothing is to be done.
 
     Requires: the caller is a file that can be imported again, as roles do. Raises ModelError for what cannot be a strategy, and a kind that is taken.
     """
     caller = sys._getframe(1)
-    question = next((name for base, (name, *_) in _TABLES.items() if isinstance(section, type) and issubclass(section, base)), "")
+    question = next(
+        (name for base, (name, *_) in _TABLES.items() if isinstance(section, type) and issubclass(section, base)), ""
+    )
     if not question:
-        raise ModelError(f"{caller.f_code.co_filename}: register_strategy() takes a subclass of DenseSync, SparseSync or Cache, not {section!r}")
+        raise ModelError(
+            f"{caller.f_code.co_filename}: register_strategy() takes a subclass of DenseSync, SparseSync or Cache, not {section!r}"
+        )
     path = file_of(caller, f"strategy {section.__name__}")
     _, table, strategy, runs = next(entry for base, entry in _TABLES.items() if issubclass(section, base))
     name = f"{question}.{section.kind}"
-    for problem in (*_problems(section), *_half_problems("compile", compile, strategy), *_half_problems("run", run, runs)):
+    for problem in (
+        *_problems(section),
+        *_half_problems("compile", compile, strategy),
+        *_half_problems("run", run, runs),
+    ):
         raise ModelError(f"{path}: strategy {section.__name__}: {problem}")
     if section.kind in table and path_of(name) != path.resolve():
         whose = f"{path_of(name)} has registered it" if path_of(name) else "htrain has one"
-        raise ModelError(f"{path}: strategy {section.__name__}: kind '{section.kind}' of {question}: {whose}: choose another")
+        raise ModelError(
+            f"{path}: strategy {section.__name__}: kind '{section.kind}' of {question}: {whose}: choose another"
+        )
     table[section.kind] = section
     HALVES[section] = Halves(compile, run)
     record(name, path, caller)

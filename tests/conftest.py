@@ -16,8 +16,14 @@ from htrain.plan import Plan
 
 settings.register_profile("shared host", deadline=None)  # how long an example takes says who else computes here
 settings.load_profile("shared host")
-for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL)):
-    if signal.getsignal(number) == signal.SIG_IGN:  # under nohup, and in the background of a script: commands that tests start would ignore it, too
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGTERM, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if (
+        signal.getsignal(number) == signal.SIG_IGN
+    ):  # under nohup, and in the background of a script: commands that tests start would ignore it, too
         signal.signal(number, handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of commands start: each would compile all of htrain again
 GOLDENS = Path(__file__).parent / "goldens"
@@ -26,8 +32,12 @@ Golden = Callable[[str, str], None]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite tests/goldens/*.txt; review reads the diff")
-    parser.addoption("--fuzz", type=int, default=1, help="times as many tries of tests/system/test_fuzz.py, other ones each time")
-    parser.addoption("--drawn-plans", type=int, default=24, help="how many drawn plans tests/system/test_drawn_runs.py runs")
+    parser.addoption(
+        "--fuzz", type=int, default=1, help="times as many tries of tests/system/test_fuzz.py, other ones each time"
+    )
+    parser.addoption(
+        "--drawn-plans", type=int, default=24, help="how many drawn plans tests/system/test_drawn_runs.py runs"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -77,12 +77,16 @@ BAD_CALLS = {
     "compile: model: is '', want an nn.Module": lambda: htrain.compile(""),
     "compile: cluster: is a str, want a Cluster": lambda: htrain.compile("m.py", cluster="c.yaml"),
     "compile: options: is a dict, want a Options": lambda: htrain.compile("m.py", options={"seed": 3}),
-    "compile: time_limit_seconds: nan is not a finite number": lambda: htrain.compile("m.py", time_limit_seconds=float("nan")),
+    "compile: time_limit_seconds: nan is not a finite number": lambda: htrain.compile(
+        "m.py", time_limit_seconds=float("nan")
+    ),
     "compile: solver: Invalid enum value 'magic'": lambda: htrain.compile("m.py", solver="magic"),
     "compile: data: '\\ud800' holds what no name can": lambda: htrain.compile("m.py", data="\ud800"),
     "run: plan: is a NoneType, want a str or Path": lambda: htrain.run(None, data="x", out="y"),
     "run: epochs: Expected `int` >= 1, got 0": lambda: htrain.run("p", data="x", out="y", epochs=0),
-    "run: checkpoint_seconds: nan is not a finite number": lambda: htrain.run("p", data="x", out="y", checkpoint_seconds=float("nan")),
+    "run: checkpoint_seconds: nan is not a finite number": lambda: htrain.run(
+        "p", data="x", out="y", checkpoint_seconds=float("nan")
+    ),
     "run: malformed_share: Expected `float` <= 1.0": lambda: htrain.run("p", data="x", out="y", malformed_share=2.0),
     "run: plan: 'a\\x00' holds what no name can": lambda: htrain.run("a\0", data="x", out="y"),
     "simulate: steps: Expected `int` >= 4": lambda: htrain.simulate("p", steps=1),

@@ -11,15 +11,28 @@ import htrain
 
 PACKAGE = Path(htrain.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-OF_OPS = ("ops", "transform", "frontend")  # a pass names the ops of its pattern; a frontend's nodes have types of their own
+OF_OPS = (
+    "ops",
+    "transform",
+    "frontend",
+)  # a pass names the ops of its pattern; a frontend's nodes have types of their own
 
 
 def lists_of_types(source: str) -> Iterator[int]:
     """The lines on which the `type` of something is looked for in a list, or by a part of its name."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Compare) and _is_type(node.left) and any(isinstance(o, ast.In | ast.NotIn) for o in node.ops):
+        if (
+            isinstance(node, ast.Compare)
+            and _is_type(node.left)
+            and any(isinstance(o, ast.In | ast.NotIn) for o in node.ops)
+        ):
             yield node.lineno
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("startswith", "endswith") and _is_type(node.func.value):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("startswith", "endswith")
+            and _is_type(node.func.value)
+        ):
             yield node.lineno
 
 
@@ -52,7 +65,11 @@ ROOMS = (
 def named_in(source: str) -> Iterator[str]:
     """The names and texts of a module, but for what it documents."""
     tree = ast.parse(source)
-    documented = (node.body[0] for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body)
+    documented = (
+        node.body[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body
+    )
     docs = {id(first.value) for first in documented if isinstance(first, ast.Expr)}
     for node in ast.walk(tree):
         for field in ("id", "attr", "name", "module"):

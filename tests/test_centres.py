@@ -25,7 +25,11 @@ def test_hosts(sync: DenseSync, cluster: Cluster, hosts: tuple[str, ...]) -> Non
     assert hosts_of(sync, cluster) == hosts
 
 
-@given(st.sampled_from(["dense_ps:0", "dense_ps:11", "group:0", "group:1", "group:11"]), st.sampled_from(DEVICES), st.sampled_from([*DEVICES, "dense_ps:1"]))
+@given(
+    st.sampled_from(["dense_ps:0", "dense_ps:11", "group:0", "group:1", "group:11"]),
+    st.sampled_from(DEVICES),
+    st.sampled_from([*DEVICES, "dense_ps:1"]),
+)
 def test_a_net_is_that_of_the_device_that_plays_its_host(host: str, holder: str, device: str) -> None:
     name = centre_net(host, holder)
     assert answers(device, name) == answers(device, f"init_{name}") == (device == device_at(host, holder))
@@ -33,7 +37,10 @@ def test_a_net_is_that_of_the_device_that_plays_its_host(host: str, holder: str,
 
 
 def test_a_centre_beside_its_weight_has_a_name_of_its_own() -> None:
-    assert (centre_name("top.weight", "dense_ps:1"), centre_name("top.weight", "group:1")) == ("top.weight", "top.weight:centre")
+    assert (centre_name("top.weight", "dense_ps:1"), centre_name("top.weight", "group:1")) == (
+        "top.weight",
+        "top.weight:centre",
+    )
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,10 @@ def test_compile_has_a_flag_for_all_that_may_be_said() -> None:
         (["--cache-window", "0"], "'--cache-window': 0 is not a whole number of 1 to 1,000,000"),
         (["--cache-window", "soon"], "'soon' is not a whole number of 1 to 1,000,000"),
         (["--sync-alpha", "0"], "'--sync-alpha': 0.0 is not a finite number above 0 and below 1, or auto"),
-        (["--cache-staleness", "-1"], "'--cache-staleness': -1 is not a whole number of 0 to 999,999,999, or unbounded"),
+        (
+            ["--cache-staleness", "-1"],
+            "'--cache-staleness': -1 is not a whole number of 0 to 999,999,999, or unbounded",
+        ),
         (["--batch-size", "1e3"], "'--batch-size': '1e3' is not a whole number of 1 to 16,777,216"),
         (["--loss", "mae"], "'--loss': 'mae' is not one of 'bce', 'mse'"),
         (["--cache-table", "C1"], "'C1': want TABLE=CAPACITY"),

@@ -50,7 +50,9 @@ def sharded() -> Plan:
 
 def rows_of(net: Net, table: str) -> list[int]:
     """Rows that each of a table's lookups gives, alone or among others."""
-    found = [rows for op in net.ops for name, _, rows in OPS[op.type].reads(op) if name.startswith(f"tables.{table}.weight")]
+    found = [
+        rows for op in net.ops for name, _, rows in OPS[op.type].reads(op) if name.startswith(f"tables.{table}.weight")
+    ]
     return [numel(net.blobs[name].shape[:1], BATCH) for name in found]
 
 
@@ -58,7 +60,11 @@ def steps_of(net: Net) -> list[tuple[str, str]]:
     """The ids and the gradients of each table's steps, alone or among others."""
     steps = [op for op in net.ops if op.type.startswith("Sparse")]
     counts = [len(first) if isinstance(first := op.attrs.get("first_rows"), tuple) else 1 for op in steps]
-    return [pair for op, n in zip(steps, counts, strict=True) for pair in zip(op.inputs[-2 * n : -n], op.inputs[-n:], strict=True)]
+    return [
+        pair
+        for op, n in zip(steps, counts, strict=True)
+        for pair in zip(op.inputs[-2 * n : -n], op.inputs[-n:], strict=True)
+    ]
 
 
 @pytest.mark.parametrize("which", ["whole", "sharded"])

@@ -83,10 +83,21 @@ def test_an_fc_that_fits_on_no_device_is_split_where_that_is_allowed(cluster: Cl
     inputs = {"ids": torch.randint(100, (6,)), "ids_offsets": torch.arange(6)}
 
     def compiled(cluster: Cluster, **more: Any) -> Plan:
-        return htrain.compile(Wide(), example_inputs=inputs, cluster=cluster, options=Options(batch_size=8), solver=solver, self_check=False, **more)
+        return htrain.compile(
+            Wide(),
+            example_inputs=inputs,
+            cluster=cluster,
+            options=Options(batch_size=8),
+            solver=solver,
+            self_check=False,
+            **more,
+        )
 
     whole = compiled(replace(cluster, python_lock=False), fc_splits={})
-    needed = max(load.holds.total for device, load in whole.loads.items() if device.startswith(("group_ps", "trainer"))) - ROLE_BYTES
+    needed = (
+        max(load.holds.total for device, load in whole.loads.items() if device.startswith(("group_ps", "trainer")))
+        - ROLE_BYTES
+    )
     small = ROLE_BYTES + int(0.75 * needed)
     narrow = replace(cluster, group_ps_memory=small, trainer_memory=small)
     with pytest.raises(PlacementError, match="'wide' alone is too large"):

@@ -48,7 +48,9 @@ SAID = {f"{version}/{kind}": said for version in range(OLDEST, NEWEST) for kind,
 
 def test_there_is_a_folder_of_every_older_version() -> None:
     assert sorted(folder.name for folder in PLANS.iterdir()) == [str(version) for version in range(OLDEST, NEWEST)]
-    assert sorted(f"{folder.parent.name}/{folder.name}" for folder in PLANS.glob("*/*") if not folder.name.endswith(".run")) == sorted(SAID)
+    assert sorted(
+        f"{folder.parent.name}/{folder.name}" for folder in PLANS.glob("*/*") if not folder.name.endswith(".run")
+    ) == sorted(SAID)
 
 
 @pytest.fixture(scope="module", params=sorted(SAID))
@@ -71,7 +73,9 @@ def test_a_run_that_an_older_version_began_goes_on(plan: tuple[str, Plan], tmp_p
     loaded.save(tmp_path / "plan")
     assert latest_checkpoint(tmp_path / "run")[1].examples == 640
     for epochs, folder in ((2, PLANS / name), (3, tmp_path / "plan")):
-        result = htrain.run(folder, data=DATA, resume=tmp_path / "run", epochs=epochs, hosting="threads", deterministic=True)
+        result = htrain.run(
+            folder, data=DATA, resume=tmp_path / "run", epochs=epochs, hosting="threads", deterministic=True
+        )
         assert result.totals.examples == 640 * epochs
     recorded = latest_checkpoint(PLANS / f"{name}.run")[1].identity.plan
     assert recorded.difference(PlanIdentity.of(loaded)) == ""
@@ -95,12 +99,18 @@ def _without(header: dict[str, Any], section: str, name: str) -> None:
         (lambda h: _without(h, "options", "sync_alpha"), "options: 'sync_alpha' is missing"),
         (lambda h: h["options"].update(cache_tables=3, cache="het"), "options: not as version 14 has it"),
         (lambda h: h["options"].update(dense_optimizer=["adam"]), "options: not as version 14 has it"),
-        (lambda h: h["options"].update(dense_optimizer="lion"), "options.dense_optimizer.kind: 'lion' is not one of sgd, adagrad, adam"),
+        (
+            lambda h: h["options"].update(dense_optimizer="lion"),
+            "options.dense_optimizer.kind: 'lion' is not one of sgd, adagrad, adam",
+        ),
         (lambda h: h["options"].update(sync_period=0), "options.dense_sync.period: 0 is not a whole number of 1"),
         (lambda h: _without(h, "cluster", "host_cores"), "cluster: 'host_cores' is missing"),
         (lambda h: h["cluster"].update(host_cores=[3]), "cluster: host_cores: "),
         (lambda h: h["cluster"].update(racks=3), "unknown field 'racks'"),
-        (lambda h: h.update(version=OLDEST - 1), f"version {OLDEST - 1}, this htrain reads the versions {OLDEST} to {NEWEST}: compile the model again"),
+        (
+            lambda h: h.update(version=OLDEST - 1),
+            f"version {OLDEST - 1}, this htrain reads the versions {OLDEST} to {NEWEST}: compile the model again",
+        ),
     ],
 )
 def test_an_older_plan_that_no_version_wrote_is_refused(edit: Any, says: str, tmp_path: Path) -> None:

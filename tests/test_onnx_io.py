@@ -148,7 +148,8 @@ SAMPLES: tuple[Sample, ...] = (
     ("SparseRowWiseAdagrad", (TABLE, weight("one", 50), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),
     ("LookupTables", (TABLE, weight("rest", 20, 4), UNIQUE, UNIQUE), {"first_rows": (0, 50)}),
     (
-        "SparseStepTables", (TABLE, weight("acc", 50, 4), UNIQUE, ROWS),
+        "SparseStepTables",
+        (TABLE, weight("acc", 50, 4), UNIQUE, ROWS),
         {"optimizer": "adagrad", "lr": 0.01, "eps": 1e-10, "first_rows": (2**40,)},
     ),
     ("SumRows", (UNIQUE, ROWS), {}),
@@ -180,7 +181,11 @@ SAMPLES: tuple[Sample, ...] = (
     ("HetFlushed", (weight("cache", 20, 8), ROWS, CLOCKS, CLOCKS_2), {}),
     ("HetPush", (weight("clock", 50), TABLE, *REQUEST), {"num_tables": 1, **HET_STEP}),
     ("HetPull", (weight("clock", 50), TABLE, weight("acc", 50), *REQUEST), {"num_tables": 1, "barrier": True}),
-    ("HetRead", (weight("cache", 20, 8), UNIQUE, ("o", UNIQUE[1], I64), ROWS, CLOCKS, CLOCKS_2), {"num_tables": 1, "width": 4}),
+    (
+        "HetRead",
+        (weight("cache", 20, 8), UNIQUE, ("o", UNIQUE[1], I64), ROWS, CLOCKS, CLOCKS_2),
+        {"num_tables": 1, "width": 4},
+    ),
     ("HetWrite", (weight("cache", 20, 8), UNIQUE, ROWS), {}),
     ("FCBfloat16", (X, weight("w", 4, 6), weight("b", 4)), {}),
     ("FCInt8", (X, weight("v", 4, 6)), {}),
@@ -199,7 +204,8 @@ SAMPLES: tuple[Sample, ...] = (
     ("Advance", (weight("w", 4, 6), ("diff", (4, 6), F32)), {}),
     ("AverageSnapshots", (weight("w", 4, 6), weight("t", 4, 6), weight("n", 1), ("snap", (4, 6), F32)), {"groups": 3}),
     (
-        "BlockStep", (weight("w", 4, 6), weight("m", 4, 6), weight("t", 4, 6), weight("n", 1), ("snap", (4, 6), F32)),
+        "BlockStep",
+        (weight("w", 4, 6), weight("m", 4, 6), weight("t", 4, 6), weight("n", 1), ("snap", (4, 6), F32)),
         {"groups": 3, "decay": 0.5, "lr": 1.0, "nesterov": True},
     ),
     ("OffCentre", (weight("w", 4, 6), ("snap", (4, 6), F32)), {"alpha": 0.5, "barrier": True}),
@@ -300,7 +306,11 @@ def test_onnx_checker_and_shape_inference_accept_each_op(sample: Sample) -> None
 
 def test_samples_cover_every_op_but_recv_and_the_generic_gradients() -> None:
     generic = {type for type in OPS if "num_inputs" in attributes_of(type)}
-    as_they_run = {"ToAccelerator", "ToHost", *(accelerated_type(d.type) for d in OPS.values() if d.accelerated)}  # in no plan
+    as_they_run = {
+        "ToAccelerator",
+        "ToHost",
+        *(accelerated_type(d.type) for d in OPS.values() if d.accelerated),
+    }  # in no plan
     assert {sample[0] for sample in SAMPLES} == set(OPS) - generic - {"Recv"} - as_they_run
 
 

@@ -123,7 +123,9 @@ def place_elsewhere(plan: Plan) -> Plan:
 
 
 def add_op(plan: Plan) -> Plan:
-    return with_net(plan, "trainer", lambda net: replace(net, ops=(*net.ops, Op("Relu", ("x",), ("new",), {}, "trainer", "m"))))
+    return with_net(
+        plan, "trainer", lambda net: replace(net, ops=(*net.ops, Op("Relu", ("x",), ("new",), {}, "trainer", "m")))
+    )
 
 
 def drop_net(plan: Plan) -> Plan:
@@ -167,7 +169,9 @@ def freeze_with_step(plan: Plan) -> Plan:
 
 def step_twice(plan: Plan) -> Plan:
     def again(net: Net) -> Net:
-        return replace(net, ops=(*net.ops, *(op for op in net.ops if op.inputs[:1] == ("user.weight",) and not op.outputs)))
+        return replace(
+            net, ops=(*net.ops, *(op for op in net.ops if op.inputs[:1] == ("user.weight",) and not op.outputs))
+        )
 
     return with_net(with_net(plan, "train", again), "sparse_ps_0", again)
 
@@ -214,7 +218,9 @@ def no_relax(plan: Plan) -> Plan:
 
 def change_rate(plan: Plan) -> Plan:
     def faster(net: Net) -> Net:
-        return replace(net, ops=tuple(replace(op, attrs={**op.attrs, "lr": 9.0}) if "lr" in op.attrs else op for op in net.ops))
+        return replace(
+            net, ops=tuple(replace(op, attrs={**op.attrs, "lr": 9.0}) if "lr" in op.attrs else op for op in net.ops)
+        )
 
     for name in ("train", "group_ps_0", "group_ps_1", "sparse_ps_0", "sparse_ps_1"):
         plan = with_net(plan, name, faster)
@@ -264,7 +270,9 @@ def test_these_are_refused_too(spoil: Callable[[Plan], Plan], plan: Plan) -> Non
 
 
 def test_a_plan_whose_weights_would_be_read_before_a_step_has_begun_is_refused() -> None:
-    plan = compile_net(Captured(small_dlrm(), {}), Cluster(), with_flags(batch_size=8, dense_sync="ps"), name="small_dlrm")
+    plan = compile_net(
+        Captured(small_dlrm(), {}), Cluster(), with_flags(batch_size=8, dense_sync="ps"), name="small_dlrm"
+    )
 
     def unsaid(net: Net) -> Net:
         return replace(net, ops=tuple(op for op in net.ops if "begin_group_ps_0" not in (*op.inputs, *op.outputs)))
@@ -293,36 +301,74 @@ def inside(section: str, **values: object) -> Callable[[dict[str, Any]], None]:
 
 
 HEADERS: Mapping[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "another version": (entry("version", NEWEST + 1), rf"version {NEWEST + 1}, this htrain reads the versions {OLDEST} to {NEWEST}: compile the model again$"),
+    "another version": (
+        entry("version", NEWEST + 1),
+        rf"version {NEWEST + 1}, this htrain reads the versions {OLDEST} to {NEWEST}: compile the model again$",
+    ),
     "a version that is no number": (entry("version", "one"), r"Expected `int`, got `str` - at `\$.version`$"),
     "an entry that is missing": (lambda h: h.pop("tables"), r"missing required field `tables`$"),
     "an entry that is unknown": (entry("colour", "red"), r"unknown field `colour`$"),
-    "an entry that is unknown, further in": (inside("search", colour="red"), r"'search\.colour' is no entry that this htrain knows: compile"),
-    "an entry that is unknown, among many": (lambda h: h["loads"]["trainer"]["holds"].update(red=1), r"'loads\.trainer\.holds\.red' is no entry"),
-    "a file that is a path": (inside("files", **{"../../etc/passwd": "0"}), r"'\.\./\.\./etc/passwd' is not a file of a plan$"),
+    "an entry that is unknown, further in": (
+        inside("search", colour="red"),
+        r"'search\.colour' is no entry that this htrain knows: compile",
+    ),
+    "an entry that is unknown, among many": (
+        lambda h: h["loads"]["trainer"]["holds"].update(red=1),
+        r"'loads\.trainer\.holds\.red' is no entry",
+    ),
+    "a file that is a path": (
+        inside("files", **{"../../etc/passwd": "0"}),
+        r"'\.\./\.\./etc/passwd' is not a file of a plan$",
+    ),
     "a file that climbs": (inside("files", **{"nets/../x.onnx": "0"}), r"'nets/\.\./x\.onnx' is not a file of a plan$"),
     "a file without a name": (inside("files", **{"nets/.onnx": "0"}), r"'nets/\.onnx' is not a file of a plan$"),
     "a file that is not there": (inside("files", **{"nets/group_ps_9.onnx": "0"}), r"group_ps_9.onnx: is missing: "),
-    "a file of another plan": (inside("files", **{"nets/trainer.onnx": "0"}), r"trainer.onnx: is not the file that plan.yaml names: "),
-    "an unknown cluster field": (inside("cluster", racks=3), r"cluster: unknown field 'racks'; the fields are groups, trainers"),
+    "a file of another plan": (
+        inside("files", **{"nets/trainer.onnx": "0"}),
+        r"trainer.onnx: is not the file that plan.yaml names: ",
+    ),
+    "an unknown cluster field": (
+        inside("cluster", racks=3),
+        r"cluster: unknown field 'racks'; the fields are groups, trainers",
+    ),
     "a cluster field that is missing": (lambda h: h["cluster"].pop("groups"), r"cluster: 'groups' is missing$"),
-    "a cluster that contradicts itself": (inside("cluster", dense_ps=0), r"2 groups are synchronised through dense PSs: dense_ps must be at least 1$"),
+    "a cluster that contradicts itself": (
+        inside("cluster", dense_ps=0),
+        r"2 groups are synchronised through dense PSs: dense_ps must be at least 1$",
+    ),
     "an unknown option": (inside("options", momentum=0.9), r"options\.momentum: unknown entry; options are batch_size"),
     "an option that is missing": (lambda h: h["options"].pop("seed"), r"options: 'seed' is missing$"),
-    "an option that is missing, further in": (lambda h: h["options"]["dense_optimizer"].pop("lr"), r"options\.dense_optimizer: 'lr' is missing$"),
-    "a section without its kind": (lambda h: h["options"]["cache"].pop("kind"), r"options\.cache: 'kind' is missing$"),
-    "a section that is a text": (inside("options", cache="none"), r"options\.cache: want entries such as {kind: none}$"),
-    "an option of another strategy": (
-        lambda h: h["options"]["dense_sync"].update(bucket_bytes=3), r"options\.dense_sync\.bucket_bytes: belongs to kind allreduce",
+    "an option that is missing, further in": (
+        lambda h: h["options"]["dense_optimizer"].pop("lr"),
+        r"options\.dense_optimizer: 'lr' is missing$",
     ),
-    "an option of another type": (inside("options", batch_size="many"), r"options\.batch_size: 'many' is not a whole number of 1 to 16,777,216$"),
-    "an option that is out of range": (inside("options", batch_size=0), r"options\.batch_size: 0 is not a whole number of 1 to 16,777,216$"),
+    "a section without its kind": (lambda h: h["options"]["cache"].pop("kind"), r"options\.cache: 'kind' is missing$"),
+    "a section that is a text": (
+        inside("options", cache="none"),
+        r"options\.cache: want entries such as {kind: none}$",
+    ),
+    "an option of another strategy": (
+        lambda h: h["options"]["dense_sync"].update(bucket_bytes=3),
+        r"options\.dense_sync\.bucket_bytes: belongs to kind allreduce",
+    ),
+    "an option of another type": (
+        inside("options", batch_size="many"),
+        r"options\.batch_size: 'many' is not a whole number of 1 to 16,777,216$",
+    ),
+    "an option that is out of range": (
+        inside("options", batch_size=0),
+        r"options\.batch_size: 0 is not a whole number of 1 to 16,777,216$",
+    ),
     "an option that is no choice": (inside("options", loss="hinge"), r"options\.loss: 'hinge' is not bce or mse$"),
     "a rate that is no number": (
-        lambda h: h["options"]["dense_optimizer"].update(lr=float("nan")), r"dense_optimizer\.lr: nan is not a finite number above 0$",
+        lambda h: h["options"]["dense_optimizer"].update(lr=float("nan")),
+        r"dense_optimizer\.lr: nan is not a finite number above 0$",
     ),
     "a shard that is no triple": (inside("tables", t=[[0, 5]]), r"Expected `array` of length 3"),
-    "a decision in other words": (inside("decisions", x="because"), r"decision of 'x' is not 'DEVICE by rule 'NAME': REASON'$"),
+    "a decision in other words": (
+        inside("decisions", x="because"),
+        r"decision of 'x' is not 'DEVICE by rule 'NAME': REASON'$",
+    ),
 }
 
 

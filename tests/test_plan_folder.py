@@ -15,10 +15,21 @@ from htrain.errors import PlanError
 from htrain.plan_folder import STAGED, Digests, content_of, steadily, write_folder
 
 Files = Mapping[str, bytes]
-OLD: Files = {"nets/train.onnx": b"train old", "nets/both.onnx": b"both", "nets/old.onnx": b"old", "params/values.safetensors": b"1"}
+OLD: Files = {
+    "nets/train.onnx": b"train old",
+    "nets/both.onnx": b"both",
+    "nets/old.onnx": b"old",
+    "params/values.safetensors": b"1",
+}
 NEW: Files = {"nets/train.onnx": b"train new", "nets/both.onnx": b"both", "nets/new.onnx": b"new"}
 THIRD: Files = {"nets/train.onnx": b"train third"}
-FOREIGN: Files = {"runs/a/run.json": b"mine", "nets/notes.onnx": b"mine", "params/mine.safetensors": b"mine", "README": b"mine", "nets/a/b": b"mine"}
+FOREIGN: Files = {
+    "runs/a/run.json": b"mine",
+    "nets/notes.onnx": b"mine",
+    "params/mine.safetensors": b"mine",
+    "README": b"mine",
+    "nets/a/b": b"mine",
+}
 
 
 def header(files: Digests) -> bytes:
@@ -47,7 +58,9 @@ def put(folder: Path, files: Files) -> None:
 
 
 def everything_in(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "plan.yaml"}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "plan.yaml"
+    }
 
 
 CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "shutil.copyfile")
@@ -149,7 +162,19 @@ def test_a_reader_meets_one_plan_or_the_other_while_they_take_turns(tmp_path: Pa
 def spoilt(draw: random.Random, folder: Path) -> dict[Path, bytes]:
     """Put somebody's own files, links and folders where a plan might go; what they hold, by where it lies."""
     mine = {}
-    names = [*OLD, *NEW, *FOREIGN, "plan.yaml", f"{STAGED}/mine", f"{STAGED}/nets/mine.txt", "nets", "params", STAGED, ".git/HEAD", "nets/.hidden"]
+    names = [
+        *OLD,
+        *NEW,
+        *FOREIGN,
+        "plan.yaml",
+        f"{STAGED}/mine",
+        f"{STAGED}/nets/mine.txt",
+        "nets",
+        "params",
+        STAGED,
+        ".git/HEAD",
+        "nets/.hidden",
+    ]
     for number, name in enumerate(draw.sample(names, draw.randint(1, 4))):
         place, content = folder / name, f"mine {number}".encode()
         try:

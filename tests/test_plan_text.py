@@ -19,7 +19,13 @@ def unfold(text: str) -> list[str]:
 
 
 def test_series_are_folded_by_their_last_number() -> None:
-    assert fold(["a", "a_1", "a_2", "t.C1.weight", "b", "t.C2.weight", "t.C7.weight", "x9"]) == ["a", "a_{1-2}", "t.C{1-2,7}.weight", "b", "x9"]
+    assert fold(["a", "a_1", "a_2", "t.C1.weight", "b", "t.C2.weight", "t.C7.weight", "x9"]) == [
+        "a",
+        "a_{1-2}",
+        "t.C{1-2,7}.weight",
+        "b",
+        "x9",
+    ]
 
 
 @given(names)

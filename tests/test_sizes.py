@@ -25,7 +25,11 @@ def test_traffic_is_told_in_decimal_units(num_bytes: float, text: str) -> None:
 
 
 def test_links_are_told_in_bits() -> None:
-    assert [bandwidth_text(rate) for rate in (125, 3_125_000_000, 12_500_000)] == ["1.0 kbit/s", "25.0 Gbit/s", "100.0 Mbit/s"]
+    assert [bandwidth_text(rate) for rate in (125, 3_125_000_000, 12_500_000)] == [
+        "1.0 kbit/s",
+        "25.0 Gbit/s",
+        "100.0 Mbit/s",
+    ]
 
 
 @given(st.floats(1e-6, 1e18))

@@ -39,7 +39,13 @@ def load(text: str) -> None:
 
 def compiled() -> Plan:
     options = with_flags(batch_size=8, cache="het", cache_policy="patient", net_replicas=1)
-    return compile_net(Captured(small_dlrm(), {}), this_machine(groups=1, trainers=1, group_ps=0, sparse_ps=1), options, name="small", solver="rules")
+    return compile_net(
+        Captured(small_dlrm(), {}),
+        this_machine(groups=1, trainers=1, group_ps=0, sparse_ps=1),
+        options,
+        name="small",
+        solver="rules",
+    )
 
 
 def test_a_plan_names_the_policy_and_its_file() -> None:
@@ -56,7 +62,9 @@ def test_a_plan_is_read_where_its_policy_is_loaded_as_it_was() -> None:
     load(PATIENT)
     compiled().save(Path("plan"))
     load(PATIENT.replace("1 + idle", "2 + idle"))
-    with pytest.raises(PlanError, match=r"strategy cache\.policy\.patient was of another mine\.py when the plan was made"):
+    with pytest.raises(
+        PlanError, match=r"strategy cache\.policy\.patient was of another mine\.py when the plan was made"
+    ):
         load_plan(Path("plan"))
 
 
@@ -66,7 +74,10 @@ def test_without_its_file_the_policy_is_no_choice_and_the_plan_says_which_file()
         compiled().save(Path("plan"))
     with pytest.raises(UsageError, match="--cache-policy: 'patient' is not light-lfu, lfu or lru"):
         with_flags(cache="het", cache_policy="patient")
-    with pytest.raises(PlanError, match=r"strategy cache.policy.patient is one of a user's own, of mine.py: name that file, --ops mine.py"):
+    with pytest.raises(
+        PlanError,
+        match=r"strategy cache.policy.patient is one of a user's own, of mine.py: name that file, --ops mine.py",
+    ):
         load_plan(Path("plan"))
 
 

@@ -44,7 +44,11 @@ def compiled(**values: Any) -> Plan:
 def test_a_strategy_of_ones_own_has_its_nets_its_note_and_its_check() -> None:
     load(HALFWAY)
     plan = compiled(sync_share=0.25)
-    assert {op.type for name, net in plan.nets.items() if name.startswith("center_") for op in net.ops} == {"Recv", "Meet", "Send"}
+    assert {op.type for name, net in plan.nets.items() if name.startswith("center_") for op in net.ops} == {
+        "Recv",
+        "Meet",
+        "Send",
+    }
     assert "groups meet halfway, 25% of it" in plan.notes
     assert plan.strategies.keys() == {"dense_sync.halfway"}
     assert plan.ops.keys() == {"Meet", "Follow"}
@@ -70,16 +74,23 @@ def test_a_plan_is_read_only_with_its_strategies_as_they_were() -> None:
     with ops_are_forgotten():
         load(HALFWAY)
         compiled().save(Path("plan"))
-    with pytest.raises(PlanError, match=r"plan\.yaml: op Follow is one of a user's own, of mine\.py: name that file, --ops mine\.py"):
+    with pytest.raises(
+        PlanError, match=r"plan\.yaml: op Follow is one of a user's own, of mine\.py: name that file, --ops mine\.py"
+    ):
         load_plan(Path("plan"))
     load(HALFWAY.replace("lerp_(snapshot, share)", "lerp_(snapshot, 1 - share)"))
-    with pytest.raises(PlanError, match=r"op Follow was of another mine\.py when the plan was made, .*mine\.py has changed"):
+    with pytest.raises(
+        PlanError, match=r"op Follow was of another mine\.py when the plan was made, .*mine\.py has changed"
+    ):
         load_plan(Path("plan"))
     header = yaml.safe_load(Path("plan/plan.yaml").read_text())
     for entry in ("ops", "strategies"):
         del header[entry]
     Path("plan/plan.yaml").write_text(yaml.safe_dump(header))
-    with pytest.raises(PlanError, match=r"strategy dense_sync\.halfway is one of a user's own, and it names no file of that: compile the model again"):
+    with pytest.raises(
+        PlanError,
+        match=r"strategy dense_sync\.halfway is one of a user's own, and it names no file of that: compile the model again",
+    ):
         load_plan(Path("plan"))
 
 
@@ -92,14 +103,19 @@ def test_a_strategy_without_ops_of_its_own_is_named_in_the_plan_too() -> None:
         plan.save(Path("plan"))
         assert (plan.ops.keys(), plan.strategies.keys()) == (set(), {"dense_sync.halfway"})
         assert places_of(plan.strategies) == (str(Path("mine.py").resolve()),)
-    with pytest.raises(PlanError, match=r"plan\.yaml: strategy dense_sync\.halfway is one of a user's own, of mine\.py: name that file, --ops mine\.py"):
+    with pytest.raises(
+        PlanError,
+        match=r"plan\.yaml: strategy dense_sync\.halfway is one of a user's own, of mine\.py: name that file, --ops mine\.py",
+    ):
         load_plan(Path("plan"))
 
 
 def test_what_is_idle_or_does_not_fit_is_refused_as_for_ours() -> None:
     load(HALFWAY)
     options = with_flags(dense_sync="halfway", sync_share=0.25)
-    with pytest.raises(UsageError, match=r"--sync-share 0\.25 has no effect: one group has nothing to synchronise with"):
+    with pytest.raises(
+        UsageError, match=r"--sync-share 0\.25 has no effect: one group has nothing to synchronise with"
+    ):
         require_effect(options, Cluster(), given(options))
     with pytest.raises(ClusterError, match="2 groups are synchronised through dense PSs: dense_ps must be at least 1"):
         compatible(Cluster(groups=2, dense_ps=0), options)
@@ -109,23 +125,58 @@ def test_what_its_fields_do_not_take_is_refused_as_ours_is() -> None:
     load(HALFWAY)
     with pytest.raises(UsageError, match=r"--sync-share: 1\.5 is not a finite number above 0 and at most 1"):
         compiled(sync_share=1.5)
-    with pytest.raises(UsageError, match=r"--sync-alpha 0\.5 has no effect: it belongs to --dense-sync easgd or .*, and dense sync is halfway"):
+    with pytest.raises(
+        UsageError,
+        match=r"--sync-alpha 0\.5 has no effect: it belongs to --dense-sync easgd or .*, and dense sync is halfway",
+    ):
         compiled(sync_alpha=0.5)
 
 
 REFUSED = {
-    "no section": ("register_strategy(Halfway, compile", "register_strategy(int, compile", "takes a subclass of DenseSync, SparseSync or Cache, not <class"),
-    "not frozen": ("@dataclass(frozen=True)", "@dataclass", "non-frozen dataclass from a frozen one|want a frozen dataclass"),
+    "no section": (
+        "register_strategy(Halfway, compile",
+        "register_strategy(int, compile",
+        "takes a subclass of DenseSync, SparseSync or Cache, not <class",
+    ),
+    "not frozen": (
+        "@dataclass(frozen=True)",
+        "@dataclass",
+        "non-frozen dataclass from a frozen one|want a frozen dataclass",
+    ),
     "no dataclass": ("@dataclass(frozen=True)\n", "", "want a frozen dataclass"),
-    "a kind that is taken": ('kind = "halfway"', 'kind = "easgd"', "kind 'easgd' of dense_sync: htrain has one: choose another"),
+    "a kind that is taken": (
+        'kind = "halfway"',
+        'kind = "easgd"',
+        "kind 'easgd' of dense_sync: htrain has one: choose another",
+    ),
     "a kind that is no word": ('kind = "halfway"', 'kind = "half way"', "kind is 'half way', want a word"),
-    "no sentence": ('Annotated[Annotated[float, Meta(gt=0, le=1)], about("How far the centre moves.")]', "float", "field 'share' has no sentence"),
+    "no sentence": (
+        'Annotated[Annotated[float, Meta(gt=0, le=1)], about("How far the centre moves.")]',
+        "float",
+        "field 'share' has no sentence",
+    ),
     "no default": (" = 0.5", "", "field 'share' has no default"),
-    "a default out of bounds": ("] = 0.5", "] = 3.0", "field 'share': its default 3.0 is not a finite number above 0 and at most 1"),
-    "a number without bounds": ("Annotated[float, Meta(gt=0, le=1)]", "Annotated[int, Meta(ge=1)]", "field 'share' is a whole number without bounds"),
-    "another half": ("compile=Compiled", "compile=Runs", "compile is <class .*Runs'>, want a subclass of htrain.strategies.strategy.Strategy"),
+    "a default out of bounds": (
+        "] = 0.5",
+        "] = 3.0",
+        "field 'share': its default 3.0 is not a finite number above 0 and at most 1",
+    ),
+    "a number without bounds": (
+        "Annotated[float, Meta(gt=0, le=1)]",
+        "Annotated[int, Meta(ge=1)]",
+        "field 'share' is a whole number without bounds",
+    ),
+    "another half": (
+        "compile=Compiled",
+        "compile=Runs",
+        "compile is <class .*Runs'>, want a subclass of htrain.strategies.strategy.Strategy",
+    ),
     "a half that lacks something": ("def take(", "def taken(", "compile: Compiled lacks take()"),
-    "a run half for compile": ("run=Runs", "run=Compiled", "run is <class .*Compiled'>, want a subclass of htrain.executor.strategies.strategy.RunsSync"),
+    "a run half for compile": (
+        "run=Runs",
+        "run=Compiled",
+        "run is <class .*Compiled'>, want a subclass of htrain.executor.strategies.strategy.RunsSync",
+    ),
 }
 
 

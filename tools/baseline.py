@@ -62,8 +62,10 @@ def optimizers(model: nn.Module, options: Options) -> list[torch.optim.Optimizer
 
 def batches(data: str, batch_size: int) -> Iterator[dict[str, torch.Tensor]]:
     """The batches of one pass over a dataset."""
-    for batch in open_data(data).for_loss("bce").batches(
-        batch_size=batch_size, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed()
+    for batch in (
+        open_data(data)
+        .for_loss("bce")
+        .batches(batch_size=batch_size, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed())
     ):
         yield {name: torch.from_numpy(column) for name, column in batch.columns.items()}
 

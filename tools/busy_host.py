@@ -42,14 +42,26 @@ def main() -> None:
             for burner in burners:
                 burner.kill()
     seconds, wrong = [each[0] for each in ends], sum(each[1] for each in ends)
-    print(f"{wrong} of {wanted.starts} starts went wrong; a start took {statistics.median(seconds):.0f} s in the median, {max(seconds):.0f} s at most")
+    print(
+        f"{wrong} of {wanted.starts} starts went wrong; a start took {statistics.median(seconds):.0f} s in the median, {max(seconds):.0f} s at most"
+    )
     print(f"load {os.getloadavg()[0]:.1f} over the last minute, {os.cpu_count()} cores")
     sys.exit(wrong > 0)
 
 
 def start(scratch: Path, number: int) -> tuple[float, bool]:
     """Seconds that a run took, and whether it went wrong: it ended otherwise than well, or called a role silent."""
-    command = [sys.executable, "-m", "htrain", "run", str(scratch / "plan"), "--data", DATA, "--out", str(scratch / f"run{number}")]
+    command = [
+        sys.executable,
+        "-m",
+        "htrain",
+        "run",
+        str(scratch / "plan"),
+        "--data",
+        DATA,
+        "--out",
+        str(scratch / f"run{number}"),
+    ]
     began = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wrong = done.returncode != 0 or "silent" in done.stderr

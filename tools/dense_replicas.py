@@ -44,7 +44,10 @@ OF_THE_PAPERS = ("ht", "easgd", "model_averaging", "bmuf")
 RATES = ((0.005, 0.02), (0.01, 0.04), (0.02, 0.08), (0.04, 0.16))
 TUNING_SEED = 100
 VALIDATION_BLOCK, TEST_BLOCK = 500_000, 1_000_000
-PAPER = {"easgd": "+0.25 % of 40 against 10 trainers (3b)", "ht": "5 groups of 6 + 6 more than 0.2 % below EASGD of 40 (7)"}
+PAPER = {
+    "easgd": "+0.25 % of 40 against 10 trainers (3b)",
+    "ht": "5 groups of 6 + 6 more than 0.2 % below EASGD of 40 (7)",
+}
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,9 @@ def run(case: Case, console: Console) -> float:
         return train_and_evaluate(MODEL, train, test, options).ne
     options = with_flags(options, sync_period=case.period, **SYSTEMS[case.system])
     with tempfile.TemporaryDirectory() as folder:
-        htrain.compile(MODEL, data=train, cluster=cluster_of(case), options=options, self_check=False).save(Path(folder) / "plan")
+        htrain.compile(MODEL, data=train, cluster=cluster_of(case), options=options, self_check=False).save(
+            Path(folder) / "plan"
+        )
         htrain.run(
             Path(folder) / "plan", data=train, out=Path(folder) / "run", hosting="threads", workers=1, console=console, deadline_seconds=300,
         )  # fmt: skip
@@ -100,7 +105,16 @@ class Runs:
             self._known[case] = run(case, self._quiet)
             if self._path:
                 with self._path.open("a") as file:
-                    file.write(json.dumps({"case": asdict(case), "ne": self._known[case], "seconds": round(time.monotonic() - began, 1)}) + "\n")
+                    file.write(
+                        json.dumps(
+                            {
+                                "case": asdict(case),
+                                "ne": self._known[case],
+                                "seconds": round(time.monotonic() - began, 1),
+                            }
+                        )
+                        + "\n"
+                    )
         return self._known[case]
 
 
@@ -120,7 +134,13 @@ def row_of(runs: Runs, system: str, replicas: int, nets: int, arguments: argpars
         return Case(system, replicas, nets, arguments.sync_period, *rates, seed, arguments.rows, tuning)
 
     rates = min(RATES, key=lambda rates: runs.ne(case(rates, TUNING_SEED, tuning=True)))
-    return Row(system, replicas, nets, rates, tuple(runs.ne(case(rates, seed, tuning=False)) for seed in range(arguments.seeds)))
+    return Row(
+        system,
+        replicas,
+        nets,
+        rates,
+        tuple(runs.ne(case(rates, seed, tuning=False)) for seed in range(arguments.seeds)),
+    )
 
 
 def rows_of(runs: Runs, arguments: argparse.Namespace) -> Iterator[Row]:
@@ -134,7 +154,15 @@ def rows_of(runs: Runs, arguments: argparse.Namespace) -> Iterator[Row]:
 
 def shown(rows: Sequence[Row]) -> Table:
     plain = rows[0]
-    table = Table("system", "dense replicas", "net replicas", "rates (dense, sparse)", "NE", "over PyTorch, mean (least to most)", "the paper")
+    table = Table(
+        "system",
+        "dense replicas",
+        "net replicas",
+        "rates (dense, sparse)",
+        "NE",
+        "over PyTorch, mean (least to most)",
+        "the paper",
+    )
     for row in rows:
         over = [ne / base - 1 for ne, base in zip(row.nes, plain.nes, strict=True)]
         spread = "" if row is plain else f"{statistics.mean(over):+.2%} ({min(over):+.2%} to {max(over):+.2%})"
@@ -150,7 +178,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--replicas", type=int, nargs="+", default=[4, 8, 16])
-    parser.add_argument("--nets", type=int, nargs="*", default=[4], help="net replicas a trainer, tried with EASGD and the fewest dense replicas")
+    parser.add_argument(
+        "--nets",
+        type=int,
+        nargs="*",
+        default=[4],
+        help="net replicas a trainer, tried with EASGD and the fewest dense replicas",
+    )
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=OF_THE_PAPERS)
     parser.add_argument("--sync-period", type=int, default=8)
     parser.add_argument("--out", type=Path, default=None)

@@ -111,7 +111,11 @@ def main() -> None:
                 )  # fmt: skip
                 with tempfile.TemporaryDirectory() as folder:
                     off = max(off, *relative_differences(losses_of(plan, Path(folder) / "plan", data), alone))
-            itself = max(d for seed in (1, 2) for d in relative_differences(torch_losses(nudged(model, seed), data, options), alone))
+            itself = max(
+                d
+                for seed in (1, 2)
+                for d in relative_differences(torch_losses(nudged(model, seed), data, options), alone)
+            )
             wrong = least_noticed_fault(model, data, options, alone)
             allowed = max(BOUND, 2 * itself)
             worst, least = max(worst, off / allowed), min(least, wrong / allowed)

@@ -37,7 +37,9 @@ def main() -> None:
     parser.add_argument("--capacity", default="10%")
     parser.add_argument("--dense-lr", type=float, default=0.1)
     parser.add_argument("--sparse-lr", type=float, default=1.0)
-    parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adagrad"], help="of dense and of sparse parameters")
+    parser.add_argument(
+        "--optimizer", default="sgd", choices=["sgd", "adagrad"], help="of dense and of sparse parameters"
+    )
     parser.add_argument("--staleness", default=",".join(STALENESS))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -63,7 +63,9 @@ def killed(scratch: Path, number: int, victims: tuple[str, ...]) -> bool:
 def wait_for_steps(folder: Path, process: subprocess.Popen[str]) -> None:
     """Until the run has trained something."""
     log = folder / "metrics.jsonl"
-    while process.poll() is None and not (log.exists() and any(json.loads(line).get("examples") for line in _whole_lines(log))):
+    while process.poll() is None and not (
+        log.exists() and any(json.loads(line).get("examples") for line in _whole_lines(log))
+    ):
         time.sleep(0.1)
     if process.returncode is not None:
         sys.exit(f"the run ended before it was killed: {process.communicate()[1]}")

@@ -37,7 +37,9 @@ def main() -> None:
     parser.add_argument("--optimizer", default="adagrad", choices=["sgd", "adagrad", "rowwise_adagrad"])
     parser.add_argument("--runs", type=int, default=1)
     asked = parser.parse_args()
-    print(f"{asked.examples:,} examples, 26 tables of {asked.table_rows:,} rows, {asked.optimizer}, {asked.trainers} trainers, {asked.runs} runs")
+    print(
+        f"{asked.examples:,} examples, 26 tables of {asked.table_rows:,} rows, {asked.optimizer}, {asked.trainers} trainers, {asked.runs} runs"
+    )
     print(f"{'batch':>6}{'lambda':>9}{'AUC':>10}{'lowest':>10}{'highest':>10}{'exchanged':>12}{'EPS':>9}", flush=True)
     for batch in map(int, asked.batches.split(",")):
         _line(asked, batch, 1, 0)
@@ -55,7 +57,10 @@ def _line(asked: argparse.Namespace, batch: int, trainers: int, every: int) -> N
     aucs, speeds = [auc for auc, _, _ in found], [eps for _, _, eps in found]
     exchanged = f"{found[0][1]:,.0f} B" if trainers > 1 else "-"
     name = str(every) if trainers > 1 else "one"
-    print(f"{batch:>6}{name:>9}{median(aucs):>10.5f}{min(aucs):>10.5f}{max(aucs):>10.5f}{exchanged:>12}{median(speeds):>9,.0f}", flush=True)
+    print(
+        f"{batch:>6}{name:>9}{median(aucs):>10.5f}{min(aucs):>10.5f}{max(aucs):>10.5f}{exchanged:>12}{median(speeds):>9,.0f}",
+        flush=True,
+    )
 
 
 def _run(asked: argparse.Namespace, options: Options, trainers: int) -> tuple[float, float, float]:

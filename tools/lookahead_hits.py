@@ -76,7 +76,9 @@ def main() -> None:
             hits, total = sum(run.hits for run in runs), sum(run.asked for run in runs)
             slots = sum(run.occupancy.geometry.num_slots for run in runs) / 1e6
             worst = min(run.hits / run.asked for run in runs)
-            print(f"{window:>7}{sets or 'recommended':>13}{slots:>10.1f}{hits / total:>11.3%}{worst:>10.3%}", flush=True)
+            print(
+                f"{window:>7}{sets or 'recommended':>13}{slots:>10.1f}{hits / total:>11.3%}{worst:>10.3%}", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -40,7 +40,12 @@ def main() -> None:
     for sets in map(int, asked.sets.split(",")):
         for patch in (True, False):
             options = with_flags(
-                whole, cache="lookahead", cache_window=asked.window, cache_sets=sets or "auto", cache_ways=asked.ways, cache_patch=patch
+                whole,
+                cache="lookahead",
+                cache_window=asked.window,
+                cache_sets=sets or "auto",
+                cache_ways=asked.ways,
+                cache_patch=patch,
             )
             _line(f"{sets or 'recommended'} sets, {'patched' if patch else 'as read'}", options, data, test)
 
@@ -55,7 +60,9 @@ def _line(name: str, options: Options, data: str, test: str) -> None:
     caches, eps = result.totals.caches, result.totals.examples / result.train_seconds
     rate = f"{caches.hit_rate:.3%}" if caches.hits else "-"
     read = caches.loaded + caches.misses
-    print(f"{name:<24}{found.auc:>10.5f}{found.ne:>10.5f}{rate:>11}{caches.stale:>10,}{read:>14,}{eps:>9,.0f}", flush=True)
+    print(
+        f"{name:<24}{found.auc:>10.5f}{found.ne:>10.5f}{rate:>11}{caches.stale:>10,}{read:>14,}{eps:>9,.0f}", flush=True
+    )
 
 
 if __name__ == "__main__":

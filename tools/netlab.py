@@ -149,7 +149,21 @@ class Lab:
         for k, host in enumerate(self.hosts):
             inside = f"hostname {host} && exec {shlex.join(command)}"
             words += [":"] * (k > 0)
-            words += ["-n", "1", "env", *_ACROSS_LINKS, "ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c", inside]
+            words += [
+                "-n",
+                "1",
+                "env",
+                *_ACROSS_LINKS,
+                "ip",
+                "netns",
+                "exec",
+                host,
+                "unshare",
+                "--uts",
+                "sh",
+                "-c",
+                inside,
+            ]
         return words
 
     def close(self) -> None:

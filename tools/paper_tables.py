@@ -36,7 +36,10 @@ from htrain.tagging.workload import Workload
 
 ROOT = Path(__file__).parents[1]
 CORES = 18
-SHORT = {"activation_dtype": "bfloat16", "gradient_dtype": "bfloat16"}  # where the cost model alone finds that it pays: `htrain compile` simulates both
+SHORT = {
+    "activation_dtype": "bfloat16",
+    "gradient_dtype": "bfloat16",
+}  # where the cost model alone finds that it pays: `htrain compile` simulates both
 MODELS: Mapping[str, dict[str, str]] = {"A": {"fc_dtype": "float32"}, "B": {"fc_dtype": "int8"}}
 
 
@@ -70,7 +73,9 @@ class Bench:
     def _plan(
         self, trainers: int, group_ps: int, model: str, *, tagger: Tagger = by_rules, solver: str = "greedy", split: bool = True, short: bool = True
     ) -> Plan:  # fmt: skip
-        options = with_flags(batch_size=512, dense_sync="easgd", net_replicas=CORES, **MODELS[model], **(SHORT if short else {}))
+        options = with_flags(
+            batch_size=512, dense_sync="easgd", net_replicas=CORES, **MODELS[model], **(SHORT if short else {})
+        )
         cluster = replace(self.hosts, groups=2, trainers=trainers, group_ps=group_ps, sparse_ps=16, dense_ps=2)
         splits = choose_splits(captured(), cluster, options, table_splits=NO_SPLITS) if split else {}
         return compile_net(captured(), cluster, options, name="paper", tagger=tagger, solver=solver, fc_splits=splits)

@@ -1,6 +1,8 @@
 """Write plan folders of this version, and of a run of each, into tests/plans: to be done once, before the version changes.
 
     python tools/plan_of_version.py
+
+Tests of every later version load them and go on with the run.
 """
 
 import shutil

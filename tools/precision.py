@@ -65,7 +65,9 @@ def main() -> None:
         train, test = parts(arguments.frappe, folder) if arguments.frappe else (arguments.train, arguments.test)
         for label, changes in ((label, SETTINGS[label]) for label in arguments.only or SETTINGS):
             shorter = any(name.startswith(("activation", "gradient")) for name in changes)
-            options = with_flags(with_flags(batch_size=arguments.batch_size, compress="always" if shorter else "auto"), **changes)
+            options = with_flags(
+                with_flags(batch_size=arguments.batch_size, compress="always" if shorter else "auto"), **changes
+            )
             plan = htrain.compile(
                 str(MODELS / arguments.model),
                 data=train,

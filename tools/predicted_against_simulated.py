@@ -25,14 +25,18 @@ CASES = tuple(product(("dlrm.py", "wide_deep.py"), COUNTS))
 def compiled(model: str, groups: int, sync_period: int) -> htrain.Plan:
     cluster = Cluster(groups=groups, trainers=2, group_ps=2, sparse_ps=4)
     sync = {"sync_period": sync_period} if groups > 1 else {}
-    return htrain.compile(str(MODELS / model), cluster=cluster, options=with_flags(batch_size=512, net_replicas=4, **sync))
+    return htrain.compile(
+        str(MODELS / model), cluster=cluster, options=with_flags(batch_size=512, net_replicas=4, **sync)
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=16, help="simulated, of each net replica")
     arguments = parser.parse_args()
-    print(f"{'model':<17}{'groups':>7}{'period':>7}{'rounds':>8}{'busiest':>12}{'predicted':>12}{'simulated':>12}{'off':>8}")
+    print(
+        f"{'model':<17}{'groups':>7}{'period':>7}{'rounds':>8}{'busiest':>12}{'predicted':>12}{'simulated':>12}{'off':>8}"
+    )
     off = []
     for model, (groups, period) in CASES:
         plan = compiled(model, groups, period)

@@ -1,6 +1,8 @@
 """The reference pages of the docs, made from the code: flags of every command, the tree of options, and the API.
 
-    python tools/reference.py            # writes docs/reference/; a test says where it is not as the code is
+    python tools/reference.py
+
+They are written into docs/reference/; a test says where one is not as the code is.
 """
 
 import ast
@@ -34,12 +36,20 @@ def _flags() -> Iterator[str]:
     tree = set(fields_of(Cluster)) | set(flags())
     for name, command in _commands(commands, "htrain"):
         yield f"## `{name}`\n\n{_words(command.help or '')}\n"
-        rows = [p for p in command.params if isinstance(p, click.Option) and str(p.name).removeprefix("cluster_") not in tree]
+        rows = [
+            p
+            for p in command.params
+            if isinstance(p, click.Option) and str(p.name).removeprefix("cluster_") not in tree
+        ]
         yield "| flag | says |\n|---|---|"
         for flag in rows:
             yield f"| `{_shown(flag)}` | {_cell(flag.help or '')}{' Required.' if flag.required else ''} |"
         others = len([p for p in command.params if isinstance(p, click.Option)]) - len(rows)
-        yield f"\nAnd those of [{'the options and the cluster' if others > len(fields_of(Cluster)) else 'the cluster'}](options.md).\n" if others > 2 else ""
+        yield (
+            f"\nAnd those of [{'the options and the cluster' if others > len(fields_of(Cluster)) else 'the cluster'}](options.md).\n"
+            if others > 2
+            else ""
+        )
 
 
 def _commands(group: click.Group, before: str) -> Iterator[tuple[str, click.Command]]:
@@ -52,13 +62,17 @@ def _commands(group: click.Group, before: str) -> Iterator[tuple[str, click.Comm
 
 def _shown(flag: click.Option) -> str:
     opts = "/".join([max(flag.opts, key=len), *flag.secondary_opts])
-    context = [click.Context(click.Command("x"))][: len(inspect.signature(flag.make_metavar).parameters)]  # click 8.2 wants one
+    context = [click.Context(click.Command("x"))][
+        : len(inspect.signature(flag.make_metavar).parameters)
+    ]  # click 8.2 wants one
     metavar = "" if flag.is_flag else f" {flag.make_metavar(*context)}"
     return (opts + metavar).replace("|", "\\|")
 
 
 def _options() -> Iterator[str]:
-    about = "The tree that a cluster file says under `options`, and `htrain.Options` in Python. Each entry is a flag, too."
+    about = (
+        "The tree that a cluster file says under `options`, and `htrain.Options` in Python. Each entry is a flag, too."
+    )
     yield f"# Options and clusters\n\n{_MADE}{about}\n"
     yield "## `Options`\n\n| entry | flag | takes | default | says |\n|---|---|---|---|---|"
     for name, field in fields_of(Options).items():
@@ -89,7 +103,11 @@ def _row(entry: str, flag: str, takes: str, default: object, sentence: str) -> s
 
 
 def _api() -> Iterator[str]:
-    yield "# Python API\n\n" + _MADE + "Names of the package `htrain`; sections of the options are in [options](options.md).\n"
+    yield (
+        "# Python API\n\n"
+        + _MADE
+        + "Names of the package `htrain`; sections of the options are in [options](options.md).\n"
+    )
     sections = {section.__name__ for name in questions() for section in sections_of(name)}
     for name in sorted(htrain.__all__, key=str.lower):
         if name in sections:
@@ -122,7 +140,9 @@ def _signature(value: Any) -> str:
 def _words(text: str) -> str:
     """A docstring as Markdown: examples, which are indented, in fences."""
     blocks = inspect.cleandoc(text.replace("\b", "")).split("\n\n")
-    return "\n\n".join(f"```text\n{inspect.cleandoc(b)}\n```" if b.startswith(("    ", "htrain ")) else b for b in blocks)
+    return "\n\n".join(
+        f"```text\n{inspect.cleandoc(b)}\n```" if b.startswith(("    ", "htrain ")) else b for b in blocks
+    )
 
 
 def _cell(text: str) -> str:

@@ -48,7 +48,9 @@ class Configuration:
     def options(self) -> Options:
         together = AllReduce() if self.sync else DENSE_SYNC
         tables: SparseSync = AllGather() if self.sync == "allgather" else TableServers()
-        return Options(batch_size=self.batch_size, net_replicas=self.net_replicas, dense_sync=together, sparse_sync=tables)
+        return Options(
+            batch_size=self.batch_size, net_replicas=self.net_replicas, dense_sync=together, sparse_sync=tables
+        )
 
 
 DENSE_SYNC = Options().dense_sync
@@ -56,7 +58,9 @@ DENSE_SYNC = Options().dense_sync
 
 def in_step(model: str, batch_size: int, workers: int, rate: int, *, rows: str) -> Configuration:
     """Workers that step together by AllReduce: rows from a sparse PS, or of tables that each has, by AllGather."""
-    return Configuration(model, batch_size, workers, 1, 0, rate, net_replicas=1, sync="allgather" if rows == "own" else "allreduce")
+    return Configuration(
+        model, batch_size, workers, 1, 0, rate, net_replicas=1, sync="allgather" if rows == "own" else "allreduce"
+    )
 
 
 CONFIGURATIONS = (
@@ -85,10 +89,17 @@ CALIBRATION = Configuration("dlrm.py", 384, 1, 1, 1, 500)
 
 def compiled(configuration: Configuration, rates: Cluster, data: str) -> Plan:
     c = configuration
-    counts = {"groups": c.groups, "trainers": c.trainers, "group_ps": c.group_ps, "sparse_ps": int(c.sync != "allgather")}
+    counts = {
+        "groups": c.groups,
+        "trainers": c.trainers,
+        "group_ps": c.group_ps,
+        "sparse_ps": int(c.sync != "allgather"),
+    }
     links = {f"{role}_bandwidth": c.rate * 125_000 for role in ("trainer", "group_ps", "sparse_ps", "dense_ps")}
     own = {name: value for name, value in vars(rates).items() if is_rate(name)}
-    return htrain.compile(str(MODELS / c.model), data=data, cluster=replace(this_machine(**counts), **links, **own), options=c.options)
+    return htrain.compile(
+        str(MODELS / c.model), data=data, cluster=replace(this_machine(**counts), **links, **own), options=c.options
+    )
 
 
 def measured_in_lab(plan: Plan, configuration: Configuration, data: str, rows: int, folder: Path) -> Measured:
@@ -129,7 +140,9 @@ def compare(folder: Path, rates: Cluster, rows: int, only: list[str]) -> None:
             flush=True,
         )
     within, middle = sum(error <= 0.15 for error in errors), statistics.median(errors)
-    print(f"{len(errors)} configurations: error {middle:.1%} in the median, {max(errors):.1%} at most; {within} within 15 %")
+    print(
+        f"{len(errors)} configurations: error {middle:.1%} in the median, {max(errors):.1%} at most; {within} within 15 %"
+    )
 
 
 def main() -> None:

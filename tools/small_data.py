@@ -27,7 +27,10 @@ from htrain.spec.tree import with_flags
 MODEL = str(Path(__file__).parents[1] / "models" / "wide_deep.py")
 TWO: dict[str, Any] = {"groups": 2, "trainers": 2, "group_ps": 1}
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "1 group, 1 trainer, 1 net replica": ({"groups": 1, "trainers": 1, "group_ps": 1}, {"net_replicas": 1, "prefetch": False}),
+    "1 group, 1 trainer, 1 net replica": (
+        {"groups": 1, "trainers": 1, "group_ps": 1},
+        {"net_replicas": 1, "prefetch": False},
+    ),
     "1 group, 1 trainer, 2 net replicas": ({"groups": 1, "trainers": 1, "group_ps": 1}, {"net_replicas": 2}),
     "1 group, 4 trainers": ({"groups": 1, "trainers": 4, "group_ps": 1}, {"net_replicas": 2}),
     "1 group, 2 trainers": ({"groups": 1, "trainers": 2, "group_ps": 1}, {"net_replicas": 2}),
@@ -59,7 +62,9 @@ def parts(data: Path, rows: int, folder: Path) -> tuple[str, str]:
 def auc_of(counts: dict[str, Any], flags: dict[str, Any], train: str, test: str, replica: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         cluster = this_machine(sparse_ps=1, **counts)
-        htrain.compile(MODEL, data=train, cluster=cluster, options=with_flags(**{"net_replicas": 2, **flags})).save(Path(folder) / "plan")
+        htrain.compile(MODEL, data=train, cluster=cluster, options=with_flags(**{"net_replicas": 2, **flags})).save(
+            Path(folder) / "plan"
+        )
         htrain.run(Path(folder) / "plan", data=train, out=Path(folder) / "run", console=Console(quiet=True))
         return htrain.evaluate(Path(folder) / "run", data=test, replica=replica).auc
 
@@ -83,7 +88,9 @@ def main() -> None:
                 continue
             aucs = [auc_of(counts, flags, train, test, arguments.replica) for _ in range(arguments.repeats)]
             middle = statistics.median(aucs)
-            table.add_row(name, f"{middle:.4f}", f"{middle - plain:+.4f}", f"{min(aucs) - plain:+.4f} to {max(aucs) - plain:+.4f}")
+            table.add_row(
+                name, f"{middle:.4f}", f"{middle - plain:+.4f}", f"{min(aucs) - plain:+.4f} to {max(aucs) - plain:+.4f}"
+            )
             Console(stderr=True).print(f"{name}: {middle - plain:+.4f}")
     Console(width=120).print(table)
 

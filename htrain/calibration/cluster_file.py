@@ -16,7 +16,9 @@ def cluster_yaml(cluster: Cluster, comment: str) -> str:
     values = asdict(cluster)
     words = {name: str(value).lower() for name, value in values.items()}
     lines = [f"{name}: {words[name]}" for name in NUMBERS if not is_rate(name)]
-    rates = [f"{name}: {words[name]}  # {field.sentence}" for name, field in fields_of(Cluster).items() if is_rate(name)]
+    rates = [
+        f"{name}: {words[name]}  # {field.sentence}" for name, field in fields_of(Cluster).items() if is_rate(name)
+    ]
     constraints = {
         name: value
         for name, value in (("pin", dict(cluster.pin)), ("together", [list(names) for names in cluster.together]))

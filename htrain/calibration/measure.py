@@ -44,7 +44,9 @@ class Measured:
 
     def gemms_by_name(self) -> dict[str, dict[str, float]]:
         """`gemms` for JSON: shapes as BxKxN."""
-        return {dtype: {"x".join(map(str, s)): rate for s, rate in rates.items()} for dtype, rates in self.gemms.items()}
+        return {
+            dtype: {"x".join(map(str, s)): rate for s, rate in rates.items()} for dtype, rates in self.gemms.items()
+        }
 
     def gemm_table(self) -> str:
         """A line for each shape of an FC, GFLOP/s in each dtype."""
@@ -225,7 +227,8 @@ def _message_costs() -> tuple[float, float, float]:
         inbox = there.inbox("b")
         outbox = here.outbox({"b": inbox.address})
         small, many, large = (
-            _message_cpu(outbox, inbox, count, size) for count, size in ((1, 256), (_TENSORS, _TENSOR_BYTES), (1, _LARGE_BYTES))
+            _message_cpu(outbox, inbox, count, size)
+            for count, size in ((1, 256), (_TENSORS, _TENSOR_BYTES), (1, _LARGE_BYTES))
         )
         outbox.close()
         inbox.close()
@@ -252,7 +255,9 @@ def _message_cpu(outbox: Outbox, inbox: Inbox, num_tensors: int, num_bytes: int)
             time.sleep(_PAUSE_SECONDS)
         receiver.join()
         if not all(received):
-            raise ClusterError("a message over the loopback did not arrive in 10 s: is this machine too busy to measure?")
+            raise ClusterError(
+                "a message over the loopback did not arrive in 10 s: is this machine too busy to measure?"
+            )
         found.append((time.process_time() - began) / _MESSAGES)
     return statistics.median(found[1:])
 

@@ -58,7 +58,9 @@ def step_demands(nets: Mapping[str, Net], cluster: Cluster, options: Options) ->
 def sync_demands(nets: Mapping[str, Net], cluster: Cluster, options: Options) -> dict[str, Demand]:
     """What a round of the sync of one group asks of each device: of the holders of weights, and of those who answer all of these."""
     found: dict[str, Demand] = {}
-    crossing = 1.0 if options.dense_sync.uses_dense_ps else 1 - 1 / cluster.groups  # a group has its own share of the centres at home
+    crossing = (
+        1.0 if options.dense_sync.uses_dense_ps else 1 - 1 / cluster.groups
+    )  # a group has its own share of the centres at home
     for device in cluster.devices:
         own = [f"sync_{net_name(device)}", *(n for n in nets if answers(device, n) and not n.startswith("init_"))]
         rounds = [demand_of(nets[name], cluster, options.batch_size) for name in own if name in nets]
@@ -79,7 +81,11 @@ def demand_of(net: Net, cluster: Cluster, batch_size: int) -> Demand:
         cost = OPS[op.type].cost(op, inputs, outputs, batch_size)
         travels = OPS[op.type].work == "message"
         crosses = travels and not is_near(op)
-        seconds = tensor_seconds(0, cluster) if travels and not crosses else op_seconds(op, inputs, outputs, cluster, batch_size)
+        seconds = (
+            tensor_seconds(0, cluster)
+            if travels and not crosses
+            else op_seconds(op, inputs, outputs, cluster, batch_size)
+        )
         total += Demand(
             flops=cost.flops,
             bytes=cost.bytes,
@@ -94,7 +100,13 @@ def demand_of(net: Net, cluster: Cluster, batch_size: int) -> Demand:
 
 def num_messages(net: Net) -> int:
     """Messages that a run of a net sends and receives: what goes one way under one number is one."""
-    return len({(op.type, op.attrs["peer"], op.attrs["message"]) for op in net.ops if OPS[op.type].transfer in ("send", "receive")})
+    return len(
+        {
+            (op.type, op.attrs["peer"], op.attrs["message"])
+            for op in net.ops
+            if OPS[op.type].transfer in ("send", "receive")
+        }
+    )
 
 
 def _ring(net: Net, cluster: Cluster, batch_size: int) -> Demand:
@@ -104,5 +116,7 @@ def _ring(net: Net, cluster: Cluster, batch_size: int) -> Demand:
     for op in collectives_of(net):
         each = exchange_of(op, net, cluster, batch_size)
         seconds = each.locked_seconds + each.free_seconds
-        total += Demand(cpu=seconds, message_cpu=seconds, lock=each.locked_seconds, received=each.num_bytes, sent=each.num_bytes)
+        total += Demand(
+            cpu=seconds, message_cpu=seconds, lock=each.locked_seconds, received=each.num_bytes, sent=each.num_bytes
+        )
     return total

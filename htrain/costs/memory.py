@@ -45,8 +45,12 @@ def memory_of(train: Net, tags: Mapping[int, str], cluster: Cluster, options: Op
         home = TRAINER if device == WORKERS else device
         found[home] += _op(train, train.ops[index], device, cluster, options)
     for device, num_bytes in _centers(train, tags, cluster, options).items():
-        told = 2 * cluster.groups * num_bytes if options.dense_sync.encodes else 0  # what each group is known to have, and what it is owed
-        found[device] += MemoryUse(weights=options.dense_sync.centre_copies * num_bytes, sync=2 * cluster.groups * num_bytes + told)
+        told = (
+            2 * cluster.groups * num_bytes if options.dense_sync.encodes else 0
+        )  # what each group is known to have, and what it is owed
+        found[device] += MemoryUse(
+            weights=options.dense_sync.centre_copies * num_bytes, sync=2 * cluster.groups * num_bytes + told
+        )
     return found
 
 
@@ -69,13 +73,21 @@ def _parameters(
     train: Net, tags: Mapping[int, str], cluster: Cluster, options: Options
 ) -> Iterator[tuple[str, MemoryUse]]:
     """Each parameter, on the device of the ops that touch it."""
-    homes = {name: device for index, device in tags.items() for name in train.ops[index].inputs if name in train.parameters}
+    homes = {
+        name: device for index, device in tags.items() for name in train.ops[index].inputs if name in train.parameters
+    }
     for name, device in homes.items():
         parameter = train.parameters[name]
         if options.sparse_sync.store == "mapped" and train.holds_rows(parameter):
             continue
         kind = {"cache": "caches", "state": "state"}.get(parameter.kind, "weights")
-        yield device, MemoryUse(**{kind: parameter.num_bytes}, sync=(2 + options.dense_sync.encodes) * synced_bytes(train, name, cluster, options))
+        yield (
+            device,
+            MemoryUse(
+                **{kind: parameter.num_bytes},
+                sync=(2 + options.dense_sync.encodes) * synced_bytes(train, name, cluster, options),
+            ),
+        )
 
 
 def _op(train: Net, op: Op, device: str, cluster: Cluster, options: Options) -> MemoryUse:
@@ -87,7 +99,9 @@ def _op(train: Net, op: Op, device: str, cluster: Cluster, options: Options) -> 
 def _centers(train: Net, tags: Mapping[int, str], cluster: Cluster, options: Options) -> dict[str, int]:
     """Bytes of the weights whose centre is on each device: a dense PS, or, where each group has a share of them, the holder with the largest share."""
     hosts = hosts_of(options.dense_sync, cluster)
-    synced = {name: num_bytes for name in train.parameters if (num_bytes := synced_bytes(train, name, cluster, options))}
+    synced = {
+        name: num_bytes for name in train.parameters if (num_bytes := synced_bytes(train, name, cluster, options))
+    }
     if not hosts or not in_group(hosts[0]):
         return {host: total for host, total in zip(hosts, _totals(synced, len(hosts)), strict=True) if total}
     homes = {name: device for index, device in tags.items() for name in train.ops[index].inputs if name in synced}

@@ -8,7 +8,11 @@ from htrain.spec.settings import Workers
 
 def roles_of(device: str, cluster: Cluster) -> int:
     """How many roles of a run share the examples of a device: every trainer, a group PS of each group; sparse and dense PSs see them all."""
-    counts = {"trainer": cluster.groups * cluster.trainers, WORKERS: cluster.groups * cluster.trainers, "group_ps": cluster.groups}
+    counts = {
+        "trainer": cluster.groups * cluster.trainers,
+        WORKERS: cluster.groups * cluster.trainers,
+        "group_ps": cluster.groups,
+    }
     return counts.get(role_of(device), 1)
 
 

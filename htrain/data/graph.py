@@ -113,7 +113,14 @@ def graph_schema(num_nodes: int, fanout: tuple[int, int]) -> Schema:
     far = tuple(f"{name}_{b + 1}" for name in near for b in range(fanout[1]))
     return Schema(
         tuple(
-            Input(name, "ids", len(columns), columns=columns, rows=(num_nodes,) * len(columns), tables=("nodes",) * len(columns))
+            Input(
+                name,
+                "ids",
+                len(columns),
+                columns=columns,
+                rows=(num_nodes,) * len(columns),
+                tables=("nodes",) * len(columns),
+            )
             for name, columns in (("nodes", ("user", "item")), ("neighbours", near), ("second_neighbours", far))
         )
     )

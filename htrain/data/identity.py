@@ -71,7 +71,9 @@ def _file(path: Path) -> FileIdentity:
     try:
         found = path.stat()
         whole = found.st_size <= WHOLE_BYTES
-        return FileIdentity(path.name, found.st_size, found.st_mtime_ns, whole, _digest(path, None if whole else _places(found.st_size)))
+        return FileIdentity(
+            path.name, found.st_size, found.st_mtime_ns, whole, _digest(path, None if whole else _places(found.st_size))
+        )
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 

@@ -4,7 +4,11 @@ import numpy as np
 
 from htrain.data.rows import Array
 
-_DOMAINS = {"bce": (0.0, 1.0, "labels from 0 to 1, and -1 for 0"), "mse": (-np.inf, np.inf, "numbers"), "": (-np.inf, np.inf, "numbers")}
+_DOMAINS = {
+    "bce": (0.0, 1.0, "labels from 0 to 1, and -1 for 0"),
+    "mse": (-np.inf, np.inf, "numbers"),
+    "": (-np.inf, np.inf, "numbers"),
+}
 
 
 def as_taken(label: Array, loss: str) -> Array:

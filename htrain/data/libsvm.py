@@ -63,7 +63,9 @@ def schema_of(shape: Shape, rows: int) -> Schema:
     if not shape.width:
         return Schema((Input("sparse", "bag", shape.mean_width, columns=("sparse",), rows=(rows,), tables=("ids",)),))
     names = tuple(f"F{c + 1}" for c in range(shape.width))
-    sparse = Input("sparse", "ids", shape.width, columns=names, rows=(rows,) * shape.width, tables=("ids",) * shape.width)
+    sparse = Input(
+        "sparse", "ids", shape.width, columns=names, rows=(rows,) * shape.width, tables=("ids",) * shape.width
+    )
     return Schema((sparse,) if shape.ones else (Input("values", "dense", shape.width, names), sparse))
 
 

@@ -58,7 +58,9 @@ def _write(file: BinaryIO, dataset: Dataset, header: Header, malformed: Malforme
     empty = pa.RecordBatch.from_pylist([], schema=columns)
     writer = PackedWriter(file, columns.with_metadata({KEY: msgspec.json.encode(header)}))
     for number, rows in dataset.source.chunks(shard=0, num_shards=1, first=0, malformed=malformed):
-        for _ in range(number - len(writer.blocks)):  # chunks without rows are blocks too: a block's number is its chunk's
+        for _ in range(
+            number - len(writer.blocks)
+        ):  # chunks without rows are blocks too: a block's number is its chunk's
             writer.write(empty)
         writer.write(to_batch(rows, columns))
     totals = Totals(sum(block.rows for block in writer.blocks), len(writer.blocks), malformed.count)

@@ -120,7 +120,9 @@ class PackedSource:
         block, part = divmod(number, self._num_parts(num_shards))
         with _reading(self.path) as file:
             before = sum(b.rows for b in file.blocks[:block])
-            return f"{self.path}: row {before + file.blocks[block].rows * part // self._num_parts(num_shards) + row + 1}"
+            return (
+                f"{self.path}: row {before + file.blocks[block].rows * part // self._num_parts(num_shards) + row + 1}"
+            )
 
     def _num_parts(self, num_shards: int) -> int:
         """Blocks are cut where there are few, so that shards are of about one size. One shard: not at all."""
@@ -175,7 +177,11 @@ def _opened(path: Path, descriptor: int) -> _File:
         last = _last(reader)
         totals = msgspec.json.decode(last[KEY], type=Totals)
         blocks = from_index(last[BLOCKS])
-        if not len(blocks) == totals.blocks == reader.num_record_batches - 1 or totals.examples != sum(b.rows for b in blocks) or totals.examples < 1:
+        if (
+            not len(blocks) == totals.blocks == reader.num_record_batches - 1
+            or totals.examples != sum(b.rows for b in blocks)
+            or totals.examples < 1
+        ):
             raise ValueError(f"it has {reader.num_record_batches - 1} blocks, want {totals.blocks}")
         seal = last[SEAL]
         if _seal_now(descriptor, blocks, seal) != seal:

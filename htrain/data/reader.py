@@ -103,7 +103,9 @@ class Dataset:
         outside = first_outside(label, self.loss)
         if outside is not None:
             where = self.source.place(number=chunk, row=outside, num_shards=num_shards)
-            raise DataError(f"{where}: the label is {label[outside]:g}, but {wanted(self.loss)}{_CURES.get(self.loss, '')}")
+            raise DataError(
+                f"{where}: the label is {label[outside]:g}, but {wanted(self.loss)}{_CURES.get(self.loss, '')}"
+            )
         return rows if label is rows.fixed["label"] else replace(rows, fixed={**rows.fixed, "label": label})
 
 

@@ -43,8 +43,12 @@ def to_index(blocks: Sequence[Block]) -> bytes:
 def from_index(index: bytes) -> list[Block]:
     """Raises ValueError for what is no index."""
     records = np.frombuffer(index, _RECORD)
-    digests = np.frombuffer(index, np.uint8).reshape(-1, _RECORD.itemsize)[:, -8:]  # numpy takes the zeros off the end of a text
-    numbers = zip(records["offset"].tolist(), records["length"].tolist(), records["rows"].tolist(), digests, strict=True)
+    digests = np.frombuffer(index, np.uint8).reshape(-1, _RECORD.itemsize)[
+        :, -8:
+    ]  # numpy takes the zeros off the end of a text
+    numbers = zip(
+        records["offset"].tolist(), records["length"].tolist(), records["rows"].tolist(), digests, strict=True
+    )
     return [Block(offset, length, rows, digest.tobytes()) for offset, length, rows, digest in numbers]
 
 

@@ -49,5 +49,7 @@ def accelerator_of(role: str, device: str) -> Host:
 def cuda_device(turn: int) -> torch.device:
     """A CUDA device of this machine. Raises RunError."""
     if not torch.cuda.is_available():
-        raise RunError(f"the plan has its trainers compute on CUDA devices, and torch {torch.__version__} finds none here: compile it with --cache-device cpu")
+        raise RunError(
+            f"the plan has its trainers compute on CUDA devices, and torch {torch.__version__} finds none here: compile it with --cache-device cpu"
+        )
     return torch.device("cuda", turn % torch.cuda.device_count())

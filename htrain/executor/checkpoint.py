@@ -179,18 +179,14 @@ def verified_path(folder: Path, saved: SavedFile) -> Path:
     except OSError as error:
         raise DamagedCheckpoint(f"{path}: cannot be read: {error.strerror}") from error
     if digest != saved.digest:
-        raise DamagedCheckpoint(
-            f"{path}: damaged: checksum {digest:08x}, the manifest says {saved.digest:08x}"
-        )
+        raise DamagedCheckpoint(f"{path}: damaged: checksum {digest:08x}, the manifest says {saved.digest:08x}")
     return path
 
 
 def _check_size(path: Path, saved: SavedFile) -> None:
     size = path.stat().st_size
     if size != saved.num_bytes:
-        raise DamagedCheckpoint(
-            f"{path}: damaged: {size} bytes, the manifest says {saved.num_bytes}"
-        )
+        raise DamagedCheckpoint(f"{path}: damaged: {size} bytes, the manifest says {saved.num_bytes}")
 
 
 def _check_names(path: Path, role: str, seen: set[str], wanted: set[str]) -> None:
@@ -290,7 +286,9 @@ def find_checkpoints(run_folder: Path) -> Found:
 
 def _folders(run_folder: Path) -> Iterator[Path]:
     """The folders that are named as checkpoints are."""
-    yield from sorted(p for p in (run_folder / "checkpoints").glob("examples_*") if _NAME.fullmatch(p.name) and p.is_dir())
+    yield from sorted(
+        p for p in (run_folder / "checkpoints").glob("examples_*") if _NAME.fullmatch(p.name) and p.is_dir()
+    )
 
 
 def _written(folder: Path) -> int:
@@ -313,7 +311,9 @@ def latest_checkpoint(run_folder: Path) -> tuple[Path, Manifest]:
 
 
 def no_checkpoint(run_folder: Path) -> CheckpointError:
-    return CheckpointError(f"{run_folder}: holds no complete checkpoint: the run ended before its first; start it again without --resume")
+    return CheckpointError(
+        f"{run_folder}: holds no complete checkpoint: the run ended before its first; start it again without --resume"
+    )
 
 
 def new_checkpoint(run_folder: Path, examples: int) -> tuple[Path, int]:

@@ -108,9 +108,7 @@ def buckets_of(net: Net) -> tuple[_Bucket, ...]:
 class CollectiveLoop:
     """The thread of one trainer's `all_reduce`. `word` says what to tell the others with a step."""
 
-    def __init__(
-        self, trainer: str, network: Network, net: Net, connect: "Connector"
-    ) -> None:
+    def __init__(self, trainer: str, network: Network, net: Net, connect: "Connector") -> None:
         self.endpoint = f"{trainer}/{WORKERS}"
         self.inbox = network.inbox(self.endpoint)
         self.error: Exception | None = None
@@ -217,7 +215,10 @@ def gathered(collective: Collective, tensors: Sequence[torch.Tensor]) -> list[to
     counts = torch.stack(collective.all_gather(torch.tensor([part.numel() for part in ids])))
     found: list[torch.Tensor] = [torch.empty(0)] * len(tensors)
     kinds = [[2 * table for table in range(len(ids))]]
-    kinds += [[2 * t + 1 for t, part in enumerate(rows) if part.shape[1] == width] for width in sorted({r.shape[1] for r in rows})]
+    kinds += [
+        [2 * t + 1 for t, part in enumerate(rows) if part.shape[1] == width]
+        for width in sorted({r.shape[1] for r in rows})
+    ]
     for places in kinds:
         lengths = counts[:, [place // 2 for place in places]]
         everybody = collective.all_gather(torch.cat([tensors[place] for place in places]), lengths.sum(1).tolist())

@@ -81,7 +81,9 @@ class _Seen:
 class Coordinator:
     """Runs one plan to its end."""
 
-    def __init__(self, plan: Plan, network: Network, settings: RunSettings, identity: Identity, outside: Outside) -> None:
+    def __init__(
+        self, plan: Plan, network: Network, settings: RunSettings, identity: Identity, outside: Outside
+    ) -> None:
         self._plan = plan
         self._roles = plan.cluster.roles
         self._trainers = [r for r in self._roles if r.startswith("trainer")]
@@ -144,14 +146,21 @@ class Coordinator:
 
     def _gather(self, crew: Crew) -> None:
         seen, patience = self._seen, self._settings.warm_up_seconds
-        self._await(crew, lambda: len({n.partition("/")[0] for n in seen.book}) == len(self._roles), "did not come up", patience)
+        self._await(
+            crew, lambda: len({n.partition("/")[0] for n in seen.book}) == len(self._roles), "did not come up", patience
+        )
         self._outbox = self._network.outbox(seen.book)
         self._pulse = LauncherPulse(self._network, seen.book, self._outside.give_sign)
         with self._saves.unless_refused("where roles run"):
             (self._run_folder / "roles.json").write_text(json.dumps(seen.places, indent=1) + "\n")
         for role in self._roles:
             self._outbox.send(f"{role}/control", Addresses(seen.book))
-        self._await(crew, lambda: len(seen.ready) == len(self._roles), "did not load its parameters", patience + self._save_seconds)
+        self._await(
+            crew,
+            lambda: len(seen.ready) == len(self._roles),
+            "did not load its parameters",
+            patience + self._save_seconds,
+        )
 
     def _await(self, crew: Crew, done: Callable[[], bool], what: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -182,7 +191,9 @@ class Coordinator:
 
     def _why_stopped(self, totals: RunTotals) -> Error:
         if error := self._seen.unreadable:
-            return type(error)(f"{error}; until there it is saved: once the same data can be read, go on with --resume {self._run_folder}")
+            return type(error)(
+                f"{error}; until there it is saved: once the same data can be read, go on with --resume {self._run_folder}"
+            )
         return Interrupted(f"stopped after {totals.examples:,} examples; go on with --resume {self._run_folder}")
 
     def _listen(self, crew: Crew) -> None:
@@ -219,9 +230,13 @@ class Coordinator:
         passed, self._listened = now - self._listened, now
         for news in self._liveness.listened(passed):
             lives = crew.lives(news.role)
-            said = f"{news.role} has been silent for {news.seconds:.0f} s{', though its process lives' if lives else ''}"
+            said = (
+                f"{news.role} has been silent for {news.seconds:.0f} s{', though its process lives' if lives else ''}"
+            )
             if isinstance(news, Lost):
-                raise PeerLost(f"{said} (its last step: {self._last_step(news.role)}; --liveness-seconds gives it longer); {self._saves.advice}")
+                raise PeerLost(
+                    f"{said} (its last step: {self._last_step(news.role)}; --liveness-seconds gives it longer); {self._saves.advice}"
+                )
             self._outside.tell(said)
 
     def _take(self, message: object) -> None:
@@ -240,7 +255,9 @@ class Coordinator:
             (seen.finished if message.state == "finished" else seen.states)[message.source] = message.details
         elif isinstance(message, Failed):
             text = message.error if message.error.startswith(message.source) else f"{message.source}: {message.error}"
-            raise _error_of(message.kind, f"{text}; {self._saves.advice}" if message.kind in ("PeerLost", "RunError") else text)
+            raise _error_of(
+                message.kind, f"{text}; {self._saves.advice}" if message.kind in ("PeerLost", "RunError") else text
+            )
         if isinstance(message, Beat | State | Ready | Hello):
             self._liveness.heard(message.source)
 
@@ -269,7 +286,9 @@ class Coordinator:
         deadline = time.monotonic() + _LAST_SAVE_SECONDS
         while not self._checkpoint(crew, finished=finished):
             if time.monotonic() > deadline:
-                raise CheckpointError(f"what was trained last could not be saved ({self._saves.error}); {self._saves.advice}")
+                raise CheckpointError(
+                    f"what was trained last could not be saved ({self._saves.error}); {self._saves.advice}"
+                )
             again = time.monotonic() + _AGAIN_SECONDS
             while time.monotonic() < again:
                 self._listen(crew)
@@ -293,7 +312,9 @@ class Coordinator:
             self._listen(crew)
             if time.monotonic() > deadline:
                 missing = min(set(self._roles) - set(self._seen.states))
-                raise PeerLost(f"{missing} did not answer the order to {verb} within {seconds:.0f} s; {self._saves.advice}")
+                raise PeerLost(
+                    f"{missing} did not answer the order to {verb} within {seconds:.0f} s; {self._saves.advice}"
+                )
 
     def _tell_all(self, verb: str, folder: str = "") -> None:
         """Never waits: a role that cannot take an order is gone, and its crew or its silence will say so."""

@@ -99,7 +99,9 @@ class Engine:
     def waits_for(self, state: Pass, signal: int) -> bool:
         """Whether all has run but what waits for a signal."""
         with state.lock:
-            return signal not in state.arrived and all((s.index in state.ended) != (signal in s.waits) for s in self.program.stages)
+            return signal not in state.arrived and all(
+                (s.index in state.ended) != (signal in s.waits) for s in self.program.stages
+            )
 
     def has_taken_rows(self, state: Pass) -> bool:
         """Whether all that was asked for ahead is in the caches: the next batch may ask."""

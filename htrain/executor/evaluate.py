@@ -47,7 +47,9 @@ def evaluate_run(plan_folder: Path, run_folder: Path, data: str, *, replica: str
     folder, manifest = latest_checkpoint(run_folder)
     of = manifest.identity.plan.digest
     if of != plan.digest:
-        raise CheckpointError(f"{folder}: belongs to another plan (digest {of[:12]}, this one has {plan.digest[:12]}): name the plan of the run (--plan)")
+        raise CheckpointError(
+            f"{folder}: belongs to another plan (digest {of[:12]}, this one has {plan.digest[:12]}): name the plan of the run (--plan)"
+        )
     dataset = open_data(data).for_loss(plan.options.loss)
     check_inputs(plan, dataset)
     net = forward_net(plan.nets["train"])
@@ -72,7 +74,9 @@ def _without_caches(train: Net) -> Net:
         if read.keys().isdisjoint(op.outputs):
             ops.append(op)
         else:
-            ops += [_from_table(train, makers[read[rows]].module, read[rows], rows, op.node_name) for rows in op.outputs]
+            ops += [
+                _from_table(train, makers[read[rows]].module, read[rows], rows, op.node_name) for rows in op.outputs
+            ]
     return train.with_ops(ops)
 
 
@@ -80,7 +84,9 @@ def _from_table(train: Net, table: str, ids: str, rows: str, device: str) -> Op:
     """The lookup of the rows of `ids` in all shards of a table."""
     shards = [p for p in train.parameters.values() if p.kind == "table" and p.whole == table]
     bounds = (*(p.first_row for p in shards), shards[-1].first_row + shards[-1].shape[0])
-    return Op("LookupShards", (*(p.name for p in shards), ids), (rows,), {"bounds": bounds}, node_name=device, module=table)
+    return Op(
+        "LookupShards", (*(p.name for p in shards), ids), (rows,), {"bounds": bounds}, node_name=device, module=table
+    )
 
 
 def load_parameters(plan: Plan, net: Net, folder: Path, manifest: Manifest, replica: str) -> dict[str, torch.Tensor]:

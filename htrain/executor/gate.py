@@ -48,7 +48,9 @@ class WriteGates(Generic[Job]):
             if not self._gates:
                 return self._granted([job])
             self._jobs[clock, context] = job
-            return self._granted([self._jobs.pop((clock, grant.context)) for grant in self._gates[clock].commit(context)])
+            return self._granted(
+                [self._jobs.pop((clock, grant.context)) for grant in self._gates[clock].commit(context)]
+            )
 
     def end(self, clock: int, context: Context) -> list[Job]:
         """The step has written. Return the jobs that may write now."""

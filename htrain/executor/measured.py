@@ -71,7 +71,9 @@ def measure(plan: Plan, before: Reports, after: Reports, seconds: float) -> Meas
         plan.predicted_eps,
         eps=eps,
         devices=tuple(_devices(plan, before, after, eps=eps, examples=examples, seconds=seconds)),
-        edges=tuple(Edge(*pair, predicted.get(pair, 0.0), edges.get(pair, 0) / max(1, examples)) for pair in sorted(names)),
+        edges=tuple(
+            Edge(*pair, predicted.get(pair, 0.0), edges.get(pair, 0) / max(1, examples)) for pair in sorted(names)
+        ),
     )
 
 

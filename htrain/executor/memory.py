@@ -10,7 +10,9 @@ from contextlib import suppress
 import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of glibc's mallopt
-NO_HEAP_OF_OTHERS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}  # for the environment: pyarrow begins a thread, which glibc gives a heap
+NO_HEAP_OF_OTHERS = {
+    "JE_ARROW_MALLOC_CONF": "background_thread:false"
+}  # for the environment: pyarrow begins a thread, which glibc gives a heap
 _LARGEST_KEPT = 32 << 20  # what glibc allows: larger values are still given back at once
 _NEVER = (1 << 31) - 1
 
@@ -25,12 +27,17 @@ def keep_pages(heaps: int = 1) -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    return all(mallopt(what, value) for what, value in ((_MMAP_THRESHOLD, _LARGEST_KEPT), (_TRIM_THRESHOLD, _NEVER), (_ARENA_MAX, heaps)))
+    return all(
+        mallopt(what, value)
+        for what, value in ((_MMAP_THRESHOLD, _LARGEST_KEPT), (_TRIM_THRESHOLD, _NEVER), (_ARENA_MAX, heaps))
+    )
 
 
 _LARGE = 4 << 20  # bytes: two pages of 2 MiB
 _SPREAD = 128 << 10  # bytes: what a way of a second-level cache holds
-_COLOUR = 40503 * 64  # bytes: multiples of it modulo _SPREAD are far from each other, and so modulo the 4 KiB of a way of a first-level cache
+_COLOUR = (
+    40503 * 64
+)  # bytes: multiples of it modulo _SPREAD are far from each other, and so modulo the 4 KiB of a way of a first-level cache
 _BEGINNINGS = itertools.count()
 
 

@@ -42,7 +42,9 @@ def require_ranks(roles: Sequence[str]) -> None:
     """Raises UsageError when there are not as many ranks as roles and one more."""
     size = MPI.COMM_WORLD.Get_size()
     if size != len(roles) + 1:
-        raise UsageError(f"mpiexec started {size} ranks; this plan wants {len(roles) + 1}: one per role and one for the launcher")
+        raise UsageError(
+            f"mpiexec started {size} ranks; this plan wants {len(roles) + 1}: one per role and one for the launcher"
+        )
 
 
 class MpiCrew:

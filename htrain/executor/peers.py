@@ -32,7 +32,9 @@ class Peers:
         """
         if self._collective is None or not parts:
             return [[part] for part in parts]
-        counts = torch.stack(self._collective.all_gather(torch.tensor([part.size for part in parts], dtype=torch.int64))).numpy()
+        counts = torch.stack(
+            self._collective.all_gather(torch.tensor([part.size for part in parts], dtype=torch.int64))
+        ).numpy()
         own = np.concatenate([np.empty(0, np.int64), *parts])
         self.bytes["keys"] += own.nbytes
         everybody = self._collective.all_gather(torch.from_numpy(own), counts.sum(1).tolist())

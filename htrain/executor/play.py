@@ -71,7 +71,9 @@ def _obey(role: Role, link: Link, pulse: Pulse, book: dict[str, str]) -> None:
             save_into = Path(order.folder)
         role.look()
         pulse.check()
-        finished = role.finished  # before the reader's error, which comes first: else a run that could not read on is told of as finished
+        finished = (
+            role.finished
+        )  # before the reader's error, which comes first: else a run that could not read on is told of as finished
         if role.error:
             raise role.error
         if role.reader_error and not unreadable:
@@ -84,7 +86,9 @@ def _obey(role: Role, link: Link, pulse: Pulse, book: dict[str, str]) -> None:
         if pausing and role.quiet:
             pausing = False
             link.state("paused", role.state())
-        if save_into and role.quiet:  # a round that others had opened before they were at rest may have begun here since
+        if (
+            save_into and role.quiet
+        ):  # a round that others had opened before they were at rest may have begun here since
             link.beat(role.metrics())  # at rest: the reports of all roles are of the same moment
             link.state("saved", role.save(save_into))
             save_into = None
@@ -92,7 +96,10 @@ def _obey(role: Role, link: Link, pulse: Pulse, book: dict[str, str]) -> None:
 
 def _told(error: Exception) -> dict[str, Any]:
     """An error as a message carries it."""
-    return {"kind": type(error).__name__, "error": str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"}
+    return {
+        "kind": type(error).__name__,
+        "error": str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}",
+    }
 
 
 def thread_role(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> threading.Thread:

@@ -50,7 +50,11 @@ class Network:
             self._number += 1
             near = f"inproc://{self._number}"
             self._near[name] = near
-        inbox = Inbox(self.context, name, f"tcp://{self.host}:*", near) if self.scheme == "tcp" else Inbox(self.context, name, near)
+        inbox = (
+            Inbox(self.context, name, f"tcp://{self.host}:*", near)
+            if self.scheme == "tcp"
+            else Inbox(self.context, name, near)
+        )
         self._ends.append(inbox)
         return inbox
 
@@ -164,7 +168,9 @@ class Outbox:
         with contextlib.suppress(zmq.Again):
             send(encode(message)[0], zmq.DONTWAIT, False)
 
-    def send_values(self, peer: str, values: Values, names: Sequence[str], tensors: Sequence[torch.Tensor] | Bundle) -> None:
+    def send_values(
+        self, peer: str, values: Values, names: Sequence[str], tensors: Sequence[torch.Tensor] | Bundle
+    ) -> None:
         """Send blobs, tensors or a bundle of them. They must not change afterwards: large ones are not copied.
 
         Raises PeerLost when `peer` cannot be reached, RunError for a dtype that messages do not carry.
@@ -244,7 +250,9 @@ def _keep_sent_memory() -> None:
         if not sent_memory.is_alive():
             _reserve_files()
             sent_memory.start()
-            zmq.Frame(bytes(1), copy=False, copy_threshold=0)  # makes what all later messages share: a socket to that thread, and its lock
+            zmq.Frame(
+                bytes(1), copy=False, copy_threshold=0
+            )  # makes what all later messages share: a socket to that thread, and its lock
 
 
 def _reserve_files() -> None:

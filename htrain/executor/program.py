@@ -85,7 +85,9 @@ def build_program(net: Net, parameters: Mapping[str, Any], *, gated: bool = True
     keys = stage_keys(net, gated=gated)
     first = {key: i for i, key in reversed(list(enumerate(keys)))}
     order = sorted(_that_do(net, keys, first), key=lambda key: (len(key[0]), key[1], first[key]))
-    afters = [frozenset(i for i, other in enumerate(order[:index]) if other[0] <= key[0]) for index, key in enumerate(order)]
+    afters = [
+        frozenset(i for i, other in enumerate(order[:index]) if other[0] <= key[0]) for index, key in enumerate(order)
+    ]
     clocks = _clocks(net, keys, order, afters)
     homes = {output: keys[i] for i, op in enumerate(net.ops) for output in op.outputs}
     stages = []
@@ -158,16 +160,24 @@ def _bundled(net: Net, ops: Sequence[Op], kept: set[str], parameters: Mapping[st
 
     def comes(op: Op) -> bool:
         lists = OPS[op.type].bundles(op)
-        whole = [name for names in lists for name in names] == [name for name in op.inputs if name not in net.parameters]
-        return whole and all(len({messages.get(name) for name in names}) == 1 and names[0] in messages for names in lists)
+        whole = [name for names in lists for name in names] == [
+            name for name in op.inputs if name not in net.parameters
+        ]
+        return whole and all(
+            len({messages.get(name) for name in names}) == 1 and names[0] in messages for names in lists
+        )
 
     def leaves(op: Op) -> bool:
-        return not op.outputs or (op.outputs in packets and kept.isdisjoint(op.outputs) and all(read[name] == 1 for name in op.outputs))
+        return not op.outputs or (
+            op.outputs in packets and kept.isdisjoint(op.outputs) and all(read[name] == 1 for name in op.outputs)
+        )
 
     def is_there(op: Op) -> bool:  # a program that is simulated has no parameters
         return all(isinstance(parameters[name], torch.Tensor) for name in op.inputs if name in net.parameters)
 
-    return frozenset(place for place, op in enumerate(ops) if OPS[op.type].bundled and comes(op) and leaves(op) and is_there(op))
+    return frozenset(
+        place for place, op in enumerate(ops) if OPS[op.type].bundled and comes(op) and leaves(op) and is_there(op)
+    )
 
 
 def _source(net: Net, index: int, ops: Sequence[Op], kept: set[str], bundled: frozenset[int]) -> str:
@@ -175,7 +185,11 @@ def _source(net: Net, index: int, ops: Sequence[Op], kept: set[str], bundled: fr
     names: dict[str, str] = {}
     local = {output for op in ops if op.type != "Recv" for output in op.outputs}
     bundles = {ops[place].outputs: f"b{place}" for place in bundled}
-    loads = [n for n in dict.fromkeys(n for i, op in enumerate(ops) if i not in bundled for n in op.inputs) if n not in local and n not in net.parameters]
+    loads = [
+        n
+        for n in dict.fromkeys(n for i, op in enumerate(ops) if i not in bundled for n in op.inputs)
+        if n not in local and n not in net.parameters
+    ]
     lines = [f"def stage_{index}(values, send, batch):"]
     for name in loads:
         names[name] = f"v{len(names)}"
@@ -229,14 +243,21 @@ def _call(net: Net, position: int, op: Op, names: dict[str, str], kept: set[str]
 def _known(net: Net) -> dict[str, Tensor | None]:
     """What does not change from step to step: the values of constants, and parameters, whose values are elsewhere."""
     constants = {op.outputs[0]: op.attrs["value"] for op in net.ops if op.type == "Constant"}
-    return {name: value if isinstance(value, Tensor) else None for name, value in {**constants, **dict.fromkeys(net.parameters)}.items()}
+    return {
+        name: value if isinstance(value, Tensor) else None
+        for name, value in {**constants, **dict.fromkeys(net.parameters)}.items()
+    }
 
 
 def _bound(net: Net, op: Op, parameters: Mapping[str, Any]) -> Callable[..., Any]:
     """The kernel of an op with its attributes, and with what is known of its inputs where it has a use for that."""
     definition = OPS[op.type]
     if definition.bind:
-        values = {name: parameters[name] if value is None else tensor_of(value) for name, value in _known(net).items() if name in op.inputs}
+        values = {
+            name: parameters[name] if value is None else tensor_of(value)
+            for name, value in _known(net).items()
+            if name in op.inputs
+        }
         if all(value is not None for value in values.values()):  # a program that is simulated has no parameters
             return definition.bind(*(values.get(name) for name in op.inputs), **op.attrs)
     return partial(definition.kernel, **op.attrs) if op.attrs else definition.kernel

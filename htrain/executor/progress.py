@@ -83,7 +83,9 @@ class Progress:
         for kind, share in totals.cpu_share.items():
             sent = totals.bytes_sent[kind]
             rate = sent / totals.seconds if totals.seconds > 0 else 0.0
-            table.add_row(kind, f"{share:.0%}", memory_text(totals.memory_bytes[kind]), traffic_text(sent), traffic_text(rate))
+            table.add_row(
+                kind, f"{share:.0%}", memory_text(totals.memory_bytes[kind]), traffic_text(sent), traffic_text(rate)
+            )
         kinds = ", ".join(f"{kind} {traffic_text(number)}" for kind, number in totals.caches.bytes.items() if number)
         news = [Text(f"caches: {kinds}, {count(totals.caches.evicted)} rows evicted")] if kinds else []
         bar = Padding(ProgressBar(total=self._total, completed=totals.examples, width=60))  # a bar alone ends no line
@@ -132,6 +134,8 @@ def count(value: float) -> str:
     if value < 999.5:
         return f"{value:.0f}"
     power = 1
-    while value / 1000**power >= 999.95 and power < len(_UNITS) - 1:  # the unit that holds after rounding: 999,960 is 1.0M, not 1000.0k
+    while (
+        value / 1000**power >= 999.95 and power < len(_UNITS) - 1
+    ):  # the unit that holds after rounding: 999,960 is 1.0M, not 1000.0k
         power += 1
     return f"{value / 1000**power:.1f}{_UNITS[power]}"

@@ -59,7 +59,9 @@ class Pulse:
         try:
             self._beat(outbox)
         except Exception as error:  # the role's own loop tells the launcher
-            self.error = error if isinstance(error, Error) else RunError(f"{self._role}: {type(error).__name__}: {error}")
+            self.error = (
+                error if isinstance(error, Error) else RunError(f"{self._role}: {type(error).__name__}: {error}")
+            )
         finally:
             outbox.close()
             self._inbox.close()

@@ -136,13 +136,17 @@ class Replica:
         in_time = granted.wait(seconds)
         self.seconds_waited += time.monotonic() - began
         if not in_time:
-            raise PeerLost(f"{self.endpoint}: step {context.step} waited {seconds:.0f} s for slower replicas to write first")
+            raise PeerLost(
+                f"{self.endpoint}: step {context.step} waited {seconds:.0f} s for slower replicas to write first"
+            )
 
     def _sender(self, state: Pass) -> Send:
         def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...] | Bundle) -> None:
             values = Values(self.endpoint, state.context, state.batch_size)
             if not isinstance(tensors, Bundle):
-                tensors = tuple(tensor.cpu() for tensor in tensors)  # from an accelerator; what is on the host is itself
+                tensors = tuple(
+                    tensor.cpu() for tensor in tensors
+                )  # from an accelerator; what is on the host is itself
             self._outbox.send_values(endpoint_of(peer, state.context), values, names, tensors)
 
         return send
@@ -153,7 +157,9 @@ class Replica:
         while not self._take_message(0.5):
             if self.stopping() or time.monotonic() > began + seconds:
                 waited = ", ".join(step.engine.missing(step.state))
-                raise PeerLost(f"{self.endpoint}: nothing from {waited} for {seconds:.0f} s at step {step.state.context.step}")
+                raise PeerLost(
+                    f"{self.endpoint}: nothing from {waited} for {seconds:.0f} s at step {step.state.context.step}"
+                )
         self.seconds_waited += time.monotonic() - began
 
     def _take_message(self, seconds: float) -> bool:

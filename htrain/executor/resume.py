@@ -38,7 +38,11 @@ def check_identity(folder: Path, manifest: Manifest, identity: Identity) -> None
     """Raises CheckpointError when a checkpoint does not belong to this plan and data, saying what is another."""
     plan = manifest.identity.plan.difference(identity.plan)
     if plan:
-        raise CheckpointError(f"{folder}: was made by another plan ({plan}): resume with the plan of the run, or start a new run with --out")
+        raise CheckpointError(
+            f"{folder}: was made by another plan ({plan}): resume with the plan of the run, or start a new run with --out"
+        )
     data = manifest.identity.data.difference(identity.data)
     if data:
-        raise CheckpointError(f"{folder}: was made on other data ({data}): resume with the data as it was, or start a new run with --out")
+        raise CheckpointError(
+            f"{folder}: was made on other data ({data}): resume with the data as it was, or start a new run with --out"
+        )

@@ -121,7 +121,15 @@ class Role:
             if net and device_at(host, holder) == self.device:
                 members = [sync_endpoint(role) for role in self.plan.cluster.roles if device_of(role) == holder]
                 found[holder_number(holder)] = Centre(self._engines(net), members)
-        return Server(name, self._network, Engine(build_program(_NOTHING, {})), centers=found, bound=0, workers=1, watch=self.watch)
+        return Server(
+            name,
+            self._network,
+            Engine(build_program(_NOTHING, {})),
+            centers=found,
+            bound=0,
+            workers=1,
+            watch=self.watch,
+        )
 
     def _engines(self, net: Net) -> list[Engine]:
         """One engine for all groups; one for each where it has parameters of its own."""
@@ -192,8 +200,16 @@ class Role:
             load_role_into(folder, self.name, read_manifest(folder), self.store)
             self._restore_totals()
             return
-        centres = [centre_net(self._host, holder) for holder in self.plan.cluster.devices if device_at(self._host, holder) == self.device]
-        for name in (f"init_{net_name(self.device)}", f"init_sync_{net_name(self.device)}", *(f"init_{centre}" for centre in centres)):
+        centres = [
+            centre_net(self._host, holder)
+            for holder in self.plan.cluster.devices
+            if device_at(self._host, holder) == self.device
+        ]
+        for name in (
+            f"init_{net_name(self.device)}",
+            f"init_sync_{net_name(self.device)}",
+            *(f"init_{centre}" for centre in centres),
+        ):
             for store in self._stores_of(self.plan.nets.get(name, _NOTHING)):
                 fill(store, self.plan.nets[name], self.settings.plan_folder)
 
@@ -220,13 +236,17 @@ class Role:
         shard, shards = int(group) * cluster.trainers + int(index), cluster.groups * cluster.trainers
         state = self.settings.positions.get(self.name, {})
         start = Position.from_dict(state["position"]) if state else Position(0, 0, 0)
-        batches = open_data(self.settings.data).for_loss(self.plan.options.loss).batches(
-            batch_size=self.plan.options.batch_size,
-            shard=shard,
-            num_shards=shards,
-            epochs=self.settings.epochs,
-            start=start,
-            malformed=self.malformed,
+        batches = (
+            open_data(self.settings.data)
+            .for_loss(self.plan.options.loss)
+            .batches(
+                batch_size=self.plan.options.batch_size,
+                shard=shard,
+                num_shards=shards,
+                epochs=self.settings.epochs,
+                start=start,
+                malformed=self.malformed,
+            )
         )
         feed = Feed(batches, start, 2 * self._replicas, self.watch.activity("reader"))
         trainer.start(book, feed, self.settings.stop_after_steps, self._cache.upcoming(self._parts(book)))
@@ -246,7 +266,14 @@ class Role:
         def connect(purpose: str) -> Peers:
             return Peers(self._connector(book, purpose) if self._connector and self.plan.cluster.groups > 1 else None)
 
-        return TrainerParts(self.plan.net_of(self.device), self._apart, self.caches, replica_of=replica_of, connect=connect, patience=self.patience)
+        return TrainerParts(
+            self.plan.net_of(self.device),
+            self._apart,
+            self.caches,
+            replica_of=replica_of,
+            connect=connect,
+            patience=self.patience,
+        )
 
     def pause(self) -> None:
         if self.trainer:
@@ -275,7 +302,14 @@ class Role:
 
     @property
     def error(self) -> Exception | None:
-        return next((part.error for part in (self.trainer, self.server, self.centres, self.sync, self.collective) if part and part.error), None)
+        return next(
+            (
+                part.error
+                for part in (self.trainer, self.server, self.centres, self.sync, self.collective)
+                if part and part.error
+            ),
+            None,
+        )
 
     def state(self) -> dict[str, Any]:
         return self.trainer.state() if self.trainer else {}
@@ -308,7 +342,12 @@ class Role:
             self.patience.warm()
 
     def _threads(self) -> Iterable[threading.Thread]:
-        return [thread for part in (self.trainer, self.server, self.centres, self.sync, self.collective) if part for thread in part.threads]
+        return [
+            thread
+            for part in (self.trainer, self.server, self.centres, self.sync, self.collective)
+            if part
+            for thread in part.threads
+        ]
 
     def metrics(self) -> dict[str, Any]:
         """What the role has measured since it started."""

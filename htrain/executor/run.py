@@ -76,7 +76,9 @@ def _run_rank(settings: RunSettings, *, resume: bool, num_threads: int, console:
 
     status = 1
     try:
-        result = _run(settings, "mpi", network, resume=resume, num_threads=num_threads, console=console, make_crew=muster)
+        result = _run(
+            settings, "mpi", network, resume=resume, num_threads=num_threads, console=console, make_crew=muster
+        )
         status = 0
         return result
     except Error as error:
@@ -108,7 +110,10 @@ def _run(
         if hosting == "mpi":
             import_module("htrain.executor.mpi").require_ranks(plan.cluster.roles)
         _check_folder(settings.run_folder, resume=resume)
-        with claimed(settings.run_folder) as claim, Progress(console, dataset.num_examples() * settings.epochs) as progress:
+        with (
+            claimed(settings.run_folder) as claim,
+            Progress(console, dataset.num_examples() * settings.epochs) as progress,
+        ):
             if claim.taken_over:
                 progress.note(f"{settings.run_folder}: taken over from {claim.taken_over}, which is gone")
             identity = identify(plan, settings.data)

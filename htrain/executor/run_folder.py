@@ -184,8 +184,14 @@ def _write_owner(file: int) -> None:
 
 
 def _owned(folder: Path, owner: Owner | None) -> CheckpointError:
-    who = f"{owner.process} (since {time.strftime('%H:%M:%S', time.localtime(owner.since))})" if owner else "another process"
-    return CheckpointError(f"{folder}: {who} trains in it: wait for its end, or stop it first; a run of its own takes another --out")
+    who = (
+        f"{owner.process} (since {time.strftime('%H:%M:%S', time.localtime(owner.since))})"
+        if owner
+        else "another process"
+    )
+    return CheckpointError(
+        f"{folder}: {who} trains in it: wait for its end, or stop it first; a run of its own takes another --out"
+    )
 
 
 def require_empty(folder: Path) -> None:
@@ -195,7 +201,9 @@ def require_empty(folder: Path) -> None:
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error
     if RECORD in held and not list(folder.glob("checkpoints/*/manifest.json")):
-        raise UsageError(f"{folder}: holds a run that ended before its first checkpoint: remove it, or choose another --out")
+        raise UsageError(
+            f"{folder}: holds a run that ended before its first checkpoint: remove it, or choose another --out"
+        )
     if held:
         raise UsageError(f"{folder}: already holds a run; go on with --resume {folder}, or choose another --out")
 

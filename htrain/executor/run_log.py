@@ -54,7 +54,9 @@ class RunLog:
             self._is_refused = False
         except OSError as error:
             if not self._is_refused:
-                self._tell(f"{self._path.parent}: metrics cannot be written ({error.strerror}); training goes on without")
+                self._tell(
+                    f"{self._path.parent}: metrics cannot be written ({error.strerror}); training goes on without"
+                )
             self._is_refused = True
 
     def _append(self, data: bytes) -> None:
@@ -119,4 +121,6 @@ def _points(totals: RunTotals, rates: Mapping[str, Mapping[str, float]]) -> Iter
 
 def _line(record: Mapping[str, Any]) -> str:
     """A line of JSON, which knows no nan."""
-    return json.dumps({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}) + "\n"
+    return (
+        json.dumps({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}) + "\n"
+    )

@@ -70,7 +70,14 @@ class Saves:
         files = {role: SavedFile(*state["file"]) for role, state in saved.items() if state.get("file")}
         states = {name: msgspec.convert(state, TrainerState) for name, state in trainers.items()}
         made = Manifest(
-            VERSION, folder.name, sequence, identity=self._identity, examples=_examples(trainers), trainers=states, files=files, finished=finished
+            VERSION,
+            folder.name,
+            sequence,
+            identity=self._identity,
+            examples=_examples(trainers),
+            trainers=states,
+            files=files,
+            finished=finished,
         )
         write_manifest(folder, made)
         self._open, self.last, self.error = None, folder, ""
@@ -86,7 +93,9 @@ class Saves:
         is_once = self._every_seconds == math.inf
         seconds = math.inf if is_once else min(self._every_seconds, _AGAIN_SECONDS)
         self._wait(seconds)
-        self._tell(f"no checkpoint: {error}; training goes on" + ("" if is_once else f", it is tried again in {seconds:.0f} s"))
+        self._tell(
+            f"no checkpoint: {error}; training goes on" + ("" if is_once else f", it is tried again in {seconds:.0f} s")
+        )
 
     @contextmanager
     def unless_refused(self, what: str) -> Iterator[None]:

@@ -26,7 +26,9 @@ from htrain.ops.collective import WORKERS
 from htrain.sync.ordered import InOrder, Rounds
 from htrain.sync.rounds import AnswerAll, AppliedRounds, Invite, JointRounds
 
-HAND_OVER_SECONDS = 100e-6  # of CPU, to have another thread run a stage: tools/bench/sparse_ps.py --ids 8 with 1 and 2 workers
+HAND_OVER_SECONDS = (
+    100e-6  # of CPU, to have another thread run a stage: tools/bench/sparse_ps.py --ids 8 with 1 and 2 workers
+)
 _LATELY_RUNS = 8
 Job = tuple[Engine, Pass, Stage]
 
@@ -231,7 +233,11 @@ class Server:
     def _answer_all(self, instructions: Sequence[AnswerAll[str]], context: Context, worker: _Worker) -> None:
         """All groups have come to a round: go on with its passes."""
         for _ in instructions:
-            together = [known for c, known in self._passes.items() if (c.trainer, c.replica, c.step) == (context.trainer, SYNC_REPLICA, context.step)]
+            together = [
+                known
+                for c, known in self._passes.items()
+                if (c.trainer, c.replica, c.step) == (context.trainer, SYNC_REPLICA, context.step)
+            ]
             for engine, state in together:
                 self._offer(engine, state, engine.grant(state, ROUND), worker)
 

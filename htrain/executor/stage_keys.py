@@ -32,7 +32,10 @@ def stage_keys(net: Net, *, gated: bool) -> list[StageKey]:
         if weights.reads(op) and need.isdisjoint(from_trainer):
             need |= begun
         written = OPS[op.type].written(op)
-        need = need.union(*(touched.get(name, frozenset()) for name in written), *(changed.get(name, frozenset()) for name in op.inputs))
+        need = need.union(
+            *(touched.get(name, frozenset()) for name in written),
+            *(changed.get(name, frozenset()) for name in op.inputs),
+        )
         if gated and OPS[op.type].steps_weights:
             need |= {GATE}
         if op.attrs.get("barrier"):

@@ -49,14 +49,22 @@ def _piece(shape: tuple[int, ...], dtype: str, mapped: Path | None) -> torch.Ten
         try:
             return empty(shape, dtype_of(dtype))
         except (OSError, RuntimeError) as error:
-            raise RunError(f"no memory for a parameter of {num_bytes:,} bytes: give it a larger host, more PSs, or --table-store mapped") from error
+            raise RunError(
+                f"no memory for a parameter of {num_bytes:,} bytes: give it a larger host, more PSs, or --table-store mapped"
+            ) from error
     mapped.mkdir(parents=True, exist_ok=True)
     try:
-        with tempfile.NamedTemporaryFile(dir=mapped, suffix=".table") as file:  # the mapping keeps it when its name is gone
-            os.posix_fallocate(file.fileno(), 0, num_bytes)  # now: a page that finds no room later would kill the process
+        with tempfile.NamedTemporaryFile(
+            dir=mapped, suffix=".table"
+        ) as file:  # the mapping keeps it when its name is gone
+            os.posix_fallocate(
+                file.fileno(), 0, num_bytes
+            )  # now: a page that finds no room later would kill the process
             return torch.from_file(file.name, shared=True, size=count, dtype=dtype_of(dtype)).reshape(shape)
     except (OSError, RuntimeError) as error:
-        raise RunError(f"{mapped}: no room for a table of {num_bytes:,} bytes: {' '.join(str(error).split())}") from error
+        raise RunError(
+            f"{mapped}: no room for a table of {num_bytes:,} bytes: {' '.join(str(error).split())}"
+        ) from error
 
 
 def _in_one_piece(parameters: Sequence[Parameter], mapped: Path | None) -> Store:

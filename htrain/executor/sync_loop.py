@@ -175,7 +175,9 @@ class SyncLoop:
             outbox.send_values(centre_endpoint(peer, self._holder), Values(self.endpoint, context, 0), names, tensors)
 
         if self._held and not self._held.await_rest(self._patience.seconds):
-            raise PeerLost(f"{self.endpoint}: a step has written weights for {self._patience.seconds:.0f} s before round {number}")
+            raise PeerLost(
+                f"{self.endpoint}: a step has written weights for {self._patience.seconds:.0f} s before round {number}"
+            )
         ready = self._engine.start(state)
         seconds = self._patience.seconds
         deadline = time.monotonic() + seconds
@@ -188,7 +190,9 @@ class SyncLoop:
                 break
             got = self.inbox.receive(min(_IDLE_SECONDS, seconds))
             if got and isinstance(got[0], Values) and got[0].context == context and got[1]:
-                ready += self._engine.receive(state, got[1])  # each is taken once, so a repeated message changes nothing
+                ready += self._engine.receive(
+                    state, got[1]
+                )  # each is taken once, so a repeated message changes nothing
             else:
                 self._hear(got)
             if not ready and time.monotonic() > deadline:

@@ -47,7 +47,12 @@ class RunTotals:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: what is not finite becomes None."""
-        values = {**asdict(self), "caches": self.caches.to_dict(), "max_staleness": self.max_staleness, "mean_staleness": self.mean_staleness}
+        values = {
+            **asdict(self),
+            "caches": self.caches.to_dict(),
+            "max_staleness": self.max_staleness,
+            "mean_staleness": self.mean_staleness,
+        }
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
 
 

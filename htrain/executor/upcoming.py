@@ -23,7 +23,12 @@ class Upcoming:
     error: Exception | None = None
     threads: Sequence[threading.Thread] = ()
 
-    def start(self, feed: Feed, open_step: Callable[[Mapping[str, torch.Tensor], int], Step], empty: Mapping[str, torch.Tensor]) -> None:
+    def start(
+        self,
+        feed: Feed,
+        open_step: Callable[[Mapping[str, torch.Tensor], int], Step],
+        empty: Mapping[str, torch.Tensor],
+    ) -> None:
         """Begin; `open_step` takes a batch, and tells the caches its ids; `empty` is one of no examples."""
 
     @abstractmethod
@@ -57,7 +62,9 @@ class Upcoming:
 class Ahead(Upcoming):
     """`ahead` batches are open, so that caches have heard of those behind the next one; `flush` empties these."""
 
-    def __init__(self, replica: Replica, feed: Feed, ahead: int, flush: Engine, is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, replica: Replica, feed: Feed, ahead: int, flush: Engine, is_stopping: Callable[[], bool]
+    ) -> None:
         self._replica = replica
         self._feed = feed
         self._ahead = ahead

@@ -14,7 +14,11 @@ from htrain.errors import RunError
 from htrain.ops.bundle import DTYPES, LARGE_BYTES, Bundle, Bytes, Kinds, Numbers, dtype_name, laid_out
 
 SYNC_REPLICA = -1
-PREFETCHER, WRITER, VICTIMS = APART = (-2, -3, -4)  # whose passes are apart from steps, between look-ahead caches and the tables
+PREFETCHER, WRITER, VICTIMS = APART = (
+    -2,
+    -3,
+    -4,
+)  # whose passes are apart from steps, between look-ahead caches and the tables
 
 
 class Context(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -110,8 +114,14 @@ def bundle_of(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> Bundle:
     try:
         return Bundle.of(tuple(names), tensors).packed()
     except KeyError:
-        name, dtype = next((name, tensor.dtype) for name, tensor in zip(names, tensors, strict=True) if dtype_name(tensor.dtype) is None)
-        raise RunError(f"blob '{name}' is {dtype}, a message carries {', '.join(DTYPES)}: cast it in the model") from None
+        name, dtype = next(
+            (name, tensor.dtype)
+            for name, tensor in zip(names, tensors, strict=True)
+            if dtype_name(tensor.dtype) is None
+        )
+        raise RunError(
+            f"blob '{name}' is {dtype}, a message carries {', '.join(DTYPES)}: cast it in the model"
+        ) from None
 
 
 def encode(message: Message, bundle: Bundle | None = None) -> list[Frame]:
@@ -128,7 +138,9 @@ def _kinds_encoded(kinds: Kinds) -> msgspec.Raw:
     if found is None:
         if len(_encoded) >= _MOST_KNOWN:
             _encoded.clear()
-        found = _encoded[kinds] = msgspec.Raw(_ENCODER.encode(list(zip(kinds.names, kinds.dtypes, kinds.ranks, strict=True))))
+        found = _encoded[kinds] = msgspec.Raw(
+            _ENCODER.encode(list(zip(kinds.names, kinds.dtypes, kinds.ranks, strict=True)))
+        )
     return found
 
 
@@ -141,7 +153,13 @@ def decode(frames: Sequence[Any]) -> tuple[Message, Bundle]:
     try:
         message = _DECODER.decode(memoryview(frames[0]))
         kinds = _kinds_decoded(message) if isinstance(message, Values) else _NOTHING.kinds
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError, TypeError) as error:  # TypeError: a key that msgspec before 0.22 hashes
+    except (
+        msgspec.MsgspecError,
+        UnicodeDecodeError,
+        RecursionError,
+        IndexError,
+        TypeError,
+    ) as error:  # TypeError: a key that msgspec before 0.22 hashes
         what = _shown(str(error))
         raise RunError(f"a message cannot be read: {what}; do all roles run the same version of htrain?") from error
     if not kinds.names:
@@ -172,13 +190,17 @@ def _kinds_decoded(message: Values) -> Kinds:
 def _bundle(message: Values, kinds: Kinds, frames: Sequence[Any]) -> Bundle:
     """The tensors of a message's frames. Raises RunError where these are not what its header says."""
     if len(message.dims) != 8 * kinds.num_dims:
-        raise RunError(f"{_sender(message)} brings {len(message.dims)} bytes of dimensions for tensors of {kinds.num_dims} dimensions")
+        raise RunError(
+            f"{_sender(message)} brings {len(message.dims)} bytes of dimensions for tensors of {kinds.num_dims} dimensions"
+        )
     dims = np.frombuffer(message.dims, np.int64).copy()  # Numba compiles its loops anew for what is read-only
     try:
         sizes, begins, small = laid_out(kinds, dims)
     except ValueError as error:
         place = int(error.args[0])
-        raise RunError(f"{_sender(message)} brings blob {_shown(kinds.names[place])}: no tensor is {_form(kinds, dims, place)}") from error
+        raise RunError(
+            f"{_sender(message)} brings blob {_shown(kinds.names[place])}: no tensor is {_form(kinds, dims, place)}"
+        ) from error
     large = [place for place, begin in enumerate(begins.tolist()) if begin < 0] if begins.min() < 0 else []
     _check_count(message, frames, (small > 0) + len(large))
     pieces = [_memory(frame) for frame in frames[1:]]
@@ -201,7 +223,11 @@ def _memory(frame: Any) -> Bytes:
     """A frame's bytes, where they are, or copied: small ones stay until their step ends, each in a hole that a large one has left; others must be writable,
     for torch, and aligned, for Numba."""
     view = np.frombuffer(frame, np.uint8)
-    return view if view.size >= LARGE_BYTES and view.flags.writeable and view.__array_interface__["data"][0] % 8 == 0 else view.copy()
+    return (
+        view
+        if view.size >= LARGE_BYTES and view.flags.writeable and view.__array_interface__["data"][0] % 8 == 0
+        else view.copy()
+    )
 
 
 def _form(kinds: Kinds, dims: Numbers, place: int) -> str:

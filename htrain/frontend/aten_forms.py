@@ -68,7 +68,9 @@ class Call:
     @property
     def tensor(self) -> torch.Tensor:
         """The first tensor among the operands: a number beside it takes its dtype."""
-        return next(a.meta["val"] for a in self.node.args if isinstance(a, fx.Node) and isinstance(a.meta["val"], torch.Tensor))
+        return next(
+            a.meta["val"] for a in self.node.args if isinstance(a, fx.Node) and isinstance(a.meta["val"], torch.Tensor)
+        )
 
     def told_by_shape(self) -> None:
         """Whatever else was given, the shape of the result says it all."""
@@ -86,7 +88,11 @@ class Call:
             positional = place < len(self.node.args)
             value = self.node.args[place] if positional else self.node.kwargs.get(name, argument.default_value)
             read = place in self.args.read if positional else name not in self.node.kwargs or name in self.kwargs.read
-            if not read and name not in _NO_VALUE and not (argument.has_default_value() and value == argument.default_value):
+            if (
+                not read
+                and name not in _NO_VALUE
+                and not (argument.has_default_value() and value == argument.default_value)
+            ):
                 left[name] = value
         return left
 

@@ -97,7 +97,10 @@ def _embedding_bag(t: Translation, call: Call) -> None:
     if weights is not None:
         inputs.append(t.blob(weights))
     t.add(
-        call.node, "EmbeddingBag", inputs, {"mode": str(mode), "padding_idx": int(padding), "weighted": weights is not None}
+        call.node,
+        "EmbeddingBag",
+        inputs,
+        {"mode": str(mode), "padding_idx": int(padding), "weighted": weights is not None},
     )
 
 

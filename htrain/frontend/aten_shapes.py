@@ -79,7 +79,9 @@ def _unbind(t: Translation, call: Call) -> None:
     axis = argument(call, 1, "dim", 0) % len(source.meta["val"].shape)
     if isinstance(t.shape(source)[axis], BatchDim):
         raise refuse(t, call, "it splits the batch")
-    t.parts[call.node] = t.builder.add("Unstack", (t.blob(source),), attrs={"axis": axis}, module=t.module_of(call.node))
+    t.parts[call.node] = t.builder.add(
+        "Unstack", (t.blob(source),), attrs={"axis": axis}, module=t.module_of(call.node)
+    )
 
 
 def _split(t: Translation, call: Call) -> None:

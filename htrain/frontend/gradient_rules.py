@@ -21,18 +21,24 @@ _HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
 class GradientRules(TorchFunctionMode):
     """While a module is traced with gradients on: what takes none is detached, what cannot be followed raises ModelError."""
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         name = getattr(func, "__name__", "")
         if func == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
             return args[0].detach()
         if name in _HOOKS:
-            raise ModelError(f"forward() calls {name}(): htrain runs no hooks on gradients; write what it does as ops of forward()")
+            raise ModelError(
+                f"forward() calls {name}(): htrain runs no hooks on gradients; write what it does as ops of forward()"
+            )
         if name == "detach_":
             raise ModelError("forward() calls detach_(): write x = x.detach()")
         if torch.is_grad_enabled() or not _takes_gradients(args, kwargs):
             return func(*args, **(kwargs or {}))
         if name.endswith("_") and not name.endswith("__"):
-            raise ModelError(f"forward() calls {name}() under torch.no_grad(), on a value that has a gradient: write it as x = x.{name[:-1]}(..)")
+            raise ModelError(
+                f"forward() calls {name}() under torch.no_grad(), on a value that has a gradient: write it as x = x.{name[:-1]}(..)"
+            )
         return _pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, func(*args, **(kwargs or {})))
 
 
@@ -51,7 +57,9 @@ def no_custom_functions() -> Iterator[None]:
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls.__qualname__ == "CheckpointFunction":
-            raise ModelError("forward() uses a checkpoint that is reentrant, which hides gradients: give it use_reentrant=False")
+            raise ModelError(
+                "forward() uses a checkpoint that is reentrant, which hides gradients: give it use_reentrant=False"
+            )
         if not cls.__module__.startswith("torch."):
             raise ModelError(
                 f"forward() uses the autograd.Function {cls.__module__}.{cls.__qualname__}, whose backward() htrain cannot see: "

@@ -68,9 +68,15 @@ def load_model(spec: str, schema: Schema) -> LoadedModel:
 def _call(spec: str, factory: Callable[..., Any], schema: Schema) -> nn.Module:
     with user_code(f"{spec}: building the model failed", ModelError):
         wanted = inspect.signature(factory).parameters
-    others = [f"'{p.name}'" for p in wanted.values() if p.default is p.empty and p.name != "schema" and p.kind not in _COLLECTING]
+    others = [
+        f"'{p.name}'"
+        for p in wanted.values()
+        if p.default is p.empty and p.name != "schema" and p.kind not in _COLLECTING
+    ]
     if others:
-        raise ModelError(f"{spec}: the factory wants {', '.join(others)}, but is called with `schema` or with nothing: give the others a default")
+        raise ModelError(
+            f"{spec}: the factory wants {', '.join(others)}, but is called with `schema` or with nothing: give the others a default"
+        )
     with user_code(f"{spec}: building the model failed", ModelError):
         model = factory(schema=schema) if "schema" in wanted else factory()
     if not isinstance(model, nn.Module):
@@ -105,7 +111,9 @@ def _with_constants(spec: str, factory: Callable[..., Any], schema: Schema, mode
 
 def _valueless(module: nn.Module) -> list[str]:
     """The attributes of one module that hold tensors on the meta device: its buffers together, tensors, and lists and dicts of them."""
-    return [name for name, held in module.__dict__.items() if name not in ("_parameters", "_modules") and _has_meta(held)]
+    return [
+        name for name, held in module.__dict__.items() if name not in ("_parameters", "_modules") and _has_meta(held)
+    ]
 
 
 def _has_meta(held: object) -> bool:

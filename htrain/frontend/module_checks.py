@@ -16,7 +16,9 @@ _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 def check_module(model: nn.Module) -> None:
     """Raises ModelError for hooks on gradients, and for parameters that share memory. Hooks of the forward pass are traced like its code."""
     for what in _hooks(model):
-        raise ModelError(f"{what} has a hook on gradients, which htrain does not run: remove it, and write what it does as ops of forward()")
+        raise ModelError(
+            f"{what} has a hook on gradients, which htrain does not run: remove it, and write what it does as ops of forward()"
+        )
     _check_memory(model)
 
 
@@ -41,7 +43,9 @@ def _check_memory(model: nn.Module) -> None:
             continue
         other = owners.setdefault(_memory(parameter), name)
         if other != name:
-            raise ModelError(f"parameters '{other}' and '{name}' share memory but are two: to tie them, assign the one nn.Parameter to both modules")
+            raise ModelError(
+                f"parameters '{other}' and '{name}' share memory but are two: to tie them, assign the one nn.Parameter to both modules"
+            )
 
 
 def _memory(tensor: torch.Tensor) -> int:

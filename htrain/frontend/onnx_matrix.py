@@ -68,7 +68,11 @@ def _matrix(graph: Graph, node: Operator) -> tuple[Stored | None, ir.Value | Non
     if weight is not None:
         return (weight, value) if weight.transposed else (None, None)
     transpose = value.producer() if value is not None else None
-    if transpose is None or transpose.op_type != "Transpose" or tuple(transpose.attributes.get_ints("perm", ())) != (1, 0):
+    if (
+        transpose is None
+        or transpose.op_type != "Transpose"
+        or tuple(transpose.attributes.get_ints("perm", ())) != (1, 0)
+    ):
         return None, None
     weight = _weight(graph, transpose.inputs[0])
     return (weight, transpose.inputs[0]) if weight is not None and not weight.transposed else (None, None)

@@ -18,7 +18,9 @@ from htrain.frontend.captured import Origin
 from htrain.frontend.onnx_program import Program
 from htrain.frontend.onnx_weights import array_of, is_floating, is_weight
 
-_WEIGHING = frozenset({"Add", "Sub", "Mul", "Div", "LayerNormalization", "BatchNormalization", "RMSNormalization", "PRelu"})
+_WEIGHING = frozenset(
+    {"Add", "Sub", "Mul", "Div", "LayerNormalization", "BatchNormalization", "RMSNormalization", "PRelu"}
+)
 _MATRIX_BYTES = 1 << 28  # a larger one is a table, which no product reads
 Use = tuple[ir.Node, int]
 
@@ -41,8 +43,12 @@ def unmerge(constants: Sequence[ir.Value], graph: ir.Graph, *, of_torch: bool) -
     program, unmerged, nodes = Program(graph, constants), Unmerged(), set(graph)
     for value in program.put_back.values():
         if value not in constants:
-            unmerged.notes.append(f"the file leaves out the bias {value.name}, which starts as zeros: it is put back, and trained")
-    weights = [v for v in constants if is_floating(v) and is_weight(v, [(use.node, use.idx) for use in v.uses()], nodes)]
+            unmerged.notes.append(
+                f"the file leaves out the bias {value.name}, which starts as zeros: it is put back, and trained"
+            )
+    weights = [
+        v for v in constants if is_floating(v) and is_weight(v, [(use.node, use.idx) for use in v.uses()], nodes)
+    ]
     for value in weights:
         _take_apart(value, graph, program, unmerged, {str(c.name) for c in constants}, of_torch=of_torch)
     if of_torch:
@@ -60,7 +66,9 @@ def _behind(program: Program, unmerged: Unmerged) -> set[str]:
 # -- one tensor, several weights -------------------------------------------------------------------------------------
 
 
-def _take_apart(value: ir.Value, graph: ir.Graph, program: Program, unmerged: Unmerged, stored: Collection[str], *, of_torch: bool) -> None:
+def _take_apart(
+    value: ir.Value, graph: ir.Graph, program: Program, unmerged: Unmerged, stored: Collection[str], *, of_torch: bool
+) -> None:
     groups = _groups(value, program, stored, of_torch=of_torch)
     for name, uses in list(groups.items())[1:]:
         beside = program.put_back.get(name.partition("@")[2])
@@ -71,7 +79,9 @@ def _take_apart(value: ir.Value, graph: ir.Graph, program: Program, unmerged: Un
             unmerged.origins[name] = (Origin(str(value.name), transposed=False),)
         _read_instead(graph, beside, uses)
     if len(groups) > 1:
-        unmerged.notes.append(f"the file stores {', '.join(groups)} once, as they start alike: they are {len(groups)} weights")
+        unmerged.notes.append(
+            f"the file stores {', '.join(groups)} once, as they start alike: they are {len(groups)} weights"
+        )
 
 
 def _groups(value: ir.Value, program: Program, stored: Collection[str], *, of_torch: bool) -> dict[str, list[Use]]:

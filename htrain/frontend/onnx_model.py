@@ -59,7 +59,9 @@ def capture_onnx(
     notes += [f"no gradient reaches {name}: never trained" for name in frozen]
     notes += [stored.note for name, stored in graph.stored.items() if stored.note and name in net.parameters]
     origins = {name: _origins(stored, unmerged) for name, stored in graph.stored.items() if name in net.parameters}
-    return Captured(net, {name: graph.values[name] for name in net.parameters if name in graph.values}, tuple(notes), origins)
+    return Captured(
+        net, {name: graph.values[name] for name in net.parameters if name in graph.values}, tuple(notes), origins
+    )
 
 
 def _origins(stored: Stored, unmerged: Unmerged) -> tuple[Origin, ...]:
@@ -90,7 +92,9 @@ def _check_opset(model: ir.Model) -> None:
     newest = onnx.defs.onnx_opset_version()
     opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
     if not _OLDEST_OPSET <= opset <= newest:
-        raise ModelError(f"is of opset {opset}; htrain reads opsets {_OLDEST_OPSET} to {newest}: export it with opset_version=20, say")
+        raise ModelError(
+            f"is of opset {opset}; htrain reads opsets {_OLDEST_OPSET} to {newest}: export it with opset_version=20, say"
+        )
 
 
 def value_of_logit(graph: ir.Graph, name: str) -> ir.Value:
@@ -153,16 +157,27 @@ def _translate(
 def _translate_node(graph: Graph, node: ir.Node) -> None:
     if node in graph.done or graph.evaluate(node):
         return
-    handler = _HANDLERS.get(node.op_type) if node.domain in ("", "ai.onnx") else user_op if is_users(node.op_type) else None
+    handler = (
+        _HANDLERS.get(node.op_type) if node.domain in ("", "ai.onnx") else user_op if is_users(node.op_type) else None
+    )
     if handler is None:
         raise _unknown(graph, node)
     operator = Operator(node)
     try:
         handler(graph, operator)
-    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, MemoryError) as error:  # operands that no exporter gives
+    except (
+        ArithmeticError,
+        AssertionError,
+        LookupError,
+        TypeError,
+        ValueError,
+        MemoryError,
+    ) as error:  # operands that no exporter gives
         raise graph.refusal(node, f"does not fit its operands: {_first_line(error)}") from error
     for what in operator.overlooked(graph.opset):
-        raise graph.refusal(node, f"htrain does not know its {what}: express it by other ops, or give htrain the PyTorch module")
+        raise graph.refusal(
+            node, f"htrain does not know its {what}: express it by other ops, or give htrain the PyTorch module"
+        )
     for value in node.outputs:
         read = value.is_graph_output() or any(use.node not in graph.done for use in value.uses())
         if read and str(value.name) not in graph.names:

@@ -55,7 +55,9 @@ class Program:
         read = {id(value) for value in node.inputs}
         return [name for name in names if name not in self.put_back or id(self.put_back[name]) in read]
 
-    def _complete(self, graph: ir.Graph, program_op: str, nodes: Sequence[ir.Node], constants: dict[str, ir.Value]) -> None:
+    def _complete(
+        self, graph: ir.Graph, program_op: str, nodes: Sequence[ir.Node], constants: dict[str, ir.Value]
+    ) -> None:
         """A bias of zeros behind a product that has one in the program: the exporter leaves it out.
 
         Raises ModelError for any other parameter that the op of the program reads, and no node of the file.
@@ -65,13 +67,21 @@ class Program:
         if not read or len(read) >= len(wanted):
             return
         missing = next(name for name in reversed(wanted) if name not in map(_mangled, read))
-        products = (n for n in nodes if n.op_type in ("Gemm", "MatMul") and n.inputs[1] is not None and str(n.inputs[1].name) in self._stored)
+        products = (
+            n
+            for n in nodes
+            if n.op_type in ("Gemm", "MatMul") and n.inputs[1] is not None and str(n.inputs[1].name) in self._stored
+        )
         product = next(products, None)
         if product is None or len(wanted) != len(read) + 1 or not _LINEAR.search(program_op):
             what = missing.removeprefix("p_")
-            raise ModelError(f"the parameter '{what}' of the module is not in the file, as torch's exporter leaves out what starts as zeros or ones: {_CURE}")
+            raise ModelError(
+                f"the parameter '{what}' of the module is not in the file, as torch's exporter leaves out what starts as zeros or ones: {_CURE}"
+            )
         if missing not in self.put_back:
-            self.put_back[missing] = constants.get(missing) or _zeros(graph, missing.removeprefix("p_"), _width(product))
+            self.put_back[missing] = constants.get(missing) or _zeros(
+                graph, missing.removeprefix("p_"), _width(product)
+            )
         _add_bias(graph, product, self.put_back[missing])
 
 

@@ -176,7 +176,9 @@ def _slice(graph: Graph, node: Operator) -> None:
     axes = graph.ints(node, 3, "axes") or tuple(range(len(starts[0])))
     steps = graph.ints(node, 4, "steps") or (1,) * len(axes)
     for i, (axis, step) in enumerate(zip(axes, steps, strict=True)):
-        x = _slice_axis(graph, node, x, axis=axis % graph.rank(x), bounds=[(starts[p][i], ends[p][i]) for p in range(2)], step=step)
+        x = _slice_axis(
+            graph, node, x, axis=axis % graph.rank(x), bounds=[(starts[p][i], ends[p][i]) for p in range(2)], step=step
+        )
     graph.alias(node, x)
 
 

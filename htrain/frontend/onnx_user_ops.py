@@ -25,7 +25,9 @@ _READERS: Mapping[type, Callable[[ir.Attr], Attr]] = {
 def user_op(graph: Graph, node: Operator) -> None:
     """The op of the node's type. Raises PlanError for an attribute that is missing or of another type, ModelError for an op that is not what it says."""
     kinds = attributes_of(node.op_type)
-    attributes = {name: _READERS[kind](node.attributes[name]) for name, kind in kinds.items() if name in node.attributes}
+    attributes = {
+        name: _READERS[kind](node.attributes[name]) for name, kind in kinds.items() if name in node.attributes
+    }
     check_attributes(Op(node.op_type, (), (), attributes), f"op {node.op_type} '{label(node)}'")
     inputs = graph.blobs(node)
     require_elementwise(node.op_type, [graph.builder.blob(name) for name in inputs], attributes)

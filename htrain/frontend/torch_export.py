@@ -28,6 +28,7 @@ _KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", 
          "addmm.default", "baddbmm.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "rsub.Scalar", "clamp.default",
          "detach.default")  # fmt: skip
 
+
 def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
     """The program of `model` with a free batch dimension, decomposed to the ops that the frontend translates.
 
@@ -46,7 +47,9 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     except ModelError:
         raise
     except (Exception, SystemExit) as error:  # a forward() that calls sys.exit()
-        raise ModelError(f"torch.export cannot capture {type(model).__name__}: {_one_line(error)}{place_of(model, error)}") from error
+        raise ModelError(
+            f"torch.export cannot capture {type(model).__name__}: {_one_line(error)}{place_of(model, error)}"
+        ) from error
 
 
 def is_bag(name: str, inputs: Mapping[str, torch.Tensor]) -> bool:

@@ -115,7 +115,9 @@ def _declare_inputs(translation: Translation, program: ExportedProgram, model: n
         elif spec.kind == InputKind.CONSTANT_TENSOR:
             translation.static[node] = _constant(program, str(spec.target))
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
-            _declare_parameter(translation, node, str(spec.target), tensor=state[str(spec.target)], declared=declared, values=values)
+            _declare_parameter(
+                translation, node, str(spec.target), tensor=state[str(spec.target)], declared=declared, values=values
+            )
         else:
             raise ModelError(
                 f"the model takes a {spec.kind.name.lower()} (an op with effects, such as a check, or an object): "
@@ -127,7 +129,9 @@ def _declare_inputs(translation: Translation, program: ExportedProgram, model: n
 def _constant(program: ExportedProgram, name: str) -> torch.Tensor:
     value = program.constants[name]
     if value.is_meta:
-        raise ModelError(f"the tensor '{name}' of an attribute has no value: register it as an nn.Parameter or a buffer of its module")
+        raise ModelError(
+            f"the tensor '{name}' of an attribute has no value: register it as an nn.Parameter or a buffer of its module"
+        )
     return value
 
 
@@ -192,7 +196,11 @@ def _translate(translation: Translation, node: fx.Node) -> None:
     if name in IGNORED or not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
         return
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and name not in HANDLERS:
-        raise refuse(translation, Call(node), CURES.get(name, "it draws random numbers, and a net computes the same from the same"))
+        raise refuse(
+            translation,
+            Call(node),
+            CURES.get(name, "it draws random numbers, and a net computes the same from the same"),
+        )
     value = static_value(translation, node)
     if value is not None:
         translation.static[node] = value
@@ -202,7 +210,15 @@ def _translate(translation: Translation, node: fx.Node) -> None:
         raise refuse(translation, call, CURES.get(name, "htrain has no such op"))
     try:
         handler(translation, call)
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, StopIteration) as error:
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        StopIteration,
+    ) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise refuse(translation, call, f"it does not fit its operands ({reason})") from error
     for argument, value in call.unread().items():
@@ -239,4 +255,3 @@ def _logit(program: ExportedProgram, logit: str | int) -> fx.Node:
     raise ModelError(
         f"the model has {len(outputs)} outputs ({', '.join(names)}): say which is the logit (--logit {names[0]})"
     )
-

@@ -86,9 +86,7 @@ class Translation:
             small, large = (int(expression.subs(self._batch, probe)) for probe in _PROBES)
             if small % _PROBES[0] == 0 and small // _PROBES[0] * _PROBES[1] == large:
                 return BatchDim(small // _PROBES[0])
-        raise ModelError(
-            f"{node.target} in {self.where(node)}: size {expression} is not a multiple of the batch size"
-        )
+        raise ModelError(f"{node.target} in {self.where(node)}: size {expression} is not a multiple of the batch size")
 
     def open_shape(self, node: fx.Node) -> tuple[int, ...]:
         """A node's shape for Reshape: the batch-dependent entry is -1. Raises ModelError when there are two."""

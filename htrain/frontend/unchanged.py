@@ -50,7 +50,9 @@ def _reached(module: nn.Module) -> list[tuple[Any, Any]]:
 def _content(held: Any) -> Any:
     """A copy of what `held` holds, one level deep; None for what does not change or is not ours to look into."""
     if isinstance(held, torch.Tensor):
-        small = not held.is_meta and held.layout == torch.strided and held.numel() * held.element_size() <= _CLONED_BYTES
+        small = (
+            not held.is_meta and held.layout == torch.strided and held.numel() * held.element_size() <= _CLONED_BYTES
+        )
         return held.detach().clone() if small else None
     if isinstance(held, list | deque | dict | set) and len(held) > _ENTRIES:
         return None
@@ -65,7 +67,9 @@ def _content(held: Any) -> Any:
 
 def _parts(held: Any) -> list[Any]:
     """What can be reached from `held` in one step: what a model's author put there, not what lies behind torch's and Python's own objects."""
-    if isinstance(held, torch.Tensor) or (isinstance(held, list | tuple | set | frozenset | deque | dict) and len(held) > _ENTRIES):
+    if isinstance(held, torch.Tensor) or (
+        isinstance(held, list | tuple | set | frozenset | deque | dict) and len(held) > _ENTRIES
+    ):
         return []
     if isinstance(held, dict):
         return list(held.values())
@@ -76,7 +80,11 @@ def _parts(held: Any) -> list[Any]:
     if isinstance(held, types.MethodType):
         return [held.__self__]
     attributes = getattr(held, "__dict__", None)
-    return [attributes] if isinstance(attributes, dict) and (isinstance(held, nn.Module) or _is_authors(type(held))) else []
+    return (
+        [attributes]
+        if isinstance(attributes, dict) and (isinstance(held, nn.Module) or _is_authors(type(held)))
+        else []
+    )
 
 
 def _is_authors(kind: type) -> bool:
@@ -101,6 +109,8 @@ def _restore(held: Any, content: Any) -> None:
     elif isinstance(held, deque):
         held.clear()
         held.extend(content)
-    elif isinstance(held, set) or held.keys() != content.keys() or any(held[key] is not content[key] for key in content):
+    elif (
+        isinstance(held, set) or held.keys() != content.keys() or any(held[key] is not content[key] for key in content)
+    ):
         held.clear()
         held.update(content)

@@ -36,7 +36,9 @@ _GENERIC = {
     if definition.gradient is vjp_gradient or definition.type == "MatMul"
 }
 
-_ACCELERATED = {accelerated.accelerated_type(d.type): accelerated.on_accelerator(d) for d in _WRITTEN.values() if d.accelerated}
+_ACCELERATED = {
+    accelerated.accelerated_type(d.type): accelerated.on_accelerator(d) for d in _WRITTEN.values() if d.accelerated
+}
 
 OPS: dict[str, OpDef] = {**_WRITTEN, **_GENERIC, **_ACCELERATED}
 

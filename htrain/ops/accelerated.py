@@ -48,12 +48,19 @@ def take_rows_gradient(rows: torch.Tensor, inverse: torch.Tensor, dy: torch.Tens
     return _summed(dy.reshape(-1, rows.shape[1]), inverse.reshape(-1), rows.shape[0])
 
 
-def pool_rows(rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool) -> torch.Tensor:
+def pool_rows(
+    rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool
+) -> torch.Tensor:
     places, offsets = _bags(inverse, rest)
     weights = rest[-1].reshape(-1) if weighted else None
     padding = rows.shape[0]
     return F.embedding_bag(
-        _behind(places, padding), _with_padding(rows), offsets, mode=mode, per_sample_weights=weights, padding_idx=padding
+        _behind(places, padding),
+        _with_padding(rows),
+        offsets,
+        mode=mode,
+        per_sample_weights=weights,
+        padding_idx=padding,
     )
 
 
@@ -66,7 +73,9 @@ def pool_rows_gradient(
     counted = (places >= 0).to(dy.dtype)
     scale = bags[-1].reshape(-1) if weighted else counted
     if mode == "mean":
-        scale = counted / dy.new_zeros(offsets.numel()).index_add_(0, bag_of, counted).clamp_(min=1).index_select(0, bag_of)
+        scale = counted / dy.new_zeros(offsets.numel()).index_add_(0, bag_of, counted).clamp_(min=1).index_select(
+            0, bag_of
+        )
     drows = _summed(dy.index_select(0, bag_of) * scale.unsqueeze(1), places, rows.shape[0])
     if not wants_weights:
         return (drows,)
@@ -101,7 +110,14 @@ def sparse_sgd(table: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr
 
 
 def sparse_adagrad(
-    table: torch.Tensor, accumulator: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, eps: float, first_row: int
+    table: torch.Tensor,
+    accumulator: torch.Tensor,
+    ids: torch.Tensor,
+    rows: torch.Tensor,
+    *,
+    lr: float,
+    eps: float,
+    first_row: int,
 ) -> None:
     slots = ids - first_row
     total = accumulator.index_select(0, slots).addcmul_(rows, rows)
@@ -110,7 +126,14 @@ def sparse_adagrad(
 
 
 def row_wise_adagrad(
-    table: torch.Tensor, accumulator: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, eps: float, first_row: int
+    table: torch.Tensor,
+    accumulator: torch.Tensor,
+    ids: torch.Tensor,
+    rows: torch.Tensor,
+    *,
+    lr: float,
+    eps: float,
+    first_row: int,
 ) -> None:
     slots = ids - first_row
     total = accumulator.index_select(0, slots).add_(rows.square().mean(1))
@@ -123,7 +146,9 @@ def pairwise_dots(features: torch.Tensor, positions: torch.Tensor, *, kept: int 
     return torch.cat([features.narrow(1, 0, kept).flatten(1), dots], 1) if kept else dots
 
 
-def pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor, *, kept: int = 0) -> torch.Tensor:
+def pairwise_dots_gradient(
+    features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor, *, kept: int = 0
+) -> torch.Tensor:
     examples, count, width = features.shape
     own, products = dy.split([kept * width, dy.shape[1] - kept * width], 1)
     weights = dy.new_zeros(examples, count * count).index_add_(1, positions, products).view(examples, count, count)
@@ -144,7 +169,9 @@ def stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tensor
     return (*parts[:dense], *(take_rows_gradient(r, p, d) for r, p, d in zip(rows, places, parts[dense:], strict=True)))
 
 
-def _fields(values: Sequence[torch.Tensor], dense: int) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+def _fields(
+    values: Sequence[torch.Tensor], dense: int
+) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]]:
     """Dense values, rows, and places."""
     tables = (len(values) - dense) // 2
     return values[:dense], values[dense : dense + tables], values[dense + tables :]
@@ -167,7 +194,9 @@ def on_accelerator(definition: OpDef) -> OpDef:
     """The op that takes the place of one with an `accelerated` kernel, where tensors are on an accelerator."""
     assert definition.accelerated
     name = accelerated_type(definition.type)
-    return replace(definition, type=name, kernel=definition.accelerated, gradient=None, bind=None, on_host=False, accelerated=None)
+    return replace(
+        definition, type=name, kernel=definition.accelerated, gradient=None, bind=None, on_host=False, accelerated=None
+    )
 
 
 def accelerated_type(type: str) -> str:

@@ -24,4 +24,6 @@ def declared_attributes(definition: OpDef) -> Mapping[str, type]:
     """The attributes of an op and the type of each, by its definition alone; `**attrs` are none."""
     if definition.attributes is not None:
         return definition.attributes
-    return {p.name: get_origin(p.annotation) or p.annotation for p in keywords_of(definition) if p.kind is p.KEYWORD_ONLY}
+    return {
+        p.name: get_origin(p.annotation) or p.annotation for p in keywords_of(definition) if p.kind is p.KEYWORD_ONLY
+    }

@@ -13,7 +13,9 @@ import torch
 from htrain.ops.base import OpDef, no_outputs, same_as_input
 
 
-def _mean_of_all(total: torch.Tensor, arrived: torch.Tensor, snapshot: torch.Tensor, groups: int) -> torch.Tensor | None:
+def _mean_of_all(
+    total: torch.Tensor, arrived: torch.Tensor, snapshot: torch.Tensor, groups: int
+) -> torch.Tensor | None:
     """The mean of the snapshots, if this is the last; the next round then begins with none."""
     total.add_(snapshot)
     arrived.add_(1)
@@ -25,7 +27,9 @@ def _mean_of_all(total: torch.Tensor, arrived: torch.Tensor, snapshot: torch.Ten
     return mean
 
 
-def _average(centre: torch.Tensor, total: torch.Tensor, arrived: torch.Tensor, snapshot: torch.Tensor, *, groups: int) -> None:
+def _average(
+    centre: torch.Tensor, total: torch.Tensor, arrived: torch.Tensor, snapshot: torch.Tensor, *, groups: int
+) -> None:
     mean = _mean_of_all(total, arrived, snapshot, groups)
     if mean is not None:
         centre.copy_(mean)

@@ -98,7 +98,9 @@ def _run_on_meta(definition: "OpDef", op: Op, inputs: Sequence[Blob], batch_size
         seen = ", ".join(f"{b.dtype}[{','.join(map(str, b.shape))}]" for b in inputs)
         raise ModelError(f"{op.label}: does not take {seen}: {str(error).splitlines()[0]}") from error
     if not definition.effects and any(x._version for x in tensors):
-        raise ModelError(f"{op.label}: its kernel changes an input in place, which others may read: have it make a tensor of its own")
+        raise ModelError(
+            f"{op.label}: its kernel changes an input in place, which others may read: have it make a tensor of its own"
+        )
     return outputs if definition.many else (outputs,)
 
 

@@ -20,9 +20,22 @@ _INT = ctypes.c_int
 
 def is_ahead(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether `product` and `add_product` take left[M,K] @ right[K,N], and have something to gain. What they do not take is torch's, its errors too."""
-    if left.dtype is not torch.float32 or right.dtype is not torch.float32 or left.dim() != 2 or right.dim() != 2 or left.shape[1] != right.shape[0]:
+    if (
+        left.dtype is not torch.float32
+        or right.dtype is not torch.float32
+        or left.dim() != 2
+        or right.dim() != 2
+        or left.shape[1] != right.shape[0]
+    ):
         return False
-    return left.is_cpu and right.is_cpu and _lies_well(left) and _lies_well(right) and torch.get_num_threads() == 1 and _sgemm() is not None
+    return (
+        left.is_cpu
+        and right.is_cpu
+        and _lies_well(left)
+        and _lies_well(right)
+        and torch.get_num_threads() == 1
+        and _sgemm() is not None
+    )
 
 
 def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -40,7 +53,9 @@ def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, sc
 def _multiply(left: torch.Tensor, right: torch.Tensor, scale: float, total: torch.Tensor, kept: float) -> None:
     (rows, inner), columns = left.shape, right.shape[1]
     if total.shape != (rows, columns) or not total.is_contiguous() or total.dtype is not torch.float32:
-        raise ValueError(f"a product of {list(left.shape)} and {list(right.shape)} has no room in {total.dtype}{list(total.shape)}, strides {total.stride()}")
+        raise ValueError(
+            f"a product of {list(left.shape)} and {list(right.shape)} has no room in {total.dtype}{list(total.shape)}, strides {total.stride()}"
+        )
     sgemm = _sgemm()
     assert sgemm
     (left_lies, left_step), (right_lies, right_step) = _layout(left), _layout(right)

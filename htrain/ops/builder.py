@@ -100,7 +100,14 @@ class NetBuilder:
     def build(self, outputs: Sequence[str]) -> Net:
         """The net, checked."""
         return check(
-            Net(self.name, tuple(self.ops), tuple(self.inputs), outputs=tuple(outputs), blobs=dict(self.blobs), parameters=dict(self.parameters))
+            Net(
+                self.name,
+                tuple(self.ops),
+                tuple(self.inputs),
+                outputs=tuple(outputs),
+                blobs=dict(self.blobs),
+                parameters=dict(self.parameters),
+            )
         )
 
     def _claim(self, name: str) -> None:

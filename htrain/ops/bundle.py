@@ -20,7 +20,8 @@ Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 
 DTYPES: Mapping[str, torch.dtype] = {
-    name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int8", "uint8", "bool")
+    name: getattr(torch, name)
+    for name in ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int8", "uint8", "bool")
 }
 LARGE_BYTES = 64 * 1024  # a tensor of so many has a piece of memory of its own: a copy costs more than another frame
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -99,7 +100,9 @@ class Bundle(Mapping[str, torch.Tensor]):
         self.kinds, self.dims, self.sizes = kinds, dims, sizes
         self._begins, self._pieces = begins, pieces
         self._made: dict[str, torch.Tensor] = {}
-        self.pointers = _addresses(begins, np.array([piece.__array_interface__["data"][0] for piece in pieces], np.int64))
+        self.pointers = _addresses(
+            begins, np.array([piece.__array_interface__["data"][0] for piece in pieces], np.int64)
+        )
 
     @classmethod
     def of(cls, names: tuple[str, ...], tensors: Sequence[torch.Tensor]) -> "Bundle":

@@ -41,11 +41,19 @@ def weight_codec(name: str, shape: tuple[int, ...], dtype: str, share: float) ->
     if share < 1:
         kept = (kept_elements(math.prod(shape), share),)
         parts = (Blob(f"{name}/top_k", kept, "float32"), Blob(f"{name}/places", kept, "int32"))
-        return Codec("TopK", {"share": share}, "SpreadWhole", {"shape": shape}, parts) if 2 * kept[0] < math.prod(shape) else None
+        return (
+            Codec("TopK", {"share": share}, "SpreadWhole", {"shape": shape}, parts)
+            if 2 * kept[0] < math.prod(shape)
+            else None
+        )
     if dtype == "int8" and len(shape) > 1 and math.prod(shape[1:]) >= _LEAST_ROW:
         parts = (Blob(f"{name}/int8", shape, "uint8"), Blob(f"{name}/ranges", (shape[0], 2), "float32"))
         return Codec("QuantizeRows", {}, "DequantizeRows", {}, parts)
-    return Codec("Cast", {"to": "bfloat16"}, "Cast", {"to": "float32"}, (Blob(f"{name}/bfloat16", shape, "bfloat16"),)) if dtype != "float32" else None
+    return (
+        Codec("Cast", {"to": "bfloat16"}, "Cast", {"to": "float32"}, (Blob(f"{name}/bfloat16", shape, "bfloat16"),))
+        if dtype != "float32"
+        else None
+    )
 
 
 def can_encode(blob: Blob, encoding: Encoding, options: Options) -> bool:

@@ -62,15 +62,37 @@ _TO_AND_FROM = {"peer": str, "message": int}
 
 DEFINITIONS = (
     OpDef(
-        "Send", _by_engine, no_outputs, _transfer, None, effects=True, transfer="send", work="message", on_host=True, attributes=_TO_AND_FROM
+        "Send",
+        _by_engine,
+        no_outputs,
+        _transfer,
+        None,
+        effects=True,
+        transfer="send",
+        work="message",
+        on_host=True,
+        attributes=_TO_AND_FROM,
     ),
     OpDef(
-        "Recv", _by_engine, _declared, _transfer, None, effects=True, transfer="receive", work="message", on_host=True, attributes=_TO_AND_FROM
+        "Recv",
+        _by_engine,
+        _declared,
+        _transfer,
+        None,
+        effects=True,
+        transfer="receive",
+        work="message",
+        on_host=True,
+        attributes=_TO_AND_FROM,
     ),
     # Runs after every update of its device in a step, so that the trainer knows that the step has ended there.
-    OpDef("Ack", _ack, _ack_infer, gradient=None, effects=True, transfer="signal", on_host=True, bundled=_bundled_signal),
+    OpDef(
+        "Ack", _ack, _ack_infer, gradient=None, effects=True, transfer="signal", on_host=True, bundled=_bundled_signal
+    ),
     # Tells a device that a step has begun, where nothing else would: what it does first waits for nothing, or for rows that are asked for ahead.
-    OpDef("Begin", _ack, _ack_infer, gradient=None, effects=True, transfer="signal", on_host=True, bundled=_bundled_signal),
+    OpDef(
+        "Begin", _ack, _ack_infer, gradient=None, effects=True, transfer="signal", on_host=True, bundled=_bundled_signal
+    ),
     OpDef("Snapshot", _snapshot, same_as_input(0), gradient=None, effects=True),
     OpDef("ElasticDifference", _elastic_difference, same_as_input(1), gradient=None, effects=True, writes=(0,)),
     OpDef("Relax", _relax, no_outputs, gradient=None, effects=True, writes=(0,)),

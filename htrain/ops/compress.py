@@ -16,7 +16,9 @@ from htrain.ops.base import Cost, OpDef, Signature
 
 def _quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """8 bits an element: q uint8[B,...], and ranges float32[B,2], the least value and the step of each example."""
-    rows = x.reshape(x.shape[0], math.prod(x.shape[1:])).contiguous()  # also of no examples: a shard may be asked for no row
+    rows = x.reshape(
+        x.shape[0], math.prod(x.shape[1:])
+    ).contiguous()  # also of no examples: a shard may be asked for no row
     q, ranges = torch.empty(rows.shape, dtype=torch.uint8), torch.empty((rows.shape[0], 2))
     loops.quantize_rows(rows.numpy(), q.numpy(), ranges.numpy())
     return q.view(x.shape), ranges
@@ -106,7 +108,9 @@ def _spread_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence
 def _spread_whole(values: torch.Tensor, places: torch.Tensor, *, shape: tuple[int, ...]) -> torch.Tensor:
     """The tensor [*shape] that TopK's values came from, with 0 elsewhere. Raises DataError for a place outside it."""
     x = torch.zeros(shape)
-    if values.numel() != places.numel() or not loops.spread(values.contiguous().numpy(), places.numpy(), x.view(-1).numpy()):
+    if values.numel() != places.numel() or not loops.spread(
+        values.contiguous().numpy(), places.numpy(), x.view(-1).numpy()
+    ):
         raise DataError(f"a sparsified tensor has places outside [{', '.join(map(str, shape))}]")
     return x
 
@@ -131,7 +135,9 @@ def _selected(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_siz
 
 
 DEFINITIONS = (
-    OpDef("QuantizeRows", _quantize, _quantize_infer, _converted, gradient=None, many=True, work="quantize", on_host=True),
+    OpDef(
+        "QuantizeRows", _quantize, _quantize_infer, _converted, gradient=None, many=True, work="quantize", on_host=True
+    ),
     OpDef("DequantizeRows", _dequantize, _dequantize_infer, _converted, gradient=None, work="quantize", on_host=True),
     OpDef("TopK", _top_k, _top_k_infer, _selected, gradient=None, many=True, work="quantize", on_host=True),
     OpDef(

@@ -145,7 +145,9 @@ def _pool_rows_gradient(
 def _sum_rows(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The distinct ids, and the sum of the rows of each."""
     unique, places = sparse_loops.dedupe(ids.numpy(), -1)
-    return torch.from_numpy(unique), torch.from_numpy(sparse_loops.take_rows_gradient(rows.numpy(), places, unique.size))
+    return torch.from_numpy(unique), torch.from_numpy(
+        sparse_loops.take_rows_gradient(rows.numpy(), places, unique.size)
+    )
 
 
 def _sum_rows_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
@@ -288,31 +290,116 @@ def _ids(op: Op) -> Sequence[str]:
 
 
 DEFINITIONS = (
-    OpDef("Embedding", _embedding, _embedding_infer, _gather_cost, gradient=None, work="gather", indexed=True, over_rows="TakeRows"),
-    OpDef("EmbeddingBag", _embedding_bag, _embedding_bag_infer, _gather_cost, gradient=None, work="gather", indexed=True, over_rows="PoolRows"),
     OpDef(
-        "Dedupe", _dedupe, _dedupe_infer, gradient=None, many=True, on_host=True, place="reader", work="gather", expected=_expected_ids
+        "Embedding",
+        _embedding,
+        _embedding_infer,
+        _gather_cost,
+        gradient=None,
+        work="gather",
+        indexed=True,
+        over_rows="TakeRows",
     ),
     OpDef(
-        "DedupeSharded", _dedupe_sharded, _dedupe_infer, gradient=None, many=True, on_host=True, place="reader", work="gather", expected=_expected_ids
+        "EmbeddingBag",
+        _embedding_bag,
+        _embedding_bag_infer,
+        _gather_cost,
+        gradient=None,
+        work="gather",
+        indexed=True,
+        over_rows="PoolRows",
+    ),
+    OpDef(
+        "Dedupe",
+        _dedupe,
+        _dedupe_infer,
+        gradient=None,
+        many=True,
+        on_host=True,
+        place="reader",
+        work="gather",
+        expected=_expected_ids,
+    ),
+    OpDef(
+        "DedupeSharded",
+        _dedupe_sharded,
+        _dedupe_infer,
+        gradient=None,
+        many=True,
+        on_host=True,
+        place="reader",
+        work="gather",
+        expected=_expected_ids,
     ),
     OpDef("MaskPlaces", _mask_places, gradient=None, place="reader"),
     OpDef(
-        "Lookup", _lookup, _lookup_infer, _gather_cost, gradient=None, on_host=True, accelerated=accelerated.lookup, effects=True, work="gather",
-        reads=_reads, asked_by=_ids,
+        "Lookup",
+        _lookup,
+        _lookup_infer,
+        _gather_cost,
+        gradient=None,
+        on_host=True,
+        accelerated=accelerated.lookup,
+        effects=True,
+        work="gather",
+        reads=_reads,
+        asked_by=_ids,
     ),
-    OpDef("LookupShards", _lookup_shards, _lookup_shards_infer, _gather_cost, None, on_host=True, effects=True, work="gather"),
-    OpDef("TakeRows", _take_rows, _take_infer, _gather_cost, gradient=_take_rule, on_host=True, accelerated=accelerated.take_rows, work="gather"),
     OpDef(
-        "TakeRowsGradient", _take_rows_gradient, _rows_infer, _pool_cost, gradient=None, on_host=True, accelerated=accelerated.take_rows_gradient,
+        "LookupShards",
+        _lookup_shards,
+        _lookup_shards_infer,
+        _gather_cost,
+        None,
+        on_host=True,
+        effects=True,
+        work="gather",
+    ),
+    OpDef(
+        "TakeRows",
+        _take_rows,
+        _take_infer,
+        _gather_cost,
+        gradient=_take_rule,
+        on_host=True,
+        accelerated=accelerated.take_rows,
+        work="gather",
+    ),
+    OpDef(
+        "TakeRowsGradient",
+        _take_rows_gradient,
+        _rows_infer,
+        _pool_cost,
+        gradient=None,
+        on_host=True,
+        accelerated=accelerated.take_rows_gradient,
         work="scatter",
     ),
-    OpDef("PoolRows", _pool_rows, _pool_infer, _pool_cost, gradient=_pool_rule, on_host=True, accelerated=accelerated.pool_rows, work="gather"),
     OpDef(
-        "PoolRowsGradient", _pool_rows_gradient, _rows_infer, _pool_cost, gradient=None, many=True, on_host=True,
-        accelerated=accelerated.pool_rows_gradient, work="scatter",
+        "PoolRows",
+        _pool_rows,
+        _pool_infer,
+        _pool_cost,
+        gradient=_pool_rule,
+        on_host=True,
+        accelerated=accelerated.pool_rows,
+        work="gather",
+    ),
+    OpDef(
+        "PoolRowsGradient",
+        _pool_rows_gradient,
+        _rows_infer,
+        _pool_cost,
+        gradient=None,
+        many=True,
+        on_host=True,
+        accelerated=accelerated.pool_rows_gradient,
+        work="scatter",
     ),
     OpDef("SumRows", _sum_rows, _sum_rows_infer, gradient=None, many=True, on_host=True, work="scatter"),
     OpDef("ConcatRows", _concat_rows, _concat_rows_infer, gradient=None, place="reader", expected=all_rows),
-    OpDef("SplitRows", _split_rows, _split_rows_infer, gradient=None, many=True, place="reader", expected=_expected_parts),
+    OpDef(
+        "SplitRows", _split_rows, _split_rows_infer, gradient=None, many=True, place="reader", expected=_expected_parts
+    ),
 )

@@ -49,7 +49,9 @@ def _gradient_kernel(
     return (dw, *db, *dx)
 
 
-def _fast_gradient_kernel(x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, *, bias: bool, wants_x: bool) -> tuple[torch.Tensor, ...]:
+def _fast_gradient_kernel(
+    x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, *, bias: bool, wants_x: bool
+) -> tuple[torch.Tensor, ...]:
     """FCGradient by the libraries that are ahead on this CPU: it rounds otherwise."""
     db = (dy.sum(0),) if bias else ()
     dx = (times(dy, w.t()),) if wants_x else ()
@@ -115,13 +117,19 @@ def _product_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch
 
 
 FC = OpDef("FC", _kernel, cost=_cost, gradient=_gradient, work="gemm")
-FC_GRADIENT = OpDef("FCGradient", _gradient_kernel, _gradient_infer, _gradient_cost, gradient=None, many=True, work="gemm")
+FC_GRADIENT = OpDef(
+    "FCGradient", _gradient_kernel, _gradient_infer, _gradient_cost, gradient=None, many=True, work="gemm"
+)
 DEFINITIONS = (
     FC,
     FC_GRADIENT,
     OpDef("FastFC", _fast_kernel, FC.infer, cost=_cost, gradient=None, work="gemm"),
-    OpDef("FastFCGradient", _fast_gradient_kernel, _gradient_infer, _gradient_cost, gradient=None, many=True, work="gemm"),
+    OpDef(
+        "FastFCGradient", _fast_gradient_kernel, _gradient_infer, _gradient_cost, gradient=None, many=True, work="gemm"
+    ),
     OpDef("FCRelu", _relu_kernel, FC.infer, cost=_cost, gradient=_relu_gradient, work="gemm"),
     OpDef("FCInputGradient", _input_gradient, _input_gradient_infer, _product_cost, gradient=None, work="gemm"),
-    OpDef("FCSgd", _sgd, no_outputs, _product_cost, None, effects=True, writes=_stepped, steps_weights=True, work="gemm"),
+    OpDef(
+        "FCSgd", _sgd, no_outputs, _product_cost, None, effects=True, writes=_stepped, steps_weights=True, work="gemm"
+    ),
 )

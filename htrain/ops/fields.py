@@ -67,10 +67,17 @@ class Tables:
 
     def misfit(self, bad: int, ids: Ids) -> DataError:
         """Table number `bad` has no row for some of its ids."""
-        return ids_misfit(np.ascontiguousarray(ids[:, self.columns[bad]]), np.empty((len(ids), self.width), np.float32), self.tensors[bad].numpy(), 0)
+        return ids_misfit(
+            np.ascontiguousarray(ids[:, self.columns[bad]]),
+            np.empty((len(ids), self.width), np.float32),
+            self.tensors[bad].numpy(),
+            0,
+        )
 
 
-def _bind_stack_tables(*known: torch.Tensor | None, dense: int, columns: tuple[int, ...]) -> Callable[..., torch.Tensor]:
+def _bind_stack_tables(
+    *known: torch.Tensor | None, dense: int, columns: tuple[int, ...]
+) -> Callable[..., torch.Tensor]:
     return partial(_stack_from, Tables([table for table in known[dense:-1] if table is not None], columns))
 
 
@@ -82,7 +89,9 @@ def _stack_tables(*values: torch.Tensor, dense: int, columns: tuple[int, ...]) -
 def _stack_from(tables: Tables, *values: torch.Tensor) -> torch.Tensor:
     own, ids = [x.contiguous() for x in values[:-1]], tables.ids(values[-1])
     if any(x.shape != (len(ids), tables.width) or x.dtype != torch.float32 for x in own):
-        raise DataError(f"values that are stacked with rows of {tables.width} want {len(ids)} examples, {tables.width} wide")
+        raise DataError(
+            f"values that are stacked with rows of {tables.width} want {len(ids)} examples, {tables.width} wide"
+        )
     y = np.empty((len(ids), len(own) + len(tables.tensors), tables.width), np.float32)
     bad = _stack_columns(pointers_of(own), tables.pointers, tables.sizes, ids, tables.columns, y)
     if bad >= 0:
@@ -90,7 +99,9 @@ def _stack_from(tables: Tables, *values: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(y)
 
 
-def _bind_step_tables(*known: torch.Tensor | None, dense: int, columns: tuple[int, ...], lr: float) -> Callable[..., None]:
+def _bind_step_tables(
+    *known: torch.Tensor | None, dense: int, columns: tuple[int, ...], lr: float
+) -> Callable[..., None]:
     return partial(_step_in, Tables([table for table in known[:-2] if table is not None], columns), dense=dense, lr=lr)
 
 
@@ -102,20 +113,28 @@ def _step_tables(*values: torch.Tensor, dense: int, columns: tuple[int, ...], lr
 def _step_in(tables: Tables, ids: torch.Tensor, dy: torch.Tensor, *, dense: int, lr: float) -> None:
     rows = tables.ids(ids)
     if dy.shape != (len(ids), dense + len(tables.tensors), tables.width):
-        raise DataError(f"gradients of {len(tables.tensors)} tables are {list(dy.shape)}, want [{len(ids)},{dense + len(tables.tensors)},{tables.width}]")
+        raise DataError(
+            f"gradients of {len(tables.tensors)} tables are {list(dy.shape)}, want [{len(ids)},{dense + len(tables.tensors)},{tables.width}]"
+        )
     bad = _sgd(tables.pointers, tables.sizes, rows, tables.columns, dy.contiguous().numpy(), dense, lr)
     if bad >= 0:
         raise tables.misfit(bad, rows)
 
 
-def _parts(values: Sequence[torch.Tensor], dense: int) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+def _parts(
+    values: Sequence[torch.Tensor], dense: int
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
     """Dense values, rows and places, at least one of each table's. Raises DataError where loops over addresses would leave them."""
     count = (len(values) - dense) // 2
     own, rows, places = values[:dense], values[dense : dense + count], values[dense + count :]
     batch, width = places[0].shape[0], rows[0].shape[-1]
-    fit = all(p.shape == (batch,) and p.dtype == torch.int64 for p in places) and all(x.shape == (batch, width) for x in own)
+    fit = all(p.shape == (batch,) and p.dtype == torch.int64 for p in places) and all(
+        x.shape == (batch, width) for x in own
+    )
     if not fit or any(r.shape[1:] != (width,) for r in rows) or any(r.dtype != torch.float32 for r in (*own, *rows)):
-        raise DataError(f"rows of several tables differ in form: want float32 rows, {width} wide, and {batch} int64 places of each")
+        raise DataError(
+            f"rows of several tables differ in form: want float32 rows, {width} wide, and {batch} int64 places of each"
+        )
     return [x.contiguous() for x in own], [r.contiguous() for r in rows], [p.contiguous() for p in places]
 
 
@@ -274,11 +293,49 @@ def _stepped(op: Op) -> tuple[int, ...]:
 
 
 DEFINITIONS = (
-    OpDef("StackTables", _stack_tables, _infer_tables, _cost, None, effects=True, bind=_bind_stack_tables, work="gather", on_host=True),
-    OpDef("StepTables", _step_tables, no_outputs, _cost, None, effects=True, writes=_stepped, bind=_bind_step_tables, work="scatter", on_host=True),
-    OpDef("StackRows", _stack_rows, _infer, _cost, gradient=_rule, work="gather", on_host=True, accelerated=accelerated.stack_rows),
     OpDef(
-        "StackRowsGradient", _stack_rows_gradient, _infer_gradient, _cost, gradient=None, many=True, work="scatter", on_host=True,
-        accelerated=accelerated.stack_rows_gradient, expected=_expected_gradient,
+        "StackTables",
+        _stack_tables,
+        _infer_tables,
+        _cost,
+        None,
+        effects=True,
+        bind=_bind_stack_tables,
+        work="gather",
+        on_host=True,
+    ),
+    OpDef(
+        "StepTables",
+        _step_tables,
+        no_outputs,
+        _cost,
+        None,
+        effects=True,
+        writes=_stepped,
+        bind=_bind_step_tables,
+        work="scatter",
+        on_host=True,
+    ),
+    OpDef(
+        "StackRows",
+        _stack_rows,
+        _infer,
+        _cost,
+        gradient=_rule,
+        work="gather",
+        on_host=True,
+        accelerated=accelerated.stack_rows,
+    ),
+    OpDef(
+        "StackRowsGradient",
+        _stack_rows_gradient,
+        _infer_gradient,
+        _cost,
+        gradient=None,
+        many=True,
+        work="scatter",
+        on_host=True,
+        accelerated=accelerated.stack_rows_gradient,
+        expected=_expected_gradient,
     ),
 )

@@ -46,6 +46,12 @@ DEFINITIONS = (
     OpDef("ConstantFill", _constant, no_outputs, gradient=None, effects=True, writes=(0,)),
     OpDef("ZeroRows", _zero_rows, no_outputs, gradient=None, effects=True, writes=(0,)),
     OpDef(
-        "FileFill", _from_file, no_outputs, gradient=None, effects=True, writes=(0,), attributes={"first_row": int, "first_column": int}
+        "FileFill",
+        _from_file,
+        no_outputs,
+        gradient=None,
+        effects=True,
+        writes=(0,),
+        attributes={"first_row": int, "first_column": int},
     ),
 )

@@ -28,7 +28,9 @@ class Pairs:
         """Raises DataError for a position that is none's: the loops do not look."""
         at = positions.numpy()
         if at.size and not 0 <= at.min() <= at.max() < count * count:
-            raise DataError(f"positions of pairs of {count} features are {at.min()} to {at.max()}, want 0 to {count * count - 1}")
+            raise DataError(
+                f"positions of pairs of {count} features are {at.min()} to {at.max()}, want 0 to {count * count - 1}"
+            )
         self.count, self.size = count, at.size
         left, right = np.divmod(at, count)
         high, low = np.maximum(left, right), np.minimum(left, right)
@@ -43,7 +45,9 @@ class Pairs:
         wanted = numbers + self.size
         if dy.shape != (batch, wanted) or dy.dtype != torch.float32:
             raise DataError(f"gradients of pairs are {dy.dtype}{list(dy.shape)}, want torch.float32[{batch},{wanted}]")
-        dy = dy if dy.stride(1) == 1 and dy.stride(0) >= wanted else dy.contiguous()  # part of a wider value stays where it is
+        dy = (
+            dy if dy.stride(1) == 1 and dy.stride(0) >= wanted else dy.contiguous()
+        )  # part of a wider value stays where it is
         return np.lib.stride_tricks.as_strided(dy.numpy(), (batch, dy.stride(0)), (4 * dy.stride(0), 4))
 
 
@@ -69,24 +73,32 @@ def _dots_of(features: torch.Tensor, pairs: Pairs, kept: int) -> torch.Tensor:
     return torch.from_numpy(dots)
 
 
-def _pairwise_dots_gradient(features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor, *, kept: int = 0) -> torch.Tensor:
+def _pairwise_dots_gradient(
+    features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor, *, kept: int = 0
+) -> torch.Tensor:
     pairs = Pairs(positions, features.shape[1])
     gradient, given = np.empty(features.shape, np.float32), pairs.gradients(dy, len(features), kept * features.shape[2])
     gradient_loop(features.contiguous().numpy(), pairs.above, pairs.below, pairs.runs, kept, given, gradient)
     return torch.from_numpy(gradient)
 
 
-def _bind_sgd(*known: torch.Tensor | None, dense: int, columns: tuple[int, ...], lr: float, kept: int = 0) -> Callable[..., tuple[torch.Tensor, ...]]:
+def _bind_sgd(
+    *known: torch.Tensor | None, dense: int, columns: tuple[int, ...], lr: float, kept: int = 0
+) -> Callable[..., tuple[torch.Tensor, ...]]:
     tables, positions = [table for table in known[:-4] if table is not None], known[-2]
     if positions is None:
         return lambda *rest: _pairwise_dots_sgd(*tables, *rest, dense=dense, columns=columns, lr=lr, kept=kept)
     return partial(_step_by_pairs, Tables(tables, columns), Pairs(positions, dense + len(tables)), lr=lr, kept=kept)
 
 
-def _pairwise_dots_sgd(*values: torch.Tensor, dense: int, columns: tuple[int, ...], lr: float, kept: int = 0) -> tuple[torch.Tensor, ...]:
+def _pairwise_dots_sgd(
+    *values: torch.Tensor, dense: int, columns: tuple[int, ...], lr: float, kept: int = 0
+) -> tuple[torch.Tensor, ...]:
     """The gradient of features[B,n,D] that StackTables has stacked: that of the `dense` first is returned, the rows of the others take a step of SGD."""
     *tables, ids, features, positions, dy = values
-    return _step_by_pairs(Tables(tables, columns), Pairs(positions, dense + len(tables)), ids, features, dy, lr=lr, kept=kept)
+    return _step_by_pairs(
+        Tables(tables, columns), Pairs(positions, dense + len(tables)), ids, features, dy, lr=lr, kept=kept
+    )
 
 
 def _step_by_pairs(
@@ -151,17 +163,45 @@ def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: i
 
 def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
     names = (builder.gradient_name(op.inputs[0]),)
-    return [builder.add("PairwiseDotsGradient", (*op.inputs, dys[0]), attrs=op.attrs, module=op.module, outputs=names)[0], ""]
+    return [
+        builder.add("PairwiseDotsGradient", (*op.inputs, dys[0]), attrs=op.attrs, module=op.module, outputs=names)[0],
+        "",
+    ]
 
 
 DEFINITIONS = (
-    OpDef("PairwiseDots", _pairwise_dots, _infer, _cost, gradient=_rule, bind=_bind_dots, work="batched", on_host=True, accelerated=accelerated.pairwise_dots),
     OpDef(
-        "PairwiseDotsGradient", _pairwise_dots_gradient, _infer_gradient, _cost, gradient=None, work="batched", on_host=True,
+        "PairwiseDots",
+        _pairwise_dots,
+        _infer,
+        _cost,
+        gradient=_rule,
+        bind=_bind_dots,
+        work="batched",
+        on_host=True,
+        accelerated=accelerated.pairwise_dots,
+    ),
+    OpDef(
+        "PairwiseDotsGradient",
+        _pairwise_dots_gradient,
+        _infer_gradient,
+        _cost,
+        gradient=None,
+        work="batched",
+        on_host=True,
         accelerated=accelerated.pairwise_dots_gradient,
     ),
     OpDef(
-        "PairwiseDotsSgd", _pairwise_dots_sgd, _infer_sgd, _cost, None, many=True, effects=True, writes=_stepped, bind=_bind_sgd, work="batched",
+        "PairwiseDotsSgd",
+        _pairwise_dots_sgd,
+        _infer_sgd,
+        _cost,
+        None,
+        many=True,
+        effects=True,
+        writes=_stepped,
+        bind=_bind_sgd,
+        work="batched",
         on_host=True,
     ),
 )

@@ -40,7 +40,9 @@ def dots_loop(features, tiles, runs, kept, dots):  # type: ignore[no-untyped-def
             _tile(own, tiles[k, 0], tiles[k, 1], products)
         for r in range(runs.shape[0]):
             found = array_at(products.ctypes.data + 4 * runs[r, 0], (runs[r, 2],), np.float32(0))
-            to = array_at(dots.ctypes.data + 4 * (b * dots.shape[1] + kept * width + runs[r, 1]), (runs[r, 2],), np.float32(0))
+            to = array_at(
+                dots.ctypes.data + 4 * (b * dots.shape[1] + kept * width + runs[r, 1]), (runs[r, 2],), np.float32(0)
+            )
             for k in range(runs[r, 2]):
                 to[k] = found[k]
         for i in range(kept):
@@ -112,7 +114,11 @@ def _mix(weights, own, total):  # type: ignore[no-untyped-def]
 def _room(count, width):  # type: ignore[no-untyped-def]
     """A matrix of weights, and features before and after it: `count` of them, padded to a multiple of 4."""
     padded = (count + 3) // 4 * 4
-    return np.zeros((padded, padded), np.float32), np.zeros((padded, width), np.float32), np.zeros((padded, width), np.float32)
+    return (
+        np.zeros((padded, padded), np.float32),
+        np.zeros((padded, width), np.float32),
+        np.zeros((padded, width), np.float32),
+    )
 
 
 @njit(nogil=True, cache=True)

@@ -38,7 +38,14 @@ def _announce(cache: Any, ids: torch.Tensor) -> None:
 
 
 def _slots(
-    cache: Any, *rest: torch.Tensor, num_rows: int, sets: int, ways: int, bounds: tuple[int, ...], patch: bool, window: int
+    cache: Any,
+    *rest: torch.Tensor,
+    num_rows: int,
+    sets: int,
+    ways: int,
+    bounds: tuple[int, ...],
+    patch: bool,
+    window: int,
 ) -> torch.Tensor:
     """The table has `num_rows` rows, the cache `sets` of `ways`; shard k of the table holds the rows from bounds[k] to
     bounds[k+1]; with `patch`, a prefetched row that has changed since is put right. At most `window` batches are looked ahead."""
@@ -78,7 +85,9 @@ def apart(net: Net) -> tuple[Net, Net]:
     inputs = tuple(name for op in outside for name in op.outputs)
     outputs = tuple(name for op in outside for name in op.inputs if name not in net.parameters)
     step = net.with_ops(op for op in net.ops if id(op) not in moved and op.type not in _APART)
-    rest = Net(f"exchange_{net.name}", (), inputs, outputs=outputs, blobs=dict(net.blobs), parameters=dict(net.parameters))
+    rest = Net(
+        f"exchange_{net.name}", (), inputs, outputs=outputs, blobs=dict(net.blobs), parameters=dict(net.parameters)
+    )
     return step, rest.with_ops(op for op in net.ops if id(op) in moved or op.type in _APART[2:])
 
 
@@ -143,16 +152,67 @@ def _read_in_evaluation(op: Op, net: Net) -> Mapping[str, str]:
 
 
 DEFINITIONS = (
-    OpDef("LookaheadAnnounce", _announce, no_outputs, _free, None, effects=True, on_host=True, place="reader", phase="announce"),
     OpDef(
-        "LookaheadSlots", _slots, _slots_infer, _rows_cost, None, effects=True, on_host=True, place="reader", work="gather", keeps=_window_bytes,
+        "LookaheadAnnounce",
+        _announce,
+        no_outputs,
+        _free,
+        None,
+        effects=True,
+        on_host=True,
+        place="reader",
+        phase="announce",
+    ),
+    OpDef(
+        "LookaheadSlots",
+        _slots,
+        _slots_infer,
+        _rows_cost,
+        None,
+        effects=True,
+        on_host=True,
+        place="reader",
+        work="gather",
+        keeps=_window_bytes,
         evaluated=_read_in_evaluation,
     ),
-    OpDef("FlushVictims", _flush_victims, no_outputs, _free, None, effects=True, on_host=True, writes=(1,), place="reader"),
     OpDef(
-        "LookaheadRequest", _request, _request_infer, _free, None, many=True, effects=True, on_host=True, place="reader", expected=_expected_request
+        "FlushVictims", _flush_victims, no_outputs, _free, None, effects=True, on_host=True, writes=(1,), place="reader"
+    ),
+    OpDef(
+        "LookaheadRequest",
+        _request,
+        _request_infer,
+        _free,
+        None,
+        many=True,
+        effects=True,
+        on_host=True,
+        place="reader",
+        expected=_expected_request,
     ),
     OpDef("LookaheadAnswer", _answer, no_outputs, _free, None, effects=True, on_host=True, place="reader"),
-    OpDef("WriteBack", _write_back, no_outputs, _rows_cost, None, effects=True, on_host=True, phase="push", work="scatter", serves_cache=True),
-    OpDef("Prefetch", _prefetch, _prefetch_infer, _rows_cost, None, effects=True, on_host=True, work="gather", serves_cache=True),
+    OpDef(
+        "WriteBack",
+        _write_back,
+        no_outputs,
+        _rows_cost,
+        None,
+        effects=True,
+        on_host=True,
+        phase="push",
+        work="scatter",
+        serves_cache=True,
+    ),
+    OpDef(
+        "Prefetch",
+        _prefetch,
+        _prefetch_infer,
+        _rows_cost,
+        None,
+        effects=True,
+        on_host=True,
+        work="gather",
+        serves_cache=True,
+    ),
 )

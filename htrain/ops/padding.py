@@ -8,7 +8,9 @@ from htrain.ops.base import constant_of
 from htrain.ops.builder import NetBuilder
 
 
-def without_padding_gradient(builder: NetBuilder, rows: str, ids: str, padding_idx: int, *, module: str, outputs: Sequence[str] = ()) -> str:
+def without_padding_gradient(
+    builder: NetBuilder, rows: str, ids: str, padding_idx: int, *, module: str, outputs: Sequence[str] = ()
+) -> str:
     """rows[..,D] that were read by ids[..] as they are, but no gradient comes back for those of `padding_idx`."""
     frozen = builder.add("Detach", (rows,), module=module)[0]
     padding = builder.add("Constant", (), attrs={"value": constant_of(torch.tensor(padding_idx))}, module=module)[0]

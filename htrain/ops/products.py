@@ -12,12 +12,17 @@ from torch.nn.functional import linear
 from htrain.ops.blas import add_product, is_ahead, is_narrow, product
 
 _pointwise: Callable[..., torch.Tensor] | None = (
-    torch.ops.mkldnn._linear_pointwise.default if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise") else None
+    torch.ops.mkldnn._linear_pointwise.default
+    if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    else None
 )  # oneDNN's product, with what comes behind it in the same pass; an overload by its name is found without trying others under the GIL
 
 _MANY = 512  # rows: with more, oneDNN is ahead of OpenBLAS where nothing is added
 
-_SMALL, _TINY = 1 << 20, 1 << 18  # multiply-adds of a product, and of a step: below, torch's own begins sooner than OpenBLAS is called
+_SMALL, _TINY = (
+    1 << 20,
+    1 << 18,
+)  # multiply-adds of a product, and of a step: below, torch's own begins sooner than OpenBLAS is called
 
 _FEW = 32  # columns: MKL makes a narrow gradient at twice the speed when it is turned, as wide as dy
 

@@ -32,22 +32,37 @@ Numbers = NDArray[np.int64]
 class Served:
     """Tables[R,D], or states[R,D] and [R], and where they are: what loops over them want to know, found once."""
 
-    def __init__(self, tables: Sequence[torch.Tensor], states: Sequence[torch.Tensor], first_rows: Sequence[int]) -> None:
+    def __init__(
+        self, tables: Sequence[torch.Tensor], states: Sequence[torch.Tensor], first_rows: Sequence[int]
+    ) -> None:
         """Raises DataError where loops over addresses would leave the tables."""
         plain = all(t.dtype == torch.float32 and t.is_contiguous() for t in (*tables, *states))
-        if not plain or any(t.dim() != 2 for t in tables) or any(s.shape[0] != t.shape[0] for s, t in zip(states, tables, strict=False)):
+        if (
+            not plain
+            or any(t.dim() != 2 for t in tables)
+            or any(s.shape[0] != t.shape[0] for s, t in zip(states, tables, strict=False))
+        ):
             raise DataError("tables that are served together want float32 rows, and a state for each")
         self.tables, self.states = tuple(tables), tuple(states)
         self.widths = [table.shape[1] for table in tables]
         self.pointers, self.state_pointers = _pointers(tables), _pointers(states)
         self._rows: dict[tuple[str, ...], Kinds] = {}
-        self.forms = np.array([(table.shape[0], table.shape[1], first) for table, first in zip(tables, first_rows, strict=True)], np.int64)
+        self.forms = np.array(
+            [(table.shape[0], table.shape[1], first) for table, first in zip(tables, first_rows, strict=True)], np.int64
+        )
 
     def counts(self, ids: Bundle) -> Numbers:
         """How many ids of each table there are. Raises DataError for what is no list of ids."""
         if not _are(ids.kinds, "int64", 1):
-            place = next(k for k, form in enumerate(zip(ids.kinds.dtypes, ids.kinds.ranks, strict=True)) if form != ("int64", 1))
-            raise ids_misfit(ids[ids.kinds.names[place]].numpy(), np.empty((0, self.widths[place]), np.float32), self.tables[place].numpy(), 0)
+            place = next(
+                k for k, form in enumerate(zip(ids.kinds.dtypes, ids.kinds.ranks, strict=True)) if form != ("int64", 1)
+            )
+            raise ids_misfit(
+                ids[ids.kinds.names[place]].numpy(),
+                np.empty((0, self.widths[place]), np.float32),
+                self.tables[place].numpy(),
+                0,
+            )
         return ids.dims
 
     def rows_called(self, names: tuple[str, ...]) -> Kinds:
@@ -59,7 +74,11 @@ class Served:
     def misfit(self, bad: int, ids: Bundle, rows: Bundle | None = None) -> DataError:
         """Table number `bad` has no row for some of its ids, or `rows` are not as many and as wide."""
         found = ids[ids.kinds.names[bad]].numpy()
-        given = np.empty((len(found), self.widths[bad]), np.float32) if rows is None else rows[rows.kinds.names[bad]].numpy()
+        given = (
+            np.empty((len(found), self.widths[bad]), np.float32)
+            if rows is None
+            else rows[rows.kinds.names[bad]].numpy()
+        )
         return ids_misfit(found, given, self.tables[bad].numpy(), int(self.forms[bad, 2]))
 
 
@@ -84,7 +103,11 @@ def _all_known(known: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
 
 def _bind_lookup(*known: torch.Tensor | None, first_rows: tuple[int, ...]) -> Callable[..., tuple[torch.Tensor, ...]]:
     tables = _all_known(known[: len(first_rows)])
-    return partial(_look_up_tensors, Served(tables, (), first_rows)) if tables else partial(_lookup_tables, first_rows=first_rows)
+    return (
+        partial(_look_up_tensors, Served(tables, (), first_rows))
+        if tables
+        else partial(_lookup_tables, first_rows=first_rows)
+    )
 
 
 def _lookup_tables(*values: torch.Tensor, first_rows: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
@@ -96,7 +119,9 @@ def _look_up_tensors(served: Served, *ids: torch.Tensor) -> tuple[torch.Tensor, 
     return tuple(_look_up(served, _numbered(len(ids)), Bundle.of(_numbered(len(ids)), ids)).values())
 
 
-def _bundled_lookup(tables: Sequence[torch.Tensor], outputs: tuple[str, ...], *, first_rows: tuple[int, ...]) -> Callable[[Bundle], Bundle]:
+def _bundled_lookup(
+    tables: Sequence[torch.Tensor], outputs: tuple[str, ...], *, first_rows: tuple[int, ...]
+) -> Callable[[Bundle], Bundle]:
     return partial(_look_up, Served(tables, (), first_rows), outputs)
 
 
@@ -158,17 +183,27 @@ def _bind_step(
 
 def _step_tables(*values: torch.Tensor, optimizer: str, lr: float, eps: float, first_rows: tuple[int, ...]) -> None:
     held, count = len(values) - 2 * len(first_rows), len(first_rows)
-    _step_tensors(Served(values[:count], values[count:held], first_rows), *values[held:], optimizer=optimizer, lr=lr, eps=eps)
+    _step_tensors(
+        Served(values[:count], values[count:held], first_rows), *values[held:], optimizer=optimizer, lr=lr, eps=eps
+    )
 
 
 def _step_tensors(served: Served, *values: torch.Tensor, optimizer: str, lr: float, eps: float) -> None:
     count = len(served.tables)
     names = _numbered(count)
-    _step_in(served, Bundle.of(names, values[:count]), Bundle.of(names, values[count:]), optimizer=optimizer, lr=lr, eps=eps)
+    _step_in(
+        served, Bundle.of(names, values[:count]), Bundle.of(names, values[count:]), optimizer=optimizer, lr=lr, eps=eps
+    )
 
 
 def _bundled_step(
-    held: Sequence[torch.Tensor], outputs: tuple[str, ...], *, optimizer: str, lr: float, eps: float, first_rows: tuple[int, ...]
+    held: Sequence[torch.Tensor],
+    outputs: tuple[str, ...],
+    *,
+    optimizer: str,
+    lr: float,
+    eps: float,
+    first_rows: tuple[int, ...],
 ) -> Callable[[Bundle, Bundle], None]:
     count = len(first_rows)
     return partial(_step_in, Served(held[:count], held[count:], first_rows), optimizer=optimizer, lr=lr, eps=eps)
@@ -183,7 +218,9 @@ def _step_in(served: Served, ids: Bundle, grads: Bundle, *, optimizer: str, lr: 
     if optimizer == "sgd":
         bad = _sgd(served.pointers, *batch)
     else:
-        bad = (_adagrad if optimizer == "adagrad" else _rowwise_adagrad)(served.pointers, served.state_pointers, *batch, eps)
+        bad = (_adagrad if optimizer == "adagrad" else _rowwise_adagrad)(
+            served.pointers, served.state_pointers, *batch, eps
+        )
     if bad >= 0:
         raise served.misfit(bad, ids)
 
@@ -208,7 +245,12 @@ def _parts(tables, forms, ids, counts, grads, t):  # type: ignore[no-untyped-def
     """Table t, its ids, its gradients, and its first row."""
     size, width, first = forms[t]
     table = array_at(tables[t], (size, width), np.float32(0))
-    return table, array_at(ids[t], (counts[t],), np.int64(0)), array_at(grads[t], (counts[t], width), np.float32(0)), first
+    return (
+        table,
+        array_at(ids[t], (counts[t],), np.int64(0)),
+        array_at(grads[t], (counts[t], width), np.float32(0)),
+        first,
+    )
 
 
 @njit(nogil=True, cache=True)
@@ -234,7 +276,9 @@ def _adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # type: ignor
 def _rowwise_adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # type: ignore[no-untyped-def]
     for t in range(tables.size):
         table, at, rows, first = _parts(tables, forms, ids, counts, grads, t)
-        if not rowwise_adagrad_loop(table, array_at(states[t], table.shape[:1], np.float32(0)), at, rows, first, lr, eps):
+        if not rowwise_adagrad_loop(
+            table, array_at(states[t], table.shape[:1], np.float32(0)), at, rows, first, lr, eps
+        ):
             return t
     return -1
 
@@ -257,7 +301,9 @@ def _lists(op: Op) -> Sequence[tuple[str, ...]]:
 
 def _infer_lookup(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
     count = _num_tables(op)
-    return [((ids.shape[0], table.shape[1]), table.dtype) for table, ids in zip(inputs[:count], inputs[count:], strict=True)]
+    return [
+        ((ids.shape[0], table.shape[1]), table.dtype) for table, ids in zip(inputs[:count], inputs[count:], strict=True)
+    ]
 
 
 def _reads(op: Op) -> Sequence[RowRead]:
@@ -297,11 +343,34 @@ def _stepped(op: Op) -> tuple[int, ...]:
 
 DEFINITIONS = (
     OpDef(
-        "LookupTables", _lookup_tables, _infer_lookup, _lookup_cost, None, many=True, bind=_bind_lookup, on_host=True, effects=True, work="gather",
-        reads=_reads, asked_by=_ids, expected=_expected_rows, bundles=_lists, bundled=_bundled_lookup,
+        "LookupTables",
+        _lookup_tables,
+        _infer_lookup,
+        _lookup_cost,
+        None,
+        many=True,
+        bind=_bind_lookup,
+        on_host=True,
+        effects=True,
+        work="gather",
+        reads=_reads,
+        asked_by=_ids,
+        expected=_expected_rows,
+        bundles=_lists,
+        bundled=_bundled_lookup,
     ),
     OpDef(
-        "SparseStepTables", _step_tables, no_outputs, _step_cost, None, effects=True, writes=_stepped, bind=_bind_step, work="scatter", on_host=True,
-        bundles=_lists, bundled=_bundled_step,
+        "SparseStepTables",
+        _step_tables,
+        no_outputs,
+        _step_cost,
+        None,
+        effects=True,
+        writes=_stepped,
+        bind=_bind_step,
+        work="scatter",
+        on_host=True,
+        bundles=_lists,
+        bundled=_bundled_step,
     ),
 )

@@ -49,7 +49,9 @@ class UserOp:
     def __call__(self, *tensors: torch.Tensor, **attributes: Attr) -> Any:
         """Raises ModelError for an op that writes to its inputs."""
         if self.definition.writes:
-            raise ModelError(f"op {self.definition.type}: writes to its inputs: it is for the nets of a strategy, and no model can call it")
+            raise ModelError(
+                f"op {self.definition.type}: writes to its inputs: it is for the nets of a strategy, and no model can call it"
+            )
         if _capturing:
             _library()
             outputs = tuple(torch.ops.htrain_user.call(list(tensors), self.definition.type, json.dumps(attributes)))
@@ -84,7 +86,9 @@ def _check(definition: OpDef, caller: FrameType) -> Path:
         raise ModelError(f"{where}: register() takes an htrain.OpDef, not a {type(definition).__name__}")
     name = definition.type
     if not isinstance(name, str) or not (name.isidentifier() and name.isascii() and name[0].isupper()):
-        raise ModelError(f"{where}: op {name!r}: want a name such as Sloped: ASCII letters, digits and _, the first one a capital")
+        raise ModelError(
+            f"{where}: op {name!r}: want a name such as Sloped: ASCII letters, digits and _, the first one a capital"
+        )
     path = file_of(caller, f"op {name}")
     for problem in _problems(definition):
         raise ModelError(f"{path}: op {name}: {problem}")
@@ -126,12 +130,16 @@ def require_elementwise(op: str, inputs: Sequence[Blob], attributes: Mapping[str
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     half = (shape[-1] + 1) // 2
     try:
-        (whole,), (part,) = (definition.outputs_of(definition.kernel(value, **attributes)) for value in (x, x[..., :half].contiguous()))
+        (whole,), (part,) = (
+            definition.outputs_of(definition.kernel(value, **attributes)) for value in (x, x[..., :half].contiguous())
+        )
         same = whole.shape == x.shape and torch.allclose(whole[..., :half], part, equal_nan=True)
     except (RuntimeError, ValueError, IndexError, TypeError):
         same = False
     if not same:
-        raise ModelError(f"op {op}: is registered with elementwise=True, and its kernel makes of a part of its input something else: leave that out")
+        raise ModelError(
+            f"op {op}: is registered with elementwise=True, and its kernel makes of a part of its input something else: leave that out"
+        )
 
 
 def is_users(type: str) -> bool:
@@ -165,7 +173,9 @@ def _library() -> torch.library.Library:
     library.define("call(Tensor[] inputs, str type, str attributes) -> Tensor[]")
     library.impl("call", _run, "Meta")
     library.impl("call", _run, "CPU")
-    torch.library.register_autograd("htrain_user::call", _no_backward, lib=library)  # outputs of trained values are seen to be so
+    torch.library.register_autograd(
+        "htrain_user::call", _no_backward, lib=library
+    )  # outputs of trained values are seen to be so
     return library
 
 
@@ -175,13 +185,22 @@ def _run(inputs: Sequence[torch.Tensor], type: str, attributes: str) -> list[tor
     result = definition.kernel(*inputs, **attributes_from(attributes))
     given = result if isinstance(result, tuple) else (result,)
     if isinstance(result, tuple) != definition.many or not given or not all(isinstance(y, torch.Tensor) for y in given):
-        wanted = "many=True: want a tuple of tensors, also of one" if definition.many else "want one tensor, or many=True and a tuple of them"
-        raise ModelError(f"op {type}: its kernel gave {'a tuple of ' if isinstance(result, tuple) else ''}{_kinds(given)}; {wanted}")
+        wanted = (
+            "many=True: want a tuple of tensors, also of one"
+            if definition.many
+            else "want one tensor, or many=True and a tuple of them"
+        )
+        raise ModelError(
+            f"op {type}: its kernel gave {'a tuple of ' if isinstance(result, tuple) else ''}{_kinds(given)}; {wanted}"
+        )
     return [y.clone() if any(y is x for x in inputs) else y for y in given]
 
 
 def _kinds(values: Sequence[object]) -> str:
-    return ", ".join("tensor" if isinstance(value, torch.Tensor) else type(value).__name__ for value in values) or "nothing"
+    return (
+        ", ".join("tensor" if isinstance(value, torch.Tensor) else type(value).__name__ for value in values)
+        or "nothing"
+    )
 
 
 def _no_backward(context: Any, *gradients: torch.Tensor) -> Any:

@@ -75,7 +75,14 @@ def picture_of(net: Net, batch_size: int) -> Picture:
     order = _run_order(boxes, flows)
     place = {box: index for index, box in enumerate(order)}
     moved = (
-        Flow(place[f.source], f.lane, tuple(sorted(place[t] for t in f.targets)), names=f.names, there_bytes=f.there_bytes, back_bytes=f.back_bytes)
+        Flow(
+            place[f.source],
+            f.lane,
+            tuple(sorted(place[t] for t in f.targets)),
+            names=f.names,
+            there_bytes=f.there_bytes,
+            back_bytes=f.back_bytes,
+        )
         for f in flows
     )
     return Picture(lanes, tuple(boxes[b] for b in order), tuple(sorted(moved, key=lambda f: (f.source, f.lane))))

@@ -82,14 +82,40 @@ def layout_of(picture: Picture) -> Layout:
     lines = tuple(_line(b, flows, row, corners, tracks) for b, flows, row in rows.lines)
     links = tuple(_links(picture, corners, tracks))
     height = _TOP + (rows.end + 1) * _SLOT
-    return Layout(picture, sizes, sizes.lane * max(1, len(picture.lanes)), height=height, corners=corners, lines=lines, links=links)
+    return Layout(
+        picture,
+        sizes,
+        sizes.lane * max(1, len(picture.lanes)),
+        height=height,
+        corners=corners,
+        lines=lines,
+        links=links,
+    )
 
 
 def _sizes(num_lanes: int) -> Sizes:
     lane = min(_MOST_LANE, max(_LEAST_LANE, WIDTH // max(1, num_lanes)))
     if lane < _WIDE_LANE:
-        return Sizes(lane, lane - 22, 48, margin=11, letters=int((lane - 32) / 6.1), note_letters=int((lane - 34) / 6.2), lines=2, font=10.0)
-    return Sizes(lane, lane - 68, 40, margin=34, letters=int((lane - 80) / 7.3), note_letters=int((lane - 82) / 6.2), lines=1, font=12.0)
+        return Sizes(
+            lane,
+            lane - 22,
+            48,
+            margin=11,
+            letters=int((lane - 32) / 6.1),
+            note_letters=int((lane - 34) / 6.2),
+            lines=2,
+            font=10.0,
+        )
+    return Sizes(
+        lane,
+        lane - 68,
+        40,
+        margin=34,
+        letters=int((lane - 80) / 7.3),
+        note_letters=int((lane - 82) / 6.2),
+        lines=1,
+        font=12.0,
+    )
 
 
 @dataclass
@@ -185,7 +211,14 @@ def _line(source: int, flows: Sequence[Flow], row: int, corners: Sequence[Point]
     rightwards = all(flow.lane > home for flow in flows)
     leftwards = all(flow.lane < home for flow in flows)
     start = x + (sizes.box - inset if rightwards else inset if leftwards else sizes.box // 2 + inset)
-    return Line(source, (start, y + sizes.height), at, branches=tuple(branches), there_bytes=flows[0].there_bytes, back_bytes=flows[0].back_bytes)
+    return Line(
+        source,
+        (start, y + sizes.height),
+        at,
+        branches=tuple(branches),
+        there_bytes=flows[0].there_bytes,
+        back_bytes=flows[0].back_bytes,
+    )
 
 
 def _links(picture: Picture, corners: Sequence[Point], tracks: _Tracks) -> Iterator[tuple[Flow, tuple[Path, ...]]]:

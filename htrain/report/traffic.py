@@ -84,7 +84,9 @@ def _cell(edge: Edge | None, most: float) -> str:
         return "<td></td>"
     share = 0.6 * edge.num_bytes / most if most else 0.0
     tip = f"{edge.source} → {edge.target}: {edge.num_bytes:,.1f} bytes an example, {messages_text(edge.messages)} messages a step"
-    return f'<td style="background:rgba(var(--heat),{share:.3f})" title="{shown(tip)}">{traffic_text(edge.num_bytes)}</td>'
+    return (
+        f'<td style="background:rgba(var(--heat),{share:.3f})" title="{shown(tip)}">{traffic_text(edge.num_bytes)}</td>'
+    )
 
 
 def messages_text(messages: float) -> str:

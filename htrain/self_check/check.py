@@ -63,7 +63,9 @@ def check(captured: Captured, reference: Reference, example: Tensors, options: O
     Raises ModelError naming the loss or the parameter that would be trained otherwise than by the reference, or the op that does not run.
     """
     if reference.dense_bytes > _MOST_DENSE_BYTES:
-        return (f"not compared with {reference.name}: its dense weights take {reference.dense_bytes / 2**30:.1f} GiB, more than a self-check may",)
+        return (
+            f"not compared with {reference.name}: its dense weights take {reference.dense_bytes / 2**30:.1f} GiB, more than a self-check may",
+        )
     try:
         with _one_thread():
             _Check(captured, reference, example, options).run()
@@ -167,7 +169,10 @@ class _Check:
 
     def _settled(self, draw: Draw) -> Draw:
         """`draw` with zeros in the padding rows that start as zeros and that the reference never steps: nobody need read them."""
-        tables = {name: replace(table, zero_rows=frozenset(self._zero_rows(name, table, draw.theirs))) for name, table in draw.values.tables.items()}
+        tables = {
+            name: replace(table, zero_rows=frozenset(self._zero_rows(name, table, draw.theirs)))
+            for name, table in draw.values.tables.items()
+        }
         if all(table.zero_rows == draw.values.tables[name].zero_rows for name, table in tables.items()):
             return draw
         values = replace(draw.values, tables=tables)
@@ -176,7 +181,9 @@ class _Check:
     def _zero_rows(self, name: str, table: Table, theirs: Outcome) -> Iterator[int]:
         gradient = theirs.gradients.get(name)
         for row in self._padding_rows():
-            if row < table.num_rows and starts_as_zeros(self._captured.net.parameters[name], row, self._captured.values.get(name)):
+            if row < table.num_rows and starts_as_zeros(
+                self._captured.net.parameters[name], row, self._captured.values.get(name)
+            ):
                 stepped = isinstance(gradient, Rows) and bool(gradient.rows[gradient.ids == row].any())
                 if not stepped:
                     yield row

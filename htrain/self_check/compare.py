@@ -32,13 +32,17 @@ def differences(ours: Outcome, theirs: Outcome, *, noise: Mapping[str, float]) -
     elif ours.outputs.shape != theirs.outputs.shape:
         found.append(Difference("the number of outputs", len(ours.outputs), len(theirs.outputs), float("inf")))
     else:
-        apart = _apart("the logit", ours.outputs, theirs.outputs, share=_OUTPUT, slack=_OUTPUT + _NOISE * noise.get("", 0.0))
+        apart = _apart(
+            "the logit", ours.outputs, theirs.outputs, share=_OUTPUT, slack=_OUTPUT + _NOISE * noise.get("", 0.0)
+        )
         found += [apart] if apart else []
     overall = max((_largest(g) for g in theirs.gradients.values()), default=0.0)
     gradients = []
     for name in sorted({*ours.gradients, *theirs.gradients}):
         pair = _aligned(ours.gradients.get(name), theirs.gradients.get(name))
-        apart = _apart(f"the gradient of '{name}'", *pair, share=_GRADIENT, slack=_FLOOR * overall + _NOISE * noise.get(name, 0.0))
+        apart = _apart(
+            f"the gradient of '{name}'", *pair, share=_GRADIENT, slack=_FLOOR * overall + _NOISE * noise.get(name, 0.0)
+        )
         gradients += [apart] if apart else []
     return found + sorted(gradients, key=lambda d: -d.share)
 
@@ -59,7 +63,12 @@ def _apart(what: str, ours: torch.Tensor, theirs: torch.Tensor, *, share: float,
     at = int(apart.nan_to_num(float("inf")).argmax())
     if float(apart[at]) <= share * largest + slack:
         return None
-    return Difference(what, float(ours.reshape(-1)[at]), float(theirs.reshape(-1)[at]), float(apart[at]) / largest if largest else float("inf"))
+    return Difference(
+        what,
+        float(ours.reshape(-1)[at]),
+        float(theirs.reshape(-1)[at]),
+        float(apart[at]) / largest if largest else float("inf"),
+    )
 
 
 def _largest(gradient: Gradient) -> float:

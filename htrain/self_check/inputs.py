@@ -33,7 +33,11 @@ class Inputs:
         self._net, self._example = net, example
         self._reads = RowReads(net, parameters)
         self._often = sorted({*_OFTEN, *often})
-        self._whole = [n for n in net.inputs if "int" in net.blobs[n].dtype and not n.endswith("_offsets") and not _is_length(n, net)]
+        self._whole = [
+            n
+            for n in net.inputs
+            if "int" in net.blobs[n].dtype and not n.endswith("_offsets") and not _is_length(n, net)
+        ]
         self._limits = self._find_limits()
 
     def draw(self, drawing: Drawing) -> dict[str, torch.Tensor]:
@@ -63,7 +67,9 @@ class Inputs:
     def _find_limits(self) -> dict[str, torch.Tensor | None]:
         """For each input of whole numbers the first number, by column, that has no row; None where it reads none."""
         most = max(self._reads.sizes, default=0)
-        candidates = sorted({s - 1 for s in self._reads.sizes if s} | {(1 << bit) - 1 for bit in range(1, most.bit_length())})
+        candidates = sorted(
+            {s - 1 for s in self._reads.sizes if s} | {(1 << bit) - 1 for bit in range(1, most.bit_length())}
+        )
         columns = columns_of(self.zeros(2), self._whole)
         return {name: self._limits_of(name, columns[name], candidates) for name in self._whole}
 
@@ -98,7 +104,9 @@ class Inputs:
                 shape = (drawing.count, *(d for d in self._net.blobs[name].shape[1:] if isinstance(d, int)))
                 drawn[name] = self._numbers(name, shape, drawing)
         for name, padded, width in _lengths(self._net):
-            drawn[name] = (drawing.below(width + 1 - drawing.tame, (drawing.count,)) + drawing.tame).to(drawn[name].dtype)
+            drawn[name] = (drawing.below(width + 1 - drawing.tame, (drawing.count,)) + drawing.tame).to(
+                drawn[name].dtype
+            )
             beyond = torch.arange(width) >= drawn[name][:, None]
             drawn[padded] = drawn[padded].masked_fill(beyond, 0)
         return drawn
@@ -110,7 +118,11 @@ class Inputs:
             return self._ids(name, shape, drawing).to(dtype)
         if blob.dtype == "bool":
             return drawing.below(2, shape).bool()
-        numbers = torch.rand(shape, generator=drawing.generator) if drawing.tame else torch.randn(shape, generator=drawing.generator)
+        numbers = (
+            torch.rand(shape, generator=drawing.generator)
+            if drawing.tame
+            else torch.randn(shape, generator=drawing.generator)
+        )
         return numbers.to(dtype)
 
     def _ids(self, name: str, shape: Sequence[int], drawing: Drawing) -> torch.Tensor:
@@ -120,7 +132,9 @@ class Inputs:
             seen = self._example.get(name)
             limits = torch.tensor([max(int(seen.max()) + 1 if seen is not None and seen.numel() else 1, 2)])
         limits = limits.reshape(1, -1)
-        wide = torch.rand((shape[0], int(torch.tensor(shape[1:]).prod())), generator=drawing.generator, dtype=torch.float64)
+        wide = torch.rand(
+            (shape[0], int(torch.tensor(shape[1:]).prod())), generator=drawing.generator, dtype=torch.float64
+        )
         anywhere = (wide * limits).long()
         few = torch.tensor(self._often)[drawing.below(len(self._often), wide.shape)]
         choose_few = (drawing.below(2, wide.shape) == 0) & (few < limits)
@@ -139,4 +153,9 @@ def _lengths(net: Net) -> Iterator[tuple[str, str, int]]:
 
 def _is_length(name: str, net: Net) -> bool:
     padded = name.removesuffix("_length")
-    return padded != name and padded in net.inputs and len(net.blobs[padded].shape) == 2 and len(net.blobs[name].shape) == 1
+    return (
+        padded != name
+        and padded in net.inputs
+        and len(net.blobs[padded].shape) == 2
+        and len(net.blobs[name].shape) == 1
+    )

@@ -45,11 +45,15 @@ class LazyTables(TorchFunctionMode):
         self._tables = tables
         self.leaves: dict[str, list[Leaf]] = {}
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if func is torch.embedding and id(args[0]) in self._tables:
             padding = args[2] if len(args) > 2 else kwargs.get("padding_idx", -1)
-            rest = dict(zip(("scale_grad_by_freq", "sparse"), args[3:], strict=False)) | {k: v for k, v in kwargs.items() if k != "padding_idx"}
+            rest = dict(zip(("scale_grad_by_freq", "sparse"), args[3:], strict=False)) | {
+                k: v for k, v in kwargs.items() if k != "padding_idx"
+            }
             return self._look_up(F.embedding, args[0], args[1], None if padding < 0 else padding, rest)
         if func in (F.embedding, F.embedding_bag):
             given = inspect.signature(func).bind(*args, **kwargs).arguments
@@ -58,9 +62,13 @@ class LazyTables(TorchFunctionMode):
                 return self._look_up(func, weight, ids, padding, given)
         return func(*args, **kwargs)
 
-    def _look_up(self, func: Callable, weight: torch.Tensor, ids: torch.Tensor, padding: int | None, rest: Mapping[str, Any]) -> torch.Tensor:
+    def _look_up(
+        self, func: Callable, weight: torch.Tensor, ids: torch.Tensor, padding: int | None, rest: Mapping[str, Any]
+    ) -> torch.Tensor:
         name, table, parameter = self._tables[id(weight)]
-        leaf, places = read(table, ids, hooks=tuple((parameter._backward_hooks or {}).values()) if parameter.requires_grad else ())
+        leaf, places = read(
+            table, ids, hooks=tuple((parameter._backward_hooks or {}).values()) if parameter.requires_grad else ()
+        )
         if not weight.requires_grad:
             leaf[1].requires_grad_(False)
         self.leaves.setdefault(name, []).append(leaf)

@@ -55,9 +55,15 @@ class OnnxReference:
         value = value_of_logit(model.graph, logit)
         end_at(model.graph, value)
         self._output = str(value.name)
-        sizes = {v.shape[0] for v in model.graph.inputs if v.name in captured.net.inputs and v.shape is not None and isinstance(v.shape[0], int)}
+        sizes = {
+            v.shape[0]
+            for v in model.graph.inputs
+            if v.name in captured.net.inputs and v.shape is not None and isinstance(v.shape[0], int)
+        }
         self.batch_size = int(sizes.pop()) if sizes else 13
-        self._given = {o.name: (name, o) for name, found in captured.origins.items() if _is_drawn(captured, name) for o in found}
+        self._given = {
+            o.name: (name, o) for name, found in captured.origins.items() if _is_drawn(captured, name) for o in found
+        }
         tables = {o for o, (name, _) in self._given.items() if captured.net.parameters[name].kind == "table"}
         _open(model.graph, set(self._given), tables)
         self._evaluator = ReferenceEvaluator(ir.to_proto(model), new_ops=_user_ops(model.graph))
@@ -77,7 +83,9 @@ class OnnxReference:
         total = loss_of(outputs, label, loss, probability=probability)
         return Outcome(float(total), outputs, self._gradients(values, inputs, label, loss, probability=probability))
 
-    def _gradients(self, values: Values, inputs: Tensors, label: torch.Tensor, loss: str, *, probability: bool) -> dict[str, Gradient]:
+    def _gradients(
+        self, values: Values, inputs: Tensors, label: torch.Tensor, loss: str, *, probability: bool
+    ) -> dict[str, Gradient]:
         """Of the forward net's kernels, by autograd."""
         net = self._captured.net
         trained = {name for name, p in net.parameters.items() if p.trained}
@@ -106,7 +114,11 @@ class OnnxReference:
 
 def _user_ops(graph: ir.Graph) -> list[type[OpRun]]:
     """What the evaluator runs for the ops of the user's own: their kernels, which are the only words on what they do."""
-    found = {(node.domain, node.op_type): node.op_type for node in graph if node.domain not in ("", "ai.onnx") and is_users(node.op_type)}
+    found = {
+        (node.domain, node.op_type): node.op_type
+        for node in graph
+        if node.domain not in ("", "ai.onnx") and is_users(node.op_type)
+    }
     return [type(name, (_UserOp,), {"op_domain": domain}) for (domain, _), name in found.items()]
 
 
@@ -115,9 +127,15 @@ class _UserOp(OpRun):
 
     def _run(self, *inputs: np.ndarray, **_: object) -> tuple[np.ndarray, ...]:
         given = {a.name: get_attribute_value(a) for a in self.onnx_node.attribute}
-        attributes = {name: _attribute(given[name], kind) for name, kind in attributes_of(self.onnx_node.op_type).items() if name in given}
+        attributes = {
+            name: _attribute(given[name], kind)
+            for name, kind in attributes_of(self.onnx_node.op_type).items()
+            if name in given
+        }
         outputs = OPS[self.onnx_node.op_type].run(
-            Op(self.onnx_node.op_type, (), (), attributes), [torch.from_numpy(np.array(x)) for x in inputs], len(inputs[0])
+            Op(self.onnx_node.op_type, (), (), attributes),
+            [torch.from_numpy(np.array(x)) for x in inputs],
+            len(inputs[0]),
         )
         return tuple(y.numpy() for y in outputs)
 

@@ -22,7 +22,9 @@ class Ours:
     """A captured model, ready to run. `probability`: what the model returns is the sigmoid of the logit."""
 
     def __init__(self, captured: Captured, options: Options) -> None:
-        full = replace(options.numerics, fc_dtype="float32", fc_gradient_dtype="float32")  # shorter FCs are off by what they were asked to be off by
+        full = replace(
+            options.numerics, fc_dtype="float32", fc_gradient_dtype="float32"
+        )  # shorter FCs are off by what they were asked to be off by
         exact = replace(options, numerics=full)
         forward = fuse_forward(forward_net(captured, exact), exact)
         self.net, self._gradients = add_gradients(forward)
@@ -40,7 +42,9 @@ class Ours:
         """The logits alone. Raises ModelError naming the op that does not run."""
         return self._known(values, inputs, label)[self.net.outputs[1]]
 
-    def _known(self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _known(
+        self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
         known = {**values.dense, **inputs, "label": label}
         with torch.no_grad():
             for op in self.net.ops:

@@ -35,7 +35,9 @@ class TorchReference:
         dense = [p.num_bytes for p in captured.net.parameters.values() if p.kind != "table"]
         self.dense_bytes = sum(dense) + sum(p.numel() * p.element_size() for p in self._beside.values() if p.dim() != 2)
 
-    def run(self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor, loss: str, *, probability: bool) -> Outcome:
+    def run(
+        self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor, loss: str, *, probability: bool
+    ) -> Outcome:
         """One pass, forward and backward. Raises whatever the module raises."""
         with self._prepared(values) as (held, tables, mode), redirect_stdout(io.StringIO()):
             outputs = self._outputs(inputs)
@@ -45,7 +47,11 @@ class TorchReference:
             return Outcome(float(total.detach()), outputs.detach(), _gradients(held, tables, mode))
 
     def _outputs(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return pick(self._module(**{name: value.clone() for name, value in inputs.items()}), self._logit).reshape(-1).float()
+        return (
+            pick(self._module(**{name: value.clone() for name, value in inputs.items()}), self._logit)
+            .reshape(-1)
+            .float()
+        )
 
     @contextmanager
     def _prepared(self, values: Values) -> Iterator[tuple[dict[str, nn.Parameter], dict[str, Table], LazyTables]]:
@@ -53,7 +59,12 @@ class TorchReference:
         tables, dense = self._values_beside(values)
         lazy = {name: table for name, table in tables.items() if not table.is_small}
         dense.update({name: table.whole() for name, table in tables.items() if table.is_small})
-        with unchanged(self._module), self._holding(dense, lazy) as held, _buffers_kept(self._module), warnings.catch_warnings():
+        with (
+            unchanged(self._module),
+            self._holding(dense, lazy) as held,
+            _buffers_kept(self._module),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")
             stand_ins = {id(held[name]): (name, table, self._parameters[name]) for name, table in lazy.items()}
             with torch.enable_grad(), LazyTables(stand_ins) as mode:
@@ -77,11 +88,15 @@ class TorchReference:
             if p.dim() == 2:
                 tables[name] = draw_table(tuple(p.shape), generator, positive=False, scale=1.0)
             else:
-                dense[name] = draw(tuple(p.shape), str(p.dtype).removeprefix("torch."), generator, positive=False, scale=1.0)
+                dense[name] = draw(
+                    tuple(p.shape), str(p.dtype).removeprefix("torch."), generator, positive=False, scale=1.0
+                )
         return tables, {name: value for name, value in dense.items() if name in self._parameters}
 
     @contextmanager
-    def _holding(self, dense: Mapping[str, torch.Tensor], lazy: Mapping[str, Table]) -> Iterator[dict[str, nn.Parameter]]:
+    def _holding(
+        self, dense: Mapping[str, torch.Tensor], lazy: Mapping[str, Table]
+    ) -> Iterator[dict[str, nn.Parameter]]:
         """Within, the module's parameters hold these values; the parameters that stand for them, by name, without gradients.
 
         A parameter with values keeps its identity, whoever has hold of it; one on the meta device is replaced, with its hooks.
@@ -161,7 +176,11 @@ def _gradients(held: Mapping[str, nn.Parameter], tables: Mapping[str, Table], mo
 def pick(outputs: Any, logit: str | int) -> torch.Tensor:
     """The output that `logit` names, by key or position, as the frontend does. Raises ModelError."""
     leaves = _pytree.tree_leaves(outputs)
-    names = [str(key) for key in outputs] if isinstance(outputs, dict) and len(outputs) == len(leaves) else [str(i) for i in range(len(leaves))]
+    names = (
+        [str(key) for key in outputs]
+        if isinstance(outputs, dict) and len(outputs) == len(leaves)
+        else [str(i) for i in range(len(leaves))]
+    )
     place = names.index(str(logit)) if str(logit) in names else int(logit) if str(logit).isdigit() else 0
     if not isinstance(leaves[place], torch.Tensor):
         raise ModelError(f"output {names[place]} of the model is no tensor")

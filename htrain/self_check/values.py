@@ -73,14 +73,21 @@ def draw_values(captured: Captured, generator: torch.Generator, *, positive: boo
 
 
 def draw_table(shape: tuple[int, ...], generator: torch.Generator, *, positive: bool, scale: float) -> Table:
-    return Table(shape[0], draw((min(shape[0], PERIOD), *shape[1:]), "float32", generator, positive=positive, scale=scale, spread=0.5))
+    return Table(
+        shape[0],
+        draw((min(shape[0], PERIOD), *shape[1:]), "float32", generator, positive=positive, scale=scale, spread=0.5),
+    )
 
 
 def draw(
     shape: tuple[int, ...], dtype: str, generator: torch.Generator, *, positive: bool, scale: float, spread: float = 0.0
 ) -> torch.Tensor:
     """Normal values; those of a matrix by the width of what it multiplies, where no `spread` is given."""
-    drawn = torch.randn(shape, generator=generator) * (spread or (math.sqrt(1 / shape[-1]) if len(shape) > 1 and shape[-1] else 0.5)) * scale
+    drawn = (
+        torch.randn(shape, generator=generator)
+        * (spread or (math.sqrt(1 / shape[-1]) if len(shape) > 1 and shape[-1] else 0.5))
+        * scale
+    )
     return (drawn.abs() if positive else drawn).to(dtype_of(dtype))
 
 

@@ -33,7 +33,11 @@ def reductions_of(plan: Plan) -> tuple[Reduction, ...]:
     cluster, batch = plan.cluster, plan.options.batch_size
     net = expected(plan.nets[WORKERS], expected_blobs(plan.nets["train"], cluster, batch))
     return tuple(
-        Reduction(op.inputs, exchange_of(op, net, cluster, batch), packet_of(net, "trainer", op.outputs, cluster, batch, near=True))
+        Reduction(
+            op.inputs,
+            exchange_of(op, net, cluster, batch),
+            packet_of(net, "trainer", op.outputs, cluster, batch, near=True),
+        )
         for op in collectives_of(net)
     )
 

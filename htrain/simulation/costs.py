@@ -90,7 +90,9 @@ def invitation(cluster: Cluster) -> Packet:
     return Packet("sync", (), 0, seconds * PYTHON_SHARE, seconds * (1 - PYTHON_SHARE))
 
 
-def packet_of(net: Net, peer: str, names: Sequence[str], cluster: Cluster, batch_size: int, *, near: bool = False) -> Packet:
+def packet_of(
+    net: Net, peer: str, names: Sequence[str], cluster: Cluster, batch_size: int, *, near: bool = False
+) -> Packet:
     """A message with these blobs; `near` is one between threads of a role, which hand its bytes over."""
     sizes = [0 if near else net.blob(name).num_bytes(batch_size) for name in names]
     seconds = message_seconds(cluster) + sum(tensor_seconds(size, cluster) for size in sizes)

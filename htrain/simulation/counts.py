@@ -8,7 +8,14 @@ from htrain.plan import Plan
 from htrain.spec.cluster import validated
 
 
-def with_counts(plan: Plan, *, groups: int | None = None, trainers: int | None = None, net_replicas: int | None = None, batch_size: int | None = None) -> Plan:
+def with_counts(
+    plan: Plan,
+    *,
+    groups: int | None = None,
+    trainers: int | None = None,
+    net_replicas: int | None = None,
+    batch_size: int | None = None,
+) -> Plan:
     """The plan with each count that is given. Its nets are those of any number of groups and trainers; costs follow the batch size.
 
     Raises PlanError where the plan's nets do not serve so many: weights on a trainer, or no dense PS between several groups.

@@ -21,7 +21,10 @@ def with_steady_state(plan: Plan) -> Plan:
     holds = {device: load.holds for device, load in plan.loads.items()}
     demands = demands_of(plan.nets, plan.cluster, plan.options)
     loads = device_loads(plan.nets, holds, demands, plan.cluster, plan.options, eps=eps)
-    notes = (*plan.notes, *_rare_rounds(rounds_at(demands, plan.cluster, plan.options, eps), plan.options.dense_sync.round_steps))
+    notes = (
+        *plan.notes,
+        *_rare_rounds(rounds_at(demands, plan.cluster, plan.options, eps), plan.options.dense_sync.round_steps),
+    )
     return replace(plan, predicted_eps=eps, loads=loads, notes=notes)
 
 

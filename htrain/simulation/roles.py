@@ -54,7 +54,9 @@ class Server:
     """A PS: one thread receives, `workers` run stages; with one, it runs them itself. `centers` are what a dense PS runs, by the holder whose
     rounds they serve."""
 
-    def __init__(self, world: World, role: str, model: DeviceModel, centers: Mapping[int, DeviceModel], workers: int, groups: int) -> None:
+    def __init__(
+        self, world: World, role: str, model: DeviceModel, centers: Mapping[int, DeviceModel], workers: int, groups: int
+    ) -> None:
         self.world, self.role, self.workers = world, role, workers
         env = world.env
         self.host = world.hosts[role]
@@ -148,7 +150,9 @@ class Holder(Protocol):
 class Syncing:
     """The background thread of a holder of weights: a round with their centres whenever one is due, whatever else the role does (HT 2.2)."""
 
-    def __init__(self, world: World, role: str, model: DeviceModel, number: int, holder: Holder, steps: Callable[[], int]) -> None:
+    def __init__(
+        self, world: World, role: str, model: DeviceModel, number: int, holder: Holder, steps: Callable[[], int]
+    ) -> None:
         self.world, self.role, self.model = world, role, model
         self.host = world.hosts[role]
         self.inbox = simpy.Store(world.env)

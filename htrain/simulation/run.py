@@ -43,7 +43,9 @@ def is_known(plan: Plan) -> bool:
 def _check_known(plan: Plan) -> None:
     """Raises PlanError for a plan of a kind that is not simulated."""
     if not is_known(plan):
-        raise PlanError("the plan has a cache, which the simulation does not know: run it, in tools/netlab.py for a network of a given rate")
+        raise PlanError(
+            "the plan has a cache, which the simulation does not know: run it, in tools/netlab.py for a network of a given rate"
+        )
 
 
 class Simulation:
@@ -101,18 +103,36 @@ class Simulation:
 
     def threads(self, device: str) -> int:
         """Threads of a PS that run ops."""
-        return 1 if role_of(device) == "dense_ps" else server_threads(device, self.plan.cluster, self.plan.options, self.workers)
+        return (
+            1
+            if role_of(device) == "dense_ps"
+            else server_threads(device, self.plan.cluster, self.plan.options, self.workers)
+        )
 
     def _server(self, role: str) -> Server:
         cluster, options, device = self.plan.cluster, self.plan.options, device_of(role)
         centers = {n: device_model(net, cluster, options.batch_size) for n, net in _centers(self.plan, role).items()}
-        return Server(self, role, self.models.get(device, _idle(cluster)), centers=centers, workers=self.threads(device), groups=self.groups)
+        return Server(
+            self,
+            role,
+            self.models.get(device, _idle(cluster)),
+            centers=centers,
+            workers=self.threads(device),
+            groups=self.groups,
+        )
 
     def _centre(self, host: str, holder: str) -> Server:
         """What answers rounds in a group, whose share of the centres it is; groups that are not simulated have theirs with one that is."""
         cluster = self.plan.cluster
         model = device_model(self.plan.nets[centre_net(host, holder)], cluster, self.plan.options.batch_size)
-        return Server(self, self._role_at(host, holder), _idle(cluster), centers={holder_number(holder): model}, workers=1, groups=self.groups)
+        return Server(
+            self,
+            self._role_at(host, holder),
+            _idle(cluster),
+            centers={holder_number(holder): model},
+            workers=1,
+            groups=self.groups,
+        )
 
     def _role_at(self, host: str, holder: str) -> str:
         group, (kind, _, index) = int(host.partition(":")[2]) % self.groups, holder.partition(":")
@@ -120,9 +140,15 @@ class Simulation:
 
     def _sync(self, role: str) -> Syncing:
         device = device_of(role)
-        model = device_model(self.plan.nets[f"sync_{net_name(device)}"], self.plan.cluster, self.plan.options.batch_size)
+        model = device_model(
+            self.plan.nets[f"sync_{net_name(device)}"], self.plan.cluster, self.plan.options.batch_size
+        )
         server = self.servers.get(role)
-        holder, steps = (server, server.passes) if server else (self._trainer_of[role], partial(getattr, self._trainer_of[role], "steps_ended"))
+        holder, steps = (
+            (server, server.passes)
+            if server
+            else (self._trainer_of[role], partial(getattr, self._trainer_of[role], "steps_ended"))
+        )
         return Syncing(self, role, model, number=holder_number(device), holder=holder, steps=steps)
 
     def varied(self, seconds: float) -> float:
@@ -222,7 +248,9 @@ class Simulation:
         seconds = self.ended - self.began
         eps = (self._total - self._warm) * options.batch_size / seconds / self.share if seconds > 0 else 0.0
         staleness: dict[int, int] = {}
-        for gates in [server.gates.histogram for server in self.servers.values()] + [trainer.gates.histogram for trainer in self.trainers]:
+        for gates in [server.gates.histogram for server in self.servers.values()] + [
+            trainer.gates.histogram for trainer in self.trainers
+        ]:
             for value, count in gates.items():
                 staleness[value] = staleness.get(value, 0) + count
         return Simulated(eps, seconds, self._total - self._warm, tuple(self._uses(cluster, seconds)), staleness)
@@ -276,7 +304,11 @@ def _group_of(role: str) -> int:
 def _simulated_groups(plan: Plan) -> int:
     """All groups, or as many as stand for them."""
     each = plan.cluster.trainers * plan.options.net_replicas
-    return plan.cluster.groups if plan.cluster.groups * each <= _MOST_CONTEXTS else max(1, min(plan.cluster.groups, _FEW_CONTEXTS // each))
+    return (
+        plan.cluster.groups
+        if plan.cluster.groups * each <= _MOST_CONTEXTS
+        else max(1, min(plan.cluster.groups, _FEW_CONTEXTS // each))
+    )
 
 
 def models_of(plan: Plan) -> dict[str, DeviceModel]:
@@ -298,7 +330,9 @@ def _centers(plan: Plan, role: str) -> dict[int, Net]:
 def _group_hosts(plan: Plan) -> list[tuple[str, str]]:
     """The groups that have a share of the centres, each with the holder whose weights these are of; none for one group."""
     hosts = [host for host in dict.fromkeys(plan.centers.values()) if in_group(host) and plan.cluster.groups > 1]
-    return [(host, holder) for host in hosts for holder in plan.cluster.devices if centre_net(host, holder) in plan.nets]
+    return [
+        (host, holder) for host in hosts for holder in plan.cluster.devices if centre_net(host, holder) in plan.nets
+    ]
 
 
 def _idle(cluster: Cluster) -> DeviceModel:
@@ -327,4 +361,13 @@ def simulate(
         raise PlanError("the plan has no trainer's net: nothing to simulate")
     _check_known(plan)
     lock = python_lock and plan.cluster.python_lock
-    return Simulation(plan, models_of(plan), reductions_of(plan), steps=steps, workers=workers, jitter=jitter, seed=seed, python_lock=lock).run()
+    return Simulation(
+        plan,
+        models_of(plan),
+        reductions_of(plan),
+        steps=steps,
+        workers=workers,
+        jitter=jitter,
+        seed=seed,
+        python_lock=lock,
+    ).run()

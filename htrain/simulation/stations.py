@@ -43,7 +43,9 @@ class Visits:
         self.squares += times * other.squares
 
 
-def visits_of(models: Iterable[tuple[str, DeviceModel]], cluster: Cluster, reductions: Sequence[Reduction] = ()) -> dict[Key, Visits]:
+def visits_of(
+    models: Iterable[tuple[str, DeviceModel]], cluster: Cluster, reductions: Sequence[Reduction] = ()
+) -> dict[Key, Visits]:
     """What one run of each of `models`, on its device, and of the `reductions` of trainers, asks of each station."""
     found: dict[Key, Visits] = {}
     for device, kind, seconds, times in chain(_asked(models, cluster), _reduced(reductions, cluster)):
@@ -89,7 +91,9 @@ def _reduced(reductions: Sequence[Reduction], cluster: Cluster) -> Iterator[tupl
 def _sent(source: str, packet: Packet, cluster: Cluster) -> Iterator[tuple[str, str, float, float]]:
     """What a message asks of both ends; its sender's time under the lock is in the work that made it."""
     target = device_at(packet.peer, source)
-    share = 1 - 1 / cluster.groups if target == source else 1.0  # from group to group; those within one are messages between its threads
+    share = (
+        1 - 1 / cluster.groups if target == source else 1.0
+    )  # from group to group; those within one are messages between its threads
     count, piece = pieces_of(packet.num_bytes)
     for device, way in ((source, OUT), (target, IN)):
         yield device, MOVER, packet.transport_seconds, share

@@ -12,7 +12,7 @@ round of the background sync is one more customer, which comes back no sooner th
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -84,8 +84,14 @@ class _Balance:
         holders = {device for device, _ in self._round if not device.startswith("dense_ps")}
         seconds = {key: visits.seconds for key, visits in self._round.items()}
         dense = [(k, s / servers_of(k, self.cluster)) for k, s in seconds.items() if k[0].startswith("dense_ps")]
-        alone = max((sum(s for (d, kind), s in seconds.items() if d == h and kind in (CORES, IN, OUT)) for h in holders), default=0.0)
-        return max(alone + sum(s for (_, kind), s in dense if kind == CORES), self.cluster.groups * max((s for _, s in dense), default=0.0))
+        alone = max(
+            (sum(s for (d, kind), s in seconds.items() if d == h and kind in (CORES, IN, OUT)) for h in holders),
+            default=0.0,
+        )
+        return max(
+            alone + sum(s for (_, kind), s in dense if kind == CORES),
+            self.cluster.groups * max((s for _, s in dense), default=0.0),
+        )
 
     def _balanced(self, idle: float) -> float:
         """The fixed point of a step's time, which falls with the period: bracketed by doubling, then by the rule of false position (Illinois)."""
@@ -131,7 +137,10 @@ class _Balance:
             yield key, visits, rate * (1 if key[0].startswith(("trainer", "group_ps")) else self.cluster.groups)
 
     def _sync_shares(self, period: float) -> dict[Key, float]:
-        return {key: rate * visits.seconds / servers_of(key, self.cluster) for key, visits, rate in self._sync_visits(period)}
+        return {
+            key: rate * visits.seconds / servers_of(key, self.cluster)
+            for key, visits, rate in self._sync_visits(period)
+        }
 
     def _waits(self, period: float) -> dict[Key, float]:
         """How long one waits at each station for all others, whose steps take a period each; at cores, how many times as long one's work takes."""
@@ -172,7 +181,9 @@ def stretch_of(own: Visits, others: int, rounds: Visits, cores: int, period: flo
     if jobs < cores:
         return stretch
     at_once = np.arange(jobs + 1)
-    ways = np.concatenate([[0.0], np.cumsum(np.log((jobs - at_once[:-1]) / at_once[1:]))])  # to be so many of all, logarithms
+    ways = np.concatenate(
+        [[0.0], np.cumsum(np.log((jobs - at_once[:-1]) / at_once[1:]))]
+    )  # to be so many of all, logarithms
     for _ in range(_SETTLES):
         there = min(_FULL, max(_IDLE, (others * own.seconds + rounds.seconds) * stretch / period / jobs))
         chance = np.exp(ways + at_once * math.log(there) + (jobs - at_once) * math.log1p(-there))
@@ -195,7 +206,9 @@ class _Alone(Simulation):
     def __init__(self, plan: Plan, models: Mapping[str, DeviceModel], waits: Mapping[Key, float]) -> None:
         self._plan, self._waits = plan, waits
         self._ends: list[float] = []
-        lone = replace(plan, cluster=replace(plan.cluster, groups=1, trainers=1), options=replace(plan.options, net_replicas=1))
+        lone = replace(
+            plan, cluster=replace(plan.cluster, groups=1, trainers=1), options=replace(plan.options, net_replicas=1)
+        )
         super().__init__(lone, models, reductions_of(plan), steps=_STEPS, python_lock=plan.cluster.python_lock)
 
     def period(self) -> float:
@@ -242,7 +255,10 @@ class _BusyHost(Host):
         self.cores.release(core)
         self.mover.release(moving)
 
-    def send(self, target: Host, connection: object, num_bytes: float, then: object) -> None:
+    def send(self, target: Host, connection: Hashable, num_bytes: float, then: Callable[[], None]) -> None:
         count, _ = pieces_of(num_bytes)
-        wait = (2 * count - 1) * self.delays[OUT] + target.delays[IN]  # type: ignore[attr-defined]  # a piece of others' before each but the first
-        self.env.timeout(wait).callbacks.append(lambda _: super(_BusyHost, self).send(target, connection, num_bytes, then))  # type: ignore[arg-type]
+        assert isinstance(target, _BusyHost)
+        wait = (2 * count - 1) * self.delays[OUT] + target.delays[IN]  # a piece of others' before each but the first
+        self.env.timeout(wait).callbacks.append(
+            lambda _: super(_BusyHost, self).send(target, connection, num_bytes, then)
+        )

@@ -182,7 +182,9 @@ class _Search:
         cluster = self.ask.cluster_of(1, trainers, group_ps, max(1, self.ask.pinned("sparse_ps")))
         boundless = replace(cluster, trainer_memory=NO_LIMIT, group_ps_memory=NO_LIMIT, sparse_ps_memory=NO_LIMIT)
         plan = self.compile_for(boundless, self.ask.options)
-        table_bytes = sum(load.holds.parameters for device, load in plan.loads.items() if role_of(device) == "sparse_ps")
+        table_bytes = sum(
+            load.holds.parameters for device, load in plan.loads.items() if role_of(device) == "sparse_ps"
+        )
         fewest = -(-table_bytes // max(1, cluster.sparse_ps_memory - ROLE_BYTES))
         return plan, max(cluster.sparse_ps, fewest)
 

@@ -35,7 +35,9 @@ class Cache(Section):
     holds_rows: ClassVar[bool] = False
     averages_rows: ClassVar[bool] = False
     server_row_bytes: ClassVar[int] = 0  # what a sparse PS keeps beside each row
-    batch_copies: ClassVar[int] = 1  # times the bytes of a batch that is open: the batch, and what the cache keeps of its ids
+    batch_copies: ClassVar[int] = (
+        1  # times the bytes of a batch that is open: the batch, and what the cache keeps of its ids
+    )
     hits_as_given: ClassVar[bool] = False  # the cost model takes its hits from the cluster's `cache_hit_percent`
 
     @property
@@ -76,13 +78,23 @@ class HetCache(Cache):
     server_row_bytes = 4  # a clock
     batch_copies = 8  # its distinct ids, where each stands, the index of them (`python tools/bench/role_memory.py`)
     hits_as_given = True
-    capacity: Annotated[Capacity, about("Rows that the cache holds: a share of those of its tables such as 10%, or a number.")] = "10%"
+    capacity: Annotated[
+        Capacity, about("Rows that the cache holds: a share of those of its tables such as 10%, or a number.")
+    ] = "10%"
     staleness: Annotated[
-        Annotated[int, Meta(ge=0, le=999_999_999)] | Literal["unbounded"], about("HET's s: by how many updates a row that is read may be behind.")
+        Annotated[int, Meta(ge=0, le=999_999_999)] | Literal["unbounded"],
+        about("HET's s: by how many updates a row that is read may be behind."),
     ] = 100
-    policy: Annotated[Annotated[str, Meta(extra={"choices": POLICIES})], about("Which rows leave a full cache first.")] = "light-lfu"
-    window: Annotated[Window, about("Batches that a trainer reads ahead; rows that they use are the last to leave.")] = 64
-    tables: Annotated[TableCapacities, about("A cache of its own for tables by name or pattern, such as C1=50%, or none.", flag="cache-table")] = ()
+    policy: Annotated[
+        Annotated[str, Meta(extra={"choices": POLICIES})], about("Which rows leave a full cache first.")
+    ] = "light-lfu"
+    window: Annotated[
+        Window, about("Batches that a trainer reads ahead; rows that they use are the last to leave.")
+    ] = 64
+    tables: Annotated[
+        TableCapacities,
+        about("A cache of its own for tables by name or pattern, such as C1=50%, or none.", flag="cache-table"),
+    ] = ()
 
     @property
     def reads_ahead(self) -> int:
@@ -100,7 +112,9 @@ class HetCache(Cache):
         if not cluster.sparse_ps:
             raise ClusterError("a het cache stands between trainers and sparse PSs: sparse_ps must be at least 1")
         if self.staleness == 0 and cluster.groups * cluster.trainers > 1 and not options.dense_sync.lockstep:
-            raise ClusterError("a cache without staleness makes all trainers step together: it wants dense sync allreduce")
+            raise ClusterError(
+                "a cache without staleness makes all trainers step together: it wants dense sync allreduce"
+            )
 
 
 @dataclass(frozen=True)
@@ -119,15 +133,23 @@ class LookAheadCache(Cache):
     holds_rows = True
     averages_rows = True
     batch_copies = 3  # its distinct ids, those of the window
-    window: Annotated[Window | Literal["auto"], about("Batches whose rows are brought ahead; auto is 500, or what the trainer's memory holds.")] = "auto"
+    window: Annotated[
+        Window | Literal["auto"],
+        about("Batches whose rows are brought ahead; auto is 500, or what the trainer's memory holds."),
+    ] = "auto"
     sets: Annotated[
-        Annotated[int, Meta(ge=1, le=999_999_999)] | Literal["auto"], about("Sets of each table's cache; auto is as many as the window needs.")
+        Annotated[int, Meta(ge=1, le=999_999_999)] | Literal["auto"],
+        about("Sets of each table's cache; auto is as many as the window needs."),
     ] = "auto"
     ways: Annotated[Annotated[int, Meta(ge=1, le=4096)], about("Rows of a set.")] = 16
     patch: Annotated[bool, about("Put right a prefetched row that has changed since it was read.")] = True
-    average: Annotated[Count, about("Steps between two averages of what several trainers have changed: cDLRM's lambda.")] = 1
+    average: Annotated[
+        Count, about("Steps between two averages of what several trainers have changed: cDLRM's lambda.")
+    ] = 1
     device: Annotated[Literal["cpu", "cuda"], about("Where the cache is, and with it the trainer's steps.")] = "cpu"
-    tables: Annotated[TableCapacities, about("Tables without a cache, by name or pattern, such as C1=none.", flag="cache-table")] = ()
+    tables: Annotated[
+        TableCapacities, about("Tables without a cache, by name or pattern, such as C1=none.", flag="cache-table")
+    ] = ()
 
     @property
     def reads_ahead(self) -> int:
@@ -151,7 +173,9 @@ class LookAheadCache(Cache):
 
     def idle(self, field: str, cluster: "Cluster") -> str:
         alone = cluster.groups * cluster.trainers == 1
-        return "there is one trainer, whose cache has no replica to average with" if alone and field == "average" else ""
+        return (
+            "there is one trainer, whose cache has no replica to average with" if alone and field == "average" else ""
+        )
 
 
 def _is_whole(tables: tuple[tuple[str, str], ...]) -> bool:

@@ -54,8 +54,12 @@ class Cluster:
 
     groups: Annotated[Annotated[int, Meta(ge=1, le=10_000)], about("Dense replicas.")] = 1
     trainers: Annotated[Count, about("Trainers of each group.")] = 1
-    group_ps: Annotated[Few, about("Group PSs of each group; with 0, the one trainer of a group holds the dense weights.")] = 1
-    sparse_ps: Annotated[Many, about("Sparse PSs, which serve all groups; with 0, the one trainer holds the tables.")] = 1
+    group_ps: Annotated[
+        Few, about("Group PSs of each group; with 0, the one trainer of a group holds the dense weights.")
+    ] = 1
+    sparse_ps: Annotated[
+        Many, about("Sparse PSs, which serve all groups; with 0, the one trainer holds the tables.")
+    ] = 1
     dense_ps: Annotated[Few, about("Dense PSs, which hold the centre of all groups.")] = 1
     trainer_cores: Annotated[Cores, about("Cores of a trainer.")] = 18
     group_ps_cores: Annotated[Cores, about("Cores of a group PS.")] = 18
@@ -65,11 +69,21 @@ class Cluster:
     group_ps_memory: Annotated[Size, about("Memory of a group PS.")] = 64 * GIB
     sparse_ps_memory: Annotated[Size, about("Memory of a sparse PS.")] = 256 * GIB
     dense_ps_memory: Annotated[Size, about("Memory of a dense PS.")] = 64 * GIB
-    trainer_bandwidth: Annotated[Size, about("Bytes per second that come to, and that leave, a trainer.")] = 3_125_000_000
-    group_ps_bandwidth: Annotated[Size, about("Bytes per second that come to, and that leave, a group PS.")] = 3_125_000_000
-    sparse_ps_bandwidth: Annotated[Size, about("Bytes per second that come to, and that leave, a sparse PS.")] = 3_125_000_000
-    dense_ps_bandwidth: Annotated[Size, about("Bytes per second that come to, and that leave, a dense PS.")] = 3_125_000_000
-    host_cores: Annotated[Cores | Literal["own"], about("Cores that all roles share, as on one machine; own where each has its own.")] = "own"
+    trainer_bandwidth: Annotated[Size, about("Bytes per second that come to, and that leave, a trainer.")] = (
+        3_125_000_000
+    )
+    group_ps_bandwidth: Annotated[Size, about("Bytes per second that come to, and that leave, a group PS.")] = (
+        3_125_000_000
+    )
+    sparse_ps_bandwidth: Annotated[Size, about("Bytes per second that come to, and that leave, a sparse PS.")] = (
+        3_125_000_000
+    )
+    dense_ps_bandwidth: Annotated[Size, about("Bytes per second that come to, and that leave, a dense PS.")] = (
+        3_125_000_000
+    )
+    host_cores: Annotated[
+        Cores | Literal["own"], about("Cores that all roles share, as on one machine; own where each has its own.")
+    ] = "own"
     python_lock: Annotated[bool, about("Whether the threads of a role share a lock, as Python's do.")] = True
     core_flops: Annotated[Size, about("Flops of a large float32 FC.")] = 60_000_000_000
     core_bf16_flops: Annotated[Size, about("Flops of a bfloat16 FC, its conversions included.")] = 60_000_000_000
@@ -85,9 +99,12 @@ class Cluster:
     message_tensor_nanoseconds: Annotated[Number, about("CPU of each tensor in it, at each end.")] = 8_000
     message_bandwidth: Annotated[Size, about("Bytes of messages for a second of CPU at each end.")] = 4_000_000_000
     distinct_percent: Annotated[
-        Annotated[int, Meta(ge=1, le=100)], about("How many of a batch's ids of a table are distinct; 100 where nothing is known.")
+        Annotated[int, Meta(ge=1, le=100)],
+        about("How many of a batch's ids of a table are distinct; 100 where nothing is known."),
     ] = 100
-    cache_hit_percent: Annotated[Percent, about("How many of a batch's distinct rows a HET cache holds and may still read.")] = 75
+    cache_hit_percent: Annotated[
+        Percent, about("How many of a batch's distinct rows a HET cache holds and may still read.")
+    ] = 75
     pin: tuple[tuple[str, str], ...] = ()
     together: tuple[tuple[str, ...], ...] = ()
 
@@ -142,7 +159,9 @@ def device_of(role: str) -> str:
 def this_machine(**counts: Any) -> Cluster:
     """A cluster of this machine's roles: they share its cores and memory evenly; messages cross the loopback."""
     cluster = validated(counts, where="the cluster")
-    share = ROLE_BYTES + (psutil.virtual_memory().total - ROLE_BYTES) // max(1, len(cluster.roles))  # as threads they are one process
+    share = ROLE_BYTES + (psutil.virtual_memory().total - ROLE_BYTES) // max(
+        1, len(cluster.roles)
+    )  # as threads they are one process
     cores = os.cpu_count() or 1
     kinds = ("trainer", "group_ps", "sparse_ps", "dense_ps")
     limits: dict[str, Any] = {
@@ -171,7 +190,9 @@ def load_cluster(path: Path, overrides: Mapping[str, Any]) -> Cluster:
 
 def cluster_entries(path: Path) -> Mapping[str, Entry]:
     """The entries of a cluster file. Raises ClusterError."""
-    document = read_yaml(path, ClusterError, missing="; give a cluster file, or leave --cluster out to use this machine")
+    document = read_yaml(
+        path, ClusterError, missing="; give a cluster file, or leave --cluster out to use this machine"
+    )
     if not isinstance(document.value, dict):
         raise ClusterError(f"{path}:1: want 'field: value' lines such as 'groups: 2'")
     return document.mapping()
@@ -256,7 +277,9 @@ _MOST_ROLES = 100_000
 def parse_field(name: str, text: str, *, where: str) -> Any:
     """The value of a field written as text: a count, a word, or a size such as `512GiB` or `25Gbit/s`. Raises ClusterError."""
     if name not in NUMBERS:
-        raise ClusterError(f"{where}: unknown field '{name}'; the fields are {', '.join((*NUMBERS, *_CONSTRAINTS, OPTIONS))}")
+        raise ClusterError(
+            f"{where}: unknown field '{name}'; the fields are {', '.join((*NUMBERS, *_CONSTRAINTS, OPTIONS))}"
+        )
     hint = fields_of(Cluster)[name].hint
     number = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*([A-Za-z/]*)", text.strip().replace("_", ""))
     try:

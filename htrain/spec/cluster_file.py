@@ -68,7 +68,9 @@ def _document(path: Path) -> Mapping[str, Entry]:
     entries = cluster_entries(path)
     older = [name for name in OLDER_SECTIONS if name in entries]
     if older and OPTIONS in entries:
-        raise ClusterError(f"{path}:{entries[older[0]].line}: {older[0]}: an older form of what `options` says too: leave it out")
+        raise ClusterError(
+            f"{path}:{entries[older[0]].line}: {older[0]}: an older form of what `options` says too: leave it out"
+        )
     return _of_older(path, entries) if older else _mapping(entries.get(OPTIONS), f"{path}", OPTIONS)
 
 
@@ -102,10 +104,14 @@ def _of_older(path: Path, entries: Mapping[str, Entry]) -> Mapping[str, Entry]:
     for section, known in _OLDER.items():
         for name, entry in _mapping(entries.get(section), f"{path}", section).items():
             if name not in known:
-                raise ClusterError(f"{path}:{entry.line}: {section}.{name}: unknown entry; {section} takes {', '.join(known)}")
+                raise ClusterError(
+                    f"{path}:{entry.line}: {section}.{name}: unknown entry; {section} takes {', '.join(known)}"
+                )
             target, field = known[name]
             if (name, entry.text) not in _DEFAULTS:
-                found.setdefault(target, {})[field] = Entry(entry.line, "unbounded", "unbounded") if entry.text == "-1" else entry
+                found.setdefault(target, {})[field] = (
+                    Entry(entry.line, "unbounded", "unbounded") if entry.text == "-1" else entry
+                )
     return {target: Entry(min(e.line for e in fields.values()), fields) for target, fields in found.items()}
 
 
@@ -137,7 +143,11 @@ def _value(name: str, entry: Entry, path: Path) -> Any:
 def _parsed(entry: Entry, field: Field, where: str) -> Any:
     try:
         if is_pairs(field.hint):
-            pairs = [(key, value.text) for key, value in entry.mapping().items()] if isinstance(entry.value, dict) else entry.plain()
+            pairs = (
+                [(key, value.text) for key, value in entry.mapping().items()]
+                if isinstance(entry.value, dict)
+                else entry.plain()
+            )
             return check(pairs, field.hint)
         if isinstance(entry.value, list | dict):
             raise ClusterError(f"{where}: want one value")

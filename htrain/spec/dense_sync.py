@@ -51,7 +51,9 @@ class DenseSync(Section):
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
         if self.has_rounds(cluster) and self.uses_dense_ps and not cluster.dense_ps:
-            raise ClusterError(f"{cluster.groups} groups are synchronised through dense PSs: dense_ps must be at least 1")
+            raise ClusterError(
+                f"{cluster.groups} groups are synchronised through dense PSs: dense_ps must be at least 1"
+            )
 
     def idle(self, field: str, cluster: "Cluster") -> str:
         return ALONE if self.centred and cluster.groups == 1 else ""
@@ -68,17 +70,24 @@ class InRounds(DenseSync):
     centred = True
     period: Annotated[Count, about("Steps of a group between two rounds.")] = 8
     mode: Annotated[
-        Literal["background", "fixed_rate"], about("Rounds go on beside steps, or steps wait with their writes until a round has ended.")
+        Literal["background", "fixed_rate"],
+        about("Rounds go on beside steps, or steps wait with their writes until a round has ended."),
     ] = "background"
     through: Annotated[
-        Literal["dense_ps", "groups"], about("Centres are on dense PSs, or each group has a share of them and groups exchange weights with each other.")
+        Literal["dense_ps", "groups"],
+        about(
+            "Centres are on dense PSs, or each group has a share of them and groups exchange weights with each other."
+        ),
     ] = "dense_ps"
     dtype: Annotated[
         Literal["float32", "bfloat16", "int8"],
-        about("As what weights travel: shorter, each way says how far they have moved since it was last told; what is left out goes with the next round."),
+        about(
+            "As what weights travel: shorter, each way says how far they have moved since it was last told; what is left out goes with the next round."
+        ),
     ] = "float32"
     top_k: Annotated[
-        Annotated[float, Meta(gt=0, le=1)], about("Share of these differences that travels, the largest in magnitude first; 1 sends all.")
+        Annotated[float, Meta(gt=0, le=1)],
+        about("Share of these differences that travels, the largest in magnitude first; 1 sends all."),
     ] = 1.0
 
     @property
@@ -111,7 +120,8 @@ class Easgd(InRounds):
     kind = "easgd"
     home = "easgd"
     alpha: Annotated[
-        Annotated[float, Meta(gt=0, lt=1)] | Literal["auto"], about("How far a replica and the centre move to each other in a round; auto is 0.5, halfway.")
+        Annotated[float, Meta(gt=0, lt=1)] | Literal["auto"],
+        about("How far a replica and the centre move to each other in a round; auto is 0.5, halfway."),
     ] = "auto"
 
 
@@ -132,9 +142,12 @@ class Bmuf(InRounds):
     kind = "bmuf"
     home = "bmuf"
     centre_copies = 3
-    alpha: Annotated[Annotated[float, Meta(gt=0, le=1)], about("How far a replica moves to the centre in a round.")] = 1.0
+    alpha: Annotated[Annotated[float, Meta(gt=0, le=1)], about("How far a replica moves to the centre in a round.")] = (
+        1.0
+    )
     momentum: Annotated[
-        Annotated[float, Meta(ge=0, lt=1)] | Literal["auto"], about("How much of the centre's last step goes into the next; auto is 1 - 1/groups, at most 0.5.")
+        Annotated[float, Meta(ge=0, lt=1)] | Literal["auto"],
+        about("How much of the centre's last step goes into the next; auto is 1 - 1/groups, at most 0.5."),
     ] = "auto"
     lr: Annotated[Rate, about("How much of what groups have learned goes into a step of the centre.")] = 1.0
     nesterov: Annotated[bool, about("Groups begin where the momentum will have taken the centre (Nesterov).")] = True
@@ -148,7 +161,8 @@ class AllReduce(DenseSync):
     home = "allreduce"
     lockstep = True
     bucket_bytes: Annotated[
-        Annotated[int, Meta(ge=1, le=2**40)], about("Gradients are averaged in buckets of about as many bytes.", flag="bucket-bytes")
+        Annotated[int, Meta(ge=1, le=2**40)],
+        about("Gradients are averaged in buckets of about as many bytes.", flag="bucket-bytes"),
     ] = 1 << 20
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
@@ -174,4 +188,6 @@ class ParameterServer(DenseSync):
             )
 
 
-DENSE_SYNCS: dict[str, type[DenseSync]] = {kind.kind: kind for kind in (Easgd, ModelAveraging, Bmuf, AllReduce, ParameterServer)}
+DENSE_SYNCS: dict[str, type[DenseSync]] = {
+    kind.kind: kind for kind in (Easgd, ModelAveraging, Bmuf, AllReduce, ParameterServer)
+}

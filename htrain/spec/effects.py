@@ -38,7 +38,9 @@ def require_counts(options: Options, cluster: Cluster, given: Collection[str]) -
     """Raises UsageError for the first field of a cluster, of `given`, that stands for devices which these options leave without work."""
     for name, why in _idle_devices(options):
         if name in given and getattr(cluster, name):
-            raise UsageError(f"--{name.replace('_', '-')} {getattr(cluster, name)} (or {name} in the cluster file) has no effect: {why}")
+            raise UsageError(
+                f"--{name.replace('_', '-')} {getattr(cluster, name)} (or {name} in the cluster file) has no effect: {why}"
+            )
 
 
 def require_hosts(options: Options, cluster: Cluster, given: Collection[str]) -> None:
@@ -47,12 +49,18 @@ def require_hosts(options: Options, cluster: Cluster, given: Collection[str]) ->
     for name in given:
         role = name.rpartition("_")[0]
         if role in _COUNTS and (not getattr(cluster, role) or role in idle):
-            raise UsageError(f"--{name.replace('_', '-')} has no effect: the cluster has no {role.replace('_ps', ' PS')}")
+            raise UsageError(
+                f"--{name.replace('_', '-')} has no effect: the cluster has no {role.replace('_ps', ' PS')}"
+            )
     if "cache_hit_percent" in given and not options.cache.hits_as_given:
         kinds = " or ".join(kind for kind, cache in CACHES.items() if cache.hits_as_given)
-        raise UsageError(f"--cache-hit-percent has no effect: it says what a {kinds} cache holds, and there is none (--cache {kinds})")
+        raise UsageError(
+            f"--cache-hit-percent has no effect: it says what a {kinds} cache holds, and there is none (--cache {kinds})"
+        )
     if "dense_ps" in given and cluster.dense_ps and cluster.groups == 1:
-        raise UsageError(f"--dense-ps {cluster.dense_ps} has no effect: one group has nothing to synchronise with (--groups 2 or more)")
+        raise UsageError(
+            f"--dense-ps {cluster.dense_ps} has no effect: one group has nothing to synchronise with (--groups 2 or more)"
+        )
 
 
 def _idle_devices(options: Options) -> Iterator[tuple[str, str]]:

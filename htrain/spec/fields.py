@@ -85,7 +85,9 @@ def _fields_of(section: Any) -> Mapping[str, Field]:
         if not notes:
             continue
         default = REQUIRED if field.default is MISSING else field.default
-        found[field.name] = Field(field.name, hint, notes[-1].description or "", (notes[-1].extra or {})["flag"], default)
+        found[field.name] = Field(
+            field.name, hint, notes[-1].description or "", (notes[-1].extra or {})["flag"], default
+        )
     return found
 
 
@@ -109,7 +111,9 @@ def parse(text: str, hint: Any) -> Any:
             return text == "true"
         if base is int and re.fullmatch(r"-?[0-9]{1,19}", text):
             return check(int(text), hint)
-        if base is float and re.fullmatch(r"[-+]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][-+]?[0-9]{1,3})?", text):
+        if base is float and re.fullmatch(
+            r"[-+]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][-+]?[0-9]{1,3})?", text
+        ):
             return check(float(text), hint)
         if base is str or (get_origin(base) is Literal and text in get_args(base)):
             return check(text, hint)
@@ -169,12 +173,19 @@ def _in_words(hint: Any) -> str:
         return _listed(get_args(base))
     if base is bool:
         return "true or false"
-    bounds = {name: getattr(note, name) for note in notes for name in ("ge", "gt", "le", "lt") if getattr(note, name) is not None}
+    bounds = {
+        name: getattr(note, name)
+        for note in notes
+        for name in ("ge", "gt", "le", "lt")
+        if getattr(note, name) is not None
+    }
     if base is int:
         return f"a whole number of {bounds['ge']:,} to {bounds['le']:,}"
     if base is float:
         limits = {"ge": "at least {:g}", "gt": "above {:g}", "le": "at most {:g}", "lt": "below {:g}"}
-        return " and ".join(["a finite number", *[limits[name].format(bound) for name, bound in bounds.items()]]).replace(" and ", " ", 1)
+        return " and ".join(
+            ["a finite number", *[limits[name].format(bound) for name, bound in bounds.items()]]
+        ).replace(" and ", " ", 1)
     return "pairs of a table and its capacity" if get_origin(base) is tuple else "a text"
 
 

@@ -29,7 +29,10 @@ def _options_from_14(flat: Mapping[str, Any]) -> Document:
     """Options were one flat list, where 0 and -1 stood for words, and all strategies' entries were there whichever was chosen."""
     old = dict(flat)
     dense: Document = {"kind": old["dense_optimizer"], "lr": old["dense_lr"]}
-    dense |= {"adagrad": {"eps": old["eps"]}, "adam": {"eps": old["adam_eps"], "beta1": old["beta1"], "beta2": old["beta2"]}}.get(old["dense_optimizer"], {})
+    dense |= {
+        "adagrad": {"eps": old["eps"]},
+        "adam": {"eps": old["adam_eps"], "beta1": old["beta1"], "beta2": old["beta2"]},
+    }.get(old["dense_optimizer"], {})
     sparse: Document = {"kind": old["sparse_optimizer"], "lr": old["sparse_lr"]}
     sparse |= {} if old["sparse_optimizer"] == "sgd" else {"eps": old["eps"]}
     dense_sync: Document = {"kind": old["dense_sync"]}
@@ -48,7 +51,10 @@ def _options_from_14(flat: Mapping[str, Any]) -> Document:
             **{name: old[name] for name in ("activation_dtype", "gradient_dtype", "error_feedback", "compress")},
             "gradient_top_k": old["gradient_top_k"] or 1.0,
         },
-        "fusions": {name: old[f"fuse_{name}"] for name in ("relu", "fields", "tables", "interaction", "pairs", "steps", "servers")},
+        "fusions": {
+            name: old[f"fuse_{name}"]
+            for name in ("relu", "fields", "tables", "interaction", "pairs", "steps", "servers")
+        },
         "dense_sync": dense_sync,
         "sparse_sync": sparse_sync,
         "cache": _cache_from_14(old),
@@ -79,8 +85,16 @@ def _options_from_15(old: Mapping[str, Any]) -> Document:
     a plan say so, and the options no longer do."""
     found = dict(old)
     if found["dense_sync"]["kind"] == "easgd":
-        found["dense_sync"] = {**found["dense_sync"], "mode": "background", "through": "dense_ps", "dtype": "float32", "top_k": 1.0}
-    found["compression"] = {name: value for name, value in found["compression"].items() if name not in ("gradient_top_k", "error_feedback")}
+        found["dense_sync"] = {
+            **found["dense_sync"],
+            "mode": "background",
+            "through": "dense_ps",
+            "dtype": "float32",
+            "top_k": 1.0,
+        }
+    found["compression"] = {
+        name: value for name, value in found["compression"].items() if name not in ("gradient_top_k", "error_feedback")
+    }
     return found
 
 

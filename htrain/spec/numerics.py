@@ -20,9 +20,16 @@ class Numerics(Section):
     gain by it and FCs are large enough, and float32 elsewhere.
     """
 
-    fc_dtype: Annotated[FcDtype, about("In which dtype FCs compute their forward pass; auto is bfloat16 where cores were measured to gain by it.")] = "auto"
+    fc_dtype: Annotated[
+        FcDtype,
+        about(
+            "In which dtype FCs compute their forward pass; auto is bfloat16 where cores were measured to gain by it."
+        ),
+    ] = "auto"
     fc_gradient_dtype: Annotated[FcGradientDtype, about("In which dtype FCs compute their backward pass.")] = "auto"
-    fast_products: Annotated[bool, about("Compute each matrix product with the library that is ahead on the role's CPU.")] = True
+    fast_products: Annotated[
+        bool, about("Compute each matrix product with the library that is ahead on the role's CPU.")
+    ] = True
 
 
 @dataclass(frozen=True)
@@ -33,9 +40,16 @@ class Compression(Section):
     says for each value whether that pays. No gradient of an activation is sparsified: what one step leaves out is about other examples than the next's.
     """
 
-    activation_dtype: Annotated[ActivationDtype, about("The shortest dtype in which activations travel between trainers and group PSs.")] = "float32"
-    gradient_dtype: Annotated[GradientDtype, about("The shortest dtype in which gradients of activations travel.")] = "float32"
-    compress: Annotated[Literal["auto", "always", "never"], about("Whether values travel shorter where allowed: auto is where that pays.")] = "auto"
+    activation_dtype: Annotated[
+        ActivationDtype, about("The shortest dtype in which activations travel between trainers and group PSs.")
+    ] = "float32"
+    gradient_dtype: Annotated[GradientDtype, about("The shortest dtype in which gradients of activations travel.")] = (
+        "float32"
+    )
+    compress: Annotated[
+        Literal["auto", "always", "never"],
+        about("Whether values travel shorter where allowed: auto is where that pays."),
+    ] = "auto"
 
 
 @dataclass(frozen=True)
@@ -44,8 +58,16 @@ class Fusions(Section):
 
     relu: Annotated[bool, about("An FC and its ReLU as one op.")] = True
     fields: Annotated[bool, about("The lookups of tables whose rows are stacked as one op.")] = True
-    tables: Annotated[bool, about("The lookups of tables of one device, and their SGD steps, as one op each, id by id.")] = True
-    interaction: Annotated[bool, about("The products of pairs of features, of which those that are read are computed.")] = True
+    tables: Annotated[
+        bool, about("The lookups of tables of one device, and their SGD steps, as one op each, id by id.")
+    ] = True
+    interaction: Annotated[
+        bool, about("The products of pairs of features, of which those that are read are computed.")
+    ] = True
     pairs: Annotated[bool, about("The gradient of these products and the steps of rows by it as one op.")] = True
-    steps: Annotated[bool, about("The SGD step of an FC's weight and the product that makes its gradient as one op.")] = True
-    servers: Annotated[bool, about("All lookups, and all steps of rows, that one message to a PS is about as one op.")] = True
+    steps: Annotated[
+        bool, about("The SGD step of an FC's weight and the product that makes its gradient as one op.")
+    ] = True
+    servers: Annotated[
+        bool, about("All lookups, and all steps of rows, that one message to a PS is about as one op.")
+    ] = True

@@ -23,19 +23,31 @@ class Options:
     """
 
     batch_size: Annotated[Annotated[int, Meta(ge=1, le=1 << 24)], about("Examples of a step of one net replica.")] = 128
-    net_replicas: Annotated[Annotated[int, Meta(ge=1, le=1000)], about("Steps that a trainer has open at a time (Hogwild).")] = 2
+    net_replicas: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)], about("Steps that a trainer has open at a time (Hogwild).")
+    ] = 2
     loss: Annotated[Literal["bce", "mse"], about("Binary cross-entropy of a logit, or the mean squared error.")] = "bce"
-    seed: Annotated[Annotated[int, Meta(ge=0, le=2**63 - 1)], about("Seed of first values that did not come with the model.")] = 0
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, le=2**63 - 1)], about("Seed of first values that did not come with the model.")
+    ] = 0
     prefetch: Annotated[bool, about("Ask for the next batch's rows before a step has ended.")] = True
     bounded_staleness: Annotated[bool, about("Hold dense staleness within trainers x net replicas (HT 3.1.1).")] = True
-    dense_optimizer: Annotated[Optimizer, Question("The optimizer of dense weights.", DENSE_OPTIMIZERS, "dense", "the dense optimizer")] = Adagrad(lr=0.005)  # noqa: RUF009
-    sparse_optimizer: Annotated[Optimizer, Question("The optimizer of tables.", SPARSE_OPTIMIZERS, "sparse", "the sparse optimizer")] = Adagrad(lr=0.02)  # noqa: RUF009
+    dense_optimizer: Annotated[
+        Optimizer, Question("The optimizer of dense weights.", DENSE_OPTIMIZERS, "dense", "the dense optimizer")
+    ] = Adagrad(lr=0.005)  # noqa: RUF009
+    sparse_optimizer: Annotated[
+        Optimizer, Question("The optimizer of tables.", SPARSE_OPTIMIZERS, "sparse", "the sparse optimizer")
+    ] = Adagrad(lr=0.02)  # noqa: RUF009
     numerics: Annotated[Numerics, Question("In which precision FCs compute.")] = Numerics()  # noqa: RUF009
     compression: Annotated[Compression, Question("How values travel between trainers and group PSs.")] = Compression()  # noqa: RUF009
     fusions: Annotated[Fusions, Question("Which ops are fused.", prefix="fuse")] = Fusions()  # noqa: RUF009
-    dense_sync: Annotated[DenseSync, Question("How groups keep their dense replicas alike.", DENSE_SYNCS, "sync", "dense sync")] = Bmuf()  # noqa: RUF009
+    dense_sync: Annotated[
+        DenseSync, Question("How groups keep their dense replicas alike.", DENSE_SYNCS, "sync", "dense sync")
+    ] = Bmuf()  # noqa: RUF009
     sparse_sync: Annotated[SparseSync, Question("Where tables live.", SPARSE_SYNCS, "", "sparse sync")] = TableServers()  # noqa: RUF009
-    cache: Annotated[Cache, Question("What stands between a trainer and the tables.", CACHES, "cache", "the cache")] = NoCache()  # noqa: RUF009
+    cache: Annotated[Cache, Question("What stands between a trainer and the tables.", CACHES, "cache", "the cache")] = (
+        NoCache()  # noqa: RUF009
+    )
 
     @property
     def lockstep(self) -> bool:

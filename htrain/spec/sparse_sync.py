@@ -23,7 +23,10 @@ class SparseSync(Section):
     lockstep: ClassVar[bool] = False
     served: ClassVar[bool] = True
     store: Annotated[
-        Literal["memory", "mapped"], about("Where the numbers of tables are: in memory, or in mapped files of the run's folder.", flag="table-store")
+        Literal["memory", "mapped"],
+        about(
+            "Where the numbers of tables are: in memory, or in mapped files of the run's folder.", flag="table-store"
+        ),
     ] = "memory"
 
 
@@ -38,7 +41,9 @@ class TableServers(SparseSync):
     kind = "ps"
     home = "table_servers"
     row_dtype: Annotated[RowDtype, about("In which dtype rows leave a sparse PS.", flag="row-dtype")] = "float32"
-    row_gradient_dtype: Annotated[GradientDtype, about("In which dtype gradients of rows come to it.", flag="row-gradient-dtype")] = "float32"
+    row_gradient_dtype: Annotated[
+        GradientDtype, about("In which dtype gradients of rows come to it.", flag="row-gradient-dtype")
+    ] = "float32"
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
         trainers = cluster.groups * cluster.trainers
@@ -57,7 +62,9 @@ class AllGather(SparseSync):
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
         if not options.dense_sync.lockstep or options.cache.holds_rows:
-            raise ClusterError("sparse sync allgather has all tables on every trainer: it wants dense sync allreduce, and no cache")
+            raise ClusterError(
+                "sparse sync allgather has all tables on every trainer: it wants dense sync allreduce, and no cache"
+            )
 
 
 SPARSE_SYNCS: dict[str, type[SparseSync]] = {kind.kind: kind for kind in (TableServers, AllGather)}

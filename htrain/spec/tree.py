@@ -58,14 +58,23 @@ def flags() -> Mapping[str, Flag]:
         for section in sections_of(field.name):
             for entry in fields_of(section).values():
                 name = flag_of(field.name, entry)
-                found[name] = Flag(name, field.name, {**(found[name].fields if name in found else {}), section.kind: entry})
+                found[name] = Flag(
+                    name, field.name, {**(found[name].fields if name in found else {}), section.kind: entry}
+                )
     return found
 
 
 def flag_at(place: str) -> Flag | None:
     """The flag of a place such as `dense_sync.period`, whichever kind has it."""
     section, _, field = place.partition(".")
-    return next((flag for flag in flags().values() if flag.section == section and any(one.name == field for one in flag.fields.values())), None)
+    return next(
+        (
+            flag
+            for flag in flags().values()
+            if flag.section == section and any(one.name == field for one in flag.fields.values())
+        ),
+        None,
+    )
 
 
 def kinds_of(options: Options) -> list[str]:
@@ -73,7 +82,12 @@ def kinds_of(options: Options) -> list[str]:
     `cache.policy.lru`."""
     kinds = [f"{name}.{getattr(options, name).kind}" for name, question in questions().items() if question.kinds]
     sections = {name: getattr(options, name) for name in questions()}
-    open_fields = [(name, field) for name, section in sections.items() for field, entry in fields_of(type(section)).items() if table_of(entry.hint)]
+    open_fields = [
+        (name, field)
+        for name, section in sections.items()
+        for field, entry in fields_of(type(section)).items()
+        if table_of(entry.hint)
+    ]
     return [*kinds, *(f"{name}.{field}.{getattr(sections[name], field)}" for name, field in open_fields)]
 
 
@@ -144,7 +158,9 @@ def document_of(options: Options) -> dict[str, Any]:
 def section_document(section: Section) -> dict[str, Any]:
     """A section as a mapping."""
     values = {f.name: getattr(section, f.name) for f in fields(section)}
-    plain = {name: [list(pair) for pair in value] if isinstance(value, tuple) else value for name, value in values.items()}
+    plain = {
+        name: [list(pair) for pair in value] if isinstance(value, tuple) else value for name, value in values.items()
+    }
     return {**({KIND: section.kind} if section.kind else {}), **plain}
 
 
@@ -181,7 +197,9 @@ def section_of(name: str, document: Any, where: str, *, whole: bool = False) -> 
         raise UsageError(f"{where}.{entry}: {unknown_entry(name, type(base), entry)}")
     if whole:
         _require_all(document, [*([KIND] if kinds else []), *known], where)
-    return replace(base, **{entry: _checked(value, known[entry], f"{where}.{entry}") for entry, value in entries.items()})
+    return replace(
+        base, **{entry: _checked(value, known[entry], f"{where}.{entry}") for entry, value in entries.items()}
+    )
 
 
 def _require_all(document: Mapping[str, Any], names: Iterable[str], where: str) -> None:
@@ -207,7 +225,10 @@ def checked(options: Options) -> Options:
         if type(value) not in sections_of(field.name):
             names = ", ".join(section.__name__ for section in sections_of(field.name))
             raise UsageError(f"Options: {field.name}: is {value!r}, want one of {names}")
-        entries = {e.name: _checked(getattr(value, e.name), e, dashed(flag_of(field.name, e))) for e in fields_of(type(value)).values()}
+        entries = {
+            e.name: _checked(getattr(value, e.name), e, dashed(flag_of(field.name, e)))
+            for e in fields_of(type(value)).values()
+        }
         found[field.name] = replace(value, **entries)
     if found["numerics"].fc_gradient_dtype == "bfloat16" and found["numerics"].fc_dtype not in ("auto", "bfloat16"):
         raise UsageError("--fc-gradient-dtype: bfloat16 wants --fc-dtype bfloat16 too")

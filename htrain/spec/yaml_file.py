@@ -83,7 +83,9 @@ def _document(events: Iterator[Any]) -> Entry:
             continue
         documents += 1
         if documents > 1:
-            raise _Refused(event.start_mark.line + 1 if event.start_mark else 1, "a second document begins here; want one")
+            raise _Refused(
+                event.start_mark.line + 1 if event.start_mark else 1, "a second document begins here; want one"
+            )
         found = _entry(next(events), events, 0)
     return found
 

@@ -15,7 +15,9 @@ class AllReduced(Strategy[AllReduce]):
         return all_reduce_gradients(net, gradients, self.section.bucket_bytes, mean=self.options.cache.averages_rows)
 
 
-def all_reduce_gradients(net: Net, gradients: Mapping[str, str], bucket_bytes: int, *, mean: bool) -> tuple[Net, dict[str, str]]:
+def all_reduce_gradients(
+    net: Net, gradients: Mapping[str, str], bucket_bytes: int, *, mean: bool
+) -> tuple[Net, dict[str, str]]:
     """Append an AllReduce per bucket of weight gradients, in the order in which the backward pass makes them; it sums, or takes the mean.
 
     Requires: `gradients` as `add_gradients` gave them; no optimizer steps yet.

@@ -12,13 +12,19 @@ class Filtered(Centred[Bmuf]):
     """The centre is where groups begin a block of steps; what they have learned in it, in the mean, moves it, and goes on to do so."""
 
     def kept(self, centre: Parameter) -> Sequence[Parameter]:
-        momentum = Parameter(f"{centre.name}:momentum", centre.shape, centre.dtype, "state", Init("constant", (0.0,)), of=centre.name)
+        momentum = Parameter(
+            f"{centre.name}:momentum", centre.shape, centre.dtype, "state", Init("constant", (0.0,)), of=centre.name
+        )
         return centre, momentum, *collected(centre)
 
     def collect(self, centre: str, snapshot: str) -> Call:
         held = centre, f"{centre}:momentum", f"{centre}:total", f"{centre}:arrived"
         decay = momentum_of(self.section, self.cluster.groups)
-        return "BlockStep", (*held, snapshot), {"groups": self.cluster.groups, "decay": decay, "lr": self.section.lr, "nesterov": self.section.nesterov}
+        return (
+            "BlockStep",
+            (*held, snapshot),
+            {"groups": self.cluster.groups, "decay": decay, "lr": self.section.lr, "nesterov": self.section.nesterov},
+        )
 
     def absorb(self, centre: str, snapshot: str, answer: str) -> Call:
         return "OffCentre", (centre, snapshot), {"alpha": self.section.alpha, "barrier": True}

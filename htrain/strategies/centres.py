@@ -55,7 +55,9 @@ class Centred(Strategy[C], ABC):
         for holder, part in _holders(parts).items() if centers else ():
             sync = self.sync_net(holder, part, centers)
             own = {name: p for name, p in sync.parameters.items() if name not in part.parameters}
-            nets |= {sync.name: sync} | ({f"init_{sync.name}": init_net(holder, replace(sync, parameters=own), self.options.seed)} if own else {})
+            nets |= {sync.name: sync} | (
+                {f"init_{sync.name}": init_net(holder, replace(sync, parameters=own), self.options.seed)} if own else {}
+            )
             for host in sorted({centers[name] for name in part.parameters if name in centers}):
                 center = self.center_net(host, holder, part, centers)
                 nets[center.name] = center
@@ -124,7 +126,9 @@ class Centred(Strategy[C], ABC):
         made.change("Advance", (known, made.decode(codec, weight, "advance")), {}, weight)
         return made.op("Snapshot", (known,), weight, "snapshot")
 
-    def _owe(self, made: "_Made", weight: Parameter, centre: Parameter, codec: Codec, answer: str, packet: Packet) -> None:
+    def _owe(
+        self, made: "_Made", weight: Parameter, centre: Parameter, codec: Codec, answer: str, packet: Packet
+    ) -> None:
         """Send an answer as short as it is to be; what is left out is added to the holder's next one (error feedback)."""
         owed = made.parameter(replace(_known(centre, "owed", each=True), init=_NOTHING))
         made.change("Advance", (owed, answer), {}, weight)
@@ -146,7 +150,9 @@ class _Made:
         self.parameters.append(parameter)
         return parameter.name
 
-    def op(self, type: str, inputs: tuple[str, ...], weight: Parameter, what: str, attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
+    def op(
+        self, type: str, inputs: tuple[str, ...], weight: Parameter, what: str, attrs: Mapping[str, Attr] = NO_ATTRS
+    ) -> str:
         """An op that makes a blob of a weight's shape."""
         blob = _blob(weight, what)
         self._blobs.append(blob)
@@ -179,7 +185,9 @@ class _Made:
         return blobs[0].name
 
     def net(self, name: str) -> Net:
-        return Net(name, (), (), outputs=(), blobs={}, parameters={p.name: p for p in self.parameters}).with_ops(self._ops, self._blobs)
+        return Net(name, (), (), outputs=(), blobs={}, parameters={p.name: p for p in self.parameters}).with_ops(
+            self._ops, self._blobs
+        )
 
 
 def _known(of: Parameter, what: str, *, each: bool = False) -> Parameter:

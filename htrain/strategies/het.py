@@ -72,9 +72,7 @@ def choose_caches(net: Net, cache: HetCache) -> tuple[CacheSpec, ...]:
             capacity = capacity_rows(own[name], rows, where=f"--cache-table {name}")
             specs.append(CacheSpec(f"cache_{name}", (name,), width, capacity, cache))
     for width, names in shared.items():
-        capacity = capacity_rows(
-            cache.capacity, sum(tables[n].shape[0] for n in names), where="--cache-capacity"
-        )
+        capacity = capacity_rows(cache.capacity, sum(tables[n].shape[0] for n in names), where="--cache-capacity")
         specs.append(CacheSpec(f"cache_{width}", tuple(names), width, capacity, cache))
     return tuple(specs)
 

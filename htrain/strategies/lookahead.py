@@ -32,7 +32,9 @@ class LookAhead(HoldsRows[LookAheadCache]):
     def notes(self, train: Net) -> Iterator[str]:
         caches = [op.attrs for op in train.ops if op.type == "LookaheadSlots"]
         whole = sum(attrs["sets"] == attrs["num_rows"] for attrs in caches)
-        forms = Counter(f"{attrs['sets']:,} sets of {attrs['ways']}" for attrs in caches if attrs["sets"] != attrs["num_rows"])
+        forms = Counter(
+            f"{attrs['sets']:,} sets of {attrs['ways']}" for attrs in caches if attrs["sets"] != attrs["num_rows"]
+        )
         kinds = [f"{count} in {form}" for form, count in forms.items()] + ([f"{whole} whole"] if whole else [])
         if caches:
             yield f"the trainer caches rows of {len(caches)} tables, up to {caches[0]['window']} batches ahead: {', '.join(kinds)}"
@@ -54,7 +56,9 @@ class Cached:
         return self.geometry.num_slots + self.victims
 
 
-_LOAD = 6 / 16  # of a set's ways that a window fills in the mean: of 16, fewer than 1 row in 10,000 finds more than 16 in its set
+_LOAD = (
+    6 / 16
+)  # of a set's ways that a window fills in the mean: of 16, fewer than 1 row in 10,000 finds more than 16 in its set
 _MEMORY_SHARE = 0.5  # of a trainer's memory beside its process that caches may take where the window is not given
 
 
@@ -176,9 +180,7 @@ def _states(net: Net, table: str) -> tuple[str, ...]:
     return tuple(name for name, p in net.parameters.items() if p.kind == "state" and p.of == table)
 
 
-def _look_up(
-    builder: NetBuilder, net: Net, op: Op, cache: Cached, shards: Sequence[Shard]
-) -> None:
+def _look_up(builder: NetBuilder, net: Net, op: Op, cache: Cached, shards: Sequence[Shard]) -> None:
     table, ids = op.inputs
     stored = [_rows(name) for name in (table, *_states(net, table))]
     bounds = (*(s.first_row for s in shards), shards[-1].first_row + shards[-1].num_rows)
@@ -208,7 +210,11 @@ def _exchange(builder: NetBuilder, net: Net, table: str, shards: Sequence[Shard]
     states = _states(net, table)
     slots = next(o for o in builder.ops if o.type == "LookaheadSlots" and o.module == PREFIX + table)
     per_example = _per_example(builder.blob(slots.outputs[0]))
-    attrs: dict[str, Attr] = {"shards": len(shards), "width": _stored_width(net, net.parameters[table]), "per_example": per_example}
+    attrs: dict[str, Attr] = {
+        "shards": len(shards),
+        "width": _stored_width(net, net.parameters[table]),
+        "per_example": per_example,
+    }
     names = [builder.fresh(f"{PREFIX}{table}_{part}_{k}") for k in range(len(shards)) for part in REQUEST]
     request = builder.add("LookaheadRequest", (PREFIX + table,), attrs=attrs, module=PREFIX + table, outputs=names)
     fetched: list[str] = []

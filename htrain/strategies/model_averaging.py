@@ -14,7 +14,11 @@ class Averaged(Centred[ModelAveraging]):
         return centre, *collected(centre)
 
     def collect(self, centre: str, snapshot: str) -> Call:
-        return "AverageSnapshots", (centre, f"{centre}:total", f"{centre}:arrived", snapshot), {"groups": self.cluster.groups}
+        return (
+            "AverageSnapshots",
+            (centre, f"{centre}:total", f"{centre}:arrived", snapshot),
+            {"groups": self.cluster.groups},
+        )
 
     def absorb(self, centre: str, snapshot: str, answer: str) -> Call:
         return "OffCentre", (centre, snapshot), {"alpha": self.section.alpha, "barrier": True}

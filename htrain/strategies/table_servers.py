@@ -33,7 +33,9 @@ def compress_rows(net: Net, servers: TableServers, options: Options) -> Net:
         elif OPS[op.type].steps_rows and servers.row_gradient_dtype != "float32":
             encodings[op.inputs[-1]] = servers.row_gradient_dtype
     encodings = {name: encoding for name, encoding in encodings.items() if net.blobs[name].dtype == "float32"}
-    return encode_crossing(net, encodings, options, lambda maker, reader: maker.startswith(_SPARSE) != reader.startswith(_SPARSE))
+    return encode_crossing(
+        net, encodings, options, lambda maker, reader: maker.startswith(_SPARSE) != reader.startswith(_SPARSE)
+    )
 
 
 COMPILE = Served

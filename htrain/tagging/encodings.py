@@ -81,7 +81,10 @@ def _costs(blob: Blob, encoding: Encoding, cluster: Cluster, options: Options) -
     encode = Op(codec.encode, ("x",), (), codec.encode_attrs)
     decode = Op(codec.decode, (), ("x",), codec.decode_attrs)
     batch = options.batch_size
-    seconds = (op_seconds(encode, (blob,), codec.parts, cluster, batch), op_seconds(decode, codec.parts, (blob,), cluster, batch))
+    seconds = (
+        op_seconds(encode, (blob,), codec.parts, cluster, batch),
+        op_seconds(decode, codec.parts, (blob,), cluster, batch),
+    )
     locked = locked_seconds(encode, seconds[0], cluster) + locked_seconds(decode, seconds[1], cluster)
     more = (len(codec.parts) - 1) * cluster.message_tensor_nanoseconds * 1e-9
     return codec.num_bytes(batch) / batch, (sum(seconds) / 2 + more) / batch, (locked / 2 + more * PYTHON_SHARE) / batch
@@ -125,7 +128,9 @@ def _ranks(workload: Workload, loads: Floats) -> Floats:
     busiest = seconds.max((1, 2))
     if workload.host_cores:
         busiest = np.maximum(busiest, loads[:, :, 0].sum(1) / workload.host_cores)
-    spread = ((seconds[:, : workload.num_places] / np.maximum(busiest, 1e-30)[:, None, None]) ** 4).sum((1, 2)) * busiest
+    spread = ((seconds[:, : workload.num_places] / np.maximum(busiest, 1e-30)[:, None, None]) ** 4).sum(
+        (1, 2)
+    ) * busiest
     return np.stack([busiest, spread], 1)
 
 
@@ -137,7 +142,10 @@ def _deltas(workload: Workload, forms: Encodable, places: Ints) -> Floats:
     deltas = np.zeros((len(made), len(workload.devices), MEMORY))
     deltas[:, :, RECEIVED] = crosses * saved[:, None]
     deltas[every, made, SENT] += copies * saved
-    for dimension, more in ((CPU, forms.value_cpu - workload.value_cpu), (LOCK, forms.value_lock - workload.value_lock)):
+    for dimension, more in (
+        (CPU, forms.value_cpu - workload.value_cpu),
+        (LOCK, forms.value_lock - workload.value_lock),
+    ):
         deltas[:, :, dimension] = crosses * more[:, None]
         deltas[every, made, dimension] += copies * more
     return deltas

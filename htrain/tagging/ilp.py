@@ -89,12 +89,18 @@ def anchored(workload: Workload) -> float:
     """Seconds per example of the busiest device that has fixed ops only, such as a sparse PS: no placement spares it its own ops, nor one message of
     each value that it makes for others or reads."""
     fixed = slice(workload.num_places, None)
-    is_read = np.isin(np.arange(len(workload.values)), workload.read) | (workload.read_on[:, : workload.num_places] > 0).any(1)
+    is_read = np.isin(np.arange(len(workload.values)), workload.read) | (
+        workload.read_on[:, : workload.num_places] > 0
+    ).any(1)
     loads = workload.base[fixed].copy()
     for row, d in enumerate(range(workload.num_places, len(workload.devices))):
-        sent = (workload.made_on == d) * (is_read + (np.delete(workload.read_on, d, 1)[:, workload.num_places :] > 0).sum(1))
+        sent = (workload.made_on == d) * (
+            is_read + (np.delete(workload.read_on, d, 1)[:, workload.num_places :] > 0).sum(1)
+        )
         received = (workload.read_on[:, d] > 0) & (workload.made_on != d)
-        messages = np.stack([(sent + received) * workload.value_cpu, received * workload.value_bytes, sent * workload.value_bytes])
+        messages = np.stack(
+            [(sent + received) * workload.value_cpu, received * workload.value_bytes, sent * workload.value_bytes]
+        )
         loads[row] += [*messages.sum(1), ((sent + received) * workload.value_lock).sum()]
     return float((loads / workload.capacity[fixed, :MEMORY]).max(initial=0.0))
 

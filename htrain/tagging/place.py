@@ -128,7 +128,9 @@ def _explained(
     """Units that stayed keep their rule; for the others, the search says why. `fitted` says whether they could have stayed."""
     before, after = (f"{1 / seconds:,.0f}" if seconds else "" for seconds in (search.start_seconds, search.seconds))
     gain = f"to ease the bottleneck: {before} to {after} EPS of a group"
-    gain = gain if before != after else f"to ease the devices beside the bottleneck, which stays at {after} EPS of a group"
+    gain = (
+        gain if before != after else f"to ease the devices beside the bottleneck, which stays at {after} EPS of a group"
+    )
     told = []
     by_name = {d.module: d for d in decisions}
     for unit, d in zip(workload.units, places.tolist(), strict=True):
@@ -154,7 +156,9 @@ def _bound(workload: Workload, seconds: float) -> float:
 
 def _check_size(workload: Workload) -> None:
     """Fail early where what cannot move, or a unit that cannot be cut, is larger than the devices that may hold it (HT 4.3)."""
-    for device, use, limit in zip(workload.devices, workload.base_holds, workload.capacity[:, MEMORY].tolist(), strict=True):
+    for device, use, limit in zip(
+        workload.devices, workload.base_holds, workload.capacity[:, MEMORY].tolist(), strict=True
+    ):
         if use.total > limit:
             raise PlacementError(too_large_text(device, use, int(limit)))
     taken = np.array([use.total for use in workload.base_holds[: workload.num_places]])

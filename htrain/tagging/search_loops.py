@@ -60,7 +60,12 @@ class Best(NamedTuple):
 def _count(problem, state, v, sign):  # type: ignore[no-untyped-def]
     """Add (or with sign -1 take away) what the messages of value v ask of the devices."""
     home = state.places[problem.maker[v]] if problem.maker[v] >= 0 else problem.made_on[v]
-    size, cpu, lock, loads = sign * problem.value_bytes[v], sign * problem.value_cpu[v], sign * problem.value_lock[v], state.loads
+    size, cpu, lock, loads = (
+        sign * problem.value_bytes[v],
+        sign * problem.value_cpu[v],
+        sign * problem.value_lock[v],
+        state.loads,
+    )
     for d in range(state.readers.shape[1]):
         if d != home and state.readers[v, d] > 0:
             loads[d, _RECEIVED] += size

@@ -43,7 +43,9 @@ def held_by_steps(net: Net, cluster: Cluster, options: Options) -> dict[str, int
     """
     sized = expected_blobs(net, cluster, options.batch_size)
     steps = contexts_of("sparse_ps", cluster, options)
-    held = {name: options.cache.server_row_bytes * p.shape[0] for name, p in net.parameters.items() if p.kind == "table"}
+    held = {
+        name: options.cache.server_row_bytes * p.shape[0] for name, p in net.parameters.items() if p.kind == "table"
+    }
     for table, ids, rows in (read for op in net.ops for read in OPS[op.type].reads(op)):
         ways = 2 if net.parameters[table].trained else 1  # rows, and their gradients
         once = sized[ids].num_bytes(options.batch_size) + ways * sized[rows].num_bytes(options.batch_size)
@@ -52,7 +54,11 @@ def held_by_steps(net: Net, cluster: Cluster, options: Options) -> dict[str, int
 
 
 def place_tables(
-    net: Net, cluster: Cluster, forced: Mapping[str, int], pinned: Mapping[str, str] = NOT_PINNED, held: Mapping[str, int] = NOTHING_HELD
+    net: Net,
+    cluster: Cluster,
+    forced: Mapping[str, int],
+    pinned: Mapping[str, str] = NOT_PINNED,
+    held: Mapping[str, int] = NOTHING_HELD,
 ) -> dict[str, tuple[Shard, ...]]:
     """Shards of every table, in row order.
 

@@ -52,7 +52,12 @@ def _form(workload: Workload, u: int, values: Sequence[int]) -> Hashable:
 
 def _cost(workload: Workload, v: int) -> Hashable:
     """What a message of value v costs, and the devices at its ends that no placement changes."""
-    message = (workload.value_bytes[v], workload.value_cpu[v], workload.value_lock[v], workload.value_memory[v].tobytes())
+    message = (
+        workload.value_bytes[v],
+        workload.value_cpu[v],
+        workload.value_lock[v],
+        workload.value_memory[v].tobytes(),
+    )
     return message, int(workload.made_on[v]), (workload.read_on[v] > 0).tobytes()
 
 
@@ -63,7 +68,11 @@ def _exchangeable(workload: Workload, u: int, w: int, readers: Readers, touches:
     def seen(names: Mapping[int, int]) -> Counter[Hashable]:
         ends = ((v, int(workload.maker[v])) for v in around)
         return Counter(
-            (_cost(workload, v), names.get(maker, maker) if maker >= 0 else _NO_UNIT, frozenset(names.get(r, r) for r in readers[v]))
+            (
+                _cost(workload, v),
+                names.get(maker, maker) if maker >= 0 else _NO_UNIT,
+                frozenset(names.get(r, r) for r in readers[v]),
+            )
             for v, maker in ends
         )
 

@@ -33,14 +33,20 @@ def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
     the ids that a cache hears of ahead.
     Collectives have a device of their own. A Constant that only such ops of one device read is there."""
     tags: dict[int, str] = {}
-    told_ahead = net.leading_to(name for op in net.ops if OPS[op.type].phase in ("announce", "ask") for name in op.inputs)
+    told_ahead = net.leading_to(
+        name for op in net.ops if OPS[op.type].phase in ("announce", "ask") for name in op.inputs
+    )
     read_on: dict[str, set[str]] = {}
     for index, op in enumerate(net.ops):
         owner = next((owners[name] for name in op.inputs if name in owners), "")
         place = OPS[op.type].place
         if place == "workers":
             tags[index] = WORKERS
-        elif owner or place == "reader" or any(net.parameters[n].kind == "cache" for n in op.inputs if n in net.parameters):
+        elif (
+            owner
+            or place == "reader"
+            or any(net.parameters[n].kind == "cache" for n in op.inputs if n in net.parameters)
+        ):
             tags[index] = owner or "trainer"
         elif index in told_ahead and not any(name in net.parameters for name in op.inputs):
             tags[index] = "trainer"

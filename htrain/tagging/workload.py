@@ -199,8 +199,15 @@ def _sync_costs(sized: Net, unit: Unit, cluster: Cluster, options: Options) -> F
             seconds = [op_seconds(op, [blob] * len(op.inputs), [blob] * len(op.outputs), cluster, 1) for op in ops]
             message = 2 * tensor_seconds(num_bytes, cluster)
             locked = sum(locked_seconds(op, s, cluster) for op, s in zip(ops, seconds, strict=True))
-            times, crossing = (1, 1.0) if options.dense_sync.uses_dense_ps else (2, 2 * (1 - 1 / cluster.groups))  # its share of the centres is here, too
-            costs += [times * (sum(seconds) + message), crossing * num_bytes, crossing * num_bytes, times * (locked + PYTHON_SHARE * message)]
+            times, crossing = (
+                (1, 1.0) if options.dense_sync.uses_dense_ps else (2, 2 * (1 - 1 / cluster.groups))
+            )  # its share of the centres is here, too
+            costs += [
+                times * (sum(seconds) + message),
+                crossing * num_bytes,
+                crossing * num_bytes,
+                times * (locked + PYTHON_SHARE * message),
+            ]
     return costs / (options.batch_size * options.dense_sync.round_steps)
 
 
@@ -253,7 +260,9 @@ def _values(
     cpu = (starts + [tensor_seconds(size, cluster) for size in sizes]) / options.batch_size
     roles = [role_of(device) for device in number]
     from_sparse = np.array([homes[name][1] >= 0 and roles[homes[name][1]] == "sparse_ps" for name in names], bool)
-    steps = np.array([[held_steps(home, d, cluster, options) for d in number] for home in (TRAINER, "sparse_ps:0")], np.float64)
+    steps = np.array(
+        [[held_steps(home, d, cluster, options) for d in number] for home in (TRAINER, "sparse_ps:0")], np.float64
+    )
     return {
         "values": tuple(names),
         "value_bytes": sizes / options.batch_size,

@@ -24,7 +24,16 @@ def accelerate(net: Net) -> Net:
         if name not in copies:
             copies[name] = f"{name}_on_{'host' if to_host else 'accelerator'}"
             blobs[copies[name]] = replace(blobs[name], name=copies[name])
-            ops.append(Op("ToHost" if to_host else "ToAccelerator", (name,), (copies[name],), {}, node_name="", module="transfer"))
+            ops.append(
+                Op(
+                    "ToHost" if to_host else "ToAccelerator",
+                    (name,),
+                    (copies[name],),
+                    {},
+                    node_name="",
+                    module="transfer",
+                )
+            )
         return copies[name]
 
     for op in net.ops:

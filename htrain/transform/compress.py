@@ -20,7 +20,9 @@ def compress_values(net: Net, encodings: Mapping[str, Encoding], options: Option
     return encode_crossing(net, encodings, options, lambda maker, reader: _in_group(maker) and _in_group(reader))
 
 
-def encode_crossing(net: Net, encodings: Mapping[str, Encoding], options: Options, crosses: Callable[[str, str], bool]) -> Net:
+def encode_crossing(
+    net: Net, encodings: Mapping[str, Encoding], options: Options, crosses: Callable[[str, str], bool]
+) -> Net:
     """Encode blobs where `crosses` says so of the device that makes one and another that reads it."""
     home = dict.fromkeys(net.inputs, "trainer") | {o: op.node_name for op in net.ops for o in op.outputs}
     away: dict[str, list[str]] = {}  # blob -> the devices that get it encoded

@@ -1,4 +1,4 @@
-"""Fusions: ops that run as one because their values would otherwise cross memory in between. Each has an option of its own name.
+"""Fusions: ops that run as one because their values would otherwise cross memory in between.
 
     fuse_relu         Relu(FC(x))                              FCRelu(x)
     fuse_fields       Concat(x, Stack(TakeRows(r, p), ..))     StackRows(x, r, .., p, ..): rows of many tables in one pass
@@ -7,6 +7,8 @@
     fuse_pairs        StepTables(t, PairwiseDotsGradient(..))  PairwiseDotsSgd(t, ..): rows are stepped by a gradient that is never stored
     fuse_steps        Sgd(w, dw) of dw, .., dx = FCGradient    dx = FCInputGradient; FCSgd(w, b, x, dy): no gradient in memory
     fast_products     FC; dw, .., dx = FCGradient              FastFC; FastFCGradient: by the library that is ahead on the role's CPU
+
+Each has an option of its own name.
 """
 
 from collections import Counter
@@ -58,10 +60,25 @@ def fuse_fields(net: Net) -> Net:
             rows, places = zip(*(take.inputs for take in takes), strict=True)
             instead[id(op)] = replace(op, type="StackRows", inputs=(*rows, *places), attrs={"dense": 0})
     for op in net.ops:
-        before, stack = (makers.get(name) for name in op.inputs) if op.type == "Concat" and len(op.inputs) == 2 else (None, None)
-        if stack and before and op.attrs["axis"] == 1 and id(stack) in instead and op.inputs[1] in once and _is_row(net, before, op.inputs[1]):
+        before, stack = (
+            (makers.get(name) for name in op.inputs) if op.type == "Concat" and len(op.inputs) == 2 else (None, None)
+        )
+        if (
+            stack
+            and before
+            and op.attrs["axis"] == 1
+            and id(stack) in instead
+            and op.inputs[1] in once
+            and _is_row(net, before, op.inputs[1])
+        ):
             stacked = instead.pop(id(stack))
-            instead[id(op)] = replace(stacked, inputs=(before.inputs[0], *stacked.inputs), outputs=op.outputs, attrs={"dense": 1}, module=op.module)
+            instead[id(op)] = replace(
+                stacked,
+                inputs=(before.inputs[0], *stacked.inputs),
+                outputs=op.outputs,
+                attrs={"dense": 1},
+                module=op.module,
+            )
     return _without_unread(net.with_ops(instead.get(id(op), op) for op in net.ops))
 
 
@@ -69,7 +86,9 @@ def _stacked(net: Net, stack: Op, makers: dict[str, Op], once: set[str]) -> list
     """The TakeRows of Stack(TakeRows(r[u,D], p[B]), .., axis=1), all as wide; empty for anything else."""
     if stack.type != "Stack" or stack.attrs["axis"] != 1:
         return []
-    takes = [makers[name] for name in stack.inputs if name in once and name in makers and makers[name].type == "TakeRows"]
+    takes = [
+        makers[name] for name in stack.inputs if name in once and name in makers and makers[name].type == "TakeRows"
+    ]
     shapes = {net.blob(take.outputs[0]).shape for take in takes}
     alike = len(takes) == len(stack.inputs) and len(shapes) == 1 and len(shapes.pop()) == 2
     return takes if alike and all(net.blob(take.inputs[0]).dtype == "float32" for take in takes) else []
@@ -90,7 +109,9 @@ def fuse_interaction(net: Net) -> Net:
     ops = []
     for op in net.ops:
         features = _paired(net, op, makers, once) if op.type == "Gather" and op.attrs["axis"] == 1 else ""
-        ops.append(replace(op, type="PairwiseDots", inputs=(features, op.inputs[1]), attrs={"kept": 0}) if features else op)
+        ops.append(
+            replace(op, type="PairwiseDots", inputs=(features, op.inputs[1]), attrs={"kept": 0}) if features else op
+        )
     return _with_kept(_without_unread(net.with_ops(ops)))
 
 
@@ -99,7 +120,9 @@ def _with_kept(net: Net) -> Net:
     once, makers = _read_once(net), net.producers()
     instead: dict[int, Op | None] = {}
     for op in net.ops:
-        dots = makers.get(op.inputs[-1]) if op.type == "Concat" and len(op.inputs) == 2 and op.attrs["axis"] == 1 else None
+        dots = (
+            makers.get(op.inputs[-1]) if op.type == "Concat" and len(op.inputs) == 2 and op.attrs["axis"] == 1 else None
+        )
         if dots and dots.type == "PairwiseDots" and dots.attrs == {"kept": 0} and op.inputs[1] in once:
             stack = makers.get(dots.inputs[0])
             if stack and stack.type == "StackRows" and stack.attrs["dense"] and stack.inputs[0] == op.inputs[0]:
@@ -129,7 +152,11 @@ def _paired(net: Net, gather: Op, makers: dict[str, Op], once: set[str]) -> str:
     value = positions.attrs["value"]
     assert isinstance(value, Tensor)
     count = features.shape[1]
-    inside = bool(((found := tensor_of(value)) >= 0).all()) and isinstance(count, int) and bool((found < count * count).all())
+    inside = (
+        bool(((found := tensor_of(value)) >= 0).all())
+        and isinstance(count, int)
+        and bool((found < count * count).all())
+    )
     return name if inside else ""
 
 
@@ -145,7 +172,9 @@ def fuse_steps(net: Net) -> Net:
     They come right behind the gradient of the FC's input, where that is the last to read the weight: it and dy are still in the caches.
     """
     once = _read_once(net)
-    casts = {op.inputs[0]: op for op in net.ops if op.type == "Cast" and op.inputs[0] in once}  # of gradients in bfloat16
+    casts = {
+        op.inputs[0]: op for op in net.ops if op.type == "Cast" and op.inputs[0] in once
+    }  # of gradients in bfloat16
     steps = {op.inputs[1]: op for op in net.ops if op.type == "Sgd" and op.inputs[1] in once}
     instead: dict[int, Op | None] = {}
     behind: dict[int, Op] = {}
@@ -155,12 +184,22 @@ def fuse_steps(net: Net) -> Net:
         cast = [casts[name] for name in names if name in casts]
         steppers = [steps.get(casts[name].outputs[0] if name in casts else name) for name in names]
         mine = [step for step in steppers if step]
-        if mine and len(mine) == len(names) and all((s.node_name, s.attrs) == (op.node_name, mine[0].attrs) for s in mine):
+        if (
+            mine
+            and len(mine) == len(names)
+            and all((s.node_name, s.attrs) == (op.node_name, mine[0].attrs) for s in mine)
+        ):
             x, w, dy = op.inputs
-            instead[id(op)] = replace(op, type="FCInputGradient", inputs=(w, dy), outputs=op.outputs[-1:], attrs={}) if op.attrs["wants_x"] else None
+            instead[id(op)] = (
+                replace(op, type="FCInputGradient", inputs=(w, dy), outputs=op.outputs[-1:], attrs={})
+                if op.attrs["wants_x"]
+                else None
+            )
             instead.update(dict.fromkeys(map(id, (*mine, *cast))))
             read_later = any(last_read.get(s.inputs[0], 0) > place for s in mine)
-            behind[id(mine[-1] if read_later else op)] = replace(mine[0], type="FCSgd", inputs=(*(s.inputs[0] for s in mine), x, dy))
+            behind[id(mine[-1] if read_later else op)] = replace(
+                mine[0], type="FCSgd", inputs=(*(s.inputs[0] for s in mine), x, dy)
+            )
     return net.with_ops(made for op in net.ops for made in (instead.get(id(op), op), behind.get(id(op))) if made)
 
 
@@ -190,14 +229,20 @@ def fuse_tables(net: Net) -> Net:
             for k, name in enumerate(found.gradient.outputs[:dense])
         )
         last = found.steps[-1]
-        instead[id(last)] = (replace(last, type="StepTables", inputs=(*tables, ids, dy), attrs={**attrs, "lr": last.attrs["lr"]}),)
+        instead[id(last)] = (
+            replace(last, type="StepTables", inputs=(*tables, ids, dy), attrs={**attrs, "lr": last.attrs["lr"]}),
+        )
     return _without_unread(net.with_ops((new for op in net.ops for new in instead.get(id(op), (op,))), made))
 
 
 def _columns(net: Net, found: "_Local", made: list[Blob]) -> tuple[str, tuple[int, ...], tuple[Op, ...]]:
     """A matrix of ids with a column for each table: the one that they were selected from, or else one that an op makes of them."""
     makers, ids = net.producers(), [dedupe.inputs[0] for dedupe in found.dedupes]
-    selects = [makers[name] for name in ids if name in makers and makers[name].type == "Select" and makers[name].attrs["axis"] == 1]
+    selects = [
+        makers[name]
+        for name in ids
+        if name in makers and makers[name].type == "Select" and makers[name].attrs["axis"] == 1
+    ]
     sources = {select.inputs[0] for select in selects}
     if len(selects) == len(ids) and len(sources) == 1 and len(net.blob(selects[0].inputs[0]).shape) == 2:
         return sources.pop(), tuple(int(str(select.attrs["index"])) for select in selects), ()
@@ -233,10 +278,13 @@ def _local(net: Net, stack: Op) -> _Local | None:
     (gradient,) = gradients
     steps = [op for name in gradient.outputs[dense:] for op in readers[name]]
     read = [len(readers[name]) for op in (*lookups, *dedupes) for name in op.outputs]
-    plain = all(op.attrs["padding_idx"] == -1 and len(op.inputs) == 1 for op in dedupes) and all(op.attrs["first_row"] == 0 for op in lookups)
+    plain = all(op.attrs["padding_idx"] == -1 and len(op.inputs) == 1 for op in dedupes) and all(
+        op.attrs["first_row"] == 0 for op in lookups
+    )
     asked = all(look.inputs[1] == dedupe.outputs[0] for look, dedupe in zip(lookups, dedupes, strict=True))
     sgd = len(steps) == tables and all(
-        (op.type, op.inputs[:2], op.attrs) == ("SparseSgd", look.inputs, steps[0].attrs) for op, look in zip(steps, lookups, strict=True)
+        (op.type, op.inputs[:2], op.attrs) == ("SparseSgd", look.inputs, steps[0].attrs)
+        for op, look in zip(steps, lookups, strict=True)
     )
     together = len({op.node_name for op in (stack, gradient, *lookups, *dedupes, *steps)}) == 1
     alone = set(read) == {2} and len({op.inputs[0] for op in lookups}) == tables
@@ -247,11 +295,17 @@ def fuse_pairs(net: Net) -> Net:
     """Steps of tables' rows in the gradient of pairs of them, where nobody else reads that but for the features before the rows."""
     readers, instead = _readers(net), dict[int, Op | None]()
     for at, op in enumerate(net.ops):
-        steps = [step for step in readers[op.outputs[0]] if step.type == "StepTables"] if op.type == "PairwiseDotsGradient" else []
+        steps = (
+            [step for step in readers[op.outputs[0]] if step.type == "StepTables"]
+            if op.type == "PairwiseDotsGradient"
+            else []
+        )
         if len(steps) == 1 and _steps_at(net, steps[0], at):
             selects = [select for select in readers[op.outputs[0]] if select is not steps[0]]
             dense = tuple(select.outputs[0] for select in selects)
-            if [(s.type, s.attrs) for s in selects] == [("Select", {"axis": 1, "index": k}) for k in range(int(str(steps[0].attrs["dense"])))]:
+            if [(s.type, s.attrs) for s in selects] == [
+                ("Select", {"axis": 1, "index": k}) for k in range(int(str(steps[0].attrs["dense"])))
+            ]:
                 instead.update(dict.fromkeys(map(id, (*selects, steps[0]))))
                 attrs, inputs = {**steps[0].attrs, **op.attrs}, (*steps[0].inputs[:-1], *op.inputs)
                 instead[id(op)] = replace(steps[0], type="PairwiseDotsSgd", inputs=inputs, outputs=dense, attrs=attrs)

@@ -2,6 +2,8 @@
 
     fuse_servers      Lookups whose ids come in one message     LookupTables: the rows of all these tables in one loop
                       SparseSgd, SparseAdagrad, .. of them      SparseStepTables: their steps, by ids and by gradients that come in one message each
+
+Both are the option `fuse_servers`.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -92,7 +94,14 @@ def _can_wait(group: Sequence[Op], late: Sequence[Op], early: Sequence[Op]) -> b
 def _lookups(group: Sequence[Op]) -> Op:
     tables, ids = zip(*(op.inputs for op in group), strict=True)
     outputs = tuple(op.outputs[0] for op in group)
-    return Op("LookupTables", (*tables, *ids), outputs, {"first_rows": _first_rows(group)}, node_name=group[0].node_name, module=group[0].module)
+    return Op(
+        "LookupTables",
+        (*tables, *ids),
+        outputs,
+        {"first_rows": _first_rows(group)},
+        node_name=group[0].node_name,
+        module=group[0].module,
+    )
 
 
 def _steps(group: Sequence[Op]) -> Op:

@@ -89,4 +89,6 @@ def _masked(builder: NetBuilder, table: str, places: str, use: Use, shared: int)
 
 def _read(builder: NetBuilder, op: Op, rows: str, places: str) -> None:
     attrs = {name: value for name, value in op.attrs.items() if name != "padding_idx"}
-    builder.add(OPS[op.type].over_rows, (rows, places, *op.inputs[2:]), attrs=attrs, module=op.module, outputs=op.outputs)
+    builder.add(
+        OPS[op.type].over_rows, (rows, places, *op.inputs[2:]), attrs=attrs, module=op.module, outputs=op.outputs
+    )

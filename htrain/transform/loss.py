@@ -49,5 +49,7 @@ def _without_final_sigmoid(net: Net) -> Net:
     if sigmoid is None:
         return net
     renamed = {sigmoid.outputs[0]: sigmoid.inputs[0]}
-    ops = [replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in net.ops if op is not sigmoid]
+    ops = [
+        replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in net.ops if op is not sigmoid
+    ]
     return replace(net, outputs=(renamed.get(net.outputs[0], net.outputs[0]),)).with_ops(ops)

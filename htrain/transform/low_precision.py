@@ -9,7 +9,9 @@ from htrain.spec.options import Options
 
 LEAST_SIDE = 16  # a narrower FC gains nothing: converting its operands takes longer than its products
 BF16_GAIN = 1.5  # of a core's rate of products: less is lost to the conversions at the edges
-LEAST_PRODUCTS = 1 << 22  # multiply-adds of an FC in a batch: below, bfloat16 gains nothing (the table that `htrain calibrate` prints)
+LEAST_PRODUCTS = (
+    1 << 22
+)  # multiply-adds of an FC in a batch: below, bfloat16 gains nothing (the table that `htrain calibrate` prints)
 _TYPES: dict[FcDtype, str] = {"bfloat16": "FCBfloat16", "int8": "FCInt8"}
 
 
@@ -25,12 +27,20 @@ def choose_fc_dtypes(net: Net, cluster: Cluster, options: Options) -> Options:
         chosen: FcGradientDtype = "bfloat16" if pays or asked.fc_gradient_dtype == "bfloat16" else "float32"
         backward = chosen if asked.fc_gradient_dtype == "auto" else asked.fc_gradient_dtype
         return replace(options, numerics=replace(asked, fc_dtype=chosen, fc_gradient_dtype=backward))
-    return replace(options, numerics=replace(asked, fc_gradient_dtype="float32")) if asked.fc_gradient_dtype == "auto" else options
+    return (
+        replace(options, numerics=replace(asked, fc_gradient_dtype="float32"))
+        if asked.fc_gradient_dtype == "auto"
+        else options
+    )
 
 
 def _are_large(net: Net, batch_size: int) -> bool:
     """Whether FCs of at least LEAST_PRODUCTS have half of all FCs' products."""
-    products = [numel(net.blob(op.outputs[0]).shape, batch_size) * numel(net.blob(op.inputs[1]).shape[1:], 1) for op in net.ops if op.type == "FC"]
+    products = [
+        numel(net.blob(op.outputs[0]).shape, batch_size) * numel(net.blob(op.inputs[1]).shape[1:], 1)
+        for op in net.ops
+        if op.type == "FC"
+    ]
     return 2 * sum(count for count in products if count >= LEAST_PRODUCTS) > sum(products)
 
 

@@ -35,8 +35,16 @@ def _dense_step(
             f"weight '{weight.name}' would never train: the loss does not depend on it; freeze it (requires_grad=False) or drop it"
         )
     optimizer = options.dense_optimizer
-    state = [builder.parameter(_state(weight, what, shape or weight.shape)) for what, shape in _DENSE_STATE[optimizer.kind].items()]
-    builder.add(_DENSE_STEPS[optimizer.kind], (weight.name, *state, gradient), attrs=_numbers(optimizer), module=_module_of(net, weight.name))
+    state = [
+        builder.parameter(_state(weight, what, shape or weight.shape))
+        for what, shape in _DENSE_STATE[optimizer.kind].items()
+    ]
+    builder.add(
+        _DENSE_STEPS[optimizer.kind],
+        (weight.name, *state, gradient),
+        attrs=_numbers(optimizer),
+        module=_module_of(net, weight.name),
+    )
 
 
 def _sparse_step(
@@ -54,7 +62,12 @@ def _sparse_step(
     shapes = {"sgd": (), "adagrad": (table.shape,), "rowwise_adagrad": (table.shape[:1],)}[optimizer.kind]
     state = [builder.parameter(_state(table, "accumulator", shape)) for shape in shapes]
     attrs: dict[str, Attr] = {"lr": optimizer.lr, "first_row": 0} | _numbers(optimizer)
-    builder.add(_SPARSE_STEPS[optimizer.kind], (table.name, *state, lookup.inputs[1], gradients[rows]), attrs=attrs, module=table.name)
+    builder.add(
+        _SPARSE_STEPS[optimizer.kind],
+        (table.name, *state, lookup.inputs[1], gradients[rows]),
+        attrs=attrs,
+        module=table.name,
+    )
 
 
 def _state(parameter: Parameter, what: str, shape: tuple[int, ...]) -> Parameter:

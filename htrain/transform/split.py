@@ -23,7 +23,9 @@ class _Part:
     received: set[str] = field(default_factory=set)
 
 
-Stage = tuple[str, frozenset[int], bool, str]  # device, the messages it waits for, whether it only leads to lookups, the bucket
+Stage = tuple[
+    str, frozenset[int], bool, str
+]  # device, the messages it waits for, whether it only leads to lookups, the bucket
 
 
 def split_by_node(net: Net, devices: Sequence[str] = ()) -> dict[str, Net]:
@@ -139,7 +141,9 @@ class _Cutter:
             self.ahead.add(message)
         elif home == TRAINER:
             self.from_trainer.add(message)
-        self.parts[home].ops.append(Op("Send", (name,), (), {"peer": device, "message": message}, node_name=home, module="send"))
+        self.parts[home].ops.append(
+            Op("Send", (name,), (), {"peer": device, "message": message}, node_name=home, module="send")
+        )
         part.ops.append(Op("Recv", (), (name,), {"peer": home, "message": message}, node_name=device, module="recv"))
         part.received.add(name)
         self.waits[device, name] = frozenset({message})

@@ -35,9 +35,13 @@ Case = tuple[Net, Workload, Ints, dict[int, str], Cluster, Options]
 def cases(draw: st.DrawFn) -> Case:
     """The small model on a random cluster, its units anywhere that they may be."""
     trainers, group_ps = draw(st.sampled_from([(1, 0), (1, 1), (2, 1), (3, 2)]))
-    cluster = Cluster(groups=draw(st.integers(1, 3)), trainers=trainers, group_ps=group_ps, sparse_ps=draw(st.integers(1, 2)))
+    cluster = Cluster(
+        groups=draw(st.integers(1, 3)), trainers=trainers, group_ps=group_ps, sparse_ps=draw(st.integers(1, 2))
+    )
     optimizer = draw(st.sampled_from(["sgd", "adam"]))
-    options = with_flags(batch_size=8, net_replicas=draw(st.integers(1, 3)), prefetch=draw(st.booleans()), dense_optimizer=optimizer)
+    options = with_flags(
+        batch_size=8, net_replicas=draw(st.integers(1, 3)), prefetch=draw(st.booleans()), dense_optimizer=optimizer
+    )
     net, units, fixed, _ = lowered(CAPTURED, cluster, options)
     workload = workload_of(net, units, fixed, cluster, options)
     chance = random.Random(draw(st.integers(0, 1 << 30)))
@@ -61,10 +65,16 @@ def test_parameters_values_and_messages_are_those_counted_by_hand(case: Case) ->
     uses, batch, replicas = memory_of_train(net, tags, cluster, options), options.batch_size, options.net_replicas
     for device, use in uses.items():
         mine = [op for i, op in enumerate(net.ops) if tags[i] == device]
-        steps = {"t": replicas, "g": cluster.trainers * replicas, "s": cluster.groups * cluster.trainers * replicas}.get(device[0], 0)
+        steps = {
+            "t": replicas,
+            "g": cluster.trainers * replicas,
+            "s": cluster.groups * cluster.trainers * replicas,
+        }.get(device[0], 0)
         held = {n for op in mine for n in op.inputs if n in net.parameters}
         made = sum(net.blobs[o].num_bytes(batch) for op in mine for o in op.outputs if not OPS[op.type].view)
-        reader = sum(net.blobs[n].num_bytes(batch) for n in net.inputs) * (3 * replicas + 1) if device == "trainer" else 0
+        reader = (
+            sum(net.blobs[n].num_bytes(batch) for n in net.inputs) * (3 * replicas + 1) if device == "trainer" else 0
+        )
         assert use.own == ROLE_BYTES
         assert use.state == sum(net.parameters[n].num_bytes for n in held if net.parameters[n].kind == "state")
         assert use.values == made * steps + reader
@@ -78,7 +88,9 @@ def _received(net: Net, tags: dict[int, str], device: str, mine: Sequence[object
     read = {n for op in mine for n in op.inputs if n in home} | (set(net.outputs) if device == "trainer" else set())  # type: ignore[attr-defined]
     ahead = 2 if options.prefetch and device == "trainer" else 1
     return sum(
-        net.blobs[n].num_bytes(options.batch_size) * steps * (ahead if home[n].startswith("sparse") else 1) for n in read if home[n] != device
+        net.blobs[n].num_bytes(options.batch_size) * steps * (ahead if home[n].startswith("sparse") else 1)
+        for n in read
+        if home[n] != device
     )
 
 
@@ -95,14 +107,20 @@ def test_a_centre_that_moves_by_blocks_has_two_numbers_more_for_each() -> None:
     held = {}
     for dense_sync in ("easgd", "bmuf"):
         cluster, options = Cluster(groups=3, dense_ps=1), with_flags(batch_size=8, dense_sync=dense_sync)
-        held[dense_sync] = compile_net(CAPTURED, cluster, options, name="small", solver="rules").loads["dense_ps:0"].holds.weights
+        held[dense_sync] = (
+            compile_net(CAPTURED, cluster, options, name="small", solver="rules").loads["dense_ps:0"].holds.weights
+        )
     assert held["bmuf"] == 3 * held["easgd"]  # the weights, their momentum, and the sum of a round
 
 
 def test_mapped_tables_take_no_memory_and_caches_take_the_trainers() -> None:
     def holds(device: str, **options: object) -> MemoryUse:
         cluster = Cluster(groups=2, group_ps=0, sparse_ps=1)
-        return compile_net(CAPTURED, cluster, with_flags(batch_size=8, **options), name="small", solver="rules").loads[device].holds  # type: ignore[arg-type]
+        return (
+            compile_net(CAPTURED, cluster, with_flags(batch_size=8, **options), name="small", solver="rules")
+            .loads[device]
+            .holds
+        )  # type: ignore[arg-type]
 
     assert holds("sparse_ps:0").parameters == 2 * 90 * 4 * 4
     assert holds("sparse_ps:0", table_store="mapped").parameters == 0
@@ -140,9 +158,14 @@ def with_memory(plan: Plan, role: str, memory: int) -> Plan:
 def test_a_plan_whose_cluster_was_edited_is_judged_as_compiling_judges(role: str) -> None:
     plan = small_plan()
     need = max(load.holds.total for device, load in plan.loads.items() if device.startswith(role))
-    with pytest.raises(PlanError, match=rf"'{role}.* needs .* of memory \(.*\), {role}_memory is .*: .*raise {role}_memory$"):
+    with pytest.raises(
+        PlanError, match=rf"'{role}.* needs .* of memory \(.*\), {role}_memory is .*: .*raise {role}_memory$"
+    ):
         check_plan(with_memory(plan, role, need - 1))
-    with pytest.raises(PlanError, match=r"^plan.yaml: the load of '.*' is not what its nets, cluster and options make: one was changed after compiling"):
+    with pytest.raises(
+        PlanError,
+        match=r"^plan.yaml: the load of '.*' is not what its nets, cluster and options make: one was changed after compiling",
+    ):
         check_plan(with_memory(plan, role, need * 2))  # what is told of its memory is of another one
 
 

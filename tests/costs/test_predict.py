@@ -63,7 +63,9 @@ def test_a_view_costs_its_start_only_and_a_message_its_bytes() -> None:
     assert op_seconds(send, [x], [], RATES, 5) == pytest.approx(tensor + 200 / 1e6)
 
 
-def predicted(plan: Plan, cluster: Cluster | None = None, options: Options | None = None) -> tuple[float, dict[str, DeviceLoad]]:
+def predicted(
+    plan: Plan, cluster: Cluster | None = None, options: Options | None = None
+) -> tuple[float, dict[str, DeviceLoad]]:
     """The EPS that devices allow, and their loads at it, with another cluster or other options than the plan's."""
     cluster, options = cluster or plan.cluster, options or plan.options
     demands = demands_of(plan.nets, cluster, options)
@@ -76,7 +78,9 @@ def predicted(plan: Plan, cluster: Cluster | None = None, options: Options | Non
 def test_the_busiest_device_is_fully_used_at_what_devices_allow_and_no_other_is_more() -> None:
     plan = small_plan()
     eps, loads = predicted(plan)
-    assert max(use for load in loads.values() for use in (load.cpu, load.network, load.lock)) == pytest.approx(1.0, abs=1e-5)
+    assert max(use for load in loads.values() for use in (load.cpu, load.network, load.lock)) == pytest.approx(
+        1.0, abs=1e-5
+    )
     trainer, trainers = loads["trainer"], plan.cluster.groups * plan.cluster.trainers
     threads = plan.options.net_replicas + 1  # and the one that moves bytes
     assert trainer.cpu == pytest.approx(eps * trainer.cpu_seconds_per_example / threads / trainers, rel=1e-3)
@@ -85,7 +89,9 @@ def test_the_busiest_device_is_fully_used_at_what_devices_allow_and_no_other_is_
 
 def test_what_one_device_sends_the_others_receive() -> None:
     _, loads = predicted(small_plan())
-    sent, received = (sum(getattr(load, f"{way}_per_example") for load in loads.values()) for way in ("sent", "received"))
+    sent, received = (
+        sum(getattr(load, f"{way}_per_example") for load in loads.values()) for way in ("sent", "received")
+    )
     assert sent == pytest.approx(received)
     assert sent > 0
     assert sum(load.messages for load in loads.values()) % 2 == 0

@@ -37,8 +37,14 @@ def changed(lines: list[str], how: str, draw: random.Random) -> list[str]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(how=st.sampled_from(["appended", "truncated", "relabelled", "reordered"]), seed=st.integers(0, 1 << 30), keep_time=st.booleans())
-def test_changed_rows_are_other_data_also_where_the_files_time_is_kept(tmp_path_factory: pytest.TempPathFactory, how: str, seed: int, keep_time: bool) -> None:
+@given(
+    how=st.sampled_from(["appended", "truncated", "relabelled", "reordered"]),
+    seed=st.integers(0, 1 << 30),
+    keep_time=st.booleans(),
+)
+def test_changed_rows_are_other_data_also_where_the_files_time_is_kept(
+    tmp_path_factory: pytest.TempPathFactory, how: str, seed: int, keep_time: bool
+) -> None:
     path = tmp_path_factory.mktemp("data") / "a.libfm"
     before = identity_of(write(path, LINES))
     time = path.stat().st_mtime_ns
@@ -63,17 +69,26 @@ def test_other_options_formats_and_schemas_are_other_data(tmp_path: Path) -> Non
     assert before.difference(identity_of(uri.replace("300", "400"))) == "its option rows is 400 now, it was 300"
     assert before.difference(identity_of(uri.partition("?")[0])) == "its option rows is not given now, it was 300"
     assert before.difference(identity_of(uri.replace("libfm:", "libsvm:"))) == "it is libsvm now, it was libfm"
-    assert identity_of("synthetic:?rows=100").difference(identity_of("synthetic:?rows=100&seed=3")).startswith("its option seed is 3")
+    assert (
+        identity_of("synthetic:?rows=100")
+        .difference(identity_of("synthetic:?rows=100&seed=3"))
+        .startswith("its option seed is 3")
+    )
     (tmp_path / "a.csv").write_text("click,x\n1,2\n")
     (tmp_path / "s.yaml").write_text("label: click\n")
     csv = identity_of(f"csv:{tmp_path}/a.csv?schema={tmp_path}/s.yaml")
     shutil.copy(tmp_path / "s.yaml", tmp_path / "t.yaml")
     assert csv.difference(identity_of(f"csv:{tmp_path}/a.csv?schema={tmp_path}/t.yaml")) == ""
     (tmp_path / "s.yaml").write_text("label: clack\n")
-    assert csv.difference(identity_of(f"csv:{tmp_path}/a.csv?schema={tmp_path}/s.yaml")) == "'s.yaml' has 13 bytes as before, but others"
+    assert (
+        csv.difference(identity_of(f"csv:{tmp_path}/a.csv?schema={tmp_path}/s.yaml"))
+        == "'s.yaml' has 13 bytes as before, but others"
+    )
 
 
-def test_of_a_large_file_blocks_and_the_time_of_its_last_change_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_large_file_blocks_and_the_time_of_its_last_change_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "WHOLE_BYTES", 1000)
     monkeypatch.setattr(module, "_BLOCK_BYTES", 10)
     monkeypatch.setattr(module, "_BLOCKS", 8)

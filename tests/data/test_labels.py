@@ -48,7 +48,9 @@ def csv(folder: Path, found: list[str]) -> tuple[str, str]:
 
 def parquet(folder: Path, found: list[str]) -> tuple[str, str]:
     (folder / "s.yaml").write_text(SCHEMA)
-    pq.write_table(pa.table({"y": [None, *map(float, found)], "a": [1.0] * (ROWS + 1)}), folder / "a.parquet", row_group_size=700)
+    pq.write_table(
+        pa.table({"y": [None, *map(float, found)], "a": [1.0] * (ROWS + 1)}), folder / "a.parquet", row_group_size=700
+    )
     return f"parquet:{folder}/a.parquet?schema={folder}/s.yaml", f"{folder}/a.parquet: row {PLACE + 2}"
 
 
@@ -62,7 +64,9 @@ FORMATS: tuple[Write, ...] = (criteo, compressed, libfm, csv, parquet, packed)
 
 @pytest.mark.parametrize("write", FORMATS)
 @pytest.mark.parametrize("num_shards", [1, 3])
-def test_a_label_of_two_is_refused_under_bce_with_its_place(write: Write, num_shards: int, tmp_path: Path, read) -> None:
+def test_a_label_of_two_is_refused_under_bce_with_its_place(
+    write: Write, num_shards: int, tmp_path: Path, read
+) -> None:
     uri, place = write(tmp_path, labels("2"))
     said = []
     for shard in range(num_shards):
@@ -70,7 +74,9 @@ def test_a_label_of_two_is_refused_under_bce_with_its_place(write: Write, num_sh
             read(uri, shard=shard, num_shards=num_shards)
         except DataError as error:
             said.append(str(error))
-    assert said == [f"{place}: the label is 2, but the bce loss takes labels from 0 to 1, and -1 for 0: write them so, or compile with --loss mse"]
+    assert said == [
+        f"{place}: the label is 2, but the bce loss takes labels from 0 to 1, and -1 for 0: write them so, or compile with --loss mse"
+    ]
 
 
 @pytest.mark.parametrize("write", FORMATS)
@@ -88,7 +94,11 @@ def test_minus_one_is_zero_under_bce_and_itself_under_mse(write: Write, tmp_path
 
 
 def all_labels(uri: str, loss: str) -> np.ndarray:
-    batches = open_data(uri).for_loss(loss).batches(batch_size=64, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed())
+    batches = (
+        open_data(uri)
+        .for_loss(loss)
+        .batches(batch_size=64, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed())
+    )
     return np.concatenate([batch.columns["label"] for batch in batches])
 
 

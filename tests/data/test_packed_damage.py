@@ -79,7 +79,10 @@ def test_blocks_that_change_places_are_seen(good, tmp_path):
     large = bytes(range(256)) * 200
     swapped = large[:4096] + large[8192:12288] + large[4096:8192] + large[12288:]
     assert digest_of(large) == digest_of(bytes(large)) != digest_of(large[:-1])
-    assert sum(digest_of(large[: 4096 * n] + bytes(4096) + large[4096 * (n + 1) :]) == digest_of(large) for n in range(12)) == 0
+    assert (
+        sum(digest_of(large[: 4096 * n] + bytes(4096) + large[4096 * (n + 1) :]) == digest_of(large) for n in range(12))
+        == 0
+    )
     assert large == swapped or digest_of(large) != digest_of(swapped)
 
 

@@ -47,7 +47,9 @@ def losses_of(roles: dict[str, Role]) -> list[float]:
     return trainer.losses
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(
     optimizer=st.sampled_from(["sgd", "adagrad", "rowwise_adagrad"]),
     sets=st.sampled_from(["auto", 1, 7, 40]),
@@ -89,8 +91,12 @@ def test_what_is_on_the_device_is_saved_and_loaded_again(device: str, tmp_path: 
     tensors = {"w": torch.randn(4, 3, device=device), "on_host": torch.randn(5)}
     saved = save_role(tmp_path, "trainer:0:0", tensors)
     again = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
-    load_role_into(tmp_path, "trainer:0:0", Manifest(VERSION, tmp_path.name, 1, IDENTITY, 0, {}, {"trainer:0:0": saved}), again)
-    assert all(torch.equal(again[name], tensor) and again[name].device == tensor.device for name, tensor in tensors.items())
+    load_role_into(
+        tmp_path, "trainer:0:0", Manifest(VERSION, tmp_path.name, 1, IDENTITY, 0, {}, {"trainer:0:0": saved}), again
+    )
+    assert all(
+        torch.equal(again[name], tensor) and again[name].device == tensor.device for name, tensor in tensors.items()
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")

@@ -129,7 +129,9 @@ def test_requests_that_overtake_each_other_are_carried_out_in_order(wire: Wire) 
 def trained(tmp_path: Path, options: Options, *, deadline_seconds: float = 20.0) -> tuple[Trainer, list[float]]:
     """A whole run of one worker, and PyTorch's losses."""
     model, plan = small_plan(options)
-    settings = RunSettings(tmp_path / "plan", DATA, tmp_path / "run", deadline_seconds=deadline_seconds, warm_up_seconds=deadline_seconds)
+    settings = RunSettings(
+        tmp_path / "plan", DATA, tmp_path / "run", deadline_seconds=deadline_seconds, warm_up_seconds=deadline_seconds
+    )
     trainer = run_roles(plan, tmp_path / "plan", settings)["trainer:0:0"].trainer
     assert trainer
     return trainer, torch_losses(model, DATA, options)

@@ -58,7 +58,15 @@ def tensors() -> dict[str, torch.Tensor]:
 
 
 def manifest_of(folder: Path, examples: int, *files: SavedFile, sequence: int = 1) -> Manifest:
-    return Manifest(VERSION, folder.name, sequence, IDENTITY, examples, {"trainer:0:0": TRAINER}, dict.fromkeys([ROLE], *files) if files else {})
+    return Manifest(
+        VERSION,
+        folder.name,
+        sequence,
+        IDENTITY,
+        examples,
+        {"trainer:0:0": TRAINER},
+        dict.fromkeys([ROLE], *files) if files else {},
+    )
 
 
 def save(run: Path, examples: int, values: dict[str, torch.Tensor] | None = None) -> Path:
@@ -164,9 +172,13 @@ def test_file_that_vanished_after_the_manifest_was_read_is_named(tmp_path: Path)
     folder = save(tmp_path, 5)
     manifest = read_manifest(folder)
     (folder / "group_ps_0_1.safetensors").unlink()
-    with pytest.raises(DamagedCheckpoint, match=r"group_ps_0_1\.safetensors: cannot be read: No such file or directory"):
+    with pytest.raises(
+        DamagedCheckpoint, match=r"group_ps_0_1\.safetensors: cannot be read: No such file or directory"
+    ):
         verify(folder, manifest)
-    with pytest.raises(CheckpointError, match=r"group_ps_0_1\.safetensors: not a safetensors file: .*No such file or directory"):
+    with pytest.raises(
+        CheckpointError, match=r"group_ps_0_1\.safetensors: not a safetensors file: .*No such file or directory"
+    ):
         load_role_into(folder, ROLE, manifest, cleared())
 
 
@@ -405,7 +417,9 @@ def test_folder_that_is_not_there_is_an_error_of_the_user(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("counts", [(90, 1000, 7), (5, 10**12 - 1, 10**12, 10**13), (10**13, 10**12, 1), (3, 3, 3)])
-def test_latest_checkpoint_is_the_one_that_was_made_last_whatever_its_name_says(tmp_path: Path, counts: tuple[int, ...]) -> None:
+def test_latest_checkpoint_is_the_one_that_was_made_last_whatever_its_name_says(
+    tmp_path: Path, counts: tuple[int, ...]
+) -> None:
     for examples in counts:
         folder = save(tmp_path, examples)
         assert latest(tmp_path) == folder
@@ -426,8 +440,12 @@ def test_a_checkpoint_under_another_name_is_its_owners(tmp_path: Path) -> None:
     assert read_manifest(aside).examples == 9
 
 
-@pytest.mark.parametrize("spoil", [lambda f: (f / "manifest.json").write_text("{"), lambda f: os.truncate(f / "group_ps_0_1.safetensors", 3)])
-def test_a_damaged_checkpoint_is_told_of_while_it_is_the_newest_and_never_removed(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+@pytest.mark.parametrize(
+    "spoil", [lambda f: (f / "manifest.json").write_text("{"), lambda f: os.truncate(f / "group_ps_0_1.safetensors", 3)]
+)
+def test_a_damaged_checkpoint_is_told_of_while_it_is_the_newest_and_never_removed(
+    tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
     old, broken = save(tmp_path, 1), save(tmp_path, 2)
     spoil(broken)
     found = find_checkpoints(tmp_path)
@@ -473,7 +491,9 @@ def test_pruning_leaves_what_others_put_into_a_checkpoint(tmp_path: Path) -> Non
 
 def test_a_folder_that_takes_no_checkpoint_is_named(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file")
-    with pytest.raises(CheckpointError, match=r"checkpoints: no checkpoint can be written: (File exists|Not a directory)$"):
+    with pytest.raises(
+        CheckpointError, match=r"checkpoints: no checkpoint can be written: (File exists|Not a directory)$"
+    ):
         new_checkpoint(tmp_path, 5)
 
 

@@ -14,7 +14,11 @@ TRAINERS = ["trainer:0:0", "trainer:1:0", "trainer:2:0"]
 
 
 def together(
-    work: Callable[[int, Collective], object], *, scheme: str = "inproc", purposes: Sequence[str] = ("test",), deadline_seconds: float = 20.0
+    work: Callable[[int, Collective], object],
+    *,
+    scheme: str = "inproc",
+    purposes: Sequence[str] = ("test",),
+    deadline_seconds: float = 20.0,
 ) -> list[object]:
     """`work` of each trainer, all at once, for every purpose at the same time; what each gave, or raised, in order of purpose and trainer."""
     shared = Network("inproc")
@@ -30,7 +34,9 @@ def together(
         except Exception as error:
             found[place] = error
 
-    threads = [threading.Thread(target=run, args=(rank, n)) for n in range(len(purposes)) for rank in range(len(TRAINERS))]
+    threads = [
+        threading.Thread(target=run, args=(rank, n)) for n in range(len(purposes)) for rank in range(len(TRAINERS))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

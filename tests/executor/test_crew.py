@@ -28,7 +28,9 @@ def crew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ProcessCrew:
     )
     popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda command, **how: popen([sys.executable, "-c", script], **how))
-    return ProcessCrew(ROLES, RunSettings(tmp_path, "synthetic:", tmp_path), Launcher("tcp://nowhere", this_process()), 1)
+    return ProcessCrew(
+        ROLES, RunSettings(tmp_path, "synthetic:", tmp_path), Launcher("tcp://nowhere", this_process()), 1
+    )
 
 
 def test_all_that_was_said_at_once_is_heard_at_once(crew: ProcessCrew) -> None:

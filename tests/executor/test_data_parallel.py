@@ -31,7 +31,9 @@ def trained(folder: Path, options: Options, trainers: int, data: str = DATA) -> 
 
 def stored(roles: Mapping[str, Role], table: str, keys: Ids) -> Rows:
     """rows[n,W] of a table and its optimizer's state on the sparse PSs."""
-    stores = {name: tensor for role in roles.values() if role.name.startswith("sparse") for name, tensor in role.store.items()}
+    stores = {
+        name: tensor for role in roles.values() if role.name.startswith("sparse") for name, tensor in role.store.items()
+    }
     parts = [tensor for name, tensor in stores.items() if name == table or name.startswith(table + ":")]
     return np.concatenate([part.numpy()[keys].reshape(keys.size, -1) for part in parts], axis=1)
 
@@ -51,7 +53,10 @@ def test_sgd_on_rows_averaged_in_every_step_is_sgd_on_the_joint_batch(
     data = f"synthetic:?rows={rows * trainers + 1}&table_rows=40&communities=4"
     with tempfile.TemporaryDirectory() as folder:
         model, roles = trained(Path(folder), options, trainers, data)
-    assert max(relative_differences(joint_losses_of(roles, trainers), joint_losses(model, data, options, trainers)[0])) < 1e-4
+    assert (
+        max(relative_differences(joint_losses_of(roles, trainers), joint_losses(model, data, options, trainers)[0]))
+        < 1e-4
+    )
 
 
 def test_a_trainer_without_data_goes_along_to_the_end(tmp_path: Path) -> None:
@@ -90,7 +95,9 @@ def test_rows_that_are_averaged_less_often_are_further_from_the_joint_batch(tmp_
 
 
 def test_trainers_that_do_not_step_together_cannot_keep_caches_alike() -> None:
-    with pytest.raises(ClusterError, match="2 of them want dense sync allreduce, and groups: 2, trainers: 1, group_ps: 0"):
+    with pytest.raises(
+        ClusterError, match="2 of them want dense sync allreduce, and groups: 2, trainers: 1, group_ps: 0"
+    ):
         small_plan(with_flags(JOINT, dense_sync="easgd"), groups=2, trainers=1, sparse_ps=1, dense_ps=1)
     with pytest.raises(ClusterError, match="share the tables: sparse_ps must be at least 1"):
         small_plan(JOINT, groups=2, trainers=1, sparse_ps=0)

@@ -153,4 +153,8 @@ def test_what_the_reader_cannot_read_ends_the_run_with_its_words(tmp_path: Path)
     broken = tmp_path / "broken.tsv"
     broken.write_text("not a row\n" * 100)
     with pytest.raises(DataError, match=r"broken\.tsv"):
-        run_roles(plan, tmp_path / "plan", RunSettings(tmp_path / "plan", f"criteo:{broken}", tmp_path / "run", deadline_seconds=10))
+        run_roles(
+            plan,
+            tmp_path / "plan",
+            RunSettings(tmp_path / "plan", f"criteo:{broken}", tmp_path / "run", deadline_seconds=10),
+        )

@@ -76,10 +76,16 @@ def test_a_run_of_a_moment_has_figures_and_one_that_goes_on_counts_its_own_examp
     """Roles can be through before they have reported twice; a resumed trainer's counts begin where its checkpoint was."""
     model = str(Path(__file__).parents[2] / "models" / "dlrm.py")
     cluster = this_machine(trainers=2, group_ps=2, sparse_ps=1)
-    htrain.compile(model, data=ROWS, cluster=cluster, options=Options(batch_size=32), solver="rules").save(tmp_path / "plan")
-    begun = htrain.run(tmp_path / "plan", data=ROWS, out=tmp_path / "run", hosting="threads", console=Console(quiet=True))
+    htrain.compile(model, data=ROWS, cluster=cluster, options=Options(batch_size=32), solver="rules").save(
+        tmp_path / "plan"
+    )
+    begun = htrain.run(
+        tmp_path / "plan", data=ROWS, out=tmp_path / "run", hosting="threads", console=Console(quiet=True)
+    )
     rows = begun.totals.examples
-    goes_on = htrain.run(tmp_path / "plan", data=ROWS, resume=tmp_path / "run", epochs=2, hosting="threads", console=Console(quiet=True))
+    goes_on = htrain.run(
+        tmp_path / "plan", data=ROWS, resume=tmp_path / "run", epochs=2, hosting="threads", console=Console(quiet=True)
+    )
     assert goes_on.totals.examples == 2 * rows
     for result in (begun, goes_on):
         assert result.totals.eps * result.totals.seconds > 0

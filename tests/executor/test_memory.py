@@ -88,7 +88,9 @@ def test_memory_is_of_the_form_that_was_asked_for(shape: tuple[int, ...], dtype:
 def test_rows_begin_at_lines_of_the_cache_and_tables_at_different_ones() -> None:
     begins = [memory.data_ptr() for memory in (empty((100_000, 16), torch.float32) for _ in range(16))]
     assert not any(begin % 64 for begin in begins)
-    assert len({begin % (128 << 10) for begin in begins}) == 16, "else the first rows, used most, would all want the same places of a cache"
+    assert len({begin % (128 << 10) for begin in begins}) == 16, (
+        "else the first rows, used most, would all want the same places of a cache"
+    )
 
 
 PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

@@ -50,7 +50,9 @@ def test_everybody_hears_all_parts(trainers: list[Parts]) -> None:
     for rank, parts in enumerate(trainers):
         peers = Peers(Heap(rank, [list(said) for said in zip(counts, flat, strict=True)]))
         found = peers.gather([np.array(part, np.int64) for part in parts])
-        assert [[ids.tolist() for ids in of_part] for of_part in found] == [list(of_part) for of_part in zip(*trainers, strict=True)]
+        assert [[ids.tolist() for ids in of_part] for of_part in found] == [
+            list(of_part) for of_part in zip(*trainers, strict=True)
+        ]
 
 
 def test_without_parts_or_peers_nothing_is_exchanged() -> None:

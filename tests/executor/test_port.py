@@ -415,7 +415,9 @@ def test_threads_may_open_inboxes_and_outboxes_at_once() -> None:
         except RuntimeError as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=open_inboxes, args=(n,)) for n in range(3)] + [threading.Thread(target=open_outboxes) for _ in range(3)]
+    threads = [threading.Thread(target=open_inboxes, args=(n,)) for n in range(3)] + [
+        threading.Thread(target=open_outboxes) for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -427,7 +429,9 @@ def test_threads_may_open_inboxes_and_outboxes_at_once() -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_thread_that_still_waits_keeps_its_socket_when_the_network_is_closed(scheme: str) -> None:
-    done = subprocess.run([sys.executable, "-c", LEFT_OPEN, scheme], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN, scheme], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.stdout, done.stderr, done.returncode) == ("closed\nheard Ready\n", "", 0)
 
 

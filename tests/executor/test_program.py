@@ -63,7 +63,9 @@ class Runner:
                 for _ in range(self.draw.choice((1, 1, 2))):
                     tensors = [self.arriving[name] for name in part]
                     as_bundle = self.draw.random() < 0.5
-                    self.ready += self.engine.receive(self.state, bundle_of(part, tensors) if as_bundle else dict(zip(part, tensors, strict=True)))
+                    self.ready += self.engine.receive(
+                        self.state, bundle_of(part, tensors) if as_bundle else dict(zip(part, tensors, strict=True))
+                    )
             yield message
 
     def _send(self, peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...] | Bundle) -> None:
@@ -115,7 +117,11 @@ def test_an_op_runs_as_soon_as_its_messages_are_there_and_once(draw: random.Rand
         runner.finish_ready()
         run = [id(op) for stage in runner.run for op in stage.ops]
         assert len(run) == len(set(run))
-        assert {key for key, need in needs.items() if need <= arrived and key in does} <= set(run) <= {key for key, need in needs.items() if need <= arrived}
+        assert (
+            {key for key, need in needs.items() if need <= arrived and key in does}
+            <= set(run)
+            <= {key for key, need in needs.items() if need <= arrived}
+        )
 
 
 @quick
@@ -344,14 +350,18 @@ def test_without_a_gate_weights_are_stepped_where_their_gradients_are_made() -> 
     )
 
     def ops_of(gated: bool) -> list[list[str]]:
-        return [[o.type for o in stage.ops] for stage in build_program(net, {"w": torch.ones(SHAPE)}, gated=gated).stages]
+        return [
+            [o.type for o in stage.ops] for stage in build_program(net, {"w": torch.ones(SHAPE)}, gated=gated).stages
+        ]
 
     assert ops_of(gated=True) == [["Mul", "Relu"], ["Sgd"]]
     assert ops_of(gated=False) == [["Mul", "Sgd", "Relu"]]
 
 
 @pytest.mark.parametrize(("optimizer", "state"), [("Adam", ("m", "s", "t")), ("Adagrad", ("s",))])
-def test_steps_that_share_a_state_take_turns(optimizer: str, state: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_that_share_a_state_take_turns(
+    optimizer: str, state: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without: Adam's second moment, scaled and not added to yet, makes another's step larger by orders of magnitude."""
     inside, most = 0, 0
 
@@ -393,7 +403,11 @@ def test_weights_are_converted_when_they_are_first_used_and_not_when_a_pass_begi
         weights=("w",),
     )
     stages = build_program(net, {"w": torch.ones(SHAPE)}).stages
-    assert [([o.type for o in stage.ops], stage.reads) for stage in stages] == [(["Relu"], ()), (["Cast", "Recv", "Mul"], (0,)), (["Sgd"], ())]
+    assert [([o.type for o in stage.ops], stage.reads) for stage in stages] == [
+        (["Relu"], ()),
+        (["Cast", "Recv", "Mul"], (0,)),
+        (["Sgd"], ()),
+    ]
 
 
 def test_each_net_of_a_plan_becomes_a_program_that_runs_all_its_ops_once(plan: Plan) -> None:
@@ -404,6 +418,8 @@ def test_each_net_of_a_plan_becomes_a_program_that_runs_all_its_ops_once(plan: P
         run = [id(o) for stage in program.stages for o in stage.ops]
         assert len(run) == len(set(run))
         assert {id(o) for o in net.ops if o.type != "Recv"} <= set(run) <= {id(o) for o in net.ops}
-        assert {m for stage in program.stages for m in stage.waits if m >= 0} == set(program.peers)  # no pass ends before all its messages are there
+        assert {m for stage in program.stages for m in stage.waits if m >= 0} == set(
+            program.peers
+        )  # no pass ends before all its messages are there
         assert program.messages.keys() == {o.outputs[0] for o in net.ops if o.type == "Recv"}
         assert set(program.peers) == set(program.messages.values())

@@ -32,7 +32,12 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"BEAT_SECONDS": 0.02, "LAUNCHER_SECONDS": 0.6, "_ENDED_SECONDS": 0.2, "_TICK_SECONDS": 0.01}.items():
+    for name, value in {
+        "BEAT_SECONDS": 0.02,
+        "LAUNCHER_SECONDS": 0.6,
+        "_ENDED_SECONDS": 0.2,
+        "_TICK_SECONDS": 0.01,
+    }.items():
         monkeypatch.setattr(module, name, value)
 
 
@@ -115,7 +120,9 @@ def test_a_launcher_elsewhere_is_gone_when_it_has_spoken_and_falls_silent(networ
     inbox.close()
 
 
-def test_a_role_that_cannot_end_by_itself_goes_with_its_process(network: Network, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_role_that_cannot_end_by_itself_goes_with_its_process(
+    network: Network, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended = threading.Event()
     monkeypatch.setattr(module, "_LAST_SECONDS", 0.1)
     monkeypatch.setattr(module.os, "_exit", lambda status: ended.set() if status == 1 else None)

@@ -56,7 +56,10 @@ def test_the_latest_is_taken_with_its_positions(tmp_path: Path, identity: Identi
     settings, said = resume(tmp_path, identity)
     assert settings.restore == str(folder)
     assert settings.positions == {
-        ROLE: {"position": {"epoch": 0, "chunk": 0, "row": 7}, "totals": {"examples": 7, "steps": 1, "log_loss": 0.5, "positives": 0.5}}
+        ROLE: {
+            "position": {"epoch": 0, "chunk": 0, "row": 7},
+            "totals": {"examples": 7, "steps": 1, "log_loss": 0.5, "positives": 0.5},
+        }
     }
     assert said == []
 
@@ -80,7 +83,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_newest_one_falls_back_to_the_one_before_and_says_so(tmp_path: Path, identity: Identity, damage: str) -> None:
+def test_a_damaged_newest_one_falls_back_to_the_one_before_and_says_so(
+    tmp_path: Path, identity: Identity, damage: str
+) -> None:
     older, newest = save(tmp_path, identity, 5), save(tmp_path, identity, 9)
     DAMAGES[damage](newest)
     settings, said = resume(tmp_path, identity)
@@ -89,7 +94,9 @@ def test_a_damaged_newest_one_falls_back_to_the_one_before_and_says_so(tmp_path:
     assert said[0].startswith(str(newest))
     assert said[0].endswith(f"; going on from {older.name} instead")
     DAMAGES[damage](older)
-    with pytest.raises(DamagedCheckpoint, match=r"; no other checkpoint is whole: start the run again with another --out$"):
+    with pytest.raises(
+        DamagedCheckpoint, match=r"; no other checkpoint is whole: start the run again with another --out$"
+    ):
         resume(tmp_path, identity)
 
 
@@ -104,8 +111,14 @@ OTHER_PLANS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "groups": (lambda p: replace(p, cluster=replace(p.cluster, groups=1)), "groups: 1 now, 2 then"),
     "sparse PSs": (lambda p: replace(p, cluster=replace(p.cluster, sparse_ps=4)), "sparse ps: 4 now, 2 then"),
     "batch size": (lambda p: replace(p, options=replace(p.options, batch_size=9)), "batch size: 9 now, 8 then"),
-    "a table's cache": (lambda p: replace(p, options=with_flags(p.options, cache="het", cache_capacity="1%")), "cache: het now, none then"),
-    "an optimizer's number": (lambda p: replace(p, options=with_flags(p.options, dense_eps=1e-3)), "dense eps: 0.001 now, 1e-10 then"),
+    "a table's cache": (
+        lambda p: replace(p, options=with_flags(p.options, cache="het", cache_capacity="1%")),
+        "cache: het now, none then",
+    ),
+    "an optimizer's number": (
+        lambda p: replace(p, options=with_flags(p.options, dense_eps=1e-3)),
+        "dense eps: 0.001 now, 1e-10 then",
+    ),
     "nets": (lambda p: replace(p, digest="0123456789abcdef"), "its nets have the digest 0123456789ab, they had "),
 }
 
@@ -123,7 +136,9 @@ def test_another_plan_is_refused_by_what_is_another(tmp_path: Path, plan: Plan, 
 
 def test_what_hosts_are_like_may_change(tmp_path: Path, plan: Plan, identity: Identity) -> None:
     folder = save(tmp_path, identity, 5)
-    faster = replace(plan, cluster=replace(plan.cluster, core_flops=7, trainer_memory=8, sparse_ps_bandwidth=9), predicted_eps=1.0)
+    faster = replace(
+        plan, cluster=replace(plan.cluster, core_flops=7, trainer_memory=8, sparse_ps_bandwidth=9), predicted_eps=1.0
+    )
     assert faster.cluster != Cluster()
     assert resume(tmp_path, Identity(PlanIdentity.of(faster), DATA))[0].restore == str(folder)
 

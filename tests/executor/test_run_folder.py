@@ -117,7 +117,9 @@ def test_an_owner_says_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert time.time() - (tmp_path / "owner.json").stat().st_mtime < 60
 
 
-def test_where_there_are_no_locks_the_name_of_one_that_lives_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_are_no_locks_the_name_of_one_that_lives_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none(*_: object) -> None:
         raise OSError(37, "No locks available")
 
@@ -162,7 +164,9 @@ def test_a_new_run_wants_an_empty_folder(tmp_path: Path) -> None:
     with claimed(tmp_path):
         start_record(tmp_path, RECORD, resume=False)
         assert read_record(tmp_path) == RECORD
-        with pytest.raises(UsageError, match="holds a run that ended before its first checkpoint: remove it, or choose another --out"):
+        with pytest.raises(
+            UsageError, match="holds a run that ended before its first checkpoint: remove it, or choose another --out"
+        ):
             start_record(tmp_path, RECORD, resume=False)
         start_record(tmp_path, RECORD, resume=True)
         checkpoint = tmp_path / "checkpoints" / "examples_000000000001"

@@ -15,7 +15,12 @@ from htrain.executor.saves import Saves
 from htrain.executor.settings import RunSettings
 from htrain.spec.settings import CheckpointSeconds
 
-TRAINERS = {"trainer:0:0": {"position": {"epoch": 0, "chunk": 0, "row": 7}, "totals": {"examples": 7, "steps": 1, "log_loss": 0.5, "positives": 0.5}}}
+TRAINERS = {
+    "trainer:0:0": {
+        "position": {"epoch": 0, "chunk": 0, "row": 7},
+        "totals": {"examples": 7, "steps": 1, "log_loss": 0.5, "positives": 0.5},
+    }
+}
 IDENTITY = Identity(PlanIdentity("abc", {}, {}), DataIdentity(1, "criteo", {}, ()))
 
 
@@ -31,13 +36,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def saves_in(folder: Path, told: list[str], *, every_seconds: CheckpointSeconds = 300.0, restore: str = "") -> Saves:
-    return Saves(RunSettings(Path("plan"), "synthetic:", folder, checkpoint_seconds=every_seconds, restore=restore), IDENTITY, told.append)
+    return Saves(
+        RunSettings(Path("plan"), "synthetic:", folder, checkpoint_seconds=every_seconds, restore=restore),
+        IDENTITY,
+        told.append,
+    )
 
 
 def make(saves: Saves) -> Path:
     folder = saves.open(TRAINERS)
     saved = save_role(folder, "trainer:0:0", {"w": torch.ones(3)})
-    saves.close(TRAINERS, {"trainer:0:0": {"file": [saved.name, saved.num_bytes, saved.digest]}, "sparse_ps:0": {}}, finished=False)
+    saves.close(
+        TRAINERS,
+        {"trainer:0:0": {"file": [saved.name, saved.num_bytes, saved.digest]}, "sparse_ps:0": {}},
+        finished=False,
+    )
     return folder
 
 
@@ -64,7 +77,9 @@ def test_only_the_last_is_due_where_none_are_wanted_on_the_way(tmp_path: Path, c
     assert not saves.is_due
 
 
-def test_a_refused_checkpoint_leaves_nothing_keeps_the_one_before_and_is_tried_again(tmp_path: Path, clock: Clock) -> None:
+def test_a_refused_checkpoint_leaves_nothing_keeps_the_one_before_and_is_tried_again(
+    tmp_path: Path, clock: Clock
+) -> None:
     told: list[str] = []
     saves = saves_in(tmp_path, told)
     saves.begin()

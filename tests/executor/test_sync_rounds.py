@@ -32,7 +32,10 @@ from htrain.strategies.model_averaging import Averaged
 from htrain.sync.rounds import SyncRounds
 
 HALVES: dict[type[DenseSync], Any] = {Easgd: Elastic, ModelAveraging: Averaged, Bmuf: Filtered}
-WEIGHTS = (Parameter("a", (40, 3), "float32", "weight", Init("constant", (1.0,))), Parameter("b", (7,), "float32", "weight", Init("constant", (1.0,))))
+WEIGHTS = (
+    Parameter("a", (40, 3), "float32", "weight", Init("constant", (1.0,))),
+    Parameter("b", (7,), "float32", "weight", Init("constant", (1.0,))),
+)
 
 
 class Weights:
@@ -90,9 +93,13 @@ class Groups:
                 store |= {name: tensor for name, tensor in allocate(net).items() if name.endswith(EACH)}
                 fill(store, nets["init_" + net.name], None)  # type: ignore[arg-type]  # no files
                 engines.append(Engine(build_program(net, store)))
-                self.centres |= {f"{name}:{group}" if name.endswith(EACH) else name: tensor for name, tensor in store.items()}
+                self.centres |= {
+                    f"{name}:{group}" if name.endswith(EACH) else name: tensor for name, tensor in store.items()
+                }
             empty = Engine(build_program(Net("", (), (), (), {}, {}), {}))
-            self.servers.append(Server(f"dense_ps:{k}", network, empty, {0: Centre(engines, members)}, 0, 1, watch=Watch(patience)))
+            self.servers.append(
+                Server(f"dense_ps:{k}", network, empty, {0: Centre(engines, members)}, 0, 1, watch=Watch(patience))
+            )
         for group in range(groups):
             store = allocate(nets["sync_group_ps_0"])
             if "init_sync_group_ps_0" in nets:
@@ -104,10 +111,24 @@ class Groups:
             held = weights if sync.holds_writes else None
             self.stores.append(store)
             self.weights.append(weights)
-            self.loops.append(SyncLoop(f"group_ps:{group}:0", place, network, engine, rounds, held, patience, Watch(patience).activity("sync")))
+            self.loops.append(
+                SyncLoop(
+                    f"group_ps:{group}:0",
+                    place,
+                    network,
+                    engine,
+                    rounds,
+                    held,
+                    patience,
+                    Watch(patience).activity("sync"),
+                )
+            )
 
     def start(self, *, serving: bool = True) -> None:
-        book = {inbox.name: inbox.address for inbox in (*(s.inbox for s in self.servers), *(loop.inbox for loop in self.loops))}
+        book = {
+            inbox.name: inbox.address
+            for inbox in (*(s.inbox for s in self.servers), *(loop.inbox for loop in self.loops))
+        }
         for part in (*(self.servers if serving else ()), *self.loops):
             part.start(book)
 
@@ -119,7 +140,9 @@ class Groups:
         deadline = time.monotonic() + 20
         while not done():
             assert time.monotonic() < deadline, [loop.rounds_done for loop in self.loops]
-            assert not any(part.error for part in (*self.loops, *self.servers)), [part.error for part in (*self.loops, *self.servers)]
+            assert not any(part.error for part in (*self.loops, *self.servers)), [
+                part.error for part in (*self.loops, *self.servers)
+            ]
             time.sleep(0.002)
 
     def round(self, number: int) -> None:
@@ -129,7 +152,9 @@ class Groups:
 
 
 @contextmanager
-def groups_of(sync: DenseSync, groups: int = 3, dense_ps: int = 2, *, serving: bool = True, seconds: float = 20.0) -> Iterator[Groups]:
+def groups_of(
+    sync: DenseSync, groups: int = 3, dense_ps: int = 2, *, serving: bool = True, seconds: float = 20.0
+) -> Iterator[Groups]:
     network = Network("inproc")
     made = Groups(network, sync, groups, dense_ps, seconds)
     try:
@@ -175,7 +200,11 @@ def test_a_centre_goes_on_with_what_groups_have_learned(nesterov: bool) -> None:
 
 
 @pytest.mark.parametrize("short", [{"dtype": "bfloat16"}, {"dtype": "int8"}, {"top_k": 0.1}])
-@pytest.mark.parametrize("sync", [Easgd(0.25, period=1), ModelAveraging(period=1), Bmuf(period=1), Bmuf(period=1, nesterov=True)], ids=lambda s: s.kind)
+@pytest.mark.parametrize(
+    "sync",
+    [Easgd(0.25, period=1), ModelAveraging(period=1), Bmuf(period=1), Bmuf(period=1, nesterov=True)],
+    ids=lambda s: s.kind,
+)
 def test_what_is_left_out_of_a_message_comes_with_a_later_one(sync: DenseSync, short: dict[str, Any]) -> None:
     """Groups learn for some rounds and then rest: they come to their centre, and it to where it would be if weights had travelled whole."""
     torch.manual_seed(0)
@@ -211,7 +240,10 @@ def test_one_by_one_groups_and_their_centre_keep_their_sum() -> None:
 def test_at_a_fixed_rate_no_step_writes_until_the_round_has_ended() -> None:
     """Groups whose steps write all the time are equal after a round, but for what was held back until then."""
     with groups_of(ModelAveraging(period=1, mode="fixed_rate"), 2, serving=False) as made:
-        book = {inbox.name: inbox.address for inbox in (*(s.inbox for s in made.servers), *(loop.inbox for loop in made.loops))}
+        book = {
+            inbox.name: inbox.address
+            for inbox in (*(s.inbox for s in made.servers), *(loop.inbox for loop in made.loops))
+        }
         made.loops[0].steps_done(1)
         done: list[str] = []
 
@@ -231,7 +263,10 @@ def test_at_a_fixed_rate_no_step_writes_until_the_round_has_ended() -> None:
 
 def test_in_the_background_what_steps_write_during_a_round_stays() -> None:
     with groups_of(ModelAveraging(period=1), 2, serving=False) as made:
-        book = {inbox.name: inbox.address for inbox in (*(s.inbox for s in made.servers), *(loop.inbox for loop in made.loops))}
+        book = {
+            inbox.name: inbox.address
+            for inbox in (*(s.inbox for s in made.servers), *(loop.inbox for loop in made.loops))
+        }
         made.loops[0].steps_done(1)
         made.loops[1].steps_done(1)
         time.sleep(0.2)  # both have sent their snapshots

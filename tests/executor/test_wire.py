@@ -276,7 +276,10 @@ BEGIN = ["values", "trainer:0:0/0", [0, 0, 0, 0]]
         (header(packed([*BEGIN, -1, []])), "Expected `int` >= 0"),
         (header(packed([*BEGIN, 2**40, []])), "Expected `int` <"),
         (header(packed([*BEGIN, 1, [["x", "int8", 1.5]], b""])), "Expected `int`, got `float`"),
-        (header(packed([*BEGIN, 1, [["x", "int8", 1]], b"1234567"])), "brings 7 bytes of dimensions for tensors of 1 dimensions$"),
+        (
+            header(packed([*BEGIN, 1, [["x", "int8", 1]], b"1234567"])),
+            "brings 7 bytes of dimensions for tensors of 1 dimensions$",
+        ),
         (header(packed([*BEGIN, 1, 7, b""])), "Expected `array`"),
         (header(packed(["ready", "a"]), b"tail"), "trailing characters"),
         (header(BEAT, b"\x81\xa1a", b"\x91" * 100_000), "recursion"),
@@ -289,7 +292,10 @@ BEGIN = ["values", "trainer:0:0/0", [0, 0, 0, 0]]
         ([packed(["order", "stop"]), b"x"], "a message Order announces 0 frames and brings 1$"),
         ([header_of((1,))], "a message Values from trainer:1:2/3 announces 1 frames and brings 0$"),
         ([header_of((0,)), b"", b""], "announces 0 frames and brings 2$"),
-        ([packed([*BEGIN, 1, [["x", "int8", 1], ["x", "int8", 1]], bytes(16)]), b"a"], "trainer:0:0/0 brings a blob twice: x, x$"),
+        (
+            [packed([*BEGIN, 1, [["x", "int8", 1], ["x", "int8", 1]], bytes(16)]), b"a"],
+            "trainer:0:0/0 brings a blob twice: x, x$",
+        ),
     ],
 )
 def test_malformed_message_is_one_clear_line(frames: list[bytes], match: str) -> None:

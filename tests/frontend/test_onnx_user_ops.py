@@ -41,7 +41,9 @@ def compiled(*nodes: onnx.NodeProto) -> Plan:
     """A file with a layer before `nodes`, which make y[B,6] of x[B,6], and one behind, compared with onnx's evaluator by the self-check."""
     draw = np.random.default_rng(3)
     weights = {"first": (13, 6), "top": (6, 1)}
-    stored = [numpy_helper.from_array(draw.normal(size=shape).astype(np.float32), name) for name, shape in weights.items()]
+    stored = [
+        numpy_helper.from_array(draw.normal(size=shape).astype(np.float32), name) for name, shape in weights.items()
+    ]
     ends = (helper.make_node("MatMul", ["dense", "first"], ["x"]), helper.make_node("MatMul", ["y", "top"], ["logit"]))
     inputs = [helper.make_tensor_value_info("dense", TensorProto.FLOAT, ["B", 13])]
     outputs = [helper.make_tensor_value_info("logit", TensorProto.FLOAT, ["B", 1])]
@@ -58,7 +60,9 @@ def sloped(**attributes: object) -> onnx.NodeProto:
     return helper.make_node("Sloped", ["x"], ["y"], domain="mine", **attributes)
 
 
-@pytest.mark.parametrize("attributes", [{}, {"slope": 0.25}, {"twice": 1}, {"how": "three"}, {"shape": [1, 2]}], ids=str)
+@pytest.mark.parametrize(
+    "attributes", [{}, {"slope": 0.25}, {"twice": 1}, {"how": "three"}, {"shape": [1, 2]}], ids=str
+)
 def test_a_node_is_the_op_of_its_type_with_its_attributes(attributes: dict[str, object]) -> None:
     """The self-check compares it with the kernel in onnx's evaluator, and gradients with autograd's."""
     plan = compiled(sloped(**attributes))
@@ -76,7 +80,10 @@ def test_a_node_may_have_several_outputs() -> None:
 REFUSED = {
     "an attribute that the op does not take": (sloped(rate=0.1), "rate = 0.1"),
     "an attribute of another type": (sloped(slope="a"), "Sloped"),
-    "an op that nobody has registered": (helper.make_node("Slooped", ["x"], ["y"], domain="mine"), "htrain has no such op of mine"),
+    "an op that nobody has registered": (
+        helper.make_node("Slooped", ["x"], ["y"], domain="mine"),
+        "htrain has no such op of mine",
+    ),
     "a name of theirs in ONNX's own domain": (helper.make_node("Sloped", ["x"], ["y"]), "Sloped"),
     "too few outputs": (helper.make_node("Halves", ["x"], ["y"], domain="mine"), "gives 2 outputs, 1 are named"),
 }

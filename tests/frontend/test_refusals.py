@@ -94,7 +94,10 @@ def test_parameters_over_one_memory_are_refused_unless_they_are_one() -> None:
     model.again.weight = model.first.weight
     assert "again.weight" not in capture(model, X).net.parameters
     model.again.weight = nn.Parameter(model.first.weight)
-    with pytest.raises(ModelError, match=r"parameters 'first.weight' and 'again.weight' share memory but are two: to tie them, assign the one nn.Parameter"):
+    with pytest.raises(
+        ModelError,
+        match=r"parameters 'first.weight' and 'again.weight' share memory but are two: to tie them, assign the one nn.Parameter",
+    ):
         capture(model, X)
 
 

@@ -142,7 +142,10 @@ class BatchNorm(nn.Module):
 
 
 def test_op_that_cannot_be_compiled_is_named_with_its_module() -> None:
-    with pytest.raises(ModelError, match=r"^aten\.\S*batch_norm\S* in module 'normalise' cannot be compiled: a batch norm while training"):
+    with pytest.raises(
+        ModelError,
+        match=r"^aten\.\S*batch_norm\S* in module 'normalise' cannot be compiled: a batch norm while training",
+    ):
         capture(BatchNorm(), {"x": torch.rand(4, 4)})
 
 

@@ -37,7 +37,9 @@ def as_list(made: Any) -> list[torch.Tensor]:
 @quick
 @given(ids=st.lists(st.integers(0, 8), max_size=12), first_row=st.integers(0, 5), seed=st.integers(0, 99))
 def test_lookup(device: str, ids: list[int], first_row: int, seed: int) -> None:
-    compare("Lookup", [drawn(seed, 9, WIDTH), torch.tensor(ids, dtype=torch.int64) + first_row], device, first_row=first_row)
+    compare(
+        "Lookup", [drawn(seed, 9, WIDTH), torch.tensor(ids, dtype=torch.int64) + first_row], device, first_row=first_row
+    )
 
 
 @everywhere
@@ -64,7 +66,13 @@ def test_bags_are_pooled_and_their_gradients_spread(device: str, bags: list[list
     rest = [offsets, *([drawn(seed + 1, inverse.numel())] if weighted else [])]
     attrs = {"mode": "mean" if form == "mean" else "sum", "weighted": weighted}
     compare("PoolRows", [rows, inverse, *rest], device, **attrs)
-    compare("PoolRowsGradient", [rows, inverse, *rest, drawn(seed + 2, len(bags), WIDTH)], device, **attrs, wants_weights=weighted)
+    compare(
+        "PoolRowsGradient",
+        [rows, inverse, *rest, drawn(seed + 2, len(bags), WIDTH)],
+        device,
+        **attrs,
+        wants_weights=weighted,
+    )
 
 
 @everywhere
@@ -92,11 +100,21 @@ def test_sparse_steps(device: str, type: str, ids: list[int], first_row: int, se
 
 @everywhere
 @quick
-@given(examples=st.integers(1, 4), positions=st.lists(st.integers(0, 15), min_size=1, max_size=9), kept=st.integers(0, 2), seed=st.integers(0, 99))
+@given(
+    examples=st.integers(1, 4),
+    positions=st.lists(st.integers(0, 15), min_size=1, max_size=9),
+    kept=st.integers(0, 2),
+    seed=st.integers(0, 99),
+)
 def test_dots_of_pairs(device: str, examples: int, positions: list[int], kept: int, seed: int) -> None:
     features, places = drawn(seed, examples, 4, WIDTH), torch.tensor(positions)
     compare("PairwiseDots", [features, places], device, kept=kept)
-    compare("PairwiseDotsGradient", [features, places, drawn(seed + 1, examples, kept * WIDTH + len(positions))], device, kept=kept)
+    compare(
+        "PairwiseDotsGradient",
+        [features, places, drawn(seed + 1, examples, kept * WIDTH + len(positions))],
+        device,
+        kept=kept,
+    )
 
 
 @everywhere
@@ -104,9 +122,13 @@ def test_dots_of_pairs(device: str, examples: int, positions: list[int], kept: i
 @given(examples=st.integers(1, 4), tables=st.integers(1, 3), dense=st.integers(0, 1), seed=st.integers(0, 99))
 def test_fields(device: str, examples: int, tables: int, dense: int, seed: int) -> None:
     own, rows = [drawn(seed, examples, WIDTH)] * dense, [drawn(seed + k, 4 + k, WIDTH) for k in range(tables)]
-    places = [torch.randint(-1, 4, (examples,), generator=torch.Generator().manual_seed(seed + k)) for k in range(tables)]
+    places = [
+        torch.randint(-1, 4, (examples,), generator=torch.Generator().manual_seed(seed + k)) for k in range(tables)
+    ]
     compare("StackRows", [*own, *rows, *places], device, dense=dense)
-    compare("StackRowsGradient", [*own, *rows, *places, drawn(seed, examples, dense + tables, WIDTH)], device, dense=dense)
+    compare(
+        "StackRowsGradient", [*own, *rows, *places, drawn(seed, examples, dense + tables, WIDTH)], device, dense=dense
+    )
 
 
 @everywhere

@@ -36,10 +36,15 @@ def test_a_block_step_is_that_of_the_paper(groups: int, seed: int, decay: float,
     wanted = Filter(centre.numpy().astype(np.float64), decay, lr, nesterov=nesterov)
     momentum, total, arrived = held(7, 2)
     for _ in range(6):
-        snapshots = [torch.from_numpy(wanted.start.astype(np.float32) + 0.1 * draw.normal(size=7).astype(np.float32)) for _ in range(groups)]
+        snapshots = [
+            torch.from_numpy(wanted.start.astype(np.float32) + 0.1 * draw.normal(size=7).astype(np.float32))
+            for _ in range(groups)
+        ]
         for number, snapshot in enumerate(snapshots):
             before = centre.clone()
-            OPS["BlockStep"].kernel(centre, momentum, total, arrived, snapshot, groups=groups, decay=decay, lr=lr, nesterov=nesterov)
+            OPS["BlockStep"].kernel(
+                centre, momentum, total, arrived, snapshot, groups=groups, decay=decay, lr=lr, nesterov=nesterov
+            )
             assert torch.equal(before, centre) == (number < groups - 1)
         wanted.block(np.mean([s.numpy().astype(np.float64) for s in snapshots], axis=0))
         np.testing.assert_allclose(centre.numpy(), wanted.start, rtol=2e-4, atol=2e-5)

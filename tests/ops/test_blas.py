@@ -12,7 +12,10 @@ from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 
 from htrain.ops import blas
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.skipif(blas._sgemm() is None, reason="htrain leaves products to torch on this CPU")]
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(blas._sgemm() is None, reason="htrain leaves products to torch on this CPU"),
+]
 LIES = ("by rows", "turned", "part of wider rows", "part of wider columns")
 
 
@@ -31,7 +34,14 @@ def close(made: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.integers(0, 70), st.integers(0, 70), st.integers(1, 70), st.sampled_from(LIES), st.sampled_from(LIES), st.floats(-2, 2))
+@given(
+    st.integers(0, 70),
+    st.integers(0, 70),
+    st.integers(1, 70),
+    st.sampled_from(LIES),
+    st.sampled_from(LIES),
+    st.floats(-2, 2),
+)
 def test_products_are_those_of_torch(m: int, n: int, k: int, left_lies: str, right_lies: str, scale: float) -> None:
     left, right, total = matrix(m, k, left_lies), matrix(k, n, right_lies), torch.randn(m, n)
     assert blas.is_ahead(left, right)
@@ -53,7 +63,15 @@ def test_products_are_those_of_torch(m: int, n: int, k: int, left_lies: str, rig
         (torch.randn(4, 6)[:, ::2], torch.randn(3, 2)),
         (torch.empty(4, 3, device="meta"), torch.randn(3, 2)),
     ],
-    ids=["bfloat16", "two dtypes", "shapes that do not fit", "three dimensions", "rows over each other", "every other column", "another device"],
+    ids=[
+        "bfloat16",
+        "two dtypes",
+        "shapes that do not fit",
+        "three dimensions",
+        "rows over each other",
+        "every other column",
+        "another device",
+    ],
 )
 def test_what_openblas_would_misread_is_left_to_torch(left: torch.Tensor, right: torch.Tensor) -> None:
     assert not blas.is_ahead(left, right)
@@ -82,5 +100,7 @@ def test_a_total_that_the_product_would_leave_is_refused(total: torch.Tensor) ->
 @pytest.mark.skipif(not get_host_cpu_features().get("avx512f"), reason="this CPU has no wider kernels")
 def test_narrow_are_the_kernels_that_the_environment_asks_for(kernels: str, narrow: bool) -> None:
     asked = [sys.executable, "-c", "from htrain.ops.blas import is_narrow; print(is_narrow())"]
-    told = subprocess.run(asked, env={**os.environ, "OPENBLAS_CORETYPE": kernels}, check=True, capture_output=True, text=True)
+    told = subprocess.run(
+        asked, env={**os.environ, "OPENBLAS_CORETYPE": kernels}, check=True, capture_output=True, text=True
+    )
     assert told.stdout.strip() == str(narrow)

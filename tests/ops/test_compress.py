@@ -131,7 +131,9 @@ def test_place_outside_a_weight_is_refused(place: int) -> None:
         ((3,), "float32", 0.5, None),
     ],
 )  # fmt: skip
-def test_differences_of_weights_travel_as_short_as_pays(shape: tuple[int, ...], dtype: str, share: float, parts: list[str] | None) -> None:
+def test_differences_of_weights_travel_as_short_as_pays(
+    shape: tuple[int, ...], dtype: str, share: float, parts: list[str] | None
+) -> None:
     codec = weight_codec("w", shape, dtype, share)
     assert (codec and [str(part).partition(": ")[2] for part in codec.parts]) == parts
 
@@ -155,10 +157,15 @@ def test_a_row_of_eight_bits_is_within_a_254th_of_its_largest_magnitude(rows: np
     assert (np.abs(back - rows.astype(np.float64)) <= largest / 254 + 1e-37).all()
 
 
-@pytest.mark.parametrize(("dtype", "relative", "absolute", "most"), [("bfloat16", 2**-8, 2**-133, 2.0**126), ("float16", 2**-11, 2**-25, 65504.0)])
+@pytest.mark.parametrize(
+    ("dtype", "relative", "absolute", "most"),
+    [("bfloat16", 2**-8, 2**-133, 2.0**126), ("float16", 2**-11, 2**-25, 65504.0)],
+)
 @quick
 @given(data=st.data())
-def test_a_row_of_sixteen_bits_is_within_half_of_its_last_place(dtype: str, relative: float, absolute: float, most: float, data: st.DataObject) -> None:
+def test_a_row_of_sixteen_bits_is_within_half_of_its_last_place(
+    dtype: str, relative: float, absolute: float, most: float, data: st.DataObject
+) -> None:
     rows = data.draw(hnp.arrays(np.float32, (3, 4), elements=st.floats(-most, most, width=32)))
     back = kernel("Cast", kernel("Cast", torch.from_numpy(rows), to=dtype), to="float32").numpy()
     exact = rows.astype(np.float64)

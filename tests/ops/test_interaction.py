@@ -13,7 +13,9 @@ PAIRS = st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.in
 
 @settings(deadline=None)  # the first compiles the loops
 @given(PAIRS, st.sampled_from([1, 3, 16, 20, 64, 128]), st.booleans(), st.data())
-def test_pairs_and_their_gradient_are_those_of_all_products(pairs: tuple[int, list[int]], width: int, part: bool, data: st.DataObject) -> None:
+def test_pairs_and_their_gradient_are_those_of_all_products(
+    pairs: tuple[int, list[int]], width: int, part: bool, data: st.DataObject
+) -> None:
     (count, chosen), batch = pairs, 3
     kept = data.draw(st.integers(0, count))
     positions = torch.tensor(chosen, dtype=torch.int64)
@@ -26,7 +28,9 @@ def test_pairs_and_their_gradient_are_those_of_all_products(pairs: tuple[int, li
     assert features.grad is not None
 
     plain = features.detach().float()
-    assert torch.allclose(OPS["PairwiseDots"].kernel(plain, positions, kept=kept), wanted.detach().float(), rtol=1e-4, atol=1e-4)
+    assert torch.allclose(
+        OPS["PairwiseDots"].kernel(plain, positions, kept=kept), wanted.detach().float(), rtol=1e-4, atol=1e-4
+    )
     gradient = OPS["PairwiseDotsGradient"].kernel(plain, positions, dy, kept=kept)
     assert torch.allclose(gradient, features.grad.float(), rtol=1e-4, atol=1e-4)
 

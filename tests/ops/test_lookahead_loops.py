@@ -18,7 +18,11 @@ def parts_of(rows: int, width: int, states: str) -> list[np.ndarray]:
 
 @settings(deadline=None)
 @given(
-    st.integers(1, 20), st.integers(1, 5), st.sampled_from(["adagrad", "rowwise", "sgd"]), st.integers(0, 2**40), st.data()
+    st.integers(1, 20),
+    st.integers(1, 5),
+    st.sampled_from(["adagrad", "rowwise", "sgd"]),
+    st.integers(0, 2**40),
+    st.data(),
 )
 def test_rows_come_out_and_go_in_with_their_state_behind_them(
     rows: int, width: int, states: str, first_row: int, data: st.DataObject

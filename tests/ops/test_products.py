@@ -27,7 +27,12 @@ def close(made: torch.Tensor, wanted: torch.Tensor) -> bool:
 @pytest.mark.parametrize("inputs", [13, 50])
 @pytest.mark.parametrize(("batch", "outputs"), [(1, 30), (160, 30), (160, 1200), (700, 30), (700, 300), (160, 5000)])
 def test_products_are_those_of_torch(batch: int, inputs: int, outputs: int) -> None:
-    x, dy, w, bias = torch.randn(batch, inputs), torch.randn(batch, outputs), torch.randn(outputs, inputs), torch.randn(outputs)
+    x, dy, w, bias = (
+        torch.randn(batch, inputs),
+        torch.randn(batch, outputs),
+        torch.randn(outputs, inputs),
+        torch.randn(outputs),
+    )
     y = x.double() @ w.double().t()
     assert close(products.times(x, w), y)
     assert close(products.times(x, w, bias), y + bias)
@@ -47,7 +52,9 @@ def test_a_weight_of_float32_takes_the_step_of_a_product_in_bfloat16(batch: int,
     stepped = w.clone()
     products.step(stepped, dy, x, 0.01)
     gradient = dy.double().t() @ x.double()
-    assert torch.allclose(stepped.double(), w - 0.01 * gradient, rtol=0, atol=0.01 * 2**-7 * gradient.abs().max().item())
+    assert torch.allclose(
+        stepped.double(), w - 0.01 * gradient, rtol=0, atol=0.01 * 2**-7 * gradient.abs().max().item()
+    )
 
 
 @pytest.mark.parametrize(("batch", "outputs"), [(160, 30), (700, 300)])

@@ -174,7 +174,11 @@ def test_dense_steps_are_those_of_torch(type: str) -> None:
 
 @pytest.mark.parametrize("bad", [-1, 5])
 def test_tables_that_are_served_together_refuse_ids_and_gradients_that_do_not_fit(bad: int) -> None:
-    tables, ids, grads = [torch.zeros(5, 4), torch.zeros(5, 2)], torch.tensor([0, 4]), [torch.ones(2, 4), torch.ones(2, 2)]
+    tables, ids, grads = (
+        [torch.zeros(5, 4), torch.zeros(5, 2)],
+        torch.tensor([0, 4]),
+        [torch.ones(2, 4), torch.ones(2, 2)],
+    )
     step = partial(OPS["SparseStepTables"].kernel, optimizer="sgd", lr=0.1, eps=0.0, first_rows=(0, 0))
     with pytest.raises(DataError, match=rf"id {bad} at position 1 is outside the table's rows \[0, 5\)"):
         OPS["LookupTables"].kernel(*tables, ids, torch.tensor([0, bad]), first_rows=(0, 0))
@@ -188,14 +192,21 @@ def test_tables_that_are_served_together_refuse_ids_and_gradients_that_do_not_fi
 
 @quick
 @given(seed=SEEDS, optimizer=st.sampled_from(["sgd", "adagrad", "rowwise_adagrad"]))
-def test_tables_that_are_served_from_bundle_to_bundle_have_the_bits_that_they_have_one_by_one(seed: int, optimizer: str) -> None:
+def test_tables_that_are_served_from_bundle_to_bundle_have_the_bits_that_they_have_one_by_one(
+    seed: int, optimizer: str
+) -> None:
     """Some tables are asked for so many rows that these travel by themselves; ids and gradients come among others, in any order."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     forms = [(rng.choice((1, 9, 3000)), rng.choice((1, 4, 16)), rng.choice((0, 50))) for _ in range(rng.randint(1, 4))]
     tables = [torch.randn(rows, width, generator=generator) for rows, width, _ in forms]
-    states = [torch.rand(rows if optimizer == "rowwise_adagrad" else (rows, width), generator=generator) for rows, width, _ in forms]
+    states = [
+        torch.rand(rows if optimizer == "rowwise_adagrad" else (rows, width), generator=generator)
+        for rows, width, _ in forms
+    ]
     ids = [first + torch.randperm(rows, generator=generator)[: rng.randint(0, rows)] for rows, _, first in forms]
-    grads = [torch.randn(len(found), width, generator=generator) for found, (_, width, _) in zip(ids, forms, strict=True)]
+    grads = [
+        torch.randn(len(found), width, generator=generator) for found, (_, width, _) in zip(ids, forms, strict=True)
+    ]
     names, first_rows = tuple(f"t{k}" for k in range(len(forms))), tuple(first for _, _, first in forms)
 
     def arrived(tensors: list[torch.Tensor]) -> Bundle:
@@ -210,12 +221,23 @@ def test_tables_that_are_served_from_bundle_to_bundle_have_the_bits_that_they_ha
         assert torch.equal(got, table[found - first])
 
     held = [] if optimizer == "sgd" else states
-    alone, attrs = [tensor.clone() for tensor in (*tables, *held)], {"lr": 0.1, "eps": 0.0 if optimizer == "sgd" else 1e-8}
-    OPS["SparseStepTables"].bundled([*tables, *held], (), optimizer=optimizer, first_rows=first_rows, **attrs)(arrived(ids), arrived(grads))
+    alone, attrs = (
+        [tensor.clone() for tensor in (*tables, *held)],
+        {"lr": 0.1, "eps": 0.0 if optimizer == "sgd" else 1e-8},
+    )
+    OPS["SparseStepTables"].bundled([*tables, *held], (), optimizer=optimizer, first_rows=first_rows, **attrs)(
+        arrived(ids), arrived(grads)
+    )
     one = {"sgd": "SparseSgd", "adagrad": "SparseAdagrad", "rowwise_adagrad": "SparseRowWiseAdagrad"}[optimizer]
     for k, (found, grad) in enumerate(zip(ids, grads, strict=True)):
         own = alone[k :: len(tables)]
-        kernel(one)(*own, found, grad, first_row=first_rows[k], **{name: attrs[name] for name in (("lr",) if optimizer == "sgd" else ("lr", "eps"))})
+        kernel(one)(
+            *own,
+            found,
+            grad,
+            first_row=first_rows[k],
+            **{name: attrs[name] for name in (("lr",) if optimizer == "sgd" else ("lr", "eps"))},
+        )
     assert all(torch.equal(ours, theirs) for ours, theirs in zip((*tables, *held), alone, strict=True))
 
 

@@ -112,12 +112,18 @@ def test_a_plan_is_read_only_with_its_ops_as_they_were() -> None:
     plan = compiled(text, call)
     plan.save(Path("plan"))
     register(text.replace("slope * x", "slope + x"))
-    with pytest.raises(PlanError, match=r"plan\.yaml: op Sloped was of another my_ops\.py when the plan was made, .*my_ops\.py has changed: compile"):
+    with pytest.raises(
+        PlanError,
+        match=r"plan\.yaml: op Sloped was of another my_ops\.py when the plan was made, .*my_ops\.py has changed: compile",
+    ):
         load_plan(Path("plan"))
     for table in (OPS, own._known):
         for name in ("Sloped", "SlopedGradient"):
             table.pop(name)  # type: ignore[attr-defined]
-    with pytest.raises(PlanError, match=r"plan\.yaml: op Sloped is one of a user's own, of my_ops\.py: name that file, --ops my_ops\.py"):
+    with pytest.raises(
+        PlanError,
+        match=r"plan\.yaml: op Sloped is one of a user's own, of my_ops\.py: name that file, --ops my_ops\.py",
+    ):
         load_plan(Path("plan"))
 
 
@@ -126,7 +132,10 @@ def test_a_plan_whose_own_ops_have_been_struck_out_is_refused() -> None:
     header = yaml.safe_load(Path("plan/plan.yaml").read_text())
     del header["ops"]["Sloped"]
     Path("plan/plan.yaml").write_text(yaml.safe_dump(header))
-    with pytest.raises(PlanError, match=r"plan\.yaml: its nets have op Sloped, one of a user's own, and it names no file of that: compile"):
+    with pytest.raises(
+        PlanError,
+        match=r"plan\.yaml: its nets have op Sloped, one of a user's own, and it names no file of that: compile",
+    ):
         load_plan(Path("plan"))
     header["ops"]["Sloped"] = {"file": "my_ops.py", "digest": "0", "trust": "me"}
     Path("plan/plan.yaml").write_text(yaml.safe_dump(header))
@@ -171,31 +180,62 @@ def test_a_name_belongs_to_one_file() -> None:
         register(text, "other.py")
 
 
-def test_another_process_loads_a_file_by_its_path_and_a_module_of_a_package_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_another_process_loads_a_file_by_its_path_and_a_module_of_a_package_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "own").mkdir()
     Path("own/__init__.py").write_text("")
     Path("own/kernels.py").write_text("import torch\nkernel = torch.abs\n")
-    Path("own/ops.py").write_text("from htrain import OpDef, register\nfrom .kernels import kernel\nregister(OpDef('Packaged', kernel))\n")
+    Path("own/ops.py").write_text(
+        "from htrain import OpDef, register\nfrom .kernels import kernel\nregister(OpDef('Packaged', kernel))\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     load_own(["own.ops"])
     register('register(OpDef("Filed", torch.abs))')
-    assert places_of(sources_of(["Packaged", "PackagedGradient", "Filed", "FC"])) == (str(tmp_path / "my_ops.py"), "own.ops")
+    assert places_of(sources_of(["Packaged", "PackagedGradient", "Filed", "FC"])) == (
+        str(tmp_path / "my_ops.py"),
+        "own.ops",
+    )
     for name in [name for name in sys.modules if name.split(".")[0] == "own"]:
         monkeypatch.delitem(sys.modules, name)
 
 
 CAPTURED = {
-    ("f = register(OpDef('Odd', lambda x: x.add_(1)))", "my_ops.f(self.first(dense))"): "Odd .* of .*: its kernel changes an input in place",
-    ("f = register(OpDef('Odd', lambda x: (x, x)))", "my_ops.f(self.first(dense))"): "op Odd: its kernel gave a tuple of tensor, tensor; want one tensor",
-    ("f = register(OpDef('Odd', lambda x: x * 2, many=True))", "my_ops.f(self.first(dense))[0]"): "op Odd: its kernel gave tensor; many=True: want a tuple",
-    ("f = register(OpDef('Odd', lambda x: None))", "my_ops.f(self.first(dense))"): "op Odd: its kernel gave NoneType; want one tensor",
-    ("f = register(OpDef('Odd', lambda x: x.softmax(-1), elementwise=True))", "my_ops.f(self.first(dense))"): "op Odd: .* elementwise=True, and",
-    ("f = register(OpDef('Odd', lambda x: x - x.mean(), elementwise=True))", "my_ops.f(self.first(dense))"): "op Odd: .* elementwise=True, and",
+    (
+        "f = register(OpDef('Odd', lambda x: x.add_(1)))",
+        "my_ops.f(self.first(dense))",
+    ): "Odd .* of .*: its kernel changes an input in place",
+    (
+        "f = register(OpDef('Odd', lambda x: (x, x)))",
+        "my_ops.f(self.first(dense))",
+    ): "op Odd: its kernel gave a tuple of tensor, tensor; want one tensor",
+    (
+        "f = register(OpDef('Odd', lambda x: x * 2, many=True))",
+        "my_ops.f(self.first(dense))[0]",
+    ): "op Odd: its kernel gave tensor; many=True: want a tuple",
+    (
+        "f = register(OpDef('Odd', lambda x: None))",
+        "my_ops.f(self.first(dense))",
+    ): "op Odd: its kernel gave NoneType; want one tensor",
+    (
+        "f = register(OpDef('Odd', lambda x: x.softmax(-1), elementwise=True))",
+        "my_ops.f(self.first(dense))",
+    ): "op Odd: .* elementwise=True, and",
+    (
+        "f = register(OpDef('Odd', lambda x: x - x.mean(), elementwise=True))",
+        "my_ops.f(self.first(dense))",
+    ): "op Odd: .* elementwise=True, and",
     (SLOPED + "f = register(OpDef('Odd', kernel))", "my_ops.f(self.first(dense), slope='a')"): "Model: TypeError",
     (SLOPED + "f = register(OpDef('Odd', kernel))", "my_ops.f(self.first(dense), slope=None)"): "slope|NoneType",
     (SLOPED + "f = register(OpDef('Odd', kernel))", "my_ops.f(self.first(dense))"): "slope",
-    (SLOPED + "f = register(OpDef('Odd', kernel))", "my_ops.f(self.first(dense), slope=dense)"): "Model: TypeError: .*not JSON serializable",
-    ("f = register(OpDef('Odd', lambda x: torch.from_numpy(x.numpy() * 2)))", "my_ops.f(self.first(dense))"): "torch.export cannot capture Model",
+    (
+        SLOPED + "f = register(OpDef('Odd', kernel))",
+        "my_ops.f(self.first(dense), slope=dense)",
+    ): "Model: TypeError: .*not JSON serializable",
+    (
+        "f = register(OpDef('Odd', lambda x: torch.from_numpy(x.numpy() * 2)))",
+        "my_ops.f(self.first(dense))",
+    ): "torch.export cannot capture Model",
 }
 
 
@@ -207,7 +247,9 @@ def test_a_kernel_that_does_not_keep_to_its_definition_is_refused(case: tuple[st
 
 def test_an_op_that_writes_is_for_the_nets_of_a_strategy() -> None:
     register('register(OpDef("Written", torch.relu_, gradient=None, effects=True, writes=(0,)))')
-    with pytest.raises(ModelError, match="op Written: writes to its inputs: it is for the nets of a strategy, and no model can call it"):
+    with pytest.raises(
+        ModelError, match="op Written: writes to its inputs: it is for the nets of a strategy, and no model can call it"
+    ):
         user_ops.UserOp(OPS["Written"])(torch.ones(2))
 
 

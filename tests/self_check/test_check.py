@@ -26,10 +26,13 @@ from htrain.spec.tree import with_flags
 MODELS = Path(__file__).parents[2] / "models"
 ZOO = ("dlrm.py", "wide_deep.py", "deepfm.py", "dcn.py:build_v1", "dcn.py:build_v2", "graphsage.py")
 IDS = {"ids": torch.zeros(4, 2, dtype=torch.int64)}
+DEFAULTS = Options()
 MATRIX = {"x": torch.zeros(4, 3)}
 
 
-def notes(model: nn.Module, inputs: dict[str, torch.Tensor], *, logit: str = "", options: Options = Options()) -> tuple[str, ...]:  # noqa: B008
+def notes(
+    model: nn.Module, inputs: dict[str, torch.Tensor], *, logit: str = "", options: Options = DEFAULTS
+) -> tuple[str, ...]:
     captured = capture(model, inputs, logit=logit)
     return check(captured, TorchReference(model, captured, logit), inputs, options)
 
@@ -45,7 +48,14 @@ def test_the_zoo_passes(name: str, rows: int) -> None:
     assert all(p.is_meta for p in loaded.module.parameters())
 
 
-@pytest.mark.parametrize("options", [with_flags(fc_dtype="int8"), with_flags(fc_dtype="bfloat16", fc_gradient_dtype="bfloat16"), with_flags(compress="always")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        with_flags(fc_dtype="int8"),
+        with_flags(fc_dtype="bfloat16", fc_gradient_dtype="bfloat16"),
+        with_flags(compress="always"),
+    ],
+)
 def test_what_is_asked_to_be_less_exact_is_no_difference(options: Options) -> None:
     loaded = load_model(str(MODELS / "dlrm.py"), click_schema(13, (1000,) * 26))
     captured = loaded.initialised(capture(loaded.module, loaded.example_inputs))
@@ -58,7 +68,10 @@ def test_a_drawn_module_passes(seed: int) -> None:
     assert notes(model, example(), options=Options(loss="mse" if seed % 5 == 0 else "bce")) == ()
 
 
-@pytest.mark.parametrize("type", ["FCGradient", "TakeRowsGradient", "PoolRowsGradient", "LayerNormalizationGradient", "BceWithLogitsGradient"])
+@pytest.mark.parametrize(
+    "type",
+    ["FCGradient", "TakeRowsGradient", "PoolRowsGradient", "LayerNormalizationGradient", "BceWithLogitsGradient"],
+)
 def test_a_gradient_that_is_one_per_cent_off_is_found(type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def off(*tensors: torch.Tensor, **attrs: object) -> object:
         made = right.kernel(*tensors, **attrs)
@@ -71,7 +84,13 @@ def test_a_gradient_that_is_one_per_cent_off_is_found(type: str, monkeypatch: py
 
 
 def test_the_model_that_nobody_planned_for_passes() -> None:
-    batch = {"dense": torch.zeros(6, 3), "target": torch.zeros(6, 1), "history": torch.zeros(6, 6), "history_length": torch.zeros(6), "tags": torch.zeros(6, 4)}
+    batch = {
+        "dense": torch.zeros(6, 3),
+        "target": torch.zeros(6, 1),
+        "history": torch.zeros(6, 6),
+        "history_length": torch.zeros(6),
+        "tags": torch.zeros(6, 4),
+    }
     inputs = {name: value if name == "dense" else value.long() for name, value in batch.items()}
     assert notes(din.build(), inputs, logit="logit") == ()
 
@@ -161,10 +180,14 @@ def test_dense_weights_that_are_too_large_are_a_note() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.top(x).squeeze(1) + self.wide(x.repeat(1, 6667)[:, :20_000]).sum(1)
 
-    assert notes(Wide(), MATRIX) == ("not compared with PyTorch: its dense weights take 1.5 GiB, more than a self-check may",)
+    assert notes(Wide(), MATRIX) == (
+        "not compared with PyTorch: its dense weights take 1.5 GiB, more than a self-check may",
+    )
 
 
-@pytest.mark.parametrize("end", [torch.sigmoid, lambda x: x.clamp(0, 1), lambda x: torch.softmax(torch.cat([x, -x], 1), 1)[:, :1]])
+@pytest.mark.parametrize(
+    "end", [torch.sigmoid, lambda x: x.clamp(0, 1), lambda x: torch.softmax(torch.cat([x, -x], 1), 1)[:, :1]]
+)
 def test_a_probability_that_is_no_plain_sigmoid_is_refused_under_bce(end) -> None:
     class Ends(nn.Module):
         def __init__(self) -> None:
@@ -175,7 +198,10 @@ def test_a_probability_that_is_no_plain_sigmoid_is_refused_under_bce(end) -> Non
             return 1 - end(self.top(x)).squeeze(1)
 
     assert notes(Ends(), MATRIX, options=Options(loss="mse")) == ()
-    with pytest.raises(ModelError, match=r"^the model's output is between 0 and 1 whatever its weights are: a probability, of which the bce loss"):
+    with pytest.raises(
+        ModelError,
+        match=r"^the model's output is between 0 and 1 whatever its weights are: a probability, of which the bce loss",
+    ):
         notes(Ends(), MATRIX)
 
 
@@ -202,5 +228,3 @@ def test_a_model_of_a_trillion_parameters_is_checked_within_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert check(captured, TorchReference(loaded.module, captured, ""), loaded.example_inputs, Options()) == ()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000
-
-

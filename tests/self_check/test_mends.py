@@ -119,7 +119,9 @@ def counting(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 HONOURED = {
     "a padding row's weight is read as a matrix, too": Model(lambda m, x: x @ m.table.weight[:4], padded),
     "a padding row that was initialised anew": Model(same, padded_anew),
-    "a padding row that another lookup steps": Model(lambda m, x: x + F.embedding(torch.ones_like(x).long(), m.table.weight).sum(1), padded),
+    "a padding row that another lookup steps": Model(
+        lambda m, x: x + F.embedding(torch.ones_like(x).long(), m.table.weight).sum(1), padded
+    ),
     "no_grad": Model(without_gradients),
     "data": Model(lambda m, x: x * m.hidden(x).data),
 }
@@ -155,9 +157,13 @@ def unruled(monkeypatch: pytest.MonkeyPatch) -> None:
         ("no_grad", unruled, "the gradient of 'hidden"),
     ],
 )
-def test_without_its_mend_the_self_check_finds_it(name: str, take_out, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_mend_the_self_check_finds_it(
+    name: str, take_out, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     take_out(monkeypatch)
-    with pytest.raises(ModelError, match=f"^the self-check found that this model would not be trained as by PyTorch: {what}"):
+    with pytest.raises(
+        ModelError, match=f"^the self-check found that this model would not be trained as by PyTorch: {what}"
+    ):
         captured(HONOURED[name])
 
 
@@ -231,5 +237,8 @@ def test_what_is_not_followed_is_refused_by_name(name: str) -> None:
 def test_without_its_refusal_the_self_check_finds_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, take_out, _ = REFUSED[name]
     take_out(monkeypatch)
-    with pytest.raises(ModelError, match=r"^the self-check found that this model|gives another result for the same batch the second time"):
+    with pytest.raises(
+        ModelError,
+        match=r"^the self-check found that this model|gives another result for the same batch the second time",
+    ):
         captured(model)

@@ -24,7 +24,9 @@ from htrain.self_check.onnx_reference import check_file
 from htrain.self_check.torch_reference import TorchReference
 from htrain.spec.options import Options
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")  # of torch's exporters
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
+)  # of torch's exporters
 RANDOM = np.random.default_rng(0)
 X = "(float[B,4] x) => (float[B] y)"
 
@@ -89,7 +91,10 @@ def test_weights_that_start_alike_stay_as_many_as_the_module_has(exported: Path)
 
 def test_a_layer_that_is_called_with_matrices_and_sequences_stays_one(exported: Path) -> None:
     net = capture_onnx(exported).net
-    assert {name for name in net.parameters if sum(name in op.inputs for op in net.ops) > 1} == {"shared.weight", "shared.bias"}
+    assert {name for name in net.parameters if sum(name in op.inputs for op in net.ops) > 1} == {
+        "shared.weight",
+        "shared.bias",
+    }
 
 
 def test_what_a_traced_file_trains_is_what_pytorch_trains(tmp_path: Path) -> None:
@@ -97,20 +102,31 @@ def test_what_a_traced_file_trains_is_what_pytorch_trains(tmp_path: Path) -> Non
     torch.manual_seed(0)
     module, inputs = Mix(), {"user": torch.zeros(4, dtype=torch.int64), "items": torch.zeros(4, 3, dtype=torch.int64)}
     axes = {name: {0: "batch"} for name in inputs}
-    torch.onnx.export(module, tuple(inputs.values()), tmp_path / "m.onnx", dynamo=False, input_names=list(inputs), dynamic_axes=axes)
+    torch.onnx.export(
+        module, tuple(inputs.values()), tmp_path / "m.onnx", dynamo=False, input_names=list(inputs), dynamic_axes=axes
+    )
     captured = replace(capture_onnx(tmp_path / "m.onnx"), origins={})
     assert check(captured, TorchReference(module, captured, ""), inputs, Options()) == ()
 
 
 WINDOW = """h = Reshape(x, four) k = MatMul(h, w) a = Attention <left_window_size = 1> (h, k, k) m = Reshape(a, flat) n = MatMul(m, v) y = Squeeze(n, one)"""
-ATTENTION = {"w": floats(1, 1), "v": floats(4, 1), "four": np.array([0, 1, 4, 1]), "flat": np.array([0, 4]), "one": np.array([1])}
+ATTENTION = {
+    "w": floats(1, 1),
+    "v": floats(4, 1),
+    "four": np.array([0, 1, 4, 1]),
+    "flat": np.array([0, 4]),
+    "one": np.array([1]),
+}
 needs_windows = pytest.mark.skipif(onnx.defs.onnx_opset_version() < 25, reason="Attention has no window in this onnx")
 
 
 @needs_windows
 def test_an_attribute_that_nobody_reads_refuses_the_op(tmp_path: Path) -> None:
     path = saved(tmp_path / "m.onnx", X, WINDOW, ATTENTION, opset=25)
-    with pytest.raises(ModelError, match=r"op Attention 'a': htrain does not know its attribute left_window_size = 1: express it by other ops"):
+    with pytest.raises(
+        ModelError,
+        match=r"op Attention 'a': htrain does not know its attribute left_window_size = 1: express it by other ops",
+    ):
         capture_onnx(path)
 
 
@@ -120,7 +136,9 @@ def test_without_that_refusal_the_self_check_finds_it(tmp_path: Path, monkeypatc
         return iter(())
 
     monkeypatch.setattr(Operator, "overlooked", nothing)
-    with pytest.raises(ModelError, match=r"^the self-check found that this model would not be trained as by onnx's evaluator: the lo"):
+    with pytest.raises(
+        ModelError, match=r"^the self-check found that this model would not be trained as by onnx's evaluator: the lo"
+    ):
         compare(saved(tmp_path / "m.onnx", X, WINDOW, ATTENTION, opset=25))
 
 
@@ -153,7 +171,10 @@ def test_an_opset_that_is_not_known_is_refused(opset: int, tmp_path: Path) -> No
     model = onnx.load(path)
     model.opset_import[0].version = opset
     path.write_bytes(model.SerializeToString())
-    with pytest.raises(ModelError, match=rf"m\.onnx: is of opset {opset}; htrain reads opsets 7 to \d+: export it with opset_version=20"):
+    with pytest.raises(
+        ModelError,
+        match=rf"m\.onnx: is of opset {opset}; htrain reads opsets 7 to \d+: export it with opset_version=20",
+    ):
         capture_onnx(path)
 
 
@@ -182,5 +203,8 @@ def test_a_file_of_nan_is_refused_by_name(tmp_path: Path) -> None:
 def test_equal_elements_that_belong_to_nobody_are_refused(tmp_path: Path) -> None:
     body = "a = Add(x, c) b = Tanh(a) d = Add(b, c) y = ReduceSum <keepdims = 0> (d, one)"
     path = saved(tmp_path / "m.onnx", X, body, {"c": np.zeros(4, np.float32), "one": np.array([1])})
-    with pytest.raises(ModelError, match=r"'c', all of whose elements are equal, is read by 2 ops, and the file does not say whether it is one weight"):
+    with pytest.raises(
+        ModelError,
+        match=r"'c', all of whose elements are equal, is read by 2 ops, and the file does not say whether it is one weight",
+    ):
         onnx_model.capture_onnx(path)

@@ -37,7 +37,9 @@ def compiled(sparse: bool, groups: int, *, bucket_bytes: int = 25 << 20, **rates
     options = Options(batch_size=256, net_replicas=1, dense_sync=AllReduce(bucket_bytes=bucket_bytes))
     if sparse:
         options = replace(options, sparse_sync=AllGather())
-    return htrain.compile(DLRM, cluster=cluster, options=options, data="synthetic:?rows=2000&table_rows=100", solver="rules")
+    return htrain.compile(
+        DLRM, cluster=cluster, options=options, data="synthetic:?rows=2000&table_rows=100", solver="rules"
+    )
 
 
 def seconds_of_a_step(found: Simulated, plan: Plan) -> float:
@@ -50,7 +52,12 @@ def test_on_a_slow_link_a_step_takes_as_long_as_the_bytes_of_the_ring(groups: in
     """Every weight's gradient goes round twice but for a trainer's own part, in however many buckets."""
     plan = compiled(False, groups, bucket_bytes=bucket_bytes, trainer_bandwidth=SLOW, sparse_ps_bandwidth=10**12)
     weights = plan.nets["train"].parameters.values()
-    ring = 2 * (groups - 1) / groups * sum(4 * size(parameter.shape) for parameter in weights if parameter.kind == "weight")
+    ring = (
+        2
+        * (groups - 1)
+        / groups
+        * sum(4 * size(parameter.shape) for parameter in weights if parameter.kind == "weight")
+    )
     load = plan.loads["trainer"]
     rows = max(load.sent_per_example, load.received_per_example) * 256 - ring
     found = seconds_of_a_step(simulate(plan, steps=8, jitter=0.0), plan)
@@ -66,7 +73,9 @@ def test_allgather_takes_as_long_as_everybody_elses_rows() -> None:
     found = seconds_of_a_step(simulate(plan, steps=8, jitter=0.0), plan)
     ring = sum(each.exchange.num_bytes for each in reductions_of(plan))
     gathered = next(each for each in reductions_of(plan) if len(each.inputs) == 52)  # ids and rows of 26 tables
-    own = sum(100 * (1 - 0.99**256) * (8 + 4 * 16) for _ in range(26))  # distinct ids of 256 drawn from 100, if all were alike
+    own = sum(
+        100 * (1 - 0.99**256) * (8 + 4 * 16) for _ in range(26)
+    )  # distinct ids of 256 drawn from 100, if all were alike
     assert gathered.exchange.num_bytes <= 3 * 26 * 256 * (8 + 4 * 16)
     assert gathered.exchange.num_bytes >= 0.5 * 3 * own
     assert found == pytest.approx(ring * _FRAMING / SLOW, rel=0.1)
@@ -81,7 +90,9 @@ def test_more_workers_take_longer_for_a_step_and_one_has_nobody_to_wait_for() ->
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("groups", [2, 4])
 @pytest.mark.parametrize("rates", [{}, {"trainer_bandwidth": 12_500_000}, {"host_cores": 2}])
-def test_plans_are_predicted_to_be_as_fast_as_they_are_simulated(groups: int, sparse: bool, rates: dict[str, int]) -> None:
+def test_plans_are_predicted_to_be_as_fast_as_they_are_simulated(
+    groups: int, sparse: bool, rates: dict[str, int]
+) -> None:
     plan = with_steady_state(compiled(sparse, groups, **rates))
     assert plan.predicted_eps == pytest.approx(simulate(plan, steps=20, jitter=0.0).eps, rel=0.2)
 
@@ -92,7 +103,9 @@ def test_of_many_workers_a_few_stand_for_all_and_the_ring_is_as_long_as_it_is() 
     for groups in (60, 200):
         larger = with_counts(plan, groups=groups)
         ring = sum(each.exchange.num_bytes for each in reductions_of(larger))
-        assert seconds_of_a_step(simulate(larger, steps=6, jitter=0.0), larger) == pytest.approx(ring * _FRAMING / SLOW, rel=0.1)
+        assert seconds_of_a_step(simulate(larger, steps=6, jitter=0.0), larger) == pytest.approx(
+            ring * _FRAMING / SLOW, rel=0.1
+        )
 
 
 class _World:
@@ -109,7 +122,9 @@ class _World:
         self.answers.append((self.env.now, source, context.step, packet.names))
 
 
-@given(st.lists(st.lists(st.tuples(st.floats(0.0, 2.0), st.booleans()), min_size=4, max_size=4), min_size=2, max_size=3))
+@given(
+    st.lists(st.lists(st.tuples(st.floats(0.0, 2.0), st.booleans()), min_size=4, max_size=4), min_size=2, max_size=3)
+)
 def test_whenever_trainers_give_their_buckets_all_have_the_sums_in_one_order_and_none_before_the_last_has_given(
     delays: list[list[tuple[float, bool]]],
 ) -> None:

@@ -40,7 +40,12 @@ def test_what_the_simulation_refutes_is_not_encoded() -> None:
     """Encoded by force in place of the cost model, over links that are never full."""
 
     def eager(options: Options) -> Plan:
-        return compiled(with_flags(options, compress="always" if options.compression.compress == "auto" else options.compression.compress), 10**12)
+        return compiled(
+            with_flags(
+                options, compress="always" if options.compression.compress == "auto" else options.compression.compress
+            ),
+            10**12,
+        )
 
     plan = faster(eager, SHORT)
     assert num_codecs(plan) == 0

@@ -30,7 +30,9 @@ SLOW = {"trainer_bandwidth": 12_500_000, "dense_ps_bandwidth": 1_250_000}
     ("groups", "sync_period", "rates"),
     [(1, 8, {}), (4, 1, {}), (4, 8, {}), (100, 1, {}), (100, 8, {}), (1, 8, SLOW), (100, 1, SLOW), (100, 8, SLOW)],
 )
-def test_plans_are_predicted_to_be_as_fast_as_they_are_simulated(groups: int, sync_period: int, rates: dict[str, int]) -> None:
+def test_plans_are_predicted_to_be_as_fast_as_they_are_simulated(
+    groups: int, sync_period: int, rates: dict[str, int]
+) -> None:
     plan = with_steady_state(compiled(groups, sync_period, **rates))
     assert plan.predicted_eps == pytest.approx(simulate(plan, steps=12 if groups > 1 else 60).eps, rel=0.2)
 
@@ -65,5 +67,8 @@ def test_rounds_that_come_more_rarely_than_was_asked_for_are_told_of_with_who_ho
     assert not with_steady_state(compiled(2)).notes
     slow = with_steady_state(compiled(2, dense_ps_bandwidth=125))  # a kbit/s
     (note,) = slow.notes
-    assert re.fullmatch(r"rounds of the background sync come every [\d,]{5,} steps of a group, not every 8: the network of dense_ps:0 allows no more .*", note)
+    assert re.fullmatch(
+        r"rounds of the background sync come every [\d,]{5,} steps of a group, not every 8: the network of dense_ps:0 allows no more .*",
+        note,
+    )
     assert slow.predicted_eps > 0.9 * with_steady_state(compiled(2)).predicted_eps

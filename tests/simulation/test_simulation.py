@@ -48,7 +48,13 @@ def test_no_simulation_beats_what_its_cores_and_links_allow(replicas: int) -> No
     plan = compiled(Cluster(trainers=3, group_ps=3, sparse_ps=2), Options(batch_size=256, net_replicas=replicas))
     found = simulate(plan, steps=12, workers=18, python_lock=False)
     demands = demands_of(plan.nets, plan.cluster, plan.options)
-    assert found.eps * seconds_of(demands, replace(plan.cluster, python_lock=False), plan.options, plan.options.dense_sync.round_steps) <= 1.05
+    assert (
+        found.eps
+        * seconds_of(
+            demands, replace(plan.cluster, python_lock=False), plan.options, plan.options.dense_sync.round_steps
+        )
+        <= 1.05
+    )
     assert all(max(use.cpu, use.received, use.sent) <= 1.01 for use in found.devices)
 
 

@@ -123,7 +123,9 @@ def test_tables_that_one_sparse_ps_cannot_hold_get_more(search: Callable[..., Ca
 
 
 def test_hosts_that_hold_no_module_are_refused_with_what_the_compiler_says(search: Callable[..., Candidate]) -> None:
-    with pytest.raises(PlacementError, match=r"^'trainer' needs 320.0 MiB of memory .*, trainer_memory is 100 B: raise trainer_memory$"):
+    with pytest.raises(
+        PlacementError, match=r"^'trainer' needs 320.0 MiB of memory .*, trainer_memory is 100 B: raise trainer_memory$"
+    ):
         size(
             lambda cluster, options: compile_net(Captured(small_dlrm(), {}), cluster, options, name="x"),
             Cluster(trainer_memory=100, group_ps_memory=100),

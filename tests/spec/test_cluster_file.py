@@ -24,15 +24,21 @@ def written(folder: Path, text: str) -> Path:
 
 
 @given(drawn_options())
-def test_what_the_tree_says_is_read_back_from_a_file(tmp_path_factory: pytest.TempPathFactory, options: Options) -> None:
+def test_what_the_tree_says_is_read_back_from_a_file(
+    tmp_path_factory: pytest.TempPathFactory, options: Options
+) -> None:
     path = written(tmp_path_factory.mktemp("options"), yaml.safe_dump({"groups": 3, "options": document_of(options)}))
     assert load_options(path) == options
     assert load_cluster(path, {}) == Cluster(groups=3)
 
 
 def test_what_is_not_said_is_as_by_default_and_a_kind_may_stand_alone(tmp_path: Path) -> None:
-    path = written(tmp_path, "options:\n  dense_sync: allreduce\n  cache: {kind: het, tables: {C1: 50%, 'wide.*': none}}\n")
-    assert load_options(path) == Options(dense_sync=AllReduce(), cache=HetCache(tables=(("C1", "50%"), ("wide.*", "none"))))
+    path = written(
+        tmp_path, "options:\n  dense_sync: allreduce\n  cache: {kind: het, tables: {C1: 50%, 'wide.*': none}}\n"
+    )
+    assert load_options(path) == Options(
+        dense_sync=AllReduce(), cache=HetCache(tables=(("C1", "50%"), ("wide.*", "none")))
+    )
     assert said_in(path) == {"dense_sync", "cache", "cache_table"}
 
 
@@ -54,37 +60,66 @@ def test_older_sections_mean_what_they_meant(tmp_path: Path) -> None:
     [
         ("sparse: {cache: het, window: 0, staleness: -1}", HetCache(window=64, staleness="unbounded")),
         ("sparse: {cache: lookahead, window: 0, sets: 0}", LookAheadCache(window="auto", sets="auto")),
-        ("sparse: {cache: lookahead, window: 500, sets: 150000, ways: 8, patch: false}", LookAheadCache(window=500, sets=150_000, ways=8, patch=False)),
+        (
+            "sparse: {cache: lookahead, window: 500, sets: 150000, ways: 8, patch: false}",
+            LookAheadCache(window=500, sets=150_000, ways=8, patch=False),
+        ),
     ],
 )
-def test_the_zeros_of_older_sections_are_words_today(tmp_path: Path, text: str, means: HetCache | LookAheadCache) -> None:
+def test_the_zeros_of_older_sections_are_words_today(
+    tmp_path: Path, text: str, means: HetCache | LookAheadCache
+) -> None:
     assert load_options(written(tmp_path, text)).cache == means
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("dense: {sync: foo}", r"c.yaml:1: options.dense_sync.kind: 'foo' is not one of easgd, model_averaging, bmuf, allreduce, ps"),
+        (
+            "dense: {sync: foo}",
+            r"c.yaml:1: options.dense_sync.kind: 'foo' is not one of easgd, model_averaging, bmuf, allreduce, ps",
+        ),
         ("groups: 1\ndense: 3", r"c.yaml:2: dense: want entries such as {sync: allreduce}"),
-        ("sparse: {stalness: 3}", r"c.yaml:1: sparse.stalness: unknown entry; sparse takes sync, store, cache, capacity"),
+        (
+            "sparse: {stalness: 3}",
+            r"c.yaml:1: sparse.stalness: unknown entry; sparse takes sync, store, cache, capacity",
+        ),
         ("options: {}\ndense: {sync: ps}", r"c.yaml:2: dense: an older form of what `options` says too: leave it out"),
         ("groups: 1\noptions: 3", r"c.yaml:2: options: want entries such as {batch_size: 512}"),
         ("options:\n  batch: 3", r"c.yaml:2: options.batch: unknown entry; options are batch_size, net_replicas"),
         ("options: {cache: hat}", r"options.cache.kind: 'hat' is not one of none, het, lookahead"),
         ("options: {cache: [het]}", r"c.yaml:1: options.cache: want entries such as {kind: none}"),
         ("options: {numerics: float32}", r"c.yaml:1: options.numerics: want entries such as {fc_dtype: auto}"),
-        ("options: {cache: {kind: het, capacity: 0%}}", r"cache.capacity: '0%' is not a capacity: want a share such as 10%, or a number of rows"),
+        (
+            "options: {cache: {kind: het, capacity: 0%}}",
+            r"cache.capacity: '0%' is not a capacity: want a share such as 10%, or a number of rows",
+        ),
         ("options: {cache: {kind: het, capacity: 101%}}", r"cache.capacity: '101%' is not a capacity"),
-        ("options: {cache: {kind: het, tables: [a]}}", r"cache.tables: \['a'\] is not tables and capacities, such as C1=50% or C2=none"),
+        (
+            "options: {cache: {kind: het, tables: [a]}}",
+            r"cache.tables: \['a'\] is not tables and capacities, such as C1=50% or C2=none",
+        ),
         ("options: {cache: {kind: het, tables: {C1: many}}}", r"cache.tables: 'C1=many' is not tables and capacities"),
-        ("options: {cache: {kind: het, stalness: 3}}", r"cache.stalness: unknown entry; the cache het takes capacity, staleness"),
+        (
+            "options: {cache: {kind: het, stalness: 3}}",
+            r"cache.stalness: unknown entry; the cache het takes capacity, staleness",
+        ),
         ("options: {cache: {capacity: 3%}}", r"cache.capacity: belongs to kind het, and the cache is none"),
-        ("options: {cache: {kind: het, staleness: x}}", r"cache.staleness: 'x' is not a whole number of 0 to 999,999,999, or unbounded"),
-        ("options: {cache: {kind: het, staleness: -1}}", r"cache.staleness: -1 is not a whole number of 0 to 999,999,999, or unbounded"),
+        (
+            "options: {cache: {kind: het, staleness: x}}",
+            r"cache.staleness: 'x' is not a whole number of 0 to 999,999,999, or unbounded",
+        ),
+        (
+            "options: {cache: {kind: het, staleness: -1}}",
+            r"cache.staleness: -1 is not a whole number of 0 to 999,999,999, or unbounded",
+        ),
         ("options: {prefetch: maybe}", r"options.prefetch: 'maybe' is not true or false"),
         ("options: {loss: {a: 1}}", r"options.loss: want one value"),
         ("options: {dense_optimizer: {lr: .nan}}", r"dense_optimizer.lr: '.nan' is not a finite number above 0"),
-        ("options: {numerics: {fc_dtype: int8, fc_gradient_dtype: bfloat16}}", r"c.yaml: --fc-gradient-dtype: bfloat16 wants --fc-dtype bfloat16 too"),
+        (
+            "options: {numerics: {fc_dtype: int8, fc_gradient_dtype: bfloat16}}",
+            r"c.yaml: --fc-gradient-dtype: bfloat16 wants --fc-dtype bfloat16 too",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_place(text: str, says: str, tmp_path: Path) -> None:
@@ -104,9 +139,15 @@ def test_a_capacity_is_a_share_or_a_number_of_rows(text: str, rows: int, wanted:
 @given(st.one_of(st.text(max_size=6), st.from_regex(r"[0-9]{1,4}(\.[0-9]{1,2})?%?", fullmatch=True)))
 def test_what_is_no_capacity_is_refused_wherever_it_is_asked(text: str) -> None:
     refused = []
-    for ask in (lambda: capacity_rows(text, 10, where="--cache-capacity"), lambda: with_flags(cache="het", cache_capacity=text)):
+    for ask in (
+        lambda: capacity_rows(text, 10, where="--cache-capacity"),
+        lambda: with_flags(cache="het", cache_capacity=text),
+    ):
         try:
             ask()
         except UsageError as error:
             refused.append(str(error))
-    assert refused in ([], [f"--cache-capacity: '{text}' is not a capacity: want a share such as 10%, or a number of rows"] * 2)
+    assert refused in (
+        [],
+        [f"--cache-capacity: '{text}' is not a capacity: want a share such as 10%, or a number of rows"] * 2,
+    )

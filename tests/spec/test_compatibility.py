@@ -24,7 +24,11 @@ WORKERS = Cluster(groups=4, trainers=1, group_ps=0)
         (Cluster(sparse_ps=0), with_flags(cache="het"), "sparse_ps must be at least 1"),
         (Cluster(trainers=2, sparse_ps=0), Options(), "2 trainers share the tables: sparse_ps must be at least 1"),
         (Cluster(trainers=2), with_flags(cache="het", cache_staleness=0), "it wants dense sync allreduce"),
-        (Cluster(trainers=2), with_flags(cache="lookahead"), "2 of them want dense sync allreduce, and groups: 2, trainers: 1, group_ps: 0"),
+        (
+            Cluster(trainers=2),
+            with_flags(cache="lookahead"),
+            "2 of them want dense sync allreduce, and groups: 2, trainers: 1, group_ps: 0",
+        ),
         (WORKERS, with_flags(sparse_sync="allgather"), "it wants dense sync allreduce, and no cache"),
         (WORKERS, with_flags(dense_sync="allreduce", sparse_sync="allgather", cache="het"), "and no cache"),
     ],

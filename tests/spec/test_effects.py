@@ -77,7 +77,9 @@ def test_what_belongs_to_another_strategy_is_refused_with_the_reason(values: dic
 
 
 @pytest.mark.parametrize(("cluster", "values", "says"), IDLE)
-def test_an_option_that_changes_nothing_is_refused_with_the_reason(cluster: Cluster, values: dict[str, Any], says: str) -> None:
+def test_an_option_that_changes_nothing_is_refused_with_the_reason(
+    cluster: Cluster, values: dict[str, Any], says: str
+) -> None:
     options = with_flags(**values)
     with pytest.raises(UsageError) as refusal:
         require_effect(options, cluster, values)
@@ -87,8 +89,19 @@ def test_an_option_that_changes_nothing_is_refused_with_the_reason(cluster: Clus
 
 def test_every_option_that_belongs_to_something_has_its_case() -> None:
     """What a flag belongs to is told from its own section; the cases stand for all of them, and for every rule."""
-    free = {"batch_size", "loss", "dense_lr", "sparse_lr", "bounded_staleness", "seed", "table_store", *(n for n, f in flags().items() if f.chooses_kind)}
-    free |= {name for name, flag in flags().items() if flag.section in ("numerics", "fusions") and not flag.chooses_kind}
+    free = {
+        "batch_size",
+        "loss",
+        "dense_lr",
+        "sparse_lr",
+        "bounded_staleness",
+        "seed",
+        "table_store",
+        *(n for n, f in flags().items() if f.chooses_kind),
+    }
+    free |= {
+        name for name, flag in flags().items() if flag.section in ("numerics", "fusions") and not flag.chooses_kind
+    }
     refused = {says.split()[0].removeprefix("--").replace("-", "_") for *_, says in (*OTHERS, *IDLE)}
     assert set(flags()) == free | refused
 
@@ -115,7 +128,10 @@ def test_a_prefetch_that_is_asked_for_is_refused_where_there_is_none() -> None:
 
 
 def test_devices_that_a_strategy_leaves_without_work_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"--dense-ps 2 \(or dense_ps in the cluster file\) has no effect: dense sync ps has no dense PS"):
+    with pytest.raises(
+        UsageError,
+        match=r"--dense-ps 2 \(or dense_ps in the cluster file\) has no effect: dense sync ps has no dense PS",
+    ):
         require_counts(with_flags(dense_sync="ps"), Cluster(dense_ps=2), {"dense_ps"})
     with pytest.raises(UsageError, match=r"--sparse-ps 1 .* has no effect: sparse sync allgather"):
         require_counts(with_flags(dense_sync="allreduce", sparse_sync="allgather"), Cluster(), {"sparse_ps"})
@@ -163,7 +179,9 @@ class Wide(nn.Module):
         (Wide, {"label": "click"}, "--label click has no effect"),
     ],
 )  # fmt: skip
-def test_compile_refuses_names_and_options_that_mean_nothing_for_the_model(module: type[nn.Module], given: dict[str, Any], says: str) -> None:
+def test_compile_refuses_names_and_options_that_mean_nothing_for_the_model(
+    module: type[nn.Module], given: dict[str, Any], says: str
+) -> None:
     inputs = {"dense": torch.zeros(4, 13)} if module is Dense else {"sparse": torch.zeros(4, 26, dtype=torch.int64)}
     with pytest.raises(UsageError, match=says):
         htrain.compile(module(), example_inputs=inputs, **given)
@@ -185,5 +203,7 @@ def test_a_cluster_in_python_has_the_bounds_of_one_in_a_file(field: str, value: 
 
 
 def test_a_cluster_file_means_what_it_says(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="10,000 groups of 1000 trainers and 1 group PSs are more than 100,000 roles"):
+    with pytest.raises(
+        ClusterError, match="10,000 groups of 1000 trainers and 1 group PSs are more than 100,000 roles"
+    ):
         this_machine(groups=10_000, trainers=1000)

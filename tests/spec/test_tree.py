@@ -67,11 +67,15 @@ def test_every_value_is_parsed_back_from_its_text(options: Options) -> None:
 def test_every_field_has_a_sentence() -> None:
     for name in questions():
         for section in sections_of(name):
-            assert {f.name for f in fields(section)} == set(fields_of(section)), "a field of a section without a sentence"
+            assert {f.name for f in fields(section)} == set(fields_of(section)), (
+                "a field of a section without a sentence"
+            )
             for field in fields_of(section).values():
                 assert field.sentence[0].isupper() or field.sentence.split("'")[0].isupper()
                 assert field.sentence.endswith(".")
-    assert {name for name, flag in flags().items() if flag.chooses_kind} == {name for name, question in questions().items() if question.kinds}
+    assert {name for name, flag in flags().items() if flag.chooses_kind} == {
+        name for name, question in questions().items() if question.kinds
+    }
 
 
 def test_no_default_is_a_number_that_stands_for_a_word() -> None:
@@ -99,17 +103,25 @@ def test_another_kind_begins_with_its_defaults_and_keeps_the_rate() -> None:
     options = with_flags(dense_optimizer="adam", dense_lr=0.5, beta1=0.1)
     assert options.dense_optimizer == Adam(lr=0.5, beta1=0.1)
     assert with_flags(options, dense_optimizer="sgd").dense_optimizer == Sgd(lr=0.5)
-    assert with_flags(options, sparse_optimizer="rowwise_adagrad", sparse_eps=1e-3).sparse_optimizer == RowwiseAdagrad(lr=0.02, eps=1e-3)
+    assert with_flags(options, sparse_optimizer="rowwise_adagrad", sparse_eps=1e-3).sparse_optimizer == RowwiseAdagrad(
+        lr=0.02, eps=1e-3
+    )
     assert with_flags(dense_eps=1e-4).dense_optimizer == Adagrad(lr=0.005, eps=1e-4)
     assert with_flags(dense_optimizer="adam", dense_eps=1e-4).dense_optimizer == Adam(lr=0.005, eps=1e-4)
 
 
 def test_another_kind_keeps_what_means_the_same_of_both() -> None:
-    options = with_flags(dense_sync="easgd", sync_period=2, sync_through="groups", sync_alpha=0.1, table_store="mapped", row_dtype="int8")
-    assert with_flags(options, dense_sync="model_averaging").dense_sync == ModelAveraging(period=2, through="groups")  # its alpha says something else
+    options = with_flags(
+        dense_sync="easgd", sync_period=2, sync_through="groups", sync_alpha=0.1, table_store="mapped", row_dtype="int8"
+    )
+    assert with_flags(options, dense_sync="model_averaging").dense_sync == ModelAveraging(
+        period=2, through="groups"
+    )  # its alpha says something else
     assert with_flags(options, dense_sync="allreduce").dense_sync == AllReduce()
     assert with_flags(options, sparse_sync="allgather").sparse_sync.store == "mapped"
-    assert with_flags(with_flags(cache="het", cache_window=5), cache="lookahead").cache == LookAheadCache()  # whose window takes other values
+    assert (
+        with_flags(with_flags(cache="het", cache_window=5), cache="lookahead").cache == LookAheadCache()
+    )  # whose window takes other values
 
 
 def test_a_flag_of_two_kinds_is_the_chosen_ones() -> None:
@@ -128,11 +140,20 @@ def test_a_flag_of_two_kinds_is_the_chosen_ones() -> None:
         ({"prefetch": 1}, "--prefetch: 1 is not true or false"),
         ({"dense_lr": float("nan")}, "--dense-lr: nan is not a finite number above 0"),
         ({"dense_lr": 10**400}, "--dense-lr: .* is not a finite number above 0"),
-        ({"dense_sync": ["easgd"]}, r"--dense-sync: \['easgd'\] is not one of easgd, model_averaging, bmuf, allreduce, ps"),
+        (
+            {"dense_sync": ["easgd"]},
+            r"--dense-sync: \['easgd'\] is not one of easgd, model_averaging, bmuf, allreduce, ps",
+        ),
         ({"loss": "mae"}, "--loss: 'mae' is not bce or mse"),
         ({"sync_top_k": 0}, "--sync-top-k: 0 is not a finite number above 0 and at most 1"),
-        ({"sync_alpha": 0, "dense_sync": "easgd"}, "--sync-alpha: 0 is not a finite number above 0 and below 1, or auto"),
-        ({"fc_dtype": "int8", "fc_gradient_dtype": "bfloat16"}, "--fc-gradient-dtype: bfloat16 wants --fc-dtype bfloat16 too"),
+        (
+            {"sync_alpha": 0, "dense_sync": "easgd"},
+            "--sync-alpha: 0 is not a finite number above 0 and below 1, or auto",
+        ),
+        (
+            {"fc_dtype": "int8", "fc_gradient_dtype": "bfloat16"},
+            "--fc-gradient-dtype: bfloat16 wants --fc-dtype bfloat16 too",
+        ),
     ],
 )
 def test_what_a_field_does_not_take_is_refused_by_the_name_of_its_flag(values: dict[str, Any], says: str) -> None:
@@ -144,8 +165,14 @@ def test_what_a_field_does_not_take_is_refused_by_the_name_of_its_flag(values: d
     ("document", "says"),
     [
         ({"dense_optimiser": {}}, "options.dense_optimiser: unknown entry; options are batch_size"),
-        ({"dense_sync": {"kind": "easgd", "bucket_bytes": 3}}, "options.dense_sync.bucket_bytes: belongs to kind allreduce, and dense sync is easgd"),
-        ({"dense_sync": {"kind": "sgd"}}, "options.dense_sync.kind: 'sgd' is not one of easgd, model_averaging, bmuf, allreduce, ps"),
+        (
+            {"dense_sync": {"kind": "easgd", "bucket_bytes": 3}},
+            "options.dense_sync.bucket_bytes: belongs to kind allreduce, and dense sync is easgd",
+        ),
+        (
+            {"dense_sync": {"kind": "sgd"}},
+            "options.dense_sync.kind: 'sgd' is not one of easgd, model_averaging, bmuf, allreduce, ps",
+        ),
         ({"cache": 3}, "options.cache: want entries such as {kind: none}"),
         ({"fusions": {"relus": True}}, "options.fusions.relus: unknown entry; fusions takes relu, fields"),
     ],
@@ -156,7 +183,9 @@ def test_a_document_that_says_what_is_not_there_is_refused_by_its_place(document
 
 
 def test_sections_are_had_from_the_package() -> None:
-    options = htrain.Options(dense_sync=htrain.AllReduce(), cache=htrain.HetCache(staleness=0), dense_optimizer=htrain.Sgd(0.1))
+    options = htrain.Options(
+        dense_sync=htrain.AllReduce(), cache=htrain.HetCache(staleness=0), dense_optimizer=htrain.Sgd(0.1)
+    )
     assert (options.lockstep, options.looks_ahead, dashed("sync_period")) == (True, False, "--sync-period")
     assert replace(options, dense_sync=Easgd()).dense_sync.round_steps == 8
     assert AllReduce().round_steps == 1

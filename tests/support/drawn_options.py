@@ -33,9 +33,18 @@ def _one(hint: Any) -> st.SearchStrategy[Any]:
     if base is str:
         return _CAPACITIES
     notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Meta)]
-    bounds = {name: getattr(note, name) for note in notes for name in ("ge", "gt", "le", "lt") if getattr(note, name) is not None}
+    bounds = {
+        name: getattr(note, name)
+        for note in notes
+        for name in ("ge", "gt", "le", "lt")
+        if getattr(note, name) is not None
+    }
     least, most = bounds.get("ge", bounds.get("gt", 0)), bounds.get("le", bounds.get("lt", 1e9))
-    drawn = st.integers(least, most) if base is int else st.floats(least, most, exclude_min="gt" in bounds, exclude_max="lt" in bounds)
+    drawn = (
+        st.integers(least, most)
+        if base is int
+        else st.floats(least, most, exclude_min="gt" in bounds, exclude_max="lt" in bounds)
+    )
     return drawn.filter(lambda value: check(value, hint) == value)
 
 

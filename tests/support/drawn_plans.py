@@ -41,7 +41,9 @@ class InterestNetwork(nn.Module):
         self.score = nn.Sequential(nn.Linear(4 * dim, 12), nn.PReLU(), nn.Linear(12, 1))
         self.top = nn.Sequential(nn.Linear(2 * dim + 3, 16), nn.ReLU(), nn.Linear(16, 1))
 
-    def forward(self, dense: torch.Tensor, target: torch.Tensor, history: torch.Tensor, history_length: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, dense: torch.Tensor, target: torch.Tensor, history: torch.Tensor, history_length: torch.Tensor
+    ) -> torch.Tensor:
         """dense[B,3], target[B,1], history[B,T] padded with 0, history_length[B] -> logit[B,1]."""
         steps = history.size(1)
         wanted, seen = self.item(target), self.item(history)
@@ -98,7 +100,11 @@ def data_of(model: str, folder: Path, rows: int) -> str:
     """The URI of `rows` examples for a model, written to `folder` where they come from a file; `rows` is a multiple of 20."""
     if model in SEQUENCES:
         return write_visits(folder, rows)
-    return write_graph(folder, rows) if model == "graphsage.py" else f"synthetic:?rows={rows}&table_rows={ROWS}&communities=4"
+    return (
+        write_graph(folder, rows)
+        if model == "graphsage.py"
+        else f"synthetic:?rows={rows}&table_rows={ROWS}&communities=4"
+    )
 
 
 @cache
@@ -154,7 +160,9 @@ class Drawn:
     def of(cls, seed: int) -> "Drawn":
         draw = random.Random(seed)
         model = draw.choice((*ZOO, *SEQUENCES, *SEQUENCES))
-        kind = draw.choice(("easgd", "easgd", "easgd", "classic", "allreduce", "allgather", "het", "het in lockstep", "lookahead"))
+        kind = draw.choice(
+            ("easgd", "easgd", "easgd", "classic", "allreduce", "allgather", "het", "het in lockstep", "lookahead")
+        )
         options = with_flags(
             batch_size=draw.choice((4, 16)),
             net_replicas=draw.choice((1, 2, 2, 3)),
@@ -171,7 +179,11 @@ class Drawn:
     def plan(self) -> Plan:
         """Compile it."""
         captured = captured_model(self.model)
-        tagger = {"tagger": scattered(self.seed, trainer_may_hold_weights=self.cluster.trainers == 1)} if self.placement == "drawn" else {}
+        tagger = (
+            {"tagger": scattered(self.seed, trainer_may_hold_weights=self.cluster.trainers == 1)}
+            if self.placement == "drawn"
+            else {}
+        )
         solver = "greedy" if self.placement == "greedy" else "rules"
         return compile_net(captured, self.cluster, self.options, name=self.model, solver=solver, **tagger)  # type: ignore[arg-type]
 
@@ -206,13 +218,26 @@ def _strategy(kind: str, draw: random.Random, options: Options) -> tuple[Cluster
             "sync_through": draw.choice(("dense_ps", "groups")),
         }  # fmt: skip
         counts |= {"dense_ps": draw.choice((1, 2))} if groups > 1 and rounds["sync_through"] == "dense_ps" else {}
-        return this_machine(**counts), with_flags(options, sync_period=options.dense_sync.round_steps, **rounds, **(cache if kind == "het" else {}))
+        return this_machine(**counts), with_flags(
+            options, sync_period=options.dense_sync.round_steps, **rounds, **(cache if kind == "het" else {})
+        )
     if kind == "classic":
-        return this_machine(**{**counts, "groups": 1, "trainers": groups, "group_ps": draw.choice((1, 2))}), with_flags(options, dense_sync="ps")
+        return this_machine(**{**counts, "groups": 1, "trainers": groups, "group_ps": draw.choice((1, 2))}), with_flags(
+            options, dense_sync="ps"
+        )
     if kind == "lookahead":
         sync = {"dense_sync": "allreduce"} if groups > 1 else {}
-        counts |= {"group_ps": 0 if groups > 1 else draw.choice((0, 1, 2)), "sparse_ps": draw.choice((0, 1, 2)) if groups == 1 else counts["sparse_ps"]}
-        return this_machine(**counts), with_flags(options, net_replicas=1, cache="lookahead", cache_sets=7, cache_ways=4, **sync)
+        counts |= {
+            "group_ps": 0 if groups > 1 else draw.choice((0, 1, 2)),
+            "sparse_ps": draw.choice((0, 1, 2)) if groups == 1 else counts["sparse_ps"],
+        }
+        return this_machine(**counts), with_flags(
+            options, net_replicas=1, cache="lookahead", cache_sets=7, cache_ways=4, **sync
+        )
     extra = {"sparse_sync": "allgather"} if kind == "allgather" else {}
-    extra |= {"cache": "het", "cache_staleness": draw.choice((0, 5)), "cache_capacity": "40%"} if kind == "het in lockstep" else {}
+    extra |= (
+        {"cache": "het", "cache_staleness": draw.choice((0, 5)), "cache_capacity": "40%"}
+        if kind == "het in lockstep"
+        else {}
+    )
     return this_machine(**counts), with_flags(options, net_replicas=1, dense_sync="allreduce", **extra)

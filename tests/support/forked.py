@@ -13,14 +13,23 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-_IMPORTED = ("htrain.api", "htrain.cli", "htrain.executor.run", "htrain.report.page", "torch.export._trace", "torch._functorch.aot_autograd")
+_IMPORTED = (
+    "htrain.api",
+    "htrain.cli",
+    "htrain.executor.run",
+    "htrain.report.page",
+    "torch.export._trace",
+    "torch._functorch.aot_autograd",
+)
 
 
 class Commands:
     """Runs commands, one at a time, until `close`."""
 
     def __init__(self) -> None:
-        self._parent = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self._parent = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
 
     def run(self, words: Sequence[str], cwd: Path, timeout: int) -> subprocess.CompletedProcess[str]:
         """`htrain WORDS...` in a folder. One that takes longer than `timeout` seconds is ended by SIGALRM, and its status is -SIGALRM."""
@@ -30,7 +39,9 @@ class Commands:
         """The same on a terminal: `stdout` is what it shows, of both streams."""
         return self._ask(words, cwd, timeout, terminal=True)
 
-    def _ask(self, words: Sequence[str], cwd: Path, timeout: int, *, terminal: bool) -> subprocess.CompletedProcess[str]:
+    def _ask(
+        self, words: Sequence[str], cwd: Path, timeout: int, *, terminal: bool
+    ) -> subprocess.CompletedProcess[str]:
         assert self._parent.stdin
         assert self._parent.stdout
         with TemporaryDirectory() as folder:

@@ -74,9 +74,7 @@ def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = 
     return losses
 
 
-def sparse_and_dense_steps(
-    model: nn.Module, options: Options
-) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+def sparse_and_dense_steps(model: nn.Module, options: Options) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
     """The optimizer of a model's dense weights, and that of its tables."""
     tables = [
         m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.num_embeddings > 16

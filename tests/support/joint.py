@@ -14,8 +14,15 @@ from htrain.spec.tree import with_flags
 
 # replicas of look-ahead caches, trained by SGD
 JOINT = with_flags(
-    batch_size=BATCH, cache="lookahead", dense_sync="allreduce", dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.05, sparse_lr=0.5
+    batch_size=BATCH,
+    cache="lookahead",
+    dense_sync="allreduce",
+    dense_optimizer="sgd",
+    sparse_optimizer="sgd",
+    dense_lr=0.05,
+    sparse_lr=0.5,
 )
+
 
 def joint_losses(model: nn.Module, data: str, options: Options, workers: int) -> tuple[list[float], nn.Module]:
     """PyTorch on the joint batches of all workers: the mean of their losses, those without data counting zero."""

@@ -47,7 +47,11 @@ def spoilt(draw: st.DrawFn, good: bytes) -> bytes:
 def values() -> st.SearchStrategy[Any]:
     """Anything that YAML or JSON can hold."""
     scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), words())
-    return st.recursive(scalars, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words(), inner, max_size=3)), max_leaves=5)
+    return st.recursive(
+        scalars,
+        lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words(), inner, max_size=3)),
+        max_leaves=5,
+    )
 
 
 @st.composite

@@ -107,7 +107,9 @@ def sum_rows(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch
     return unique, torch.zeros(len(unique), rows.shape[1]).index_add(0, places, rows)
 
 
-def pairs_gradient(table: torch.Tensor, ids: torch.Tensor, f: torch.Tensor, k: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+def pairs_gradient(
+    table: torch.Tensor, ids: torch.Tensor, f: torch.Tensor, k: torch.Tensor, dy: torch.Tensor
+) -> torch.Tensor:
     """That of the first feature, which is given out before the products."""
     weights = torch.zeros(len(f), 2, 2)
     for column, place in enumerate(k.tolist(), 4):
@@ -393,7 +395,7 @@ NOT_SAMPLED = {
     ),
     **dict.fromkeys(
         ("ToAccelerator", "ToHost", *(accelerated_type(d.type) for d in OPS.values() if d.accelerated)),
-        "only as a net runs: tests/ops/test_accelerated.py, tests/transform/test_accelerate.py"
+        "only as a net runs: tests/ops/test_accelerated.py, tests/transform/test_accelerate.py",
     ),
     **dict.fromkeys(
         ("QuantizeRows", "DequantizeRows", "TopK", "TopKWithFeedback", "SpreadTopK", "SpreadWhole"),

@@ -72,7 +72,10 @@ def workloads_with_twins(draw: st.DrawFn, *, most_units: int = 4, tight: bool = 
     """A workload whose last unit is a copy of its first: it reads the same values, and makes values of the same costs for the same readers."""
     one = draw(workloads(most_units=most_units, tight=tight))
     made = np.flatnonzero(one.maker == 0)
-    per_value = {name: getattr(one, name) for name in ("value_bytes", "value_cpu", "value_lock", "value_memory", "made_on", "read_on")}
+    per_value = {
+        name: getattr(one, name)
+        for name in ("value_bytes", "value_cpu", "value_lock", "value_memory", "made_on", "read_on")
+    }
     copied = {name: np.concatenate([array, array[made]]) for name, array in per_value.items()}
     twin, number = len(one.units), {int(v): len(one.values) + i for i, v in enumerate(made)}
     reads = [(u, v) for u, v in zip(one.reader_of.tolist(), one.read.tolist(), strict=True)]

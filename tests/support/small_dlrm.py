@@ -80,5 +80,10 @@ def small_plan(**changes: int) -> Plan:
     cluster = Cluster(**{"groups": 2, "group_ps": 2, "sparse_ps": 2, "dense_ps": 1, **changes})
     captured = Captured(small_dlrm(), {})
     return compile_net(
-        captured, cluster, with_flags(batch_size=8, dense_sync="easgd"), name="small_dlrm", solver="rules", table_splits={"item.weight": 2}
+        captured,
+        cluster,
+        with_flags(batch_size=8, dense_sync="easgd"),
+        name="small_dlrm",
+        solver="rules",
+        table_splits={"item.weight": 2},
     )

@@ -38,7 +38,9 @@ def wait_for_examples(run: Path, process: subprocess.Popen[str], count: int) -> 
     log = run / "metrics.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
-        whole, _, _ = log.read_text().rpartition("\n") if log.exists() else ("", "", "")  # a reader may meet a page that is written
+        whole, _, _ = (
+            log.read_text().rpartition("\n") if log.exists() else ("", "", "")
+        )  # a reader may meet a page that is written
         records = [json.loads(line) for line in whole.splitlines()]
         if any(r["role"] == "run" and r["examples"] >= count for r in records):
             return

@@ -132,7 +132,9 @@ class World:
     groups=st.integers(1, 4), dense_ps=st.integers(1, 3), period=st.integers(1, 3),
     events=st.lists(st.tuples(st.sampled_from(["step", "step", "deliver", "deliver", "deliver", "again"]), st.integers(0, 50)), max_size=80),
 )  # fmt: skip
-def test_all_come_to_every_round_and_nobody_waits_for_ever(groups: int, dense_ps: int, period: int, events: list[tuple[str, int]]) -> None:
+def test_all_come_to_every_round_and_nobody_waits_for_ever(
+    groups: int, dense_ps: int, period: int, events: list[tuple[str, int]]
+) -> None:
     world = World(groups, dense_ps, period)
     for event, number in events:
         if event == "step":

@@ -50,7 +50,9 @@ def test_until_the_run_is_warm_everybody_has_more_time() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(events=st.lists(st.one_of(st.floats(0, 5), st.sampled_from(ROLES)), max_size=80), limit=st.floats(1, 20))
-def test_exactly_those_are_given_up_who_were_not_heard_while_the_launcher_listened_for_longer_than_the_limit(events: list[float | str], limit: float) -> None:
+def test_exactly_those_are_given_up_who_were_not_heard_while_the_launcher_listened_for_longer_than_the_limit(
+    events: list[float | str], limit: float
+) -> None:
     liveness, silence = warm(limit), dict.fromkeys(ROLES, 0.0)
     for event in events:
         if isinstance(event, str):

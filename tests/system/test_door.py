@@ -48,11 +48,21 @@ def test_names_of_a_plan_cannot_move_the_cursor(commands: Commands, tmp_path: Pa
     header = (tmp_path / "plan" / "plan.yaml").read_text()
     note = 'notes:\n- "\\e[2J\\e[31mno such thing\\u202e"\n'
     assert "notes: []\n" in header
-    (tmp_path / "plan" / "plan.yaml").write_text(header.replace("notes: []\n", note).replace("model: model", 'model: "a\\eb"'))
-    for words in (["show", "plan"], ["check", "plan"], ["explain", "plan", "top"], ["show", "plan", "--net", "no\x1bne"]):
+    (tmp_path / "plan" / "plan.yaml").write_text(
+        header.replace("notes: []\n", note).replace("model: model", 'model: "a\\eb"')
+    )
+    for words in (
+        ["show", "plan"],
+        ["check", "plan"],
+        ["explain", "plan", "top"],
+        ["show", "plan", "--net", "no\x1bne"],
+    ):
         shown = commands.on_terminal(words, tmp_path, timeout=60)
         assert not [c for c in shown.stdout if not c.isprintable() and c not in "\r\n\t"], shown.stdout
-    assert "note: \\x1b[2J\\x1b[31mno such thing\\u202e" in commands.on_terminal(["show", "plan"], tmp_path, timeout=60).stdout
+    assert (
+        "note: \\x1b[2J\\x1b[31mno such thing\\u202e"
+        in commands.on_terminal(["show", "plan"], tmp_path, timeout=60).stdout
+    )
 
 
 @pytest.fixture
@@ -106,7 +116,9 @@ time.sleep(60)
 """
 
 
-def test_a_signal_that_a_library_swallows_is_not_lost(started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
+def test_a_signal_that_a_library_swallows_is_not_lost(
+    started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
     (tmp_path / "model.py").write_text(SWALLOWS)
     run = started(tmp_path, "compile", "model.py", "--out", "plan")
     deadline = time.monotonic() + 60
@@ -117,7 +129,10 @@ def test_a_signal_that_a_library_swallows_is_not_lost(started: Callable[..., sub
     assert (run.returncode, told) == (130, b"htrain: interrupted\n")
 
 
-@pytest.mark.parametrize(("number", "says"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM"), (signal.SIGHUP, "ended by SIGHUP")])
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM"), (signal.SIGHUP, "ended by SIGHUP")],
+)
 def test_a_signal_ends_a_command_without_leaving_anything(
     number: signal.Signals, says: str, started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -131,7 +146,9 @@ def test_a_signal_ends_a_command_without_leaving_anything(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_behind_standard_output_is_one_line(started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
+def test_a_full_disk_behind_standard_output_is_one_line(
+    started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
     with open("/dev/full", "wb") as full:
         run = started(tmp_path, "--help", stdout=full.fileno())
         _, told = run.communicate(timeout=60)
@@ -146,7 +163,13 @@ def test_a_bug_is_called_one_and_its_traceback_is_there_for_who_asks(tmp_path: P
         "htrain.plan.load_plan = broken\nsys.argv = ['htrain', 'show', 'plan']\nhtrain.cli.main()\n"
     )
     for asked in ("", "1"):
-        run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, env={**os.environ, "HTRAIN_TRACEBACK": asked})
+        run = subprocess.run(
+            [sys.executable, script],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "HTRAIN_TRACEBACK": asked},
+        )
         *trace, line = run.stderr.splitlines()
         assert run.returncode == 3
         assert line.startswith("htrain: KeyError: 'x' (htrain/cli_plans.py:")

@@ -40,7 +40,9 @@ def test_dense_replicas_of_the_easgd_system_are_drawn_together_and_the_model_lea
 
 
 @pytest.mark.parametrize(("kind", "through"), [("easgd", "dense_ps"), ("model_averaging", "groups")])
-def test_weights_on_the_trainer_and_on_its_group_ps_are_both_synchronised(kind: str, through: str, tmp_path: Path) -> None:
+def test_weights_on_the_trainer_and_on_its_group_ps_are_both_synchronised(
+    kind: str, through: str, tmp_path: Path
+) -> None:
     """With one trainer in a group the search may leave modules with weights there, beside those on the group PS."""
 
     def tagger(net: Net, workload: Workload) -> list[Decision]:
@@ -65,11 +67,23 @@ def test_weights_on_the_trainer_and_on_its_group_ps_are_both_synchronised(kind: 
 
 @pytest.mark.parametrize("through", ["dense_ps", "groups"])
 @pytest.mark.parametrize("kind", ["model_averaging", "bmuf"])
-def test_groups_at_a_fixed_rate_are_equal_at_their_last_round_whatever_data_each_has(kind: str, through: str, tmp_path: Path) -> None:
+def test_groups_at_a_fixed_rate_are_equal_at_their_last_round_whatever_data_each_has(
+    kind: str, through: str, tmp_path: Path
+) -> None:
     """Three groups, of which one has a step more than the others: it goes on alone, and the others come to its rounds. With a period of one step every
     update is followed by a round, and what a checkpoint keeps is behind one."""
-    cluster = Cluster(groups=3, trainers=1, group_ps=1, sparse_ps=1, **({"dense_ps": 2} if through == "dense_ps" else {}))
-    options = with_flags(batch_size=32, net_replicas=1, dense_sync=kind, sync_period=1, sync_mode="fixed_rate", sync_through=through, prefetch=False)
+    cluster = Cluster(
+        groups=3, trainers=1, group_ps=1, sparse_ps=1, **({"dense_ps": 2} if through == "dense_ps" else {})
+    )
+    options = with_flags(
+        batch_size=32,
+        net_replicas=1,
+        dense_sync=kind,
+        sync_period=1,
+        sync_mode="fixed_rate",
+        sync_through=through,
+        prefetch=False,
+    )
     data = "synthetic:?rows=4128&table_rows=50"
     htrain.compile(WIDE_DEEP, data=data, cluster=cluster, options=options).save(tmp_path / "plan")
     result = htrain.run(tmp_path / "plan", data=data, out=tmp_path / "run", hosting="threads", checkpoint_seconds=0.2)
@@ -77,7 +91,9 @@ def test_groups_at_a_fixed_rate_are_equal_at_their_last_round_whatever_data_each
     resumed = htrain.run(tmp_path / "plan", data=data, resume=tmp_path / "run", epochs=2, hosting="threads")
     assert resumed.totals.examples == 2 * 4128
     saved = parameters(tmp_path / "run")
-    replicas = [{n.partition(" ")[2]: t for n, t in saved.items() if n.startswith(f"group_ps_{g}_0 ")} for g in range(3)]
+    replicas = [
+        {n.partition(" ")[2]: t for n, t in saved.items() if n.startswith(f"group_ps_{g}_0 ")} for g in range(3)
+    ]
     weights = [n for n in replicas[0] if n.endswith((".weight", ".bias"))]
     assert len(weights) > 3
     for name in weights:

@@ -110,7 +110,9 @@ def reference(name: str, data: str, options: Options) -> list[float]:
 
 
 # fusions round otherwise, and some of these pairs tell PyTorch from itself by 1e-8 (docs/decisions/equal-arithmetic.md)
-UNFUSED = dict.fromkeys(("fuse_relu", "fuse_fields", "fuse_tables", "fuse_interaction", "fuse_pairs", "fuse_steps", "fast_products"), False)
+UNFUSED = dict.fromkeys(
+    ("fuse_relu", "fuse_fields", "fuse_tables", "fuse_interaction", "fuse_pairs", "fuse_steps", "fast_products"), False
+)
 OPTIONS = st.builds(
     with_flags,
     **{name: st.just(value) for name, value in UNFUSED.items()},
@@ -205,15 +207,25 @@ def test_without_fusions_every_zoo_model_trains_on_one_trainer_as_pytorch_bit_fo
     name: str, data: Callable[[str], str], tmp_path: Path
 ) -> None:
     options = with_flags(
-        batch_size=BATCH, net_replicas=1, dense_optimizer="adam", sparse_optimizer="sgd", dense_lr=0.01, sparse_lr=0.05, **UNFUSED
+        batch_size=BATCH,
+        net_replicas=1,
+        dense_optimizer="adam",
+        sparse_optimizer="sgd",
+        dense_lr=0.01,
+        sparse_lr=0.05,
+        **UNFUSED,
     )
     plan = compile_net(zoo_model(name)[1], this_machine(group_ps=0, sparse_ps=0), options, name=name)
     assert losses_of(plan, tmp_path / "plan", data(name)) == reference(name, data(name), options)
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_fused_every_zoo_model_follows_pytorch_on_one_trainer(name: str, data: Callable[[str], str], tmp_path: Path) -> None:
-    options = with_flags(batch_size=BATCH, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.01, sparse_lr=0.05)
+def test_fused_every_zoo_model_follows_pytorch_on_one_trainer(
+    name: str, data: Callable[[str], str], tmp_path: Path
+) -> None:
+    options = with_flags(
+        batch_size=BATCH, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.01, sparse_lr=0.05
+    )
     plan = compile_net(zoo_model(name)[1], this_machine(group_ps=0, sparse_ps=0), options, name=name)
     losses = losses_of(plan, tmp_path / "plan", data(name))
     assert max(relative_differences(losses, reference(name, data(name), options))) <= 1e-4

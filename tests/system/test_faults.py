@@ -107,7 +107,9 @@ def test_the_end_of_the_terminal_or_of_the_service_writes_a_checkpoint(
 
 def test_what_ignores_the_end_of_its_terminal_goes_on(small: tuple[Path, str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "htrain", "run", str(small[0]), "--data", small[1], "--out", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )
     wait_for_examples(tmp_path / "run", process, 1)
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=120)
@@ -118,7 +120,9 @@ def test_what_ignores_the_end_of_its_terminal_goes_on(small: tuple[Path, str], t
 def test_a_run_whose_terminal_is_gone_trains_to_the_end(small: tuple[Path, str], tmp_path: Path) -> None:
     ours, its = os.openpty()
     command = [sys.executable, "-m", "htrain", "run", str(small[0]), "--data", small[1], "--out", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its, text=True, env={**os.environ, "TERM": "xterm"})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=its, text=True, env={**os.environ, "TERM": "xterm"}
+    )
     os.close(its)
     wait_for_examples(tmp_path / "run", process, 1)
     os.close(ours)
@@ -128,7 +132,9 @@ def test_a_run_whose_terminal_is_gone_trains_to_the_end(small: tuple[Path, str],
     assert latest_checkpoint(tmp_path / "run")[1].finished
 
 
-def test_a_second_ctrl_c_ends_a_run_that_cannot_save_there_and_then(run: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_a_second_ctrl_c_ends_a_run_that_cannot_save_there_and_then(
+    run: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
     process = run()
     wait_for_examples(tmp_path / "run", process, 1)
     family = family_of(process)
@@ -147,8 +153,14 @@ def test_a_second_ctrl_c_ends_a_run_that_cannot_save_there_and_then(run: Callabl
 # -- the dead and the slow
 
 
-@pytest.mark.parametrize("victims", [("launcher", "nursery"), ("nursery",), ("launcher", "nursery", "trainer:0:0"), ("nursery", "group_ps:1:0")], ids=str)
-def test_whoever_is_killed_no_process_is_left(run: Callable[..., subprocess.Popen[str]], tmp_path: Path, victims: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "victims",
+    [("launcher", "nursery"), ("nursery",), ("launcher", "nursery", "trainer:0:0"), ("nursery", "group_ps:1:0")],
+    ids=str,
+)
+def test_whoever_is_killed_no_process_is_left(
+    run: Callable[..., subprocess.Popen[str]], tmp_path: Path, victims: tuple[str, ...]
+) -> None:
     process = run()
     wait_for_examples(tmp_path / "run", process, 1)
     family = family_of(process)
@@ -165,20 +177,31 @@ def test_whoever_is_killed_no_process_is_left(run: Callable[..., subprocess.Pope
         assert f"remove {tmp_path / 'run'} and start again" in said, "there is no checkpoint to go on from"
 
 
-def test_a_role_that_is_stopped_is_told_of_as_slow_and_then_given_up_by_name(run: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
-    process = run("--out", str(tmp_path / "run"), "--epochs", "200", "--liveness-seconds", "6", "--deadline-seconds", "60")
+def test_a_role_that_is_stopped_is_told_of_as_slow_and_then_given_up_by_name(
+    run: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = run(
+        "--out", str(tmp_path / "run"), "--epochs", "200", "--liveness-seconds", "6", "--deadline-seconds", "60"
+    )
     wait_for_examples(tmp_path / "run", process, 2000)
     family = family_of(process)
     os.kill(roles_of(tmp_path / "run")["trainer:1:0"], signal.SIGSTOP)
     _, said = process.communicate(timeout=60)
     lines = said.splitlines()
-    assert any(line.startswith("trainer:1:0 has been silent for ") and line.endswith(", though its process lives") for line in lines), said
-    assert lines[-1].startswith("htrain: trainer:1:0 has been silent for 6 s, though its process lives (its last step: ")
+    assert any(
+        line.startswith("trainer:1:0 has been silent for ") and line.endswith(", though its process lives")
+        for line in lines
+    ), said
+    assert lines[-1].startswith(
+        "htrain: trainer:1:0 has been silent for 6 s, though its process lives (its last step: "
+    )
     assert "--liveness-seconds gives it longer" in lines[-1]
     assert not psutil.wait_procs(family, timeout=5)[1]
 
 
-def test_a_launcher_that_sleeps_finds_its_roles_where_they_were(run: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_a_launcher_that_sleeps_finds_its_roles_where_they_were(
+    run: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
     process = run("--out", str(tmp_path / "run"), "--epochs", "200", "--liveness-seconds", "3")
     wait_for_examples(tmp_path / "run", process, 1)
     process.send_signal(signal.SIGSTOP)
@@ -193,7 +216,9 @@ def test_a_launcher_that_sleeps_finds_its_roles_where_they_were(run: Callable[..
 # -- disks
 
 
-def test_a_checkpoint_that_the_disk_refuses_is_tried_again_while_training_goes_on(run: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_a_checkpoint_that_the_disk_refuses_is_tried_again_while_training_goes_on(
+    run: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
     process = run("--out", str(tmp_path / "run"), "--epochs", "200", "--checkpoint-seconds", "1")
     wait_for_a_checkpoint(tmp_path / "run", process)
     everybody = [psutil.Process(process.pid), *family_of(process)]
@@ -214,8 +239,12 @@ def test_a_checkpoint_that_the_disk_refuses_is_tried_again_while_training_goes_o
     assert "Traceback" not in said
     refusals = [line for line in said.splitlines() if line.startswith("no checkpoint: ")]
     assert refusals
-    assert all("cannot be written: " in line and "training goes on, it is tried again in 1 s" in line for line in refusals), said
-    assert any("metrics cannot be written (File too large); training goes on without" in line for line in said.splitlines()), said
+    assert all(
+        "cannot be written: " in line and "training goes on, it is tried again in 1 s" in line for line in refusals
+    ), said
+    assert any(
+        "metrics cannot be written (File too large); training goes on without" in line for line in said.splitlines()
+    ), said
     assert find_checkpoints(tmp_path / "run").complete[0][1].examples > stuck >= before
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert all(json.loads(line) for line in lines), "no line is half written"
@@ -234,7 +263,9 @@ def test_a_reader_that_cannot_read_on_saves_what_was_trained_before(small: tuple
     said = last_line(process, 120)
     assert process.returncode == 1
     assert f"{bad}:{ROWS + 1}: " in said
-    assert said.endswith(f"until there it is saved: once the same data can be read, go on with --resume {tmp_path / 'run'}")
+    assert said.endswith(
+        f"until there it is saved: once the same data can be read, go on with --resume {tmp_path / 'run'}"
+    )
     done = latest_checkpoint(tmp_path / "run")[1]
     assert not done.finished
     assert done.examples > ROWS // 2
@@ -254,17 +285,27 @@ def test_data_of_which_nothing_can_be_read_leaves_no_checkpoint(small: tuple[Pat
 # -- what a checkpoint belongs to
 
 
-def test_rows_that_were_appended_and_a_cluster_that_was_changed_are_refused_on_resume(small: tuple[Path, str], tmp_path: Path) -> None:
+def test_rows_that_were_appended_and_a_cluster_that_was_changed_are_refused_on_resume(
+    small: tuple[Path, str], tmp_path: Path
+) -> None:
     plan, _ = small
     data = libfm(tmp_path / "a.libfm", 2000)
     htrain.run(plan, data=data, out=tmp_path / "run", hosting="threads")
     for trainers in (2, 1):
         cluster = this_machine(groups=2 if trainers == 2 else 1, trainers=trainers, group_ps=1, sparse_ps=1)
-        htrain.compile(WIDE_DEEP, data=small[1], cluster=cluster, options=Options(batch_size=32)).save(tmp_path / f"plan{trainers}")
-        with pytest.raises(htrain.Error, match=r"was made by another plan \((trainers: 2 now, 1 then|groups: 1 now, 2 then)\): resume with the plan"):
+        htrain.compile(WIDE_DEEP, data=small[1], cluster=cluster, options=Options(batch_size=32)).save(
+            tmp_path / f"plan{trainers}"
+        )
+        with pytest.raises(
+            htrain.Error,
+            match=r"was made by another plan \((trainers: 2 now, 1 then|groups: 1 now, 2 then)\): resume with the plan",
+        ):
             htrain.run(tmp_path / f"plan{trainers}", data=data, resume=tmp_path / "run", epochs=2, hosting="threads")
     with (tmp_path / "a.libfm").open("a") as file:
         file.write("1 3:1 4:1 5:1 6:1\n")
-    with pytest.raises(htrain.Error, match=r"was made on other data \('a.libfm' has [\d,]+ bytes, it had [\d,]+\): resume with the data as it was"):
+    with pytest.raises(
+        htrain.Error,
+        match=r"was made on other data \('a.libfm' has [\d,]+ bytes, it had [\d,]+\): resume with the data as it was",
+    ):
         htrain.run(plan, data=data, resume=tmp_path / "run", epochs=2, hosting="threads")
     assert latest_checkpoint(tmp_path / "run")[1].examples == 2000

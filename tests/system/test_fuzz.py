@@ -135,7 +135,9 @@ def _document(data: st.DataObject, text: str) -> bytes:
     """The YAML document with other bytes, or with other values."""
     if data.draw(st.booleans()):
         return data.draw(spoilt(text.encode()))
-    return yaml.safe_dump(data.draw(rewritten(yaml.safe_load(text))), allow_unicode=True).encode("utf-8", "surrogatepass")
+    return yaml.safe_dump(data.draw(rewritten(yaml.safe_load(text))), allow_unicode=True).encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 @fuzz(150)
@@ -205,7 +207,13 @@ FORMATS = st.sampled_from(("criteo", "libfm", "csv", "parquet", "graph", "packed
 
 
 @fuzz(300)
-@given(uri=st.text(max_size=30), format=FORMATS, place=words(), key=st.sampled_from(("rows", "schema", "seed", "part", "x")), value=words())
+@given(
+    uri=st.text(max_size=30),
+    format=FORMATS,
+    place=words(),
+    key=st.sampled_from(("rows", "schema", "seed", "part", "x")),
+    value=words(),
+)
 def test_data_uris(uri: str, format: str, place: str, key: str, value: str) -> None:
     refused_in_words(lambda: open_data(uri))
     refused_in_words(lambda: open_data(f"{format}:{place}?{key}={value}"))
@@ -225,7 +233,19 @@ SOUND = {
     "cluster_file": ["c.yaml"], "out": ["out"], "html": ["out.html"], "resume": ["run"], "eps": ["1000"], "rules": ["model.py:build"], "seconds": ["0.5"],
     "rows": ["10"], "table_rows": ["10"],
 }  # fmt: skip
-FOLDERS = ("plan", "run", ".", "a.libfm", "pipe", "/dev/null", "/dev/full", "nowhere/x", "plan/plan.yaml", "locked/x", "a" * 300)
+FOLDERS = (
+    "plan",
+    "run",
+    ".",
+    "a.libfm",
+    "pipe",
+    "/dev/null",
+    "/dev/full",
+    "nowhere/x",
+    "plan/plan.yaml",
+    "locked/x",
+    "a" * 300,
+)
 SLOW = {"htrain size": 0.05, "htrain calibrate": 0.05, "htrain run": 0.4}
 
 

@@ -74,10 +74,16 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         ("sync", "its thread 'sync' hangs: synchronising, round "),
     ],
 )
-def test_who_hangs_is_named_and_the_process_ends_by_itself(plan: tuple[Path, str], tmp_path: Path, place: str, named: str) -> None:
+def test_who_hangs_is_named_and_the_process_ends_by_itself(
+    plan: tuple[Path, str], tmp_path: Path, place: str, named: str
+) -> None:
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-c", HANGING, place, str(plan[0]), plan[1], str(tmp_path / "run")], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", HANGING, place, str(plan[0]), plan[1], str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert named in done.stdout, (done.stdout, done.stderr)
     assert len(done.stdout.splitlines()) == 1

@@ -93,7 +93,9 @@ def test_a_lone_worker_behind_a_cache_trains_as_pytorch(
 def test_dense_replicas_are_equal_to_the_last_bit_and_every_update_is_in_the_tables(tmp_path: Path) -> None:
     _, captured = model_of("wide_deep.py")
     data = f"synthetic:?rows={BATCH * 101}&table_rows={ROWS}&communities=4"
-    options = with_flags(batch_size=BATCH, dense_sync="allreduce", cache="het", cache_staleness="unbounded", sparse_optimizer="sgd")
+    options = with_flags(
+        batch_size=BATCH, dense_sync="allreduce", cache="het", cache_staleness="unbounded", sparse_optimizer="sgd"
+    )
     plan = compile_net(captured, this_machine(groups=4, sparse_ps=1, **CLUSTER), options, name="m")
     roles = run(plan, tmp_path / "plan", data)
     first, *others = (roles[f"trainer:{w}:0"].store for w in range(4))

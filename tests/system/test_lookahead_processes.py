@@ -23,7 +23,13 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp(request.param)
     data = libfm(folder / "train.libfm", ROWS)
     options = with_flags(
-        batch_size=16, cache="lookahead", cache_window=32, cache_sets=5, cache_ways=4, table_store=request.param, sparse_lr=0.05
+        batch_size=16,
+        cache="lookahead",
+        cache_window=32,
+        cache_sets=5,
+        cache_ways=4,
+        table_store=request.param,
+        sparse_lr=0.05,
     )
     cluster = this_machine(group_ps=0, sparse_ps=2 if request.param == "memory" else 0)
     htrain.compile(WIDE_DEEP, data=data, cluster=cluster, options=options).save(folder / "plan")

@@ -156,7 +156,13 @@ CASES: dict[str, tuple[Spoil, list[str], int, str]] = {
     "no complete checkpoint": (drop_manifest, EVAL, 1, "no complete checkpoint"),
     "a replica that is not there": (nothing, [*EVAL, "--replica", "group:7"], 1, "want center, or group:N"),
 }  # fmt: skip
-EMPTY = MODULE.replace("Embedding(50", "Embedding(0") + FORWARD + "        return self.l(self.e(sparse))\n" + BUILD + EXAMPLE
+EMPTY = (
+    MODULE.replace("Embedding(50", "Embedding(0")
+    + FORWARD
+    + "        return self.l(self.e(sparse))\n"
+    + BUILD
+    + EXAMPLE
+)
 NOT_OURS = "it holds something that htrain did not write there"
 SOUND = MODULE + FORWARD + "        return self.l(self.e(sparse))\n" + BUILD + EXAMPLE
 PACK = ["data", "pack", "libfm:a.libfm", "--out"]

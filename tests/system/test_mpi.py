@@ -39,7 +39,9 @@ STARTED: list[subprocess.Popen[str]] = []
 def start(ranks: int, plan: Path, data: str, *arguments: str) -> subprocess.Popen[str]:
     assert MPIEXEC
     command = [MPIEXEC, "-n", str(ranks), HTRAIN, "run", str(plan), "--data", data, *arguments]
-    STARTED.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True))
+    STARTED.append(
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    )
     return STARTED[-1]
 
 
@@ -133,12 +135,18 @@ def test_a_role_that_falls_silent_is_named_and_nothing_is_left(tmp_path: Path) -
     os.kill(json.loads((tmp_path / "run" / "roles.json").read_text())["trainer:0:0"]["pid"], signal.SIGSTOP)
     _, said = process.communicate(timeout=90)
     assert process.returncode != 0
-    assert [line for line in said.splitlines() if line.startswith("htrain: trainer:0:0 has been silent for 4 s (its last step: ")], said
+    assert [
+        line
+        for line in said.splitlines()
+        if line.startswith("htrain: trainer:0:0 has been silent for 4 s (its last step: ")
+    ], said
     assert none_left(ranks)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_mpiexec_writes_a_checkpoint_and_the_run_goes_on_from_it(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_to_mpiexec_writes_a_checkpoint_and_the_run_goes_on_from_it(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     process = start_long(tmp_path)
     ranks = ours(process)
     before = latest_checkpoint(tmp_path / "run")[1].examples
@@ -149,7 +157,9 @@ def test_a_signal_to_mpiexec_writes_a_checkpoint_and_the_run_goes_on_from_it(num
     assert none_left(ranks)
     stopped = latest_checkpoint(tmp_path / "run")[1].examples
     assert stopped > before
-    resumed = start(5, tmp_path / "plan", libfm(tmp_path / "a.libfm", 20_000), "--resume", str(tmp_path / "run"), "--epochs", "1")
+    resumed = start(
+        5, tmp_path / "plan", libfm(tmp_path / "a.libfm", 20_000), "--resume", str(tmp_path / "run"), "--epochs", "1"
+    )
     _, said = resumed.communicate(timeout=120)
     assert resumed.returncode == 0, said
     assert latest_checkpoint(tmp_path / "run")[1].examples == max(20_000, stopped)

@@ -27,5 +27,7 @@ def test_one_trainer_comes_to_the_same_loss_bit_for_bit_and_goes_on_with_the_sam
         found[name] = (result.totals.examples, result.totals.loss)
     assert found["plain"][0] == 1200
     assert found["plain"] == found["packed"]
-    with pytest.raises(htrain.Error, match=r"was made on other data \(it is packed now, it was libfm\)"):  # with more trainers, chunks may be cut otherwise
+    with pytest.raises(
+        htrain.Error, match=r"was made on other data \(it is packed now, it was libfm\)"
+    ):  # with more trainers, chunks may be cut otherwise
         htrain.run(tmp_path / "plan", data=packed, resume=tmp_path / "plain", epochs=3, **settings)

@@ -33,7 +33,9 @@ def test_twenty_six_tables_of_six_hundred_million_rows_compile_for_forty_sparse_
     )
     rows = [sum(shard["num_rows"] for shard in shards) for shards in shown["tables"].values()]
     stored = [
-        load["holds"]["weights"] + load["holds"]["state"] for device, load in shown["devices"].items() if device.startswith("sparse_ps")
+        load["holds"]["weights"] + load["holds"]["state"]
+        for device, load in shown["devices"].items()
+        if device.startswith("sparse_ps")
     ]
     print(
         f"{sum(rows) * 64:.3g} parameters: {seconds:.1f} s, {peak / 2**30:.2f} GiB; sparse PSs hold {min(stored):.3g} to {max(stored):.3g} bytes"

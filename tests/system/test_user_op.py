@@ -51,7 +51,20 @@ def test_a_users_op_is_compiled_simulated_run_resumed_and_evaluated(commands: Co
         return found
 
     own = ("--ops", "my_ops.py")
-    said("compile", "model.py", "--data", DATA, "--trainers", "1", "--group-ps", "1", "--batch-size", "32", "--out", "plan")
+    said(
+        "compile",
+        "model.py",
+        "--data",
+        DATA,
+        "--trainers",
+        "1",
+        "--group-ps",
+        "1",
+        "--batch-size",
+        "32",
+        "--out",
+        "plan",
+    )
     assert "Sloped(" in said("show", "plan", "--net", "train", *own)["text"]
     assert said("check", "plan", *own)["ok"]
     assert said("simulate", "plan", *own)["eps"] > 0
@@ -61,7 +74,10 @@ def test_a_users_op_is_compiled_simulated_run_resumed_and_evaluated(commands: Co
 
     refused = commands.run(["run", "plan", "--data", DATA, "--out", "other"], folder, timeout=60)
     assert refused.returncode == 1
-    assert refused.stderr == "htrain: plan/plan.yaml: op Sloped is one of a user's own, of my_ops.py: name that file, --ops my_ops.py (in Python, import it)\n"
+    assert (
+        refused.stderr
+        == "htrain: plan/plan.yaml: op Sloped is one of a user's own, of my_ops.py: name that file, --ops my_ops.py (in Python, import it)\n"
+    )
     assert not (folder / "other").exists()
     missing = commands.run(["run", "plan", "--data", DATA, "--out", "other", "--ops", "none.py"], folder, timeout=60)
     assert (missing.returncode, missing.stderr) == (1, "htrain: none.py: no such file\n")

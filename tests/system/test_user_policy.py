@@ -51,14 +51,37 @@ def test_a_users_policy_is_compiled_run_resumed_and_evaluated(commands: Commands
         return found
 
     cluster = ("--groups", "2", "--trainers", "1", "--group-ps", "0", "--batch-size", "16", "--dense-sync", "allreduce")
-    said("compile", "model.py", "--data", DATA, *cluster, "--cache", "het", "--cache-capacity", "20%", "--cache-policy", "patient", "--out", "plan")
+    said(
+        "compile",
+        "model.py",
+        "--data",
+        DATA,
+        *cluster,
+        "--cache",
+        "het",
+        "--cache-capacity",
+        "20%",
+        "--cache-policy",
+        "patient",
+        "--out",
+        "plan",
+    )
     assert said("show", "plan")["options"]["cache"]["policy"] == "patient"
     assert said("check", "plan")["ok"]
     assert said("run", "plan", "--data", DATA, "--out", "run")["examples"] == 2000
     assert said("run", "plan", "--data", DATA, "--resume", "run", "--epochs", "2")["examples"] == 4000
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert sum(line.get("caches", {}).get("evicted", 0) for line in lines if str(line.get("role", "")).startswith("trainer")) > 0
+    assert (
+        sum(
+            line.get("caches", {}).get("evicted", 0)
+            for line in lines
+            if str(line.get("role", "")).startswith("trainer")
+        )
+        > 0
+    )
     assert said("eval", "run", "--data", DATA)["examples"] == 2000
     refused = commands.run(["run", "plan", "--data", DATA, "--out", "other"], folder, timeout=60)
     assert refused.returncode == 1
-    assert refused.stderr.startswith("htrain: plan/plan.yaml: strategy cache.policy.patient is one of a user's own, of patient.py")
+    assert refused.stderr.startswith(
+        "htrain: plan/plan.yaml: strategy cache.policy.patient is one of a user's own, of patient.py"
+    )

@@ -51,14 +51,39 @@ def test_a_users_strategy_is_compiled_simulated_run_resumed_and_evaluated(comman
     assert said("simulate", "plan", *own)["eps"] > 0
     assert said("run", "plan", "--data", DATA, "--out", "run", *own)["examples"] == 2000
     assert said("run", "plan", "--data", DATA, "--resume", "run", "--epochs", "2", *own)["examples"] == 4000
-    assert sum(json.loads(line).get("sync_rounds", 0) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()) > 0
+    assert (
+        sum(
+            json.loads(line).get("sync_rounds", 0)
+            for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()
+        )
+        > 0
+    )
     assert said("eval", "run", "--data", DATA, *own)["examples"] == 2000
 
     refused = commands.run(["run", "plan", "--data", DATA, "--out", "other"], folder, timeout=60)
     assert refused.returncode == 1
-    assert refused.stderr.startswith("htrain: plan/plan.yaml: op Follow is one of a user's own, of halfway.py: name that file, --ops halfway.py")
-    unknown = commands.run(["compile", "model.py", "--data", DATA, *cluster, *chosen, "--out", "new"], folder, timeout=60)
+    assert refused.stderr.startswith(
+        "htrain: plan/plan.yaml: op Follow is one of a user's own, of halfway.py: name that file, --ops halfway.py"
+    )
+    unknown = commands.run(
+        ["compile", "model.py", "--data", DATA, *cluster, *chosen, "--out", "new"], folder, timeout=60
+    )
     assert (unknown.returncode, "'halfway' is not one of 'easgd', " in unknown.stderr) == (2, True)
-    wrong = commands.run(["compile", "model.py", *cluster, "--dense-sync", "halfway", "--set", "dense_sync.perod=2", "--out", "new", *own], folder, timeout=60)
+    wrong = commands.run(
+        [
+            "compile",
+            "model.py",
+            *cluster,
+            "--dense-sync",
+            "halfway",
+            "--set",
+            "dense_sync.perod=2",
+            "--out",
+            "new",
+            *own,
+        ],
+        folder,
+        timeout=60,
+    )
     assert wrong.stderr.startswith("htrain: --set dense_sync.perod=2: want SECTION.FIELD=VALUE")
     assert not (folder / "new").exists()

@@ -84,7 +84,9 @@ def test_what_makes_the_ids_that_a_cache_hears_of_ahead_is_on_the_trainer(cache:
     size: dict[str, Any] = {"cache_capacity": "50%"} if cache == "het" else {"cache_sets": 3}
     options = with_flags(batch_size=8, cache=cache, **size)
     for seed in range(4):
-        plan = compile_net(Captured(picked_ids(), {}), Cluster(), options, name="picked", tagger=anywhere(seed), solver="rules")
+        plan = compile_net(
+            Captured(picked_ids(), {}), Cluster(), options, name="picked", tagger=anywhere(seed), solver="rules"
+        )
         assert {op.node_name for op in plan.nets["train"].ops if op.type in ("Select", "Mod")} == {"trainer"}
 
 
@@ -107,7 +109,10 @@ def anywhere(seed: int) -> Tagger:
 
     def tagger(net: Net, workload: Workload) -> list[Decision]:
         draw = random.Random(seed)
-        return [Decision(unit.name, draw.choice(workload.devices[: workload.num_places]), "random", "drawn") for unit in workload.units]
+        return [
+            Decision(unit.name, draw.choice(workload.devices[: workload.num_places]), "random", "drawn")
+            for unit in workload.units
+        ]
 
     return tagger
 

@@ -1,6 +1,5 @@
 """A trainer's net on an accelerator: every op finds its tensors on one side, on fake CUDA tensors, which know where they are and nothing else."""
 
-
 import pytest
 import torch
 from small_wide_deep import BATCH, model_of
@@ -42,7 +41,9 @@ def run(net: Net, op: Op, values: dict[str, torch.Tensor]) -> tuple[torch.Tensor
         forward = [values[name] for name in op.inputs[: int(op.attrs["num_inputs"])]]  # type: ignore[call-overload]
         attrs = {key: value for key, value in op.attrs.items() if key not in ("num_inputs", "wrt", "given")}
         OPS[op.type.removesuffix("Gradient")].kernel(*forward, **attrs)
-        return tuple(empty(net.blobs[name].shape, net.blobs[name].dtype, values[op.inputs[-1]].device) for name in op.outputs)
+        return tuple(
+            empty(net.blobs[name].shape, net.blobs[name].dtype, values[op.inputs[-1]].device) for name in op.outputs
+        )
     extra = {"batch": BATCH} if OPS[op.type].needs_batch else {}
     made = OPS[op.type].kernel(*(values[name] for name in op.inputs), **op.attrs, **extra)
     return made if isinstance(made, tuple) else () if made is None else (made,)
@@ -83,7 +84,11 @@ def check(net: Net) -> None:
                 if OPS[op.type].on_host and op.type != "Send":
                     assert all(values[n].device.type == "cpu" for n in op.inputs if n not in net.parameters), op
                 values.update(zip(op.outputs, run(net, op, values), strict=True))
-                if not OPS[op.type].on_host and op.type not in MOVES and any(values[n].device == CUDA for n in op.inputs):
+                if (
+                    not OPS[op.type].on_host
+                    and op.type not in MOVES
+                    and any(values[n].device == CUDA for n in op.inputs)
+                ):
                     assert all(values[n].device == CUDA for n in op.outputs), op
     finally:
         use(torch.device("cpu"))

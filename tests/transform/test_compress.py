@@ -124,7 +124,9 @@ def zoo_dlrm() -> Captured:
     return loaded.initialised(capture(loaded.module, loaded.example_inputs))
 
 
-@pytest.mark.parametrize(("row_dtype", "travels"), [("bfloat16", "bfloat16"), ("float16", "float16"), ("int8", "uint8")])
+@pytest.mark.parametrize(
+    ("row_dtype", "travels"), [("bfloat16", "bfloat16"), ("float16", "float16"), ("int8", "uint8")]
+)
 def test_rows_and_their_gradients_travel_as_the_options_say(row_dtype: str, travels: str, tmp_path: Path) -> None:
     options = with_flags(batch_size=8, row_dtype=row_dtype, row_gradient_dtype="bfloat16")  # type: ignore[arg-type]
     plan = small(options)
@@ -137,6 +139,8 @@ def test_rows_and_their_gradients_travel_as_the_options_say(row_dtype: str, trav
     }  # fmt: skip
     rows = {(device, dtype) for device, dtype, dimensions in sent if dimensions == 2}
     assert ("sparse_ps", travels) in rows
-    assert rows - {("sparse_ps", travels), ("sparse_ps", "float32")} <= {("group_ps", "bfloat16"), ("trainer", "bfloat16")}
+    assert rows - {("sparse_ps", travels), ("sparse_ps", "float32")} <= {
+        ("group_ps", "bfloat16"),
+        ("trainer", "bfloat16"),
+    }
     assert (("sparse_ps", "float32") in rows) == (row_dtype == "int8")  # the ranges
-

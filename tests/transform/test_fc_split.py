@@ -289,7 +289,14 @@ def dlrm() -> tuple[Captured, Captured]:
 def test_split_training_follows_the_curve_of_whole_training(
     fast: bool, valued: bool, optimizer: str, dlrm: tuple[Captured, Captured], tmp_path: Path
 ) -> None:
-    options = with_flags(batch_size=64, dense_optimizer=optimizer, sparse_optimizer="sgd", dense_lr=0.003, sparse_lr=0.05, fast_products=fast)
+    options = with_flags(
+        batch_size=64,
+        dense_optimizer=optimizer,
+        sparse_optimizer="sgd",
+        dense_lr=0.003,
+        sparse_lr=0.05,
+        fast_products=fast,
+    )
     fcs = list(layers_of(dlrm[0].net))
     splits = {fcs[0]: Split("vertical", 3), fcs[1]: Split("co-partition", 2), fcs[-2]: Split("horizontal", 2)}
     curves = {}
@@ -300,5 +307,7 @@ def test_split_training_follows_the_curve_of_whole_training(
         curves[name] = losses_of(plan, tmp_path / name, DATA)
     differences = relative_differences(curves["split"], curves["whole"])
     assert max(differences[:20]) < 1e-6  # rounding alone
-    adams = fast and optimizer == "adam"  # a gradient that is nearly zero makes a whole step; libraries round otherwise for parts of an FC
+    adams = (
+        fast and optimizer == "adam"
+    )  # a gradient that is nearly zero makes a whole step; libraries round otherwise for parts of an FC
     assert max(differences) < (1e-3 if adams else 1e-4)

@@ -23,7 +23,13 @@ from htrain.spec.tree import with_flags
 from htrain.transform.fuse import fuse_interaction, fuse_relu, fuse_steps
 
 OFF = with_flags(
-    batch_size=BATCH, fuse_relu=False, fuse_fields=False, fuse_tables=False, fuse_interaction=False, fuse_pairs=False, fuse_steps=False,
+    batch_size=BATCH,
+    fuse_relu=False,
+    fuse_fields=False,
+    fuse_tables=False,
+    fuse_interaction=False,
+    fuse_pairs=False,
+    fuse_steps=False,
     fast_products=False,
 )
 PLAIN = with_flags(OFF, dense_optimizer="sgd", sparse_optimizer="sgd", sparse_lr=0.5, dense_lr=0.5)
@@ -54,7 +60,11 @@ def batch(net: Net) -> dict[str, torch.Tensor]:
 def stepped(net: Net) -> dict[str, torch.Tensor]:
     """Every parameter after a step, and the loss."""
     generator = torch.Generator().manual_seed(0)
-    parameters = {n: torch.randn(p.shape, generator=generator) * 0.1 for n, p in sorted(net.parameters.items()) if p.kind != "state"}
+    parameters = {
+        n: torch.randn(p.shape, generator=generator) * 0.1
+        for n, p in sorted(net.parameters.items())
+        if p.kind != "state"
+    }
     parameters |= {n: torch.zeros(p.shape) for n, p in net.parameters.items() if p.kind == "state"}
     values = run_net(net, parameters, batch(net))
     return {**parameters, "loss": values[net.outputs[0]]}
@@ -67,11 +77,22 @@ def stepped_without_fusions(model: str, *counts: tuple[str, int]) -> dict[str, t
 
 @pytest.mark.parametrize("model", ["dlrm.py", "wide_deep.py", "deepfm.py", "dcn.py"])
 @pytest.mark.parametrize(
-    "fusions", [["relu"], ["fields"], ["fields", "tables"], ["interaction"], ["fields", "tables", "interaction", "pairs"], ["steps"]], ids="-".join
+    "fusions",
+    [
+        ["relu"],
+        ["fields"],
+        ["fields", "tables"],
+        ["interaction"],
+        ["fields", "tables", "interaction", "pairs"],
+        ["steps"],
+    ],
+    ids="-".join,
 )
 @pytest.mark.parametrize("counts", [{}, {"group_ps": 2, "sparse_ps": 2}])
 def test_a_step_of_the_fused_net_is_that_of_the_net(fusions: list[str], model: str, counts: dict[str, int]) -> None:
-    fused = train_net(model, with_flags(PLAIN, fast_products=True, **{f"fuse_{name}": True for name in fusions}), **counts)
+    fused = train_net(
+        model, with_flags(PLAIN, fast_products=True, **{f"fuse_{name}": True for name in fusions}), **counts
+    )
     wanted, seen = stepped_without_fusions(model, *counts.items()), stepped(fused)
     assert seen.keys() == wanted.keys()
     for name, value in wanted.items():
@@ -84,19 +105,45 @@ def test_dlrm_runs_on_fused_ops_alone() -> None:
     assert (found["FastFC"], found["FC"]) == (1, 0)
     assert (found["PairwiseDots"], found["PairwiseDotsSgd"], found["StackTables"]) == (1, 1, 1)
     assert (found["FCSgd"], found["FCInputGradient"]) == (7, 6)
-    slow = {"Relu", "MatMul", "Transpose", "Gather", "FCGradient", "Sgd", "Lookup", "Dedupe", "TakeRows", "Stack", "Unstack", "SparseSgd"}
+    slow = {
+        "Relu",
+        "MatMul",
+        "Transpose",
+        "Gather",
+        "FCGradient",
+        "Sgd",
+        "Lookup",
+        "Dedupe",
+        "TakeRows",
+        "Stack",
+        "Unstack",
+        "SparseSgd",
+    }
     slow |= {"PairwiseDotsGradient", "StepTables", "Concat", "Split", "Sum"}
     assert not slow & found.keys()
 
 
 def test_without_the_options_nothing_is_fused() -> None:
     found = types(train_net("dlrm.py", with_flags(OFF, dense_optimizer="sgd", sparse_optimizer="sgd")))
-    fused = {"FCRelu", "PairwiseDots", "PairwiseDotsSgd", "FCSgd", "FCInputGradient", "FastFC", "FastFCGradient", "StackRows", "StackTables", "StepTables"}
+    fused = {
+        "FCRelu",
+        "PairwiseDots",
+        "PairwiseDotsSgd",
+        "FCSgd",
+        "FCInputGradient",
+        "FastFC",
+        "FastFCGradient",
+        "StackRows",
+        "StackTables",
+        "StepTables",
+    }
     assert not fused & found.keys()
 
 
 @pytest.mark.parametrize("sparse_optimizer", ["adagrad", "rowwise_adagrad"])
-def test_tables_whose_step_needs_the_sum_of_an_ids_gradients_are_looked_up_id_by_distinct_id(sparse_optimizer: str) -> None:
+def test_tables_whose_step_needs_the_sum_of_an_ids_gradients_are_looked_up_id_by_distinct_id(
+    sparse_optimizer: str,
+) -> None:
     found = types(train_net("dlrm.py", with_flags(SGD, sparse_optimizer=sparse_optimizer)))  # type: ignore[arg-type]
     assert (found["StackRows"], found["StackRowsGradient"], found["Lookup"]) == (1, 1, 26)
     assert not {"StackTables", "StepTables"} & found.keys()
@@ -130,7 +177,11 @@ def test_a_weight_is_stepped_behind_its_last_reader() -> None:
         return builder.build([dx, *other])
 
     assert [op.type for op in fuse_steps(net_with(reads_later=False)).ops] == ["FCInputGradient", "FCSgd"]
-    assert [op.type for op in fuse_steps(net_with(reads_later=True)).ops] == ["FCInputGradient", "FCInputGradient", "FCSgd"]
+    assert [op.type for op in fuse_steps(net_with(reads_later=True)).ops] == [
+        "FCInputGradient",
+        "FCInputGradient",
+        "FCSgd",
+    ]
 
 
 def built(make: Callable[[NetBuilder], str]) -> Net:
@@ -193,7 +244,12 @@ def beside(first: str, *, twice: bool = False) -> Net:
 def test_products_behind_the_first_feature_are_made_there() -> None:
     net, fused = beside("x"), fuse_interaction(beside("x"))
     assert types(fused) == {"StackRows": 1, "Constant": 1, "PairwiseDots": 1}
-    values = {"x": torch.randn(5, 4), "other": torch.randn(5, 4), "rows": torch.randn(7, 4), "places": torch.tensor([0, 6, 2, -1, 2])}
+    values = {
+        "x": torch.randn(5, 4),
+        "other": torch.randn(5, 4),
+        "rows": torch.randn(7, 4),
+        "places": torch.tensor([0, 6, 2, -1, 2]),
+    }
     torch.testing.assert_close(run_net(fused, {}, values)[fused.outputs[0]], run_net(net, {}, values)[net.outputs[0]])
 
 
@@ -202,7 +258,11 @@ def test_products_behind_something_else_are_concatenated(net: Net) -> None:
     assert fuse_interaction(net).ops == net.ops
 
 
-@pytest.mark.parametrize("net", [paired(other="g"), paired(twice=True), paired(positions=(-1, 2))], ids=["of two", "all are read", "from behind"])
+@pytest.mark.parametrize(
+    "net",
+    [paired(other="g"), paired(twice=True), paired(positions=(-1, 2))],
+    ids=["of two", "all are read", "from behind"],
+)
 def test_other_products_stay(net: Net) -> None:
     assert fuse_interaction(net).ops == net.ops
 

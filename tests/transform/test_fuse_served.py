@@ -25,7 +25,9 @@ DATA = "synthetic:?rows=640&table_rows=40&communities=4"
 
 def compiled(model: str, options: Options, **counts: int) -> Plan:
     _, captured = model_of(model)
-    return compile_net(captured, this_machine(**{"trainers": 1, "group_ps": 1, "sparse_ps": 1, **counts}), options, name="m")
+    return compile_net(
+        captured, this_machine(**{"trainers": 1, "group_ps": 1, "sparse_ps": 1, **counts}), options, name="m"
+    )
 
 
 def types(net: Net) -> Counter[str]:
@@ -38,7 +40,9 @@ def stepped(net: Net) -> dict[str, torch.Tensor]:
     parameters = {n: torch.rand(p.shape, generator=generator) * 0.1 for n, p in sorted(net.parameters.items())}
     sizes = {n: [d if isinstance(d, int) else d.at(BATCH) for d in net.blobs[n].shape] for n in net.inputs}
     batch = {
-        name: torch.randint(0, 40, size, generator=generator) if net.blobs[name].dtype == "int64" else torch.rand(size, generator=generator).round()
+        name: torch.randint(0, 40, size, generator=generator)
+        if net.blobs[name].dtype == "int64"
+        else torch.rand(size, generator=generator).round()
         for name, size in sizes.items()
     }
     return {**parameters, "loss": run_net(net, parameters, batch)[net.outputs[0]]}
@@ -49,7 +53,9 @@ def stepped(net: Net) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("row_dtype", ["float32", "int8"])
 def test_a_step_of_the_fused_net_is_that_of_the_net_to_the_bit(model: str, optimizer: str, row_dtype: RowDtype) -> None:
     options = with_flags(PLAIN, sparse_optimizer=optimizer, row_dtype=row_dtype)
-    plain, fused = (compiled(model, with_flags(options, fuse_servers=on), sparse_ps=2).nets["train"] for on in (False, True))
+    plain, fused = (
+        compiled(model, with_flags(options, fuse_servers=on), sparse_ps=2).nets["train"] for on in (False, True)
+    )
     assert {"LookupTables", "SparseStepTables"} <= types(fused).keys()
     wanted, seen = stepped(plain), stepped(fused)
     assert seen.keys() == wanted.keys()
@@ -84,7 +90,11 @@ def test_a_run_follows_the_same_losses_to_the_bit(optimizer: str, tmp_path: Path
 
 def test_shards_of_a_table_on_one_device_are_served_together() -> None:
     plan = compile_net(
-        Captured(small_dlrm(), {}), Cluster(group_ps=1, sparse_ps=1), Options(batch_size=8), name="m", table_splits={"item.weight": 2}
+        Captured(small_dlrm(), {}),
+        Cluster(group_ps=1, sparse_ps=1),
+        Options(batch_size=8),
+        name="m",
+        table_splits={"item.weight": 2},
     )
     (lookup,) = (op for op in plan.nets["sparse_ps_0"].ops if op.type == "LookupTables")
     assert sorted(lookup.attrs["first_rows"])[-1] == 25  # type: ignore[type-var, arg-type]

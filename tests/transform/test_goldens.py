@@ -1,6 +1,5 @@
 """The whole text of the small model's nets after each pass; `--update-goldens` rewrites them, review reads the diff."""
 
-
 import pytest
 from small_dlrm import small_dlrm
 
@@ -47,7 +46,9 @@ def test_tagged_net(plan: Plan, nets: dict[str, Net], golden) -> None:
     golden("8_tagged", plan.nets["train"].text())
     options = with_flags(plan.options, fuse_servers=False, fast_products=False)
     cut = {"item.weight": 2}
-    tagged = compile_net(Captured(small_dlrm(), {}), plan.cluster, options, name="small", solver="rules", table_splits=cut).nets["train"]
+    tagged = compile_net(
+        Captured(small_dlrm(), {}), plan.cluster, options, name="small", solver="rules", table_splits=cut
+    ).nets["train"]
     assert [(op.type, op.inputs, op.outputs) for op in tagged.ops] == [
         (op.type, op.inputs, op.outputs) for op in nets["7_shard_lookups"].ops
     ]
@@ -69,7 +70,10 @@ def test_nets_of_the_roles(name: str, prefixes: tuple[str, ...], plan: Plan, gol
 def test_nets_of_rounds(dense_sync: str, golden) -> None:
     options = with_flags(batch_size=8, dense_sync=dense_sync)
     nets = compile_net(Captured(small_dlrm(), {}), Cluster(groups=2), options, name="small_dlrm", solver="rules").nets
-    golden(f"11_{dense_sync}", "\n".join(net.text() for key, net in nets.items() if key.startswith(("init_dense", "sync_", "center_"))))
+    golden(
+        f"11_{dense_sync}",
+        "\n".join(net.text() for key, net in nets.items() if key.startswith(("init_dense", "sync_", "center_"))),
+    )
 
 
 def test_decisions(plan: Plan, golden) -> None:

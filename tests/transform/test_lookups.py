@@ -34,7 +34,9 @@ def reading_net(paddings: list[int], kinds: list[str]) -> Net:
     builder.parameter(Parameter("t", (ROWS, 2), "float32", "table", Init("constant", (0.0,))))
     for i, (padding, kind) in enumerate(zip(paddings, kinds, strict=True)):
         ids = builder.input(Blob(f"ids{i}", (B, 3), "int64"))
-        attrs = {"padding_idx": padding} if kind == "rows" else {"mode": kind, "padding_idx": padding, "weighted": False}
+        attrs = (
+            {"padding_idx": padding} if kind == "rows" else {"mode": kind, "padding_idx": padding, "weighted": False}
+        )
         builder.add("Embedding" if kind == "rows" else "EmbeddingBag", ("t", ids), attrs=attrs, outputs=(f"y{i}",))
     return builder.build([f"y{i}" for i in range(len(paddings))])
 
@@ -47,7 +49,9 @@ def by_torch(table: torch.Tensor, ids: torch.Tensor, padding: int, kind: str) ->
     return F.embedding_bag(ids, table, mode=kind, padding_idx=skip)
 
 
-reads = st.lists(st.tuples(st.sampled_from([-1, 0, 5]), st.sampled_from(["rows", "sum", "mean"])), min_size=1, max_size=4)
+reads = st.lists(
+    st.tuples(st.sampled_from([-1, 0, 5]), st.sampled_from(["rows", "sum", "mean"])), min_size=1, max_size=4
+)
 
 
 @quick

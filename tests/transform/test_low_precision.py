@@ -22,7 +22,9 @@ from htrain.transform.gradient import add_gradients
 from htrain.transform.low_precision import choose_fc_dtypes, narrow_fcs
 from htrain.transform.optimizer import add_optimizers
 
-NARROW = with_flags(fc_dtype="bfloat16", fc_gradient_dtype="bfloat16", dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.5)
+NARROW = with_flags(
+    fc_dtype="bfloat16", fc_gradient_dtype="bfloat16", dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.5
+)
 
 
 def two_layers() -> Net:

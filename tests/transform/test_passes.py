@@ -38,12 +38,16 @@ def one_output(blob: Blob) -> Net:
 
 @pytest.mark.parametrize("shape", [(B, 2), (), (3,)])
 def test_a_logit_of_another_shape_is_refused(shape: tuple) -> None:
-    with pytest.raises(ModelError, match=r"^the logit y: .* must be float32\[B\] or float32\[B,1\]: name another output"):
+    with pytest.raises(
+        ModelError, match=r"^the logit y: .* must be float32\[B\] or float32\[B,1\]: name another output"
+    ):
         add_loss(one_output(Blob("y", shape, "float32")), "bce")
 
 
 def test_an_input_called_label_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"^the model has an input called 'label'; htrain gives that name .*: rename it$"):
+    with pytest.raises(
+        ModelError, match=r"^the model has an input called 'label'; htrain gives that name .*: rename it$"
+    ):
         add_loss(one_output(Blob("label", (B,), "float32")), "mse")
 
 

@@ -34,7 +34,9 @@ from htrain.transform.split import split_by_node
 
 COMMUNICATION = ("Send", "Recv", "Ack", "Begin")
 DEVICES = ("trainer", "group_ps:0", "group_ps:1", "group_ps:2", "sparse_ps:0", "sparse_ps:1")
-VISITS = Schema((Input("dense", "dense", 3), Input("target", "ids", 1), Input("history", "padded", 6), Input("tags", "padded", 4)))
+VISITS = Schema(
+    (Input("dense", "dense", 3), Input("target", "ids", 1), Input("history", "padded", 6), Input("tags", "padded", 4))
+)
 SEEDS = st.integers(0, 1 << 30)
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -80,7 +82,9 @@ def of_type(net: Net, type: str) -> list[Op]:
 def readers(net: Net) -> set[tuple[str, str]]:
     """(blob, device) for each device that reads a blob made elsewhere."""
     home = dict.fromkeys(net.inputs, "trainer") | {o: op.node_name for op in net.ops for o in op.outputs}
-    wanted = {(name, op.node_name) for op in net.ops for name in op.inputs} | {(name, "trainer") for name in net.outputs}
+    wanted = {(name, op.node_name) for op in net.ops for name in op.inputs} | {
+        (name, "trainer") for name in net.outputs
+    }
     return {(name, device) for name, device in wanted if home.get(name, device) != device}
 
 
@@ -106,8 +110,12 @@ def test_each_value_travels_once_to_each_reader(shards: int, tags: int) -> None:
     parts = split_by_node(net, DEVICES)
     updating = {op.node_name for op in net.ops if op.type in ("Adagrad", "SparseAdagrad")} - {"trainer"}
     acks = {("done_" + device.replace(":", "_"), "trainer") for device in updating}
-    sends = [(op.inputs[0], op.attrs["peer"], d, op.attrs["message"]) for d, p in parts.items() for op in of_type(p, "Send")]
-    receives = [(op.outputs[0], d, op.attrs["peer"], op.attrs["message"]) for d, p in parts.items() for op in of_type(p, "Recv")]
+    sends = [
+        (op.inputs[0], op.attrs["peer"], d, op.attrs["message"]) for d, p in parts.items() for op in of_type(p, "Send")
+    ]
+    receives = [
+        (op.outputs[0], d, op.attrs["peer"], op.attrs["message"]) for d, p in parts.items() for op in of_type(p, "Recv")
+    ]
     assert sorted(sends) == sorted(receives)
     assert Counter(send[:2] for send in sends) == Counter(readers(net) | acks)
 
@@ -120,7 +128,9 @@ def test_each_op_is_in_one_part_in_the_order_of_the_whole(shards: int, tags: int
     assert set(parts) == set(DEVICES)
     for device, part in parts.items():
         check(part)
-        assert [op for op in part.ops if op.type not in COMMUNICATION] == [op for op in net.ops if op.node_name == device]
+        assert [op for op in part.ops if op.type not in COMMUNICATION] == [
+            op for op in net.ops if op.node_name == device
+        ]
         assert part.inputs == (net.inputs if device == "trainer" else ())
         assert part.outputs == (net.outputs if device == "trainer" else ())
 
@@ -159,7 +169,11 @@ def test_no_weight_is_read_on_account_of_rows_that_were_asked_for_ahead(tags: in
             device, stage = ready.pop()
             ran.add(device)
             assert device == "trainer" or not stage.reads, (device, stage.ops)
-            more = engines[device].run(passes[device], stage, lambda to, names, tensors: letters.append((to, dict(zip(names, tensors, strict=True)))))
+            more = engines[device].run(
+                passes[device],
+                stage,
+                lambda to, names, tensors: letters.append((to, dict(zip(names, tensors, strict=True)))),
+            )
         else:
             device, tensors = letters.pop()
             more = []
@@ -202,7 +216,9 @@ def as_in_plans(net: Net, seed: int) -> Net:
 def test_an_acknowledgement_comes_after_every_update_of_its_device(tags: int) -> None:
     for part in split_by_node(tagged(2, tags)).values():
         for ack in of_type(part, "Ack"):
-            assert max(i for i, op in enumerate(part.ops) if op.type in ("Adagrad", "SparseAdagrad")) < part.ops.index(ack)
+            assert max(i for i, op in enumerate(part.ops) if op.type in ("Adagrad", "SparseAdagrad")) < part.ops.index(
+                ack
+            )
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])

@@ -66,7 +66,10 @@ def measure(runs: int) -> None:
                 walls.append(time.perf_counter() - now)
             spent = (time.process_time() - begun) / runs
             if world.rank == 0:
-                print(json.dumps({"case": name, "bytes": num_bytes, "wall": statistics.median(walls), "cpu": spent}), flush=True)
+                print(
+                    json.dumps({"case": name, "bytes": num_bytes, "wall": statistics.median(walls), "cpu": spent}),
+                    flush=True,
+                )
     world.Barrier()
 
 
@@ -91,7 +94,9 @@ def main() -> None:
         for line in map(json.loads, done.stdout.splitlines()):
             travels = line["bytes"] * (hosts - 1) * (1 if line["case"].endswith("Gather") else 2 / hosts)
             ideal = 8 * travels / bits_per_second(asked.rate)
-            print(f"{line['case']:<16}{hosts:>6}{line['bytes']:>11,}{1e3 * line['wall']:>9.2f}{1e3 * ideal:>9.2f}{1e3 * line['cpu']:>8.2f}")
+            print(
+                f"{line['case']:<16}{hosts:>6}{line['bytes']:>11,}{1e3 * line['wall']:>9.2f}{1e3 * ideal:>9.2f}{1e3 * line['cpu']:>8.2f}"
+            )
 
 
 if __name__ == "__main__":

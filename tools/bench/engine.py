@@ -75,7 +75,9 @@ def profile(options: Options, steps: int, runs: int) -> dict[str, Any]:
             plain.append(side.train(steps)[0] * 1e3 / steps)
             with timed_kernels() as clock:
                 timed.append(side.train(steps)[0] * 1e3 / steps)
-            kernels.append({op_type: spent * 1e3 / steps for op_type, spent in clock.seconds.items() if op_type in types})
+            kernels.append(
+                {op_type: spent * 1e3 / steps for op_type, spent in clock.seconds.items() if op_type in types}
+            )
     spent = {op_type: statistics.median(each[op_type] for each in kernels) for op_type in kernels[0]}
     engine = statistics.median(step - sum(each.values()) for step, each in zip(timed, kernels, strict=True))
     _print(net, options.batch_size, spent, statistics.median(plain), engine)
@@ -87,10 +89,17 @@ def _print(net: Net, batch_size: int, spent: dict[str, float], step: float, engi
     flops: dict[str, float] = defaultdict(float)
     for op in net.ops:
         counts[op.type] += 1
-        flops[op.type] += OPS[op.type].cost(op, [net.blob(n) for n in op.inputs], [net.blob(n) for n in op.outputs], batch_size).flops
-    print(f"batch {batch_size}: {step:.2f} ms a step, {len(net.ops)} ops; the engine {engine:.2f} ms, {engine * 1e3 / len(net.ops):.1f} us an op")
+        flops[op.type] += (
+            OPS[op.type].cost(op, [net.blob(n) for n in op.inputs], [net.blob(n) for n in op.outputs], batch_size).flops
+        )
+    print(
+        f"batch {batch_size}: {step:.2f} ms a step, {len(net.ops)} ops; the engine {engine:.2f} ms, {engine * 1e3 / len(net.ops):.1f} us an op"
+    )
     for op_type, ms in sorted(spent.items(), key=lambda item: -item[1]):
-        print(f"  {op_type:<20}{counts[op_type]:>4}{ms:>9.3f} ms{flops[op_type] / max(ms, 1e-6) / 1e6:>8.1f} GFLOP/s", flush=True)
+        print(
+            f"  {op_type:<20}{counts[op_type]:>4}{ms:>9.3f} ms{flops[op_type] / max(ms, 1e-6) / 1e6:>8.1f} GFLOP/s",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -101,7 +110,13 @@ def main() -> None:
     parser.add_argument("--history", type=Path, help="a file to which the figures are added as lines of JSON")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    options = with_flags(net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd", fc_dtype=asked.dtype, fc_gradient_dtype=asked.dtype)
+    options = with_flags(
+        net_replicas=1,
+        dense_optimizer="sgd",
+        sparse_optimizer="sgd",
+        fc_dtype=asked.dtype,
+        fc_gradient_dtype=asked.dtype,
+    )
     for batch_size in asked.batch or [2048, 128, 1]:
         figures = profile(replace(options, batch_size=batch_size), max(12, min(500, 25_000 // batch_size)), asked.runs)
         if asked.history:

@@ -52,7 +52,9 @@ def by_openblas() -> dict[str, Product]:
 def seconds(batch: int, passes: int, between: int) -> dict[tuple[str, str], list[float]]:
     """By library and product, of each layer."""
     libraries = {"torch": by_torch(), "onednn": by_onednn(), "openblas": by_openblas()}
-    values = [(torch.randn(n, k) * 0.01, torch.randn(n), torch.randn(batch, k), torch.randn(batch, n)) for k, n in LAYERS]
+    values = [
+        (torch.randn(n, k) * 0.01, torch.randn(n), torch.randn(batch, k), torch.randn(batch, n)) for k, n in LAYERS
+    ]
     if not is_ahead(values[0][2], values[0][0].t()):
         del libraries["openblas"]
         print("OpenBLAS is left out: htrain does not take it on this machine (htrain/ops/blas.py)")
@@ -60,7 +62,9 @@ def seconds(batch: int, passes: int, between: int) -> dict[tuple[str, str], list
     spent: dict[tuple[str, str], list[list[float]]] = defaultdict(lambda: [[] for _ in LAYERS])
     for _ in range(passes):
         for library, products in libraries.items():
-            order = [(i, ("y",)) for i in range(len(LAYERS))] + [(i, ("dx", "step")) for i in reversed(range(len(LAYERS)))]
+            order = [(i, ("y",)) for i in range(len(LAYERS))] + [
+                (i, ("dx", "step")) for i in reversed(range(len(LAYERS)))
+            ]
             for place, (i, names) in enumerate(order):
                 if place in (3, 7):  # where a step's lookups are, and the steps of their rows
                     other.add_(1.0)
@@ -83,8 +87,12 @@ def main() -> None:
     print(f"{'batch':>5}  {'':<5}{'':<9}{'all, ms':>8}  GFLOP/s of K x N: {'  '.join(f'{k} x {n}' for k, n in LAYERS)}")
     for batch in asked.batch or [2048, 128]:
         found = seconds(batch, asked.passes or max(20, min(300, 40_000 // batch)), asked.between)
-        for (library, name), layers in sorted(found.items(), key=lambda item: ("y dx step".find(item[0][1]), item[0][0])):
-            rates = "".join(f"{2e-9 * batch * k * n / spent:>10.0f}" for (k, n), spent in zip(LAYERS, layers, strict=True))
+        for (library, name), layers in sorted(
+            found.items(), key=lambda item: ("y dx step".find(item[0][1]), item[0][0])
+        ):
+            rates = "".join(
+                f"{2e-9 * batch * k * n / spent:>10.0f}" for (k, n), spent in zip(LAYERS, layers, strict=True)
+            )
             print(f"{batch:>5}  {name:<5}{library:<9}{sum(layers) * 1e3:>8.3f}  {'':<16}{rates}", flush=True)
 
 

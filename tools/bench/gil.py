@@ -33,8 +33,24 @@ def profile(options: Options, seconds: float, rate: int) -> dict[str, Any]:
         spent = side.train()[0]
         runs = round(seconds / spent) + 2  # one to begin with, and one more than are sampled
         stacks = Path(folder) / "stacks"
-        words = [spy(), "record", "--gil", "--nonblocking", "--format", "raw", "--rate", str(rate), "--duration", str(max(1, round(seconds)))]
-        with subprocess.Popen([*words, "--output", stacks, "--pid", str(side.pid)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as looking:
+        words = [
+            spy(),
+            "record",
+            "--gil",
+            "--nonblocking",
+            "--format",
+            "raw",
+            "--rate",
+            str(rate),
+            "--duration",
+            str(max(1, round(seconds))),
+        ]
+        with subprocess.Popen(
+            [*words, "--output", stacks, "--pid", str(side.pid)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as looking:
             for _ in range(runs):
                 side.train()
                 if looking.poll() is not None:
@@ -47,7 +63,9 @@ def profile(options: Options, seconds: float, rate: int) -> dict[str, Any]:
             stack, _, count = line.rpartition(" ")
             seen[stack.rpartition(";")[2]] += int(count)
     share = seen.total() / (rate * max(1, round(seconds)))
-    print(f"batch {options.batch_size}: the GIL is held {share:.1%} of the time; {1 / max(share, 1e-4):,.0f} replicas fill it")
+    print(
+        f"batch {options.batch_size}: the GIL is held {share:.1%} of the time; {1 / max(share, 1e-4):,.0f} replicas fill it"
+    )
     for function, count in seen.most_common(6):
         print(f"  {count / seen.total():6.1%}  {function}", flush=True)
     return {"share": share, "samples": seen.total()}

@@ -52,7 +52,10 @@ def main() -> None:
         for name, counts in PLACES.items():
             for role, (settled, end) in grown(f"packed:{packed}", counts, Path(made) / name).items():
                 figures[f"{name}, {role}"] = {"settled MiB": settled, "end MiB": end}
-                print(f"{name:<10}{role:<16}{settled:8.1f} MiB after {SETTLED:,} steps, {end:8.1f} MiB at the end", flush=True)
+                print(
+                    f"{name:<10}{role:<16}{settled:8.1f} MiB after {SETTLED:,} steps, {end:8.1f} MiB at the end",
+                    flush=True,
+                )
     if asked.history:
         append(asked.history, "growth", {"steps": asked.steps}, figures)
 

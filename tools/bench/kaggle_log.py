@@ -32,5 +32,9 @@ def write_log(folder: Path, examples: int, cap: int = 100_000) -> str:
         "sparse": {"kind": "ids", "columns": sparse, "rows": rows},
     }
     (folder / "schema.yaml").write_text(yaml.safe_dump({"label": "label", "inputs": inputs}))
-    pack(f"parquet:{folder / 'log.parquet'}?schema={folder / 'schema.yaml'}", folder / "log.packed", malformed=Malformed())
+    pack(
+        f"parquet:{folder / 'log.parquet'}?schema={folder / 'schema.yaml'}",
+        folder / "log.packed",
+        malformed=Malformed(),
+    )
     return f"packed:{folder / 'log.packed'}"

@@ -47,8 +47,14 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    machine = torch.cuda.get_device_name() if asked.device == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    print(f"{machine}, torch {torch.__version__}, 26 tables of {asked.rows:,} rows x 64, EPS, medians of {asked.runs} runs")
+    machine = (
+        torch.cuda.get_device_name()
+        if asked.device == "cuda"
+        else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    )
+    print(
+        f"{machine}, torch {torch.__version__}, 26 tables of {asked.rows:,} rows x 64, EPS, medians of {asked.runs} runs"
+    )
     print(f"{'batch':>6}{'cached':>12}{'(a) device':>12}{'(b) host':>12}{'to (a)':>9}{'to (b)':>9}", flush=True)
     for batch in map(int, asked.batches.split(",")):
         found: dict[str, list[float]] = {"cached": [], "device": [], "host": []}
@@ -61,7 +67,18 @@ def main() -> None:
         print(f"{batch:>6}{mid['cached']:>12,.0f}{mid['device']:>12,.0f}{mid['host']:>12,.0f}{ratios}", flush=True)
         if asked.out:
             with asked.out.open("a") as file:
-                file.write(json.dumps({"machine": machine, "torch": torch.__version__, "batch": batch, "rows": asked.rows, "eps": found}) + "\n")
+                file.write(
+                    json.dumps(
+                        {
+                            "machine": machine,
+                            "torch": torch.__version__,
+                            "batch": batch,
+                            "rows": asked.rows,
+                            "eps": found,
+                        }
+                    )
+                    + "\n"
+                )
 
 
 def _data(batch: int, asked: argparse.Namespace) -> str:
@@ -91,8 +108,12 @@ def _torch(batch: int, asked: argparse.Namespace, *, on_host: bool) -> float:
                     tables.append(child.weight)
                     setattr(parent, name, OnHost(child, asked.device))
     model.to(asked.device)
-    step = torch.optim.SGD([{"params": model.parameters(), "lr": 0.01}, *([{"params": tables, "lr": 0.05}] if tables else [])])
-    return batch / _seconds_of_a_step(model, step, _batches(batch, asked), asked.device, ids_device="cpu" if on_host else asked.device)
+    step = torch.optim.SGD(
+        [{"params": model.parameters(), "lr": 0.01}, *([{"params": tables, "lr": 0.05}] if tables else [])]
+    )
+    return batch / _seconds_of_a_step(
+        model, step, _batches(batch, asked), asked.device, ids_device="cpu" if on_host else asked.device
+    )
 
 
 def _batches(batch: int, asked: argparse.Namespace) -> list[dict[str, torch.Tensor]]:
@@ -103,7 +124,12 @@ def _batches(batch: int, asked: argparse.Namespace) -> list[dict[str, torch.Tens
 
 
 def _seconds_of_a_step(
-    model: nn.Module, step: torch.optim.Optimizer, batches: Sequence[dict[str, torch.Tensor]], device: str, *, ids_device: str
+    model: nn.Module,
+    step: torch.optim.Optimizer,
+    batches: Sequence[dict[str, torch.Tensor]],
+    device: str,
+    *,
+    ids_device: str,
 ) -> float:
     loss_of = nn.BCEWithLogitsLoss()
     began = 0.0

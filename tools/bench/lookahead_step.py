@@ -37,7 +37,9 @@ class Measured:
 
 def measure(options: Options, data: str, folder: Path) -> Measured:
     cluster = this_machine(groups=1, trainers=1, group_ps=0, sparse_ps=0)
-    htrain.compile(MODEL, data=data, cluster=replace(cluster, trainer_memory=16 << 30), options=options).save(folder / "plan")
+    htrain.compile(MODEL, data=data, cluster=replace(cluster, trainer_memory=16 << 30), options=options).save(
+        folder / "plan"
+    )
     htrain.run(folder / "plan", data=data, out=folder / "run", console=Console(quiet=True))
     records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     own = [r for r in records if r["role"] == "trainer:0:0" and r["steps"]]
@@ -65,7 +67,13 @@ def main() -> None:
     asked = parser.parse_args()
     data = f"synthetic:?rows={asked.batch * asked.steps}&table_rows={asked.rows}"
     whole = with_flags(
-        batch_size=asked.batch, sparse_optimizer="sgd", dense_optimizer="sgd", net_replicas=1, prefetch=False, sparse_lr=0.05, dense_lr=0.01
+        batch_size=asked.batch,
+        sparse_optimizer="sgd",
+        dense_optimizer="sgd",
+        net_replicas=1,
+        prefetch=False,
+        sparse_lr=0.05,
+        dense_lr=0.01,
     )
     cached = with_flags(whole, cache="lookahead", cache_window=asked.window, cache_sets=asked.sets)
     found: dict[str, list[Measured]] = {"whole": [], "cached": []}
@@ -76,10 +84,13 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 seen = measure(options, data, Path(folder))
             found[name].append(seen)
-            line = f"{name:<8}{seen.seconds * 1e3:>10.1f}{seen.cpu_seconds * 1e3:>9.1f}{seen.place_seconds * 1e3:>12.2f}"
+            line = (
+                f"{name:<8}{seen.seconds * 1e3:>10.1f}{seen.cpu_seconds * 1e3:>9.1f}{seen.place_seconds * 1e3:>12.2f}"
+            )
             print(f"{line}{seen.place_seconds / seen.seconds:>10.2%}{seen.hit_rate:>10.3%}{seen.window:>8}", flush=True)
     wall, cpu = (
-        statistics.median(getattr(m, what) for m in found["cached"]) / statistics.median(getattr(m, what) for m in found["whole"])
+        statistics.median(getattr(m, what) for m in found["cached"])
+        / statistics.median(getattr(m, what) for m in found["whole"])
         for what in ("seconds", "cpu_seconds")
     )
     print(f"ratio {wall:.3f} wall, {cpu:.3f} CPU, medians of {asked.runs} runs in turn")

@@ -35,7 +35,9 @@ def main() -> None:
     large, small = (statistics.median(rate) for rate in zip(*rates, strict=True))
     ratios = [a / b for a, b in rates]
     spread = f"{min(ratios):.2f} to {max(ratios):.2f}, n={asked.runs}"
-    print(f"large pages {large:.1f} M rows/s  small {small:.1f} M rows/s  ratio {statistics.median(ratios):.2f} ({spread})")
+    print(
+        f"large pages {large:.1f} M rows/s  small {small:.1f} M rows/s  ratio {statistics.median(ratios):.2f} ({spread})"
+    )
 
 
 def _seconds(tables: list[np.ndarray], ids: list[np.ndarray], gradients: np.ndarray) -> float:

@@ -89,7 +89,10 @@ class RawLine:
     def send(self, tensors: list[torch.Tensor]) -> None:
         if tensors is not self._tensors:
             self._tensors = tensors
-            self._frames = encode(Values("trainer:0:0/0", Context(0, 0, 0, 1), 128), bundle_of([f"blob_{i}" for i in range(len(tensors))], tensors))
+            self._frames = encode(
+                Values("trainer:0:0/0", Context(0, 0, 0, 1), 128),
+                bundle_of([f"blob_{i}" for i in range(len(tensors))], tensors),
+            )
         self._push.send_multipart(self._frames, copy=False)
 
     def receive(self) -> int:

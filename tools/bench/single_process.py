@@ -80,14 +80,18 @@ class Htrain:
         role.fill()
         assert role.trainer
         wall, cpu = time.perf_counter(), time.process_time()
-        role.trainer.start({}, Feed(iter(self._batches[:steps]), START, steps, role.watch.activity("reader")), None, None)
+        role.trainer.start(
+            {}, Feed(iter(self._batches[:steps]), START, steps, role.watch.activity("reader")), None, None
+        )
         for thread in role.trainer.threads:
             thread.join()
         spent = time.perf_counter() - wall, time.process_time() - cpu
         if role.error:
             raise role.error
         if role.trainer.totals.steps != steps:
-            raise SystemExit(f"{role.trainer.totals.steps} steps were trained, not {steps}: what is printed would be wrong")
+            raise SystemExit(
+                f"{role.trainer.totals.steps} steps were trained, not {steps}: what is printed would be wrong"
+            )
         role.stop()
         network.close()
         return spent
@@ -176,8 +180,14 @@ class TorchRec(Eager):
     def __init__(self, options: Options, batches: list[Batch], folder: Path) -> None:
         self._model = build_model(MODEL, open_data(f"synthetic:?table_rows={TABLE_ROWS}").schema, 0)
         tables = self._model.embeddings.tables  # type: ignore[union-attr]
-        self._model.embeddings = import_module("torchrec_fields").Fields(dict(tables.items()), options.sparse_optimizer.lr)  # type: ignore[operator,union-attr]
-        self._steps = [torch.optim.SGD([*self._model.bottom.parameters(), *self._model.top.parameters()], lr=options.dense_optimizer.lr)]  # type: ignore[union-attr]
+        self._model.embeddings = import_module("torchrec_fields").Fields(
+            dict(tables.items()), options.sparse_optimizer.lr
+        )  # type: ignore[operator,union-attr]
+        self._steps = [
+            torch.optim.SGD(
+                [*self._model.bottom.parameters(), *self._model.top.parameters()], lr=options.dense_optimizer.lr
+            )
+        ]  # type: ignore[union-attr]
         self._batches = [{name: torch.from_numpy(column) for name, column in b.columns.items()} for b in batches]
         self.train(4)
 
@@ -231,7 +241,9 @@ def main() -> None:
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adagrad"])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="of htrain's FCs")
     parser.add_argument("--compile", action="store_true", help="against torch.compile, too: wants a C++ compiler")
-    parser.add_argument("--torchrec", action="store_true", help="against TorchRec, too: pip install torchrec fbgemm-gpu-cpu")
+    parser.add_argument(
+        "--torchrec", action="store_true", help="against TorchRec, too: pip install torchrec fbgemm-gpu-cpu"
+    )
     parser.add_argument("--history", type=Path, help="a file to which the figures are added as lines of JSON")
     asked = parser.parse_args()
     options = with_flags(net_replicas=1, dense_optimizer=asked.optimizer, sparse_optimizer=asked.optimizer)

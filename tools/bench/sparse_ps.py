@@ -43,7 +43,9 @@ class Part:
 
     def __init__(self, name: str, plan: Path, host: str, asked: argparse.Namespace, inside: list[str]) -> None:
         words = [*inside, sys.executable, PARTS, name, str(plan), host, str(asked.workers), str(asked.ids)]
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=role_environment(1))
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=role_environment(1)
+        )
 
     def tell(self, **words: Any) -> None:
         assert self._process.stdin
@@ -77,7 +79,9 @@ class Part:
 class Pair:
     """A server and its client."""
 
-    def __init__(self, kind: str, plan: Path, asked: argparse.Namespace, hosts: list[tuple[str, list[str]]], stack: ExitStack) -> None:
+    def __init__(
+        self, kind: str, plan: Path, asked: argparse.Namespace, hosts: list[tuple[str, list[str]]], stack: ExitStack
+    ) -> None:
         self._server, self._client = (
             stack.enter_context(closing(Part(name, plan, host, asked, inside)))
             for name, (host, inside) in zip((kind, "drive"), hosts, strict=True)
@@ -93,13 +97,24 @@ class Pair:
         whole = steps + 2 * open_steps
         rate = (found["sent"] + found["received"]) / found["seconds"]
         cpu = (after["cpu"] - before["cpu"]) / whole
-        return {**found, "rate": rate, "steps_a_second": steps / found["seconds"], "cpu": cpu, "memory": after["memory"]}
+        return {
+            **found,
+            "rate": rate,
+            "steps_a_second": steps / found["seconds"],
+            "cpu": cpu,
+            "memory": after["memory"],
+        }
 
 
 def make_plan(folder: Path, optimizer: str, row_dtype: RowDtype, fuse: bool) -> Path:
     gradients: GradientDtype = "float32" if row_dtype == "float32" else "bfloat16"
     options = with_flags(
-        batch_size=2048, dense_optimizer="sgd", sparse_optimizer=optimizer, fuse_servers=fuse, row_dtype=row_dtype, row_gradient_dtype=gradients
+        batch_size=2048,
+        dense_optimizer="sgd",
+        sparse_optimizer=optimizer,
+        fuse_servers=fuse,
+        row_dtype=row_dtype,
+        row_gradient_dtype=gradients,
     )
     cluster = this_machine(groups=1, trainers=1, group_ps=1, sparse_ps=1)
     htrain.compile(MODEL, data="synthetic:?table_rows=100000", cluster=cluster, options=options).save(folder / "plan")
@@ -121,9 +136,13 @@ def on_loopback(plan: Path, asked: argparse.Namespace, stack: ExitStack) -> dict
 
 def print_memory(said: Run, runs: list[Run]) -> None:
     """Memory beyond that of the process before it filled its tables, against the bytes of rows and their optimizer's state."""
-    filled, most = ((memory - said["bare"]) / said["stored"] for memory in (said["filled"], max(run["memory"] for run in runs)))
+    filled, most = (
+        (memory - said["bare"]) / said["stored"] for memory in (said["filled"], max(run["memory"] for run in runs))
+    )
     stored, bare = said["stored"] / 1e6, said["bare"] / 1e6
-    print(f"memory    {stored:,.0f} MB of rows and state; {filled:.3f} of that when filled, {most:.3f} under load, beside {bare:,.0f} MB")
+    print(
+        f"memory    {stored:,.0f} MB of rows and state; {filled:.3f} of that when filled, {most:.3f} under load, beside {bare:,.0f} MB"
+    )
 
 
 def print_loopback(found: dict[str, list[Run]], arguments: dict[str, Any], history: Path | None) -> None:
@@ -132,10 +151,17 @@ def print_loopback(found: dict[str, list[Run]], arguments: dict[str, Any], histo
     for name, runs in (("sparse PS", ours), ("pyzmq", raw)):
         rates, cpu = ([run[key] * factor for run in runs] for key, factor in (("rate", 1e-6), ("cpu", 1e3)))
         steps = [run["steps_a_second"] for run in runs]
-        print(f"{name:<10}{_text(rates, '8,.0f')} MB/s   {_text(steps, '7,.0f')} steps a second   server {_text(cpu, '.3f')} CPU ms a step")
+        print(
+            f"{name:<10}{_text(rates, '8,.0f')} MB/s   {_text(steps, '7,.0f')} steps a second   server {_text(cpu, '.3f')} CPU ms a step"
+        )
     print(f"ratio     {_text(ratios, '8.3f')}  n={len(ratios)}")
     if history:
-        append(history, "sparse_ps", arguments, {"ratio": summary(ratios), **{k: summary([r["rate"] for r in runs]) for k, runs in found.items()}})
+        append(
+            history,
+            "sparse_ps",
+            arguments,
+            {"ratio": summary(ratios), **{k: summary([r["rate"] for r in runs]) for k, runs in found.items()}},
+        )
 
 
 def over_link(plan: Path, asked: argparse.Namespace, stack: ExitStack) -> None:
@@ -148,16 +174,27 @@ def over_link(plan: Path, asked: argparse.Namespace, stack: ExitStack) -> None:
         before = lab.traffic()[lab.hosts[0]]
         run = pair.run(asked.steps, asked.open)
         after = lab.traffic()[lab.hosts[0]]
-        carried = max(after.received - before.received, after.sent - before.sent) / (asked.steps + 2 * asked.open) * asked.steps
+        carried = (
+            max(after.received - before.received, after.sent - before.sent)
+            / (asked.steps + 2 * asked.open)
+            * asked.steps
+        )
         if number:
             shares.append(max(run["sent"], run["received"]) / run["seconds"] / rate)
             sums.append(run["rate"] / 1e6)
             in_all.append(carried / run["seconds"] / rate)
             cpu.append(1e3 * run["cpu"])
-    print(f"link {asked.link}: payload of the busier way {_text(shares, '.3f')} of the rate, in all {_text(in_all, '.3f')}")
+    print(
+        f"link {asked.link}: payload of the busier way {_text(shares, '.3f')} of the rate, in all {_text(in_all, '.3f')}"
+    )
     print(f"both ways {_text(sums, '.1f')} MB/s   server {_text(cpu, '.1f')} CPU ms a step   n={len(shares)}")
     if asked.history:
-        append(asked.history, "sparse_ps", vars(asked), {"share": summary(shares), "in_all": summary(in_all), "megabytes": summary(sums)})
+        append(
+            asked.history,
+            "sparse_ps",
+            vars(asked),
+            {"share": summary(shares), "in_all": summary(in_all), "megabytes": summary(sums)},
+        )
 
 
 def _text(values: list[float], form: str) -> str:
@@ -168,12 +205,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--steps", type=int, default=40, help="steps of a run that are counted")
-    parser.add_argument("--ids", type=int, default=2048, help="distinct ids of each table in a step; small requests have 8")
+    parser.add_argument(
+        "--ids", type=int, default=2048, help="distinct ids of each table in a step; small requests have 8"
+    )
     parser.add_argument("--open", type=int, default=6, help="steps under way at once")
     parser.add_argument("--workers", type=int, default=2, help="threads of the sparse PS that run stages")
     parser.add_argument("--link", default="", help="a rate, such as 1gbit")
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adagrad", "rowwise_adagrad"])
-    parser.add_argument("--row-dtype", default="float32", choices=get_args(RowDtype), help="where it is not float32, gradients are bfloat16")
+    parser.add_argument(
+        "--row-dtype",
+        default="float32",
+        choices=get_args(RowDtype),
+        help="where it is not float32, gradients are bfloat16",
+    )
     parser.add_argument("--no-fuse-servers", action="store_true")
     parser.add_argument("--history", type=Path, help="add a line of JSON to this file")
     asked = parser.parse_args()

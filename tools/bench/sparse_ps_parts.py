@@ -77,7 +77,9 @@ def serve(plan: Plan, folder: Path, host: str, workers: int) -> None:
     keep_pages()
     network = Network("tcp", host)
     role = Role(SPARSE, plan, RunSettings(folder, "synthetic:", folder / "run", workers=workers), network)
-    OPS["NormalFill"].kernel(torch.empty(1, 1), seed=0, first_row=0, mean=0.0, std=1.0)  # Numba imports itself at its first loop
+    OPS["NormalFill"].kernel(
+        torch.empty(1, 1), seed=0, first_row=0, mean=0.0, std=1.0
+    )  # Numba imports itself at its first loop
     bare = usage()["memory"]
     role.fill()
     stored = sum(tensor.nbytes for tensor in role.store.values())
@@ -98,7 +100,9 @@ def echo(plan: Plan, host: str, ids: int) -> None:
     pull.bind(f"tcp://{host}:*")
     tell(address=pull.get_string(zmq.LAST_ENDPOINT))
     push.connect(hear()["book"][GROUP])
-    rows, asks = (frames_of(plan, sent(plan, source, target), ids, 0) for source, target in ((SPARSE, GROUP), (TRAINER, SPARSE)))
+    rows, asks = (
+        frames_of(plan, sent(plan, source, target), ids, 0) for source, target in ((SPARSE, GROUP), (TRAINER, SPARSE))
+    )
     asked = sum(map(len, asks))
     poller = zmq.Poller()
     poller.register(pull, zmq.POLLIN)
@@ -177,7 +181,11 @@ class Client:
 def drive(plan: Plan, host: str, ids: int) -> None:
     keep_pages()
     client = Client(plan, host, ids)
-    tell(book=dict.fromkeys((GROUP, endpoint_of(GROUP, Context(0, 0, 0, 0)), endpoint_of(TRAINER, Context(0, 0, 0, 0))), client.address))
+    tell(
+        book=dict.fromkeys(
+            (GROUP, endpoint_of(GROUP, Context(0, 0, 0, 0)), endpoint_of(TRAINER, Context(0, 0, 0, 0))), client.address
+        )
+    )
     client.connect(hear()["address"])
     while words := hear():
         tell(**client.run(words["steps"], words["open_steps"]), **usage())

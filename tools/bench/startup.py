@@ -1,6 +1,8 @@
 """Seconds until something happens: `htrain --help`, a model of the zoo compiled, a run's first step, with Numba's cache empty and full.
 
     python tools/bench/startup.py [--runs 3] [--history FILE]
+
+Each in a process of its own; with `--history`, the figures are added to a file as a line of JSON.
 """
 
 import argparse
@@ -47,7 +49,9 @@ def main() -> None:
             found.setdefault("help", []).append(seconds_of("--help"))
             for model in ZOO:
                 out = folder / f"{model}{number}"
-                found.setdefault(f"compile {model}", []).append(seconds_of("compile", str(MODELS / model), "--out", str(out)))
+                found.setdefault(f"compile {model}", []).append(
+                    seconds_of("compile", str(MODELS / model), "--out", str(out))
+                )
             for state in ("cache empty", "cache full"):
                 run = folder / f"{state} {number}"
                 first = seconds_to_the_first_step(folder / f"{ZOO[0]}{number}", run, folder / f"cache{number}")

@@ -17,7 +17,9 @@ class Fields(nn.Module):
         super().__init__()
         self._names = list(tables)
         configs = [
-            EmbeddingBagConfig(name=name, embedding_dim=t.embedding_dim, num_embeddings=t.num_embeddings, feature_names=[name])
+            EmbeddingBagConfig(
+                name=name, embedding_dim=t.embedding_dim, num_embeddings=t.num_embeddings, feature_names=[name]
+            )
             for name, t in tables.items()
         ]
         self._collection = FusedEmbeddingBagCollection(configs, torch.optim.SGD, {"lr": lr}, device=torch.device("cpu"))
@@ -27,6 +29,8 @@ class Fields(nn.Module):
     def forward(self, sparse: torch.Tensor) -> torch.Tensor:
         """An id a field: the jagged form of it, field by field."""
         batch, fields = sparse.shape
-        ids = KeyedJaggedTensor(self._names, sparse.t().reshape(-1), lengths=torch.ones(batch * fields, dtype=torch.int64))
+        ids = KeyedJaggedTensor(
+            self._names, sparse.t().reshape(-1), lengths=torch.ones(batch * fields, dtype=torch.int64)
+        )
         rows: torch.Tensor = self._collection(ids).values()
         return rows.view(batch, fields, -1)

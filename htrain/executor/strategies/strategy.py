@@ -110,5 +110,7 @@ R = TypeVar("R")
 
 def _half(section: Section, usual: type[R]) -> type[R]:
     own = HALVES.get(type(section))
-    found: type[R] | None = own.run if own else import_module(f"htrain.executor.strategies.{section.home}").RUN if section.runs else None
+    found: type[R] | None = (
+        own.run if own else import_module(f"htrain.executor.strategies.{section.home}").RUN if section.runs else None
+    )
     return found or usual

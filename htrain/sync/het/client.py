@@ -78,7 +78,9 @@ class HetCache:
         self._policy = POLICIES.get(policy, SCORED)
         score = KNOWN.get(policy)
         if self._policy == SCORED and score is None:
-            raise DataError(f"a cache has the policy '{policy}', which is not known here: name the file that registers it (--ops)")
+            raise DataError(
+                f"a cache has the policy '{policy}', which is not known here: name the file that registers it (--ops)"
+            )
         self._victims = victims_by(score) if score else None
         self._limit = FIRST_LIMIT if self._policy != SCORED else 0
         self._num_announced = 0
@@ -250,7 +252,9 @@ class HetCache:
         while surplus > 0:
             victims = np.empty(surplus, np.int64)
             if self._victims:
-                count = self._victims(self._at.meta, self._at.lists, self._at.key_of, self._limit, surplus, spare, victims)
+                count = self._victims(
+                    self._at.meta, self._at.lists, self._at.key_of, self._limit, surplus, spare, victims
+                )
             else:
                 count = choose_victims(self._at.meta, self._at.lists, self._policy, surplus, spare, victims)
             self.counts.evicted += count

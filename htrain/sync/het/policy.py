@@ -13,7 +13,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-START, CURRENT, PINS, USES, OLDER, NEWER, LIST, AHEAD = range(8)  # columns of meta; AHEAD: announced batches that will use the row
+START, CURRENT, PINS, USES, OLDER, NEWER, LIST, AHEAD = range(
+    8
+)  # columns of meta; AHEAD: announced batches that will use the row
 OLDEST, NEWEST, COUNT, BELOW, ABOVE = range(5)  # columns of lists; COUNT: the uses of its rows
 LRU, LFU, LIGHT_LFU, SCORED = range(4)
 POLICIES = {"lru": LRU, "lfu": LFU, "light-lfu": LIGHT_LFU}

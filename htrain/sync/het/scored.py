@@ -27,7 +27,9 @@ def victims_by(score: Score) -> Callable[..., int]:
         for slot in range(key_of.size):
             if key_of[slot] < 0 or meta[slot, PINS] > 0 or (spare and meta[slot, AHEAD] > 0):
                 continue
-            found = score_of(np.int64(meta[slot, USES]), np.int64(now - lists[slot, NEWEST]), np.int64(now - lists[slot, OLDEST]))
+            found = score_of(
+                np.int64(meta[slot, USES]), np.int64(now - lists[slot, NEWEST]), np.int64(now - lists[slot, OLDEST])
+            )
             slots[count], scores[count] = slot, -np.inf if np.isnan(found) else found
             count += 1
         if count <= wanted:

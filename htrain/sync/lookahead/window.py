@@ -25,5 +25,9 @@ class WindowChoice:
         step_seconds = train_seconds / steps
         stalled = stall_seconds > _DEAR * train_seconds
         self.stalls += stalled
-        if stalled or place_seconds > _DEAR * step_seconds * batches or prefetch_seconds > _ROOM * step_seconds * batches:
+        if (
+            stalled
+            or place_seconds > _DEAR * step_seconds * batches
+            or prefetch_seconds > _ROOM * step_seconds * batches
+        ):
             self.batches = min(self.most, 2 * self.batches)

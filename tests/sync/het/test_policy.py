@@ -31,7 +31,6 @@ class Plain:
             return sorted(self.uses, key=lambda s: self.moved[s])
         return sorted(self.uses, key=lambda s: (self.uses[s], self.moved[s]))
 
-
     def pass_over(self, pinned: list[int]) -> None:
         """Rows that a search for victims has met and not taken go to the new end of their list."""
         for slot in pinned:

@@ -33,11 +33,19 @@ def least_recent(uses: int, idle: int, age: int) -> float:
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(st.sampled_from([by_use, by_root, least_recent]), st.integers(0, 2**31), st.integers(1, SLOTS + 3), st.booleans())
-def test_the_rows_with_the_lowest_scores_leave_but_not_those_in_use(score: Callable[..., float], seed: int, wanted: int, spare: bool) -> None:
+@given(
+    st.sampled_from([by_use, by_root, least_recent]), st.integers(0, 2**31), st.integers(1, SLOTS + 3), st.booleans()
+)
+def test_the_rows_with_the_lowest_scores_leave_but_not_those_in_use(
+    score: Callable[..., float], seed: int, wanted: int, spare: bool
+) -> None:
     draw = np.random.default_rng(seed)
     now = 20
-    meta, lists, key_of = np.zeros((SLOTS, 8), np.int32), p.new_lists(SLOTS), np.where(draw.random(SLOTS) < 0.8, np.arange(SLOTS), -1)
+    meta, lists, key_of = (
+        np.zeros((SLOTS, 8), np.int32),
+        p.new_lists(SLOTS),
+        np.where(draw.random(SLOTS) < 0.8, np.arange(SLOTS), -1),
+    )
     for slot in range(SLOTS):
         first = int(draw.integers(0, now))
         for step in sorted({first, int(draw.integers(first, now))}):
@@ -48,7 +56,9 @@ def test_the_rows_with_the_lowest_scores_leave_but_not_those_in_use(score: Calla
 
     def score_of(slot: int) -> float:
         try:
-            return float(score(int(meta[slot, p.USES]), now - int(lists[slot, p.NEWEST]), now - int(lists[slot, p.OLDEST])))
+            return float(
+                score(int(meta[slot, p.USES]), now - int(lists[slot, p.NEWEST]), now - int(lists[slot, p.OLDEST]))
+            )
         except ValueError:
             return -math.inf
 

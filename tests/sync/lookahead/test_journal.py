@@ -68,7 +68,9 @@ class World:
         if chance < 0.3 and self.begun < min(len(self.batches), window + 1 + self.ahead):
             keys = np.array(sorted({k for batch in self.batches[self.begun] for k in batch}), np.int64)
             unread = self.random.sample(range(keys.size), keys.size)
-            self.reading.append(Prefetched(keys, self.journal.begin_read(), np.full((keys.size, WIDTH), np.nan, np.float32), unread))
+            self.reading.append(
+                Prefetched(keys, self.journal.begin_read(), np.full((keys.size, WIDTH), np.nan, np.float32), unread)
+            )
             self.begun += 1
         elif chance < 0.7 and (unread := [p for p in self.reading if p.unread]):
             prefetched = self.random.choice(unread)

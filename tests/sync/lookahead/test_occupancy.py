@@ -87,7 +87,11 @@ def test_what_is_forgotten_must_be_placed_again() -> None:
     assert occupancy.place(np.arange(5)).fresh.size == 5
 
 
-@given(windows=st.lists(st.lists(st.integers(0, 60), unique=True, max_size=20), max_size=8), sets=st.integers(1, 7), ways=st.integers(1, 4))
+@given(
+    windows=st.lists(st.lists(st.integers(0, 60), unique=True, max_size=20), max_size=8),
+    sets=st.integers(1, 7),
+    ways=st.integers(1, 4),
+)
 def test_trainers_that_place_the_same_windows_place_them_alike(windows: list[list[int]], sets: int, ways: int) -> None:
     one, other = (Occupancy(CacheGeometry(sets, ways), 0) for _ in range(2))
     for keys in windows:

@@ -6,11 +6,17 @@ from hypothesis import strategies as st
 from htrain.sync.lookahead.window import WindowChoice
 
 
-def trained(choice: WindowChoice, *, prefetch: float = 0.0, place: float = 0.0, stall: float = 0.0, step: float = 1.0) -> None:
+def trained(
+    choice: WindowChoice, *, prefetch: float = 0.0, place: float = 0.0, stall: float = 0.0, step: float = 1.0
+) -> None:
     """The next window, times in steps; it was prefetched while the last one was trained on."""
     batches = choice.batches
     choice.trained(
-        batches=batches, train_seconds=step * batches, prefetch_seconds=prefetch * batches, place_seconds=place, stall_seconds=stall
+        batches=batches,
+        train_seconds=step * batches,
+        prefetch_seconds=prefetch * batches,
+        place_seconds=place,
+        stall_seconds=stall,
     )
 
 
@@ -43,10 +49,18 @@ def test_a_window_grows_while_training_waits_and_never_above_the_most() -> None:
 
 
 @given(st.integers(1, 1000), st.lists(st.tuples(*[st.floats(0, 1e3)] * 4), max_size=30))
-def test_whatever_was_measured_a_window_is_between_one_batch_and_the_most(most: int, times: list[tuple[float, ...]]) -> None:
+def test_whatever_was_measured_a_window_is_between_one_batch_and_the_most(
+    most: int, times: list[tuple[float, ...]]
+) -> None:
     choice, last = WindowChoice(most), 0
     for train, prefetch, place, stall in times:
-        choice.trained(batches=choice.batches, train_seconds=train, prefetch_seconds=prefetch, place_seconds=place, stall_seconds=stall)
+        choice.trained(
+            batches=choice.batches,
+            train_seconds=train,
+            prefetch_seconds=prefetch,
+            place_seconds=place,
+            stall_seconds=stall,
+        )
         assert 1 <= choice.batches <= most
         assert choice.batches >= last
         last = choice.batches

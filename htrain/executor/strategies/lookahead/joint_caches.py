@@ -93,4 +93,3 @@ class JointCaches:
         means = self._peers.average([cache.rows_at(part) for cache, part in zip(caches, slots, strict=True)])
         for cache, part, rows in zip(caches, slots, means, strict=True):
             cache.put(part, rows)
-

@@ -80,11 +80,20 @@ class Windows(Upcoming):
         self._placed = threading.Semaphore()  # the prefetcher's turn: the window before is in the caches
         self._training_began = time.monotonic()
         self.threads = [
-            threading.Thread(target=self._guarded, args=(self._prefetch, replica_of(PREFETCHER)), name="prefetcher", daemon=True),
-            threading.Thread(target=self._guarded, args=(self._write_back, replica_of(WRITER)), name="writer", daemon=True),
+            threading.Thread(
+                target=self._guarded, args=(self._prefetch, replica_of(PREFETCHER)), name="prefetcher", daemon=True
+            ),
+            threading.Thread(
+                target=self._guarded, args=(self._write_back, replica_of(WRITER)), name="writer", daemon=True
+            ),
         ]
 
-    def start(self, feed: Feed, open_step: Callable[[Mapping[str, torch.Tensor], int], Step], empty: Mapping[str, torch.Tensor]) -> None:
+    def start(
+        self,
+        feed: Feed,
+        open_step: Callable[[Mapping[str, torch.Tensor], int], Step],
+        empty: Mapping[str, torch.Tensor],
+    ) -> None:
         """Read ahead from now on; `open_step` takes a batch, and tells the caches its ids; `empty` is one of no examples."""
         self._feed = feed
         self._open_step = open_step
@@ -207,7 +216,9 @@ class Windows(Upcoming):
         try:
             loop(replica)
         except Exception as error:
-            self.error = error if isinstance(error, Error) else RunError(f"{replica.endpoint}: {type(error).__name__}: {error}")
+            self.error = (
+                error if isinstance(error, Error) else RunError(f"{replica.endpoint}: {type(error).__name__}: {error}")
+            )
         finally:
             replica.close()
 
@@ -225,14 +236,19 @@ class Windows(Upcoming):
         if not self._is_my_turn():
             return None
         began = time.monotonic()
-        said, *announced = peers.gather([np.array([len(steps), self.choice.batches]), *(c.announced() for c in self._caches.values())])
+        said, *announced = peers.gather(
+            [np.array([len(steps), self.choice.batches]), *(c.announced() for c in self._caches.values())]
+        )
         self._batches = int(said[0][1])
         count = max(int(batches) for batches, _ in said)
         steps.extend((self._open_step(self._empty, 0), None) for _ in range(count - len(steps)))
         if not steps:
             return None
         self._let_writes_pass()
-        tables = {name: cache.window(distinct(keys)) for (name, cache), keys in zip(self._caches.items(), announced, strict=True)}
+        tables = {
+            name: cache.window(distinct(keys))
+            for (name, cache), keys in zip(self._caches.items(), announced, strict=True)
+        }
         fetched = self._read_rows(replica, {name: table.keys[table.wanted] for name, table in tables.items()})
         for table, rows in zip(tables.values(), peers.share([fetched[name] for name in tables]), strict=True):
             table.take(rows)
@@ -243,7 +259,9 @@ class Windows(Upcoming):
         widths = {name: self._exchange.width_of(name) for name in keys}
         if not self._is_first:
             return {name: np.empty((wanted.size, widths[name]), np.float32) for name, wanted in keys.items()}
-        return self._exchange.run(replica, {name: Wishes.to_read(wanted, widths[name]) for name, wanted in keys.items()})
+        return self._exchange.run(
+            replica, {name: Wishes.to_read(wanted, widths[name]) for name, wanted in keys.items()}
+        )
 
     def _is_my_turn(self) -> bool:
         """Wait until the window before is in the caches: no row of the next one leaves between its read and its use, but for conflict victims.
