@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 from htrain.centres import answers
 from htrain.errors import ClusterError, PlanError, UsageError
-from htrain.loads import DeviceLoad
+from htrain.loads import COST_MODEL, DeviceLoad
 from htrain.net import Net
 from htrain.onnx_io import MOST_BYTES, net_of, to_model, write_net
 from htrain.ops.collective import WORKERS
@@ -45,8 +45,8 @@ class Plan:
     `notes` say, a sentence each, what compiling decided that the user may want to know.
     `inputs` are the reader's columns as `name: dtype[shape]`; `values` initial dense parameters and tables that came with the model.
     `search` tells how the placement was found and how near the best possible it is;
-    `loads` is the predicted load of each device, utilization included, at `predicted_eps`. `ops` are the types of the user's own, and `strategies` the
-    sections, such as `dense_sync.mine`, each with its file.
+    `loads` is the predicted load of each device, utilization included, at `predicted_eps`, as `cost_model` counts it: a plan keeps what an older one said.
+    `ops` are the types of the user's own, and `strategies` the sections, such as `dense_sync.mine`, each with its file.
     """
 
     model: str
@@ -65,6 +65,7 @@ class Plan:
     notes: tuple[str, ...]
     ops: Mapping[str, Source] = field(default_factory=dict)
     strategies: Mapping[str, Source] = field(default_factory=dict)
+    cost_model: int = COST_MODEL
 
     def net_of(self, device: str) -> Net:
         """The net that `device` runs in a step."""
@@ -98,6 +99,7 @@ class Plan:
             "cluster": asdict(self.cluster),
             "options": document_of(self.options),
             "inputs": dict(self.inputs),
+            "cost_model": self.cost_model,
             "predicted_eps": self.predicted_eps,
             "loads": {device: asdict(load) for device, load in self.loads.items()},
             "tables": {
@@ -135,6 +137,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     files: dict[str, str]
     ops: dict[str, Source] = {}
     strategies: dict[str, Source] = {}
+    cost_model: int = 1  # of plans that do not say
 
 
 def net_name(device: str) -> str:
@@ -215,6 +218,7 @@ def _load(folder: Path, header: _Header, names: Sequence[str]) -> Plan:
         centers=header.centers, decisions=tuple(_decision(m, text, folder) for m, text in header.decisions.items()),
         search=header.search, predicted_eps=header.predicted_eps, loads=header.loads,
         nets=nets, values={}, notes=tuple(header.notes), ops=header.ops, strategies=header.strategies,
+        cost_model=header.cost_model,
     )  # fmt: skip
 
 

@@ -175,5 +175,6 @@ def test_loads_that_were_edited_are_refused() -> None:
     for change in (replace(trainer, cpu=0.5), replace(trainer, memory=0.0), replace(trainer, sent_per_example=1.0)):
         with pytest.raises(PlanError, match=r"^plan.yaml: the load of 'trainer' is not what its nets"):
             check_plan(replace(plan, loads={**plan.loads, "trainer": change}))
+        assert check_plan(replace(plan, loads={**plan.loads, "trainer": change}, cost_model=1))  # counted before
     with pytest.raises(PlanError, match=r"^plan.yaml: loads are of trainer, the cluster has trainer, group_ps:0"):
         check_plan(replace(plan, loads={"trainer": trainer}))
