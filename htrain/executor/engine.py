@@ -5,7 +5,7 @@ which stages can run; who runs them, and when, is the role's business. Parameter
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -83,9 +83,20 @@ class Engine:
             self._whole[kinds] = messages.pop() if one else None
         return self._whole[kinds]
 
-    def run(self, state: Pass, stage: Stage, send: Send) -> list[Stage]:
-        """Run one stage to its end; return the stages that can start now."""
-        stage.run(state.values, send, state.batch_size)
+    def run(self, state: Pass, stage: Stage, send: Send, *, ended: Callable[[], None] | None = None) -> list[Stage]:
+        """Run one stage to its end; return the stages that can start now.
+
+        `ended` is called when the last op has run, before anybody hears of it: messages leave behind it, and no other stage is ready before. Where a gate
+        counts the stage's writes, its end must be known before a peer can begin its next step.
+        """
+        if ended:
+            held: list[tuple[str, tuple[str, ...], tuple[torch.Tensor, ...] | Bundle]] = []
+            stage.run(state.values, lambda *message: held.append(message), state.batch_size)
+            ended()
+            for message in held:
+                send(*message)
+        else:
+            stage.run(state.values, send, state.batch_size)
         with state.lock:
             state.ended.add(stage.index)
             return self._ready(state)

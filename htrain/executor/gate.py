@@ -34,6 +34,11 @@ class WriteGates(Generic[Job]):
         self._lock = threading.Lock()
         self._rest = threading.Condition(self._lock)
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether a step may have to wait for others before it writes."""
+        return bool(self._gates)
+
     def begin(self, clocks: Sequence[int], context: Context) -> None:
         """The step is about to read weights of these clocks; those that it has read before do not begin again."""
         with self._lock:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -268,12 +269,16 @@ class Server:
         self.gates.begin(stage.reads, context)
         worker.activity.begin("computing")
         began = time.thread_time()
-        ready = engine.run(state, stage, send)
+        granted: list[Job] = []
+        bounded = stage.writes and self.gates.is_bounded
+        ended = partial(self._end_write, stage, context, granted) if bounded else None
+        ready = engine.run(state, stage, send, ended=ended)
         lately = self._cpu_seconds.get(stage, 0.0)
         self._cpu_seconds[stage] = lately + (time.thread_time() - began - lately) / _LATELY_RUNS
         worker.activity.end()
-        if stage.writes:
-            self._dispatch(self.gates.end(stage.writes[0], context), worker)
+        if stage.writes and not ended:
+            self._end_write(stage, context, granted)
+        self._dispatch(granted, worker)
         self._offer(engine, state, ready, worker)
         if stage.ends_push and self._has_rounds:
             for other_engine, other in self._pushed.arrive(context.step, (engine, state)):
@@ -282,6 +287,10 @@ class Server:
             self._answer_all(self._joint[context.trainer].collected(state.source, context.step), context, worker)
         if engine.done(state):
             self._end(context)
+
+    def _end_write(self, stage: Stage, context: Context, granted: list[Job]) -> None:
+        """A stage has written; others that may now are added to `granted`."""
+        granted += self.gates.end(stage.writes[0], context)
 
     def _end(self, context: Context) -> None:
         with self._count_lock:

@@ -15,7 +15,8 @@ so the true staleness of each write of c is at most `missed(c)` at c's end, when
     (B) missed(d) <= bound                for every step d in its write phase
 
 - *It holds.* `begin` adds c_{n+1} with missed = number of writers: missed + n is the number of other steps in flight,
-  at most `bound`. A grant to c_k adds 1 to what all others have missed: a writer d and an older c_i (i < k) are checked
+  below `bound`: a replica hears of its step's last write behind the gate's `end` (`Engine.run`), and only then begins
+  its next. A grant to c_k adds 1 to what all others have missed: a writer d and an older c_i (i < k) are checked
   before; a younger c_j gains one missed write but loses one older step; c_k itself had (A) and so has (B). `end` and
   `leave` only remove steps. By (B), then, no staleness exceeds `bound`.
 - *No deadlock.* By (A) the oldest step, c_1, asks nothing of others but (B): that no writer is at `bound`. Writers wait
@@ -93,7 +94,7 @@ class StalenessGate(Generic[C]):
     def begin(self, context: C) -> list[Grant[C]]:
         """The step is about to read. Granted at once."""
         assert context not in self._steps, f"{context} begins twice"
-        assert len(self._steps) <= self.bound, f"{context} begins beside {len(self._steps)} others, bound {self.bound}"
+        assert len(self._steps) < self.bound, f"{context} begins beside {len(self._steps)} others, bound {self.bound}"
         num_writing = sum(step.phase is Phase.WRITING for step in self._steps.values())
         self._steps[context] = _Step(Phase.READING, missed=num_writing)
         return [Grant(context, Phase.READING)]

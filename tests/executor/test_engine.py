@@ -146,3 +146,20 @@ def test_every_stage_runs_once_when_many_threads_bring_the_messages() -> None:
             thread.join(20)
         assert sorted(run) == list(range(count + 1))
         assert torch.equal(state.values["total"], value(sum(range(count))))
+
+
+def test_nobody_hears_of_a_stage_before_its_end_is_known() -> None:
+    """A replica that heard of its last write before the gate did would begin its next step beside more others than there may be."""
+    engine = engine_of(sum_of_three())
+    state = pass_of(engine)
+    finish(engine, state, engine.receive(state, {"a": value(1), "b": value(2)}))
+    (last,) = engine.receive(state, {"c": value(4)})
+    told: list[str] = []
+
+    def end() -> None:
+        told.append("end")
+        assert last.index not in state.ended
+
+    engine.run(state, last, lambda peer, names, tensors: told.append(peer), ended=end)
+    assert told == ["end", "trainer"]
+    assert last.index in state.ended

@@ -115,7 +115,7 @@ def test_a_step_that_waits_for_an_older_one_gets_its_job_back_when_that_has_writ
 
 
 def test_clocks_do_not_hold_up_each_other() -> None:
-    gates: WriteGates[str] = WriteGates(2, 1)
+    gates: WriteGates[str] = WriteGates(2, 2)
     first, second = steps(2)
     gates.begin([0, 1], first)
     gates.begin([0, 1], second)

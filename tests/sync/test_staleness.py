@@ -289,9 +289,8 @@ def test_events_out_of_order_are_bugs_named_with_their_step() -> None:
         gate.begin(step)
     with pytest.raises(AssertionError, match="is reading; want writing"):
         gate.end(step)
-    gate.begin(Step(0, 1, 0))
-    with pytest.raises(AssertionError, match="begins beside 2 others, bound 1"):
-        gate.begin(Step(0, 2, 0))
+    with pytest.raises(AssertionError, match="begins beside 1 others, bound 1"):
+        gate.begin(Step(0, 1, 0))
 
 
 def test_bound_below_one_is_refused() -> None:
