@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from htrain.api import compile, evaluate, run, simulate, size
     from htrain.errors import Error
+    from htrain.extending.policies import register_policy
+    from htrain.extending.strategies import register_strategy
     from htrain.ops.base import Cost, OpDef
     from htrain.ops.user_ops import register
-    from htrain.plan import Plan
+    from htrain.plan.plan import Plan
     from htrain.spec.cache import Cache, HetCache, LookAheadCache, NoCache
     from htrain.spec.cluster import Cluster
     from htrain.spec.dense_sync import AllReduce, Bmuf, DenseSync, Easgd, InRounds, ModelAveraging, ParameterServer
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from htrain.spec.optimizers import Adagrad, Adam, RowwiseAdagrad, Sgd
     from htrain.spec.options import Options
     from htrain.spec.sparse_sync import AllGather, SparseSync, TableServers
-    from htrain.user_policies import register_policy
-    from htrain.user_strategies import register_strategy
 
 __all__ = [
     "Adagrad", "Adam", "AllGather", "AllReduce", "Bmuf", "Cache", "Cluster", "Compression", "Cost", "DenseSync", "Easgd", "Error", "Fusions", "HetCache",
@@ -50,13 +50,13 @@ _HOMES = {
     **dict.fromkeys(("Easgd", "ModelAveraging", "Bmuf", "AllReduce", "ParameterServer"), "htrain.spec.dense_sync"),
     **dict.fromkeys(("TableServers", "AllGather"), "htrain.spec.sparse_sync"),
     **dict.fromkeys(("NoCache", "HetCache", "InRounds", "LookAheadCache"), "htrain.spec.cache"),
-    "Plan": "htrain.plan",
+    "Plan": "htrain.plan.plan",
     "Error": "htrain.errors",
     "Cost": "htrain.ops.base",
     "OpDef": "htrain.ops.base",
     "register": "htrain.ops.user_ops",
-    "register_policy": "htrain.user_policies",
-    "register_strategy": "htrain.user_strategies",
+    "register_policy": "htrain.extending.policies",
+    "register_strategy": "htrain.extending.strategies",
     "about": "htrain.spec.fields",
     "DenseSync": "htrain.spec.dense_sync",
     "InRounds": "htrain.spec.dense_sync",

@@ -9,27 +9,28 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from htrain.arguments import require_arguments
-from htrain.capture import NO_INPUTS, capture_model, require_parameters
-from htrain.compiler import compile_net
+from htrain.compiler.fc_search import choose_splits
+from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS
+from htrain.compiler.pipeline import compile_net
 from htrain.data import CRITEO, open_data
 from htrain.errors import UsageError
-from htrain.executor.coordinator import RunResult
-from htrain.executor.evaluate import Evaluation, evaluate_run
-from htrain.executor.run import Hosting, check_inputs, run_plan
-from htrain.executor.run_folder import read_record
+from htrain.executor.launch.coordinator import RunResult
+from htrain.executor.launch.evaluate import Evaluation, evaluate_run
+from htrain.executor.launch.run import Hosting, check_inputs, run_plan
+from htrain.executor.record.run_folder import read_record
 from htrain.executor.settings import RunSettings
-from htrain.fc_search import choose_splits
-from htrain.lowering import NO_FC_SPLITS, NO_SPLITS
-from htrain.placement import Split
-from htrain.plan import Plan, load_plan
-from htrain.plan_check import check_plan
+from htrain.extending.rules import load_tagger
+from htrain.net.placement import Split
+from htrain.plan.check import check_plan
+from htrain.plan.plan import Plan, load_plan
+from htrain.self_check.capture import NO_INPUTS, capture_model, require_parameters
 from htrain.simulation.compression import faster
 from htrain.simulation.predicted import with_steady_state
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate as run_simulation
 from htrain.sizing.search import Candidate
 from htrain.sizing.search import size as search_size
+from htrain.spec.arguments import require_arguments
 from htrain.spec.cluster import Cluster, this_machine, validated
 from htrain.spec.compatibility import compatible
 from htrain.spec.effects import given_counts, require_counts, require_effect
@@ -37,7 +38,6 @@ from htrain.spec.options import Options
 from htrain.spec.settings import CheckpointSeconds, Workers
 from htrain.spec.tree import checked, given
 from htrain.tagging.place import Solver, by_rules
-from htrain.user_rules import load_tagger
 
 
 def compile(
@@ -62,7 +62,7 @@ def compile(
     an ONNX file. `data` sizes the tables of a model that is built from a schema. `example_inputs`, for a module, are its forward()'s
     arguments by name, with the batch first. `fc_splits` says which FCs are cut, by module; `auto` cuts those that the cost model finds
     worth it. `rules` names rules of your own (see
-    `htrain.user_rules`). `logit` names the output to train where there are several. `solver` says how the placement
+    `htrain.extending.rules`). `logit` names the output to train where there are several. `solver` says how the placement
     is found: by `rules` alone, with `greedy` refinement, or by the integer program (`ilp`, `cbc`) within `time_limit_seconds`.
     With `self_check`, loss and gradients of what was captured are compared with the model's own on a small random batch.
     Raises ModelError, PlacementError, DataError, ClusterError.

@@ -12,7 +12,7 @@ from forked import Commands
 from hypothesis import settings
 from small_dlrm import small_plan
 
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 
 settings.register_profile("shared host", deadline=None)  # how long an example takes says who else computes here
 settings.load_profile("shared host")

@@ -11,7 +11,7 @@ from torch import nn
 from htrain.data import START, Malformed, Schema, open_data
 from htrain.data.evaluation import auc, entropy
 from htrain.frontend.load import load_model
-from htrain.net import Init
+from htrain.net.net import Init
 from htrain.ops import row_init
 from htrain.spec.options import Options
 

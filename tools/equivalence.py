@@ -23,12 +23,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.data import click_schema
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
-from htrain.net import Net
-from htrain.placement import Decision
+from htrain.net.net import Net
+from htrain.net.placement import Decision
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags

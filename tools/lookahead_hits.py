@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from htrain.net.placement import CacheGeometry
 from htrain.ops.sparse_loops import dedupe
-from htrain.placement import CacheGeometry
 from htrain.spec.cache import LookAheadCache
 from htrain.strategies.lookahead import geometry_of
 from htrain.sync.lookahead.occupancy import Occupancy

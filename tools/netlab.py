@@ -25,8 +25,8 @@ import psutil
 from netlab_ends import ENDINGS, ETC, NAMESPACES, end_with_descendants, remove_namespaces
 
 from htrain.errors import Error, RunError, UsageError
-from htrain.executor.measured import Measured, load_measured
-from htrain.plan import load_plan
+from htrain.executor.record.measured import Measured, load_measured
+from htrain.plan.plan import load_plan
 
 BIN = Path(sys.executable).parent
 _NAME = re.compile(r"netlab(\d+)x\d+(?:h\d+|sw)")

@@ -17,16 +17,16 @@ from pathlib import Path
 
 from torch import nn
 
-from htrain.compiler import compile_net
+from htrain.compiler.fc_search import choose_splits
+from htrain.compiler.lowering import NO_SPLITS
+from htrain.compiler.pipeline import compile_net
 from htrain.data import click_schema
-from htrain.fc_search import choose_splits
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
-from htrain.lowering import NO_SPLITS
-from htrain.net import Net
-from htrain.placement import Decision
-from htrain.plan import Plan
+from htrain.net.net import Net
+from htrain.net.placement import Decision
+from htrain.plan.plan import Plan
 from htrain.simulation.counts import with_counts
 from htrain.simulation.run import simulate
 from htrain.spec.cluster import Cluster, is_rate, load_cluster

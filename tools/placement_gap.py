@@ -18,17 +18,17 @@ from pathlib import Path
 
 import numpy as np
 
+from htrain.compiler.fc_search import choose_splits
+from htrain.compiler.lowering import lowered
 from htrain.data import click_schema
 from htrain.errors import PlacementError
-from htrain.fc_search import choose_splits
-from htrain.footprint import ROLE_BYTES
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
-from htrain.lowering import lowered
-from htrain.net import Net
-from htrain.placement import Split
+from htrain.net.net import Net
+from htrain.net.placement import Split
 from htrain.spec.cluster import Cluster
+from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.options import Options
 from htrain.tagging.greedy import refine
 from htrain.tagging.place import by_rules, place_units, places_of

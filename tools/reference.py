@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 import htrain
-from htrain.cli import commands
+from htrain.cli.app import commands
 from htrain.spec.cluster import Cluster
 from htrain.spec.fields import REQUIRED, fields_of, wanted
 from htrain.spec.options import Options

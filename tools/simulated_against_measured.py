@@ -20,8 +20,8 @@ from netlab import BIN, Lab, unwind_when_ended
 
 import htrain
 from htrain.calibration.correct import correct, factors_text
-from htrain.executor.measured import Measured, load_measured
-from htrain.plan import Plan
+from htrain.executor.record.measured import Measured, load_measured
+from htrain.plan.plan import Plan
 from htrain.simulation.run import simulate
 from htrain.spec.cluster import Cluster, is_rate, load_cluster, this_machine
 from htrain.spec.dense_sync import AllReduce

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from htrain.errors import CheckpointError
-from htrain.executor.measured import Measured
+from htrain.executor.record.measured import Measured
 from htrain.spec.cluster import Cluster, role_of
 
 MOST = 20.0

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 from htrain.errors import ClusterError
-from htrain.executor.port import Inbox, Network, Outbox
-from htrain.executor.program import Values as PassValues
-from htrain.executor.program import build_program
-from htrain.executor.wire import Context, Values
-from htrain.net import B, Blob, Init, Op, Parameter
+from htrain.executor.engine.context import Context
+from htrain.executor.engine.program import Values as PassValues
+from htrain.executor.engine.program import build_program
+from htrain.executor.transport.port import Inbox, Network, Outbox
+from htrain.executor.transport.wire import Values
+from htrain.net.net import B, Blob, Init, Op, Parameter
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from htrain.costs.seconds import message_seconds
-from htrain.net import Net, Op
+from htrain.net.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.collective import WORKERS, ring_bytes
 from htrain.spec.cluster import Cluster

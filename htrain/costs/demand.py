@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-from htrain.centres import answers
 from htrain.costs.collectives import collectives_of, exchange_of, is_near
+from htrain.costs.expected import expected, expected_blobs
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds, tensor_seconds
-from htrain.expected import expected, expected_blobs
-from htrain.net import Net
+from htrain.net.names import net_name
+from htrain.net.net import Net
 from htrain.ops import OPS
 from htrain.ops.collective import WORKERS
-from htrain.plan import net_name
+from htrain.spec.centres import answers
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 

@@ -1,6 +1,6 @@
 """Memory that each role of a device needs: one account of it, for the search, for what `htrain show` says, for the checks and the refusals.
 
-    own          the process itself, with its threads and sockets (htrain.footprint)
+    own          the process itself, with its threads and sockets (htrain.spec.footprint)
     weights      dense weights, rows of tables, the centres of a dense PS
     state        the optimizer's
     caches       the slots of caches, and what stands beside them
@@ -15,16 +15,16 @@ fused. Tables that are mapped from files take what the machine has to spare, and
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
-from htrain.centres import hosts_of, in_group
+from htrain.costs.loads import MemoryUse
 from htrain.costs.roles import batches_read_ahead, contexts_of
-from htrain.footprint import ROLE_BYTES
-from htrain.loads import MemoryUse
-from htrain.net import Net, Op
+from htrain.net.net import Net, Op
+from htrain.net.placement import spread
 from htrain.ops import OPS
 from htrain.ops.collective import WORKERS, gathered_bytes
-from htrain.placement import spread
 from htrain.sizes import memory_text
+from htrain.spec.centres import hosts_of, in_group
 from htrain.spec.cluster import Cluster, role_of
+from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.options import Options
 
 TRAINER = "trainer"
@@ -33,7 +33,7 @@ TRAINER = "trainer"
 def memory_of(train: Net, tags: Mapping[int, str], cluster: Cluster, options: Options) -> dict[str, MemoryUse]:
     """What each device of the cluster holds, of the ops that `tags` puts somewhere, by position; messages are not in it.
 
-    Requires: a train net with the blobs that are to be expected (htrain.expected).
+    Requires: a train net with the blobs that are to be expected (htrain.costs.expected).
     """
     found = {device: MemoryUse(own=ROLE_BYTES) for device in cluster.devices}
     inputs = sum(train.blobs[name].num_bytes(options.batch_size) for name in train.inputs)

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from htrain.costs.demand import Demand, num_messages, step_demands, sync_demands
+from htrain.costs.loads import DeviceLoad, MemoryUse
 from htrain.costs.roles import busy_cores, roles_of
-from htrain.loads import DeviceLoad, MemoryUse
-from htrain.net import Net
-from htrain.plan import net_name
+from htrain.net.names import net_name
+from htrain.net.net import Net
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 

@@ -8,7 +8,7 @@ run without it.
 
 from collections.abc import Sequence
 
-from htrain.net import Blob, Op, numel
+from htrain.net.net import Blob, Op, numel
 from htrain.ops import OPS
 from htrain.ops.base import Work
 from htrain.spec.cluster import Cluster

@@ -1,4 +1,4 @@
-"""What a reader's position means: the data that it was read from, by content (htrain.executor.identity holds it against what is read later).
+"""What a reader's position means: the data that it was read from, by content (htrain.executor.record.identity holds it against what is read later).
 
 A position is a row of a chunk of a file, and chunks are cut by the file's size. Rows that were appended, relabelled or put in another order
 would make a resumed run skip some examples and train others twice.

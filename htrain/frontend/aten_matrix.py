@@ -5,7 +5,7 @@ from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, argument, axes_of, refuse
 from htrain.frontend.translation import Translation, dtype_name
-from htrain.net import BatchDim
+from htrain.net.net import BatchDim
 
 
 def _linear(t: Translation, call: Call) -> None:

@@ -6,8 +6,8 @@ from htrain.frontend.aten_forms import Call, Handler, argument, refuse
 from htrain.frontend.aten_matrix import MATRIX
 from htrain.frontend.aten_shapes import SHAPES, get_item
 from htrain.frontend.translation import Translation, dtype_name
-from htrain.net import Attr, Op
-from htrain.onnx_schemas import check_attributes
+from htrain.net.net import Attr, Op
+from htrain.onnx_format.schemas import check_attributes
 from htrain.ops.padding import without_padding_gradient
 from htrain.ops.user_ops import TARGET, attributes_from, require_elementwise
 

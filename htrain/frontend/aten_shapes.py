@@ -5,7 +5,7 @@ from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, argument, refuse
 from htrain.frontend.translation import Translation
-from htrain.net import Attr, BatchDim
+from htrain.net.net import Attr, BatchDim
 
 
 def _alias(t: Translation, call: Call) -> None:

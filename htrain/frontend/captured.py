@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from htrain.errors import ModelError
-from htrain.net import Net, Parameter
+from htrain.net.net import Net, Parameter
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from htrain.data.schema import Schema
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
-from htrain.net import Init
-from htrain.user_code import attribute_of, import_place, user_code
+from htrain.net.net import Init
+from htrain.own.code import attribute_of, import_place, user_code
 
 _EXAMPLE_BATCH = 6
 _SMALL_BYTES = 1 << 30

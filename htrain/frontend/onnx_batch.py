@@ -7,7 +7,7 @@ import torch
 
 from htrain.errors import ModelError
 from htrain.frontend.onnx_graph import concrete
-from htrain.net import Net, Shape
+from htrain.net.net import Net, Shape
 from htrain.ops import OPS
 from htrain.ops.base import dtype_of
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from htrain.frontend.onnx_graph import Graph
 from htrain.frontend.onnx_operator import Operator
 from htrain.frontend.onnx_weights import DTYPES
-from htrain.net import Attr
+from htrain.net.net import Attr
 
 Handler = Callable[[Graph, Operator], None]
 

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from htrain.errors import ModelError
 from htrain.frontend.onnx_operator import Operator
 from htrain.frontend.onnx_weights import DTYPES, Stored
-from htrain.net import Attr, BatchDim, Blob, Dim, Init, Parameter, Shape
+from htrain.net.net import Attr, BatchDim, Blob, Dim, Init, Parameter, Shape
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NO_ATTRS, NetBuilder
 

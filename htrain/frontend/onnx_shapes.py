@@ -6,7 +6,7 @@ import numpy as np
 
 from htrain.frontend.onnx_graph import PROBES, Graph, concrete
 from htrain.frontend.onnx_operator import Operator
-from htrain.net import BatchDim, Dim, Shape
+from htrain.net.net import BatchDim, Dim, Shape
 
 Handler = Callable[[Graph, Operator], None]
 _REPEATS = 1024

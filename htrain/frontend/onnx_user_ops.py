@@ -7,8 +7,8 @@ import torch
 
 from htrain.frontend.onnx_graph import Graph, label
 from htrain.frontend.onnx_operator import Operator
-from htrain.net import Attr, Op, Tensor
-from htrain.onnx_schemas import attributes_of, check_attributes
+from htrain.net.net import Attr, Op, Tensor
+from htrain.onnx_format.schemas import attributes_of, check_attributes
 from htrain.ops.base import constant_of
 from htrain.ops.user_ops import require_elementwise
 

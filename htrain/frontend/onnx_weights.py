@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from htrain.errors import ModelError
-from htrain.net import Init, Parameter
+from htrain.net.net import Init, Parameter
 
 DTYPES = {
     ir.DataType.FLOAT: "float32",

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from htrain.errors import ModelError
-from htrain.net import Attr, BatchDim, Blob, Dim, Net, Parameter
+from htrain.net.net import Attr, BatchDim, Blob, Dim, Net, Parameter
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NO_ATTRS, NetBuilder
 

@@ -5,7 +5,7 @@ import types
 from collections.abc import Mapping
 from typing import get_origin
 
-from htrain.net import Tensor
+from htrain.net.net import Tensor
 from htrain.ops.base import OpDef
 
 KINDS = (int, float, bool, str, tuple, Tensor)  # of attributes; a tuple is of ints

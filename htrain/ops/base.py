@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from htrain.errors import ModelError
-from htrain.net import Attr, BatchDim, Blob, Dim, Net, Op, Shape, Tensor, numel
+from htrain.net.net import Attr, BatchDim, Blob, Dim, Net, Op, Shape, Tensor, numel
 from htrain.ops.expectation import ExpectedRule, most_rows
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from htrain.errors import ModelError
-from htrain.net import Attr, Blob, Net, Op, Parameter, check
+from htrain.net.net import Attr, Blob, Net, Op, Parameter, check
 from htrain.ops import OPS
 
 NO_ATTRS: Mapping[str, Attr] = MappingProxyType({})

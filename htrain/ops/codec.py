@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from htrain.net import Attr, BatchDim, Blob
+from htrain.net.net import Attr, BatchDim, Blob
+from htrain.net.placement import Encoding
 from htrain.ops.compress import kept_elements
-from htrain.placement import Encoding
 from htrain.spec.options import Options
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from htrain.net import Blob, Op
+from htrain.net.net import Blob, Op
 from htrain.ops.base import OpDef, Signature
 
 WORKERS = "all_reduce"  # the device of ops whose place is `workers`

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from htrain.net import Blob, Op
+from htrain.net.net import Blob, Op
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs, same_as_input
 from htrain.ops.bundle import Bundle
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from htrain.errors import DataError
-from htrain.net import BatchDim, Blob, Dim, Op, numel
+from htrain.net.net import BatchDim, Blob, Dim, Op, numel
 from htrain.ops import compress_loops as loops
 from htrain.ops.base import Cost, OpDef, Signature
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.nn import functional as F
 
-from htrain.net import Op
+from htrain.net.net import Op
 from htrain.ops.base import Builder, OpDef, dtype_of, gradient_like_input, same_as_input
 
 aten = torch.ops.aten

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from htrain.net import Attr, BatchDim, Blob, Dim, Op, numel
+from htrain.net.net import Attr, BatchDim, Blob, Dim, Op, numel
 from htrain.ops import accelerated, sparse_loops
 from htrain.ops.base import Builder, Cost, OpDef, RowRead, Signature
 from htrain.ops.expectation import Counts, Expectation, all_rows, rows_like

@@ -1,13 +1,13 @@
 """How many rows a batch is to be expected to have, where a net says only how many there can be.
 
 Blobs of distinct ids, and of their rows and gradients, have a bounded first dimension (`BatchDim.bound`). For costs it counts how many rows
-there will be. A rule of an op makes these counts for its outputs from those of its inputs; `htrain.expected` runs the rules over a train net.
+there will be. A rule of an op makes these counts for its outputs from those of its inputs; `htrain.costs.expected` runs the rules over a train net.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from htrain.net import BatchDim, Net, Op
+from htrain.net.net import BatchDim, Net, Op
 
 Counts = Mapping[str, float]  # the rows to expect of a blob, by its name
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import linear
 
-from htrain.net import Blob, Op, numel
+from htrain.net.net import Blob, Op, numel
 from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
 from htrain.ops.products import over_batch, step, times
 

@@ -9,7 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from htrain.errors import DataError
-from htrain.net import Attr, Blob, Op
+from htrain.net.net import Attr, Blob, Op
 from htrain.ops import accelerated
 from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
 from htrain.ops.expectation import Counts, Expectation, rows_like

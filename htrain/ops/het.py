@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from htrain.net import BatchDim, Blob, Dim, Net, Op
+from htrain.net.net import BatchDim, Blob, Dim, Net, Op
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs
 from htrain.ops.expectation import Counts, Expectation, rows_like
 

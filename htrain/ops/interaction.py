@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from htrain.errors import DataError
-from htrain.net import BatchDim, Blob, Op
+from htrain.net.net import BatchDim, Blob, Op
 from htrain.ops import accelerated
 from htrain.ops.base import Builder, Cost, OpDef, Signature
 from htrain.ops.fields import Tables

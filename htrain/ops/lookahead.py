@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from htrain.net import BatchDim, Blob, Net, Op, numel
+from htrain.net.net import BatchDim, Blob, Net, Op, numel
 from htrain.ops import lookahead_loops
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs
 from htrain.ops.expectation import Counts, Expectation

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional as F
 
-from htrain.net import Blob, Op
+from htrain.net.net import Blob, Op
 from htrain.ops.base import Builder, OpDef, Signature, same_as_input
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import linear
 
-from htrain.net import Blob, Op
+from htrain.net.net import Blob, Op
 from htrain.ops.base import Cost, OpDef
 from htrain.ops.fc import FC
 

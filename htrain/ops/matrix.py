@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from htrain.net import Blob, Op, numel
+from htrain.net.net import Blob, Op, numel
 from htrain.ops.base import Builder, Cost, OpDef, vjp_gradient
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from htrain.net import Blob, Op, numel
+from htrain.net.net import Blob, Op, numel
 from htrain.ops import accelerated, step_loops
 from htrain.ops.base import Cost, CostRule, OpDef, no_outputs
 

@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from htrain.errors import DataError
-from htrain.net import Blob, Op
+from htrain.net.net import Blob, Op
 from htrain.ops.base import Cost, OpDef, RowRead, Signature, no_outputs
 from htrain.ops.bundle import Bundle, Kinds
 from htrain.ops.expectation import Counts, Expectation, rows_like

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional as F
 
-from htrain.net import Attr, BatchDim, Blob, Op, Tensor
+from htrain.net.net import Attr, BatchDim, Blob, Op, Tensor
 from htrain.ops.base import (
     Builder,
     OpDef,

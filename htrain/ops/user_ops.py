@@ -9,7 +9,7 @@
 
     sloped = register(OpDef("Sloped", kernel, elementwise=True))        # in forward(): sloped(x, slope=0.1)
 
-A role that runs such an op has to load the file that registers it (`htrain.own`).
+A role that runs such an op has to load the file that registers it (`htrain.own.registry`).
 """
 
 import functools
@@ -25,12 +25,12 @@ from typing import Any, get_args
 import torch
 
 from htrain.errors import ModelError
-from htrain.net import Attr, Blob
+from htrain.net.net import Attr, Blob
 from htrain.ops import OPS
 from htrain.ops.attributes import KINDS, declared_attributes, keywords_of
 from htrain.ops.base import OpDef, Work, vjp_gradient
 from htrain.ops.vjp import vjp_definition
-from htrain.own import file_of, path_of, record
+from htrain.own.registry import file_of, path_of, record
 
 TARGET = "htrain_user.call.default"  # what a call of a user's op is in a captured program
 _capturing = False

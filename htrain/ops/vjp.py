@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from htrain.net import Blob, Op
+from htrain.net.net import Blob, Op
 from htrain.ops.base import Cost, OpDef, Signature
 
 

@@ -1,6 +1,6 @@
 """Which ops read dense weights, and when (HT 3.1.1)."""
 
-from htrain.net import Net, Op
+from htrain.net.net import Net, Op
 
 
 class WeightReaders:

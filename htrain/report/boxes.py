@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from htrain.net import Net
+from htrain.net.net import Net
 from htrain.report.parts import Part, Value, parts_of, values_between
 from htrain.spec.cluster import role_of
 

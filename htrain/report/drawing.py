@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from html import escape
 
-from htrain.loads import DeviceLoad
+from htrain.costs.loads import DeviceLoad
 from htrain.report.boxes import Box, Flow, Lane
 from htrain.report.layout import Layout, Line, Path
 from htrain.report.markup import shown

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from unicodedata import east_asian_width
 
-from htrain.plan_text import fold
+from htrain.plan.text import fold
 
 _LEAST_BEGINNING = 3
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from htrain.costs.expected import expected, expected_blobs
 from htrain.errors import PlanError
-from htrain.expected import expected, expected_blobs
 from htrain.files import has_seal, place_to_write, sealed, write_file
-from htrain.plan import Plan
-from htrain.plan_text import bottleneck_of, fold, found_text
+from htrain.plan.plan import Plan
+from htrain.plan.text import bottleneck_of, fold, found_text
 from htrain.report import sections
 from htrain.report.boxes import Picture, picture_of
 from htrain.report.drawing import drawing

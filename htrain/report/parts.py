@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from htrain.net import COMPRESS, Net, Op
+from htrain.net.net import COMPRESS, Net, Op
 
 READER = "reader"
 

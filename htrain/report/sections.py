@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 
+from htrain.costs.loads import DeviceLoad
 from htrain.costs.memory import use_text
-from htrain.loads import DeviceLoad
-from htrain.placement import Shard, shard_name
-from htrain.plan import Plan
-from htrain.plan_text import bottleneck_of, fold
+from htrain.net.names import shard_name
+from htrain.net.placement import Shard
+from htrain.plan.plan import Plan
+from htrain.plan.text import bottleneck_of, fold
 from htrain.report.markup import bar, shown, table
 from htrain.report.names import called
 from htrain.sizes import bandwidth_text, memory_text

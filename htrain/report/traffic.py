@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from htrain.centres import device_at
-from htrain.executor.measured import predicted_edges
-from htrain.net import Net
-from htrain.plan import Plan, net_name
+from htrain.executor.record.measured import predicted_edges
+from htrain.net.names import net_name
+from htrain.net.net import Net
+from htrain.plan.plan import Plan
 from htrain.report.markup import shown, table
 from htrain.sizes import traffic_text
+from htrain.spec.centres import device_at
 
 
 @dataclass(frozen=True)

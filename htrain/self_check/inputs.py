@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from htrain.net import Blob, Net
+from htrain.net.net import Blob, Net
 from htrain.self_check.reads import RowReads, Tensors, columns_of
 
 _OFTEN = (0, 1, 2)  # ids that come several times in a batch

@@ -20,8 +20,8 @@ from htrain.frontend.captured import Captured
 from htrain.frontend.onnx_graph import concrete
 from htrain.frontend.onnx_model import end_at, read_file, value_of_logit
 from htrain.frontend.onnx_weights import array_of
-from htrain.net import Attr, Op, Tensor
-from htrain.onnx_schemas import attributes_of
+from htrain.net.net import Attr, Op, Tensor
+from htrain.onnx_format.schemas import attributes_of
 from htrain.ops import OPS
 from htrain.ops.base import constant_of
 from htrain.ops.user_ops import is_users

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import torch
 
+from htrain.compiler.lowering import forward_net
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
-from htrain.lowering import forward_net
-from htrain.net import Op
+from htrain.net.net import Op
 from htrain.ops import OPS
 from htrain.self_check.outcome import Gradient, Outcome, summed_rows
 from htrain.self_check.values import Values

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from htrain.net import BatchDim, Net, Op
+from htrain.net.net import BatchDim, Net, Op
 from htrain.ops import OPS
 
 Tensors = Mapping[str, torch.Tensor]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from htrain.frontend.captured import Captured
-from htrain.net import Parameter
+from htrain.net.net import Parameter
 from htrain.ops.base import dtype_of
 
 PERIOD = 1009  # a prime: rows that a model takes for neighbours or multiples of each other have other values

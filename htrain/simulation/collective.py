@@ -8,10 +8,10 @@ import simpy
 from msgspec import structs
 
 from htrain.costs.collectives import Exchange, collectives_of, exchange_of
-from htrain.executor.wire import Context
-from htrain.expected import expected, expected_blobs
+from htrain.costs.expected import expected, expected_blobs
+from htrain.executor.engine.context import Context
 from htrain.ops.collective import WORKERS
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 from htrain.simulation.costs import Packet, packet_of
 from htrain.simulation.machine import Host, Process
 from htrain.sync.turns import Turns

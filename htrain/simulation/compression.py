@@ -6,8 +6,8 @@ The cost model sees the busiest device alone. Converting takes time in every ste
 from collections.abc import Callable
 from dataclasses import replace
 
-from htrain.net import COMPRESS
-from htrain.plan import Plan
+from htrain.net.net import COMPRESS
+from htrain.plan.plan import Plan
 from htrain.simulation.run import simulate
 from htrain.spec.options import Options
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from htrain.costs.collectives import is_near
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds, tensor_seconds
-from htrain.executor.program import Program, Stage, build_program
-from htrain.net import Net, Op
+from htrain.executor.engine.program import Program, Stage, build_program
+from htrain.net.net import Net, Op
 from htrain.spec.cluster import Cluster
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from htrain.errors import PlanError
 from htrain.ops.collective import WORKERS
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 from htrain.spec.cluster import validated
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import floor
 
 from htrain.costs.predict import Rounds, demands_of, device_loads, rounds_at
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 from htrain.simulation.run import is_known
 from htrain.simulation.steady import steady_state
 

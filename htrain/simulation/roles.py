@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import simpy
 from msgspec import structs
 
-from htrain.executor.engine import Engine, Pass
-from htrain.executor.gate import WriteGates
-from htrain.executor.program import Stage
-from htrain.executor.stage_keys import ROUND
+from htrain.executor.engine.context import SYNC_REPLICA, Context
+from htrain.executor.engine.engine import Engine, Pass
+from htrain.executor.engine.gate import WriteGates
+from htrain.executor.engine.program import Stage
+from htrain.executor.engine.stage_keys import ROUND
 from htrain.executor.strategies.strategy import sync_of
-from htrain.executor.wire import SYNC_REPLICA, Context
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 from htrain.simulation.costs import DeviceModel, Packet, invitation
 from htrain.simulation.machine import Host, Process
 from htrain.sync.rounds import AnswerAll, Instruction, Invite, JointRounds, StartRound

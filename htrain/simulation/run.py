@@ -12,20 +12,21 @@ from functools import partial
 import numpy as np
 import simpy
 
-from htrain.centres import centre_net, in_group
+from htrain.costs.expected import expected, expected_blobs
 from htrain.costs.roles import server_threads
 from htrain.errors import PlanError
-from htrain.executor.sync_loop import holder_number
-from htrain.executor.wire import SYNC_REPLICA, Context
-from htrain.expected import expected, expected_blobs
-from htrain.net import Net
+from htrain.executor.engine.context import SYNC_REPLICA, Context
+from htrain.executor.roles.sync_loop import holder_number
+from htrain.net.names import net_name
+from htrain.net.net import Net
 from htrain.ops.collective import WORKERS
-from htrain.plan import Plan, net_name
+from htrain.plan.plan import Plan
 from htrain.simulation.collective import Meeting, Reducing, Reduction, reductions_of
 from htrain.simulation.costs import DeviceModel, Packet, device_model
 from htrain.simulation.machine import Host, Process
 from htrain.simulation.result import DeviceUse, Simulated
 from htrain.simulation.roles import Server, Syncing, Trainer
+from htrain.spec.centres import centre_net, in_group
 from htrain.spec.cluster import Cluster, device_of, role_of
 from htrain.spec.settings import Workers
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from htrain.centres import device_at
 from htrain.ops.collective import WORKERS
 from htrain.simulation.collective import Reduction
 from htrain.simulation.costs import DeviceModel, Packet
 from htrain.simulation.network import pieces_of
+from htrain.spec.centres import device_at
 from htrain.spec.cluster import Cluster
 
 LOCK, CORES, MOVER, IN, OUT = "lock", "cores", "mover", "in", "out"

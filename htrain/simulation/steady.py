@@ -19,7 +19,8 @@ import numpy as np
 import simpy
 
 from htrain.costs.roles import contexts_of, server_threads
-from htrain.plan import Plan, net_name
+from htrain.net.names import net_name
+from htrain.plan.plan import Plan
 from htrain.simulation.collective import reductions_of
 from htrain.simulation.costs import DeviceModel, device_model
 from htrain.simulation.machine import Host, Process

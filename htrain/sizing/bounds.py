@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from math import inf
 
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 from htrain.simulation.counts import with_counts
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate

@@ -12,12 +12,12 @@ from itertools import product
 from math import ceil, inf
 
 from htrain.errors import PlacementError, UsageError
-from htrain.footprint import ROLE_BYTES
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate
 from htrain.sizing.bounds import bound_of, gain_of_sparse_ps, most_peers
 from htrain.spec.cluster import Cluster, role_of
+from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.options import Options
 from htrain.spec.settings import Workers
 from htrain.tagging.shards import NO_LIMIT

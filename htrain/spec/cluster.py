@@ -25,8 +25,8 @@ import psutil
 from msgspec import Meta, ValidationError, convert
 
 from htrain.errors import ClusterError
-from htrain.footprint import ROLE_BYTES
 from htrain.spec.fields import about, check, fields_of, parse, wanted
+from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.yaml_file import Entry, read_yaml
 
 GIB = 1024**3

@@ -1,6 +1,6 @@
 """AllGather: every trainer has all tables, and steps them with the gradients of all trainers."""
 
-from htrain.net import Net
+from htrain.net.net import Net
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 from htrain.spec.sparse_sync import AllGather

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from htrain.net import Attr, Net, numel
+from htrain.net.net import Attr, Net, numel
 from htrain.ops.builder import NetBuilder
 from htrain.spec.dense_sync import AllReduce
 from htrain.strategies.strategy import Gradients, Strategy

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from htrain.net import Init, Parameter
+from htrain.net.net import Init, Parameter
 from htrain.spec.dense_sync import Bmuf
 from htrain.strategies.centres import Call, Centred, collected
 from htrain.sync.bmuf import momentum_of

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from htrain.errors import UsageError
-from htrain.net import Attr, Init, Net, Op, Parameter
+from htrain.net.names import shard_name
+from htrain.net.net import Attr, Init, Net, Op, Parameter
+from htrain.net.placement import Shard
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 from htrain.ops.het import ANSWER, REQUEST, UNBOUNDED, row_width
-from htrain.placement import Shard, shard_name
 from htrain.spec.cache import HetCache, capacity_rows
 from htrain.spec.optimizers import Adagrad, Optimizer, RowwiseAdagrad
 from htrain.strategies.strategy import HoldsRows

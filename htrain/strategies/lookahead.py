@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from htrain.errors import ModelError, UsageError
-from htrain.footprint import ROLE_BYTES
-from htrain.net import Attr, BatchDim, Blob, Init, Net, Op, Parameter, numel
+from htrain.net.names import shard_name
+from htrain.net.net import Attr, BatchDim, Blob, Init, Net, Op, Parameter, numel
+from htrain.net.placement import CacheGeometry, Shard, next_prime
 from htrain.ops.builder import NetBuilder
 from htrain.ops.lookahead import REQUEST
-from htrain.placement import CacheGeometry, Shard, next_prime, shard_name
 from htrain.spec.cache import LookAheadCache
 from htrain.spec.cluster import Cluster
+from htrain.spec.footprint import ROLE_BYTES
 from htrain.strategies.strategy import HoldsRows
 from htrain.transform.shard_lookups import shard_lookups, shard_parameters
 

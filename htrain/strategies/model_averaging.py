@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from htrain.net import Parameter
+from htrain.net.net import Parameter
 from htrain.spec.dense_sync import ModelAveraging
 from htrain.strategies.centres import Call, Centred, collected
 

@@ -1,9 +1,9 @@
 """The classic parameter server: trainers compute with a copy of the dense weights that they fetch for every step (HET 5, its baseline)."""
 
-from htrain.net import Net
+from htrain.net.net import Net
+from htrain.net.placement import spread
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
-from htrain.placement import spread
 from htrain.spec.dense_sync import ParameterServer
 from htrain.strategies.strategy import Strategy, Tags
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Generic, TypeVar
 
-from htrain.net import Net
-from htrain.placement import Shard
+from htrain.net.net import Net
+from htrain.net.placement import Shard
 from htrain.spec.cache import Cache
 from htrain.spec.cluster import Cluster
 from htrain.spec.fields import Section

@@ -1,8 +1,8 @@
 """Tables on sparse PSs, whole or in row ranges: what travels between them and others may be shorter than what they hold."""
 
-from htrain.net import Net
+from htrain.net.net import Net
+from htrain.net.placement import Encoding
 from htrain.ops import OPS
-from htrain.placement import Encoding
 from htrain.spec.options import Options
 from htrain.spec.sparse_sync import TableServers
 from htrain.strategies.strategy import Strategy

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from htrain.errors import PlacementError
-from htrain.net import Net
+from htrain.net.net import Net
 from htrain.spec.cluster import Cluster, role_of
 from htrain.tagging.units import Unit
 from htrain.tagging.workload import Workload

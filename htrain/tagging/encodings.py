@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, op_seconds
-from htrain.net import Blob, Net, Op
+from htrain.net.net import Blob, Net, Op
+from htrain.net.placement import Decision, Encoding, Search
 from htrain.ops.codec import can_encode, codec_of
-from htrain.placement import Decision, Encoding, Search
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.tagging.workload import CPU, LOCK, MEMORY, RECEIVED, SENT, Floats, Ints, Workload

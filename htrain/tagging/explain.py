@@ -6,9 +6,9 @@ from difflib import get_close_matches
 import numpy as np
 
 from htrain.errors import PlacementError
-from htrain.net import COMPRESS, Net, as_made
-from htrain.placement import Encoding
-from htrain.plan import Plan
+from htrain.net.net import COMPRESS, Net, as_made
+from htrain.net.placement import Encoding
+from htrain.plan.plan import Plan
 from htrain.sizes import memory_text
 from htrain.tagging.constraints import kept_together, pinned
 from htrain.tagging.encodings import encodable, encoded

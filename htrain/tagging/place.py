@@ -8,8 +8,8 @@ import numpy as np
 
 from htrain.costs.memory import too_large_text
 from htrain.errors import PlacementError
-from htrain.net import Net
-from htrain.placement import Decision, Search
+from htrain.net.net import Net
+from htrain.net.placement import Decision, Search
 from htrain.tagging.greedy import refine
 from htrain.tagging.ilp import ALL_NODES, anchored, heaviest, relaxed_bound, solve
 from htrain.tagging.rules import tag_by_rules

@@ -9,8 +9,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from htrain.net import Net
-from htrain.placement import Decision
+from htrain.net.net import Net
+from htrain.net.placement import Decision
 from htrain.tagging.units import Unit
 
 

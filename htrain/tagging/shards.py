@@ -9,15 +9,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from htrain.costs.expected import expected_blobs
 from htrain.costs.roles import contexts_of
 from htrain.errors import PlacementError
-from htrain.expected import expected_blobs
-from htrain.footprint import ROLE_BYTES
-from htrain.net import Net, Parameter
+from htrain.net.net import Net, Parameter
+from htrain.net.placement import Shard
 from htrain.ops import OPS
-from htrain.placement import Shard
 from htrain.sizes import memory_text
 from htrain.spec.cluster import Cluster
+from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.options import Options
 
 _MOST_SPARSE_PS = 2000  # beyond that, larger ones are the answer

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from htrain.net import Net, Op
+from htrain.net.names import shard_name
+from htrain.net.net import Net, Op
+from htrain.net.placement import Shard
 from htrain.ops import OPS
 from htrain.ops.collective import WORKERS
-from htrain.placement import Shard, shard_name
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from htrain.costs.expected import expected, expected_blobs
+from htrain.costs.loads import MemoryUse
 from htrain.costs.memory import held_steps, made_bytes, memory_of, synced_bytes
 from htrain.costs.roles import busy_cores, contexts_of
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds, tensor_seconds
-from htrain.expected import expected, expected_blobs
-from htrain.loads import MemoryUse
-from htrain.net import Net, Op
+from htrain.net.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.collective import WORKERS, ring_bytes
 from htrain.spec.cluster import Cluster, role_of

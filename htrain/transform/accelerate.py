@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from htrain.net import Net, Op
+from htrain.net.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.accelerated import accelerated_type
 

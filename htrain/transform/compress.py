@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from htrain.net import COMPRESS, Blob, Net, Op
+from htrain.net.net import COMPRESS, Blob, Net, Op
+from htrain.net.placement import Encoding
 from htrain.ops.codec import codec_of
-from htrain.placement import Encoding
 from htrain.spec.cluster import role_of
 from htrain.spec.options import Options
 

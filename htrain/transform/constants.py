@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from htrain.net import Blob, Net, Op
+from htrain.net.net import Blob, Net, Op
 
 Home = tuple[str, str]  # a module, and the device of its ops that have no choice
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from htrain.errors import ModelError
-from htrain.net import Net, Op, Parameter
+from htrain.net.net import Net, Op, Parameter
+from htrain.net.placement import Split
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
-from htrain.placement import Split
 
 _FCS = ("FC", "FCBfloat16", "FCInt8")
 

@@ -14,7 +14,7 @@ Each has an option of its own name.
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from htrain.net import Attr, BatchDim, Blob, Net, Op, Tensor
+from htrain.net.net import Attr, BatchDim, Blob, Net, Op, Tensor
 from htrain.ops import OPS
 from htrain.ops.base import tensor_of
 from htrain.spec.options import Options

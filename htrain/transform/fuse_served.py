@@ -8,7 +8,7 @@ Both are the option `fuse_servers`.
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from htrain.net import Attr, Net, Op
+from htrain.net.net import Attr, Net, Op
 from htrain.ops import OPS
 from htrain.spec.options import Options
 from htrain.transform.split import split_by_node

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from htrain.errors import ModelError
-from htrain.net import Attr, Net, Op
+from htrain.net.net import Attr, Net, Op
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from htrain.net import Attr, Net, Op, Parameter
+from htrain.net.net import Attr, Net, Op, Parameter
 
 _FILLS = {
     "constant": ("ConstantFill", ("value",)),

@@ -1,6 +1,6 @@
 """Embedding lookups as they run: every row of a table travels once per batch, whoever looks it up (DESIGN 3)."""
 
-from htrain.net import Net, Op
+from htrain.net.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from htrain.errors import ModelError
-from htrain.net import B, Blob, Net, Op
+from htrain.net.net import B, Blob, Net, Op
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 

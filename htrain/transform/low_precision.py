@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from htrain.net import BatchDim, Blob, Net, Op, numel
+from htrain.net.net import BatchDim, Blob, Net, Op, numel
 from htrain.spec.cluster import Cluster
 from htrain.spec.numerics import FcDtype, FcGradientDtype
 from htrain.spec.options import Options

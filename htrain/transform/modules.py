@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
-from htrain.net import Net
+from htrain.net.net import Net
 
 
 def name_modules(net: Net) -> Net:

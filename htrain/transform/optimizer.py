@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from htrain.errors import ModelError
-from htrain.net import Attr, Init, Net, Op, Parameter
+from htrain.net.net import Attr, Init, Net, Op, Parameter
 from htrain.ops.builder import NetBuilder
 from htrain.spec.fields import fields_of
 from htrain.spec.optimizers import Optimizer

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from htrain.net import Net, Parameter
+from htrain.net.net import Net, Parameter
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 from htrain.ops.padding import without_padding_gradient

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from htrain.net import Net, Op, Parameter
+from htrain.net.names import shard_name
+from htrain.net.net import Net, Op, Parameter
+from htrain.net.placement import Shard
 from htrain.ops.builder import NetBuilder
-from htrain.placement import Shard, shard_name
 
 
 def shard_lookups(net: Net, shards: Mapping[str, Sequence[Shard]]) -> Net:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from htrain.errors import PlanError
-from htrain.net import Blob, Net, Op
+from htrain.net.net import Blob, Net, Op
 from htrain.ops import OPS
 from htrain.ops.collective import WORKERS
 from htrain.ops.comm import begin_signal

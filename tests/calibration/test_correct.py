@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from htrain.calibration.correct import MOST, correct, factors_text
 from htrain.errors import CheckpointError
-from htrain.executor.measured import Device, Measured
+from htrain.executor.record.measured import Device, Measured
 from htrain.spec.cluster import Cluster
 
 CLUSTER = Cluster()

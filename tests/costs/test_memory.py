@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_dlrm import small_dlrm, small_plan
 
-from htrain.compiler import compile_net
+from htrain.compiler.lowering import lowered
+from htrain.compiler.pipeline import compile_net
+from htrain.costs.expected import expected, expected_blobs
+from htrain.costs.loads import MemoryUse
 from htrain.costs.memory import memory_of_train, too_large_text
 from htrain.errors import PlacementError, PlanError
-from htrain.expected import expected, expected_blobs
-from htrain.footprint import ROLE_BYTES
 from htrain.frontend.captured import Captured
-from htrain.loads import MemoryUse
-from htrain.lowering import lowered
-from htrain.net import Net
+from htrain.net.net import Net
 from htrain.ops import OPS
-from htrain.plan import Plan
-from htrain.plan_check import check_plan
+from htrain.plan.check import check_plan
+from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster
+from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 from htrain.tagging.workload import Ints, Workload, workload_of

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from small_dlrm import small_dlrm, small_plan
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
+from htrain.costs.expected import expected, expected_blobs
+from htrain.costs.loads import DeviceLoad
 from htrain.costs.memory import memory_of_train
 from htrain.costs.predict import demands_of, device_loads, seconds_of
 from htrain.costs.seconds import op_seconds
-from htrain.expected import expected, expected_blobs
 from htrain.frontend.captured import Captured
-from htrain.loads import DeviceLoad
-from htrain.net import B, Blob, Op
+from htrain.net.net import B, Blob, Op
 from htrain.ops import OPS
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags

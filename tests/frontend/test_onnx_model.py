@@ -15,7 +15,7 @@ from torch import nn
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
 from htrain.frontend.onnx_model import capture_onnx
-from htrain.net import B, BatchDim
+from htrain.net.net import B, BatchDim
 from htrain.ops import OPS
 from htrain.transform.loss import add_loss
 

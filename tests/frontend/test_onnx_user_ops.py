@@ -9,12 +9,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from own_ops import ops_are_forgotten
 
-from htrain.capture import capture_model
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.data import CRITEO
 from htrain.errors import Error
-from htrain.own import load_own
-from htrain.plan import Plan
+from htrain.own.registry import load_own
+from htrain.plan.plan import Plan
+from htrain.self_check.capture import capture_model
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 

@@ -10,12 +10,12 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from htrain.capture import capture_model
 from htrain.data import CRITEO
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured, check_finite
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
+from htrain.self_check.capture import capture_model
 
 X = {"x": torch.zeros(4, 4)}
 Forward = Callable[[nn.Module, torch.Tensor], torch.Tensor]

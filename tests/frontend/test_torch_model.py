@@ -12,7 +12,7 @@ from htrain.data.graph import graph_schema
 from htrain.errors import ModelError
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
-from htrain.net import Init, Net
+from htrain.net.net import Init, Net
 from htrain.ops import OPS
 
 MODELS = Path(__file__).parents[2] / "models"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from htrain.errors import DataError
-from htrain.net import B, BatchDim, Blob
+from htrain.net.net import B, BatchDim, Blob
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 from htrain.ops.codec import weight_codec

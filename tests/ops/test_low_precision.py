@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htrain.net import B, Blob, Init, Parameter
+from htrain.net.net import B, Blob, Init, Parameter
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 from htrain.transform.gradient import add_gradients

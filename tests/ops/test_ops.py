@@ -12,7 +12,7 @@ import pytest
 import torch
 from op_samples import NOT_SAMPLED, SAMPLES, Sample, nothing, single
 
-from htrain.net import B, BatchDim, Blob, Net, Op, Shape
+from htrain.net.net import B, BatchDim, Blob, Net, Op, Shape
 from htrain.ops import OPS
 from htrain.ops.base import Cost, OpDef
 from htrain.ops.builder import NetBuilder

@@ -9,14 +9,14 @@ import torch
 import yaml
 from own_ops import ops_are_forgotten
 
-from htrain import own
-from htrain.capture import capture_model
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.data import CRITEO
 from htrain.errors import Error, ModelError, PlanError
 from htrain.ops import OPS, user_ops
-from htrain.own import load_own, places_of, sources_of
-from htrain.plan import Plan, load_plan
+from htrain.own import registry as own
+from htrain.own.registry import load_own, places_of, sources_of
+from htrain.plan.plan import Plan, load_plan
+from htrain.self_check.capture import capture_model
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 

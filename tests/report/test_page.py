@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import htrain
 from htrain.errors import PlanError
-from htrain.net import COMPRESS
-from htrain.plan import Plan
+from htrain.net.net import COMPRESS
+from htrain.plan.plan import Plan
 from htrain.report.boxes import MOST_BOXES, picture_of
 from htrain.report.layout import layout_of
 from htrain.report.page import report_html, write_report

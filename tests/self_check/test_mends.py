@@ -134,7 +134,7 @@ def test_what_is_honoured_is_trained_as_by_pytorch(name: str) -> None:
 
 def unpadded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aten_ops, "without_padding_gradient", lambda builder, rows, ids, padding, *, module: rows)
-    monkeypatch.setattr("htrain.lowering.read_padding_rows", lambda net, values: net)
+    monkeypatch.setattr("htrain.compiler.lowering.read_padding_rows", lambda net, values: net)
 
 
 class Untold(TorchFunctionMode):

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper, parser
 from torch import nn
 
-from htrain.capture import capture_model
 from htrain.data import CRITEO
 from htrain.errors import ModelError
 from htrain.frontend import onnx_model
 from htrain.frontend.onnx_graph import Graph
 from htrain.frontend.onnx_model import capture_onnx
 from htrain.frontend.onnx_operator import Operator
+from htrain.self_check.capture import capture_model
 from htrain.self_check.check import check
 from htrain.self_check.onnx_reference import check_file
 from htrain.self_check.torch_reference import TorchReference

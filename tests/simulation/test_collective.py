@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import htrain
-from htrain.executor.wire import Context
+from htrain.executor.engine.context import Context
 from htrain.ops.collective import WORKERS
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 from htrain.simulation.collective import Meeting, Reducing, reductions_of
 from htrain.simulation.costs import Packet
 from htrain.simulation.counts import with_counts

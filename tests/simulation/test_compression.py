@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import htrain
-from htrain.net import COMPRESS
-from htrain.plan import Plan
+from htrain.net.net import COMPRESS
+from htrain.plan.plan import Plan
 from htrain.simulation.compression import faster
 from htrain.simulation.run import simulate
 from htrain.spec.cluster import Cluster

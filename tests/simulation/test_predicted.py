@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from small_dlrm import small_dlrm
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.costs.predict import demands_of, rounds_at, seconds_of
 from htrain.frontend.captured import Captured
-from htrain.plan import Plan
-from htrain.plan_check import check_plan
+from htrain.plan.check import check_plan
+from htrain.plan.plan import Plan
 from htrain.simulation.predicted import with_steady_state
 from htrain.simulation.run import simulate
 from htrain.spec.cluster import Cluster

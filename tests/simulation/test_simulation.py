@@ -10,7 +10,7 @@ import simpy
 import htrain
 from htrain.costs.predict import demands_of, seconds_of
 from htrain.errors import PlanError
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 from htrain.simulation.counts import with_counts
 from htrain.simulation.machine import Host
 from htrain.simulation.result import simulated_text

@@ -8,17 +8,17 @@ from itertools import product
 import pytest
 from small_dlrm import small_dlrm
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.errors import PlacementError, UsageError
-from htrain.footprint import ROLE_BYTES
 from htrain.frontend.captured import Captured
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate
 from htrain.sizing import bounds as sizing_bounds
 from htrain.sizing import search as sizing
 from htrain.sizing.search import Candidate, hosts_of, size
 from htrain.spec.cluster import Cluster
+from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.options import Options
 
 STEPS, WORKERS = 8, 4

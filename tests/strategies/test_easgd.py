@@ -4,8 +4,8 @@ import pytest
 import torch
 from interpreter import run_parts
 
-from htrain.net import Init, Net, Parameter
-from htrain.plan import net_name
+from htrain.net.names import net_name
+from htrain.net.net import Init, Net, Parameter
 from htrain.spec.cluster import Cluster
 from htrain.spec.dense_sync import Easgd
 from htrain.spec.options import Options

@@ -3,7 +3,7 @@
 import pytest
 
 from htrain.errors import ModelError
-from htrain.net import B, Blob, Init, Net, Parameter
+from htrain.net.net import B, Blob, Init, Net, Parameter
 from htrain.ops.builder import NetBuilder
 from htrain.spec.cache import LookAheadCache
 from htrain.spec.cluster import Cluster

@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import torch
 from torch import nn
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.data import Schema, click_schema, open_data
 from htrain.data.graph import graph_schema
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import example_batch, load_model
 from htrain.frontend.torch_model import capture
-from htrain.net import Net
-from htrain.placement import Decision
-from htrain.plan import Plan
+from htrain.net.net import Net
+from htrain.net.placement import Decision
+from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster, this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags

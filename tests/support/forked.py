@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 
 _IMPORTED = (
     "htrain.api",
-    "htrain.cli",
-    "htrain.executor.run",
+    "htrain.cli.app",
+    "htrain.executor.launch.run",
     "htrain.report.page",
     "torch.export._trace",
     "torch._functorch.aot_autograd",
@@ -95,7 +95,7 @@ def _command(words: list[str], cwd: str, timeout: int) -> None:
     signal.alarm(timeout)
     sys.argv = ["htrain", *words]
     try:
-        import_module("htrain.cli").main()
+        import_module("htrain.cli.app").main()
         status = 0
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else error.code is not None

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from htrain.data import START, Malformed, open_data
-from htrain.executor.port import Network
-from htrain.executor.role import Role
+from htrain.executor.launch.role import Role
 from htrain.executor.settings import RunSettings
-from htrain.plan import Plan
+from htrain.executor.transport.port import Network
+from htrain.plan.plan import Plan
 from htrain.spec.optimizers import Adagrad, Adam, Optimizer, RowwiseAdagrad, Sgd
 from htrain.spec.options import Options
 

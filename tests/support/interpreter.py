@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import torch
 
-from htrain.net import BatchDim, Blob, Net, Op
+from htrain.net.net import BatchDim, Blob, Net, Op
 from htrain.ops import OPS
 
 Values = dict[str, torch.Tensor]

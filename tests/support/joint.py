@@ -8,7 +8,7 @@ from small_wide_deep import BATCH
 from torch import nn
 
 from htrain.data import START, Malformed, open_data
-from htrain.executor.role import Role
+from htrain.executor.launch.role import Role
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from htrain.net import Attr, B, BatchDim, Shape
+from htrain.net.net import Attr, B, BatchDim, Shape
 from htrain.ops import OPS
 from htrain.ops.accelerated import accelerated_type
 from htrain.ops.base import constant_of
@@ -384,14 +384,14 @@ NOT_SAMPLED = {
     "Send": "the engine carries it out; tests/transform/test_split.py",
     "Recv": "the engine carries it out; tests/transform/test_split.py",
     "FileFill": "needs a plan's folder; tests/system",
-    **dict.fromkeys(("AllReduce", "AllGather"), "among trainers: tests/executor/test_collective.py"),
+    **dict.fromkeys(("AllReduce", "AllGather"), "among trainers: tests/executor/transport/test_collective.py"),
     **dict.fromkeys(
         ("HetAnnounce", "HetAsk", "HetFlush", "HetFlushed", "HetPush", "HetPull", "HetRead", "HetWrite"),
         "over a cache, no tensor: tests/sync/het, tests/system/test_het.py",
     ),
     **dict.fromkeys(
         ("LookaheadAnnounce", "LookaheadSlots", "FlushVictims", "LookaheadRequest", "LookaheadAnswer"),
-        "over a cache, no tensor: tests/sync/lookahead, tests/executor/test_lookahead.py",
+        "over a cache, no tensor: tests/sync/lookahead, tests/executor/roles/test_lookahead.py",
     ),
     **dict.fromkeys(
         ("ToAccelerator", "ToHost", *(accelerated_type(d.type) for d in OPS.values() if d.accelerated)),

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from htrain import own
 from htrain.ops import OPS
+from htrain.own import registry as own
 from htrain.spec.cache import CACHES
 from htrain.spec.dense_sync import DENSE_SYNCS
 from htrain.spec.halves import HALVES

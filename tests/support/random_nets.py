@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from interpreter import run_op
 
-from htrain.executor.stage_keys import GATE
-from htrain.net import Attr, Blob, Init, Net, Op, Parameter
+from htrain.executor.engine.stage_keys import GATE
+from htrain.net.net import Attr, Blob, Init, Net, Op, Parameter
 from htrain.ops import OPS
 from htrain.ops.base import constant_of
 

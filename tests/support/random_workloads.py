@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from htrain.loads import MemoryUse
+from htrain.costs.loads import MemoryUse
 from htrain.tagging.units import Unit
 from htrain.tagging.workload import CPU, MEMORY, Workload
 

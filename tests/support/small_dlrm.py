@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import torch
 from torch.nn import functional as F
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.frontend.captured import Captured
-from htrain.net import B, Blob, Init, Net, Parameter
+from htrain.net.net import B, Blob, Init, Net, Parameter
 from htrain.ops.builder import NetBuilder
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster
 from htrain.spec.tree import with_flags
 

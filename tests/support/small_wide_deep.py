@@ -6,12 +6,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.data import click_schema
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 

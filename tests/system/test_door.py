@@ -158,9 +158,9 @@ def test_a_full_disk_behind_standard_output_is_one_line(
 def test_a_bug_is_called_one_and_its_traceback_is_there_for_who_asks(tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
     script.write_text(
-        "import sys\nimport htrain.cli_plans, htrain.plan, htrain.cli\n"
+        "import sys\nimport htrain.cli.plans, htrain.plan.plan, htrain.cli.app\n"
         "def broken(folder):\n    raise KeyError('x')\n"
-        "htrain.plan.load_plan = broken\nsys.argv = ['htrain', 'show', 'plan']\nhtrain.cli.main()\n"
+        "htrain.plan.plan.load_plan = broken\nsys.argv = ['htrain', 'show', 'plan']\nhtrain.cli.main()\n"
     )
     for asked in ("", "1"):
         run = subprocess.run(
@@ -172,6 +172,6 @@ def test_a_bug_is_called_one_and_its_traceback_is_there_for_who_asks(tmp_path: P
         )
         *trace, line = run.stderr.splitlines()
         assert run.returncode == 3
-        assert line.startswith("htrain: KeyError: 'x' (htrain/cli_plans.py:")
+        assert line.startswith("htrain: KeyError: 'x' (htrain/cli/plans.py:")
         assert line.endswith("this is a bug of htrain; HTRAIN_TRACEBACK=1 shows its way here")
         assert bool(trace) == bool(asked)

@@ -7,12 +7,12 @@ import torch
 from whole_runs import WIDE_DEEP, parameters
 
 import htrain
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.data import click_schema
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
-from htrain.net import Net
-from htrain.placement import Decision
+from htrain.net.net import Net
+from htrain.net.placement import Decision
 from htrain.spec.cluster import Cluster
 from htrain.spec.tree import with_flags
 from htrain.tagging.workload import Workload

@@ -15,7 +15,7 @@ import pytest
 from whole_runs import WIDE_DEEP, libfm, start, wait_for_a_checkpoint, wait_for_examples
 
 import htrain
-from htrain.executor.checkpoint import find_checkpoints, latest_checkpoint
+from htrain.executor.record.checkpoint import find_checkpoints, latest_checkpoint
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 

@@ -21,16 +21,16 @@ from mutations import NASTY, rewritten, spoilt, words
 
 import htrain
 from htrain.api import read_record
-from htrain.cli import commands as htrain_commands
+from htrain.cli.app import commands as htrain_commands
 from htrain.data import open_data
 from htrain.data.layout import load_layout
 from htrain.errors import Error
-from htrain.executor.checkpoint import latest_checkpoint, read_manifest
-from htrain.executor.measured import load_measured
-from htrain.onnx_io import read_net
-from htrain.plan import load_plan
-from htrain.plan_check import check_plan
-from htrain.plan_text import plan_text
+from htrain.executor.record.checkpoint import latest_checkpoint, read_manifest
+from htrain.executor.record.measured import load_measured
+from htrain.onnx_format.files import read_net
+from htrain.plan.check import check_plan
+from htrain.plan.plan import load_plan
+from htrain.plan.text import plan_text
 from htrain.spec.cache import capacity_rows
 from htrain.spec.cluster import load_cluster, parse_field, this_machine
 from htrain.spec.cluster_file import load_options

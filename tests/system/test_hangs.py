@@ -19,9 +19,9 @@ HANGING = """
 import sys, threading
 from itertools import islice
 import htrain
-from htrain.executor.feed import Feed
+from htrain.executor.roles.feed import Feed
 from htrain.executor import role
-from htrain.executor.sync_loop import SyncLoop
+from htrain.executor.roles.sync_loop import SyncLoop
 
 place, plan, data, out = sys.argv[1:]
 

@@ -8,10 +8,10 @@ from harness import batches_of, relative_differences, run_roles, torch_losses
 from joint import joint_losses, joint_losses_of
 from small_wide_deep import BATCH, DATA, ROWS, model_of
 
-from htrain.compiler import compile_net
-from htrain.executor.role import Role
+from htrain.compiler.pipeline import compile_net
+from htrain.executor.launch.role import Role
 from htrain.executor.settings import RunSettings
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags
 

@@ -17,7 +17,7 @@ from small_wide_deep import DATA, small_plan
 from whole_runs import HTRAIN, WIDE_DEEP, libfm, parameters, wait_for_a_checkpoint, wait_for_examples
 
 import htrain
-from htrain.executor.checkpoint import latest_checkpoint
+from htrain.executor.record.checkpoint import latest_checkpoint
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags

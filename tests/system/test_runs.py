@@ -12,11 +12,11 @@ from harness import run_roles
 from whole_runs import WIDE_DEEP, kill, libfm, parameters, start, wait_for_a_checkpoint, wait_for_examples
 
 import htrain
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.data import click_schema
-from htrain.executor.gate import WriteGates
+from htrain.executor.engine.context import Context
+from htrain.executor.engine.gate import WriteGates
 from htrain.executor.settings import RunSettings
-from htrain.executor.wire import Context
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.spec.cluster import this_machine

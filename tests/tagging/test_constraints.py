@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from small_dlrm import small_dlrm
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.errors import ClusterError, Error, PlacementError, UsageError
-from htrain.footprint import ROLE_BYTES
+from htrain.extending.rules import load_tagger
 from htrain.frontend.captured import Captured
-from htrain.plan import Plan, load_plan
-from htrain.plan_check import check_plan
+from htrain.plan.check import check_plan
+from htrain.plan.plan import Plan, load_plan
 from htrain.spec.cluster import Cluster, load_cluster
+from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.options import Options
 from htrain.tagging.explain import explain
-from htrain.user_rules import load_tagger
 
 SOLVERS = ("rules", "greedy", "ilp")
 
@@ -95,7 +95,7 @@ def test_constraint_of_another_form_is_refused_with_its_line(line: str, tmp_path
 
 
 RULES = """
-from htrain.placement import Decision
+from htrain.net.placement import Decision
 
 def on_trainer(view, unit):
     return "because I say so" if view.units[unit].name == "hidden/sigmoid" else ""

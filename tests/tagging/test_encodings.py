@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from random_workloads import workloads
 from small_dlrm import small_dlrm
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.frontend.captured import Captured
-from htrain.net import COMPRESS
+from htrain.net.net import COMPRESS
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags

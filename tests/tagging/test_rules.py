@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_dlrm import small_dlrm
 
-from htrain.net import B, Blob, Init, Net, Parameter
+from htrain.net.net import B, Blob, Init, Net, Parameter
+from htrain.net.placement import Decision
 from htrain.ops.builder import NetBuilder
-from htrain.placement import Decision
 from htrain.spec.options import Options
 from htrain.tagging.rules import apply_tags, tag_by_rules
 from htrain.tagging.units import Unit, find_units, fixed_tags

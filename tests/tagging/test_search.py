@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from random_workloads import workloads, workloads_with_twins
 from small_dlrm import small_dlrm
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.errors import PlacementError
 from htrain.frontend.captured import Captured
-from htrain.net import Net
-from htrain.placement import Decision
+from htrain.net.net import Net
+from htrain.net.placement import Decision
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.tagging.greedy import _problem, _state, refine

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.errors import PlacementError
-from htrain.footprint import ROLE_BYTES
-from htrain.net import Init, Net, Parameter
-from htrain.placement import Shard
+from htrain.net.net import Init, Net, Parameter
+from htrain.net.placement import Shard
 from htrain.spec.cluster import GIB, Cluster
+from htrain.spec.footprint import ROLE_BYTES
 from htrain.tagging.shards import place_tables, table_bytes
 
 DIM = 16

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_workloads import workloads, workloads_with_twins
 
+from htrain.compiler.lowering import lowered
 from htrain.data import click_schema
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
-from htrain.lowering import lowered
-from htrain.placement import Split
+from htrain.net.placement import Split
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.tagging.twins import twins

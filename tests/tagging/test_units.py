@@ -7,12 +7,12 @@ import pytest
 import torch
 from small_dlrm import small_dlrm
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.frontend.captured import Captured
-from htrain.net import B, Blob, Init, Net, Parameter
+from htrain.net.net import B, Blob, Init, Net, Parameter
+from htrain.net.placement import Decision, Shard
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NetBuilder
-from htrain.placement import Decision, Shard
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags

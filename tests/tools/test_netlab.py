@@ -17,7 +17,7 @@ from whole_runs import ROOT, WIDE_DEEP, libfm, wait_for_examples
 
 import htrain
 from htrain.errors import RunError, UsageError
-from htrain.executor.measured import load_measured
+from htrain.executor.record.measured import load_measured
 from htrain.spec.cluster import device_of, this_machine
 from htrain.spec.options import Options
 

@@ -5,8 +5,8 @@ import torch
 from small_wide_deep import BATCH, model_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from htrain.compiler import compile_net
-from htrain.net import Net, Op
+from htrain.compiler.pipeline import compile_net
+from htrain.net.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.accelerated import use
 from htrain.ops.base import dtype_of, tensor_of

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_dlrm import small_dlrm
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.data import click_schema
-from htrain.executor.evaluate import forward_net
+from htrain.executor.launch.evaluate import forward_net
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
-from htrain.net import COMPRESS, Net, check
-from htrain.plan import Plan
+from htrain.net.net import COMPRESS, Net, check
+from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags

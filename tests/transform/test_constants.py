@@ -3,7 +3,7 @@
 import torch
 from interpreter import draw_parameters, run_net
 
-from htrain.net import B, Blob, Net, Tensor
+from htrain.net.net import B, Blob, Net, Tensor
 from htrain.ops.builder import NetBuilder
 from htrain.transform.constants import copy_constants
 

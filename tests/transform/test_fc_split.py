@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from interpreter import draw_parameters, run_net
 from torch.nn.functional import binary_cross_entropy_with_logits, linear
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.data import click_schema
 from htrain.errors import ModelError
-from htrain.executor.store import allocate, fill
+from htrain.executor.engine.store import allocate, fill
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
-from htrain.net import B, Blob, Init, Net, Parameter
+from htrain.net.net import B, Blob, Init, Net, Parameter
+from htrain.net.placement import Split
 from htrain.ops.builder import NetBuilder
-from htrain.placement import Split
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags

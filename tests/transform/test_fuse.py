@@ -9,12 +9,12 @@ import torch
 from interpreter import run_net
 from small_wide_deep import BATCH, model_of
 
-from htrain.compiler import compile_net
-from htrain.executor.engine import Engine
-from htrain.executor.program import build_program
-from htrain.executor.stage_keys import GATE
-from htrain.executor.wire import Context
-from htrain.net import B, Blob, Init, Net, Parameter
+from htrain.compiler.pipeline import compile_net
+from htrain.executor.engine.context import Context
+from htrain.executor.engine.engine import Engine
+from htrain.executor.engine.program import build_program
+from htrain.executor.engine.stage_keys import GATE
+from htrain.net.net import B, Blob, Init, Net, Parameter
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NetBuilder
 from htrain.spec.cluster import this_machine

@@ -10,10 +10,10 @@ from interpreter import run_net
 from small_dlrm import small_dlrm
 from small_wide_deep import BATCH, model_of
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.frontend.captured import Captured
-from htrain.net import Net
-from htrain.plan import Plan
+from htrain.net.net import Net
+from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster, this_machine
 from htrain.spec.numerics import RowDtype
 from htrain.spec.options import Options

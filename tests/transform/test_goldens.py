@@ -3,10 +3,10 @@
 import pytest
 from small_dlrm import small_dlrm
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.frontend.captured import Captured
-from htrain.net import Net
-from htrain.plan import Plan
+from htrain.net.net import Net
+from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags

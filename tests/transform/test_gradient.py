@@ -8,7 +8,7 @@ from interpreter import Values, draw_parameters, run_net
 from small_dlrm import loss_by_torch, small_batch, small_dlrm
 
 from htrain.errors import ModelError
-from htrain.net import Attr, B, Blob, Init, Net, Parameter
+from htrain.net.net import Attr, B, Blob, Init, Net, Parameter
 from htrain.ops.builder import NO_ATTRS, NetBuilder
 from htrain.transform.gradient import add_gradients
 from htrain.transform.lookups import lower_lookups

@@ -12,10 +12,10 @@ from small_dlrm import small_batch, small_dlrm
 from torch.nn import functional as F
 
 from htrain.errors import DataError
-from htrain.net import B, Blob, Init, Net, Parameter
+from htrain.net.net import B, Blob, Init, Net, Parameter
+from htrain.net.placement import Shard
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NetBuilder
-from htrain.placement import Shard
 from htrain.spec.tree import with_flags
 from htrain.transform.gradient import add_gradients
 from htrain.transform.lookups import lower_lookups

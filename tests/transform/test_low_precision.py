@@ -10,9 +10,9 @@ from interpreter import run_net
 from small_wide_deep import model_of
 from torch.nn.functional import linear
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.errors import UsageError
-from htrain.net import B, Blob, Init, Net, Parameter
+from htrain.net.net import B, Blob, Init, Net, Parameter
 from htrain.ops.builder import NetBuilder
 from htrain.spec.cluster import Cluster, this_machine
 from htrain.spec.options import Options

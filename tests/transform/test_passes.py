@@ -7,8 +7,8 @@ import torch
 from small_dlrm import small_dlrm
 
 from htrain.errors import ModelError
-from htrain.executor.store import allocate, fill
-from htrain.net import B, Blob, Init, Net, Parameter
+from htrain.executor.engine.store import allocate, fill
+from htrain.net.net import B, Blob, Init, Net, Parameter
 from htrain.ops.builder import NetBuilder
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags

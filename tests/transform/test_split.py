@@ -16,13 +16,13 @@ from small_dlrm import ITEMS, USERS, small_batch, small_dlrm
 
 from htrain.data.schema import Input, Schema
 from htrain.errors import PlanError
-from htrain.executor.engine import Engine
-from htrain.executor.program import build_program
-from htrain.executor.wire import Context
+from htrain.executor.engine.context import Context
+from htrain.executor.engine.engine import Engine
+from htrain.executor.engine.program import build_program
 from htrain.frontend.load import example_batch
 from htrain.frontend.torch_model import capture
-from htrain.net import Net, Op, check
-from htrain.placement import Shard
+from htrain.net.net import Net, Op, check
+from htrain.net.placement import Shard
 from htrain.spec.options import Options
 from htrain.transform.gradient import add_gradients
 from htrain.transform.lookups import lower_lookups

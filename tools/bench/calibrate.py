@@ -20,7 +20,7 @@ import torch
 
 from htrain.calibration.measure import measure_host
 from htrain.costs.seconds import op_seconds
-from htrain.net import Attr, B, Blob, Shape, numel
+from htrain.net.net import Attr, B, Blob, Shape, numel
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 from htrain.spec.cluster import Cluster, validated

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from netlab import Lab, bits_per_second, unwind_when_ended
 
-from htrain.executor.collective import Collective
+from htrain.executor.transport.collective import Collective
 
 SIZES = (8, 40_000, 400_000, 4_000_000)
 PORT = 29511

@@ -22,7 +22,7 @@ import torch
 from history import append
 from single_process import Htrain, read
 
-from htrain.net import Net
+from htrain.net.net import Net
 from htrain.ops import OPS
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags

@@ -1,4 +1,4 @@
-"""Steps of SGD on rows of large tables, their memory in large pages (htrain.executor.memory) and in the system's small ones.
+"""Steps of SGD on rows of large tables, their memory in large pages (htrain.executor.host.memory) and in the system's small ones.
 
     python tools/bench/pages.py [--tables 26] [--rows 100000] [--width 64]
 
@@ -12,7 +12,7 @@ import time
 import numpy as np
 import torch
 
-from htrain.executor.memory import empty
+from htrain.executor.host.memory import empty
 from htrain.ops.step_loops import sgd_rows
 
 BATCH = 2048

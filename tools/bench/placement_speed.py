@@ -12,9 +12,9 @@ import time
 import torch
 from torch import nn
 
-from htrain.compiler import compile_net
+from htrain.compiler.lowering import lowered
+from htrain.compiler.pipeline import compile_net
 from htrain.frontend.torch_model import capture
-from htrain.lowering import lowered
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.tagging.place import by_rules, place_units

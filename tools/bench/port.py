@@ -20,8 +20,9 @@ from typing import Protocol
 import torch
 import zmq
 
-from htrain.executor.port import Network
-from htrain.executor.wire import Context, Values, bundle_of, encode
+from htrain.executor.engine.context import Context
+from htrain.executor.transport.port import Network
+from htrain.executor.transport.wire import Values, bundle_of, encode
 
 SIZES = {"1 kB": 1 << 10, "64 kB": 64 << 10, "1 MB": 1 << 20, "16 MB": 16 << 20}
 RUN_BYTES = 256 << 20

@@ -28,17 +28,17 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from baseline import build_model, optimizers, train_step
 
-from htrain.compiler import compile_net
+from htrain.compiler.pipeline import compile_net
 from htrain.data import START, Batch, Malformed, open_data
-from htrain.executor.feed import Feed
-from htrain.executor.memory import keep_pages
-from htrain.executor.port import Network
-from htrain.executor.role import Role
+from htrain.executor.host.memory import keep_pages
+from htrain.executor.host.threads import share_gil
+from htrain.executor.launch.role import Role
+from htrain.executor.roles.feed import Feed
 from htrain.executor.settings import RunSettings
-from htrain.executor.threads import share_gil
+from htrain.executor.transport.port import Network
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
-from htrain.plan import Plan
+from htrain.plan.plan import Plan
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags

@@ -17,15 +17,16 @@ import psutil
 import torch
 import zmq
 
-from htrain.executor.memory import keep_pages
-from htrain.executor.port import Network
-from htrain.executor.role import Role
-from htrain.executor.server import endpoint_of
+from htrain.executor.engine.context import Context
+from htrain.executor.host.memory import keep_pages
+from htrain.executor.launch.role import Role
+from htrain.executor.roles.server import endpoint_of
 from htrain.executor.settings import RunSettings
-from htrain.executor.wire import Context, Values, bundle_of, encode
+from htrain.executor.transport.port import Network
+from htrain.executor.transport.wire import Values, bundle_of, encode
 from htrain.ops import OPS
 from htrain.ops.bundle import DTYPES
-from htrain.plan import Plan, load_plan
+from htrain.plan.plan import Plan, load_plan
 
 SPARSE, GROUP, TRAINER = "sparse_ps:0", "group_ps:0", "trainer"
 DIFFERENT_STEPS = 8
@@ -72,7 +73,7 @@ def usage() -> dict[str, float]:
 
 
 def serve(plan: Plan, folder: Path, host: str, workers: int) -> None:
-    """The sparse PS, as htrain.executor.play has it."""
+    """The sparse PS, as htrain.executor.launch.play has it."""
     torch.set_grad_enabled(False)
     keep_pages()
     network = Network("tcp", host)

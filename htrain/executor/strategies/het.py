@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from htrain.executor.cache_totals import add_counts, added
-from htrain.executor.store import Store
+from htrain.executor.engine.store import Store
+from htrain.executor.record.cache_totals import add_counts, added
 from htrain.executor.strategies.strategy import RunsCache
-from htrain.net import Net, Op
+from htrain.net.net import Net, Op
 from htrain.ops.het import REQUEST
 from htrain.spec.cache import HetCache as Asked
 from htrain.sync.het.client import UNBOUNDED, HetCache

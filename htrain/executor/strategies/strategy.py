@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-from htrain.executor.engine import Engine
-from htrain.executor.patience import Patience
-from htrain.executor.peers import Peers
-from htrain.executor.replica import Replica
-from htrain.executor.store import Store
-from htrain.executor.upcoming import Upcoming
-from htrain.net import Net
-from htrain.plan import Plan
+from htrain.executor.engine.engine import Engine
+from htrain.executor.engine.store import Store
+from htrain.executor.host.patience import Patience
+from htrain.executor.roles.replica import Replica
+from htrain.executor.roles.upcoming import Upcoming
+from htrain.executor.transport.peers import Peers
+from htrain.net.net import Net
+from htrain.plan.plan import Plan
 from htrain.spec.cache import Cache
 from htrain.spec.dense_sync import DenseSync
 from htrain.spec.fields import Section

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from htrain.placement import CacheGeometry
+from htrain.net.placement import CacheGeometry
 from htrain.sync.lookahead import loops
 
 Ids = NDArray[np.int64]

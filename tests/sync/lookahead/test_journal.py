@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htrain.placement import CacheGeometry
+from htrain.net.placement import CacheGeometry
 from htrain.sync.lookahead.journal import Ids, Journal, Rows, Written
 from htrain.sync.lookahead.occupancy import Occupancy
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htrain.placement import CacheGeometry, next_prime
+from htrain.net.placement import CacheGeometry, next_prime
 from htrain.sync.lookahead.occupancy import Occupancy
 
 PRIMES = [n for n in range(2, 600) if all(n % d for d in range(2, n))]

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from htrain.executor.engine import Engine
-from htrain.executor.replica import Replica
-from htrain.net import Net
+from htrain.executor.engine.engine import Engine
+from htrain.executor.roles.replica import Replica
+from htrain.net.net import Net
 from htrain.ops.lookahead import REQUEST
 
 Ids = NDArray[np.int64]

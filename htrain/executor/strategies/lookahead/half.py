@@ -5,17 +5,17 @@ from typing import Any
 
 import torch
 
-from htrain.executor.cache_totals import add_counts
-from htrain.executor.store import Store
+from htrain.executor.engine.context import APART
+from htrain.executor.engine.store import Store
+from htrain.executor.record.cache_totals import add_counts
 from htrain.executor.strategies.lookahead.exchange import Exchange
 from htrain.executor.strategies.lookahead.table_cache import TableCache
 from htrain.executor.strategies.lookahead.windows import Windows
 from htrain.executor.strategies.strategy import RunsCache, TrainerParts
-from htrain.executor.wire import APART
-from htrain.net import Net, Op
+from htrain.net.net import Net, Op
+from htrain.net.placement import CacheGeometry
 from htrain.ops.accelerated import device
 from htrain.ops.lookahead import apart, window_of
-from htrain.placement import CacheGeometry
 from htrain.spec.cache import LookAheadCache
 from htrain.sync.lookahead.window import WindowChoice
 

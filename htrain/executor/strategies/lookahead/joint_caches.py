@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from htrain.executor.peers import Ids, Peers, Rows
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
+from htrain.executor.transport.peers import Ids, Peers, Rows
 from htrain.sync.lookahead.journal import Written
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from htrain.net.placement import CacheGeometry
 from htrain.ops.accelerated import read_slots, write_slots
 from htrain.ops.lookahead_loops import read_rows, write_rows
 from htrain.ops.sparse_loops import dedupe
-from htrain.placement import CacheGeometry
 from htrain.sync.lookahead.journal import Journal, Written
 from htrain.sync.lookahead.occupancy import Occupancy, Placement
 

@@ -13,16 +13,16 @@ import torch
 
 from htrain.data import Position
 from htrain.errors import Error, PeerLost, RunError
-from htrain.executor.feed import Feed
-from htrain.executor.patience import Patience
-from htrain.executor.peers import Ids, Peers, Rows
-from htrain.executor.replica import Replica, Step
+from htrain.executor.engine.context import PREFETCHER, VICTIMS, WRITER
+from htrain.executor.host.patience import Patience
+from htrain.executor.host.threads import begin_thread
+from htrain.executor.roles.feed import Feed
+from htrain.executor.roles.replica import Replica, Step
+from htrain.executor.roles.upcoming import Upcoming
 from htrain.executor.strategies.lookahead.exchange import Exchange, Wishes
 from htrain.executor.strategies.lookahead.joint_caches import JointCaches
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
-from htrain.executor.threads import begin_thread
-from htrain.executor.upcoming import Upcoming
-from htrain.executor.wire import PREFETCHER, VICTIMS, WRITER
+from htrain.executor.transport.peers import Ids, Peers, Rows
 from htrain.sync.lookahead.journal import Written
 from htrain.sync.lookahead.window import WindowChoice
 

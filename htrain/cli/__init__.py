@@ -1,0 +1,1 @@
+"""The command line: each command is a few lines over the API."""

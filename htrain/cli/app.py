@@ -1,0 +1,261 @@
+"""`htrain ...`: each command is a few lines over the API. Documents go to stdout, progress to stderr; errors are one line."""
+
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+from msgspec import to_builtins
+
+import htrain
+from htrain.cli.data import data
+from htrain.cli.door import open_door
+from htrain.cli.flags import (
+    FilePath,
+    Finite,
+    PlanCommand,
+    Value,
+    cluster_flags,
+    cluster_of,
+    fc_splits,
+    json_flag,
+    options_of,
+    put,
+    require_alone,
+    require_use,
+    table_splits,
+    tell,
+    training_flags,
+    workers_flag,
+)
+from htrain.cli.plans import check, diff, explain, show
+from htrain.cli.predict import calibrate, simulate, size
+from htrain.errors import UsageError
+from htrain.spec.settings import CheckpointSeconds
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=_CONTEXT)
+@click.version_option(htrain.__version__, prog_name="htrain")
+def commands() -> None:
+    """Compile a recommendation model to a placement plan for a CPU cluster, and train it there.
+
+    \b
+    htrain data synth criteo --rows 500000 --out train.tsv
+    htrain data synth criteo --rows 50000 --part test --out test.tsv
+    htrain compile models/dlrm.py --data criteo:train.tsv --groups 2 --trainers 2 --group-ps 2 --out plan/
+    htrain show plan/
+    htrain explain plan/ top.0
+    htrain run plan/ --data criteo:train.tsv --out runs/a
+    htrain eval runs/a --data criteo:test.tsv
+    """
+
+
+@commands.command(name="compile", cls=PlanCommand)
+@click.argument("model")
+@click.option("--out", required=True, type=FilePath(), help="The plan folder to write.")
+@click.option(
+    "--cluster",
+    "cluster_file",
+    type=FilePath(),
+    help="A cluster file; without one, the cluster is this machine.",
+)
+@click.option(
+    "--data", default="", help="Data such as criteo:train.tsv; sizes the tables of a model that is built from a schema."
+)
+@click.option("--logit", default="", help="The output to train, where the model has several: its name or position.")
+@click.option("--label", default="", help="The label input of an ONNX model that carries one. [default: label]")
+@click.option(
+    "--solver",
+    default="greedy",
+    type=click.Choice(["rules", "greedy", "ilp", "cbc"]),
+    help="How modules are placed: by rules alone, refined greedily, or by an integer program (HiGHS, or CBC). [default: greedy]",
+)
+@click.option("--rules", default="", help="Rules of your own: FILE.py:NAME or package.module:NAME.")
+@click.option("--solve-seconds", default=60.0, type=Finite(0.1), help="Time limit of the solver. [default: 60]")
+@click.option("--split-table", "splits", multiple=True, metavar="TABLE=N", help="Cut a table into N row shards.")
+@click.option(
+    "--split-fc",
+    "cuts",
+    multiple=True,
+    metavar="auto|none|FC=KIND:N",
+    help="Cut an FC into N parts: vertical, horizontal, or co-partition with the FC that follows. [default: auto]",
+)
+@click.option(
+    "--no-self-check",
+    is_flag=True,
+    help="Do not compare loss and gradients of what was captured with the model's own, on a small random batch.",
+)
+@cluster_flags
+@training_flags
+@json_flag
+def compile_command(
+    model: str,
+    out: Path,
+    cluster_file: Path | None,
+    data: str,
+    logit: str,
+    label: str,
+    splits: tuple[str, ...],
+    cuts: tuple[str, ...],
+    rules: str,
+    solver: Any,
+    solve_seconds: float,
+    no_self_check: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Compile MODEL to a plan folder.
+
+    MODEL is a Python file with a `build` function (or file.py:factory), package.module:factory, or model.onnx.
+
+    \b
+    htrain compile models/dlrm.py --cluster cluster.yaml --out plan/
+    htrain compile models/wide_deep.py --data libfm:train.libfm --groups 2 --trainers 2 --group-ps 1 --out plan/
+    """
+    cluster, options = cluster_of(cluster_file, flags, here=True), options_of(flags, cluster_file)
+    require_use(options, cluster, cluster_file)
+    if solver == "rules":
+        require_alone("--solver rules", "solve_seconds")
+    plan = htrain.compile(
+        model,
+        cluster=cluster,
+        options=options,
+        data=data,
+        logit=logit,
+        label=label,
+        table_splits=table_splits(splits),
+        fc_splits=fc_splits(cuts),
+        rules=rules,
+        solver=solver,
+        time_limit_seconds=solve_seconds,
+        self_check=not no_self_check,
+    )
+    plan.save(out)
+    for note in plan.notes:
+        tell(f"note: {note}")
+    text = f"{out}: {len(plan.nets)} nets, {len(plan.tables)} tables, predicted {plan.predicted_eps:,.0f} EPS; look at it with: htrain show {out}"
+    put(
+        {
+            "plan": str(out),
+            "digest": plan.digest,
+            "nets": list(plan.nets),
+            "predicted_eps": plan.predicted_eps,
+            "notes": plan.notes,
+        },
+        text,
+        as_json,
+    )
+
+
+@commands.command(cls=PlanCommand)
+@click.argument("plan", type=FilePath())
+@click.option(
+    "--data",
+    required=True,
+    help="FORMAT:PATH[?key=value], such as criteo:train.tsv, libfm:a.libfm, csv:a.csv?schema=s.yaml, synthetic:?rows=100000.",
+)
+@click.option("--out", type=FilePath(), help="A new run folder.")
+@click.option("--resume", type=FilePath(), help="Go on from the last checkpoint of this run folder.")
+@click.option("--epochs", default=1, type=click.IntRange(1), help="Passes over the data. [default: 1]")
+@click.option("--threads", is_flag=True, help="All roles as threads of this process.")
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="One net replica per trainer, no prefetch; with one trainer, a run repeats bit for bit.",
+)
+@click.option(
+    "--checkpoint-seconds",
+    default=300.0,
+    type=Value(CheckpointSeconds),
+    help="Seconds between checkpoints, or end for the last only. [default: 300]",
+)
+@click.option(
+    "--deadline-seconds",
+    default=60.0,
+    type=Finite(1),
+    help="A role that hears nothing for this long gives up; in its first steps it waits longer. [default: 60]",
+)
+@click.option(
+    "--liveness-seconds",
+    default=60.0,
+    type=Finite(2),
+    help="A role that the launcher does not hear for this long is given up, though its process may live. [default: 60]",
+)
+@click.option(
+    "--malformed-share",
+    default=0.01,
+    type=Finite(0, 1),
+    help="More malformed rows than this share stop the run. [default: 0.01]",
+)
+@workers_flag
+@click.option("--intra-op-threads", default=1, type=click.IntRange(1), help="torch threads per op. [default: 1]")
+@json_flag
+def run(
+    plan: Path,
+    data: str,
+    out: Path | None,
+    resume: Path | None,
+    threads: bool,
+    intra_op_threads: int,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Train a plan on this machine: a process per role, or --threads. Under mpiexec, a rank per role.
+
+    Ctrl-C, SIGTERM and the end of the terminal write a checkpoint and end the run, a second Ctrl-C ends it at once; --resume goes on from the last one.
+    """
+    rank = import_module("htrain.executor.launch.rank")
+    run_folder = resume or out or Path()
+    if rank.is_launcher():
+        import_module("htrain.executor.record.run_folder").refuse_owned(run_folder)  # before anything else is loaded
+    if threads and rank.is_rank():
+        raise UsageError(
+            "--threads has no effect under mpiexec, which starts a process per role: leave one of them out"
+        )
+    hosting: Literal["processes", "threads", "mpi"] = "threads" if threads else "mpi" if rank.is_rank() else "processes"
+    if hosting == "mpi":
+        rank.split(run_folder)
+    result = htrain.run(
+        plan, data=data, out=out or "", resume=resume or "", hosting=hosting, num_threads=intra_op_threads, **settings
+    )
+    totals = result.totals
+    text = (
+        f"{totals.examples:,} examples in {result.train_seconds:.1f} s: {totals.examples / max(result.train_seconds, 1e-9):,.0f} EPS, loss {totals.loss:.4f}, "
+        f"NE {totals.ne:.4f}, dense staleness at most {totals.max_staleness} (mean {totals.mean_staleness:.2f}); checkpoint {result.checkpoint}"
+    )
+    table = import_module("htrain.executor.record.measured").measured_text(result.measured)
+    put(
+        {
+            "checkpoint": str(result.checkpoint),
+            "train_seconds": result.train_seconds,
+            **totals.to_dict(),
+            "measured": to_builtins(result.measured),
+        },
+        f"{table}\n{text}",
+        as_json,
+    )
+
+
+@commands.command(name="eval", cls=PlanCommand)
+@click.argument("run_folder", type=FilePath())
+@click.option("--data", required=True, help="FORMAT:PATH[?key=value], such as criteo:test.tsv.")
+@click.option("--plan", type=FilePath(), help="The run's plan, where it has moved.")
+@click.option("--replica", default="center", help="Whose dense parameters: center, or group:N. [default: center]")
+@json_flag
+def eval_command(run_folder: Path, data: str, plan: Path | None, replica: str, as_json: bool) -> None:
+    """Evaluate the last checkpoint of RUN_FOLDER: NE, AUC and log loss."""
+    found = htrain.evaluate(run_folder, data=data, plan=plan or "", replica=replica)
+    text = f"{found.examples:,} examples: NE {found.ne:.4f}, AUC {found.auc:.4f}, log loss {found.log_loss:.4f}, positive rate {found.positive_rate:.4f}"
+    put(asdict(found), text, as_json)
+
+
+for command in (data, show, explain, check, diff, calibrate, simulate, size):
+    commands.add_command(command)
+
+
+def main() -> None:
+    """Run a command; exit with 0, 1 (the user can mend it), 2 (usage), 3 (a bug), or 128 and the number of the signal that ended it."""
+    open_door()

@@ -1,0 +1,83 @@
+"""The commands that write data: `htrain data synth`, `pack`."""
+
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec import to_builtins
+
+from htrain.cli.flags import Command, FilePath, Finite, json_flag, put
+
+
+@click.group()
+def data() -> None:
+    """Make data, and data that is read faster."""
+
+
+@data.group()
+def synth() -> None:
+    """Synthesise data with a planted model, so that the best reachable NE and AUC are known."""
+
+
+@synth.command(cls=Command)
+@click.option("--rows", default=500_000, type=click.IntRange(1), help="Examples to write. [default: 500000]")
+@click.option("--out", required=True, type=FilePath(), help="The TSV file to write; .gz compresses.")
+@click.option("--table-rows", default=100_000, type=click.IntRange(1), help="Distinct ids per field. [default: 100000]")
+@click.option("--zipf", default=1.05, type=Finite(), help="Exponent of the id frequencies. [default: 1.05]")
+@click.option(
+    "--locality",
+    default=0.5,
+    type=Finite(0, 1),
+    help="Share of ids drawn from the example's community. [default: 0.5]",
+)
+@click.option(
+    "--signal", default=0.35, type=Finite(), help="Strength of the ids' effects on the label. [default: 0.35]"
+)
+@click.option("--seed", default=0, type=click.IntRange(0), help="Another seed is another planted model. [default: 0]")
+@click.option(
+    "--part",
+    default="train",
+    type=click.Choice(["train", "test"]),
+    help="Which part of the seed's endless log: both follow the same planted model. [default: train]",
+)
+@json_flag
+def criteo(out: Path, part: str, as_json: bool, **options: Any) -> None:
+    """Write a Criteo-format TSV file with a planted model, and print the best NE and AUC that any model can reach on it.
+
+    \b
+    htrain data synth criteo --rows 500000 --out train.tsv
+    htrain data synth criteo --rows 50000 --part test --out test.tsv
+    """
+    synthetic = import_module("htrain.data.synthetic")
+    first_block = synthetic.TEST_BLOCK if part == "test" else 0
+    figures = synthetic.write_criteo(out, synthetic.Synthetic(first_block=first_block, **options))
+    text = f"{out}: {options['rows']:,} rows; best reachable NE {figures.best_ne:.4f}, AUC {figures.best_auc:.4f}; positive rate {figures.positive_rate:.4f}"
+    put({"path": str(out), **asdict(figures)}, text, as_json)
+
+
+@data.command(cls=Command)
+@click.argument("source")
+@click.option("--out", required=True, type=FilePath(), help="The packed file to write.")
+@click.option(
+    "--malformed-share",
+    default=0.01,
+    type=Finite(0, 1),
+    help="More malformed rows than this share stop the packing; fewer are left out. [default: 0.01]",
+)
+@json_flag
+def pack(source: str, out: Path, malformed_share: float, as_json: bool) -> None:
+    """Parse SOURCE once, and write its rows to a file that is read many times as fast: FORMAT:PATH becomes packed:OUT.
+
+    \b
+    htrain data pack criteo:train.tsv --out train.packed
+    htrain run plan/ --data packed:train.packed --out runs/a
+    """
+    malformed = import_module("htrain.data").Malformed(malformed_share)
+    totals = import_module("htrain.data.pack").pack(source, out, malformed=malformed)
+    left_out = (
+        f"; {totals.malformed:,} malformed rows left out, such as {malformed.examples[0]}" if totals.malformed else ""
+    )
+    text = f"{out}: {totals.examples:,} examples, {out.stat().st_size / 1e6:,.1f} MB{left_out}; read it as packed:{out}"
+    put({"path": str(out), **to_builtins(totals)}, text, as_json)

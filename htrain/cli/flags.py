@@ -1,0 +1,361 @@
+"""Flags that several commands share, and what they mean."""
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import click
+from click.core import ParameterSource
+
+from htrain.errors import UsageError
+from htrain.net.placement import Split, SplitKind
+from htrain.printable import one_line, printable
+from htrain.spec.cluster import (
+    NUMBERS,
+    Cluster,
+    cluster_entries,
+    is_rate,
+    is_size,
+    load_cluster,
+    parse_field,
+    this_machine,
+    validated,
+)
+from htrain.spec.cluster_file import load_options, said_in
+from htrain.spec.effects import require_counts, require_effect, require_hosts
+from htrain.spec.fields import REQUIRED, Field, alternatives, choices, fields_of, is_pairs, parse, plain, table_of
+from htrain.spec.options import Options
+from htrain.spec.settings import Workers
+from htrain.spec.tree import Flag, dashed, flag_at, flag_text, flags, flat, questions, with_flags
+
+Function = Callable[..., None]
+
+
+class Command(click.Command):
+    """A command whose document alone goes to standard output: while it runs, what anybody prints goes to standard error."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        ctx.meta[_DOCUMENTS] = sys.stdout
+        with redirect_stdout(sys.stderr):
+            return super().invoke(ctx)
+
+
+class PlanCommand(Command):
+    """A command that makes or reads a plan, which may have ops of the user's own."""
+
+    def __init__(self, *arguments: Any, **given: Any) -> None:
+        super().__init__(*arguments, **given)
+        self.params.append(
+            click.Option(
+                ["--ops"],
+                multiple=True,
+                metavar="FILE.py",
+                expose_value=False,
+                callback=_load_own,
+                is_eager=True,
+                help="A file, or package.module, that registers ops, strategies or cache policies of your own.",
+            )
+        )
+
+
+def _load_own(ctx: click.Context, param: click.Parameter, places: tuple[str, ...]) -> None:
+    if places:
+        import_module("htrain.own.registry").load_own(places)
+
+
+_DOCUMENTS = "htrain.documents"
+
+
+class FilePath(click.ParamType):
+    """The name of a file or folder."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if not str(value):
+            self.fail("is empty, want the name of a file or folder", param, ctx)
+        return Path(value)
+
+
+class Finite(click.FloatRange):
+    """A number within bounds; neither nan, which is within all of them, nor infinite."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+class Value(click.ParamType):
+    """What a field of one of these types takes, read from text."""
+
+    name = "value"
+
+    def __init__(self, *hints: Any) -> None:
+        self.hints = hints
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return metavar(self.hints[-1])
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self.parsed(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def parsed(self, text: str) -> Any:
+        """Raises ValueError in words."""
+        reasons = []
+        for hint in self.hints:
+            try:
+                return parse(text, hint)
+            except ValueError as error:
+                reasons.append(str(error))
+        raise ValueError(reasons[0])
+
+
+class Kind(click.ParamType):
+    """A kind of a section: those of users' files are there when these have been loaded."""
+
+    name = "kind"
+
+    def __init__(self, section: str) -> None:
+        self.section = section
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return f"[{'|'.join(questions()[self.section].kinds or {})}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return click.Choice(list(questions()[self.section].kinds or {})).convert(value, param, ctx)
+
+
+def training_flags(command: Function) -> Function:
+    """A flag for every field of Options and of its sections, and one for those that have no flag of their own."""
+    command = click.option(
+        "--set", "entries", multiple=True, metavar="SECTION.FIELD=VALUE",
+        help="Any entry of the options, such as dense_sync.period=4: those of strategies of your own have no flag.",
+    )(command)  # fmt: skip
+    for flag in reversed(list(flags().values())):
+        command = _training_flag(flag)(command)
+    return command
+
+
+def _training_flag(flag: Flag) -> Callable[[Function], Function]:
+    dashes = dashed(flag.name)
+    if flag.chooses_kind:
+        question, usual = questions()[flag.section], getattr(Options(), flag.section).kind
+        return click.option(dashes, flag.name, type=Kind(flag.section), help=f"{question.sentence} [default: {usual}]")
+    hints = [field.hint for field in flag.fields.values()]
+    if is_pairs(hints[0]):
+        return click.option(
+            dashes, flag.name, multiple=True, metavar="TABLE=CAPACITY", type=CacheTable(), help=_help(flag)
+        )
+    if plain(hints[0]) is bool:
+        return click.option(f"{dashes}/--no-{dashes[2:]}", flag.name, default=None, help=_help(flag))
+    closed = (
+        choices(hints[0]) and table_of(hints[0]) is None
+    )  # what users may add to is looked up when their files have been loaded
+    kind = click.Choice(choices(hints[0])) if closed else Value(*hints)
+    return click.option(dashes, flag.name, type=kind, help=_help(flag))
+
+
+def _help(flag: Flag) -> str:
+    """What a flag says, with the kinds that it belongs to, and its default: one sentence for all kinds that say the same."""
+    texts: dict[tuple[str, str], list[str]] = {}
+    for kind, field in flag.fields.items():
+        texts.setdefault((field.sentence, _default(flag, field)), []).append(kind)
+    return " ".join(
+        f"{sentence} [{_with(flag.section, kinds)}default: {default}]" for (sentence, default), kinds in texts.items()
+    )
+
+
+def _default(flag: Flag, field: Field) -> str:
+    usual = flat(Options())[flag.name] if field.default is REQUIRED else field.default
+    if isinstance(usual, bool):
+        return "on" if usual else "off"
+    return flag_text(usual) or "none"
+
+
+def _with(section: str, kinds: list[str]) -> str:
+    """The choice that a flag depends on, where not every kind has it."""
+    others = set(questions()[section].kinds or {}) - set(kinds) if section else set()
+    return f"with {dashed(section)} {' or '.join(kinds)}; " if others else ""
+
+
+def metavar(hint: Any) -> str:
+    """What stands behind a flag for its value: `N|auto`."""
+    return "|".join(_metavars(hint))
+
+
+def _metavars(hint: Any) -> Iterator[str]:
+    for kind in alternatives(hint):
+        yield from choices(kind) or [{int: "N", float: "X", bool: "true|false"}.get(plain(kind), "TEXT")]
+
+
+class CacheTable(click.ParamType):
+    """`TABLE=CAPACITY` as a pair."""
+
+    name = "TABLE=CAPACITY"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        pattern, equals, capacity = str(value).rpartition("=")
+        if not equals or not pattern:
+            self.fail(f"'{value}': want TABLE=CAPACITY, such as C1=50% or 'C*=none'", param, ctx)
+        return pattern, capacity
+
+
+def cluster_flags(command: Function) -> Function:
+    """A flag for every field of the cluster file."""
+    for name, field in reversed(list(fields_of(Cluster).items())):
+        example = (
+            " Such as 512GiB."
+            if name.endswith("memory")
+            else " Such as 25Gbit/s."
+            if name.endswith("bandwidth")
+            else ""
+        )
+        command = click.option(
+            dashed(name),
+            "cluster_" + name,
+            metavar="SIZE" if is_size(name) else metavar(field.hint),
+            default="",
+            help=field.sentence + example,
+            hidden=is_rate(name),
+        )(command)
+    return command
+
+
+workers_flag = click.option(
+    "--workers", default="auto", type=Value(Workers),
+    help="Threads of a PS that run ops; auto is one a core. [default: auto]",
+)  # fmt: skip
+
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
+
+
+def finite(value: Any) -> Any:
+    """JSON has no nan."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): finite(entry) for key, entry in value.items()}
+    return [finite(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def put(document: Mapping[str, Any], text: str, as_json: bool) -> None:
+    """The command's document on standard output: as JSON, or as text that a terminal can show."""
+    documents = click.get_current_context().meta[_DOCUMENTS]
+    click.echo(json.dumps(finite(document), indent=1) if as_json else printable(text.rstrip("\n")), file=documents)
+
+
+def tell(text: str) -> None:
+    """A line of news, on standard error."""
+    click.echo(one_line(text), err=True)
+
+
+def cluster_of(cluster_file: Path | None, flag_values: Mapping[str, Any], *, here: bool) -> Cluster:
+    """The cluster of a file and the flags on top; without a file this machine's, or (not `here`) the stock hosts of the paper."""
+    given = {n.removeprefix("cluster_"): v for n, v in flag_values.items() if n.startswith("cluster_") and _is_given(n)}
+    overrides = {name: parse_field(name, text, where=dashed(name)) for name, text in given.items()}
+    if cluster_file:
+        return load_cluster(cluster_file, overrides)
+    return validated(
+        {**asdict(this_machine(**overrides)), "pin": (), "together": ()} if here else overrides, where="the flags"
+    )
+
+
+def options_of(given: Mapping[str, Any], cluster_file: Path | None = None) -> Options:
+    """The options among a command's flags; where a flag is not given, those of the cluster file."""
+    values = {name: value for name, value in given.items() if name in flags() and _is_given(name)}
+    for name, value in entries_of(given.get("entries", ())).items():
+        if name in values:
+            raise UsageError(f"{dashed(name)} has no effect beside --set, which says the same: leave one of them out")
+        values[name] = value
+    return with_flags(load_options(cluster_file) if cluster_file else Options(), **values)
+
+
+def entries_of(texts: Sequence[str]) -> dict[str, Any]:
+    """The values of `SECTION.FIELD=VALUE`, by the names of their flags. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        place, equals, value = text.partition("=")
+        flag = flag_at(place)
+        if not equals or flag is None or flag.chooses_kind:
+            known = ", ".join(name for name in questions())
+            raise UsageError(
+                f"--set {text}: want SECTION.FIELD=VALUE, such as dense_sync.period=4, with a field of one of {known}"
+            )
+        hints = [field.hint for field in flag.fields.values()]
+        if flag.name in found:
+            raise UsageError(f"--set {text}: {place} is given twice")
+        try:
+            found[flag.name] = Value(*hints).parsed(value)
+        except ValueError as error:
+            raise UsageError(f"--set {text}: {error}") from error
+    return found
+
+
+def require_use(options: Options, cluster: Cluster, cluster_file: Path | None, *, searched: bool = False) -> None:
+    """Raises UsageError for what the flags or the cluster file say without effect; `searched` where the counts are still to be found."""
+    context = click.get_current_context().params
+    given = {name for name in context if _is_given(name)} | entries_of(context.get("entries", ())).keys()
+    of_cluster = {name.removeprefix("cluster_") for name in given if name.removeprefix("cluster_") in NUMBERS}
+    in_file = cluster_entries(cluster_file).keys() if cluster_file else set()
+    said_in_file = said_in(cluster_file) if cluster_file else set()
+    require_effect(options, cluster, given | said_in_file, searched=searched)
+    require_counts(options, cluster, of_cluster | in_file)
+    require_hosts(options, cluster, of_cluster - ({"dense_ps"} if searched else set()))
+
+
+def _is_given(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def require_alone(flag: str, *others: str) -> None:
+    """Raises UsageError where one of the parameters `others` is given beside a flag that decides alone."""
+    for name in others:
+        if _is_given(name):
+            raise UsageError(
+                f"--{name.removeprefix('cluster_').replace('_', '-')} has no effect beside {flag}: leave one of them out"
+            )
+
+
+def table_splits(splits: tuple[str, ...]) -> dict[str, int]:
+    found = {}
+    for split in splits:
+        table, _, count = split.rpartition("=")
+        if not table or not _is_number(count):
+            raise UsageError(f"--split-table {split}: want TABLE=N, such as --split-table C1=4")
+        if table in found:
+            raise UsageError(f"--split-table {split}: '{table}' is split twice")
+        found[table] = int(count)
+    return found
+
+
+def fc_splits(given: tuple[str, ...]) -> Mapping[str, Split] | Literal["auto"]:
+    if given in ((), ("auto",)):
+        return "auto"
+    found = {}
+    for text in () if given == ("none",) else given:
+        module, _, split = text.rpartition("=")
+        kind, _, count = split.partition(":")
+        if not module or kind not in get_args(SplitKind) or not _is_number(count):
+            raise UsageError(
+                f"--split-fc {text}: want auto, none, or FC=KIND:N with {', '.join(get_args(SplitKind))}, such as top.0=vertical:4"
+            )
+        if module in found:
+            raise UsageError(f"--split-fc {text}: '{module}' is split twice")
+        found[module] = Split(kind, int(count))  # type: ignore[arg-type]
+    return found
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch("[1-9][0-9]{0,8}", text) is not None

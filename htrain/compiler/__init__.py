@@ -1,0 +1,1 @@
+"""From a captured model to a plan: the pipeline and its searches."""

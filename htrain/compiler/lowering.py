@@ -1,0 +1,68 @@
+"""From a captured model to the train net that a placement is found for: lookups, loss, splits, gradients, steps, table shards."""
+
+from collections.abc import Mapping
+
+from htrain.frontend.captured import Captured
+from htrain.net.net import Net
+from htrain.net.placement import Shard, Split
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
+from htrain.spec.tree import checked
+from htrain.strategies.strategy import Tags, cache_of, strategies_of
+from htrain.tagging.constraints import kept_together, pinned_tables
+from htrain.tagging.shards import held_by_steps, place_tables, without_limits
+from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
+from htrain.transform.constants import copy_constants
+from htrain.transform.fc_split import split_fcs
+from htrain.transform.fuse import fuse_forward
+from htrain.transform.gradient import add_gradients
+from htrain.transform.lookups import lower_lookups
+from htrain.transform.loss import add_loss
+from htrain.transform.low_precision import lower_fcs, narrow_fcs
+from htrain.transform.modules import name_modules
+from htrain.transform.optimizer import add_optimizers
+from htrain.transform.padding import read_padding_rows
+
+NO_SPLITS: Mapping[str, int] = {}
+NO_FC_SPLITS: Mapping[str, Split] = {}
+
+
+def lowered(
+    captured: Captured,
+    cluster: Cluster,
+    options: Options,
+    *,
+    table_splits: Mapping[str, int] = NO_SPLITS,
+    fc_splits: Mapping[str, Split] = NO_FC_SPLITS,
+) -> tuple[Net, list[Unit], Tags, dict[str, tuple[Shard, ...]]]:
+    """The train net before tagging: lookups, loss, gradients and steps are in it, and tables have their devices.
+
+    Also its units, the tags of the ops that have no choice, and the shards of every table.
+    """
+    strategies, cache = strategies_of(cluster, options), cache_of(cluster, options)
+    workers = cluster.groups * cluster.trainers if options.lockstep and not options.cache.averages_rows else 1
+    forward = fuse_forward(split_fcs(forward_net(captured, options), fc_splits), options)
+    net, gradients = add_gradients(narrow_fcs(forward, options), 1 / workers)
+    for strategy in strategies:
+        net, gradients = strategy.gradients(net, gradients)
+    net = add_optimizers(net, gradients, options)
+    for strategy in strategies:
+        net = strategy.steps(net)
+    owners = pinned_tables((n for n, p in net.parameters.items() if p.kind == "table"), net, cluster)
+    if options.sparse_sync.store == "mapped":
+        shards = place_tables(net, without_limits(cluster), table_splits, owners)
+    else:
+        shards = place_tables(net, cluster, table_splits, owners, held_by_steps(net, cluster, options))
+    net = cache.lookups(net, shards)
+    net = copy_constants(net, fixed_tags(net, table_owners(shards)))
+    fixed: Tags = fixed_tags(net, table_owners(shards))
+    for strategy in strategies:
+        fixed = strategy.tags(net, fixed)
+    return net, find_units(net, fixed, kept_together(net, fixed, cluster)), fixed, shards
+
+
+def forward_net(captured: Captured, options: Options) -> Net:
+    """The net with its loss, in modules, FCs in the precision that is asked for: what splits are made of."""
+    forward = lower_lookups(read_padding_rows(captured.net, captured.values))
+    net = name_modules(add_loss(forward, checked(options).loss))
+    return lower_fcs(net, options)

@@ -1,0 +1,109 @@
+"""What a role holds: the parameters of its nets, filled by its init nets."""
+
+import math
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from htrain.errors import PlanError, RunError
+from htrain.executor.host.memory import empty
+from htrain.net.net import Net, Op, Parameter
+from htrain.ops import OPS
+from htrain.ops.accelerated import device
+from htrain.ops.base import dtype_of
+from htrain.plan.plan import values_file
+
+Store = dict[str, torch.Tensor]
+
+
+def allocate(
+    net: Net, mapped: Path | None = None, accelerated: Collection[str] = (), joined: Iterable[Sequence[str]] = ()
+) -> Store:
+    """Uninitialised memory for every parameter of `net` but caches, that of `accelerated` ones on this process's accelerator; pages are taken
+    from the machine when they are first written.
+
+    Tables that are `joined` lie in one piece of memory, one behind the other. With a folder `mapped`, tables and their states lie in files there,
+    which are gone when the process is. Raises RunError when the disk, or memory, has no room.
+    """
+    store: Store = {}
+    for names in joined:
+        store.update(_in_one_piece([net.parameters[name] for name in names], mapped))
+    for name, parameter in net.parameters.items():
+        if name in accelerated and parameter.kind != "cache":
+            store[name] = torch.empty(parameter.shape, dtype=dtype_of(parameter.dtype), device=device())
+        elif name not in store and parameter.kind != "cache":
+            place = mapped if net.holds_rows(parameter) else None
+            store[name] = _piece(parameter.shape, parameter.dtype, place)
+    return store
+
+
+def _piece(shape: tuple[int, ...], dtype: str, mapped: Path | None) -> torch.Tensor:
+    count = math.prod(shape)
+    num_bytes = count * dtype_of(dtype).itemsize
+    if mapped is None or not count:
+        try:
+            return empty(shape, dtype_of(dtype))
+        except (OSError, RuntimeError) as error:
+            raise RunError(
+                f"no memory for a parameter of {num_bytes:,} bytes: give it a larger host, more PSs, or --table-store mapped"
+            ) from error
+    mapped.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.NamedTemporaryFile(
+            dir=mapped, suffix=".table"
+        ) as file:  # the mapping keeps it when its name is gone
+            os.posix_fallocate(
+                file.fileno(), 0, num_bytes
+            )  # now: a page that finds no room later would kill the process
+            return torch.from_file(file.name, shared=True, size=count, dtype=dtype_of(dtype)).reshape(shape)
+    except (OSError, RuntimeError) as error:
+        raise RunError(
+            f"{mapped}: no room for a table of {num_bytes:,} bytes: {' '.join(str(error).split())}"
+        ) from error
+
+
+def _in_one_piece(parameters: Sequence[Parameter], mapped: Path | None) -> Store:
+    if not parameters:
+        return {}
+    rows = [p.shape[0] for p in parameters]
+    whole = _piece((sum(rows), *parameters[0].shape[1:]), parameters[0].dtype, mapped)
+    return dict(zip((p.name for p in parameters), whole.split(rows), strict=True))
+
+
+def fill(store: Store, init_net: Net, folder: Path) -> None:
+    """Give parameters their first values, as `init_net` says; files come from the plan's `folder`. Raises PlanError."""
+    values = values_file(folder) if any(op.type == "FileFill" for op in init_net.ops) else folder
+    for op in init_net.ops:
+        target = store[op.inputs[0]]
+        if op.type == "FileFill":
+            _load(target, init_net.parameters[op.inputs[0]], op, values)
+        elif target.device.type == "cpu":
+            OPS[op.type].kernel(target, **op.attrs)
+        else:
+            made = torch.empty_like(target, device="cpu")
+            OPS[op.type].kernel(made, **op.attrs)
+            target.copy_(made)
+
+
+def _load(target: torch.Tensor, parameter: Parameter, op: Op, path: Path) -> None:
+    try:
+        with safe_open(path, "pt") as file:
+            value = (
+                _part(file.get_slice(parameter.whole), parameter) if target.dim() else file.get_tensor(parameter.whole)
+            )
+        target.copy_(value)
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise PlanError(f"{path}: no usable value of '{parameter.name}': {' '.join(str(error).split())}") from error
+
+
+def _part(whole: Any, parameter: Parameter) -> torch.Tensor:
+    """The rows and columns of `whole`, a slice of a file, that the parameter holds."""
+    rows = slice(parameter.first_row, parameter.first_row + parameter.shape[0])
+    if len(parameter.shape) < 2 or (not parameter.first_column and whole.get_shape()[1] == parameter.shape[1]):
+        return whole[rows]
+    return whole[rows, parameter.first_column : parameter.first_column + parameter.shape[1]]

@@ -1,0 +1,1 @@
+"""What a process takes of its machine: memory, threads, devices, time."""

@@ -1,0 +1,1 @@
+"""Starting a run, bringing its roles together, watching over them."""

@@ -1,0 +1,37 @@
+"""The launcher's pulse: a thread that says to every role, each second, that the launcher is there (htrain.executor.launch.pulse hears it)."""
+
+import threading
+from collections.abc import Callable, Mapping
+
+from htrain.executor.transport.port import Network
+from htrain.executor.transport.wire import Order
+
+_PING_SECONDS = 1.0
+
+
+class LauncherPulse:
+    """Speaks from its start to its stop, whatever the launcher itself is busy with; `give_sign` is called as often."""
+
+    def __init__(self, network: Network, book: Mapping[str, str], give_sign: Callable[[], None]) -> None:
+        self._network = network
+        self._book = {name: address for name, address in book.items() if name.endswith("/pulse")}
+        self._give_sign = give_sign
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="launcher/pulse", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        outbox = self._network.outbox(self._book)
+        try:
+            while not self._stopping.is_set():
+                for name in self._book:
+                    outbox.offer(name, Order("ping"))
+                self._give_sign()
+                self._stopping.wait(_PING_SECONDS)
+        finally:
+            outbox.close()

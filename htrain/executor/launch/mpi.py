@@ -1,0 +1,128 @@
+"""Roles as MPI ranks: the only door to mpi4py (DESIGN 5).
+
+Rank 0 is the launcher; rank i > 0 takes role i - 1. The launcher's address and the run's settings go to all ranks over MPI; values then
+travel over ZeroMQ and gloo as in a local run: over Ethernet, MPICH's own AllReduce takes two to three times as long (tools/bench/collectives.py).
+"""
+
+import signal
+import socket
+import time
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from mpi4py import MPI
+
+from htrain.errors import UsageError
+from htrain.executor.launch.crew import Muster
+from htrain.executor.launch.play import play
+from htrain.executor.launch.rank import call_role, leave
+from htrain.executor.settings import RunSettings
+from htrain.executor.transport.link import Launcher
+from htrain.executor.transport.port import Network
+from htrain.own.registry import load_own
+from htrain.plan.plan import load_part
+from htrain.spec.cluster import device_of
+
+_LAST_SECONDS = 10.0  # for all ranks to end that have been told to
+
+
+def rank() -> int:
+    """This process's rank."""
+    return int(MPI.COMM_WORLD.Get_rank())
+
+
+def own_host() -> str:
+    """The address under which the other ranks reach this one: the loopback when all are on one host."""
+    names = _gather(socket.gethostname())
+    return "127.0.0.1" if len(set(names)) == 1 else socket.gethostbyname(socket.gethostname())
+
+
+def require_ranks(roles: Sequence[str]) -> None:
+    """Raises UsageError when there are not as many ranks as roles and one more."""
+    size = MPI.COMM_WORLD.Get_size()
+    if size != len(roles) + 1:
+        raise UsageError(
+            f"mpiexec started {size} ranks; this plan wants {len(roles) + 1}: one per role and one for the launcher"
+        )
+
+
+class MpiCrew:
+    """The other ranks. `muster` gives each its role; a run that fails before that dismisses them."""
+
+    def __init__(self) -> None:
+        self._waiting = True
+
+    def muster(self, roles: Sequence[str], settings: RunSettings, launcher: Launcher) -> None:
+        """Requires: there are as many ranks as `require_ranks` asks for."""
+        self._waiting = False
+        _broadcast(msgspec.json.encode(Muster(list(roles), settings, launcher), enc_hook=str))
+
+    def dismiss(self) -> None:
+        """Send the other ranks home, unless they have their roles."""
+        if self._waiting:
+            self._waiting = False
+            _broadcast(b"")
+
+    def lost(self) -> str:
+        return ""  # mpiexec ends all ranks when one dies; silence is noticed by the launcher
+
+    def lives(self, role: str) -> bool:
+        return False  # as far as is known: it may be on another host
+
+    def end(self) -> None:
+        self.dismiss()
+
+    def has_left(self) -> bool:
+        """Whether all ranks are done, or will be in a moment. One that hangs would have MPI's own end wait for ever."""
+        return self._waiting or _meet()
+
+    def kill(self) -> None:
+        MPI.COMM_WORLD.Abort(128 + signal.SIGINT)
+
+
+def follow() -> None:
+    """Be the role that rank 0 gives this rank, to the end of the run."""
+    host = own_host()
+    data = _broadcast(b"")
+    if not data:
+        return
+    muster = msgspec.json.decode(data, type=Muster, dec_hook=lambda kind, value: kind(value))
+    network = Network("tcp", host)
+    role = muster.roles[rank() - 1]
+    call_role(role)
+    load_own(muster.settings.ops)
+    plan = load_part(muster.settings.plan_folder, device_of(role))
+    play(role, plan, muster.settings, network=network, launcher=muster.launcher)
+    network.close()
+    _meet()
+    leave()
+
+
+def _meet() -> bool:
+    """Whether all ranks come here, too, within some seconds."""
+    request, deadline = MPI.COMM_WORLD.Ibarrier(), time.monotonic() + _LAST_SECONDS
+    while not request.Test():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _broadcast(data: bytes) -> bytes:
+    """Rank 0's bytes, on every rank."""
+    size = np.array([len(data)], np.int64)
+    MPI.COMM_WORLD.Bcast(size, root=0)
+    buffer = np.frombuffer(data, np.uint8).copy() if rank() == 0 else np.empty(int(size[0]), np.uint8)
+    MPI.COMM_WORLD.Bcast(buffer, root=0)
+    return buffer.tobytes()
+
+
+def _gather(text: str) -> list[str]:
+    """Everybody's text, on every rank, in at most 256 bytes each."""
+    mine = np.zeros(256, np.uint8)
+    encoded = np.frombuffer(text.encode()[:256], np.uint8)
+    mine[: encoded.size] = encoded
+    everybody = np.empty((MPI.COMM_WORLD.Get_size(), 256), np.uint8)
+    MPI.COMM_WORLD.Allgather(mine, everybody)
+    return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in everybody]

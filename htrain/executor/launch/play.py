@@ -1,0 +1,109 @@
+"""Playing a role: build, report, obey the launcher, leave (DESIGN 5)."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from htrain.errors import Error, RunError
+from htrain.executor.host.memory import keep_pages
+from htrain.executor.host.threads import begin_thread, share_gil
+from htrain.executor.launch.pulse import Pulse
+from htrain.executor.launch.role import Role
+from htrain.executor.settings import RunSettings
+from htrain.executor.transport.link import Launcher, Link
+from htrain.executor.transport.port import Network
+from htrain.plan.plan import Plan
+from htrain.spec.cluster import device_of
+
+_TICK_SECONDS = 0.05
+
+
+def play(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> None:
+    """Be role `name` until the launcher says stop, or is gone.
+
+    A failure is reported to the launcher, never raised.
+    """
+    begin_thread()
+    replicas = plan.options.net_replicas if device_of(name) == "trainer" else 1
+    keep_pages(heaps=replicas)
+    share_gil(replicas)
+    link = Link(name, network, launcher)
+    pulse = Pulse(name, network, launcher, ends_process=network.scheme == "tcp")
+    role: Role | None = None
+    try:
+        role = Role(name, plan, settings, network)
+        pulse.hangs = role.watch.tick
+        book = link.hello({**role.endpoints, **pulse.endpoints}, settings.warm_up_seconds, pulse.check)
+        role.fill()
+        pulse.metrics = role.metrics
+        link.ready(role.metrics())
+        _obey(role, link, pulse, book)
+    except Error as error:
+        link.failed(error)
+    except Exception as error:
+        link.failed(RunError(f"{name}: {type(error).__name__}: {error}"))
+    finally:
+        if role:
+            role.stop()
+        pulse.stop()
+        link.close()
+
+
+def _obey(role: Role, link: Link, pulse: Pulse, book: dict[str, str]) -> None:
+    """Carry out orders, and tell what has changed, until told to stop. Raises the error of any of the role's threads."""
+    said: Mapping[str, bool] = {}
+    pausing = unreadable = False
+    save_into: Path | None = None
+    while True:
+        order = link.order(_TICK_SECONDS)
+        if order and order.verb in ("stop", "abort"):
+            link.beat(role.metrics())
+            return
+        if order and order.verb == "start":
+            role.start(book)
+        elif order and order.verb == "pause":
+            role.pause()
+            pausing = True
+        elif order and order.verb == "resume":
+            role.resume()
+        elif order and order.verb == "save":
+            save_into = Path(order.folder)
+        role.look()
+        pulse.check()
+        finished = (
+            role.finished
+        )  # before the reader's error, which comes first: else a run that could not read on is told of as finished
+        if role.error:
+            raise role.error
+        if role.reader_error and not unreadable:
+            unreadable = True
+            link.state("unreadable", _told(role.reader_error))
+        if finished and not said:
+            said = {"finished": True}
+            link.beat(role.metrics())
+            link.state("finished", role.state())
+        if pausing and role.quiet:
+            pausing = False
+            link.state("paused", role.state())
+        if (
+            save_into and role.quiet
+        ):  # a round that others had opened before they were at rest may have begun here since
+            link.beat(role.metrics())  # at rest: the reports of all roles are of the same moment
+            link.state("saved", role.save(save_into))
+            save_into = None
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    """An error as a message carries it."""
+    return {
+        "kind": type(error).__name__,
+        "error": str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}",
+    }
+
+
+def thread_role(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> threading.Thread:
+    """Play a role in a thread of this process."""
+    thread = threading.Thread(target=play, args=(name, plan, settings, network, launcher), name=name, daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,100 @@
+"""A role's pulse: a thread that does nothing else, so that a role which loads, saves or computes is not taken for a dead one.
+
+It tells the launcher twice a second that the role lives, looks after the role's other threads, and notices when the launcher is gone.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from htrain.errors import Error, PeerLost, RunError
+from htrain.executor.transport.link import LAUNCHER, Launcher
+from htrain.executor.transport.port import Inbox, Network, Outbox
+from htrain.executor.transport.wire import Beat, Failed
+
+BEAT_SECONDS = 0.5
+LAUNCHER_SECONDS = 15.0  # without a word of it; it speaks every second
+_ENDED_SECONDS = 3.0  # of a launcher whose process has ended
+_TICK_SECONDS = 0.2
+_MOST_SECONDS = 1.0  # of one tick: a role that was stopped has not listened
+_LAST_SECONDS = 5.0  # for a role to end by itself, once its launcher is gone
+
+
+class Pulse:
+    """The pulse of one role, from the moment it is made. `ends_process`: the process ends with the role.
+
+    `error` is set when the launcher is gone: the role's own loop is to end it then, and the process goes where that does not.
+    """
+
+    def __init__(self, role: str, network: Network, launcher: Launcher, *, ends_process: bool) -> None:
+        self.error: Error | None = None
+        self.metrics: Callable[[], dict[str, Any]] = dict
+        self.hangs: Callable[[], str] = str
+        self._role = role
+        self._network = network
+        self._launcher = launcher
+        self._ends_process = ends_process
+        self._inbox: Inbox = network.inbox(f"{role}/pulse")
+        self.endpoints = {self._inbox.name: self._inbox.address}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=self._inbox.name, daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises PeerLost when the launcher is gone."""
+        if self.error:
+            raise self.error
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        outbox = self._network.outbox({LAUNCHER: self._launcher.address})
+        try:
+            self._beat(outbox)
+        except Exception as error:  # the role's own loop tells the launcher
+            self.error = (
+                error if isinstance(error, Error) else RunError(f"{self._role}: {type(error).__name__}: {error}")
+            )
+        finally:
+            outbox.close()
+            self._inbox.close()
+
+    def _beat(self, outbox: Outbox) -> None:
+        """Until the role ends, or its launcher is gone."""
+        silence, beaten, ticked = 0.0, 0.0, time.monotonic()
+        has_spoken = has_told = False
+        while not self._stopping.is_set():
+            heard = self._inbox.receive(_TICK_SECONDS) is not None
+            has_spoken = has_spoken or heard
+            now = time.monotonic()
+            silence = 0.0 if heard else silence + min(now - ticked, _MOST_SECONDS)
+            ticked = now
+            if now - beaten >= BEAT_SECONDS:
+                beaten = now
+                outbox.offer(LAUNCHER, Beat(self._role, self.metrics()))
+            if not has_told and (hangs := self.hangs()):
+                has_told = True
+                outbox.offer(LAUNCHER, Failed(self._role, RunError.__name__, f"{self._role}: {hangs}"))
+            if silence > _ENDED_SECONDS and self._launcher_is_gone(silence if has_spoken else 0.0):
+                self._leave()
+                return
+
+    def _launcher_is_gone(self, silence: float) -> bool:
+        """One on this host that only sleeps, as after Ctrl-Z, is not; of one elsewhere nothing but its silence is known."""
+        lives = self._launcher.process.lives
+        return silence > LAUNCHER_SECONDS if lives is None else not lives
+
+    def _leave(self) -> None:
+        """Have the role end, and see to it that its process does."""
+        self.error = PeerLost(f"{self._role}: the launcher ({self._launcher.process}) is gone")
+        if self._ends_process and not self._stopping.wait(_LAST_SECONDS):
+            with suppress(OSError):
+                print(self.error, file=sys.stderr, flush=True)
+            os._exit(1)

@@ -1,0 +1,230 @@
+"""Running a plan: checks, folders, signals, and the crew (DESIGN 5)."""
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from rich.console import Console
+
+from htrain.data import Dataset, open_data
+from htrain.errors import CheckpointError, DataError, Error
+from htrain.executor.launch.coordinator import Coordinator, Crew, Outside, RunResult
+from htrain.executor.launch.crew import ProcessCrew, ThreadCrew
+from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.executor.record.identity import Identity, identify
+from htrain.executor.record.progress import Progress
+from htrain.executor.record.resume import resumed
+from htrain.executor.record.run_folder import Claim, RunRecord, claimed, require_empty, start_record
+from htrain.executor.record.run_log import RunLog
+from htrain.executor.record.totals import RunTotals
+from htrain.executor.settings import RunSettings
+from htrain.executor.transport.link import Launcher
+from htrain.executor.transport.port import Network
+from htrain.own.registry import places_of
+from htrain.plan.check import check_plan
+from htrain.plan.plan import Plan, load_plan
+
+if TYPE_CHECKING:
+    from htrain.executor.launch.mpi import MpiCrew
+
+Hosting = Literal["processes", "threads", "mpi"]
+
+
+def run_plan(settings: RunSettings, *, hosting: Hosting, resume: bool, num_threads: int, console: Console) -> RunResult:
+    """Run a plan to the end of its data, or resume it from its last checkpoint.
+
+    Raises PlanError, DataError, CheckpointError for what cannot start; PeerLost when a role died; Interrupted after Ctrl-C or SIGTERM,
+    once a checkpoint has been written.
+    """
+    if hosting == "mpi":
+        return _run_rank(settings, resume=resume, num_threads=num_threads, console=console)
+    return _run(
+        settings,
+        hosting,
+        Network("inproc" if hosting == "threads" else "tcp"),
+        resume=resume,
+        num_threads=num_threads,
+        console=console,
+        make_crew=_local_crew,
+    )
+
+
+def _run_rank(settings: RunSettings, *, resume: bool, num_threads: int, console: Console) -> RunResult:
+    """Rank 0 runs the plan with the other ranks as its crew; they follow it, and then leave."""
+    mpi = import_module("htrain.executor.launch.mpi")  # needs mpi4py, and starts MPI
+    torch.set_num_threads(num_threads)
+    if mpi.rank():
+        mpi.follow()
+        sys.exit(0)
+    network = Network("tcp", mpi.own_host())
+    crew: MpiCrew = mpi.MpiCrew()
+
+    def muster(
+        plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: Launcher, num_threads: int
+    ) -> Crew:
+        crew.muster(plan.cluster.roles, settings, launcher)
+        return crew
+
+    status = 1
+    try:
+        result = _run(
+            settings, "mpi", network, resume=resume, num_threads=num_threads, console=console, make_crew=muster
+        )
+        status = 0
+        return result
+    except Error as error:
+        status = error.exit_status
+        raise
+    finally:
+        if not crew.has_left():
+            atexit.register(os._exit, status)  # without MPI's end; mpiexec then ends the ranks that hang
+        crew.dismiss()
+
+
+CrewMaker = Callable[[Plan, RunSettings, Hosting, Network, Launcher, int], Crew]
+
+
+def _run(
+    settings: RunSettings,
+    hosting: Hosting,
+    network: Network,
+    resume: bool,
+    num_threads: int,
+    console: Console,
+    make_crew: CrewMaker,
+) -> RunResult:
+    try:
+        plan = check_plan(load_plan(settings.plan_folder))
+        settings = replace(settings, ops=places_of((*plan.ops, *plan.strategies)))
+        dataset = open_data(settings.data)
+        check_inputs(plan, dataset)
+        if hosting == "mpi":
+            import_module("htrain.executor.launch.mpi").require_ranks(plan.cluster.roles)
+        _check_folder(settings.run_folder, resume=resume)
+        with (
+            claimed(settings.run_folder) as claim,
+            Progress(console, dataset.num_examples() * settings.epochs) as progress,
+        ):
+            if claim.taken_over:
+                progress.note(f"{settings.run_folder}: taken over from {claim.taken_over}, which is gone")
+            identity = identify(plan, settings.data)
+            if resume:
+                settings = resumed(settings, identity, find_checkpoints(settings.run_folder), progress.note)
+            start_record(settings.run_folder, _record(settings), resume=resume)
+            return _train(
+                plan, settings, identity=identity, hosting=hosting,
+                network=network, num_threads=num_threads, make_crew=make_crew, claim=claim, progress=progress,
+            )  # fmt: skip
+    finally:
+        network.close()
+
+
+def _train(
+    plan: Plan,
+    settings: RunSettings,
+    identity: Identity,
+    hosting: Hosting,
+    network: Network,
+    num_threads: int,
+    make_crew: CrewMaker,
+    claim: Claim,
+    progress: Progress,
+) -> RunResult:
+    """In a folder that is ours."""
+    log = RunLog(settings.run_folder, progress.note)
+
+    def on_totals(totals: RunTotals, reports: dict[str, dict[str, Any]]) -> None:
+        log.write(totals, reports)
+        progress.update(totals)
+
+    try:
+        with _signals(progress.note) as interrupted:
+            outside = Outside(interrupted, on_totals, progress.note, claim.give_sign)
+            coordinator = Coordinator(plan, network, settings, identity, outside)
+            crew = make_crew(plan, settings, hosting, network, coordinator.place, num_threads)
+            return coordinator.run(crew)
+    finally:
+        log.close()
+
+
+def _check_folder(folder: Path, *, resume: bool) -> None:
+    """Whether there is something to go on with. Raises CheckpointError, and UsageError for a new run in a folder that holds something else than an owner."""
+    if resume and not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such run folder")
+    if not resume and folder.exists():
+        require_empty(folder)
+
+
+def _record(settings: RunSettings) -> RunRecord:
+    return RunRecord(str(settings.plan_folder.resolve()), settings.data, settings.epochs, settings.deterministic)
+
+
+def _local_crew(
+    plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: Launcher, num_threads: int
+) -> Crew:
+    if hosting == "threads":
+        torch.set_num_threads(num_threads)
+        return ThreadCrew(plan.cluster.roles, plan, settings, network, launcher)
+    return ProcessCrew(plan.cluster.roles, settings, launcher, num_threads)
+
+
+def check_inputs(plan: Plan, dataset: Dataset) -> None:
+    """Raises DataError when the data lacks an input of the plan, or has it in another shape."""
+    columns = input_columns(dataset)
+    for name, wanted in plan.inputs.items():
+        if columns.get(name) != wanted:
+            seen = columns.get(name, "no such input")
+            raise DataError(
+                f"{dataset.source.name}: the plan wants input '{name}' as {wanted}, the data has {seen}; compile the model with --data for this data"
+            )
+
+
+def input_columns(dataset: Dataset) -> dict[str, str]:
+    """The columns of a dataset's batches as `name: dtype[shape]`, as a plan writes them."""
+    columns = {"label": "float32[B]"}
+    for item in dataset.schema.inputs:
+        if item.kind == "dense":
+            columns[item.name] = f"float32[B,{item.width}]"
+        elif item.kind == "bag":
+            columns |= {
+                item.name: f"int64[<={item.width if item.width > 1 else ''}B]",
+                f"{item.name}_offsets": "int64[B]",
+            }
+        else:
+            columns[item.name] = f"int64[B,{item.width}]"
+            columns |= {f"{item.name}_length": "int64[B]"} if item.kind == "padded" else {}
+    return columns
+
+
+@contextmanager
+def _signals(tell: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C, SIGTERM and the end of the terminal ask the run to stop; a second Ctrl-C stops it there and then.
+
+    What is ignored stays so, as under nohup; elsewhere than in the main thread signals are not ours to take.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: object) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.set()
+
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, ask) for number in numbers}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

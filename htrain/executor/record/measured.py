@@ -1,0 +1,195 @@
+"""What a run measured beside what its plan predicted, by device and by edge.
+
+Both are for one example that goes through the device: EPS, cores kept busy, CPU time, memory, and the bytes that devices send each other.
+Measured is the steady part of a run: from the first reports of all roles, after the start-up, to the last before a trainer finished.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from htrain.costs.expected import expected, expected_blobs
+from htrain.errors import CheckpointError
+from htrain.net.names import net_name
+from htrain.net.net import Net
+from htrain.ops.collective import WORKERS
+from htrain.plan.plan import Plan
+from htrain.sizes import memory_text
+from htrain.spec.centres import in_group
+from htrain.spec.cluster import device_of, role_of
+
+FILE = "measured.json"
+Reports = Mapping[str, Mapping[str, Any]]
+
+
+class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One device, all its roles together: `eps` examples a second through one role, `cores` that one keeps busy, CPU seconds an
+    example, of the predicted ones those of messages apart, too; bytes of memory of one role."""
+
+    name: str
+    predicted_eps: float
+    eps: float
+    predicted_cores: float
+    cores: float
+    predicted_cpu_seconds: float
+    predicted_message_seconds: float
+    cpu_seconds: float
+    predicted_memory: int
+    memory: int
+
+
+class Edge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Bytes of an example from one device to another; of distinct ids and their rows as many as are to be expected."""
+
+    source: str
+    target: str
+    predicted_bytes: float
+    measured_bytes: float
+
+
+class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """measured.json of a run: `seconds` and `examples` of its steady part."""
+
+    seconds: float
+    examples: int
+    predicted_eps: float
+    eps: float
+    devices: tuple[Device, ...]
+    edges: tuple[Edge, ...]
+
+
+def measure(plan: Plan, before: Reports, after: Reports, seconds: float) -> Measured:
+    """Compare a plan with the reports of its roles, `seconds` apart."""
+    examples = int(_grown(before, after, plan.cluster.roles, "examples"))
+    eps = examples / seconds if seconds > 0 else 0.0
+    predicted, edges = predicted_edges(plan), _measured_edges(before, after)
+    names = dict.fromkeys([*predicted, *edges])
+    return Measured(
+        seconds,
+        examples,
+        plan.predicted_eps,
+        eps=eps,
+        devices=tuple(_devices(plan, before, after, eps=eps, examples=examples, seconds=seconds)),
+        edges=tuple(
+            Edge(*pair, predicted.get(pair, 0.0), edges.get(pair, 0) / max(1, examples)) for pair in sorted(names)
+        ),
+    )
+
+
+def _devices(
+    plan: Plan, before: Reports, after: Reports, eps: float, examples: int, seconds: float
+) -> Iterator[Device]:
+    for name, load in plan.loads.items():
+        roles = [role for role in plan.cluster.roles if device_of(role) == name]
+        count = max(1, len(roles))
+        cpu = _grown(before, after, roles, "cpu_seconds")
+        yield Device(
+            name=name,
+            predicted_eps=plan.predicted_eps / count,
+            eps=eps / count,
+            predicted_cores=load.cpu_seconds_per_example * plan.predicted_eps / count,
+            cores=cpu / seconds / count if seconds > 0 else 0.0,
+            predicted_cpu_seconds=load.cpu_seconds_per_example,
+            predicted_message_seconds=load.message_seconds_per_example,
+            cpu_seconds=cpu / max(1, examples),
+            predicted_memory=load.holds.total,
+            memory=int(sum(float(after.get(role, {}).get("memory_bytes", 0)) for role in roles) / count),
+        )
+
+
+def _grown(before: Reports, after: Reports, roles: Any, key: str) -> float:
+    return sum(float(after.get(r, {}).get(key, 0)) - float(before.get(r, {}).get(key, 0)) for r in roles)
+
+
+def predicted_edges(plan: Plan) -> dict[tuple[str, str], float]:
+    """Bytes that one example sends from device to device, its share of the background sync included."""
+    batch = plan.options.batch_size
+    sizes = expected_blobs(plan.nets["train"], plan.cluster, batch)
+    edges: dict[tuple[str, str], float] = {}
+    for device in plan.cluster.devices:
+        for prefix, examples in (("", batch), ("sync_", batch * plan.options.dense_sync.round_steps)):
+            net = plan.nets.get(prefix + net_name(device))
+            for target, num_bytes in _sent(expected(net, sizes), batch) if net else ():
+                target, share = _crossing(device, target, plan)
+                edges[device, target] = edges.get((device, target), 0.0) + share * num_bytes / examples
+    for name, net in plan.nets.items():
+        if name.startswith("center_"):
+            source = next((op.node_name for op in net.ops), "")
+            for target, num_bytes in _sent(net, batch):
+                share = 1 - 1 / plan.cluster.groups if source == target else 1.0
+                edges[source, target] = edges.get((source, target), 0.0) + share * num_bytes / (
+                    batch * plan.options.dense_sync.round_steps
+                )
+    return edges
+
+
+def _crossing(device: str, target: str, plan: Plan) -> tuple[str, float]:
+    """The device that a message goes to, and in how many of all groups it leaves its role: a share of the centres is each group's own."""
+    return (device, 1 - 1 / plan.cluster.groups) if in_group(target) else (target, 1.0)
+
+
+def _sent(net: Net, batch_size: int) -> Iterator[tuple[str, int]]:
+    for op in net.ops:
+        if op.type == "Send" and op.attrs["peer"] != WORKERS:  # a thread of the trainer
+            yield str(op.attrs["peer"]), sum(net.blob(name).num_bytes(batch_size) for name in op.inputs)
+
+
+def _measured_edges(before: Reports, after: Reports) -> dict[tuple[str, str], int]:
+    edges: dict[tuple[str, str], int] = {}
+    for role, report in after.items():
+        earlier = before.get(role, {}).get("sent_to", {})
+        for peer, num_bytes in report.get("sent_to", {}).items():
+            pair = device_of(role), device_of(peer)
+            edges[pair] = edges.get(pair, 0) + num_bytes - earlier.get(peer, 0)
+    return edges
+
+
+def save_measured(folder: Path, measured: Measured) -> None:
+    """Write measured.json into a run folder."""
+    (folder / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(measured)))
+
+
+def load_measured(folder: Path) -> Measured:
+    """measured.json of a run folder. Raises CheckpointError when there is none, or it is damaged."""
+    path = folder / FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Measured)
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder}: has no {FILE} ({error.strerror}): want the folder of a run that came to its end"
+        ) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: damaged: {error}") from error
+
+
+def measured_text(measured: Measured) -> str:
+    """Two tables: devices, and edges."""
+    ratio = _ratio(measured.eps, measured.predicted_eps)
+    lines = [
+        f"predicted {measured.predicted_eps:,.0f} EPS, measured {measured.eps:,.0f} ({ratio}) over {measured.seconds:.1f} s",
+        f"{'device':<13}{'EPS predicted':>14}{'measured':>10}{'cores':>8}{'measured':>10}{'CPU us/ex':>11}{'measured':>10}{'parameters':>12}{'memory':>10}",
+    ]
+    for d in measured.devices:
+        lines.append(
+            f"{d.name:<13}{d.predicted_eps:>14,.0f}{d.eps:>10,.0f}{d.predicted_cores:>8.2f}{d.cores:>10.2f}"
+            f"{d.predicted_cpu_seconds * 1e6:>11.1f}{d.cpu_seconds * 1e6:>10.1f}{memory_text(d.predicted_memory):>12}{memory_text(d.memory):>10}"
+        )
+    lines.append(f"{'bytes of an example':<28}{'predicted':>12}{'measured':>10}")
+    for kinds, (predicted, seen) in _by_roles(measured.edges).items():
+        lines.append(f"{kinds[0] + ' to ' + kinds[1]:<28}{predicted:>12,.0f}{seen:>10,.0f}")
+    return "\n".join(lines)
+
+
+def _by_roles(edges: tuple[Edge, ...]) -> dict[tuple[str, str], tuple[float, float]]:
+    summed: dict[tuple[str, str], tuple[float, float]] = {}
+    for edge in edges:
+        pair = role_of(edge.source), role_of(edge.target)
+        predicted, seen = summed.get(pair, (0.0, 0.0))
+        summed[pair] = predicted + edge.predicted_bytes, seen + edge.measured_bytes
+    return summed
+
+
+def _ratio(measured: float, predicted: float) -> str:
+    return f"{measured / predicted:.2f}x" if predicted else "nothing predicted"

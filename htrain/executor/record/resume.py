@@ -1,0 +1,48 @@
+"""Where a resumed run goes on: the latest checkpoint that is whole, of this very plan and data."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from htrain.errors import CheckpointError, DamagedCheckpoint
+from htrain.executor.record.checkpoint import Found, Manifest, no_checkpoint, verify
+from htrain.executor.record.identity import Identity
+from htrain.executor.settings import RunSettings
+
+
+def resumed(settings: RunSettings, identity: Identity, found: Found, tell: Callable[[str], None]) -> RunSettings:
+    """The settings of a run that goes on from the latest of the checkpoints `found`; `tell` hears of damaged ones that are passed over.
+
+    Raises CheckpointError when there is none that is whole, or when the plan or the data are not those that it was made with.
+    """
+    damaged = list(found.damaged)
+    for folder, manifest in found.complete:
+        check_identity(folder, manifest, identity)
+        try:
+            verify(folder, manifest)
+        except DamagedCheckpoint as error:
+            damaged.append(error)
+            continue
+        for each in damaged:
+            tell(f"{each}; going on from {folder.name} instead")
+        positions = {name: msgspec.to_builtins(state) for name, state in manifest.trainers.items()}
+        return replace(settings, restore=str(folder), positions=positions)
+    if damaged:
+        raise DamagedCheckpoint(f"{damaged[0]}; no other checkpoint is whole: start the run again with another --out")
+    raise no_checkpoint(settings.run_folder)
+
+
+def check_identity(folder: Path, manifest: Manifest, identity: Identity) -> None:
+    """Raises CheckpointError when a checkpoint does not belong to this plan and data, saying what is another."""
+    plan = manifest.identity.plan.difference(identity.plan)
+    if plan:
+        raise CheckpointError(
+            f"{folder}: was made by another plan ({plan}): resume with the plan of the run, or start a new run with --out"
+        )
+    data = manifest.identity.data.difference(identity.data)
+    if data:
+        raise CheckpointError(
+            f"{folder}: was made on other data ({data}): resume with the data as it was, or start a new run with --out"
+        )

@@ -1,0 +1,231 @@
+"""The run folder: who owns it, and what the run in it was started with.
+
+One run at a time trains in a folder. Its launcher holds a lock of the system on `owner.json` and writes its name there; a lock goes with the process that
+holds it, however that ends, so what a killed launcher leaves behind is taken over. Where a file system shares no locks between hosts, the name counts: an
+owner on another host says every few seconds that it lives, by the file's time.
+"""
+
+import errno
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from htrain.errors import CheckpointError, UsageError
+from htrain.executor.host.process import Process, this_process
+from htrain.files import read_file
+
+OWNER, RECORD = "owner.json", "run.json"
+SIGN_SECONDS = 5.0  # between two signs of life
+_GONE_SECONDS = 60.0  # without one
+_MOST_BYTES = 1 << 20
+_MOST_TRIES = 100  # at a folder that others make and remove
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+
+
+class RunRecord(msgspec.Struct, forbid_unknown_fields=True):
+    """run.json in the run folder: what `--resume` needs to go on, and `eval` to find the plan."""
+
+    plan: str
+    data: str
+    epochs: int
+    deterministic: bool
+
+
+class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """owner.json: the launcher that trains in a folder; `since` in seconds of the epoch."""
+
+    process: Process
+    since: float
+
+
+class Claim:
+    """A folder that is ours. `taken_over` names the owner that has left it behind, "" where there was none."""
+
+    def __init__(self, path: Path, file: int, taken_over: str) -> None:
+        self.taken_over = taken_over
+        self._path = path
+        self._file = file
+        self._signed = time.monotonic()
+
+    def give_sign(self) -> None:
+        """Say that the owner lives, where that is due. For any thread."""
+        if time.monotonic() - self._signed >= SIGN_SECONDS:
+            self._signed = time.monotonic()
+            with suppress(OSError):
+                os.utime(self._file)
+
+    def release(self) -> None:
+        """Give the folder back."""
+        with suppress(OSError):
+            if _is_at(self._file, self._path):
+                self._path.unlink()
+        os.close(self._file)
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[Claim]:
+    """Own `folder` for a while; it is made where it is not there, and goes again where nothing came into it.
+
+    Raises CheckpointError naming the owner that it has, UsageError where it cannot be written.
+    """
+    try:
+        is_new = not folder.exists()
+        claim = _claim_new(folder)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        yield claim
+    finally:
+        claim.release()
+        if is_new:
+            with suppress(OSError):  # it holds something, as it should
+                folder.rmdir()
+
+
+def refuse_owned(folder: Path) -> None:
+    """Raises CheckpointError where a run that lives owns `folder`, as far as can be told without a lock: quickly, before anything else is loaded."""
+    owner = _read_owner(folder / OWNER)
+    if owner and owner.process.lives:
+        raise _owned(folder, owner)
+
+
+def _claim_new(folder: Path) -> Claim:
+    """Claim a folder, which others may make and remove between any two looks at it: then again."""
+    tries = 0
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return _claim(folder)
+        except (FileNotFoundError, FileExistsError):  # or it is none, and stays so
+            tries += 1
+            if tries == _MOST_TRIES:
+                raise
+
+
+def _claim(folder: Path) -> Claim:
+    path = folder / OWNER
+    file, has_locks = _locked(path)
+    before = _read_owner(path)
+    if file < 0:
+        raise _owned(folder, before)
+    try:
+        if before and _may_live(before, path, has_locks):
+            raise _owned(folder, before)
+        if not before and os.fstat(file).st_size:
+            raise UsageError(f"{path}: is not what htrain writes there: name another folder, or remove it")
+        _write_owner(file)
+    except BaseException:
+        os.close(file)
+        raise
+    return Claim(path, file, str(before.process) if before else "")
+
+
+def _locked(path: Path) -> tuple[int, bool]:
+    """The open file, locked, and whether locks are to be had here; -1 where another has the lock. The name may have been taken from a file
+    between its opening and its lock: then again."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        has_locks = True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return -1, True
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(file)
+                raise
+            has_locks = False
+        if _is_at(file, path):
+            return file, has_locks
+        os.close(file)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether an open file is the one that has this name."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _may_live(owner: Owner, path: Path, has_locks: bool) -> bool:
+    """Whether the owner that stands in a file may live though we have its lock. One on this host would have held it."""
+    lives = owner.process.lives
+    if lives is None:
+        return _age_seconds(path) < _GONE_SECONDS
+    return lives and not has_locks
+
+
+def _age_seconds(path: Path) -> float:
+    """How long ago a file was changed, by the clock of its file system."""
+    with tempfile.TemporaryFile(dir=path.parent) as now:
+        return os.fstat(now.fileno()).st_mtime - path.stat().st_mtime
+
+
+def _read_owner(path: Path) -> Owner | None:
+    """Who stands in owner.json; None where nobody does, or it cannot be read."""
+    try:
+        return msgspec.json.decode(read_file(path, most_bytes=_MOST_BYTES), type=Owner)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _write_owner(file: int) -> None:
+    text = msgspec.json.format(msgspec.json.encode(Owner(this_process(), time.time())))
+    os.ftruncate(file, 0)
+    os.pwrite(file, text, 0)
+
+
+def _owned(folder: Path, owner: Owner | None) -> CheckpointError:
+    who = (
+        f"{owner.process} (since {time.strftime('%H:%M:%S', time.localtime(owner.since))})"
+        if owner
+        else "another process"
+    )
+    return CheckpointError(
+        f"{folder}: {who} trains in it: wait for its end, or stop it first; a run of its own takes another --out"
+    )
+
+
+def require_empty(folder: Path) -> None:
+    """Raises UsageError for a new run in a folder that holds something already, or that cannot be looked into. An owner that has gone counts for nothing."""
+    try:
+        held = sorted(path.name for path in folder.iterdir() if path.name != OWNER)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error
+    if RECORD in held and not list(folder.glob("checkpoints/*/manifest.json")):
+        raise UsageError(
+            f"{folder}: holds a run that ended before its first checkpoint: remove it, or choose another --out"
+        )
+    if held:
+        raise UsageError(f"{folder}: already holds a run; go on with --resume {folder}, or choose another --out")
+
+
+def start_record(folder: Path, record: RunRecord, *, resume: bool) -> None:
+    """Write run.json to a claimed folder. Raises UsageError for a new run in a folder that is not empty, and where it cannot be written."""
+    if not resume:
+        require_empty(folder)
+    try:
+        partial = folder / f".{RECORD}.partial"
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(record)))
+        os.replace(partial, folder / RECORD)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error
+
+
+def read_record(run_folder: Path) -> RunRecord:
+    """run.json of a run folder. Raises CheckpointError."""
+    path = run_folder / RECORD
+    try:
+        return msgspec.json.decode(read_file(path, most_bytes=_MOST_BYTES), type=RunRecord)
+    except OSError as error:
+        raise CheckpointError(f"{run_folder}: not a run folder ({RECORD}: {error.strerror})") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: damaged: {error}") from error

@@ -1,0 +1,126 @@
+"""What a run leaves to read: metrics.jsonl and TensorBoard files in its folder."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.summary import scalar
+
+from htrain.data.evaluation import normalized_entropy
+from htrain.errors import UsageError
+from htrain.executor.record.totals import RunTotals
+
+_CHARTED = ("eps", "loss", "ne", "window_loss", "window_ne", "max_staleness", "mean_staleness")
+_COUNTS = ("examples", "log_loss", "positives", "cpu_seconds", "bytes_sent", "seconds_waited")
+_FLUSH_SECONDS = 10.0  # between two flushes of the charts, each of which waits for the disk
+
+
+class RunLog:
+    """Appends to `folder`/metrics.jsonl, one JSON object per report, and to `folder`/tensorboard.
+
+    Training does not depend on it: what the disk refuses is told, once until it takes something again, and left out.
+    Raises UsageError where neither can be begun.
+    """
+
+    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+        self._path = folder / "metrics.jsonl"
+        self._tell = tell
+        self._is_refused = False
+        self._flushed = time.monotonic()
+        self._last: dict[str, tuple[float, Mapping[str, Any]]] = {}
+        try:
+            self._file = self._path.open("ab", buffering=0)
+            (folder / "tensorboard").mkdir(exist_ok=True)
+            self._charts = EventsWriter(str(folder / "tensorboard" / "events"))
+        except OSError as error:
+            raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error
+
+    def write(self, totals: RunTotals, reports: Mapping[str, Mapping[str, Any]]) -> None:
+        """Log the run's totals, and each role's own report."""
+        now = time.time()
+        rates = {role: self._rates(role, report, totals.seconds) for role, report in reports.items()}
+        records = [{"time": now, "role": "run", **totals.to_dict()}]
+        records += [{"time": now, "role": role, **report, **rates[role]} for role, report in reports.items()]
+        try:
+            self._append("".join(map(_line, records)).encode())
+            self._chart(dict(_points(totals, rates)), totals.examples, now)
+            self._is_refused = False
+        except OSError as error:
+            if not self._is_refused:
+                self._tell(
+                    f"{self._path.parent}: metrics cannot be written ({error.strerror}); training goes on without"
+                )
+            self._is_refused = True
+
+    def _append(self, data: bytes) -> None:
+        """All of it or nothing: half a line would spoil the next."""
+        begin = os.fstat(self._file.fileno()).st_size
+        try:
+            written = self._file.write(data)
+            while written < len(data):
+                written += self._file.write(data[written:])
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(begin)
+            raise
+
+    def _chart(self, points: Mapping[str, float], examples: int, now: float) -> None:
+        """TensorBoard's own writer has a thread and a queue: a disk that refuses would end the one and fill the other."""
+        for name, value in points.items():
+            self._charts.write_event(Event(wall_time=now, step=examples, summary=scalar(name, value)))
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self._flushed = time.monotonic()
+            self._charts.flush()
+
+    def _rates(self, role: str, report: Mapping[str, Any], seconds: float) -> dict[str, float]:
+        """What a role did since its last report, by what it reports: only finite values."""
+        began, before = self._last.get(role, (seconds, report))
+        self._last[role] = (seconds, report)
+        since = {k: float(report[k]) - float(before[k]) for k in _COUNTS if k in report}
+        rates = {"memory_mib": float(report.get("memory_bytes", 0)) / 2**20}
+        staleness = report.get("staleness") or {}
+        if staleness:
+            rates["max_staleness"] = float(max(map(int, staleness)))
+        if seconds > began:
+            rates["cpu_share"] = since.get("cpu_seconds", 0.0) / (seconds - began)
+            rates["sent_mb_per_second"] = since.get("bytes_sent", 0.0) / (seconds - began) / 1e6
+            if "seconds_waited" in since:
+                rates["wait_share"] = since["seconds_waited"] / (seconds - began)
+            if "examples" in since:
+                rates["eps"] = since["examples"] / (seconds - began)
+        if since.get("examples"):
+            rates["window_loss"] = since["log_loss"] / since["examples"]
+            rates["window_ne"] = normalized_entropy(since["log_loss"], since["positives"], since["examples"])
+        return {name: value for name, value in rates.items() if math.isfinite(value)}
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        self._file.close()
+        with suppress(OSError):
+            self._charts.close()
+
+
+def _points(totals: RunTotals, rates: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, float]]:
+    """The charts, and where they go on."""
+    for role, found in rates.items():
+        yield from ((f"{role.replace(':', '_')}/{name}", value) for name, value in found.items())
+    values = totals.to_dict()
+    yield from ((f"run/{name}", values[name]) for name in _CHARTED if values[name] is not None)
+    hits = (("hit_rate", totals.caches.hit_rate), ("invalid_rate", totals.caches.invalid_rate))
+    yield from ((f"cache/{name}", rate) for name, rate in hits if math.isfinite(rate))
+    yield from ((f"cpu_share/{kind}", share) for kind, share in totals.cpu_share.items())
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    """A line of JSON, which knows no nan."""
+    return (
+        json.dumps({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}) + "\n"
+    )

@@ -1,0 +1,95 @@
+"""What a run has done so far: the sum over its roles' reports."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from htrain.data.evaluation import normalized_entropy
+from htrain.executor.record.cache_totals import CacheTotals, sum_caches
+from htrain.spec.cluster import role_of
+
+Reports = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class RunTotals:
+    """Lifetime figures of a run, and windowed ones over the time since an earlier report.
+
+    `loss` and `ne` are lifetime means; `eps`, `window_loss` and `window_ne` are windowed. `staleness` counts, for each value, the dense updates
+    that had it. `cpu_share` is CPU seconds per wall second, `memory_bytes` and `bytes_sent` are sums; all three by kind of role.
+    """
+
+    seconds: float
+    examples: int
+    steps: int
+    eps: float
+    loss: float
+    ne: float
+    window_loss: float
+    window_ne: float
+    staleness: dict[int, int]
+    sync_rounds: int
+    malformed: int
+    bytes_sent: dict[str, int]
+    cpu_share: dict[str, float]
+    memory_bytes: dict[str, int]
+    caches: CacheTotals = CacheTotals()  # noqa: RUF009  frozen
+
+    @property
+    def max_staleness(self) -> int:
+        return max(self.staleness, default=0)
+
+    @property
+    def mean_staleness(self) -> float:
+        count = sum(self.staleness.values())
+        return sum(value * n for value, n in self.staleness.items()) / count if count else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: what is not finite becomes None."""
+        values = {
+            **asdict(self),
+            "caches": self.caches.to_dict(),
+            "max_staleness": self.max_staleness,
+            "mean_staleness": self.mean_staleness,
+        }
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+
+def summarise(now: Reports, before: Reports, *, seconds: float, window_seconds: float) -> RunTotals:
+    """The totals of the reports `now`; windows reach back to the reports `before`, `window_seconds` ago."""
+    examples, positives, log_loss = (_sum(now, k) for k in ("examples", "positives", "log_loss"))
+    since = [_sum(now, k) - _sum(before, k) for k in ("examples", "positives", "log_loss")]
+    staleness: dict[int, int] = {}
+    for role, report in now.items():
+        if role_of(role) in ("trainer", "group_ps"):
+            for value, count in report.get("staleness", {}).items():
+                staleness[int(value)] = staleness.get(int(value), 0) + count
+    kinds = sorted({role_of(role) for role in now})
+    per_second = 1 / window_seconds if window_seconds > 0 else 0.0
+    cpu = {k: (_sum(_kind(now, k), "cpu_seconds") - _sum(_kind(before, k), "cpu_seconds")) * per_second for k in kinds}
+    return RunTotals(
+        seconds=seconds,
+        examples=int(examples),
+        steps=int(_sum(now, "steps")),
+        eps=since[0] * per_second,
+        loss=log_loss / examples if examples else math.nan,
+        ne=normalized_entropy(log_loss, positives, examples),
+        window_loss=since[2] / since[0] if since[0] > 0 else math.nan,
+        window_ne=normalized_entropy(since[2], since[1], since[0]) if since[0] > 0 else math.nan,
+        staleness=staleness,
+        sync_rounds=int(_sum(now, "sync_rounds")),
+        malformed=int(_sum(now, "malformed")),
+        bytes_sent={k: int(_sum(_kind(now, k), "bytes_sent")) for k in kinds},
+        cpu_share=cpu,
+        memory_bytes={k: int(_sum(_kind(now, k), "memory_bytes")) for k in kinds},
+        caches=sum_caches(now.values()),
+    )
+
+
+def _sum(reports: Reports, key: str) -> float:
+    return sum(float(report.get(key, 0)) for report in reports.values())
+
+
+def _kind(reports: Reports, kind: str) -> Reports:
+    return {role: report for role, report in reports.items() if role_of(role) == kind}

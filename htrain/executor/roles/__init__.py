@@ -1,0 +1,1 @@
+"""What trainers, servers and background loops do."""

@@ -1,0 +1,1 @@
+"""Messages between roles: what is said, sockets, collectives."""

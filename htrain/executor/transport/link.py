@@ -1,0 +1,75 @@
+"""A role's line to the launcher: orders in; hello, beats, states and failures out."""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from htrain.errors import PeerLost
+from htrain.executor.host.process import Process
+from htrain.executor.transport.port import Network, Outbox
+from htrain.executor.transport.wire import Addresses, Beat, Failed, Hello, Message, Order, Ready, State
+
+LAUNCHER = "launcher"
+
+
+class Launcher(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a role finds its launcher, and which process that is."""
+
+    address: str
+    process: Process
+
+
+class Link:
+    """The control endpoint of one role. For the role's main thread."""
+
+    def __init__(self, role: str, network: Network, launcher: Launcher) -> None:
+        self.role = role
+        self._inbox = network.inbox(f"{role}/control")
+        self._outbox: Outbox = network.outbox({LAUNCHER: launcher.address})
+
+    def hello(self, endpoints: Mapping[str, str], deadline_seconds: float, check: Callable[[], None]) -> dict[str, str]:
+        """Announce the role's endpoints; return everybody's. `check` raises what makes waiting futile.
+
+        Raises PeerLost when the launcher does not answer.
+        """
+        own = {**endpoints, f"{self.role}/control": self._inbox.address}
+        self._outbox.send(LAUNCHER, Hello(self.role, own, socket.gethostname(), os.getpid()))
+        deadline = time.monotonic() + deadline_seconds
+        while not isinstance(answer := self._receive(0.1), Addresses):
+            check()
+            if isinstance(answer, Order):
+                raise PeerLost(f"{self.role}: the launcher has given up the run")
+            if time.monotonic() > deadline:
+                raise PeerLost(f"{self.role}: the launcher sent no addresses within {deadline_seconds:.0f} s")
+        return answer.book
+
+    def order(self, seconds: float) -> Order | None:
+        """The launcher's next order, or None when none came within `seconds`."""
+        message = self._receive(seconds)
+        return message if isinstance(message, Order) else None
+
+    def _receive(self, seconds: float) -> Message | None:
+        got = self._inbox.receive(seconds)
+        return got[0] if got else None
+
+    def ready(self, metrics: dict[str, Any]) -> None:
+        """The role can start; its figures so far are where those of the run begin."""
+        self._outbox.send(LAUNCHER, Ready(self.role, metrics))
+
+    def beat(self, metrics: dict[str, Any]) -> None:
+        """What the role has measured; a report that a launcher on its way out does not take is no loss."""
+        self._outbox.offer(LAUNCHER, Beat(self.role, metrics))
+
+    def state(self, state: str, details: dict[str, Any]) -> None:
+        self._outbox.send(LAUNCHER, State(self.role, state, details))
+
+    def failed(self, error: Exception) -> None:
+        self._outbox.send(LAUNCHER, Failed(self.role, type(error).__name__, str(error)))
+
+    def close(self) -> None:
+        self._inbox.close()
+        self._outbox.close()

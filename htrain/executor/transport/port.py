@@ -1,0 +1,273 @@
+"""Ports: the only door to ZeroMQ. An Inbox receives, an Outbox sends; each belongs to one thread at a time.
+
+Queues are unbounded here: the protocol bounds them, since a step sends a fixed number of messages and then waits.
+"""
+
+import contextlib
+import errno
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import zmq
+from zmq.utils.garbage import gc as sent_memory
+
+from htrain.errors import PeerLost, RunError
+from htrain.executor.transport.wire import Frame, Message, Values, bundle_of, decode, encode
+from htrain.ops.bundle import Bundle
+
+SEND_SECONDS = 15.0
+_COPY_BELOW_BYTES = (
+    64 * 1024
+)  # below this, a copy costs less CPU than telling Python when ZeroMQ is done with the memory
+_FILES_OF_A_SOCKET = 8  # its mailbox, the listener or connection, the resolver's, and some for the other threads
+_LINGER_MILLISECONDS = 1000
+_MORE = int(zmq.SNDMORE)
+_KEEPER_LOCK = threading.Lock()
+_LEFT_OPEN: list[zmq.Context] = []
+
+
+class Network:
+    """Where endpoints of one process live: `scheme` is `inproc` for roles that share a process, `tcp` for others."""
+
+    def __init__(self, scheme: str = "tcp", host: str = "127.0.0.1") -> None:
+        self.scheme = scheme
+        self.host = host
+        self.context = zmq.Context(io_threads=1)
+        self.context.set(zmq.MAX_SOCKETS, 65_000)
+        self._number = 0
+        self._shared: dict[str, Any] = {}
+        self._near: dict[str, str] = {}
+        self._ends: list[Inbox | Outbox] = []
+        self._lock = threading.Lock()
+
+    def inbox(self, name: str) -> "Inbox":
+        """A new endpoint called `name`. Raises RunError when `host` is not an address of this machine."""
+        with self._lock:
+            self._number += 1
+            near = f"inproc://{self._number}"
+            self._near[name] = near
+        inbox = (
+            Inbox(self.context, name, f"tcp://{self.host}:*", near)
+            if self.scheme == "tcp"
+            else Inbox(self.context, name, near)
+        )
+        self._ends.append(inbox)
+        return inbox
+
+    def outbox(self, book: Mapping[str, str], *, deadline_seconds: float = SEND_SECONDS) -> "Outbox":
+        """A sender to the endpoints of `book`, name -> address, for one thread; to those of this process it goes without the network."""
+        with self._lock:
+            near = {name: address for name, address in self._near.items() if name in book}
+        outbox = Outbox(self.context, {**book, **near}, deadline_seconds=deadline_seconds)
+        self._ends.append(outbox)
+        return outbox
+
+    def shared(self, name: str, make: Callable[[], Any]) -> Any:
+        """What roles of this process share under a name; the first to ask makes it."""
+        with self._lock:
+            if name not in self._shared:
+                self._shared[name] = make()
+            return self._shared[name]
+
+    def close(self) -> None:
+        """End; what is not sent within a second is dropped.
+
+        An inbox or outbox that is still open belongs to a thread that hangs. It stays, and the network with it, until the process ends: libzmq ends the
+        process at once where a socket is closed under a thread that uses it.
+        """
+        if all(end.closed for end in self._ends):
+            self.context.destroy(linger=_LINGER_MILLISECONDS)
+        else:
+            _LEFT_OPEN.append(self.context)  # when it is collected it would wait for these threads
+
+
+class Inbox:
+    """Receives messages for one endpoint, from anybody, in the order in which each outbox sent them.
+
+    `address` is what others connect to: the port that was chosen for `tcp://host:*` is in it. At `near`, where there is one, outboxes of
+    this process reach it too.
+    """
+
+    def __init__(self, context: zmq.Context, name: str, bind: str, near: str = "") -> None:
+        self.name = name
+        self.closed = False
+        self._socket = _open(context, zmq.PULL, name)
+        self._socket.set(zmq.RCVHWM, 0)
+        self._socket.set(zmq.LINGER, 0)
+        try:
+            self._socket.bind(bind)
+        except zmq.ZMQError as error:
+            self._socket.close()
+            raise RunError(
+                f"{name}: cannot listen on {bind}: {_reason(error)}; give an address of this host"
+            ) from error
+        self.address: str = self._socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        if near:
+            self._socket.bind(near)
+        self._timeout_milliseconds = -1
+
+    def receive(self, seconds: float) -> tuple[Message, Bundle] | None:
+        """The next message and its tensors, or None when none came within `seconds`.
+
+        Raises RunError for a damaged message, which is then gone: the next call gives the next one.
+        """
+        timeout = max(0, math.ceil(seconds * 1000))
+        try:
+            if timeout != self._timeout_milliseconds:
+                self._socket.set(zmq.RCVTIMEO, timeout)
+                self._timeout_milliseconds = timeout
+            frame = self._socket.recv(copy=False)
+            frames = [frame.buffer]
+            while frame.more:  # the frames of a message come together or not at all
+                frame = self._socket.recv(copy=False)
+                frames.append(frame.buffer)
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as error:
+            raise RunError(f"{self.name}: cannot receive: {_reason(error)}") from error
+        return decode(frames)
+
+    def close(self) -> None:
+        """Stop receiving; what has come and was not received is dropped. For the thread that receives."""
+        self._socket.close()
+        self.closed = True
+
+
+class Outbox:
+    """Sends messages to endpoints by name; connects on first use. For one thread.
+
+    A peer has `deadline_seconds` to be reachable, at the first message and at each later one. A message that was queued
+    for a peer that then died is lost. `bytes_sent` counts the bytes of tensors by peer, an endpoint.
+    """
+
+    def __init__(
+        self, context: zmq.Context, book: Mapping[str, str], *, deadline_seconds: float = SEND_SECONDS
+    ) -> None:
+        self._context = context
+        self._book = book
+        self._deadline_seconds = deadline_seconds
+        self._sockets: list[zmq.Socket] = []
+        self._sends: dict[str, Callable[..., Any]] = {}
+        self.closed = False
+        self.bytes_sent: dict[str, int] = {}
+
+    def send(self, peer: str, message: Message) -> None:
+        """Send a message without tensors. Raises PeerLost when `peer` cannot be reached."""
+        self._send(peer, encode(message))
+
+    def offer(self, peer: str, message: Message) -> None:
+        """Send a message without tensors if `peer` can take it at once; drop it otherwise. Never waits.
+
+        The first word to a peer must be a `send`: a connection that is still being made takes nothing.
+        """
+        send = self._sends.get(peer) or self._connect(peer)
+        with contextlib.suppress(zmq.Again):
+            send(encode(message)[0], zmq.DONTWAIT, False)
+
+    def send_values(
+        self, peer: str, values: Values, names: Sequence[str], tensors: Sequence[torch.Tensor] | Bundle
+    ) -> None:
+        """Send blobs, tensors or a bundle of them. They must not change afterwards: large ones are not copied.
+
+        Raises PeerLost when `peer` cannot be reached, RunError for a dtype that messages do not carry.
+        """
+        bundle = tensors if isinstance(tensors, Bundle) else bundle_of(names, tensors)
+        self._send(peer, encode(values, bundle))
+        self.bytes_sent[peer] = self.bytes_sent.get(peer, 0) + bundle.num_bytes
+
+    def _send(self, peer: str, frames: Sequence[Frame]) -> None:
+        send = self._sends.get(peer) or self._connect(peer)
+        last = len(frames) - 1
+        try:
+            for frame in frames[:last]:
+                send(frame, _MORE, False)
+            send(frames[last], 0, False)
+        except zmq.Again as error:
+            seconds = f"{self._deadline_seconds:g} s"
+            raise PeerLost(
+                f"{peer} did not take a message within {seconds}: nobody answers at {self._book[peer]}"
+            ) from error
+        except zmq.ZMQError as error:
+            raise RunError(f"cannot send to {peer} at {self._book[peer]}: {_reason(error)}") from error
+
+    def _connect(self, peer: str) -> Callable[..., Any]:
+        """A new connection's `send(frame, flags, copy)`."""
+        address = self._book.get(peer)
+        if address is None:
+            raise PeerLost(f"nobody is known as '{peer}': the plan and the run disagree about the roles")
+        socket = _open(self._context, zmq.PUSH, peer)
+        self._sockets.append(socket)
+        socket.copy_threshold = _COPY_BELOW_BYTES
+        socket.set(zmq.SNDHWM, 0)
+        socket.set(zmq.IMMEDIATE, 1)  # queue only on a live connection, so that a dead peer is noticed
+        socket.set(zmq.SNDTIMEO, math.ceil(self._deadline_seconds * 1000))
+        socket.set(zmq.LINGER, _LINGER_MILLISECONDS)
+        try:
+            socket.connect(address)
+        except zmq.ZMQError as error:
+            raise RunError(f"{peer} has the address '{address}', which is none: {_reason(error)}") from error
+        self._sends[peer] = socket.send
+        return socket.send
+
+    def close(self) -> None:
+        """Close every connection; what is not sent within a second is dropped. For the thread that sends."""
+        self._sends.clear()
+        while self._sockets:
+            self._sockets.pop().close()
+        self.closed = True
+
+
+def sent_by_role(outboxes: Iterable[Outbox]) -> dict[str, int]:
+    """Bytes of tensors that went to each role, whichever endpoint of it."""
+    sent: dict[str, int] = {}
+    for outbox in outboxes:
+        for endpoint, num_bytes in outbox.bytes_sent.copy().items():
+            role = endpoint.partition("/")[0]
+            sent[role] = sent.get(role, 0) + num_bytes
+    return sent
+
+
+def _open(context: zmq.Context, kind: int, name: str) -> zmq.Socket:
+    try:
+        _keep_sent_memory()
+        _reserve_files()
+        return context.socket(kind)
+    except zmq.ZMQError as error:
+        raise RunError(f"{name}: no socket can be opened: {_reason(error)}") from error
+
+
+def _keep_sent_memory() -> None:
+    """Begin pyzmq's thread that holds what is sent without a copy until ZeroMQ is done with it, where this process has none yet.
+
+    pyzmq begins it by itself, at the first such message, and unguarded: of two threads that send their first at once, one may be left with a socket that leads
+    nowhere. ZeroMQ's own thread then waits on it for ever, and the process falls silent.
+    """
+    with _KEEPER_LOCK:
+        if not sent_memory.is_alive():
+            _reserve_files()
+            sent_memory.start()
+            zmq.Frame(
+                bytes(1), copy=False, copy_threshold=0
+            )  # makes what all later messages share: a socket to that thread, and its lock
+
+
+def _reserve_files() -> None:
+    """Raises ZMQError when fewer files can be opened than a socket needs: ZeroMQ aborts the process where it finds out itself."""
+    files: list[int] = []
+    try:
+        for _ in range(_FILES_OF_A_SOCKET):
+            files.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        raise zmq.ZMQError(error.errno or errno.EMFILE) from error
+    finally:
+        for file in files:
+            os.close(file)
+
+
+def _reason(error: zmq.ZMQError) -> str:
+    cure = "; allow this process more open files (ulimit -n)" if error.errno == errno.EMFILE else ""
+    return zmq.strerror(error.errno or 0) + cure

@@ -1,0 +1,1 @@
+"""What users may add from files of their own: rules, cache policies, strategies."""

@@ -1,0 +1,1 @@
+"""Nets: blobs, ops, parameters, and what the compiler decides about them, as frozen values."""

@@ -1,0 +1,1 @@
+"""Nets as ONNX files, and back: the only door to the file format."""

@@ -1,0 +1,1 @@
+"""What users register, and the files that do."""

@@ -1,0 +1,146 @@
+"""A model in whatever form it is given (a module, the name of a factory, an ONNX file) to its net, and the check of that net against the model."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from htrain.data import Schema
+from htrain.errors import ModelError, UsageError
+from htrain.frontend.captured import Captured, check_finite
+from htrain.frontend.load import LoadedModel, load_model
+from htrain.frontend.torch_model import capture
+from htrain.net.net import Net
+from htrain.self_check.check import check
+from htrain.self_check.torch_reference import TorchReference
+from htrain.spec.cluster import Cluster
+from htrain.spec.effects import OF_TABLES, OF_WEIGHTS
+from htrain.spec.options import Options
+from htrain.spec.tree import dashed, flag_text, flat, given
+
+NO_INPUTS: Mapping[str, torch.Tensor] = {}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A captured model. `compare` runs the self-check (`htrain.self_check.check.check`): notes about what it could not compare, or a ModelError."""
+
+    name: str
+    captured: Captured
+    compare: Callable[[Options], tuple[str, ...]]
+
+    def checked(self, options: Options) -> Captured:
+        """What was captured, with the notes of the self-check. Raises ModelError where that finds a difference."""
+        return replace(self.captured, notes=(*self.captured.notes, *self.compare(options)))
+
+
+def capture_model(
+    model: str | Path | nn.Module,
+    *,
+    schema: Schema,
+    example_inputs: Mapping[str, torch.Tensor],
+    logit: str | int,
+    label: str,
+) -> Model:
+    """Raises UsageError for arguments that have no effect on such a model, and ModelError for a model that cannot be captured."""
+    model = str(model) if isinstance(model, Path) else model
+    from_onnx = isinstance(model, str) and model.endswith(".onnx")
+    if label and not from_onnx:
+        raise UsageError(f"--label {label} has no effect: it names the label among the inputs of an ONNX model")
+    if example_inputs and not isinstance(model, nn.Module):
+        raise UsageError(
+            "compile: example_inputs has no effect beside a model's name: give it with an nn.Module, or in the model's file"
+        )
+    if isinstance(model, nn.Module):
+        _check_given(model, example_inputs)
+        return _from_module(type(model).__name__, LoadedModel(model, example_inputs, {}), logit)
+    if from_onnx:
+        return _from_onnx(Path(model), str(logit), label)
+    return _from_module(Path(model.split(":")[0]).stem, load_model(model, schema), logit)
+
+
+def require_parameters(net: Net, options: Options, cluster: Cluster, splits: Mapping[str, int]) -> None:
+    """Raises UsageError for options about tables or dense weights of a captured model that has none, and for splits of no table of its;
+    ModelError for a parameter without a number in it."""
+    for parameter in net.parameters.values():
+        if 0 in parameter.shape:
+            kind = "table" if parameter.kind == "table" else "weight"
+            raise ModelError(
+                f"{kind} '{parameter.name}' has the shape {list(parameter.shape)}: there is nothing in it to train"
+            )
+    tables = {name: p for name, p in net.parameters.items() if p.kind == "table"}
+    said, values = given(options), flat(options)
+    for kind, names in (
+        ("embedding table", () if tables else OF_TABLES),
+        ("dense weight", () if len(tables) < len(net.parameters) else OF_WEIGHTS),
+    ):
+        for name in names:
+            if name in said:
+                raise UsageError(f"{dashed(name)} {flag_text(values[name])} has no effect: the model has no {kind}")
+    for table, count in splits.items():
+        if table not in tables:
+            close = get_close_matches(table, tables, 3) or list(tables)[:10]
+            raise UsageError(
+                f"--split-table {table}={count}: the model has no table '{table}'; there are {', '.join(close) or 'none'}"
+            )
+        if not cluster.sparse_ps or not options.sparse_sync.served:
+            raise UsageError(
+                f"--split-table {table}={count} has no effect: without sparse PSs, tables are whole on every trainer"
+            )
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= tables[table].shape[0]:
+            raise UsageError(
+                f"--split-table {table}={count}: it has {tables[table].shape[0]:,} rows, so that 1 to as many shards can be"
+            )
+
+
+def _check_given(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> None:
+    if not example_inputs:
+        raise UsageError(
+            "compile: an nn.Module needs example_inputs: a tensor for each argument of forward(), the batch first"
+        )
+    valueless = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    if valueless:
+        raise ModelError(
+            f"parameter '{valueless[0]}' is on the meta device and has no value: name the model's factory instead "
+            f"(file.py:build), whose inits are recorded, or give the module values"
+        )
+
+
+def _from_module(name: str, loaded: LoadedModel, logit: str | int) -> Model:
+    captured = check_finite(loaded.initialised(capture(loaded.module, loaded.example_inputs, logit=logit)))
+    reference = TorchReference(loaded.module, captured, logit)
+    return Model(name, captured, partial(check, captured, reference, loaded.example_inputs))
+
+
+def _from_onnx(path: Path, logit: str, label: str) -> Model:
+    """An ONNX file; an input that carries the label is the reader's `label`, which the net must not have of its own."""
+    # most models are of PyTorch: they do not wait for onnx to be imported
+    captured: Captured = import_module("htrain.frontend.onnx_model").capture_onnx(path, logit=logit)
+    if label and label not in captured.net.inputs:
+        raise UsageError(f"--label {label}: {path} has no such input; it has {', '.join(captured.net.inputs)}")
+    label = label or "label"
+    if label in captured.net.inputs:
+        read = {name for op in captured.net.ops for name in op.inputs}
+        if label in read:
+            raise ModelError(f"{path}: the logit depends on '{label}', which --label names as the label")
+        inputs = tuple(name for name in captured.net.inputs if name != label)
+        blobs = {name: blob for name, blob in captured.net.blobs.items() if name != label}
+        captured = replace(captured, net=replace(captured.net, inputs=inputs, blobs=blobs))
+    captured = _finite(path, captured)
+    return Model(
+        path.stem,
+        captured,
+        lambda options: import_module("htrain.self_check.onnx_reference").check_file(captured, path, logit, options),
+    )
+
+
+def _finite(path: Path, captured: Captured) -> Captured:
+    try:
+        return check_finite(captured)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error

@@ -1,0 +1,59 @@
+"""What the API's functions are called with: values of the right kind and within bounds, or a UsageError that names the argument."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, ValidationError, convert
+
+from htrain.errors import UsageError
+from htrain.net.placement import Split
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
+from htrain.spec.settings import CheckpointSeconds, Workers
+
+Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Threads = Annotated[int, Meta(ge=1, le=1024)]
+_KINDS: Mapping[str, Any] = {
+    "epochs": Count, "workers": Workers, "num_threads": Threads, "most_groups": Count,
+    "steps": Annotated[int, Meta(ge=4, le=1_000_000)],
+    "seed": Annotated[int, Meta(ge=0, le=2**63 - 1)], "eps": Annotated[float, Meta(ge=1)], "time_limit_seconds": Annotated[float, Meta(ge=0.1)],
+    "deadline_seconds": Annotated[float, Meta(ge=1)], "liveness_seconds": Annotated[float, Meta(ge=2)],
+    "checkpoint_seconds": CheckpointSeconds,
+    "malformed_share": Annotated[float, Meta(ge=0, le=1)],
+    "deterministic": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str,
+    "table_splits": dict[str, int], "fc_splits": Literal["auto"] | dict[str, Split],
+    "rules": str, "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"], "hosting": Literal["processes", "threads", "mpi"],
+}  # fmt: skip
+_CLASSES: Mapping[str, type | tuple[type, ...]] = {
+    "cluster": Cluster, "options": Options, "plan": (str, Path), "out": (str, Path), "resume": (str, Path), "run_folder": (str, Path),
+    "example_inputs": Mapping,
+}  # fmt: skip
+
+
+def require_arguments(function: str, **values: object) -> None:
+    """Raises UsageError, in the name of `function`, for the first of its arguments that is of another kind, out of bounds or no number."""
+    for name, value in values.items():
+        if name in _CLASSES and not isinstance(value, _CLASSES[name]):
+            raise UsageError(f"{function}: {name}: is a {type(value).__name__}, want a {_names(_CLASSES[name])}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{function}: {name}: {value} is not a finite number")
+        if isinstance(value, str | Path) and ("\x00" in str(value) or not _is_text(str(value))):
+            raise UsageError(f"{function}: {name}: {str(value)!r} holds what no name can")
+        try:
+            convert(value, _KINDS.get(name, Any))
+        except ValidationError as error:
+            raise UsageError(f"{function}: {name}: {error}, got {value!r}") from error
+
+
+def _names(kinds: type | tuple[type, ...]) -> str:
+    return " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,106 @@
+"""Whole runs whose trainers compute on an accelerator: the host in its place, and a CUDA device where there is one (cDLRM 5)."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from accelerators import DEVICES
+from harness import relative_differences, run_roles, torch_losses
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from joint import JOINT, joint_losses, joint_losses_of
+from small_wide_deep import BATCH, DATA, small_plan
+
+from htrain.data.identity import DataIdentity
+from htrain.errors import RunError
+from htrain.executor.launch.role import Role
+from htrain.executor.record.checkpoint import VERSION, Manifest, load_role_into, save_role
+from htrain.executor.record.identity import Identity, PlanIdentity
+from htrain.executor.settings import RunSettings
+from htrain.executor.strategies.lookahead.table_cache import TableCache
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
+
+ON_DEVICE = with_flags(batch_size=BATCH, cache="lookahead", cache_device="cuda", sparse_lr=0.05)
+IDENTITY = Identity(PlanIdentity("abc", {}, {}), DataIdentity(1, "criteo", {}, ()))
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What trainers take for their CUDA device."""
+    monkeypatch.setattr("htrain.executor.host.accelerator.cuda_device", lambda turn: torch.device(request.param))
+    monkeypatch.setattr("htrain.ops.accelerated._device", torch.device("cpu"))
+    return str(request.param)
+
+
+def trained(folder: Path, options: Options, **counts: int) -> tuple[dict[str, Role], list[float]]:
+    """The roles of a whole run, and PyTorch's losses."""
+    model, plan = small_plan(options, **counts)
+    run = RunSettings(folder / "plan", DATA, folder / "run", deadline_seconds=10)
+    return run_roles(plan, folder / "plan", run), torch_losses(model, DATA, options)
+
+
+def losses_of(roles: dict[str, Role]) -> list[float]:
+    trainer = roles["trainer:0:0"].trainer
+    assert trainer
+    return trainer.losses
+
+
+@settings(
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+@given(
+    optimizer=st.sampled_from(["sgd", "adagrad", "rowwise_adagrad"]),
+    sets=st.sampled_from(["auto", 1, 7, 40]),
+    ways=st.integers(1, 4),
+    window=st.sampled_from(["auto", 1, 10]),
+    counts=st.sampled_from([{"sparse_ps": 0}, {"sparse_ps": 2}, {"sparse_ps": 1, "group_ps": 1}]),
+)
+def test_losses_are_those_of_training_on_the_tables(
+    device: str, optimizer: str, sets: int | str, ways: int, window: int | str, counts: dict[str, int]
+) -> None:
+    options = with_flags(
+        ON_DEVICE, sparse_optimizer=optimizer, cache_sets=sets, cache_ways=ways, cache_window=window,  # type: ignore[arg-type]
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        roles, wanted = trained(Path(folder), options, **counts)
+    assert max(relative_differences(losses_of(roles), wanted)) < 1e-5
+
+
+def test_what_a_step_needs_is_on_the_device_and_nothing_else(device: str, tmp_path: Path) -> None:
+    roles, _ = trained(tmp_path, ON_DEVICE, sparse_ps=0)
+    trainer = roles["trainer:0:0"]
+    caches = [cache for cache in trainer.caches.values() if isinstance(cache, TableCache)]
+    assert len(caches) == 52
+    assert not any(cache.on_host for cache in caches)
+    places = {name: tensor.device.type for name, tensor in trainer.store.items()}
+    assert {kind for name, kind in places.items() if ".tables." in name} == {"cpu"}
+    assert {kind for name, kind in places.items() if ".tables." not in name} == {device}
+    assert {part.device.type for cache in caches for part in cache.parts} == {device}
+
+
+def test_two_trainers_average_their_caches_to_the_joint_batch(device: str, tmp_path: Path) -> None:
+    options = with_flags(JOINT, cache_device="cuda", cache_sets=3, cache_ways=4)
+    model, plan = small_plan(options, groups=2, trainers=1, sparse_ps=1)
+    roles = run_roles(plan, tmp_path, RunSettings(tmp_path, DATA, tmp_path / "run", deadline_seconds=10))
+    assert max(relative_differences(joint_losses_of(roles, 2), joint_losses(model, DATA, options, 2)[0])) < 1e-4
+
+
+def test_what_is_on_the_device_is_saved_and_loaded_again(device: str, tmp_path: Path) -> None:
+    tensors = {"w": torch.randn(4, 3, device=device), "on_host": torch.randn(5)}
+    saved = save_role(tmp_path, "trainer:0:0", tensors)
+    again = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    load_role_into(
+        tmp_path, "trainer:0:0", Manifest(VERSION, tmp_path.name, 1, IDENTITY, 0, {}, {"trainer:0:0": saved}), again
+    )
+    assert all(
+        torch.equal(again[name], tensor) and again[name].device == tensor.device for name, tensor in tensors.items()
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_machine_without_a_device_says_so(tmp_path: Path) -> None:
+    _, plan = small_plan(ON_DEVICE)
+    with pytest.raises(RunError, match=r"and torch .* finds none here: compile it with --cache-device cpu"):
+        run_roles(plan, tmp_path, RunSettings(tmp_path, DATA, tmp_path / "run", deadline_seconds=10))

@@ -1,0 +1,108 @@
+"""Freed memory is kept: seen in the page faults of a process of its own. Tables lie in large pages: seen in what the system says of them."""
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from htrain.executor.host.memory import empty
+from htrain.executor.launch.crew import role_environment
+
+# Which of a thread's empty heaps go back to the system depends on how glibc happens to lay them out: on CPython 3.13 none did. So the process
+# first asks for what glibc begins with, a mapping of its own for every large value, which goes back when the value does.
+SCRIPT = """
+import ctypes, resource, sys, threading
+import torch
+from htrain.executor.host.memory import keep_pages
+
+assert ctypes.CDLL(None).mallopt(-3, 128 << 10)
+if sys.argv[1] == "keep":
+    assert keep_pages()
+
+def step():
+    values = [torch.ones(3 << 20) for _ in range(24)]  # 12 MiB each
+
+def steps():
+    for _ in range(5):
+        step()  # the heap grows to what a step wants
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        step()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+thread = threading.Thread(target=steps)
+thread.start()
+thread.join()
+"""
+
+
+def faults(how: str) -> int:
+    return int(subprocess.run([sys.executable, "-c", SCRIPT, how], check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it speaks to glibc alone")
+def test_what_a_step_has_freed_is_the_next_steps() -> None:
+    assert faults("give back") > 1000
+    assert faults("keep") < 100
+
+
+HEAPS = """
+import ctypes, os, sys, threading
+import htrain.executor.launch.crew
+import torch
+from htrain.executor.host.memory import keep_pages
+
+keep_pages(int(sys.argv[1]))
+threads = [threading.Thread(target=lambda: torch.ones(1 << 16)) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+c = ctypes.CDLL(None)
+c.fdopen.restype = ctypes.c_void_p
+c.malloc_info.argtypes = [ctypes.c_int, ctypes.c_void_p]
+c.malloc_info(0, c.fdopen(os.dup(1), b"w"))
+c.fflush(None)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it asks glibc")
+@pytest.mark.parametrize("heaps", [1, 2])
+def test_a_role_has_as_many_heaps_as_it_asks_for_whatever_threads_its_libraries_have_started(heaps: int) -> None:
+    command = [sys.executable, "-c", HEAPS, str(heaps)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, env=role_environment(1)).stdout
+    assert told.count("<heap nr=") == heaps
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (), (3, 5), (1 << 20,), (70_001, 24)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16])
+def test_memory_is_of_the_form_that_was_asked_for(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    made = [empty(shape, dtype) for _ in range(3)]
+    for number, memory in enumerate(made):
+        assert (memory.shape, memory.dtype, memory.is_contiguous()) == (shape, dtype, True)
+        memory.fill_(number)
+    assert all((memory == number).all() for number, memory in enumerate(made)), "each has memory of its own"
+
+
+def test_rows_begin_at_lines_of_the_cache_and_tables_at_different_ones() -> None:
+    begins = [memory.data_ptr() for memory in (empty((100_000, 16), torch.float32) for _ in range(16))]
+    assert not any(begin % 64 for begin in begins)
+    assert len({begin % (128 << 10) for begin in begins}) == 16, (
+        "else the first rows, used most, would all want the same places of a cache"
+    )
+
+
+PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(not PAGES.exists() or "[never]" in PAGES.read_text(), reason="this system has no large pages")
+def test_large_tables_lie_in_large_pages() -> None:
+    script = """
+import torch
+from htrain.executor.host.memory import empty
+table = empty((1 << 20, 16), torch.float32).fill_(1)
+print(sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.startswith("AnonHugePages")) * 1024 / table.nbytes)
+"""
+    share = float(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout)
+    assert share > 0.5  # all but its ends, where the machine has whole large pages left

@@ -1,0 +1,35 @@
+"""Whether a process that was named still lives."""
+
+import subprocess
+import sys
+import time
+
+import msgspec
+import psutil
+
+from htrain.executor.host.process import this_process
+
+
+def test_this_process_lives_and_no_other_of_its_number_does() -> None:
+    own = this_process()
+    assert own.lives
+    assert not msgspec.structs.replace(own, began=own.began - 100).lives
+    assert msgspec.structs.replace(own, host="far").lives is None
+    assert msgspec.structs.replace(own, space="another start").lives is None
+    assert msgspec.json.decode(msgspec.json.encode(own), type=type(own)) == own
+    assert str(own).startswith(f"process {own.pid} on ")
+
+
+def test_a_process_that_sleeps_or_is_stopped_lives_and_one_that_nobody_has_reaped_does_not() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    named = msgspec.structs.replace(this_process(), pid=child.pid, began=psutil.Process(child.pid).create_time())
+    assert named.lives
+    child.send_signal(19)
+    assert named.lives
+    child.kill()
+    deadline = time.monotonic() + 10
+    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not named.lives
+    child.wait()
+    assert not named.lives

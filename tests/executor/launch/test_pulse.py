@@ -1,0 +1,134 @@
+"""A role's pulse: it beats, tells of threads that hang, and notices when the launcher is gone."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import msgspec
+import psutil
+import pytest
+
+import htrain.executor.launch.pulse as module
+from htrain.errors import PeerLost
+from htrain.executor.host.process import Process, this_process
+from htrain.executor.launch.launcher_pulse import LauncherPulse
+from htrain.executor.launch.pulse import Pulse
+from htrain.executor.transport.link import LAUNCHER, Launcher
+from htrain.executor.transport.port import Inbox, Network
+from htrain.executor.transport.wire import Beat, Failed, Message
+
+ROLE = "trainer:0:0"
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    made = Network("inproc")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "BEAT_SECONDS": 0.02,
+        "LAUNCHER_SECONDS": 0.6,
+        "_ENDED_SECONDS": 0.2,
+        "_TICK_SECONDS": 0.01,
+    }.items():
+        monkeypatch.setattr(module, name, value)
+
+
+def next_message(inbox: Inbox, kind: type) -> Message:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        got = inbox.receive(0.1)
+        if got and isinstance(got[0], kind):
+            return got[0]
+    raise AssertionError(f"no {kind.__name__} came")
+
+
+def pulse_of(network: Network, inbox: Inbox, process: Process) -> Pulse:
+    return Pulse(ROLE, network, Launcher(inbox.address, process), ends_process=False)
+
+
+def wait_for_error(pulse: Pulse, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not pulse.error and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_it_beats_with_what_was_measured_and_tells_once_of_a_thread_that_hangs(network: Network, quick: None) -> None:
+    inbox = network.inbox(LAUNCHER)
+    pulse = pulse_of(network, inbox, this_process())
+    assert next_message(inbox, Beat) == Beat(ROLE, {})
+    pulse.metrics = lambda: {"steps": 3}
+    deadline = time.monotonic() + 10
+    while next_message(inbox, Beat) != Beat(ROLE, {"steps": 3}):
+        assert time.monotonic() < deadline
+    pulse.hangs = lambda: "its thread 'reader' hangs"
+    assert next_message(inbox, Failed) == Failed(ROLE, "RunError", f"{ROLE}: its thread 'reader' hangs")
+    time.sleep(0.2)
+    rest = [got[0] for _ in range(100) if (got := inbox.receive(0))]
+    assert rest
+    assert all(isinstance(message, Beat) for message in rest)
+    pulse.stop()
+    inbox.close()
+
+
+def test_a_launcher_whose_process_has_ended_is_gone(network: Network, quick: None) -> None:
+    inbox = network.inbox(LAUNCHER)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    named = msgspec.structs.replace(this_process(), pid=child.pid, began=psutil.Process(child.pid).create_time())
+    pulse = pulse_of(network, inbox, named)
+    time.sleep(1.0)
+    pulse.check()
+    os.kill(child.pid, 19)  # as after Ctrl-Z: it says nothing, and it is not gone
+    time.sleep(1.0)
+    pulse.check()
+    child.kill()
+    child.wait()
+    wait_for_error(pulse)
+    with pytest.raises(PeerLost, match=rf"^trainer:0:0: the launcher \(process {child.pid} on .*\) is gone$"):
+        pulse.check()
+    pulse.stop()
+    inbox.close()
+
+
+def test_a_launcher_elsewhere_is_gone_when_it_has_spoken_and_falls_silent(network: Network, quick: None) -> None:
+    inbox = network.inbox(LAUNCHER)
+    pulse = pulse_of(network, inbox, msgspec.structs.replace(this_process(), host="far"))
+    time.sleep(1.0)
+    pulse.check()  # it may still be waiting for other roles
+    signs = 0
+
+    def give_sign() -> None:
+        nonlocal signs
+        signs += 1
+
+    launcher = LauncherPulse(network, {**pulse.endpoints, "trainer:0:0/control": "nowhere"}, give_sign)
+    time.sleep(0.5)
+    pulse.check()
+    launcher.stop()
+    assert signs
+    wait_for_error(pulse)
+    with pytest.raises(PeerLost, match=r"the launcher .* is gone"):
+        pulse.check()
+    pulse.stop()
+    inbox.close()
+
+
+def test_a_role_that_cannot_end_by_itself_goes_with_its_process(
+    network: Network, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(module, "_LAST_SECONDS", 0.1)
+    monkeypatch.setattr(module.os, "_exit", lambda status: ended.set() if status == 1 else None)
+    inbox = network.inbox(LAUNCHER)
+    gone = msgspec.structs.replace(this_process(), began=1.0)
+    pulse = Pulse(ROLE, network, Launcher(inbox.address, gone), ends_process=True)
+    assert ended.wait(10)
+    pulse.stop()
+    inbox.close()

@@ -1,0 +1,193 @@
+"""A run folder has one owner at a time, whoever it is and however the one before ended."""
+
+import fcntl
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import htrain.executor.record.run_folder as module
+from htrain.errors import CheckpointError, UsageError
+from htrain.executor.host.process import Process, this_process
+from htrain.executor.record.run_folder import (
+    Owner,
+    RunRecord,
+    claimed,
+    read_record,
+    refuse_owned,
+    require_empty,
+    start_record,
+)
+
+RECORD = RunRecord("plan", "synthetic:", 1, False)
+HOLD = """
+import sys, time
+from pathlib import Path
+from htrain.executor.record.run_folder import claimed
+with claimed(Path(sys.argv[1])):
+    print("mine", flush=True)
+    time.sleep(60)
+"""
+
+
+def holder(folder: Path) -> subprocess.Popen[str]:
+    """Another process that owns the folder."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert process.stdout.readline() == "mine\n"
+    return process
+
+
+def test_a_folder_that_another_process_owns_is_refused_at_once_and_named_until_that_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    other = holder(folder)
+    try:
+        wanted = rf"^{re.escape(str(folder))}: process {other.pid} on {re.escape(socket.gethostname())} \(since \d\d:\d\d:\d\d\) trains in it: "
+        began = time.monotonic()
+        with pytest.raises(CheckpointError, match=wanted), claimed(folder):
+            pass
+        with pytest.raises(CheckpointError, match=wanted):
+            refuse_owned(folder)
+        assert time.monotonic() - began < 1
+        assert folder.is_dir()
+    finally:
+        other.kill()
+        other.wait()
+    refuse_owned(folder)
+    with claimed(folder) as claim:
+        assert claim.taken_over == f"process {other.pid} on {socket.gethostname()}"
+        (folder / "something").touch()
+    assert [path.name for path in folder.iterdir()] == ["something"]
+
+
+def test_of_many_who_want_a_folder_at_once_one_at_a_time_has_it(tmp_path: Path) -> None:
+    inside, most, refused, had = 0, 0, 0, 0
+    lock = threading.Lock()
+
+    def want() -> None:
+        nonlocal inside, most, refused, had
+        for _ in range(40):
+            try:
+                with claimed(tmp_path / "run"):
+                    with lock:
+                        inside, had = inside + 1, had + 1
+                        most = max(most, inside)
+                    time.sleep(0.001)
+                    with lock:
+                        inside -= 1
+            except CheckpointError:
+                with lock:
+                    refused += 1
+
+    threads = [threading.Thread(target=want) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most == 1
+    assert had
+    assert had + refused == 240
+
+
+def elsewhere(**changes: object) -> Process:
+    return msgspec.structs.replace(this_process(), **{"host": "far", "pid": 7, **changes})
+
+
+def write_owner(folder: Path, process: Process, *, age_seconds: float) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "owner.json").write_bytes(msgspec.json.encode(Owner(process, time.time())))
+    os.utime(folder / "owner.json", (time.time() - age_seconds,) * 2)
+
+
+def test_an_owner_on_another_host_counts_while_it_gives_signs_of_life(tmp_path: Path) -> None:
+    """Where a file system shares no locks, we get the lock that it has."""
+    write_owner(tmp_path, elsewhere(), age_seconds=5)
+    with pytest.raises(CheckpointError, match="process 7 on far"), claimed(tmp_path):
+        pass
+    write_owner(tmp_path, elsewhere(), age_seconds=300)
+    with claimed(tmp_path) as claim:
+        assert claim.taken_over == "process 7 on far"
+
+
+def test_an_owner_says_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SIGN_SECONDS", 0.0)
+    with claimed(tmp_path) as claim:
+        os.utime(tmp_path / "owner.json", (1, 1))
+        claim.give_sign()
+        assert time.time() - (tmp_path / "owner.json").stat().st_mtime < 60
+
+
+def test_where_there_are_no_locks_the_name_of_one_that_lives_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    write_owner(tmp_path, this_process(), age_seconds=300)
+    with pytest.raises(CheckpointError, match=f"process {os.getpid()} on"), claimed(tmp_path):
+        pass
+    write_owner(tmp_path, msgspec.structs.replace(this_process(), began=1.0), age_seconds=1)
+    with claimed(tmp_path) as claim:
+        assert claim.taken_over
+
+
+@pytest.mark.parametrize("content", ["my own notes", '{"process": 3}'])
+def test_a_file_that_is_not_ours_is_not_touched(tmp_path: Path, content: str) -> None:
+    (tmp_path / "owner.json").write_text(content)
+    with pytest.raises(UsageError, match=r"owner\.json: is not what htrain writes there"), claimed(tmp_path):
+        pass
+    assert (tmp_path / "owner.json").read_text() == content
+
+
+def test_what_is_no_file_is_refused_and_waited_for_by_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "owner.json")
+    with pytest.raises((UsageError, CheckpointError)), claimed(tmp_path):
+        pass
+    (tmp_path / "link").mkdir()
+    (tmp_path / "target").write_text("mine")
+    (tmp_path / "link" / "owner.json").symlink_to(tmp_path / "target")
+    with pytest.raises(UsageError), claimed(tmp_path / "link"):
+        pass
+    assert (tmp_path / "target").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["a.txt/run", "x" * 300, "\0"])
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a.txt").write_text("mine")
+    with pytest.raises(UsageError, match="cannot be written"), claimed(tmp_path / name):
+        pass
+
+
+def test_a_new_run_wants_an_empty_folder(tmp_path: Path) -> None:
+    require_empty(tmp_path)
+    with claimed(tmp_path):
+        start_record(tmp_path, RECORD, resume=False)
+        assert read_record(tmp_path) == RECORD
+        with pytest.raises(
+            UsageError, match="holds a run that ended before its first checkpoint: remove it, or choose another --out"
+        ):
+            start_record(tmp_path, RECORD, resume=False)
+        start_record(tmp_path, RECORD, resume=True)
+        checkpoint = tmp_path / "checkpoints" / "examples_000000000001"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "manifest.json").touch()
+        with pytest.raises(UsageError, match="already holds a run; go on with --resume"):
+            require_empty(tmp_path)
+
+
+def test_a_record_that_is_damaged_or_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"not a run folder \(run\.json: No such file or directory\)"):
+        read_record(tmp_path)
+    for text in ("{", json.dumps({"plan": 1}), "[]", "\ud800"):
+        (tmp_path / "run.json").write_bytes(text.encode(errors="surrogatepass"))
+        with pytest.raises(CheckpointError, match=r"run\.json: damaged: "):
+            read_record(tmp_path)
