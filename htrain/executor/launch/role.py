@@ -1,18 +1,16 @@
 """A role: its parameters, caches and threads, as its plan has them (DESIGN 5)."""
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from htrain.costs.roles import server_threads
 from htrain.data import Malformed, Position, open_data
 from htrain.errors import CheckpointError
-from htrain.executor.engine.engine import Engine
+from htrain.executor.assembly import NOTHING, Assembly
 from htrain.executor.engine.gate import WriteGates
-from htrain.executor.engine.program import build_program
-from htrain.executor.engine.store import Store, allocate, fill
-from htrain.executor.host.accelerator import accelerator_of
+from htrain.executor.engine.store import Store
 from htrain.executor.host.patience import Patience
 from htrain.executor.host.usage import ProcessUsage, ThreadUsage
 from htrain.executor.host.watch import Watch
@@ -22,22 +20,15 @@ from htrain.executor.loops.server import Server
 from htrain.executor.loops.sync import SyncLoop
 from htrain.executor.loops.trainer import Trainer
 from htrain.executor.record.checkpoint import load_role_into, read_manifest, save_role
-from htrain.executor.roles.endpoints import centre_endpoint, holder_number, sync_endpoint
-from htrain.executor.roles.server import Centre
-from htrain.executor.roles.sync import SyncMachine
+from htrain.executor.roles.endpoints import centre_endpoint
 from htrain.executor.settings import RunSettings
-from htrain.executor.strategies.strategy import TrainerParts, cache_of, sync_of
+from htrain.executor.strategies.strategy import TrainerParts
 from htrain.executor.transport.collective import CollectiveLoop, Connector
 from htrain.executor.transport.peers import Peers
 from htrain.executor.transport.port import Inbox, Network, Outbox, sent_by_role
-from htrain.net.names import net_name
-from htrain.net.net import Net
 from htrain.ops.collective import WORKERS
 from htrain.plan.plan import Plan
-from htrain.spec.centres import EACH, GROUP, centre_net, device_at
 from htrain.spec.cluster import device_of, role_of
-
-_NOTHING = Net("", (), (), outputs=(), blobs={}, parameters={})
 
 
 class Role:
@@ -61,8 +52,11 @@ class Role:
         self._main = self.watch.activity("main")
         self._network = network
         self._connector: Connector | None = None
-        self._sync, self._cache = sync_of(plan, name), cache_of(plan, name)
-        self._accelerator = accelerator_of(name, self._cache.device)
+        self._parts = Assembly(
+            plan, name, replicas=1 if settings.deterministic else plan.options.net_replicas,
+            mapped=settings.run_folder / "tables" if plan.options.sparse_sync.store == "mapped" else None,
+        )  # fmt: skip
+        self.store, self.caches, self._cache = self._parts.store, self._parts.caches, self._parts.cache_half
         self._meeting: dict[str, str] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._outboxes: list[Outbox] = []  # with these, the ways of look-ahead caches to the tables
@@ -71,40 +65,38 @@ class Role:
         self._build()
 
     def _build(self) -> None:
-        """Make the programs over uninitialised parameters, and open the endpoints."""
-        kind = role_of(self.name)
-        options, settings = self.plan.options, self.settings
-        if kind == "dense_ps":
-            self.server = self._server_of_centres(self.name, self.name)
-            return
-        step_net, apart_net = self._cache.split(self.plan.net_of(self.device))
-        engine, self._apart = self._engine(self._accelerator.net_of(step_net)), self._engine(apart_net)
-        if kind == "trainer":
-            prefetch = options.looks_ahead and not settings.deterministic
-            flush = self._engine(self.plan.nets.get("flush_trainer", _NOTHING))
+        """Put the machines behind threads, and open the endpoints."""
+        parts, options, settings = self._parts, self.plan.options, self.settings
+        held = parts.sync_half.holds_writes
+        if role_of(self.name) == "trainer":
             self.collective = self._make_collective()
             self.trainer = Trainer(
-                self.name, self._network, engine=engine, replicas=self._replicas,
-                bound=self._bound, prefetch=prefetch, patience=self.patience, watch=self.watch,
-                flush=flush, collective=self.collective, ahead=self._cache.announced,
+                self.name, self._network, engine=parts.engine, replicas=parts.replicas, bound=parts.bound,
+                prefetch=options.looks_ahead and not settings.deterministic, patience=self.patience, watch=self.watch,
+                flush=parts.engine_of(self.plan.nets.get("flush_trainer", NOTHING)), collective=self.collective, ahead=self._cache.announced,
             )  # fmt: skip
             self._inboxes = {number: self._network.inbox(f"{self.name}/{number}") for number in self._cache.endpoints}
         else:
-            trainers = self.plan.cluster.groups * self.plan.cluster.trainers
-            workers = server_threads(self.device, self.plan.cluster, options, settings.workers)
+            workers = (
+                server_threads(self.device, self.plan.cluster, options, settings.workers) if parts.has_steps else 1
+            )
             self.server = Server(
-                self.name, self._network, engine, centers={}, bound=self._bound,
-                workers=workers, trainers=trainers, apart=self._apart, watch=self.watch, is_held=self._sync.holds_writes,
+                self.name,
+                self._network,
+                parts.server(),
+                workers=workers,
+                watch=self.watch,
+                is_held=held and parts.has_steps,
+            )
+        steps = self.trainer or self.server
+        if steps and (machine := parts.sync()):
+            self.sync = SyncLoop(
+                machine, self._network, held=steps if held else None, patience=self.patience, activity=self.watch.activity("sync"),
             )  # fmt: skip
-        self._build_sync()
-
-    def _engine(self, net: Net) -> Engine:
-        mapped = self.settings.run_folder / "tables" if self.plan.options.sparse_sync.store == "mapped" else None
-        there = self._accelerator.parameters_of(net)
-        for name, tensor in allocate(net, mapped, there, self._cache.joined(net)).items():
-            self.store.setdefault(name, tensor)
-        self.caches |= self._cache.caches(net, self.store, there)
-        return Engine(build_program(net, {**self.store, **self.caches}, gated=self._bound > 0))
+            steps.on_step = self.sync.steps_done
+            if parts.hosts_centres:
+                endpoint = centre_endpoint(parts.host, self.name)
+                self.centres = Server(endpoint, self._network, parts.centres(), workers=1, watch=self.watch)
 
     def _make_collective(self) -> CollectiveLoop | None:
         """The trainer's place among all trainers, where they step together."""
@@ -115,66 +107,6 @@ class Role:
         self._connector = Connector(self.name, trainers, self._network, self.settings.deadline_seconds)
         self._meeting = dict(self._connector.endpoints)
         return CollectiveLoop(self.name, self._network, net, self._connector)
-
-    def _server_of_centres(self, name: str, host: str) -> Server:
-        """What answers rounds here, as `host`."""
-        found = {}
-        for holder in self.plan.cluster.devices:
-            net = self.plan.nets.get(centre_net(host, holder))
-            if net and device_at(host, holder) == self.device:
-                members = [sync_endpoint(role) for role in self.plan.cluster.roles if device_of(role) == holder]
-                found[holder_number(holder)] = Centre(self._engines(net), members)
-        return Server(
-            name,
-            self._network,
-            Engine(build_program(_NOTHING, {})),
-            centers=found,
-            bound=0,
-            workers=1,
-            watch=self.watch,
-        )
-
-    def _engines(self, net: Net) -> list[Engine]:
-        """One engine for all groups; one for each where it has parameters of its own."""
-        if not any(name.endswith(EACH) for name in net.parameters):
-            return [self._engine(net)]
-        common = {name: tensor for name, tensor in allocate(net).items() if not name.endswith(EACH)}
-        self.store.update(common)
-        engines = []
-        for group in range(self.plan.cluster.groups):
-            own = {name: tensor for name, tensor in allocate(net).items() if name.endswith(EACH)}
-            self.store.update({f"{name}:{group}": tensor for name, tensor in own.items()})
-            engines.append(Engine(build_program(net, common | own)))
-        return engines
-
-    def _build_sync(self) -> None:
-        net, steps = self.plan.nets.get(f"sync_{net_name(self.device)}"), self.trainer or self.server
-        if net is None or steps is None:
-            return
-        held = self._sync.holds_writes
-        machine = SyncMachine(self.name, self._engine(net), self._sync.rounds(), holds_writes=held)
-        self.sync = SyncLoop(
-            machine, self._network, held=steps if held else None, patience=self.patience, activity=self.watch.activity("sync"),
-        )  # fmt: skip
-        steps.on_step = self.sync.steps_done
-        if self._host in self.plan.centers.values():
-            self.centres = self._server_of_centres(centre_endpoint(self._host, self.name), self._host)
-
-    @property
-    def _host(self) -> str:
-        """What this role is to others that have weights with centres: itself, or its group."""
-        kind, _, rest = self.name.partition(":")
-        return f"{GROUP}:{rest.partition(':')[0]}" if kind in ("trainer", "group_ps") else self.name
-
-    @property
-    def _replicas(self) -> int:
-        return 1 if self.settings.deterministic else self.plan.options.net_replicas
-
-    @property
-    def _bound(self) -> int:
-        """Steps under way at once in a group, which is HT 3.1.1's bound on staleness; 0 for no bound, and where there is none but one's own."""
-        steps = self.plan.cluster.trainers * self._replicas
-        return steps if self.plan.options.bounded_staleness and steps > 1 else 0
 
     def _steps(self) -> int:
         if self.trainer:
@@ -203,24 +135,7 @@ class Role:
             load_role_into(folder, self.name, read_manifest(folder), self.store)
             self._restore_totals()
             return
-        centres = [
-            centre_net(self._host, holder)
-            for holder in self.plan.cluster.devices
-            if device_at(self._host, holder) == self.device
-        ]
-        for name in (
-            f"init_{net_name(self.device)}",
-            f"init_sync_{net_name(self.device)}",
-            *(f"init_{centre}" for centre in centres),
-        ):
-            for store in self._stores_of(self.plan.nets.get(name, _NOTHING)):
-                fill(store, self.plan.nets[name], self.settings.plan_folder)
-
-    def _stores_of(self, net: Net) -> Iterator[Store]:
-        """The store with the names of a net; where groups have parameters of their own, the store as each has it."""
-        each = [name for name in net.parameters if name.endswith(EACH)]
-        for group in range(self.plan.cluster.groups if each else bool(net.ops)):
-            yield {**self.store, **{name: self.store[f"{name}:{group}"] for name in each}}
+        self._parts.fill(self.settings.plan_folder)
 
     def start(self, book: dict[str, str]) -> None:
         for server in (self.server, self.centres):
@@ -251,10 +166,10 @@ class Role:
                 malformed=self.malformed,
             )
         )
-        feed = Feed(batches, start, 2 * self._replicas, self.watch.activity("reader"))
-        trainer.start(book, feed, self.settings.stop_after_steps, self._cache.upcoming(self._parts(book)))
+        feed = Feed(batches, start, 2 * self._parts.replicas, self.watch.activity("reader"))
+        trainer.start(book, feed, self.settings.stop_after_steps, self._cache.upcoming(self._parts_for_cache(book)))
 
-    def _parts(self, book: dict[str, str]) -> TrainerParts:
+    def _parts_for_cache(self, book: dict[str, str]) -> TrainerParts:
         """What this trainer's cache may use of it: its net and caches, and ways to the tables and to other trainers."""
 
         def replica_of(number: int) -> Replica:
@@ -262,7 +177,7 @@ class Role:
             self._outboxes.append(outbox)
             gates: WriteGates[int] = WriteGates(0, 0)
             return Replica(
-                number, self._apart, gates,
+                number, self._parts.apart, gates,
                 inbox=self._inboxes[number], outbox=outbox, patience=self.patience, activity=self.watch.activity(f"replica {number}"),
             )  # fmt: skip
 
@@ -271,7 +186,7 @@ class Role:
 
         return TrainerParts(
             self.plan.net_of(self.device),
-            self._apart,
+            self._parts.apart,
             self.caches,
             replica_of=replica_of,
             connect=connect,

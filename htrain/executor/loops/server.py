@@ -10,10 +10,9 @@ from functools import partial
 import torch
 
 from htrain.errors import Error, RunError
-from htrain.executor.engine.engine import Engine
 from htrain.executor.host.threads import begin_thread
 from htrain.executor.host.watch import Activity, Watch
-from htrain.executor.roles.server import Centre, Ended, Instruction, Job, Run, ServerMachine, Summon
+from htrain.executor.roles.server import Ended, Instruction, Job, Run, ServerMachine, Summon
 from htrain.executor.transport.port import Network, Outbox, sent_by_role
 from htrain.executor.transport.wire import Values
 from htrain.ops.bundle import Bundle
@@ -28,9 +27,7 @@ class _Worker:
 
 
 class Server:
-    """The serving threads of one role. `engine`, `centers`, `apart`, `bound` and `trainers` are those of its machine.
-
-    `on_step` hears how many passes have ended.
+    """The serving threads of one endpoint. `on_step` hears how many passes have ended.
 
     One thread receives, and runs itself what takes less time than to tell another thread; of the rest it runs all with one worker, unless its writes may be
     held, while `workers` threads run it otherwise.
@@ -38,22 +35,18 @@ class Server:
 
     def __init__(
         self,
-        role: str,
+        endpoint: str,
         network: Network,
-        engine: Engine,
-        centers: Mapping[int, Centre],
-        bound: int,
-        workers: int,
-        trainers: int = 1,
-        apart: Engine | None = None,
+        machine: ServerMachine,
         *,
+        workers: int,
         watch: Watch,
         is_held: bool = False,
     ) -> None:
-        self.role = role
-        self.machine = ServerMachine(engine, centers=centers, apart=apart or engine, bound=bound, trainers=trainers)
+        self.role = endpoint
+        self.machine = machine
         self.error: Exception | None = None
-        self.inbox = network.inbox(role)
+        self.inbox = network.inbox(endpoint)
         self.on_step: Callable[[int], None] = lambda count: None
         self._watch = watch
         self._network = network

@@ -20,7 +20,7 @@ from htrain.executor.host.watch import Watch
 from htrain.executor.loops.server import Server
 from htrain.executor.loops.sync import SyncLoop
 from htrain.executor.roles.endpoints import sync_endpoint
-from htrain.executor.roles.server import Centre
+from htrain.executor.roles.server import Centre, ServerMachine
 from htrain.executor.roles.sync import SyncMachine
 from htrain.executor.strategies.strategy import RunsSync
 from htrain.executor.transport.port import Network
@@ -100,9 +100,9 @@ class Groups:
                     f"{name}:{group}" if name.endswith(EACH) else name: tensor for name, tensor in store.items()
                 }
             empty = Engine(build_program(Net("", (), (), (), {}, {}), {}))
-            self.servers.append(
-                Server(f"dense_ps:{k}", network, empty, {0: Centre(engines, members)}, 0, 1, watch=Watch(patience))
-            )
+            centre = Centre(engines, members)
+            machine = ServerMachine(empty, centers={0: centre}, apart=empty, bound=0, trainers=1)
+            self.servers.append(Server(f"dense_ps:{k}", network, machine, workers=1, watch=Watch(patience)))
         for group in range(groups):
             store = allocate(nets["sync_group_ps_0"])
             if "init_sync_group_ps_0" in nets:

@@ -1,0 +1,129 @@
+"""A role put together from its plan: what it holds, and the machines that decide what it does. Threads and sockets come to it elsewhere."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from htrain.executor.engine.engine import Engine
+from htrain.executor.engine.program import build_program
+from htrain.executor.engine.store import Store, allocate, fill
+from htrain.executor.host.accelerator import Host, accelerator_of
+from htrain.executor.roles.endpoints import holder_number, sync_endpoint
+from htrain.executor.roles.server import Centre, ServerMachine
+from htrain.executor.roles.sync import SyncMachine
+from htrain.executor.strategies.strategy import cache_of, sync_of
+from htrain.net.names import net_name
+from htrain.net.net import Net
+from htrain.plan.plan import Plan
+from htrain.spec.centres import EACH, GROUP, centre_net, device_at
+from htrain.spec.cluster import device_of, role_of
+
+NOTHING = Net("", (), (), outputs=(), blobs={}, parameters={})
+
+
+class Assembly:
+    """One role of a plan: its parameters by name in `store`, its `caches`, and the engines over them.
+
+    `replicas` are the net replicas of a trainer; `mapped` is the folder of tables that lie in files, None for memory.
+    """
+
+    def __init__(self, plan: Plan, name: str, *, replicas: int, mapped: Path | None = None) -> None:
+        self.plan, self.name, self.device = plan, name, device_of(name)
+        self.replicas = replicas
+        self.store: Store = {}
+        self.caches: dict[str, Any] = {}
+        self.sync_half, self.cache_half = sync_of(plan, name), cache_of(plan, name)
+        self._accelerator: Host = accelerator_of(name, self.cache_half.device)
+        self._mapped = mapped
+        step_net, apart_net = self.cache_half.split(plan.net_of(self.device) if self.has_steps else NOTHING)
+        self.engine = self.engine_of(self._accelerator.net_of(step_net))
+        self.apart = self.engine_of(apart_net)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the role has a part in steps: dense PSs only have one in rounds."""
+        return role_of(self.name) != "dense_ps"
+
+    @property
+    def bound(self) -> int:
+        """Steps under way at once in a group, which is HT 3.1.1's bound on staleness; 0 for no bound, and where there is none but one's own."""
+        steps = self.plan.cluster.trainers * self.replicas
+        return steps if self.plan.options.bounded_staleness and steps > 1 else 0
+
+    @property
+    def host(self) -> str:
+        """What this role is to others that have weights with centres: itself, or its group."""
+        kind, _, rest = self.name.partition(":")
+        return f"{GROUP}:{rest.partition(':')[0]}" if kind in ("trainer", "group_ps") else self.name
+
+    @property
+    def hosts_centres(self) -> bool:
+        """Whether it answers the rounds of other groups beside what else it does."""
+        return self.has_steps and self.host in self.plan.centers.values()
+
+    def engine_of(self, net: Net) -> Engine:
+        """An engine over parameters of this role, which are made uninitialised where they are not there yet."""
+        there = self._accelerator.parameters_of(net)
+        for name, tensor in allocate(net, self._mapped, there, self.cache_half.joined(net)).items():
+            self.store.setdefault(name, tensor)
+        self.caches |= self.cache_half.caches(net, self.store, there)
+        return Engine(build_program(net, {**self.store, **self.caches}, gated=self.bound > 0))
+
+    def server(self) -> ServerMachine:
+        """The machine of a PS."""
+        trainers = self.plan.cluster.groups * self.plan.cluster.trainers
+        centers = {} if self.has_steps else self._centres()
+        bound = self.bound if self.has_steps else 0
+        return ServerMachine(self.engine, centers=centers, apart=self.apart, bound=bound, trainers=trainers)
+
+    def centres(self) -> ServerMachine:
+        """The machine that answers the rounds of other groups, beside what else the role does. Requires: `hosts_centres`."""
+        nothing = Engine(build_program(NOTHING, {}))
+        return ServerMachine(nothing, centers=self._centres(), apart=nothing, bound=0, trainers=1)
+
+    def sync(self) -> SyncMachine | None:
+        """The machine of its rounds, where it holds dense weights that have centres."""
+        net = self.plan.nets.get(f"sync_{net_name(self.device)}") if self.has_steps else None
+        if net is None:
+            return None
+        half = self.sync_half
+        return SyncMachine(self.name, self.engine_of(net), half.rounds(), holds_writes=half.holds_writes)
+
+    def fill(self, folder: Path) -> None:
+        """First values for every parameter; files come from the plan's `folder`. Raises PlanError."""
+        own = net_name(self.device)
+        centres = [
+            centre_net(self.host, h) for h in self.plan.cluster.devices if device_at(self.host, h) == self.device
+        ]
+        for name in (f"init_{own}", f"init_sync_{own}", *(f"init_{centre}" for centre in centres)):
+            if net := self.plan.nets.get(name):
+                for store in self._stores_of(net):
+                    fill(store, net, folder)
+
+    def _centres(self) -> dict[int, Centre]:
+        found = {}
+        for holder in self.plan.cluster.devices:
+            net = self.plan.nets.get(centre_net(self.host, holder))
+            if net and device_at(self.host, holder) == self.device:
+                members = [sync_endpoint(role) for role in self.plan.cluster.roles if device_of(role) == holder]
+                found[holder_number(holder)] = Centre(self._engines_of(net), members)
+        return found
+
+    def _engines_of(self, net: Net) -> list[Engine]:
+        """One engine for all groups; one for each where it has parameters of its own."""
+        if not any(name.endswith(EACH) for name in net.parameters):
+            return [self.engine_of(net)]
+        common = {name: tensor for name, tensor in allocate(net).items() if not name.endswith(EACH)}
+        self.store.update(common)
+        engines = []
+        for group in range(self.plan.cluster.groups):
+            own = {name: tensor for name, tensor in allocate(net).items() if name.endswith(EACH)}
+            self.store.update({f"{name}:{group}": tensor for name, tensor in own.items()})
+            engines.append(Engine(build_program(net, common | own)))
+        return engines
+
+    def _stores_of(self, net: Net) -> Iterator[Store]:
+        """The store with the names of a net; where groups have parameters of their own, the store as each has it."""
+        each = [name for name in net.parameters if name.endswith(EACH)]
+        for group in range(self.plan.cluster.groups if each else bool(net.ops)):
+            yield {**self.store, **{name: self.store[f"{name}:{group}"] for name in each}}
