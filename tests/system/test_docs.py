@@ -11,6 +11,10 @@ from forked import Commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CODE = [
+    ROOT / "pyproject.toml",
+    *(path for part in ("htrain", "models", "tests", "tools") for path in sorted((ROOT / part).rglob("*.py"))),
+]
 
 
 def commands_of(page: Path) -> list[str]:
@@ -55,3 +59,23 @@ def test_links_of_the_docs_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_pages_that_code_names_are_there() -> None:
+    named = [(path, page) for path in CODE for page in re.findall(r"docs/[\w/-]+\.md", path.read_text())]
+    assert [f"{path.relative_to(ROOT)}: {page}" for path, page in named if not (ROOT / page).is_file()] == []
+
+
+def test_nothing_cites_a_document_outside_the_repository() -> None:
+    """What a comment refers to is a page of docs/, or a paper: a reader has no other."""
+    outside = "design".upper()
+    assert [str(path.relative_to(ROOT)) for path in (*PAGES, *CODE) if outside in path.read_text()] == []
+
+
+def test_files_that_the_docs_name_are_there() -> None:
+    named = [
+        (page, name)
+        for page in PAGES
+        for name in re.findall(r"`((?:htrain|models|tests|tools)/[\w/.-]+)", page.read_text())
+    ]
+    assert [f"{page.name}: {name}" for page, name in named if not (ROOT / name).exists()] == []

@@ -1,4 +1,4 @@
-"""DESIGN 6.1: every placement follows the loss curve of the PyTorch model trained alone."""
+"""Every placement follows the loss curve of the PyTorch model trained alone (docs/guarantees.md)."""
 
 import random
 from collections.abc import Callable
