@@ -14,6 +14,7 @@ from htrain.ops.collective import WORKERS
 from htrain.plan.plan import Plan
 from htrain.simulation.costs import Packet, packet_of
 from htrain.simulation.machine import Host, Process
+from htrain.sync.agreement import Verdict, Word
 from htrain.sync.turns import Turns
 
 
@@ -67,30 +68,39 @@ class World(Protocol):
     meeting: Meeting
 
     def varied(self, seconds: float) -> float: ...
-    def deliver(self, source: str, context: Context, packet: Packet) -> None: ...
+    def inbox(self, endpoint: str) -> simpy.Store: ...
+    def deliver(self, source: str, endpoint: str, context: Context, packet: Packet) -> None: ...
 
 
 class Reducing:
-    """One trainer's thread for collectives. What it sends goes round to `following`, the next trainer's host."""
+    """One trainer's thread for collectives. What it sends goes round to `following`, the next trainer's host; `word` is what the trainer says with a step."""
 
-    def __init__(self, world: World, role: str, reductions: Sequence[Reduction], host: Host, following: Host) -> None:
-        self.world, self.role = world, role
-        self.inbox = simpy.Store(world.env)
+    def __init__(
+        self, world: World, endpoint: str, reductions: Sequence[Reduction], host: Host, following: Host
+    ) -> None:
+        self.word: Callable[[int], Word] = lambda step: Word(has_data=True, wants_pause=False)
+        self._world, self._endpoint = world, endpoint
+        self._inbox = world.inbox(endpoint)
         self._reductions = reductions
         self._host, self._following = host, following
         self._turns = Turns([each.inputs for each in reductions])
+        self._verdicts: dict[int, simpy.Event] = {}
         world.env.process(self._loop())
+
+    def verdict(self, step: int) -> simpy.Event:
+        """Happens when all have said something with a step: to go on."""
+        return self._verdicts.setdefault(step, self._world.env.event())
 
     def _loop(self) -> Process:
         while True:
-            context, packet = yield self.inbox.get()
-            yield from self._host.compute(self.world.varied(packet.locked_seconds), 0.0)
+            context, source, packet = yield self._inbox.get()
+            yield from self._host.compute(self._world.varied(packet.locked_seconds), 0.0)
             for turn in self._turns.came(context.step, packet.names):
-                yield from self._reduce(structs.replace(context, step=turn.step), turn.bucket)
+                yield from self._reduce(structs.replace(context, step=turn.step), source, turn.bucket)
 
-    def _reduce(self, context: Context, bucket: int) -> Process:
+    def _reduce(self, context: Context, source: str, bucket: int) -> Process:
         """Nobody has a sum before all have given and passed on; processors and links work at the same time."""
-        reduction, env, world = self._reductions[bucket], self.world.env, self.world
+        reduction, env, world = self._reductions[bucket], self._world.env, self._world
         exchange = reduction.exchange
         yield world.meeting.join((context.step, bucket, "begin"))
         around = env.event()
@@ -102,8 +112,11 @@ class Reducing:
         yield env.process(self._host.compute(locked, free)) & around
         yield env.timeout(exchange.latency_seconds)
         yield world.meeting.join((context.step, bucket, "end"))
+        if bucket == 0:
+            word = self.word(context.step)
+            self.verdict(context.step).succeed(Verdict.of(*word.numbers()))
         yield from self._host.compute(world.varied(reduction.answer.locked_seconds), 0.0)
-        world.deliver(self.role, context, reduction.answer)
+        world.deliver(self._endpoint, source, context, reduction.answer)
 
 
 def _occurs(event: simpy.Event) -> Callable[[], None]:

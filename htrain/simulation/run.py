@@ -1,13 +1,12 @@
 """The simulation: trainers, group PSs and sparse PSs that do what the executor does, on simulated cores and links (HT 3.1.1).
 
-Which stage runs when is decided by the executor's own engine and staleness gates; kernels are replaced by the seconds that the cost model
-gives them. Roles have the threads that they have in a run: a trainer one for each net replica, a PS one that receives and `workers`
-that run stages. Python's lock, the cores and the links of every role are queues.
+What a role does next is decided by its own machine, engine and staleness gates; kernels are replaced by the seconds that the cost model gives them. Roles have
+the threads that they have in a run: a trainer one for each net replica, a PS one that receives and `workers` that run what takes longer. Python's lock, the
+cores and the links of every role are queues.
 """
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 import simpy
@@ -15,8 +14,14 @@ import simpy
 from htrain.costs.expected import expected, expected_blobs
 from htrain.costs.roles import server_threads
 from htrain.errors import PlanError
-from htrain.executor.engine.context import SYNC_REPLICA, Context
-from htrain.executor.roles.sync_loop import holder_number
+from htrain.executor.engine.context import Context
+from htrain.executor.engine.engine import Engine
+from htrain.executor.roles.endpoints import centre_endpoint, holder_number, sync_endpoint
+from htrain.executor.roles.lockstep import Lockstep
+from htrain.executor.roles.replica import Ahead, Orders, train, train_together
+from htrain.executor.roles.server import Centre, ServerMachine
+from htrain.executor.roles.sync import SyncMachine
+from htrain.executor.strategies.strategy import cache_of, sync_of
 from htrain.net.names import net_name
 from htrain.net.net import Net
 from htrain.ops.collective import WORKERS
@@ -24,8 +29,8 @@ from htrain.plan.plan import Plan
 from htrain.simulation.collective import Meeting, Reducing, Reduction, reductions_of
 from htrain.simulation.costs import DeviceModel, Packet, device_model
 from htrain.simulation.machine import Host, Process
+from htrain.simulation.processes import Serving, Syncing, Training
 from htrain.simulation.result import DeviceUse, Simulated
-from htrain.simulation.roles import Server, Syncing, Trainer
 from htrain.spec.centres import centre_net, in_group
 from htrain.spec.cluster import Cluster, device_of, role_of
 from htrain.spec.settings import Workers
@@ -59,34 +64,43 @@ class Simulation:
         cluster = plan.cluster
         self.plan, self.models, self.steps, self.workers, self._python_lock = plan, models, steps, workers, python_lock
         self.env = simpy.Environment()
-        self.groups = _simulated_groups(plan)
+        self.cluster, self.groups = cluster, _simulated_groups(plan)
         self.share = self.groups / cluster.groups  # of what all groups share
         self._chance, self._jitter, self._seed = np.random.default_rng(seed), jitter, seed
         shared = simpy.Resource(self.env, cluster.shared_cores) if cluster.shared_cores else None
-        roles = [role for role in cluster.roles if _group_of(role) < self.groups]
-        self.hosts: Mapping[str, Host] = {role: self._host(role, shared) for role in roles}
+        self._roles = [role for role in cluster.roles if _group_of(role) < self.groups]
+        self.hosts: Mapping[str, Host] = {role: self._host(role, shared) for role in self._roles}
+        self._inboxes: dict[str, simpy.Store] = {}
         self._progress = self.env.event()
         self.servers = {
             role: self._server(role)
-            for role in roles
+            for role in self._roles
             if role_of(role) != "trainer" and (device_of(role) in self.models or _centers(plan, role))
         }
-        self.trainers = [Trainer(self, role, self.models["trainer"]) for role in roles if role_of(role) == "trainer"]
+        self.trainers = [self._trainer(role) for role in self._roles if role_of(role) == "trainer"]
         self._trainer_of = {trainer.role: trainer for trainer in self.trainers}
         self.meeting = Meeting(self.env, len(self.trainers))
         self._reducing = dict(self._ring(reductions))
-        self.centres = {(host, holder): self._centre(host, holder) for host, holder in _group_hosts(plan)}
-        synced = [role for role in roles if cluster.groups > 1 and f"sync_{net_name(device_of(role))}" in plan.nets]
+        self.centres = [self._centre(host, holder) for host, holder in _group_hosts(plan)]
+        synced = [
+            role for role in self._roles if cluster.groups > 1 and f"sync_{net_name(device_of(role))}" in plan.nets
+        ]
         self.syncs = {role: self._sync(role) for role in synced}
         self.done = 0
         self.began = self.ended = 0.0
         self.counted = 0
 
+    def inbox(self, endpoint: str) -> simpy.Store:
+        """Where messages to an endpoint wait."""
+        if endpoint not in self._inboxes:
+            self._inboxes[endpoint] = simpy.Store(self.env)
+        return self._inboxes[endpoint]
+
     def _ring(self, reductions: Sequence[Reduction]) -> Iterator[tuple[str, Reducing]]:
         """Each trainer's thread for collectives, whose next is the next trainer's."""
         roles = [trainer.role for trainer in self.trainers] if reductions else []
         for role, following in zip(roles, [*roles[1:], *roles[:1]], strict=True):
-            yield role, Reducing(self, role, reductions, self.hosts[role], self.hosts[following])
+            yield role, Reducing(self, f"{role}/{WORKERS}", reductions, self.hosts[role], self.hosts[following])
 
     def _host(self, role: str, shared: simpy.Resource | None) -> Host:
         cluster, device = self.plan.cluster, device_of(role)
@@ -110,47 +124,86 @@ class Simulation:
             else server_threads(device, self.plan.cluster, self.plan.options, self.workers)
         )
 
-    def _server(self, role: str) -> Server:
-        cluster, options, device = self.plan.cluster, self.plan.options, device_of(role)
-        centers = {n: device_model(net, cluster, options.batch_size) for n, net in _centers(self.plan, role).items()}
-        return Server(
-            self,
-            role,
-            self.models.get(device, _idle(cluster)),
-            centers=centers,
-            workers=self.threads(device),
-            groups=self.groups,
-        )
+    def _server(self, role: str) -> Serving:
+        device = device_of(role)
+        models: dict[Engine, DeviceModel] = {}
+        engine = self._engine(self.models.get(device, _idle(self.cluster)), models)
+        centres = {}
+        for holder in self.cluster.devices:
+            if net := _centers(self.plan, role).get(holder):
+                centres[holder_number(holder)] = Centre([self._engine(self._model(net), models)], self._members(holder))
+        bound = 0 if role_of(role) == "dense_ps" else self.bound()
+        return self._serving(role, role, engine, models, centres, bound=bound, workers=self.threads(device))
 
-    def _centre(self, host: str, holder: str) -> Server:
+    def _serving(
+        self, endpoint: str, role: str, engine: Engine, models: Mapping[Engine, DeviceModel], centres: Mapping[int, Centre], *, bound: int, workers: int
+    ) -> Serving:  # fmt: skip
+        trainers = self.groups * self.cluster.trainers
+        machine = ServerMachine(engine, centers=centres, apart=engine, bound=bound, trainers=trainers)
+        is_held = sync_of(self.plan, role).holds_writes
+        return Serving(self, endpoint, self.hosts[role], machine, models, workers=workers, is_held=is_held)
+
+    def _centre(self, host: str, holder: str) -> Serving:
         """What answers rounds in a group, whose share of the centres it is; groups that are not simulated have theirs with one that is."""
-        cluster = self.plan.cluster
-        model = device_model(self.plan.nets[centre_net(host, holder)], cluster, self.plan.options.batch_size)
-        return Server(
-            self,
-            self._role_at(host, holder),
-            _idle(cluster),
-            centers={holder_number(holder): model},
-            workers=1,
-            groups=self.groups,
-        )
+        models: dict[Engine, DeviceModel] = {}
+        nothing = self._engine(_idle(self.cluster), models)
+        engine = self._engine(self._model(self.plan.nets[centre_net(host, holder)]), models)
+        kind, _, index = holder.partition(":")
+        endpoint = centre_endpoint(host, f"{kind}:0:{index or 0}")
+        centres = {holder_number(holder): Centre([engine], self._members(holder))}
+        return self._serving(endpoint, self._role_at(endpoint), nothing, models, centres, bound=0, workers=1)
 
-    def _role_at(self, host: str, holder: str) -> str:
-        group, (kind, _, index) = int(host.partition(":")[2]) % self.groups, holder.partition(":")
-        return f"{kind}:{group}:{index or 0}"
+    def _members(self, holder: str) -> list[str]:
+        """The endpoints of those who play rounds of a holder of weights."""
+        return [sync_endpoint(role) for role in self._roles if device_of(role) == holder]
+
+    def _engine(self, model: DeviceModel, models: dict[Engine, DeviceModel]) -> Engine:
+        engine = Engine(model.program)
+        models[engine] = model
+        return engine
+
+    def _model(self, net: Net) -> DeviceModel:
+        return device_model(net, self.cluster, self.plan.options.batch_size)
+
+    def _role_at(self, endpoint: str) -> str:
+        """The simulated role that has an endpoint, or stands for the one that has."""
+        role = endpoint.partition("/")[0]
+        if role_of(role) not in ("trainer", "group_ps"):
+            return role
+        kind, group, index = role.split(":")
+        return f"{kind}:{int(group) % self.groups}:{index}"
+
+    def _trainer(self, role: str) -> Training:
+        options = self.plan.options
+        return Training(
+            self, role, self.hosts[role], self.models["trainer"],
+            bound=self.bound(), replicas=options.net_replicas, batch_size=options.batch_size,
+        )  # fmt: skip
 
     def _sync(self, role: str) -> Syncing:
-        device = device_of(role)
-        model = device_model(
-            self.plan.nets[f"sync_{net_name(device)}"], self.plan.cluster, self.plan.options.batch_size
-        )
-        server = self.servers.get(role)
-        holder, steps = (
-            (server, server.passes)
-            if server
-            else (self._trainer_of[role], partial(getattr, self._trainer_of[role], "steps_ended"))
-        )
-        return Syncing(self, role, model, number=holder_number(device), holder=holder, steps=steps)
+        models: dict[Engine, DeviceModel] = {}
+        engine = self._engine(self._model(self.plan.nets[f"sync_{net_name(device_of(role))}"]), models)
+        half, holder = sync_of(self.plan, role), self.servers.get(role) or self._trainer_of[role]
+        machine = SyncMachine(role, engine, half.rounds(), holds_writes=half.holds_writes)
+        syncing = Syncing(self, self.hosts[role], machine, models[engine], holder, holds_writes=half.holds_writes)
+        holder.on_step = syncing.steps_done
+        return syncing
+
+    def _training(self, trainer: Training) -> Iterator[Process]:
+        """What each replica of a trainer does for as long as the simulation lasts."""
+        options = self.plan.options
+        announced, flush = cache_of(self.plan, trainer.role).announced, trainer.engine
+        for replica in trainer.replicas:
+            source, orders = Ahead(replica, announced, flush), Orders()
+            if trainer.role in self._reducing:
+                reducing = self._reducing[trainer.role]
+                lockstep = Lockstep(reducing.verdict, lambda: False)
+                reducing.word = lockstep.word
+                yield trainer.drive(
+                    replica, train_together(replica, source, orders, lockstep, {}, prefetch=options.looks_ahead)
+                )
+            else:
+                yield trainer.drive(replica, train(replica, source, orders, prefetch=options.looks_ahead))
 
     def varied(self, seconds: float) -> float:
         """A duration as it may be this time."""
@@ -165,8 +218,8 @@ class Simulation:
         total = self.steps * len(self.trainers) * self.plan.options.net_replicas
         self._warm = int(total * _WARM_UP)
         for trainer in self.trainers:
-            for replica in range(self.plan.options.net_replicas):
-                self.env.process(trainer.loop(replica))
+            for replica in self._training(trainer):
+                self.env.process(replica)
         try:
             self.env.run(self._all_done(total))
         except RuntimeError as error:
@@ -203,28 +256,16 @@ class Simulation:
         """What happens when a trainer or a PS is next done with a step."""
         return self._progress
 
-    def deliver(self, source: str, context: Context, packet: Packet) -> None:
-        """Send a packet to the role that serves the context, or to another thread of its own."""
-        if packet.peer == WORKERS:
-            self._reducing[source].inbox.put((context, packet))
-            return
-        if context.replica == SYNC_REPLICA and in_group(packet.peer):
-            target = self._role_at(packet.peer, device_of(self._holder_of(context)))
-        elif context.replica == SYNC_REPLICA and not packet.peer.startswith("dense_ps"):
-            target = self._holder_of(context)
+    def deliver(self, source: str, endpoint: str, context: Context, packet: Packet) -> None:
+        """Send a message from an endpoint to another: over links, or from thread to thread of one role."""
+        sender, target = self._role_at(source), self._role_at(endpoint)
+        if source.partition("/")[0] == endpoint.partition("/")[0]:
+            self.inbox(endpoint).put((context, source, packet))
         else:
-            target = role_for(packet.peer, context)
-        if source == target:
-            self._arrived(target, context, packet)  # from thread to thread
-        else:
-            self.env.process(self._deliver(source, target, context, packet))
+            self.env.process(self._deliver(sender, target, (context, source, packet), self.inbox(endpoint)))
 
-    def _holder_of(self, round_of: Context) -> str:
-        """The role whose round of the sync it is."""
-        holds = round_of.group, round_of.trainer
-        return next(role for role in self.syncs if (int(role.split(":")[1]), holder_number(device_of(role))) == holds)
-
-    def _deliver(self, source: str, target: str, context: Context, packet: Packet) -> Process:
+    def _deliver(self, source: str, target: str, message: tuple[Context, str, Packet], inbox: simpy.Store) -> Process:
+        context, _, packet = message
         there = self.env.event()
         yield from self.hosts[source].transport(packet.transport_seconds)
         self.hosts[source].send(
@@ -232,27 +273,15 @@ class Simulation:
         )
         yield there
         yield from self.hosts[target].transport(packet.transport_seconds)
-        self._arrived(target, context, packet)
-
-    def _arrived(self, target: str, context: Context, packet: Packet) -> None:
-        if context.replica == SYNC_REPLICA and in_group(packet.peer):
-            self.centres[packet.peer, device_of(target)].inbox.put((context, packet))
-        elif context.replica == SYNC_REPLICA and target in self.syncs:
-            self.syncs[target].inbox.put((context, packet))
-        elif role_of(target) == "trainer":
-            self._trainer_of[target].inboxes[context.replica].put((context, packet))
-        else:
-            self.servers[target].inbox.put((context, packet))
+        yield inbox.put(message)
 
     def _result(self) -> Simulated:
         cluster, options = self.plan.cluster, self.plan.options
         seconds = self.ended - self.began
         eps = (self._total - self._warm) * options.batch_size / seconds / self.share if seconds > 0 else 0.0
         staleness: dict[int, int] = {}
-        for gates in [server.gates.histogram for server in self.servers.values()] + [
-            trainer.gates.histogram for trainer in self.trainers
-        ]:
-            for value, count in gates.items():
+        for counted in [*(s.staleness for s in self.servers.values()), *(t.staleness for t in self.trainers)]:
+            for value, count in counted.items():
                 staleness[value] = staleness.get(value, 0) + count
         return Simulated(eps, seconds, self._total - self._warm, tuple(self._uses(cluster, seconds)), staleness)
 
@@ -289,14 +318,6 @@ def _occur(event: simpy.Event) -> None:
     event.succeed()
 
 
-def role_for(device: str, context: Context) -> str:
-    """The role that plays `device` for a context: its own group's, and its own trainer."""
-    kind = role_of(device)
-    if kind == "trainer":
-        return f"trainer:{context.group}:{context.trainer}"
-    return f"group_ps:{context.group}:{device.rpartition(':')[2]}" if kind == "group_ps" else device
-
-
 def _group_of(role: str) -> int:
     """The group of a role; 0 for those that all groups share."""
     return int(role.split(":")[1]) if role_of(role) in ("trainer", "group_ps") else 0
@@ -320,12 +341,12 @@ def models_of(plan: Plan) -> dict[str, DeviceModel]:
     return {d: device_model(expected(plan.net_of(d), sizes), cluster, options.batch_size) for d in devices}
 
 
-def _centers(plan: Plan, role: str) -> dict[int, Net]:
-    """What a dense PS runs for the rounds of each holder, by its number; nothing for one group, which it would have none with."""
+def _centers(plan: Plan, role: str) -> dict[str, Net]:
+    """What a dense PS runs for the rounds of each holder; nothing for one group, which it would have none with."""
     if plan.cluster.groups == 1:
         return {}
     names = {holder: centre_net(device_of(role), holder) for holder in plan.cluster.devices}
-    return {holder_number(holder): plan.nets[name] for holder, name in names.items() if name in plan.nets}
+    return {holder: plan.nets[name] for holder, name in names.items() if name in plan.nets}
 
 
 def _group_hosts(plan: Plan) -> list[tuple[str, str]]:

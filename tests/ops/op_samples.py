@@ -391,7 +391,7 @@ NOT_SAMPLED = {
     ),
     **dict.fromkeys(
         ("LookaheadAnnounce", "LookaheadSlots", "FlushVictims", "LookaheadRequest", "LookaheadAnswer"),
-        "over a cache, no tensor: tests/sync/lookahead, tests/executor/roles/test_lookahead.py",
+        "over a cache, no tensor: tests/sync/lookahead, tests/executor/loops/test_lookahead.py",
     ),
     **dict.fromkeys(
         ("ToAccelerator", "ToHost", *(accelerated_type(d.type) for d in OPS.values() if d.accelerated)),

@@ -114,11 +114,16 @@ class _World:
     def __init__(self, trainers: int) -> None:
         self.env = simpy.Environment()
         self.meeting = Meeting(self.env, trainers)
+        self.inboxes: dict[str, simpy.Store] = {}
         self.answers: list[tuple[float, str, int, tuple[str, ...]]] = []
 
     varied: Callable[[float], float] = staticmethod(lambda seconds: seconds)
 
-    def deliver(self, source: str, context: Context, packet: Packet) -> None:
+    def inbox(self, endpoint: str) -> simpy.Store:
+        return self.inboxes.setdefault(endpoint, simpy.Store(self.env))
+
+    def deliver(self, source: str, endpoint: str, context: Context, packet: Packet) -> None:
+        assert endpoint == "a replica"
         self.answers.append((self.env.now, source, context.step, packet.names))
 
 
@@ -141,11 +146,12 @@ def test_whenever_trainers_give_their_buckets_all_have_the_sums_in_one_order_and
         for (step, bucket), (seconds, _) in zip(orders, waits, strict=True):
             yield world.env.timeout(seconds)
             given_at[step, bucket] = max(given_at.get((step, bucket), 0.0), world.env.now)
-            inbox.put((Context(0, 0, 0, step), replace(packet, peer=WORKERS, names=reductions[bucket].inputs)))
+            given = replace(packet, peer=WORKERS, names=reductions[bucket].inputs)
+            inbox.put((Context(0, 0, 0, step), "a replica", given))
 
     for number, waits in enumerate(delays):
-        thread = Reducing(world, f"trainer:{number}:0", reductions, hosts[number], hosts[(number + 1) % len(hosts)])
-        world.env.process(gives(thread.inbox, waits))
+        Reducing(world, f"trainer:{number}:0", reductions, hosts[number], hosts[(number + 1) % len(hosts)])
+        world.env.process(gives(world.inbox(f"trainer:{number}:0"), waits))
     world.env.run(until=60)
     wanted = [(step, each.answer.names) for step in range(2) for each in reductions]
     for number in range(len(delays)):

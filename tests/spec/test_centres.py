@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from htrain.executor.roles.sync_loop import centre_endpoint
+from htrain.executor.roles.endpoints import centre_endpoint
 from htrain.spec.centres import answers, centre_name, centre_net, device_at, hosts_of
 from htrain.spec.cluster import Cluster
 from htrain.spec.dense_sync import AllReduce, DenseSync, Easgd, ModelAveraging

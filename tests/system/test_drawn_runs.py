@@ -36,7 +36,7 @@ def test_a_drawn_plan_trains_every_example_within_its_bound_on_staleness(
     assert sum(trainer.totals.examples for trainer in trainers) == examples, drawn
     assert min(trainer.totals.steps for trainer in trainers) >= STEPS, drawn
     workers = [role.server or role.trainer for name, role in roles.items() if name.startswith(("trainer", "group_ps"))]
-    staleness = [max(worker.gates.histogram, default=0) for worker in workers if worker]
+    staleness = [max(worker.staleness, default=0) for worker in workers if worker]
     assert max(staleness) <= drawn.bound, drawn
     assert all(
         torch.isfinite(tensor).all()

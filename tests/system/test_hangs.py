@@ -19,9 +19,9 @@ HANGING = """
 import sys, threading
 from itertools import islice
 import htrain
-from htrain.executor.roles.feed import Feed
+from htrain.executor.loops.feed import Feed
 from htrain.executor import role
-from htrain.executor.roles.sync_loop import SyncLoop
+from htrain.executor.loops.sync import SyncLoop
 
 place, plan, data, out = sys.argv[1:]
 
@@ -40,15 +40,15 @@ elif place == "save":
     save = role.save_role
     role.save_role = lambda folder, name, store: (hang if name == "sparse_ps:0" else save)(folder, name, store)
 elif place == "sync":
-    begin = SyncLoop._round
+    run = SyncLoop._run
 
-    def round_or_hang(self, number, outbox):
-        if number > 2:
-            with self._activity.at(f"synchronising, round {number}"):
+    def run_or_hang(self, state, stage, outbox):
+        if state.context.step > 2:
+            with self._activity.at(f"synchronising, round {state.context.step}"):
                 hang()
-        begin(self, number, outbox)
+        return run(self, state, stage, outbox)
 
-    SyncLoop._round = round_or_hang
+    SyncLoop._run = run_or_hang
 
 try:
     htrain.run(plan, data=data, out=out, epochs=1000, hosting="threads", deadline_seconds=2.0, checkpoint_seconds=2.0 if place == "save" else "end")

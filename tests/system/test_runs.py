@@ -99,7 +99,7 @@ def trained_in_three_replicas(folder: Path, rows: int) -> list[dict[int, int]]:
     plan = compile_net(captured, cluster, Options(batch_size=4, net_replicas=3), name="wide_deep")
     settings = RunSettings(folder / "plan", data, folder / "run", workers=2, deadline_seconds=30)
     roles = run_roles(plan, folder / "plan", settings, seconds=150)
-    return [role.server.gates.histogram for name, role in roles.items() if name.startswith("group_ps") and role.server]
+    return [role.server.staleness for name, role in roles.items() if name.startswith("group_ps") and role.server]
 
 
 def test_dense_staleness_never_exceeds_trainers_times_replicas_over_ten_thousand_updates(tmp_path: Path) -> None:

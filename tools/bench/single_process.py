@@ -33,7 +33,7 @@ from htrain.data import START, Batch, Malformed, open_data
 from htrain.executor.host.memory import keep_pages
 from htrain.executor.host.threads import share_gil
 from htrain.executor.launch.role import Role
-from htrain.executor.roles.feed import Feed
+from htrain.executor.loops.feed import Feed
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Network
 from htrain.frontend.load import load_model

@@ -20,7 +20,7 @@ import zmq
 from htrain.executor.engine.context import Context
 from htrain.executor.host.memory import keep_pages
 from htrain.executor.launch.role import Role
-from htrain.executor.roles.server import endpoint_of
+from htrain.executor.roles.endpoints import endpoint_of
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Network
 from htrain.executor.transport.wire import Values, bundle_of, encode

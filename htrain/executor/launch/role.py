@@ -8,7 +8,6 @@ from typing import Any
 from htrain.costs.roles import server_threads
 from htrain.data import Malformed, Position, open_data
 from htrain.errors import CheckpointError
-from htrain.executor.engine.context import SYNC_REPLICA, Context
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.engine.program import build_program
@@ -17,12 +16,15 @@ from htrain.executor.host.accelerator import accelerator_of
 from htrain.executor.host.patience import Patience
 from htrain.executor.host.usage import ProcessUsage, ThreadUsage
 from htrain.executor.host.watch import Watch
+from htrain.executor.loops.feed import Feed
+from htrain.executor.loops.replica import Replica
+from htrain.executor.loops.server import Server
+from htrain.executor.loops.sync import SyncLoop
+from htrain.executor.loops.trainer import Trainer
 from htrain.executor.record.checkpoint import load_role_into, read_manifest, save_role
-from htrain.executor.roles.feed import Feed
-from htrain.executor.roles.replica import Replica
-from htrain.executor.roles.server import Centre, Server
-from htrain.executor.roles.sync_loop import SyncLoop, centre_endpoint, holder_number, sync_endpoint
-from htrain.executor.roles.trainer import Trainer
+from htrain.executor.roles.endpoints import centre_endpoint, holder_number, sync_endpoint
+from htrain.executor.roles.server import Centre
+from htrain.executor.roles.sync import SyncMachine
 from htrain.executor.settings import RunSettings
 from htrain.executor.strategies.strategy import TrainerParts, cache_of, sync_of
 from htrain.executor.transport.collective import CollectiveLoop, Connector
@@ -149,10 +151,10 @@ class Role:
         net, steps = self.plan.nets.get(f"sync_{net_name(self.device)}"), self.trainer or self.server
         if net is None or steps is None:
             return
-        first = Context(int(self.name.split(":")[1]), holder_number(self.device), SYNC_REPLICA, 0)
+        held = self._sync.holds_writes
+        machine = SyncMachine(self.name, self._engine(net), self._sync.rounds(), holds_writes=held)
         self.sync = SyncLoop(
-            self.name, first, self._network, engine=self._engine(net), rounds=self._sync.rounds(),
-            held=steps if self._sync.holds_writes else None, patience=self.patience, activity=self.watch.activity("sync"),
+            machine, self._network, held=steps if held else None, patience=self.patience, activity=self.watch.activity("sync"),
         )  # fmt: skip
         steps.on_step = self.sync.steps_done
         if self._host in self.plan.centers.values():
@@ -258,7 +260,7 @@ class Role:
         def replica_of(number: int) -> Replica:
             outbox = self._network.outbox(book)
             self._outboxes.append(outbox)
-            gates: WriteGates[threading.Event] = WriteGates(0, 0)
+            gates: WriteGates[int] = WriteGates(0, 0)
             return Replica(
                 number, self._apart, gates,
                 inbox=self._inboxes[number], outbox=outbox, patience=self.patience, activity=self.watch.activity(f"replica {number}"),
@@ -358,13 +360,13 @@ class Role:
         for peer, num_bytes in [pair for sent in beside for pair in sent.items()]:
             sent_to[peer] = sent_to.get(peer, 0) + num_bytes
         sent_to.pop(self.name, None)  # between threads of this role
-        caches = self._cache.report(self.caches.values()) | (self.trainer.upcoming_report if self.trainer else {})
+        caches = self._cache.report(self.caches.values()) | dict(self.trainer.upcoming_report if self.trainer else {})
         measured: dict[str, Any] = {
             "cpu_seconds": self._usage.cpu_seconds(),
             "memory_bytes": self._usage.memory_bytes(),
             "bytes_sent": sum(sent_to.values()),
             "sent_to": sent_to,
-            "staleness": {str(k): v for k, v in worker.gates.histogram.copy().items()} if worker else {},
+            "staleness": {str(k): v for k, v in dict(worker.staleness).items()} if worker else {},
             "sync_rounds": self.sync.rounds_done if self.sync else 0,
             **({"caches": caches} if caches else {}),
             **({"bytes_reduced": self.collective.bytes_reduced} if self.collective else {}),

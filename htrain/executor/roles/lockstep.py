@@ -1,12 +1,10 @@
 """A trainer that steps together with all others: what it says with each step, and what all have said (HET 3)."""
 
-import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from htrain.executor.host.patience import Patience
-from htrain.executor.transport.collective import CollectiveLoop
 from htrain.net.net import Net
 from htrain.ops.base import dtype_of
 from htrain.sync.agreement import Verdict, Word
@@ -17,17 +15,14 @@ _GO_ON = Verdict(over=False, pause=False)
 class Lockstep:
     """`verdict` sums up what was heard since training began or went on; `wants_pause` says whether the trainer has been told to pause.
 
-    `seconds_waited` is the time spent waiting for what the others say.
+    `await_verdict` is called to wait for what all said with a step, a Verdict.
     """
 
-    def __init__(self, collective: CollectiveLoop, patience: Patience, wants_pause: Callable[[], bool]) -> None:
+    def __init__(self, await_verdict: Callable[[int], Any], wants_pause: Callable[[], bool]) -> None:
         self.verdict = _GO_ON
-        self.seconds_waited = 0.0
-        self._collective = collective
+        self._await_verdict = await_verdict
         self._wants_pause = wants_pause
-        self._patience = patience
         self._has_data: dict[int, bool] = {}
-        collective.word = self.word
 
     def opened(self, step: int, *, has_data: bool) -> None:
         """A batch is on its way, or an empty one."""
@@ -37,11 +32,12 @@ class Lockstep:
         """What this trainer says with a step."""
         return Word(self._has_data.pop(step), self._wants_pause())
 
-    def hear(self, step: int) -> Verdict:
-        """What all said with a step that has been run. Raises PeerLost."""
-        began = time.monotonic()
-        verdict = self._collective.verdict(step, self._patience.seconds)
-        self.seconds_waited += time.monotonic() - began
+    def hear(self, step: int) -> Callable[[], Any]:
+        """What waits for what all said with a step that has been run."""
+        return lambda: self._await_verdict(step)
+
+    def heard(self, verdict: Verdict) -> Verdict:
+        """All have said this with a step; what was heard so far, with it."""
         self.verdict = Verdict(self.verdict.over or verdict.over, self.verdict.pause or verdict.pause)
         return self.verdict
 

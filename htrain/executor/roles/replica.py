@@ -1,24 +1,33 @@
-"""One net replica of a trainer: the loop that drives its steps (HT 2.2, 3.1.1)."""
+"""A net replica of a trainer, as a machine: what drives its steps (HT 2.2, 3.1.1).
 
-import threading
-import time
-from collections.abc import Callable, Mapping
+A replica does one thing after another, so its machine is a generator: it yields an instruction, and is sent what came of it.
+
+    TakeBatch     -> the next batch of the data, None at its end
+    RunStage      -> the stages that can start when it has run
+    AwaitMessage  -> a message to this replica: its context and values
+    PollMessage   -> one that is there already, or None
+    AwaitGrant    -> None, when another replica has given the word to write
+    Wake          -> None; these replicas may write
+    Call          -> what a function returns that may wait
+    StepBegins, StepEnds, Rest -> None; a step has been taken, has ended; the replica stops here until it is to go on
+
+Whoever carries them out has threads and sockets, or simulates them.
+"""
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from htrain.errors import PeerLost
+from htrain.data import Batch, Position
 from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Engine, Pass
 from htrain.executor.engine.gate import WriteGates
-from htrain.executor.engine.program import Send, Stage
-from htrain.executor.host.patience import Patience
-from htrain.executor.host.watch import Activity
-from htrain.executor.roles.server import endpoint_of
-from htrain.executor.transport.port import Inbox, Outbox
-from htrain.executor.transport.wire import Values
-from htrain.ops.bundle import Bundle
+from htrain.executor.engine.program import Stage
+from htrain.executor.roles.lockstep import Lockstep
 
 
 @dataclass
@@ -30,146 +39,322 @@ class Step:
     pending: list[Stage] = field(default_factory=list)
 
 
-class Replica:
-    """Runs one step at a time; the next step's lookups may already be under way. For one thread.
+@dataclass(frozen=True)
+class TakeBatch:
+    """Instruction: read the next batch."""
 
-    `seconds_waited` is the time in which there was nothing to do before a message came, or a slower replica had written.
+
+@dataclass(frozen=True)
+class RunStage:
+    """Instruction: run a stage of a step, which sends what it makes."""
+
+    step: Step
+    stage: Stage
+
+
+@dataclass(frozen=True)
+class AwaitMessage:
+    """Instruction: wait for one message; `step` cannot go on without."""
+
+    step: Step
+
+
+@dataclass(frozen=True)
+class PollMessage:
+    """Instruction: take a message that is there already."""
+
+
+@dataclass(frozen=True)
+class AwaitGrant:
+    """Instruction: wait until another replica wakes this one, for `step` to write."""
+
+    step: Step
+
+
+@dataclass(frozen=True)
+class Wake:
+    """Instruction: these replicas of the trainer, by number, wait no longer."""
+
+    replicas: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Instruction: call a function that may wait for others; its result is the answer."""
+
+    function: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class StepBegins:
+    """Instruction: a batch has been taken; those before `position` will not be read again."""
+
+    position: Position
+
+
+@dataclass(frozen=True)
+class StepEnds:
+    """Instruction: every update of every device has been made of a step."""
+
+    step: Step
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Instruction: stay here while the trainer is paused; where it `is_to_come`, until it has been paused and goes on."""
+
+    is_to_come: bool
+
+
+Instruction = (
+    TakeBatch | RunStage | AwaitMessage | PollMessage | AwaitGrant | Wake | Call | StepBegins | StepEnds | Rest
+)
+T = TypeVar("T")
+Machine = Generator[Instruction, Any, T]
+
+
+class Source:
+    """Where a replica's steps come from. Caches that stand before its tables go with it."""
+
+    @abstractmethod
+    def next(self) -> Machine[Step | None]:
+        """The next batch, opened, not asked for; None at the end of the data."""
+
+    @abstractmethod
+    def ended(self) -> Machine[None]:
+        """The step that was taken last has been run."""
+
+    @abstractmethod
+    def flush(self) -> Machine[None]:
+        """All updates are where the tables are when this ends."""
+
+
+class ReplicaMachine:
+    """Runs one step at a time; the next step's lookups may already be under way.
+
+    `place` are the numbers of its group, its trainer and itself. `gates` are those of the trainer, whose jobs are replicas' numbers.
+    `open` are the steps under way by context: of training at most two, the one that runs and the one whose rows are asked for.
     """
 
-    def __init__(
-        self,
-        number: int,
-        engine: Engine,
-        gates: WriteGates[threading.Event],
-        inbox: Inbox,
-        outbox: Outbox,
-        patience: Patience,
-        activity: Activity,
-    ) -> None:
-        role, _, _ = inbox.name.partition("/")
-        _, group, trainer = role.split(":")
-        self.endpoint = inbox.name
-        self.stopping: Callable[[], bool] = lambda: False
-        self.seconds_waited = 0.0
-        self._place = (int(group), int(trainer), number)
-        self._engine = engine
-        self._gates = gates
-        self._inbox = inbox
-        self._outbox = outbox
-        self._patience = patience
-        self._activity = activity
+    def __init__(self, place: tuple[int, int, int], endpoint: str, engine: Engine, gates: WriteGates[int]) -> None:
+        self.place, self.endpoint, self.engine, self.gates = place, endpoint, engine, gates
+        self.open: dict[Context, Step] = {}
         self._next_step = 0
-        self._open: dict[Context, Step] = {}
 
-    def close(self) -> None:
-        """Let go of the sockets. For the thread that has used them, or where none has."""
-        self._outbox.close()
-        self._inbox.close()
+    # -- steps, piece by piece ---------------------------------------------------------------------------------------
 
-    def open(self, inputs: Mapping[str, torch.Tensor], num_examples: int) -> Step:
+    def opened(self, inputs: Mapping[str, torch.Tensor], num_examples: int) -> Machine[Step]:
         """Take a batch; caches hear what it will ask for. No parameter is read yet."""
-        unasked = Context(*self._place, -1)
-        step = Step(self._engine.begin(unasked, self.endpoint, num_examples, inputs), self._engine)
-        step.pending = self._engine.start(step.state)
-        for stage in [stage for stage in step.pending if stage.announces]:
-            step.pending.remove(stage)
-            step.pending += self._engine.run(step.state, stage, self._sender(step.state))
+        step = Step(self.engine.begin(Context(*self.place, -1), self.endpoint, num_examples, inputs), self.engine)
+        step.pending = self.engine.start(step.state)
+        yield from self._run_those(step, [stage for stage in step.pending if stage.announces])
         return step
 
-    def ask(self, step: Step) -> Step:
+    def ask(self, step: Step) -> Machine[Step]:
         """Ask for a batch's rows; it is the next step of this replica."""
-        step.state.context = context = Context(*self._place, self._next_step)
+        step.state.context = context = Context(*self.place, self._next_step)
         self._next_step += 1
-        self._open[context] = step
-        for stage in [stage for stage in step.pending if stage.prefetch]:
-            step.pending.remove(stage)
-            step.pending += step.engine.run(step.state, stage, self._sender(step.state))
+        self.open[context] = step
+        yield from self._run_those(step, [stage for stage in step.pending if stage.prefetch])
         return step
 
-    def take_rows(self, step: Step) -> None:
-        """Go on with a step until all its rows are in the caches, if there are any. Raises PeerLost."""
+    def take_rows(self, step: Step) -> Machine[None]:
+        """Go on with a step until all its rows are in the caches, if there are any."""
         while not step.engine.has_taken_rows(step.state):
             ready = next((stage for stage in step.pending if stage.takes_rows), None)
             if ready:
                 step.pending.remove(ready)
-                self._run_stage(step, ready)
-            elif not self._take_message(0.0) and step.pending:
-                self._run_stage(step, step.pending.pop(0))
-            elif not step.pending:
-                self._receive(step)
+                yield from self._run_stage(step, ready)
+            elif message := (yield PollMessage()):
+                self._hear(*message)
+            elif step.pending:
+                yield from self._run_stage(step, step.pending.pop(0))
+            else:
+                self._hear(*(yield AwaitMessage(step)))
 
-    def run_apart(self, engine: Engine, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, Any]:
-        """Run another net, such as one that empties the caches, as a step of its own; the values of the pass. Raises PeerLost."""
-        state = engine.begin(Context(*self._place, -1), self.endpoint, 0, inputs)
-        self.run(self.ask(Step(state, engine, engine.start(state))))
-        return state.values
-
-    def run(self, step: Step) -> None:
-        """Run a step to its end: every update of every device has been made when this returns.
-
-        Raises PeerLost when a peer is silent for longer than the deadline.
-        """
+    def run(self, step: Step) -> Machine[None]:
+        """Run a step to its end: every update of every device has been made then."""
         while not step.engine.done(step.state):
             if step.pending:
-                self._run_stage(step, step.pending.pop(0))
+                yield from self._run_stage(step, step.pending.pop(0))
             else:
-                self._receive(step)
-        del self._open[step.state.context]
+                self._hear(*(yield AwaitMessage(step)))
+        del self.open[step.state.context]
 
-    def _run_stage(self, step: Step, stage: Stage) -> None:
-        context = step.state.context
+    def run_apart(self, engine: Engine, inputs: Mapping[str, torch.Tensor]) -> Machine[Mapping[str, Any]]:
+        """Run another net, such as one that empties the caches, as a step of its own; the values of the pass."""
+        state = engine.begin(Context(*self.place, -1), self.endpoint, 0, inputs)
+        step = yield from self.ask(Step(state, engine, engine.start(state)))
+        yield from self.run(step)
+        return state.values
+
+    def missing(self) -> list[str]:
+        """The peers that the steps under way wait for."""
+        return sorted({peer for step in self.open.values() for peer in step.engine.missing(step.state)})
+
+    def _run_those(self, step: Step, stages: Sequence[Stage]) -> Machine[None]:
+        """Stages that read no parameter, and so pass no gate."""
+        for stage in stages:
+            step.pending.remove(stage)
+            step.pending += yield RunStage(step, stage)
+
+    def _run_stage(self, step: Step, stage: Stage) -> Machine[None]:
+        context, number = step.state.context, self.place[2]
+        if stage.writes:  # the oldest step never waits here, so somebody always goes on
+            granted = self.gates.commit(stage.writes[0], context, number)
+            yield from self._wake(other for other in granted if other != number)
+            if number not in granted:
+                yield AwaitGrant(step)
+        self.gates.begin(stage.reads, context)
+        step.pending += yield RunStage(step, stage)
         if stage.writes:
-            self._pass_gate(stage.writes[0], context)
-        self._gates.begin(stage.reads, context)
-        self._activity.begin("computing")
-        step.pending += step.engine.run(step.state, stage, self._sender(step.state))
-        self._activity.end()
-        if stage.writes:
-            for event in self._gates.end(stage.writes[0], context):
-                event.set()
+            yield from self._wake(self.gates.end(stage.writes[0], context))
 
-    def _pass_gate(self, clock: int, context: Context) -> None:
-        """Wait until this step may write. The oldest step never waits here, so somebody always goes on."""
-        granted = threading.Event()
-        for event in self._gates.commit(clock, context, granted):
-            event.set()
-        began, seconds = time.monotonic(), self._patience.seconds
-        in_time = granted.wait(seconds)
-        self.seconds_waited += time.monotonic() - began
-        if not in_time:
-            raise PeerLost(
-                f"{self.endpoint}: step {context.step} waited {seconds:.0f} s for slower replicas to write first"
-            )
+    def _wake(self, replicas: "Sequence[int] | Generator[int, None, None]") -> Machine[None]:
+        if those := tuple(replicas):
+            yield Wake(those)
 
-    def _sender(self, state: Pass) -> Send:
-        def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...] | Bundle) -> None:
-            values = Values(self.endpoint, state.context, state.batch_size)
-            if not isinstance(tensors, Bundle):
-                tensors = tuple(
-                    tensor.cpu() for tensor in tensors
-                )  # from an accelerator; what is on the host is itself
-            self._outbox.send_values(endpoint_of(peer, state.context), values, names, tensors)
+    def _hear(self, context: Context, values: Mapping[str, torch.Tensor]) -> None:
+        """Hand a message to its step; one for a step that has ended is a repeated one, and is dropped."""
+        if step := self.open.get(context):
+            step.pending += step.engine.receive(step.state, values)
 
-        return send
 
-    def _receive(self, step: Step) -> None:
-        """Wait for one message and hand it to the step that it belongs to."""
-        began, seconds = time.monotonic(), self._patience.seconds
-        while not self._take_message(0.5):
-            if self.stopping() or time.monotonic() > began + seconds:
-                waited = ", ".join(step.engine.missing(step.state))
-                raise PeerLost(
-                    f"{self.endpoint}: nothing from {waited} for {seconds:.0f} s at step {step.state.context.step}"
-                )
-        self.seconds_waited += time.monotonic() - began
+class Ahead(Source):
+    """`ahead` batches are open, so that caches have heard of those behind the next one; the net of `flush` empties these."""
 
-    def _take_message(self, seconds: float) -> bool:
-        """Hand a message to its step; False when none came. One for a step that has ended is a repeated one, and is dropped."""
-        got = self._inbox.receive(seconds)
-        if got is None:
-            return False
-        message, tensors = got
-        target = self._open.get(message.context) if isinstance(message, Values) else None
-        if target:
-            target.pending += target.engine.receive(target.state, tensors)
-        return True
+    def __init__(self, replica: ReplicaMachine, ahead: int, flush: Engine) -> None:
+        self._replica, self._ahead, self._flush = replica, ahead, flush
+        self._open: deque[tuple[Step, Position]] = deque()
+
+    def next(self) -> Machine[Step | None]:
+        while len(self._open) < self._ahead and (batch := (yield TakeBatch())):
+            step = yield from self._replica.opened(inputs_of(batch), batch.num_examples)
+            self._open.append((step, batch.position))
+        if not self._open:
+            return None
+        step, position = self._open.popleft()
+        yield StepBegins(position)
+        return step
+
+    def ended(self) -> Machine[None]:
+        yield from ()
+
+    def flush(self) -> Machine[None]:
+        yield from self._replica.run_apart(self._flush, {})
+
+
+def inputs_of(batch: Batch) -> dict[str, torch.Tensor]:
+    """A batch's columns as tensors, over the same memory."""
+    return {name: torch.from_numpy(column) for name, column in batch.columns.items()}
+
+
+class Orders:
+    """What a trainer has been told, by any thread: to pause, to stop for good, to end after so many steps of each replica."""
+
+    def __init__(self, stop_after_steps: int | None = None) -> None:
+        self.paused = False
+        self.stopping = False
+        self.stop_after_steps = stop_after_steps
+
+    def allows(self, taken: int) -> bool:
+        """Whether a replica that has taken so many steps may take another."""
+        return self.stop_after_steps is None or taken < self.stop_after_steps
+
+
+def train(replica: ReplicaMachine, source: Source, orders: Orders, *, prefetch: bool) -> Machine[None]:
+    """Train to the end of the data. With `prefetch`, the rows of a step are asked for while the one before runs."""
+    following = yield from _asked(replica, source)
+    taken = int(following is not None)
+    while following is not None and not orders.stopping:
+        step = following
+        yield from replica.take_rows(step)
+        more = orders.allows(taken)
+        ahead = more and prefetch and not orders.paused
+        following = (yield from _asked(replica, source)) if ahead else None
+        yield from replica.run(step)
+        yield from source.ended()
+        yield StepEnds(step)
+        if following is None and more:
+            yield from _rest_if_paused(source, orders)
+            following = yield from _asked(replica, source)
+        taken += int(following is not None)
+    if not orders.stopping:
+        yield from source.flush()
+
+
+def train_together(
+    replica: ReplicaMachine, source: Source, orders: Orders, lockstep: Lockstep, empty: Mapping[str, torch.Tensor], *, prefetch: bool
+) -> Machine[None]:  # fmt: skip
+    """Train in lockstep: all trainers run the same steps, those without data `empty` ones, and stop behind the same step (HET 3)."""
+    together = _Together(replica, source, orders, lockstep, empty)
+    over = False
+    while not over and not orders.stopping:
+        following: Step | None = yield from together.asked_or_empty()
+        while following and not orders.stopping:
+            step = following
+            yield from replica.take_rows(step)
+            stops = lockstep.verdict.stops
+            following = (yield from together.asked_or_empty()) if prefetch and not stops else None
+            yield from replica.run(step)
+            yield from source.ended()
+            yield StepEnds(step)
+            stops = lockstep.heard((yield Call(lockstep.hear(step.state.context.step)))).stops or stops
+            if not prefetch and not stops:
+                following = yield from together.asked_or_empty()
+        over = lockstep.verdict.over
+        if not orders.stopping:
+            yield from source.flush()
+        if not over:  # all have stopped behind the same step; the order to pause may still be on its way here
+            yield Rest(is_to_come=True)
+            lockstep.go_on()
+
+
+class _Together:
+    """The batches of a trainer in lockstep."""
+
+    def __init__(
+        self,
+        replica: ReplicaMachine,
+        source: Source,
+        orders: Orders,
+        lockstep: Lockstep,
+        empty: Mapping[str, torch.Tensor],
+    ) -> None:
+        self._replica, self._source, self._orders, self._lockstep, self._empty = (
+            replica,
+            source,
+            orders,
+            lockstep,
+            empty,
+        )
+        self._taken = 0
+
+    def asked_or_empty(self) -> Machine[Step]:
+        """The next batch, or an empty one, its rows asked for."""
+        more = self._orders.allows(self._taken)
+        step = (yield from _asked(self._replica, self._source)) if more else None
+        if step is None:
+            opened = yield from self._replica.opened(self._empty, 0)
+            step = yield from self._replica.ask(opened)
+        else:
+            self._taken += 1
+        self._lockstep.opened(step.state.context.step, has_data=step.state.batch_size > 0)
+        return step
+
+
+def _asked(replica: ReplicaMachine, source: Source) -> Machine[Step | None]:
+    """The next batch, its rows asked for."""
+    step = yield from source.next()
+    if step is None:
+        return None
+    return (yield from replica.ask(step))
+
+
+def _rest_if_paused(source: Source, orders: Orders) -> Machine[None]:
+    """Between steps: stay here while the trainer is paused, its caches empty."""
+    if not orders.paused:
+        return
+    if not orders.stopping:
+        yield from source.flush()
+    yield Rest(is_to_come=False)

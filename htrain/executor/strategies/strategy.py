@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.store import Store
 from htrain.executor.host.patience import Patience
-from htrain.executor.roles.replica import Replica
-from htrain.executor.roles.upcoming import Upcoming
+from htrain.executor.loops.replica import Replica
+from htrain.executor.loops.upcoming import Upcoming
 from htrain.executor.transport.peers import Peers
 from htrain.net.net import Net
 from htrain.plan.plan import Plan

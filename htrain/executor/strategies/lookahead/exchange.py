@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from htrain.executor.engine.engine import Engine
-from htrain.executor.roles.replica import Replica
+from htrain.executor.loops.replica import Replica
 from htrain.net.net import Net
 from htrain.ops.lookahead import REQUEST
 

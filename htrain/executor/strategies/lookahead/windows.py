@@ -16,9 +16,10 @@ from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.engine.context import PREFETCHER, VICTIMS, WRITER
 from htrain.executor.host.patience import Patience
 from htrain.executor.host.threads import begin_thread
-from htrain.executor.roles.feed import Feed
-from htrain.executor.roles.replica import Replica, Step
-from htrain.executor.roles.upcoming import Upcoming
+from htrain.executor.loops.feed import Feed
+from htrain.executor.loops.replica import Replica
+from htrain.executor.loops.upcoming import Upcoming
+from htrain.executor.roles.replica import Step
 from htrain.executor.strategies.lookahead.exchange import Exchange, Wishes
 from htrain.executor.strategies.lookahead.joint_caches import JointCaches
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct

@@ -14,7 +14,7 @@ from small_wide_deep import BATCH, DATA, small_plan
 from htrain.errors import PeerLost
 from htrain.executor.engine.context import Context
 from htrain.executor.launch.role import Role
-from htrain.executor.roles.trainer import Trainer
+from htrain.executor.loops.trainer import Trainer
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Inbox, Network, Outbox
 from htrain.executor.transport.wire import Values

@@ -110,7 +110,7 @@ def test_a_window_is_as_large_as_the_caches_that_fit_in_memory_were_made_for(tmp
     assert sum(p.num_bytes for n, p in trainer.parameters.items() if n.endswith(":rows")) <= 12 << 20
     role = run_roles(plan, tmp_path, RunSettings(tmp_path, data, tmp_path / "run", deadline_seconds=10))["trainer:0:0"]
     assert role.trainer
-    (windows,) = role.trainer.upcoming
+    windows = role.trainer.upcoming
     assert isinstance(windows, Windows)
     assert windows.choice.most == window
     counts = counted(role)
@@ -143,7 +143,7 @@ def test_without_the_patch_stale_rows_are_counted_and_used(tmp_path: Path, monke
 
 def test_a_store_that_never_answers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, plan = small_plan(SMALL, sparse_ps=1)
-    monkeypatch.setattr("htrain.executor.roles.server.Server._dispatch", lambda self, jobs, outbox: None)
+    monkeypatch.setattr("htrain.executor.loops.server.Server._carry_out", lambda self, instructions, worker: None)
     with pytest.raises(PeerLost, match="trainer:0:0/-2: nothing from sparse_ps:0 for 1 s"):
         run_roles(plan, tmp_path, RunSettings(tmp_path, DATA, tmp_path / "run", deadline_seconds=1, warm_up_seconds=1))
 

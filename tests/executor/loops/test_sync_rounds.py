@@ -10,15 +10,18 @@ import pytest
 import torch
 
 from htrain.errors import PeerLost
-from htrain.executor.engine.context import SYNC_REPLICA, Context
+from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.engine.program import build_program
 from htrain.executor.engine.store import Store, allocate, fill
 from htrain.executor.host.patience import Patience
 from htrain.executor.host.watch import Watch
-from htrain.executor.roles.server import Centre, Server
-from htrain.executor.roles.sync_loop import SyncLoop, sync_endpoint
+from htrain.executor.loops.server import Server
+from htrain.executor.loops.sync import SyncLoop
+from htrain.executor.roles.endpoints import sync_endpoint
+from htrain.executor.roles.server import Centre
+from htrain.executor.roles.sync import SyncMachine
 from htrain.executor.strategies.strategy import RunsSync
 from htrain.executor.transport.port import Network
 from htrain.net.net import Init, Net, Parameter
@@ -107,21 +110,13 @@ class Groups:
             for weight in WEIGHTS:
                 store[weight.name].fill_(float(group))
             engine, rounds = Engine(build_program(nets["sync_group_ps_0"], store)), RunsSync(sync, None, "").rounds()  # type: ignore[arg-type]
-            weights, place = Weights(), Context(group, 0, SYNC_REPLICA, 0)
+            weights = Weights()
             held = weights if sync.holds_writes else None
+            machine = SyncMachine(f"group_ps:{group}:0", engine, rounds, holds_writes=sync.holds_writes)
             self.stores.append(store)
             self.weights.append(weights)
             self.loops.append(
-                SyncLoop(
-                    f"group_ps:{group}:0",
-                    place,
-                    network,
-                    engine,
-                    rounds,
-                    held,
-                    patience,
-                    Watch(patience).activity("sync"),
-                )
+                SyncLoop(machine, network, held, patience, Watch(patience).activity("sync")),
             )
 
     def start(self, *, serving: bool = True) -> None:

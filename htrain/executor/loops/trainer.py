@@ -1,24 +1,42 @@
-"""A trainer: reads its share of the data and drives its net replicas (HT 3.1)."""
+"""The threads of a trainer, one for each net replica: its share of the data, its totals, the orders that it is given (HT 3.1)."""
 
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from htrain.data import Batch
 from htrain.errors import Error, RunError
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.host.patience import Patience
 from htrain.executor.host.threads import begin_thread
 from htrain.executor.host.watch import Watch
-from htrain.executor.roles.feed import Feed
+from htrain.executor.loops.feed import Feed
+from htrain.executor.loops.replica import Replica
+from htrain.executor.loops.upcoming import Called, Upcoming
 from htrain.executor.roles.lockstep import Lockstep, no_examples
-from htrain.executor.roles.replica import Replica, Step
-from htrain.executor.roles.upcoming import Ahead, Upcoming
+from htrain.executor.roles.replica import (
+    Ahead,
+    Instruction,
+    Machine,
+    Orders,
+    ReplicaMachine,
+    Rest,
+    Source,
+    Step,
+    StepBegins,
+    StepEnds,
+    TakeBatch,
+    Wake,
+    train,
+    train_together,
+)
 from htrain.executor.transport.collective import CollectiveLoop
 from htrain.executor.transport.port import Network, Outbox, sent_by_role
+from htrain.sync.agreement import Verdict
 
 
 @dataclass
@@ -50,8 +68,7 @@ class Trainer:
     ) -> None:
         self.role = role
         self.engine = engine
-        self.upcoming: list[Upcoming] = []
-        self.gates: WriteGates[threading.Event] = WriteGates(engine.program.num_clocks, bound)
+        self.gates: WriteGates[int] = WriteGates(engine.program.num_clocks, bound)
         self.totals = Totals()
         self.error: Exception | None = None
         self.inboxes = [network.inbox(f"{role}/{r}") for r in range(replicas)]
@@ -63,43 +80,53 @@ class Trainer:
         self._patience = patience
         self._watch = watch
         self._lock = threading.Lock()
-        self._resumed = threading.Event()
-        self._resumed.set()
-        self._stopping = threading.Event()
+        self._orders = Orders()
+        self._ordered = threading.Condition()
         self._idle = 0
         self._finished = 0
         self._outboxes: list[Outbox] = []
         self._threads: list[threading.Thread] = []
         self._replicas: list[Replica] = []
-        self._stop_after_steps: int | None = None
         self._flush = flush
-        self._taken = 0
         self._ahead = ahead
-        self._lockstep = Lockstep(collective, patience, self._is_told_to_pause) if collective else None
+        self.upcoming: Upcoming | None = None
+        self._collective = collective
+        self._seconds_in_lockstep = 0.0
+        self._lockstep = Lockstep(self._verdict, lambda: self._orders.paused) if collective else None
+        if collective and self._lockstep:
+            collective.word = self._lockstep.word
 
     def start(self, book: dict[str, str], feed: Feed, stop_after_steps: int | None, upcoming: Upcoming | None) -> None:
         """Train from now on, the batches of `upcoming` or straight from the data."""
         self._feed = feed
-        self._stop_after_steps = stop_after_steps
+        self._orders.stop_after_steps = stop_after_steps
+        self.upcoming = upcoming
         for number, inbox in enumerate(self.inboxes):
             outbox = self._network.outbox(book)
             self._outboxes.append(outbox)
             replica = Replica(
                 number, self.engine, self.gates, inbox=inbox, outbox=outbox, patience=self._patience, activity=self._watch.activity(f"replica {number}"),
             )  # fmt: skip
-            replica.stopping = self._stopping.is_set
+            replica.stopping = lambda: self._orders.stopping
+            replica.ask_trainer = self._carry_out
             self._replicas.append(replica)
-            source = upcoming or Ahead(replica, feed, self._ahead, self._flush, self._stopping.is_set)
-            source.start(feed, replica.open, no_examples(self.engine.program.net))
-            self.upcoming.append(source)
-            thread = threading.Thread(target=self._guarded, args=(replica, source), name=inbox.name, daemon=True)
+        for replica in self._replicas:
+            source: Source = Called(upcoming) if upcoming else Ahead(replica.machine, self._ahead, self._flush)
+            if upcoming:
+                upcoming.start(feed, replica.open, no_examples(self.engine.program.net))
+            thread = threading.Thread(target=self._guarded, args=(replica, source), name=replica.endpoint, daemon=True)
             self._threads.append(thread)
             thread.start()
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
-        others = [thread for source in self.upcoming for thread in source.threads]
+        others = self.upcoming.threads if self.upcoming else ()
         return [*self._threads, self._feed.thread, *others] if self._threads else []
+
+    @property
+    def staleness(self) -> Mapping[int, int]:
+        """How many dense updates missed so many of others."""
+        return self.gates.histogram
 
     def hold_writes(self) -> None:
         """Let no step write weights from now on."""
@@ -111,30 +138,32 @@ class Trainer:
 
     def release_writes(self) -> None:
         """Let steps write weights again."""
-        for event in self.gates.release():
-            event.set()
+        for number in self.gates.release():
+            self._replicas[number].wake()
 
     def pause(self) -> None:
         """Ask the replicas to stop after the steps they have taken."""
-        self._resumed.clear()
+        self._order(paused=True)
 
     def resume(self) -> None:
-        self._resumed.set()
+        self._order(paused=False)
 
-    def _is_told_to_pause(self) -> bool:
-        return not self._resumed.is_set()
+    def _order(self, *, paused: bool) -> None:
+        with self._ordered:
+            self._orders.paused = paused
+            self._ordered.notify_all()
 
     @property
     def seconds_waited(self) -> float:
         """Seconds for which a replica, in the mean, has waited for what others send."""
         waited = sum(replica.seconds_waited for replica in self._replicas)
-        waited += sum(source.seconds_waited for source in self.upcoming)
-        return (waited + (self._lockstep.seconds_waited if self._lockstep else 0.0)) / max(1, len(self._replicas))
+        waited += (self.upcoming.seconds_waited if self.upcoming else 0.0) + self._seconds_in_lockstep
+        return waited / max(1, len(self._replicas))
 
     @property
-    def upcoming_report(self) -> dict[str, Any]:
+    def upcoming_report(self) -> Mapping[str, Any]:
         """What a role says of where its steps come from."""
-        return {name: value for source in self.upcoming for name, value in source.report.items()}
+        return self.upcoming.report if self.upcoming else {}
 
     @property
     def quiet(self) -> bool:
@@ -163,12 +192,12 @@ class Trainer:
 
     def stop(self) -> None:
         """End all threads."""
-        self._stopping.set()
-        self._resumed.set()
+        self._orders.stopping = True
+        self._order(paused=False)
         for thread in self._threads:
             thread.join(timeout=10)
-        for source in self.upcoming:
-            source.stop()
+        if self.upcoming:
+            self.upcoming.stop()
         if self._threads:
             self._feed.stop()
         for inbox in self.inboxes if not self._threads else ():
@@ -178,13 +207,10 @@ class Trainer:
     def sent_to(self) -> dict[str, int]:
         return sent_by_role(self._outboxes)
 
-    def _guarded(self, replica: Replica, upcoming: Upcoming) -> None:
+    def _guarded(self, replica: Replica, source: Source) -> None:
         begin_thread()
         try:
-            if self._lockstep:
-                self._step_together(replica, upcoming, self._lockstep)
-            else:
-                self._loop(replica, upcoming)
+            replica.drive(self._training(replica.machine, source))
             with self._lock:
                 self._finished += 1
         except Exception as error:
@@ -193,87 +219,45 @@ class Trainer:
             )
         finally:  # not by who stops the trainer: a socket that is closed under a thread which uses it ends the process
             replica.close()
-            upcoming.close()
+            if self.upcoming:
+                self.upcoming.close()
 
-    def _loop(self, replica: Replica, upcoming: Upcoming) -> None:
-        following = self._ask(replica, upcoming)
-        taken = int(following is not None)
-        while following is not None and not self._stopping.is_set():
-            step = following
-            replica.take_rows(step)
-            more = not (self._stop_after_steps is not None and taken >= self._stop_after_steps)
-            following = self._ask(replica, upcoming) if more and self._prefetch and self._resumed.is_set() else None
-            replica.run(step)
-            upcoming.ended()
-            self._count(step)
-            if following is None and more:
-                self._wait(upcoming)
-                following = self._ask(replica, upcoming)
-            taken += int(following is not None)
-        self._flush_caches(upcoming)
+    def _training(self, machine: ReplicaMachine, source: Source) -> Machine[None]:
+        if self._lockstep:
+            empty = no_examples(self.engine.program.net)
+            return train_together(machine, source, self._orders, self._lockstep, empty, prefetch=self._prefetch)
+        return train(machine, source, self._orders, prefetch=self._prefetch)
 
-    def _flush_caches(self, upcoming: Upcoming) -> None:
-        if not self._stopping.is_set():
-            upcoming.flush()
+    def _carry_out(self, instruction: Instruction) -> Batch | None:
+        """What a replica asks of its trainer."""
+        if isinstance(instruction, TakeBatch):
+            return None if self._orders.stopping else self._feed.next()
+        if isinstance(instruction, Wake):
+            for number in instruction.replicas:
+                self._replicas[number].wake()
+        elif isinstance(instruction, StepBegins):
+            self._feed.taken(instruction.position)
+        elif isinstance(instruction, StepEnds):
+            self._count(instruction.step)
+        elif isinstance(instruction, Rest):
+            self._rest(instruction)
+        return None
 
-    def _wait(self, upcoming: Upcoming) -> None:
-        """Between steps: stay here while the trainer is paused, its caches empty."""
-        if self._resumed.is_set():
-            return
-        self._flush_caches(upcoming)
-        with self._lock:
+    def _rest(self, rest: Rest) -> None:
+        """Between steps, a replica stays here while the trainer is paused."""
+        with self._ordered:
+            self._ordered.wait_for(lambda: self._orders.paused or self._orders.stopping or not rest.is_to_come)
             self._idle += 1
-        self._resumed.wait()
-        with self._lock:
+            self._ordered.wait_for(lambda: not self._orders.paused)
             self._idle -= 1
 
-    def _step_together(self, replica: Replica, upcoming: Upcoming, lockstep: Lockstep) -> None:
-        """The loop in lockstep: all trainers run the same steps, those without data empty ones, and stop behind the same step."""
-        over = False
-        while not over and not self._stopping.is_set():
-            following: Step | None = self._ask_or_empty(replica, upcoming, lockstep)
-            while following and not self._stopping.is_set():
-                step = following
-                replica.take_rows(step)
-                stops = lockstep.verdict.stops
-                following = self._ask_or_empty(replica, upcoming, lockstep) if self._prefetch and not stops else None
-                replica.run(step)
-                upcoming.ended()
-                self._count(step)
-                stops = lockstep.hear(step.state.context.step).stops or stops
-                if not self._prefetch and not stops:
-                    following = self._ask_or_empty(replica, upcoming, lockstep)
-            over = lockstep.verdict.over
-            self._flush_caches(upcoming)
-            if not over:
-                self._wait_in_lockstep(lockstep)
-
-    def _wait_in_lockstep(self, lockstep: Lockstep) -> None:
-        """All have stopped behind the same step; the order to pause may still be on its way here."""
-        while not self._is_told_to_pause() and not self._stopping.is_set():
-            time.sleep(0.01)
-        with self._lock:
-            self._idle += 1
-        self._resumed.wait()
-        lockstep.go_on()
-        with self._lock:
-            self._idle -= 1
-
-    def _ask_or_empty(self, replica: Replica, upcoming: Upcoming, lockstep: Lockstep) -> Step:
-        """The next batch, or an empty one, its rows asked for."""
-        more = not (self._stop_after_steps is not None and self._taken >= self._stop_after_steps)
-        step = self._ask(replica, upcoming) if more else None
-        if step is None:
-            step = replica.ask(replica.open(no_examples(self.engine.program.net), 0))
-        else:
-            self._taken += 1
-        lockstep.opened(step.state.context.step, has_data=step.state.batch_size > 0)
-        return step
-
-    def _ask(self, replica: Replica, upcoming: Upcoming) -> Step | None:
-        """The next batch, its rows asked for."""
-        step = upcoming.next()
-        return replica.ask(step) if step else None
+    def _verdict(self, step: int) -> Verdict:
+        """What all trainers have said with a step. Raises PeerLost."""
+        assert self._collective
+        began = time.monotonic()
+        verdict = self._collective.verdict(step, self._patience.seconds)
+        self._seconds_in_lockstep += time.monotonic() - began
+        return verdict
 
     def _count(self, step: Step) -> None:
         if not step.state.batch_size:

@@ -1,0 +1,1 @@
+"""Threads and sockets that carry out what the machines of roles decide."""
