@@ -2,7 +2,8 @@
 
 import ast
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,28 @@ def test_a_strategy_is_named_where_it_lives_and_nowhere_else(home: str) -> None:
         if re.search(STRATEGIES[home], name, re.IGNORECASE if home != "het" else 0)
     ]
     assert strangers == []
+
+
+ROOT = PACKAGE.parent
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def layers(lines: Sequence[str]) -> list[set[str]]:
+    """The rooms of each layer, the uppermost first: `a | b` are two of one layer."""
+    return [{room.strip().rpartition(".")[2] for room in line.split("|")} for line in lines]
+
+
+def test_the_page_draws_the_layers_that_are_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    checked = [layers(contract["layers"]) for contract in contracts if contract["type"] == "layers"]
+    drawings = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert [layers([line for line in drawing.splitlines() if "▼" not in line]) for drawing in drawings] == checked
+
+
+@pytest.mark.parametrize("folder", [PACKAGE, PACKAGE / "executor"], ids=lambda p: p.name)
+def test_the_page_has_a_line_for_each_room(folder: Path) -> None:
+    _, _, table = PAGE.partition(f"| room of `{folder.relative_to(ROOT)}/` | what it holds |\n")
+    rows, _, _ = table.partition("\n\n")
+    named = [room for row in rows.splitlines()[1:] for room in re.findall(r"`(\w+)`", row.split("|")[1])]
+    there = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert sorted(named) == sorted(there - {"__init__"})

@@ -1,4 +1,4 @@
-"""How near a plan's loss curve is to PyTorch's (DESIGN 6.1), and whether the comparison would have seen it if it were not.
+"""How near a plan's loss curve is to PyTorch's (docs/guarantees.md), and whether the comparison would have seen it if it were not.
 
     python tools/equivalence.py                   # every model of the zoo with every pair of optimizers, on a random placement each
     python tools/equivalence.py --only dlrm.py

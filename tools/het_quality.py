@@ -17,7 +17,7 @@ from precision import parts
 from rich.console import Console
 
 import htrain
-from htrain.data.synthetic import TEST_BLOCK
+from htrain.data.formats.synthetic import TEST_BLOCK
 from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags
 

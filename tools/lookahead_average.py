@@ -16,7 +16,7 @@ from statistics import median
 from rich.console import Console
 
 import htrain
-from htrain.data.synthetic import TEST_BLOCK
+from htrain.data.formats.synthetic import TEST_BLOCK
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags

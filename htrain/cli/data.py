@@ -50,7 +50,7 @@ def criteo(out: Path, part: str, as_json: bool, **options: Any) -> None:
     htrain data synth criteo --rows 500000 --out train.tsv
     htrain data synth criteo --rows 50000 --part test --out test.tsv
     """
-    synthetic = import_module("htrain.data.synthetic")
+    synthetic = import_module("htrain.data.formats.synthetic")
     first_block = synthetic.TEST_BLOCK if part == "test" else 0
     figures = synthetic.write_criteo(out, synthetic.Synthetic(first_block=first_block, **options))
     text = f"{out}: {options['rows']:,} rows; best reachable NE {figures.best_ne:.4f}, AUC {figures.best_auc:.4f}; positive rate {figures.positive_rate:.4f}"

@@ -1,4 +1,4 @@
-"""The pipeline: a captured model in, a plan out. `compile_net` is the list of its steps (DESIGN 1)."""
+"""The pipeline: a captured model in, a plan out. `compile_net` is the list of its steps (docs/architecture.md)."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The schema file of CSV and Parquet data: YAML that says which columns are what; `htrain.data.tabular` shows one."""
+"""The schema file of CSV and Parquet data: YAML that says which columns are what; `htrain.data.formats.tabular` shows one."""
 
 from collections import Counter
 from collections.abc import Sequence

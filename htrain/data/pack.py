@@ -1,4 +1,4 @@
-"""Parse data once and keep it: any source to a packed file (htrain.data.packed)."""
+"""Parse data once and keep it: any source to a packed file (htrain.data.formats.packed)."""
 
 import os
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import BinaryIO
 import msgspec
 import pyarrow as pa
 
+from htrain.data.formats.packed import KEY, VERSION, Header, Stamp, Totals, stamp
 from htrain.data.malformed import Malformed
-from htrain.data.packed import KEY, VERSION, Header, Stamp, Totals, stamp
 from htrain.data.packed_rows import arrow_schema, to_batch
 from htrain.data.packed_writer import PackedWriter
 from htrain.data.reader import Dataset

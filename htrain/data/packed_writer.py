@@ -1,11 +1,11 @@
-"""Writing a packed file (htrain.data.packed): blocks, their index and the seal."""
+"""Writing a packed file (htrain.data.formats.packed): blocks, their index and the seal."""
 
 from collections.abc import Mapping
 from typing import BinaryIO
 
 import pyarrow as pa
 
-from htrain.data.packed import BLOCKS, SEAL, header_bytes
+from htrain.data.formats.packed import BLOCKS, SEAL, header_bytes
 from htrain.data.seal import BLANK, Block, digest_of, seal_of, to_index
 
 

@@ -1,4 +1,4 @@
-"""From chunks of a source to batches: sharded, streamed, resumable (DESIGN 5).
+"""From chunks of a source to batches: sharded, streamed, resumable (docs/decisions/runs-and-resumes.md).
 
 A source is a sequence of chunks; shard s of n reads the chunks c with c % n == s. A batch may span chunks, never an epoch.
 """

@@ -1,4 +1,4 @@
-"""ONNX file -> Net: a graph that another framework exported, op by op (DESIGN 1, 3).
+"""ONNX file -> Net: a graph that another framework exported, op by op (docs/architecture.md).
 
 onnx_ir reads the file, its passes inline functions, onnxscript folds constants; then each node becomes one op or a few.
 Whatever no example changes (shapes, ranges, masks) is computed here, at two batch sizes, so that a shape that the model computes from

@@ -1,4 +1,4 @@
-"""PyTorch module -> Net: the exported program, op by op (DESIGN 1, 3)."""
+"""PyTorch module -> Net: the exported program, op by op (docs/architecture.md)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

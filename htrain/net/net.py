@@ -1,4 +1,4 @@
-"""The net: ops in run order over named blobs; frozen values, compared by value (DESIGN 3).
+"""The net: ops in run order over named blobs; frozen values, compared by value (docs/decisions/net.md).
 
 A `Net` is what every pass takes and returns. A blob is a named tensor, written once, before it is read. A parameter is a
 named tensor that outlives a step; ops reach it by name like any input, and only ops with effects write it. Tables are
@@ -259,7 +259,7 @@ def as_made(train: Net) -> Net:
 
 
 def check(net: Net) -> Net:
-    """`net` itself, if its names hold together; else ModelError naming the op (DESIGN 3, invariants).
+    """`net` itself, if its names hold together; else ModelError naming the op (docs/decisions/net.md).
 
     Ensures: every blob is written once, before it is read; every name is declared; no blob has a parameter's name.
     """

@@ -1,4 +1,4 @@
-"""Net <-> ONNX: the only door to the file format (DESIGN 3).
+"""Net <-> ONNX: the only door to the file format (docs/decisions/net.md).
 
 Forward ops carry ONNX's names and semantics where ONNX has them (htrain.onnx_format.forms); all else is in the domain
 `ai.htrain`. Parameters and tables are graph inputs, never initializers: `metadata_props` of the input say what they

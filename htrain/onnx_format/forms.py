@@ -1,4 +1,4 @@
-"""How an op stands on disk: as which ONNX op, with which of its attributes as constant inputs (DESIGN 3).
+"""How an op stands on disk: as which ONNX op, with which of its attributes as constant inputs (docs/decisions/net.md).
 
 An op is written as ONNX's only where ONNX's means exactly the same for its operands; else it stays in `ai.htrain`.
 """

@@ -1,4 +1,4 @@
-"""Which attributes an op takes, as its kernel declares them; the schemas of `ai.htrain` for onnx.checker (DESIGN 3)."""
+"""Which attributes an op takes, as its kernel declares them; the schemas of `ai.htrain` for onnx.checker (docs/decisions/net.md)."""
 
 import functools
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Tensors, attributes, blobs and parameters as ONNX protobuf messages, and back (DESIGN 3).
+"""Tensors, attributes, blobs and parameters as ONNX protobuf messages, and back (docs/decisions/net.md).
 
 Reading is of untrusted messages: all that `read_...` raises is PlanError, beginning with `where`.
 """

@@ -176,7 +176,7 @@ def gradient_like_input(builder: Builder, op: Op, dy: str, position: int) -> str
 
 
 def vjp_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
-    """The generic rule: `<Op>Gradient` differentiates the op's kernel (DESIGN 3)."""
+    """The generic rule: `<Op>Gradient` differentiates the op's kernel (docs/decisions/net.md)."""
     floating = [builder.blob(name).dtype.startswith(("float", "bfloat")) for name in op.inputs]
     wrt = tuple(i for i, want in enumerate(wanted) if want and floating[i])
     given = tuple(i for i, dy in enumerate(dys) if dy)

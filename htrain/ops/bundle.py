@@ -1,4 +1,4 @@
-"""The tensors of one message, laid out as they travel: small ones in one piece of memory, each large one in its own (DESIGN 5).
+"""The tensors of one message, laid out as they travel: small ones in one piece of memory, each large one in its own (docs/decisions/bundles.md).
 
 Whoever wants a tensor has it by name, made when it is asked for. A loop over all of them has their addresses and shapes at once, and fills a bundle in
 place: what a server is asked for and what it answers never become tensors there.

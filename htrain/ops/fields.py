@@ -1,4 +1,4 @@
-"""Rows of many tables as one value: a click log's fields, stacked (DESIGN 3). One loop for all tables, one write for each row."""
+"""Rows of many tables as one value: a click log's fields, stacked (docs/decisions/fusions.md). One loop for all tables, one write for each row."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

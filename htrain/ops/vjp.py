@@ -1,4 +1,4 @@
-"""The definition of a gradient op that differentiates the kernel of its forward op (DESIGN 3)."""
+"""The definition of a gradient op that differentiates the kernel of its forward op (docs/decisions/net.md)."""
 
 from collections.abc import Sequence
 from typing import Any

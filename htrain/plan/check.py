@@ -1,4 +1,4 @@
-"""A plan checks itself: on `htrain check`, and before every run (DESIGN 4)."""
+"""A plan checks itself: on `htrain check`, and before every run (docs/decisions/plan-folder.md)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The plan: a folder that says which nets run where (DESIGN 4). Everything left of it knows models, everything right of it sockets.
+"""The plan: a folder that says which nets run where (docs/architecture.md). Everything left of it knows models, everything right of it sockets.
 
 plan.yaml          version, model digest, cluster, options, tables -> shards, centres, decisions, prediction, the other files
 nets/train.onnx    the whole tagged train net

@@ -1,1 +1,1 @@
-"""Decisions without IO: events in, instructions out. No socket, clock, thread or MPI comes in here (DESIGN 5)."""
+"""Decisions without IO: events in, instructions out. No socket, clock, thread or MPI comes in here (docs/architecture.md)."""

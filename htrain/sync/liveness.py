@@ -1,4 +1,4 @@
-"""Who has fallen silent, as a launcher sees it; decided without a clock (DESIGN 5).
+"""Who has fallen silent, as a launcher sees it; decided without a clock (docs/decisions/runs-and-resumes.md).
 
 A role says about twice a second that it lives. What counts is the time for which the launcher has listened and heard nothing: while it was itself stopped,
 or had no CPU, nobody could be heard. On a busy host a role may be late by seconds; until the first steps are done loops are compiled, and everything is late.

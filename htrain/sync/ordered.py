@@ -1,4 +1,4 @@
-"""Requests in the order in which each source numbered them, each once (DESIGN 6.3)."""
+"""Requests in the order in which each source numbered them, each once (docs/guarantees.md)."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar

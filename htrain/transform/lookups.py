@@ -1,4 +1,4 @@
-"""Embedding lookups as they run: every row of a table travels once per batch, whoever looks it up (DESIGN 3)."""
+"""Embedding lookups as they run: every row of a table travels once per batch, whoever looks it up (docs/concepts.md)."""
 
 from htrain.net.net import Net, Op
 from htrain.ops import OPS

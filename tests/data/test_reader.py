@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htrain.data import START, Malformed, Position, Schema, open_data, tabular, text
+from htrain.data import START, Malformed, Position, Schema, open_data, text
+from htrain.data.formats import tabular
 from htrain.data.pack import pack
 from htrain.data.reader import Dataset
 from htrain.errors import CheckpointError, DataError

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from htrain.data import click_schema
-from htrain.data.graph import graph_schema
+from htrain.data.formats.graph import graph_schema
 from htrain.errors import ModelError
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture

@@ -13,7 +13,7 @@ from random_modules import _residual, drawn_module, example
 from torch import nn
 
 from htrain.data import Schema, click_schema
-from htrain.data.graph import graph_schema
+from htrain.data.formats.graph import graph_schema
 from htrain.errors import ModelError
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture

@@ -14,7 +14,7 @@ from torch import nn
 
 from htrain.compiler.pipeline import compile_net
 from htrain.data import Schema, click_schema, open_data
-from htrain.data.graph import graph_schema
+from htrain.data.formats.graph import graph_schema
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import example_batch, load_model
 from htrain.frontend.torch_model import capture

@@ -10,7 +10,11 @@ import pytest
 from forked import Commands
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CODE = [
+    ROOT / "pyproject.toml",
+    *(path for part in ("htrain", "models", "tests", "tools") for path in sorted((ROOT / part).rglob("*.py"))),
+]
 
 
 def commands_of(page: Path) -> list[str]:
@@ -25,7 +29,9 @@ def write_files_of(page: Path, folder: Path) -> None:
         (folder / name).write_text(text)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if commands_of(p)], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if commands_of(p) and p.parent.name != "contributing"], ids=lambda p: p.name
+)  # those for contributors run on a copy: test_contributing.py
 def test_the_commands_of_a_page_run(page: Path, commands: Commands, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "models", tmp_path / "models")
     write_files_of(page, tmp_path)
@@ -55,3 +61,24 @@ def test_links_of_the_docs_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_pages_that_code_names_are_there() -> None:
+    named = [(path, page) for path in CODE for page in re.findall(r"docs/[\w/-]+\.md", path.read_text())]
+    assert [f"{path.relative_to(ROOT)}: {page}" for path, page in named if not (ROOT / page).is_file()] == []
+
+
+def test_nothing_cites_a_document_outside_the_repository() -> None:
+    """What a comment refers to is a page of docs/, or a paper: a reader has no other."""
+    outside = "design".upper()
+    assert [str(path.relative_to(ROOT)) for path in (*PAGES, *CODE) if outside in path.read_text()] == []
+
+
+def test_files_that_the_docs_name_are_there() -> None:
+    named = [
+        (page, name)
+        for page in PAGES
+        if page.parent.name != "contributing"  # they add files
+        for name in re.findall(r"`((?:htrain|models|tests|tools)/[\w/.-]+)", page.read_text())
+    ]
+    assert [f"{page.name}: {name}" for page, name in named if not (ROOT / name).exists()] == []

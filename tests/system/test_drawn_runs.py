@@ -1,4 +1,4 @@
-"""Whole runs of plans that nobody chose: every one ends with all its examples trained, within its bound on dense staleness (DESIGN 6.2)."""
+"""Whole runs of plans that nobody chose: every one ends with all its examples trained, within its bound on dense staleness (docs/guarantees.md)."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""DESIGN 6.1: every placement follows the loss curve of the PyTorch model trained alone."""
+"""Every placement follows the loss curve of the PyTorch model trained alone (docs/guarantees.md)."""
 
 import random
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from torch import nn
 
 from htrain.compiler.pipeline import compile_net
 from htrain.data import click_schema, open_data
-from htrain.data.graph import graph_schema
+from htrain.data.formats.graph import graph_schema
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import example_batch, load_model
 from htrain.frontend.torch_model import capture

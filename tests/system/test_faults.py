@@ -1,4 +1,4 @@
-"""Runs to which something happens: what was trained is kept, who failed is named, and nothing is left behind (DESIGN 6.3, 6.4)."""
+"""Runs to which something happens: what was trained is kept, who failed is named, and nothing is left behind (docs/guarantees.md)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A thread of a role that gets no further, in a run of threads: it is named with what it was at, and the process ends as ever (DESIGN 6.4).
+"""A thread of a role that gets no further, in a run of threads: it is named with what it was at, and the process ends as ever (docs/guarantees.md).
 
 Each run is a process of its own: threads that hang stay until their process ends, and libzmq would end a process whose sockets are closed under a thread.
 """

@@ -1,4 +1,4 @@
-"""The same plan under mpiexec, a role per rank (DESIGN 5)."""
+"""The same plan under mpiexec, a role per rank (docs/decisions/collectives.md)."""
 
 import json
 import os

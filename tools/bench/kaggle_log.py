@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import yaml
 
 from htrain.data import Malformed
+from htrain.data.formats.synthetic import NUM_DENSE, Synthetic, block
 from htrain.data.pack import pack
-from htrain.data.synthetic import NUM_DENSE, Synthetic, block
 
 ROWS = (
     1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194,

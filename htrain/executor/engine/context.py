@@ -1,4 +1,4 @@
-"""Which pass of a net something belongs to: the key of everything that is kept or sent for it (DESIGN 5)."""
+"""Which pass of a net something belongs to: the key of everything that is kept or sent for it (docs/decisions/engine.md)."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""The engine: runs a program for many contexts at once (DESIGN 5).
+"""The engine: runs a program for many contexts at once (docs/decisions/engine.md).
 
 A context is one pass of one net replica over one batch. The engine keeps what each context has received and computed, and says
 which stages can run; who runs them, and when, is the role's business. Parameters are shared by all contexts without locks (Hogwild).

@@ -1,4 +1,4 @@
-"""A device's net as a program: straight-line stages, cut where a value from elsewhere comes in (DESIGN 5).
+"""A device's net as a program: straight-line stages, cut where a value from elsewhere comes in (docs/decisions/engine.md).
 
 A stage is the run of ops that wait for the same messages. When they are all there for one context, and the stages before it
 have run, it runs to its end without waiting. Each stage is one generated Python function: parameters and kernels are bound

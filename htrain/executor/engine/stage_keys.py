@@ -1,4 +1,4 @@
-"""Where a device's net is cut into stages: what each op waits for (DESIGN 5)."""
+"""Where a device's net is cut into stages: what each op waits for (docs/decisions/engine.md)."""
 
 from collections.abc import Mapping
 

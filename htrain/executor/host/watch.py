@@ -1,4 +1,4 @@
-"""What the threads of a role are busy with, and which of them gets no further (DESIGN 6.4).
+"""What the threads of a role are busy with, and which of them gets no further (docs/guarantees.md).
 
 A thread says what it begins and when that has ended; waits with a deadline of their own are not said. Whoever has been at one thing for too long without
 using a CPU hangs: on a disk that does not answer, or on a lock. A slow thread on a busy host uses some CPU, and is left alone.

@@ -1,4 +1,4 @@
-"""The launcher's side of a run: brings roles together, watches them, checkpoints, and ends the run (DESIGN 5)."""
+"""The launcher's side of a run: brings roles together, watches them, checkpoints, and ends the run (docs/decisions/runs-and-resumes.md)."""
 
 import json
 import time

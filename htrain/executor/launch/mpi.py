@@ -1,4 +1,4 @@
-"""Roles as MPI ranks: the only door to mpi4py (DESIGN 5).
+"""Roles as MPI ranks: the only door to mpi4py (docs/decisions/collectives.md).
 
 Rank 0 is the launcher; rank i > 0 takes role i - 1. The launcher's address and the run's settings go to all ranks over MPI; values then
 travel over ZeroMQ and gloo as in a local run: over Ethernet, MPICH's own AllReduce takes two to three times as long (tools/bench/collectives.py).

@@ -1,4 +1,4 @@
-"""Playing a role: build, report, obey the launcher, leave (DESIGN 5)."""
+"""Playing a role: build, report, obey the launcher, leave (docs/concepts.md)."""
 
 import threading
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A role: its parameters, caches and threads, as its plan has them (DESIGN 5)."""
+"""A role: its parameters, caches and threads, as its plan has them (docs/concepts.md)."""
 
 import threading
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Running a plan: checks, folders, signals, and the crew (DESIGN 5)."""
+"""Running a plan: checks, folders, signals, and the crew (docs/how-to/run.md)."""
 
 import atexit
 import os

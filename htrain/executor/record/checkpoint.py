@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors per role, and a manifest, written last and atomically (DESIGN 5).
+"""Checkpoints: safetensors per role, and a manifest, written last and atomically (docs/decisions/runs-and-resumes.md).
 
     RUN/checkpoints/examples_000000001234/group_ps_0_0.safetensors, ..., manifest.json
 

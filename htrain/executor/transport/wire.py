@@ -1,4 +1,4 @@
-"""Messages between roles: a msgspec header frame, then one of all small tensors and one for each large tensor (DESIGN 5). No pickle, ever.
+"""Messages between roles: a msgspec header frame, then one of all small tensors and one for each large tensor (docs/decisions/bundles.md). No pickle, ever.
 
 A received message is untrusted: what does not hold together raises RunError in one line.
 """

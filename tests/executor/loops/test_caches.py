@@ -1,4 +1,4 @@
-"""Caches under messages that come twice, in another order, or late (DESIGN 6.3, 6.4)."""
+"""Caches under messages that come twice, in another order, or late (docs/guarantees.md)."""
 
 import time
 from collections.abc import Iterator

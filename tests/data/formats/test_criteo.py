@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.data import Malformed, open_data
-from htrain.data.criteo import parse_criteo
+from htrain.data.formats.criteo import parse_criteo
 from htrain.errors import DataError
 
 ROWS = 1000

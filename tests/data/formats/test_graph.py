@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.data import START, Malformed, Position, open_data
-from htrain.data.graph import GraphOptions, graph_schema, open_graph
+from htrain.data.formats.graph import GraphOptions, graph_schema, open_graph
 from htrain.errors import DataError
 
-GOWALLA = Path(__file__).parents[2] / ".." / "shared" / "data" / "gowalla.txt.gz"
+GOWALLA = Path(__file__).parents[3] / ".." / "shared" / "data" / "gowalla.txt.gz"
 VISITS = "".join(f"{user} {' '.join(str(user * k % 31) for k in range(1, 2 + user % 9))}\n" for user in range(40))
 lists = st.dictionaries(st.integers(0, 12), st.sets(st.integers(0, 9), max_size=6), min_size=1, max_size=8)
 options = st.builds(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htrain.data import synthetic
-from htrain.data.synthetic import BLOCK_ROWS, Synthetic, _odd_step, block, planted, write_criteo
+from htrain.data.formats import synthetic
+from htrain.data.formats.synthetic import BLOCK_ROWS, Synthetic, _odd_step, block, planted, write_criteo
 from htrain.errors import DataError
 
 SMALL = Synthetic(rows=6000, table_rows=500, communities=10)

@@ -14,11 +14,12 @@ epoch brings the same draws. A line that cannot be read is counted with the firs
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
+from htrain.data.format import Format
 from htrain.data.graph_file import Pairs, read_pairs
 from htrain.data.graph_loops import Graph, Ints, held_out, sample
 from htrain.data.malformed import Malformed
@@ -199,3 +200,12 @@ class GraphSource:
             "label": label,
         }
         return Rows(count, fixed, {})
+
+
+FORMATS = (
+    Format(
+        "graph",
+        lambda path, values: open_graph(path, graph_options(values)),
+        tuple(field.name for field in fields(GraphOptions)),
+    ),
+)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.data import Malformed, open_data
-from htrain.data.libsvm import parse_libsvm
+from htrain.data.formats.libsvm import parse_libsvm
 from htrain.data.schema import Input, Schema
 from htrain.errors import DataError
 

@@ -10,13 +10,17 @@ does not expect, it leaves to a loop over bytes, which alone says what is right 
 # Numba infers the types of its functions; their numpy scalars are not mypy's ints.
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 
 import numpy as np
 from numba import njit
 
+from htrain.data.format import Format, Values, count_of
+from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
-from htrain.data.text import Fault
+from htrain.data.schema import click_schema
+from htrain.data.text import Fault, TextSource
 from htrain.data.words import (
     NEWLINES,
     RETURNS,
@@ -204,3 +208,13 @@ def _field(data, i, base, signed):  # type: ignore[no-untyped-def]
             good = False
         i += 1
     return good, negative, digits, value, i
+
+
+def open_criteo(path: Path, values: Values) -> Dataset:
+    """A file, `rows` of each table: 100000 where nothing is said."""
+    rows = count_of(values, "rows", 100_000)
+    source = TextSource(path, partial(parse_criteo, rows_per_field=rows))
+    return Dataset(source, click_schema(NUM_DENSE, (rows,) * NUM_SPARSE))
+
+
+FORMATS = (Format("criteo", open_criteo, ("rows",)),)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from htrain.data import Malformed, open_data
 from htrain.data.arrow_rows import table_rows
+from htrain.data.formats.tabular import parse_csv
 from htrain.data.layout import Layout, load_layout
 from htrain.data.schema import Input, Schema
-from htrain.data.tabular import parse_csv
 from htrain.errors import DataError
 
 SCHEMA = """

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from htrain.data import START, Malformed, open_data
+from htrain.data.formats.packed import KEY
 from htrain.data.pack import pack
-from htrain.data.packed import KEY
 from htrain.data.packed_writer import PackedWriter
 from htrain.data.seal import digest_of
 from htrain.errors import DataError

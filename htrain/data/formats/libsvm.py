@@ -5,14 +5,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numba import njit
 
+from htrain.data.format import Format, Values, count_of
+from htrain.data.reader import Dataset
 from htrain.data.rows import Array, Rows
 from htrain.data.schema import Input, Schema
-from htrain.data.text import MAX_CHUNK_BYTES, Fault, open_text, read_lines
+from htrain.data.text import MAX_CHUNK_BYTES, Fault, TextSource, open_text, read_lines
 from htrain.errors import DataError
 
 _REASONS = (
@@ -185,3 +188,13 @@ def _parse(data, rows, label, ids, values, starts, lines, faults):  # type: igno
         line += 1
         i += 1
     return count, bad
+
+
+def open_libsvm(path: Path, values: Values) -> Dataset:
+    """A file, `rows` of its table: as its largest id wants where nothing is said."""
+    shape = scan(path)
+    schema = schema_of(shape, count_of(values, "rows", shape.max_id + 1))
+    return Dataset(TextSource(path, partial(parse_libsvm, schema=schema)), schema)
+
+
+FORMATS = (Format("libfm", open_libsvm, ("rows",)), Format("libsvm", open_libsvm, ("rows",)))

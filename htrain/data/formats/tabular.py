@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from numba import njit
 
 from htrain.data.arrow_rows import table_rows
+from htrain.data.format import Format, Values
 from htrain.data.layout import Layout, load_layout
 from htrain.data.malformed import Malformed
 from htrain.data.reader import Dataset
@@ -229,3 +230,15 @@ def _is_scalar(kind: pa.DataType) -> bool:
 def _is_list(kind: pa.DataType) -> bool:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     return _is_text_type(kind) or bool(is_list and _is_scalar(kind.value_type))
+
+
+def _schema_file(path: Path, values: Values) -> Path:
+    if "schema" not in values:
+        raise DataError(f"{path}: say which columns are what: ?schema=FILE.yaml")
+    return Path(values["schema"])
+
+
+FORMATS = (
+    Format("csv", lambda path, values: open_csv(path, _schema_file(path, values)), ("schema",)),
+    Format("parquet", lambda path, values: open_parquet(path, _schema_file(path, values)), ("schema",)),
+)

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from htrain.data import START, Malformed, Position, open_data, text
+from htrain.data.formats.packed import KEY, VERSION, Header, Totals
 from htrain.data.pack import pack
-from htrain.data.packed import KEY, VERSION, Header, Totals
 from htrain.errors import DataError
 
 SCHEMA = """label: y

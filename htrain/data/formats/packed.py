@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from htrain.data.format import Format
 from htrain.data.malformed import Malformed
 from htrain.data.packed_rows import arrow_schema, is_sound, to_rows
 from htrain.data.reader import Dataset
@@ -236,3 +237,6 @@ def _last(reader: pa.RecordBatchFileReader) -> dict[bytes, bytes]:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+FORMATS = (Format("packed", lambda path, _: open_packed(path)),)

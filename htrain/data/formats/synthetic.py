@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -20,8 +20,11 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from htrain.data.evaluation import auc, entropy
+from htrain.data.format import Format, Values
 from htrain.data.malformed import Malformed
+from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
+from htrain.data.schema import click_schema
 from htrain.errors import DataError
 from htrain.files import new_file, place_to_write, read_file, write_file
 
@@ -251,3 +254,21 @@ class SyntheticSource:
     def _num_parts(self, num_shards: int) -> int:
         """A short log is cut finer, so that shards are of one size though each makes whole blocks. One shard: not at all."""
         return 1 if num_shards == 1 else -(-8 * num_shards // self.options.num_blocks)
+
+
+def open_synthetic(_: Path, values: Values) -> Dataset:
+    """A log that is made as it is read; the options are the fields of `Synthetic`."""
+    given: dict[str, float] = {}
+    for field in fields(Synthetic):
+        if field.name not in values:
+            continue
+        try:
+            given[field.name] = _TYPES[field.name](values[field.name])
+        except ValueError as error:
+            raise DataError(f"option {field.name}={values[field.name]}: want a number") from error
+    options = Synthetic(**given)  # type: ignore[arg-type]
+    return Dataset(SyntheticSource(options), click_schema(NUM_DENSE, (options.table_rows,) * NUM_SPARSE))
+
+
+_TYPES: dict[str, type[int] | type[float]] = {name: type(value) for name, value in asdict(Synthetic()).items()}
+FORMATS = (Format("synthetic", open_synthetic, tuple(_TYPES), is_made=True),)
