@@ -13,11 +13,14 @@ from htrain.report.boxes import Picture, picture_of
 from htrain.report.drawing import drawing
 from htrain.report.layout import layout_of
 from htrain.report.rendering import rendered
+from htrain.report.runs.beside import beside
+from htrain.report.runs.charts import FRAME, charts
+from htrain.report.runs.folder import Run
 from htrain.report.traffic import edges_of, matrix
 
 
-def report_html(plan: Plan) -> str:
-    """The page of a plan. The same plan gives the same text."""
+def report_html(plan: Plan, run: Run | None = None) -> str:
+    """The page of a plan, with a run of it beside it where one is given. The same plan and run give the same text."""
     picture, bottleneck, edges = _picture(plan), bottleneck_of(plan), edges_of(plan)
     found = found_text(plan.search).removesuffix(f"; within {plan.search.gap:.1%} of the best possible")
     return rendered(
@@ -34,14 +37,17 @@ def report_html(plan: Plan) -> str:
         tables=sections.tables(plan),
         decisions=sections.decisions(plan),
         settings=sections.settings(plan),
+        beside=beside(plan, run) if run else None,
+        charts=charts(run.history, plan.predicted_eps) if run and run.history else (),
+        frame=FRAME,
     )
 
 
-def write_report(plan: Plan, path: Path) -> None:
+def write_report(plan: Plan, path: Path, run: Run | None = None) -> None:
     """Write the page to `path`: whole, or not at all; an older page there is replaced, and nothing else. Raises PlanError."""
     try:
         place_to_write(path, has_seal)
-        write_file(path, sealed(report_html(plan), "<!-- {} -->"), has_seal)
+        write_file(path, sealed(report_html(plan, run), "<!-- {} -->"), has_seal)
     except OSError as error:
         raise PlanError(f"{path}: cannot be written: {error.strerror or error}") from error
 

@@ -8,6 +8,7 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from htrain.executor.record.progress import duration
 from htrain.report.names import called, printable
 from htrain.sizes import bandwidth_text, memory_text, traffic_text
 
@@ -38,6 +39,7 @@ def _environment() -> Environment:
     environment.filters.update(
         called=called,
         count=_count,
+        duration=duration,
         memory=memory_text,
         number=_number,
         percent=_percent,
