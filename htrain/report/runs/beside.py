@@ -1,8 +1,10 @@
 """A run and its plan side by side, in figures and words."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec import to_builtins
 
 from htrain.plan.plan import Plan
 from htrain.report.runs.causes import Evidence, gaps, verdict
@@ -29,7 +31,7 @@ class Beside:
             "waited": self.run.waited,
             "hit_rate": self.run.hit_rate,
             "verdict": list(self.verdict),
-            "comparison": asdict(found) if found else None,
+            "comparison": to_builtins(found) if found else None,
             "gaps": {name: list(sentences) for name, sentences in self.gaps.items()},
         }
 
@@ -44,6 +46,7 @@ def beside(plan: Plan, run: Run) -> Beside:
         run.stalled,
         hit_rate=run.hit_rate,
         predicted_hit_rate=plan.cluster.cache_hit_percent / 100 if plan.options.cache.kind != "none" else None,
+        is_one_process=run.is_one_process,
         has_rounds=plan.options.dense_sync.has_rounds(plan.cluster),
     )
     return Beside(

@@ -15,6 +15,7 @@ from htrain.spec.cluster import role_of
 
 _ALIKE = 0.1  # so much more or less is as predicted
 _FULL = 0.9
+_MOST_FULL = 3  # that are named
 _WAITED = 0.1
 _LEAST_SHARE = 0.02  # of a resource that is worth a sentence
 _LEAST_SHARE_BY_EPS = 0.1  # where an example asks what was predicted
@@ -27,7 +28,7 @@ class Evidence:
 
     `waited` is the share of it for which trainers, in the mean, waited for others, and `stalled` for rows to be brought in ahead; `hit_rate`
     the share of rows that were found in caches, `predicted_hit_rate` what the plan counts with, None without a cache; nan is not known.
-    `has_rounds`: groups exchange weights with centres in the background.
+    `has_rounds`: groups exchange weights with centres in the background. `is_one_process`: roles are threads, with one lock among them.
     """
 
     waited: float
@@ -35,6 +36,7 @@ class Evidence:
     hit_rate: float
     predicted_hit_rate: float | None
     has_rounds: bool
+    is_one_process: bool
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,7 @@ def verdict(found: Comparison, known: Evidence) -> list[str]:
 
 
 def _verdict(found: Comparison, known: Evidence) -> Iterator[str]:
-    ratio = found.eps.ratio
-    how = "as predicted" if _is_alike(found.eps) else f"{ratio:.2f}x"
+    how = "as predicted" if _is_alike(found.eps) else _times(found.eps)
     yield (
         f"{found.eps.measured:,.0f} EPS measured, {found.eps.predicted:,.0f} predicted ({how}), "
         f"over {found.seconds:.1f} s and {found.examples:,} examples in which all roles trained."
@@ -64,9 +65,11 @@ def _verdict(found: Comparison, known: Evidence) -> Iterator[str]:
     if known.waited >= _WAITED or (known.waited >= 0 and not _is_alike(found.eps)):
         yield f"Trainers waited {known.waited:.0%} of the time for others{_stall(known)}."
     if full:
-        yield from (_full(each) for each in full)
+        yield from (_full(each) for each in full[:_MOST_FULL])
+        if len(full) > _MOST_FULL:
+            yield f"And {len(full) - _MOST_FULL} more were {_FULL:.0%} used or more."
     else:
-        yield _nothing_full(found)
+        yield _nothing_full(found, known)
 
 
 def _stall(known: Evidence) -> str:
@@ -95,24 +98,31 @@ def _full(busy: Busy) -> str:
     unit = "bytes" if busy.share is device.network else "CPU time"
     if _is_alike(asked):
         return f"{text}; an example took the {unit} predicted."
-    return f"{text}; an example took {asked.ratio:.2f}x the {unit} predicted."
+    return f"{text}; an example took {asked.ratio:.2f}x the {unit} predicted." if asked.predicted else f"{text}."
 
 
-def _nothing_full(found: Comparison) -> str:
-    """Python's lock can be ruled out where the threads of a role kept fewer cores busy than one."""
+def _nothing_full(found: Comparison, known: Evidence) -> str:
     parts = busy(found)
     fullest = max(parts, key=lambda b: b.share.measured) if parts else None
     was = f" (the fullest was {fullest.what}, {_used(fullest.share)})" if fullest else ""
-    locks = [d.name for d in found.devices if d.lock.measured >= _FULL and d.lock.predicted >= _LEAST_SHARE]
-    lock = (
-        f", nor Python's lock, which may have been full in {', '.join(locks)}"
-        if locks
-        else "; Python's lock was full in no role"
-    )
     collectives = ", nor what collectives send" if any(device.has_unmeasured for device in found.devices) else ""
     return (
         f"No CPU and no link was full{was}, so what limited it cannot be told: "
-        f"a run does not measure latency, nor who else used the host{collectives}{lock}."
+        f"a run does not measure latency, nor who else used the host{collectives}{_lock(found, known)}."
+    )
+
+
+def _lock(found: Comparison, known: Evidence) -> str:
+    """Python's lock can be ruled out where all threads that share one kept fewer cores busy than one."""
+    if known.is_one_process:
+        cores = sum(device.cpu_seconds.measured for device in found.devices) * found.eps.measured
+        full = ["the process of all roles"] if cores >= _FULL else []
+    else:
+        full = [d.name for d in found.devices if d.lock.measured >= _FULL and d.lock.predicted >= _LEAST_SHARE]
+    return (
+        f", nor Python's lock, which may have been full in {', '.join(full)}"
+        if full
+        else "; Python's lock was full in no role"
     )
 
 
@@ -137,9 +147,11 @@ def _gaps(device: DeviceComparison, found: Comparison, known: Evidence) -> Itera
 
 def _cpu(device: DeviceComparison) -> str:
     seconds = device.cpu_seconds
-    text = f"CPU {seconds.measured * 1e6:.1f} µs an example, predicted {seconds.predicted * 1e6:.1f} ({seconds.ratio:.2f}x)"
+    text = (
+        f"CPU {seconds.measured * 1e6:.1f} µs an example, predicted {seconds.predicted * 1e6:.1f} ({_times(seconds)})"
+    )
     moved = device.moved
-    if not _is_alike(moved) and (moved.ratio > 1) == (seconds.ratio > 1):
+    if moved.predicted and not _is_alike(moved) and (moved.ratio > 1) == (seconds.ratio > 1):
         return f"{text}: it moved {moved.ratio:.2f}x the bytes, and messages are {device.message_share:.0%} of what was predicted."
     by = (
         f"whether its ops or its messages ({device.message_share:.0%} of what was predicted) do it, a run does not measure"

@@ -8,7 +8,6 @@ from htrain.executor.record.measured import Device, Edge, Measured
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster, device_of
 
-
 _MORE = 1.05  # than the edges of a device: what else it sends
 
 

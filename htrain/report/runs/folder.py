@@ -5,13 +5,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from htrain.errors import CheckpointError, Error
 from htrain.executor.record.checkpoint import Manifest, find_checkpoints
 from htrain.executor.record.identity import PlanIdentity
 from htrain.executor.record.measured import Measured, load_measured, measure
 from htrain.executor.record.run_folder import RunRecord, read_record, refuse_owned
+from htrain.files import read_file
 from htrain.plan.plan import Plan, load_plan
 from htrain.report.runs.metrics import History, RoleLine, read_history
+
+_MOST_BYTES = 1 << 24  # of roles.json
 
 
 @dataclass(frozen=True)
@@ -19,7 +24,8 @@ class Run:
     """A run: where it is, what has become of it in a sentence, its history where it left metrics, and what it measured where it came so far.
 
     `waited` is the share of the steady part for which trainers, in the mean, waited for others, `stalled` that for rows that are brought in
-    ahead, and `hit_rate` that of rows found in caches; nan where it is not known. `notes` are for the reader.
+    ahead, and `hit_rate` that of rows found in caches; nan where it is not known. `is_one_process`: its roles were threads, with one lock of
+    Python's among them. `notes` are for the reader.
     """
 
     folder: Path
@@ -30,6 +36,7 @@ class Run:
     waited: float
     stalled: float
     hit_rate: float
+    is_one_process: bool
     notes: tuple[str, ...]
 
 
@@ -44,6 +51,7 @@ def read_run(plan: Plan, folder: Path) -> Run:
     if strangers:
         raise _other_plan(folder, record, f"its metrics have the role '{strangers[0]}', which the plan has not")
     measured = _measured(plan, folder, history)
+    is_one_process = len(plan.cluster.roles) > 1 and len(_processes(folder)) == 1
     return Run(
         folder,
         record,
@@ -53,7 +61,8 @@ def read_run(plan: Plan, folder: Path) -> Run:
         waited=_waited(history) if history else math.nan,
         stalled=_stalled(history) if history else math.nan,
         hit_rate=_hit_rate(history) if history else math.nan,
-        notes=tuple(_notes(folder, history, measured)),
+        is_one_process=is_one_process,
+        notes=tuple(_notes(folder, history, measured, is_one_process=is_one_process)),
     )
 
 
@@ -121,7 +130,21 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole > 0 else math.nan
 
 
-def _notes(folder: Path, history: History | None, measured: Measured | None) -> list[str]:
+class _Place(msgspec.Struct, frozen=True):
+    host: str
+    pid: int
+
+
+def _processes(folder: Path) -> set[_Place]:
+    """The processes that the roles ran in; none where roles.json does not say."""
+    try:
+        text = read_file(folder / "roles.json", most_bytes=_MOST_BYTES)
+        return set(msgspec.json.decode(text, type=dict[str, _Place]).values())
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return set()
+
+
+def _notes(folder: Path, history: History | None, measured: Measured | None, *, is_one_process: bool) -> list[str]:
     notes = []
     if history is None:
         rest = "what it measured at its end is here" if measured else "there is nothing to compare with the plan"
@@ -133,6 +156,8 @@ def _notes(folder: Path, history: History | None, measured: Measured | None) -> 
         notes.append(
             f"It was resumed {'once' if times == 1 else f'{times} times'}: what is compared with the plan is its last part."
         )
+    if is_one_process:
+        notes.append("Its roles were threads of one process: the memory of each is that of its parameters.")
     if history and history.is_cut:
         notes.append("The last line of its metrics is cut off, and left out.")
     if history and history.num_damaged:

@@ -170,3 +170,25 @@ def test_a_long_run_keeps_some_of_its_points(plan: Plan, tmp_path: Path) -> None
     history = read_run(plan, folder).history
     assert history
     assert 1000 < len(history.points) <= 2049
+
+
+@pytest.mark.parametrize(("pids", "threads"), [((7, 7), True), ((7, 8), False)])
+def test_roles_of_one_process_are_known_as_threads(
+    plan: Plan, tmp_path: Path, pids: tuple[int, int], threads: bool
+) -> None:
+    folder = trained(tmp_path / "a", plan)
+    (folder / "roles.json").write_text(
+        json.dumps({f"sparse_ps:{k}": {"host": "h", "pid": pid} for k, pid in enumerate(pids)})
+    )
+    run = read_run(plan, folder)
+    assert run.is_one_process == threads
+    assert (
+        "Its roles were threads of one process: the memory of each is that of its parameters." in run.notes
+    ) == threads
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a": 1}', "\ud83d"])
+def test_a_damaged_list_of_roles_is_passed_over(plan: Plan, tmp_path: Path, content: str) -> None:
+    folder = trained(tmp_path / "a", plan)
+    (folder / "roles.json").write_bytes(content.encode("utf-8", "surrogatepass"))
+    assert not read_run(plan, folder).is_one_process
