@@ -54,7 +54,7 @@ def verdict(found: Comparison, known: Evidence) -> list[str]:
 
 
 def _verdict(found: Comparison, known: Evidence) -> Iterator[str]:
-    how = "as predicted" if _is_alike(found.eps) else _times(found.eps)
+    how = _times(found.eps) + (f", within {_ALIKE:.0%}" if _is_alike(found.eps) else "")
     yield (
         f"{found.eps.measured:,.0f} EPS measured, {found.eps.predicted:,.0f} predicted ({how}), "
         f"over {found.seconds:.1f} s and {found.examples:,} examples in which all roles trained."
@@ -151,7 +151,12 @@ def _cpu(device: DeviceComparison) -> str:
         f"CPU {seconds.measured * 1e6:.1f} µs an example, predicted {seconds.predicted * 1e6:.1f} ({_times(seconds)})"
     )
     moved = device.moved
-    if moved.predicted and not _is_alike(moved) and (moved.ratio > 1) == (seconds.ratio > 1):
+    if (
+        moved.predicted
+        and not device.has_unmeasured
+        and not _is_alike(moved)
+        and (moved.ratio > 1) == (seconds.ratio > 1)
+    ):
         return f"{text}: it moved {moved.ratio:.2f}x the bytes, and messages are {device.message_share:.0%} of what was predicted."
     by = (
         f"whether its ops or its messages ({device.message_share:.0%} of what was predicted) do it, a run does not measure"

@@ -25,10 +25,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Chart:
-    """`last` is the newest figure, `ticks` are figures with their y, `marks` the x where the run was resumed, `ends` the seconds at both ends."""
+    """`note` is the newest figure, or the highest; `ticks` are figures with their y, `marks` the x where the run was resumed, `ends` the
+    seconds at both ends."""
 
     title: str
-    last: str
+    note: str
     curves: tuple[Curve, ...]
     ticks: tuple[tuple[str, float], ...]
     marks: tuple[float, ...]
@@ -96,9 +97,10 @@ def _chart(
     if math.isfinite(level):
         curves.append(Curve("predicted", "level", _path([(frame.begin, level), (frame.end, level)], frame)))
     last = next(value for _, value in reversed(lines[next(iter(lines))]) if math.isfinite(value))
+    note = f"at most {text(max(values))}" if math.isfinite(level) else f"{text(last)} at the end"
     return Chart(
         title,
-        text(last),
+        note,
         tuple(curves),
         ticks=tuple((text(value), frame.y(value)) for value in (frame.low, frame.high)),
         marks=tuple(frame.x(seconds) for seconds in history.resumed_at),

@@ -30,7 +30,7 @@ def with_links(plan: Plan, bandwidth: Mapping[str, int]) -> Plan:
 def test_a_run_as_predicted_has_no_gaps(plan: Plan, tmp_path: Path) -> None:
     found = shown(plan, tmp_path / "a")
     assert found.verdict[0].startswith(
-        f"{plan.predicted_eps:,.0f} EPS measured, {plan.predicted_eps:,.0f} predicted (as predicted), over 59.0 s"
+        f"{plan.predicted_eps:,.0f} EPS measured, {plan.predicted_eps:,.0f} predicted (1.00x, within 10%), over 59.0 s"
     )
     assert not any(found.gaps.values())
 
