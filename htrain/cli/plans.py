@@ -4,39 +4,71 @@ import sys
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from htrain.cli.flags import FilePath, PlanCommand, json_flag, put
+from htrain.cli.flags import FilePath, PlanCommand, json_flag, put, require_alone
 from htrain.spec.tree import document_of
+
+if TYPE_CHECKING:
+    from htrain.plan.plan import Plan
 
 
 @click.command(cls=PlanCommand)
 @click.argument("plan", type=FilePath())
 @click.option("--net", default="", help="Print one net as text: train, trainer, group_ps_0, ...")
-@click.option("--html", type=FilePath(), help="Write a page for a browser: the net by device, every decision.")
+@click.option(
+    "--html", type=FilePath(), help="Write a page for a browser: the net by device, every decision, a run over time."
+)
+@click.option(
+    "--run", type=FilePath(), help="Show this run of the plan: predicted against measured, and why they differ."
+)
 @json_flag
-def show(plan: Path, net: str, html: Path | None, as_json: bool) -> None:
-    """Show a plan: per device its ops, flops, bytes and memory; where tables and modules are, and why."""
+def show(plan: Path, net: str, html: Path | None, run: Path | None, as_json: bool) -> None:
+    """Show a plan: per device its ops, flops, bytes and memory; where tables and modules are, and why.
+
+    PLAN may be the folder of a run: then it is shown beside the plan that it was started with.
+    """
+    if run:
+        require_alone("--run", "net")
+    plan, run = _plan_and_run(plan, run)
     loaded = import_module("htrain.plan.plan").load_plan(plan)
+    found = import_module("htrain.report.runs.folder").read_run(loaded, run) if run else None
     if html:
-        import_module("htrain.report.page").write_report(loaded, html)
+        import_module("htrain.report.page").write_report(loaded, html, found)
+    if found:
+        beside = import_module("htrain.report.runs.beside").beside(loaded, found)
+        text = import_module("htrain.report.runs.text").run_text(beside)
+        put({**_document(loaded), "run": beside.document()}, text, as_json)
+        return
     texts = import_module("htrain.plan.text")
     text = texts.net_text(loaded, net) if net else texts.plan_text(loaded)
-    document = {
-        "model": loaded.model,
-        "digest": loaded.digest,
-        "cluster": asdict(loaded.cluster),
-        "options": document_of(loaded.options),
-        "predicted_eps": loaded.predicted_eps,
-        "notes": loaded.notes,
-        "search": {**asdict(loaded.search), "gap": loaded.search.gap},
-        "devices": {device: asdict(load) for device, load in loaded.loads.items()},
-        "tables": {table: [asdict(s) for s in shards] for table, shards in loaded.tables.items()},
-        "decisions": [asdict(d) for d in loaded.decisions],
-        **({"net": net, "text": text} if net else {}),
+    put({**_document(loaded), **({"net": net, "text": text} if net else {})}, text, as_json)
+
+
+def _plan_and_run(plan: Path, run: Path | None) -> tuple[Path, Path | None]:
+    """The plan and the run to show; the folder of a run names its plan."""
+    record = import_module("htrain.executor.record.run_folder")
+    if not (plan / record.RECORD).is_file():
+        return plan, run
+    require_alone(f"the run folder {plan}", "net", "run")
+    return Path(record.read_record(plan).plan), plan
+
+
+def _document(plan: "Plan") -> dict[str, Any]:
+    return {
+        "model": plan.model,
+        "digest": plan.digest,
+        "cluster": asdict(plan.cluster),
+        "options": document_of(plan.options),
+        "predicted_eps": plan.predicted_eps,
+        "notes": plan.notes,
+        "search": {**asdict(plan.search), "gap": plan.search.gap},
+        "devices": {device: asdict(load) for device, load in plan.loads.items()},
+        "tables": {table: [asdict(s) for s in shards] for table, shards in plan.tables.items()},
+        "decisions": [asdict(d) for d in plan.decisions],
     }
-    put(document, text, as_json)
 
 
 @click.command(cls=PlanCommand)

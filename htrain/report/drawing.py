@@ -1,84 +1,106 @@
-"""A layout as SVG. Full names, ops and bytes are tooltips."""
+"""What a drawn net shows, as values for the template of its SVG: texts and paths with their places. Full names, ops and bytes are tooltips."""
 
 from collections.abc import Iterator, Mapping
-from html import escape
+from dataclasses import dataclass
 
 from htrain.costs.loads import DeviceLoad
 from htrain.report.boxes import Box, Flow, Lane
-from htrain.report.layout import Layout, Line, Path
-from htrain.report.markup import shown
+from htrain.report.geometry import Layout, Line, Path
 from htrain.report.names import called, fitted, folded_name, printable, width_of
 from htrain.sizes import traffic_text
 
 _MOST_NAMES = 30
 
 
-def drawing(layout: Layout, loads: Mapping[str, DeviceLoad], busiest: str) -> str:
+@dataclass(frozen=True)
+class DrawnLane:
+    """A device, or several: the left side of its rectangle, and how busy it is."""
+
+    tip: str
+    name: str
+    use: str
+    left: int
+    is_busiest: bool
+
+
+@dataclass(frozen=True)
+class DrawnBox:
+    """A box at (x, y): the lines of its name, and a note under them."""
+
+    tip: str
+    x: int
+    y: int
+    name: tuple[str, ...]
+    note: str
+    is_many: bool
+
+
+@dataclass(frozen=True)
+class DrawnFlow:
+    """Paths as SVG says them, and what flows there: a line a tip."""
+
+    tips: tuple[str, ...]
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Label:
+    """The bytes of a line, on it, beside the box that sends them."""
+
+    text: str
+    x: int
+    y: int
+    anchor: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A net by device: `links` stay on a device, `lines` cross the network."""
+
+    layout: Layout
+    lanes: tuple[DrawnLane, ...]
+    boxes: tuple[DrawnBox, ...]
+    links: tuple[DrawnFlow, ...]
+    lines: tuple[DrawnFlow, ...]
+    labels: tuple[Label, ...]
+
+
+def drawing(layout: Layout, loads: Mapping[str, DeviceLoad], busiest: str) -> Drawing:
     """The net by device; the lane of the device `busiest` is marked."""
-    body = "\n".join(
-        [
-            *_lanes(layout, loads, busiest),
-            *(_link(layout, flow, paths) for flow, paths in layout.links),
-            *(_line(layout, line) for line in layout.lines),
-            *(_box(layout, index) for index in range(len(layout.picture.boxes))),
-            *(_label(line) for line in layout.lines),
-        ]
+    return Drawing(
+        layout,
+        lanes=tuple(_lanes(layout, loads, busiest)),
+        boxes=tuple(_box(layout, index) for index in range(len(layout.picture.boxes))),
+        links=tuple(DrawnFlow(_tips(layout, flow), tuple(map(_d, paths))) for flow, paths in layout.links),
+        lines=tuple(_line(layout, line) for line in layout.lines),
+        labels=tuple(_label(line) for line in layout.lines),
     )
-    size = f'width="{layout.width}" height="{layout.height}" viewBox="0 0 {layout.width} {layout.height}"'
-    return f'<svg {size} role="img" aria-label="the net by device">\n{_MARKERS}\n{body}\n</svg>'
 
 
-_MARKERS = "<defs>" + "".join(
-    f'<marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" markerUnits="userSpaceOnUse" orient="auto">'
-    f'<path class="head-{name}" d="M0 0.5 L8 4 L0 7.5 z"/></marker>'
-    for name in ("sent", "kept")
-) + "</defs>"  # fmt: skip
-
-
-def _lanes(layout: Layout, loads: Mapping[str, DeviceLoad], busiest: str) -> Iterator[str]:
-    width = layout.sizes.lane
+def _lanes(layout: Layout, loads: Mapping[str, DeviceLoad], busiest: str) -> Iterator[DrawnLane]:
     for k, lane in enumerate(layout.picture.lanes):
-        middle = k * width + width // 2
-        hot = " hot" if busiest in lane.devices else ""
-        place = f'x="{k * width + 2}" y="1" width="{width - 4}" height="{layout.height - 2}"'
-        yield (
-            f'<g><title>{shown(", ".join(lane.devices))}</title><rect class="lane{hot}" {place} rx="8"/>'
-            f'<text class="lane-name{hot}" font-size="{layout.sizes.font + 2:g}" x="{middle}" y="24" text-anchor="middle">{shown(lane.name)}</text>'
-            f'<text class="note" x="{middle}" y="42" text-anchor="middle">{_use(lane, loads, layout)}</text></g>'
-        )
+        use = _use(lane, loads, is_short=layout.sizes.lines > 1)
+        yield DrawnLane(", ".join(lane.devices), lane.name, use, k * layout.lane_width, busiest in lane.devices)
 
 
-def _use(lane: Lane, loads: Mapping[str, DeviceLoad], layout: Layout) -> str:
+def _use(lane: Lane, loads: Mapping[str, DeviceLoad], *, is_short: bool) -> str:
     found = [loads[device] for device in lane.devices if device in loads]
-    cpu, network = (max((share(load) for load in found), default=0.0) for share in (_cpu, _network))
-    if layout.sizes.lines > 1:
-        return f"{cpu:.0%} · {network:.0%}"
-    return f"CPU {cpu:.0%} · network {network:.0%}"
+    cpu = max((load.cpu for load in found), default=0.0)
+    network = max((load.network for load in found), default=0.0)
+    return f"{cpu:.0%} · {network:.0%}" if is_short else f"CPU {cpu:.0%} · network {network:.0%}"
 
 
-def _cpu(load: DeviceLoad) -> float:
-    return load.cpu
-
-
-def _network(load: DeviceLoad) -> float:
-    return load.network
-
-
-def _box(layout: Layout, index: int) -> str:
+def _box(layout: Layout, index: int) -> DrawnBox:
     box, (x, y), sizes = layout.picture.boxes[index], layout.corners[index], layout.sizes
     title, notes = box_text(box, layout.picture.lanes[box.lane])
-    first = 16 if sizes.lines == 1 else 14
-    lines = fitted(printable(title), sizes.letters, sizes.lines)
-    names = "".join(
-        f'<text class="name" font-size="{sizes.font:g}" x="{x + 7}" y="{y + first + 12 * k}">{escape(line)}</text>'
-        for k, line in enumerate(lines)
-    )
     note = next((n for n in notes if width_of(n) <= sizes.note_letters), notes[-1])
-    under = "".join(fitted(printable(note), sizes.note_letters, 1))
-    return (
-        f'<g class="box{" many" if len(box.modules) > 1 else ""}"><title>{shown(_names(box.modules))}: {shown(notes[0])}</title>'
-        f'<rect x="{x}" y="{y}" width="{sizes.box}" height="{sizes.height}" rx="5"/>{names}'
-        f'<text class="note" x="{x + 7}" y="{y + sizes.height - 8}">{escape(under)}</text></g>'
+    return DrawnBox(
+        f"{_names(box.modules)}: {notes[0]}",
+        x,
+        y,
+        name=tuple(fitted(printable(title), sizes.letters, sizes.lines)),
+        note="".join(fitted(printable(note), sizes.note_letters, 1)),
+        is_many=len(box.modules) > 1,
     )
 
 
@@ -106,29 +128,21 @@ def _d(path: Path) -> str:
     return "M" + " L".join(f"{x} {y}" for x, y in path)
 
 
-def _link(layout: Layout, flow: Flow, paths: tuple[Path, ...]) -> str:
-    drawn = "".join(f'<path d="{_d(path)}" marker-end="url(#kept)"/>' for path in paths)
-    return f'<g class="kept"><title>{_flow_text(layout, flow)}</title>{drawn}</g>'
-
-
-def _line(layout: Layout, line: Line) -> str:
+def _line(layout: Layout, line: Line) -> DrawnFlow:
     x, y = line.start
-    drawn = "".join(
-        f'<path d="{_d(((x, y), (x, line.row), (branch.x, line.row), (branch.x, end[1]), end))}" marker-end="url(#sent)"/>'
+    paths = tuple(
+        _d(((x, y), (x, line.row), (branch.x, line.row), (branch.x, end[1]), end))
         for branch in line.branches
         for end in branch.ends
     )
-    tips = "\n".join(_flow_text(layout, branch.flow) for branch in line.branches)
-    return f'<g class="sent"><title>{tips}</title>{drawn}</g>'
+    return DrawnFlow(tuple(tip for branch in line.branches for tip in _tips(layout, branch.flow)), paths)
 
 
-def _label(line: Line) -> str:
-    """The bytes, on the line beside the box that sends them; after all lines, so that none runs through it."""
+def _label(line: Line) -> Label:
     x, lefts = line.start[0], [branch.x < line.start[0] for branch in line.branches]
     each = f" to each of {len(lefts)}" if len(lefts) > 1 else ""
     at, anchor = (x - 6, "end") if all(lefts) else (x + 6, "start")
-    text = bytes_text(line.there_bytes, line.back_bytes) + each
-    return f'<text class="bytes" x="{at}" y="{line.row - 3}" text-anchor="{anchor}">{text}</text>'
+    return Label(bytes_text(line.there_bytes, line.back_bytes) + each, at, line.row - 3, anchor)
 
 
 def bytes_text(there: float, back: float) -> str:
@@ -138,12 +152,15 @@ def bytes_text(there: float, back: float) -> str:
     return f"{traffic_text(there)} ⇄" if there == back else f"{traffic_text(there)} ⇄ {traffic_text(back)}"
 
 
-def _flow_text(layout: Layout, flow: Flow) -> str:
+def _tips(layout: Layout, flow: Flow) -> tuple[str, ...]:
     boxes, lanes = layout.picture.boxes, layout.picture.lanes
     source = boxes[flow.source]
     ends = ", ".join(folded_name(boxes[t].modules) for t in flow.targets)
     text = f"{folded_name(source.modules)} → {ends}: {_names(flow.names)}"
     if not flow.there_bytes:
-        return shown(text)
+        return (text,)
     back = f", {flow.back_bytes:,.0f} bytes of gradients back" if flow.back_bytes else ""
-    return f"{shown(lanes[source.lane].name)} → {shown(lanes[flow.lane].name)}: {flow.there_bytes:,.0f} bytes an example{back}\n{shown(text)}"
+    return (
+        f"{lanes[source.lane].name} → {lanes[flow.lane].name}: {flow.there_bytes:,.0f} bytes an example{back}",
+        text,
+    )

@@ -7,9 +7,10 @@ from htrain.executor.record.measured import predicted_edges
 from htrain.net.names import net_name
 from htrain.net.net import Net
 from htrain.plan.plan import Plan
-from htrain.report.markup import shown, table
-from htrain.sizes import traffic_text
 from htrain.spec.centres import device_at
+
+_MOST_LONG_HEADS = 12
+_DARKEST = 0.6
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,11 @@ class Edge:
     target: str
     messages: float
     num_bytes: float
+
+    @property
+    def messages_text(self) -> str:
+        """The number of messages: whole where it is."""
+        return f"{self.messages:.0f}" if self.messages == int(self.messages) else f"{self.messages:.2f}"
 
 
 def edges_of(plan: Plan) -> tuple[Edge, ...]:
@@ -46,20 +52,28 @@ def _sends(net: Net) -> Iterator[tuple[str, str]]:
     return ((source, device_at(target, source)) for source, target, _ in sorted(messages, key=str))
 
 
-def matrix(edges: Sequence[Edge]) -> str:
-    """From the device of the row to that of the column: bytes of an example, the darker the more."""
+@dataclass(frozen=True)
+class Matrix:
+    """From the device of the row to that of the column; a cell is None where nothing goes there, else an edge and how dark it is, 0 to 1."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[tuple[Edge, float] | None, ...]], ...]
+
+
+def matrix(edges: Sequence[Edge]) -> Matrix:
+    """The edges with the most bytes of an example are the darkest."""
     sending = list(dict.fromkeys(edge.source for edge in sorted(edges, key=_order)))
     receiving = list(dict.fromkeys(edge.target for edge in sorted(edges, key=lambda e: _order(e)[::-1])))
     by_pair = {(edge.source, edge.target): edge for edge in edges}
     most = max((edge.num_bytes for edge in edges), default=0.0)
-    heads = "".join(f"<th>{shown(_short(name, len(receiving)))}</th>" for name in receiving)
-    rows = "".join(
-        f"<tr><th>{shown(source)}</th>"
-        + "".join(_cell(by_pair.get((source, target)), most) for target in receiving)
-        + "</tr>\n"
-        for source in sending
+    rows = tuple(
+        (source, tuple(_cell(by_pair.get((source, target)), most) for target in receiving)) for source in sending
     )
-    return f'<div class="scroll"><table class="matrix"><thead><tr><th>from \\ to</th>{heads}</tr></thead>\n<tbody>{rows}</tbody></table></div>\n'
+    return Matrix(tuple(_short(name, len(receiving)) for name in receiving), rows)
+
+
+def _cell(edge: Edge | None, most: float) -> tuple[Edge, float] | None:
+    return (edge, _DARKEST * edge.num_bytes / most if most else 0.0) if edge else None
 
 
 def _order(edge: Edge) -> tuple[tuple[int, str], tuple[int, str]]:
@@ -73,30 +87,6 @@ def _rank(device: str) -> tuple[int, str]:
 
 def _short(name: str, columns: int) -> str:
     """A column's head; in a wide matrix without what all names of a role share: `gps:3` for `group_ps:3`."""
-    return (
-        name
-        if columns <= 12
-        else name.replace("group_ps", "gps").replace("sparse_ps", "sps").replace("dense_ps", "dps")
-    )
-
-
-def _cell(edge: Edge | None, most: float) -> str:
-    if edge is None:
-        return "<td></td>"
-    share = 0.6 * edge.num_bytes / most if most else 0.0
-    tip = f"{edge.source} → {edge.target}: {edge.num_bytes:,.1f} bytes an example, {messages_text(edge.messages)} messages a step"
-    return (
-        f'<td style="background:rgba(var(--heat),{share:.3f})" title="{shown(tip)}">{traffic_text(edge.num_bytes)}</td>'
-    )
-
-
-def messages_text(messages: float) -> str:
-    """A number of messages: whole where it is."""
-    return f"{messages:.0f}" if messages == int(messages) else f"{messages:.2f}"
-
-
-def edge_table(edges: Sequence[Edge]) -> str:
-    """The edges as a list."""
-    heads = ("from", "to", "messages a step", "bytes an example")
-    rows = ((shown(e.source), shown(e.target), messages_text(e.messages), f"{e.num_bytes:,.1f}") for e in edges)
-    return table("traffic", heads, rows, numbers=heads[2:])
+    if columns <= _MOST_LONG_HEADS:
+        return name
+    return name.replace("group_ps", "gps").replace("sparse_ps", "sps").replace("dense_ps", "dps")

@@ -21,6 +21,7 @@ from htrain.net.net import COMPRESS
 from htrain.plan.plan import Plan
 from htrain.report.boxes import MOST_BOXES, picture_of
 from htrain.report.layout import layout_of
+from htrain.report.names import printable
 from htrain.report.page import report_html, write_report
 from htrain.report.parts import READER
 from htrain.spec.cluster import Cluster
@@ -142,6 +143,32 @@ def test_what_crosses_the_network_in_the_picture_is_what_is_sent(plan: Plan) -> 
 def test_a_place_that_cannot_be_written_is_named(plan: Plan, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"nowhere/r\.html: cannot be written"):
         write_report(plan, tmp_path / "nowhere" / "r.html")
+
+
+def test_a_page_takes_the_place_of_an_older_one_and_of_nothing_else(plan: Plan, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    write_report(plan, path)
+    write_report(replace(plan, model="other"), path)
+    assert "Plan of other" in path.read_text()
+    path.write_text("mine")
+    with pytest.raises(PlanError, match=r"r\.html: cannot be written: it holds something that htrain did not write"):
+        write_report(plan, path)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    name=st.text(
+        st.characters(exclude_categories=["Cs"], include_characters="<>&\"'{}%#\u202e"), min_size=1, max_size=30
+    )
+)
+def test_a_name_is_seen_as_it_is_and_never_as_markup(plan: Plan, name: str) -> None:
+    name = f"<b>{name}{{{{7*7}}}}"
+    (first, shards), *others = plan.tables.items()
+    page = Page(report_html(replace(plan, model=name, tables={name: shards, **dict(others)}, notes=(name,))))
+    assert f"Plan of {printable(name)}" in page.text
+    assert printable(name) in page.cells
+    assert "\u202e" not in page.text
+    assert first not in page.cells
 
 
 def pixels_of(png: bytes) -> tuple[int, int, float]:

@@ -1,0 +1,55 @@
+"""`htrain show` with a run: the same comparison as text, as JSON and on a page, by either name."""
+
+import json
+from pathlib import Path
+
+import pytest
+from forked import Commands
+from recorded import reports_at, write_run
+from small_dlrm import small_plan
+
+from htrain.plan.plan import Plan
+
+
+@pytest.fixture
+def folder(plan: Plan, tmp_path: Path) -> Path:
+    """A plan, `plan`, and a run of it, `run`, in a folder."""
+    plan.save(tmp_path / "plan")
+    moments = [(float(t), reports_at(plan, t)) for t in range(1, 30)]
+    write_run(tmp_path / "run", plan, moments, plan_folder=tmp_path / "plan")
+    return tmp_path
+
+
+def test_a_run_is_shown_by_its_plan_or_by_its_folder(commands: Commands, folder: Path) -> None:
+    by_plan = commands.run(["show", "plan", "--run", "run"], folder, timeout=60)
+    assert by_plan.returncode == 0, by_plan.stderr
+    assert "predicted | measured" in by_plan.stdout
+    assert commands.run(["show", "run"], folder, timeout=60).stdout == by_plan.stdout
+
+
+def test_a_page_and_json_have_the_run(commands: Commands, folder: Path) -> None:
+    found = commands.run(["show", "run", "--html", "r.html", "--json"], folder, timeout=60)
+    assert found.returncode == 0, found.stderr
+    document = json.loads(found.stdout)
+    assert set(document["run"]["gaps"]) == set(document["devices"])
+    assert document["run"]["comparison"]["seconds"] == 27
+    assert "The run beside the plan" in (folder / "r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "status"),
+    [
+        (["plan", "--run", "nowhere"], "nowhere: not a run folder (run.json: No such file or directory)", 1),
+        (["plan", "--run", "run", "--net", "train"], "--net has no effect beside --run", 2),
+        (["run", "--run", "run"], "--run has no effect beside the run folder run", 2),
+        (["other", "--run", "run"], "run: is a run of another plan (sparse ps: 1 now, 2 then)", 1),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(
+    commands: Commands, folder: Path, words: list[str], said: str, status: int
+) -> None:
+    small_plan(sparse_ps=1).save(folder / "other")
+    found = commands.run(["show", *words], folder, timeout=60)
+    assert (found.returncode, found.stdout) == (status, "")
+    assert said in found.stderr
+    assert len(found.stderr.splitlines()) == 1
