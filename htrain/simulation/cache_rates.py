@@ -51,36 +51,39 @@ def require_cache(cache: Cache, source: IdSource) -> None:
 def rates_of(plan: Plan, source: IdSource, *, most_batches: int = MOST_BATCHES) -> Rates:
     """What each cache of a plan asks for in the steady state, per batch of a trainer.
 
-    All trainers of the plan are played, from empty caches on, until what is fetched and pushed has become steady
+    All trainers of the plan are played, from empty caches on, until these are full, what is fetched and pushed has become steady
     (htrain.simulation.steady_part) and is known to 1 %, or `most_batches` of each trainer, or the source, are at an end. Batches of the unsteady
     beginning do not count.
     Raises UsageError for a plan without a cache, PlanError for a cache whose decisions are not known, DataError for data that the plan does not take.
     """
     require_cache(plan.options.cache, source)
     rounds: list[Round] = []
-    moved: list[float] = []
     plays = plays_of(plan)(plan, source, most_batches)
     look = max(_FIRST_LOOK, plays.least_rounds)
     for found in _until(plays.rounds(), most_batches):
         rounds.append(found)
-        moved.append(sum(cache.fetched + cache.pushed for cache in found.rates.values()))
         if len(rounds) == look:
-            steady, look = _steady(rounds, moved), 2 * look
+            steady, look = _steady(rounds), 2 * look
             if steady.is_warm and steady.is_sure:
                 break
     if not rounds:
         raise DataError(
             f"{source}: has no window of batches for each of the plan's trainers: nothing tells what caches ask for"
         )
-    steady = _steady(rounds, moved)
+    steady = _steady(rounds)
     counted = rounds[steady.first :]
     caches = {name: mean_of([found.rates[name] for found in counted]) for name in counted[0].rates}
     batches, of_them = (sum(found.batches for found in part) for part in (rounds, counted))
     return Rates(caches, str(source), batches, of_them, steady.is_warm)
 
 
-def _steady(rounds: Sequence[Round], moved: Sequence[float]) -> Steady:
-    return steady_part(moved, _NEGLIGIBLE * sum(cache.asked for cache in rounds[-1].rates.values()))
+def _steady(rounds: Sequence[Round]) -> Steady:
+    """Where what caches exchange is steady, and their number of rows, too."""
+    each = [list(found.rates.values()) for found in rounds]
+    negligible = _NEGLIGIBLE * sum(cache.asked for cache in each[-1])
+    moved = steady_part([sum(cache.fetched + cache.pushed for cache in caches) for caches in each], negligible)
+    grown = steady_part([sum(cache.loaded - cache.evicted for cache in caches) for caches in each], negligible)
+    return Steady(max(moved.first, grown.first), moved.is_warm and grown.is_warm, moved.is_sure)
 
 
 def _until(rounds: Iterable[Round], most_batches: int) -> Iterator[Round]:
