@@ -40,4 +40,5 @@ def steady_part(counts: Sequence[float], negligible: float = 0.0) -> Steady:
     parts = np.array([part.mean() for part in np.array_split(rest, _PARTS)])
     drift = abs(parts[: _PARTS // 2].mean() - parts[_PARTS // 2 :].mean())
     error = _T * parts.std(ddof=1) / np.sqrt(_PARTS)
-    return Steady(first * _TOGETHER, bool(first <= _LATEST * blocks or drift <= close), bool(error <= close))
+    is_early = first < min(blocks // 2, _LATEST * blocks)
+    return Steady(first * _TOGETHER, bool(is_early or drift <= close), bool(error <= close))
