@@ -7,6 +7,7 @@ has read the present one and before it writes; with a staleness of 0, and where 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from htrain.sync.het.server import HetServer
 from htrain.sync.het.steps import SparseStep
 
 _STEP = SparseStep("sgd", 0.0)
+_FIRST_SLOTS = 1 << 16
 _RUN_OUTS = 4  # of the same row, before more of them are like these
 
 
@@ -110,10 +112,10 @@ class _Cache:
         first_rows, num_rows = _first_rows(first, servers)
         territory = Territory(first[:-1], servers, first_rows, first[-1])
         staleness = UNBOUNDED if attrs["staleness"] == NO_BOUND else attrs["staleness"]
-        self._clients = [
-            HetCache(territory, 0, capacity=attrs["capacity"], staleness=staleness, policy=attrs["policy"], step=_STEP)
-            for _ in range(trainers)
-        ]
+        made = partial(HetCache, territory, 0, staleness=staleness, policy=attrs["policy"], step=_STEP)
+        self._clients = [made(capacity=min(attrs["capacity"], _FIRST_SLOTS)) for _ in range(trainers)]
+        for client in self._clients:
+            client.capacity = attrs["capacity"]  # for which it makes room as rows come
         self._servers = [
             HetServer(np.empty((rows, 0), np.float32), np.empty((rows, 0), np.float32), staleness=staleness, step=_STEP)
             for rows in num_rows

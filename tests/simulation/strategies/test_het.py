@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from htrain.errors import DataError
 from htrain.plan.plan import Plan
 from htrain.simulation.cache_rates import rates_of, sized_nets
+from htrain.simulation.id_sources import Zipf
 from htrain.simulation.strategies.het import PlaysHet
 from htrain.spec.options import Options
 
@@ -173,6 +174,15 @@ def test_announced_rows_are_spared() -> None:
         hits[window] = cache.hits
     assert hits[1] == 0
     assert hits[4] > 0.9
+
+
+def test_tables_that_no_memory_holds_are_played() -> None:
+    """10^12 rows, of which a cache could hold a tenth."""
+    plan = changed(cached_plan("het", cache_window=1), "HetAsk", bounds=(0, 10**12), capacity=10**11)
+    (cache,) = rates_of(plan, Zipf(1.05), most_batches=200).caches.values()
+    assert 15 < cache.asked <= 16
+    assert 0 < cache.hits < cache.asked
+    assert cache.evicted == 0
 
 
 def test_an_id_that_no_table_has_is_refused() -> None:
