@@ -22,6 +22,7 @@ from htrain.cli.flags import (
     require_alone,
     require_use,
     tell,
+    tell_table,
     training_flags,
     workers_flag,
 )
@@ -79,7 +80,7 @@ def simulate(
 
     def tell_rates(found: Any) -> None:
         rates.update(cache_rates=asdict(found))
-        tell(import_module("htrain.simulation.cache_rates").rates_text(found))
+        tell_table(import_module("htrain.simulation.cache_rates").rates_text(found))
 
     found = htrain.simulate(
         asked,

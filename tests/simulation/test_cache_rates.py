@@ -155,6 +155,17 @@ def test_batches_before_the_cache_is_full_do_not_count() -> None:
     assert 10 <= rates.batches - rates.counted <= 20
 
 
+def test_what_is_exchanged_may_be_steady_before_the_cache_is_full() -> None:
+    """25 batches of 4 new rows fill the cache; of 2 new rows as many come, and as many go."""
+    plan = changed(cached_plan("het", cache_window=1), "HetAsk", capacity=100, policy="lru", bounds=(0, 10_000))
+    sizes = [4] * 25 + [2] * 175
+    ids = [list(range(sum(sizes[:n]), sum(sizes[: n + 1]))) for n in range(len(sizes))]
+    rates = rates_of(plan, Given([ids]))
+    (cache,) = rates.caches.values()
+    assert 165 <= rates.counted <= 175
+    assert (cache.fetched, cache.pushed) == pytest.approx((2, 2), rel=0.05)
+
+
 def test_what_changes_to_the_end_is_told() -> None:
     """Batches of more and more rows, none of which stays for the next."""
     half = ROWS // 2
@@ -241,6 +252,16 @@ def test_rates_are_told_before_a_plan_with_a_cache_is_refused() -> None:
         htrain.simulate(cached_plan("het"), zipf=1.1, trace_batches=40, on_rates=told.append)
     (rates,) = told
     assert (rates.source, rates.batches) == ("a Zipf law of 1.1", 40)
+
+
+def test_the_command_tells_rates_as_a_table(tmp_path: Path) -> None:
+    cached_plan("het").save(tmp_path / "plan")
+    words = ["simulate", str(tmp_path / "plan"), "--zipf", "1.1", "--trace-batches", "40"]
+    found = CliRunner().invoke(commands, words)
+    head, cache, last = found.stderr.splitlines()
+    assert head.split() == ["cache", "rows", "hit", "rate", "fetched", "cold", "stale", "evicted", "pushed", "checked"]
+    assert cache.startswith("cache_4   ")
+    assert last.startswith("rows per batch of a trainer, of a Zipf law of 1.1: the last ")
 
 
 def test_a_cache_of_a_users_own_is_refused_by_name() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cached_plans import ROWS, Given, cached_plan, changed
 from het_model import Server, Worker
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from htrain.errors import DataError
@@ -127,18 +127,27 @@ def plan_of(trainers: int, ahead: bool = True, **attrs: object) -> Plan:
 
 batches = st.lists(st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=8, unique=True), min_size=1, max_size=14)
 
+OTHERS_WRITE = [[[0]] * 6, [[0], [5], [5], [5], [5], [0]]]  # of the first trainer, and of the second
+
 
 @settings(max_examples=80, deadline=None)
 @given(
     ids=st.lists(batches, min_size=1, max_size=2), capacity=st.integers(1, 16), staleness=st.sampled_from([0, 1, 2, 5, 1000]),
     policy=st.sampled_from(["lru", "lfu"]), prefetch=st.booleans(),
 )  # fmt: skip
+@example(ids=OTHERS_WRITE, capacity=16, staleness=1, policy="lru", prefetch=True)
+@example(ids=OTHERS_WRITE, capacity=16, staleness=1, policy="lfu", prefetch=False)
 def test_counts_are_those_of_the_pseudo_code(
     ids: list[list[list[int]]], capacity: int, staleness: int, policy: str, prefetch: bool
 ) -> None:
     plan = plan_of(len(ids), prefetch, capacity=capacity, staleness=staleness, policy=policy)
     wanted = in_dictionaries(ids, capacity, staleness, policy, ahead=prefetch and staleness > 0)
     np.testing.assert_allclose(played(plan, ids), wanted)
+
+
+def test_a_row_that_others_write_is_stale() -> None:
+    stale = [counts[-1] for counts in played(plan_of(2, capacity=16, staleness=1, policy="lru"), OTHERS_WRITE)]
+    assert stale == [0, 0, 0, 0, 0, 0.5]
 
 
 def test_every_server_is_asked_for_its_own_rows() -> None:
