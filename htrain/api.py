@@ -21,13 +21,14 @@ from htrain.executor.record.run_folder import read_record
 from htrain.executor.settings import RunSettings
 from htrain.extending.rules import load_tagger
 from htrain.net.placement import Split
+from htrain.ops.cache_rates import Rates
 from htrain.plan.check import check_plan
 from htrain.plan.plan import Plan, load_plan
 from htrain.self_check.capture import NO_INPUTS, capture_model, require_parameters
+from htrain.simulation.cache_rates import MOST_BATCHES, RatesOf, require_cache, simulate_at, source_of
 from htrain.simulation.compression import faster
 from htrain.simulation.predicted import with_steady_state
 from htrain.simulation.result import Simulated
-from htrain.simulation.run import simulate as run_simulation
 from htrain.sizing.search import Candidate
 from htrain.sizing.search import size as search_size
 from htrain.spec.arguments import require_arguments
@@ -125,14 +126,19 @@ def size(
     fc_splits: Mapping[str, Split] | Literal["auto"] = NO_FC_SPLITS,
     most_groups: int = 32,
     workers: Workers = "auto",
+    trace: str = "",
+    zipf: float | Literal["none"] = "none",
+    trace_batches: int = MOST_BATCHES,
     on_try: Callable[[Candidate], None] = lambda candidate: None,
 ) -> Candidate:
-    """The fewest hosts of `cluster`'s kinds that reach `eps` in simulation; see `htrain.sizing.search.size`."""
+    """The fewest hosts of `cluster`'s kinds that reach `eps` in simulation; see `htrain.sizing.search.size`. What rows caches ask for is found as
+    `simulate` finds it."""
     _require_model("size", model)
     require_arguments(
         "size", cluster=cluster, options=options, data=data, example_inputs=example_inputs, logit=logit, label=label, fc_splits=fc_splits, eps=eps,
-        most_groups=most_groups, workers=workers,
+        most_groups=most_groups, workers=workers, trace=trace, zipf=zipf, trace_batches=trace_batches,
     )  # fmt: skip
+    rates_of = _rates_of(options, trace, zipf, trace_batches)
     require_effect(checked(options), validated(vars(cluster), where="the cluster"), given(options), searched=True)
     schema = open_data(data).schema if data else CRITEO
     found = capture_model(model, schema=schema, example_inputs=example_inputs, logit=logit, label=label)
@@ -143,18 +149,61 @@ def size(
         splits = choose_splits(captured, cluster, options, table_splits=NO_SPLITS) if fc_splits == "auto" else fc_splits
         return compile_net(captured, cluster, options, name=found.name, fc_splits=splits)
 
-    return search_size(compile_for, cluster, options, eps=eps, most_groups=most_groups, workers=workers, on_try=on_try)
+    return search_size(
+        compile_for,
+        cluster,
+        options,
+        eps=eps,
+        most_groups=most_groups,
+        workers=workers,
+        rates_of=rates_of,
+        on_try=on_try,
+    )
 
 
 def simulate(
-    plan: Plan | str | Path, *, steps: int = 40, workers: Workers = "auto", seed: int = 0, python_lock: bool = True
+    plan: Plan | str | Path,
+    *,
+    steps: int = 40,
+    workers: Workers = "auto",
+    seed: int = 0,
+    python_lock: bool = True,
+    trace: str = "",
+    zipf: float | Literal["none"] = "none",
+    trace_batches: int = MOST_BATCHES,
+    on_rates: Callable[[Rates], None] = lambda rates: None,
 ) -> Simulated:
-    """Simulate a plan, or the plan of a folder, on its cluster; see `htrain.simulation.run.simulate`."""
-    require_arguments("simulate", steps=steps, workers=workers, seed=seed, python_lock=python_lock)
+    """Simulate a plan, or the plan of a folder, on its cluster; see `htrain.simulation.run.simulate`.
+
+    What rows its caches ask for is found by playing their decisions over batches of ids (`htrain.simulation.cache_rates.rates_of`), and told to
+    `on_rates`: over the data `trace`, `FORMAT:PATH`, or ids drawn by a Zipf law of exponent `zipf`, `trace_batches` of each trainer at most. With neither,
+    the plan's cluster says it by `distinct_percent` and `cache_hit_percent`.
+    Raises UsageError for a plan without a cache, of which neither says anything, and for both.
+    """
+    require_arguments(
+        "simulate", steps=steps, workers=workers, seed=seed, python_lock=python_lock, trace=trace, zipf=zipf, trace_batches=trace_batches
+    )  # fmt: skip
     if not isinstance(plan, Plan):
         require_arguments("simulate", plan=plan)
     loaded = plan if isinstance(plan, Plan) else check_plan(load_plan(Path(plan)))
-    return run_simulation(loaded, steps=steps, workers=workers, seed=seed, python_lock=python_lock)
+    rates = _rates_of(loaded.options, trace, zipf, trace_batches, seed)(loaded)
+    if rates.caches:
+        on_rates(rates)
+    return simulate_at(loaded, rates, steps=steps, workers=workers, seed=seed, python_lock=python_lock)
+
+
+def _rates_of(
+    options: Options, trace: str, zipf: float | Literal["none"], trace_batches: int, seed: int = 0
+) -> RatesOf:
+    """Raises UsageError for what says nothing of these options."""
+    source = source_of(trace, zipf, seed)
+    if source:
+        require_cache(options.cache, source)
+    elif trace_batches != MOST_BATCHES:
+        raise UsageError(
+            f"--trace-batches {trace_batches} has no effect: there are no batches to look at (--trace or --zipf)"
+        )
+    return RatesOf(source, trace_batches)
 
 
 def run(

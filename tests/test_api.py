@@ -99,7 +99,7 @@ FUNCTIONS: Mapping[Callable[..., object], Mapping[str, object]] = {
     htrain.compile: {"model": "m.py"}, htrain.size: {"model": "m.py", "eps": 1000.0}, htrain.simulate: {"plan": "p"},
     htrain.run: {"plan": "p", "data": "x", "out": "y"}, htrain.evaluate: {"run_folder": "r", "data": "x"},
 }  # fmt: skip
-OBJECTS = ("console", "on_try")  # for who has the class at hand
+OBJECTS = ("console", "on_try", "on_rates")  # for who has the class at hand
 
 
 @pytest.mark.parametrize("nonsense", [object(), float("nan"), -1], ids=["an object", "nan", "-1"])

@@ -58,7 +58,8 @@ STRATEGIES = {
     "table_servers": "table_?servers", "model_averaging": "model_?averag", "bmuf": "bmuf|block_?momentum",
 }  # fmt: skip
 ROOMS = (
-    "strategies", "executor/strategies", "sync", "ops", "spec/dense_sync.py", "spec/sparse_sync.py", "spec/cache.py", "spec/options.py", "spec/migrations.py",
+    "strategies", "executor/strategies", "simulation/strategies", "sync", "ops",
+    "spec/dense_sync.py", "spec/sparse_sync.py", "spec/cache.py", "spec/options.py", "spec/migrations.py",
     "__init__.py",
 )  # fmt: skip
 

@@ -261,6 +261,11 @@ def tell(text: str) -> None:
     click.echo(one_line(text), err=True)
 
 
+def tell_table(text: str) -> None:
+    """News of several lines, on standard error."""
+    click.echo(printable(text), err=True)
+
+
 def cluster_of(cluster_file: Path | None, flag_values: Mapping[str, Any], *, here: bool) -> Cluster:
     """The cluster of a file and the flags on top; without a file this machine's, or (not `here`) the stock hosts of the paper."""
     given = {n.removeprefix("cluster_"): v for n, v in flag_values.items() if n.startswith("cluster_") and _is_given(n)}

@@ -11,6 +11,7 @@ import htrain
 from htrain.cli.flags import (
     FilePath,
     Finite,
+    Function,
     PlanCommand,
     cluster_flags,
     cluster_of,
@@ -21,11 +22,37 @@ from htrain.cli.flags import (
     require_alone,
     require_use,
     tell,
+    tell_table,
     training_flags,
     workers_flag,
 )
 from htrain.spec.cluster import NUMBERS
 from htrain.spec.settings import Workers
+
+
+def ids_flags(command: Function) -> Function:
+    """Where the ids come from that caches are asked for, of commands that simulate."""
+    for flag in (
+        click.option(
+            "--trace-batches",
+            default=1000,
+            type=click.IntRange(1),
+            help="Batches of each trainer that are looked at, at most. [default: 1000]",
+        ),
+        click.option(
+            "--zipf",
+            type=Finite(0, 10),
+            help="Ids by a Zipf law of this exponent, to find what rows caches ask for. [default: the cluster says it]",
+        ),
+        click.option(
+            "--trace",
+            default="",
+            metavar="FORMAT:PATH",
+            help="Data, as htrain run takes it, whose ids tell what rows caches ask for. [default: the cluster says it]",
+        ),
+    ):
+        command = flag(command)
+    return command
 
 
 @click.command(cls=PlanCommand)
@@ -38,19 +65,36 @@ from htrain.spec.settings import Workers
 @click.option("--steps", default=40, type=click.IntRange(4), help="Steps of each net replica. [default: 40]")
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of the durations that vary. [default: 0]")
 @click.option("--python-lock/--no-python-lock", default=True, help="Whether a role's threads share one. [default: on]")
+@ids_flags
 @json_flag
 def simulate(
     plan: Path, groups: int | None, trainers: int | None, net_replicas: int | None, batch: int | None, workers: Workers, steps: int,
-    seed: int, python_lock: bool, as_json: bool
+    seed: int, python_lock: bool, trace: str, zipf: float | None, trace_batches: int, as_json: bool
 ) -> None:  # fmt: skip
     """Simulate PLAN: EPS, what waits where, and the staleness of dense updates, on a cluster that need not be here."""
     loaded = import_module("htrain.plan.check").check_plan(import_module("htrain.plan.plan").load_plan(plan))
     asked = import_module("htrain.simulation.counts").with_counts(
         loaded, groups=groups, trainers=trainers, net_replicas=net_replicas, batch_size=batch
     )
-    found = htrain.simulate(asked, steps=steps, workers=workers, seed=seed, python_lock=python_lock)
+    rates: dict[str, Any] = {}
+
+    def tell_rates(found: Any) -> None:
+        rates.update(cache_rates=asdict(found))
+        tell_table(import_module("htrain.simulation.cache_rates").rates_text(found))
+
+    found = htrain.simulate(
+        asked,
+        steps=steps,
+        workers=workers,
+        seed=seed,
+        python_lock=python_lock,
+        trace=trace,
+        zipf="none" if zipf is None else zipf,
+        trace_batches=trace_batches,
+        on_rates=tell_rates,
+    )
     put(
-        {**asdict(found), "max_staleness": found.max_staleness},
+        {**asdict(found), "max_staleness": found.max_staleness, **rates},
         import_module("htrain.simulation.result").simulated_text(found),
         as_json,
     )
@@ -70,6 +114,7 @@ def simulate(
 )
 @click.option("--most-groups", default=32, type=click.IntRange(1), help="The most groups to try. [default: 32]")
 @workers_flag
+@ids_flags
 @cluster_flags
 @training_flags
 @json_flag
@@ -81,6 +126,9 @@ def size(
     splits: tuple[str, ...],
     most_groups: int,
     workers: Workers,
+    trace: str,
+    zipf: float | None,
+    trace_batches: int,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -101,6 +149,9 @@ def size(
         fc_splits=fc_splits(splits or ("none",)),
         most_groups=most_groups,
         workers=workers,
+        trace=trace,
+        zipf="none" if zipf is None else zipf,
+        trace_batches=trace_batches,
         on_try=tried,
     )
     cluster = found.plan.cluster

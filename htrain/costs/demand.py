@@ -9,6 +9,7 @@ from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, 
 from htrain.net.names import net_name
 from htrain.net.net import Net
 from htrain.ops import OPS
+from htrain.ops.cache_rates import NO_RATES, Rates
 from htrain.ops.collective import WORKERS
 from htrain.spec.centres import answers
 from htrain.spec.cluster import Cluster
@@ -37,13 +38,15 @@ class Demand:
         return Demand(*(getattr(self, f.name) * factor for f in fields(self)))
 
 
-def step_demands(nets: Mapping[str, Net], cluster: Cluster, options: Options) -> dict[str, Demand]:
+def step_demands(
+    nets: Mapping[str, Net], cluster: Cluster, options: Options, rates: Rates = NO_RATES
+) -> dict[str, Demand]:
     """What an example asks of each device that has a net for steps. The collectives of `all_reduce` are the trainer's.
 
     Requires: a plan's nets by name, `train` among them.
     """
     batch = options.batch_size
-    sizes = expected_blobs(nets["train"], cluster, batch)
+    sizes = expected_blobs(nets["train"], cluster, batch, rates)
     found = {
         device: demand_of(expected(nets[net_name(device)], sizes), cluster, batch).times(1 / batch)
         for device in cluster.devices

@@ -3,7 +3,7 @@
 Blobs of distinct ids, and of their rows and gradients, have a first dimension that says how many there can be at most. For costs it counts how
 many there will be, as the rules of the ops say (htrain.ops.expectation). Real ids are skewed: `distinct_percent` of a cluster file says how many of a
 batch's ids are distinct, and `htrain calibrate --from` measures it. Of the rows that a cache is asked for, `cache_hit_percent` are there and valid; the
-others are fetched, and as many are evicted.
+others are fetched, and as many are evicted. Both are one number for all tables; where the rates of a cache are known, these are taken.
 """
 
 from collections.abc import Mapping
@@ -11,16 +11,16 @@ from dataclasses import replace
 
 from htrain.net.net import Blob, Net
 from htrain.ops import OPS
+from htrain.ops.cache_rates import NO_RATES, Rates
 from htrain.ops.expectation import Expectation
 from htrain.spec.cluster import Cluster
 
 
-def expected_blobs(train: Net, cluster: Cluster, batch_size: int) -> dict[str, Blob]:
-    """The blobs of a train net; those that hold rows by distinct id with the number of rows to expect."""
+def expected_blobs(train: Net, cluster: Cluster, batch_size: int, rates: Rates = NO_RATES) -> dict[str, Blob]:
+    """The blobs of a train net; those that hold rows by distinct id with the number of rows to expect, of caches among `rates` that of these."""
     tables = {ids: table for op in train.ops for table, ids, _ in OPS[op.type].reads(op)}
-    expectation = Expectation(
-        train, tables, batch_size, cluster.distinct_percent / 100, cluster.cache_hit_percent / 100
-    )
+    shares = cluster.distinct_percent / 100, cluster.cache_hit_percent / 100
+    expectation = Expectation(train, tables, batch_size, *shares, rates)
     counts: dict[str, float] = {}
     for op in train.ops:
         counts.update(OPS[op.type].expected(op, counts, expectation))

@@ -8,6 +8,7 @@ from htrain.costs.loads import DeviceLoad, MemoryUse
 from htrain.costs.roles import busy_cores, roles_of
 from htrain.net.names import net_name
 from htrain.net.net import Net
+from htrain.ops.cache_rates import NO_RATES, Rates
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 
@@ -37,9 +38,9 @@ class Rounds:
     resource: str
 
 
-def demands_of(nets: Mapping[str, Net], cluster: Cluster, options: Options) -> Demands:
-    """The demands of a plan's nets, by name."""
-    return Demands(step_demands(nets, cluster, options), sync_demands(nets, cluster, options))
+def demands_of(nets: Mapping[str, Net], cluster: Cluster, options: Options, rates: Rates = NO_RATES) -> Demands:
+    """The demands of a plan's nets, by name; its caches ask for rows at `rates`, where these are known."""
+    return Demands(step_demands(nets, cluster, options, rates), sync_demands(nets, cluster, options))
 
 
 def resource_seconds(device: str, demand: Demand, cluster: Cluster, options: Options) -> dict[str, float]:

@@ -264,7 +264,7 @@ def _expected_ids(op: Op, counts: Counts, expectation: Expectation) -> Counts:
     ids = numel(expectation.net.blobs[next(iter(rows))].shape[:1], expectation.batch_size)
     alike = table * -math.expm1(ids * math.log1p(-1 / table)) if table > 1 else 1.0
     found = min(alike, ids * expectation.distinct)
-    return {name: found * count / table for name, count in rows.items()}
+    return {name: expectation.rates.ids(name, found * count / table) for name, count in rows.items()}
 
 
 def _rows_asked_for(op: Op, expectation: Expectation) -> dict[str, int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from htrain.net.net import BatchDim, Net, Op
+from htrain.ops.cache_rates import NO_RATES, Rates
 
 Counts = Mapping[str, float]  # the rows to expect of a blob, by its name
 
@@ -15,13 +16,15 @@ Counts = Mapping[str, float]  # the rows to expect of a blob, by its name
 @dataclass(frozen=True)
 class Expectation:
     """What rules may look at besides counts: the train net; by which ids its `tables`, or shards of them, are read; and shares in [0, 1]. At most
-    `distinct` of a batch's ids are distinct, and a cache holds `hits` of the rows that it is asked for."""
+    `distinct` of a batch's ids are distinct, and a cache holds `hits` of the rows that it is asked for. Where a cache is among `rates`, what was
+    counted takes the place of both."""
 
     net: Net
     tables: Mapping[str, str]
     batch_size: int
     distinct: float
     hits: float
+    rates: Rates = NO_RATES
 
 
 ExpectedRule = Callable[[Op, Counts, Expectation], Counts]

@@ -24,6 +24,7 @@ import torch
 
 from htrain.net.net import BatchDim, Blob, Dim, Net, Op
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs
+from htrain.ops.cache_rates import ShardRates
 from htrain.ops.expectation import Counts, Expectation, rows_like
 
 REQUEST = ("counts", "keys", "clocks", "gradients")
@@ -177,11 +178,20 @@ def _expected_request(op: Op, counts: Counts, expectation: Expectation) -> Count
     slots, *request = op.outputs
     servers = len(request) // len(REQUEST)
     missed, found = asked * (1 - expectation.hits) / servers, asked * expectation.hits / servers
-    parts = {"keys": 2 * missed + found, "clocks": missed + found, "gradients": missed}
-    sizes = {name: parts[kind] for i, name in enumerate(request) if (kind := REQUEST[i % len(REQUEST)]) in parts}
-    pulls = [o for o in expectation.net.ops if o.type == "HetPull" and set(o.inputs) & set(request)]
-    answers = {name: missed for pull in pulls for name in pull.outputs[:2]} | {pull.outputs[2]: 1.0 for pull in pulls}
-    return {slots: asked, **sizes, **answers}
+    alike = [ShardRates(fetched=missed, pushed=missed, checked=found)] * servers
+    sizes = {slots: asked}
+    for server, shard in enumerate(expectation.rates.shards(op.inputs[0], alike)):
+        _, keys, clocks, gradients = request[server * len(REQUEST) : (server + 1) * len(REQUEST)]
+        answer = next(o.outputs for o in expectation.net.ops if o.type == "HetPull" and keys in o.inputs)
+        sizes |= {keys: shard.pushed + shard.fetched + shard.checked, clocks: shard.pushed + shard.checked}
+        sizes |= dict(zip((gradients, *answer), _travelling(shard), strict=True))
+    return sizes
+
+
+def _travelling(shard: ShardRates) -> tuple[float, float, float, float]:
+    """Gradients that go to a server; rows, clocks and places of stale rows that come back."""
+    back = shard.fetched + shard.stale
+    return shard.pushed, back, back, shard.stale
 
 
 def _expected_answer(op: Op, counts: Counts, expectation: Expectation) -> Counts:

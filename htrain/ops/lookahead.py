@@ -26,6 +26,7 @@ import torch
 from htrain.net.net import BatchDim, Blob, Net, Op, numel
 from htrain.ops import lookahead_loops
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs
+from htrain.ops.cache_rates import ShardRates
 from htrain.ops.expectation import Counts, Expectation
 
 REQUEST = ("keys", "values", "wanted")
@@ -142,7 +143,13 @@ def _window_bytes(op: Op, inputs: Sequence[Blob], batch_size: int) -> float:
 def _expected_request(op: Op, counts: Counts, expectation: Expectation) -> Counts:
     """What a cache asks of each shard for each step of a window: rows that are not there, and those that leave for them."""
     ids = next(o.inputs[-1] for o in expectation.net.ops if o.type == "LookaheadSlots" and o.inputs[0] == op.inputs[0])
-    return dict.fromkeys(op.outputs, counts.get(ids, 0.0) * (1 - expectation.hits) * len(REQUEST) / len(op.outputs))
+    shards = len(op.outputs) // len(REQUEST)
+    missed = counts.get(ids, 0.0) * (1 - expectation.hits) / shards
+    sizes: dict[str, float] = {}
+    for number, shard in enumerate(expectation.rates.shards(op.inputs[0], [ShardRates(missed, missed)] * shards)):
+        keys, values, wanted = op.outputs[number * len(REQUEST) : (number + 1) * len(REQUEST)]
+        sizes |= {keys: shard.pushed, values: shard.pushed, wanted: shard.fetched}
+    return sizes
 
 
 def _read_in_evaluation(op: Op, net: Net) -> Mapping[str, str]:

@@ -1,12 +1,14 @@
 """What a cluster cannot exceed, whatever is queued in it: from the simulation of one net replica that has it to itself."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
+from htrain.ops.cache_rates import Rates
 from htrain.plan.plan import Plan
+from htrain.simulation.cache_rates import simulate_at
 from htrain.simulation.counts import with_counts
 from htrain.simulation.result import Simulated
-from htrain.simulation.run import simulate
 from htrain.spec.cluster import Cluster, role_of
 from htrain.spec.settings import Workers
 
@@ -24,11 +26,12 @@ class Bound:
     sparse_seconds: float
 
 
-def bound_of(plan: Plan, *, workers: Workers, steps: int) -> Bound:
+def bound_of(plan: Plan, *, workers: Workers, steps: int, rates_of: Callable[[Plan], Rates]) -> Bound:
     """What one net replica that has the cluster to itself tells: how long its steps take, and how much of every device they use."""
     cluster, options = plan.cluster, plan.options
     free = replace(plan, options=replace(options, net_replicas=1, bounded_staleness=False))
-    alone = simulate(with_counts(free, groups=1, trainers=1), steps=steps, workers=workers)
+    lone = with_counts(free, groups=1, trainers=1)
+    alone = simulate_at(lone, rates_of(lone), steps=steps, workers=workers)
     used = {use.device: max(use.cpu, use.received, use.sent, use.lock) for use in alone.devices}
     sparse = [share for device, share in used.items() if _is_sparse(device)]
     inner = max(share / (cluster.trainers if d == "trainer" else 1) for d, share in used.items() if not _is_sparse(d))

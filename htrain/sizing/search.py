@@ -12,9 +12,10 @@ from itertools import product
 from math import ceil, inf
 
 from htrain.errors import PlacementError, UsageError
+from htrain.ops.cache_rates import NO_RATES, Rates
 from htrain.plan.plan import Plan
+from htrain.simulation.cache_rates import simulate_at
 from htrain.simulation.result import Simulated
-from htrain.simulation.run import simulate
 from htrain.sizing.bounds import bound_of, gain_of_sparse_ps, most_peers
 from htrain.spec.cluster import Cluster, role_of
 from htrain.spec.footprint import ROLE_BYTES
@@ -55,9 +56,10 @@ def size(
     more_sparse_ps: int = 31,
     workers: Workers = "auto",
     steps: int = 24,
+    rates_of: Callable[[Plan], Rates] = lambda plan: NO_RATES,
     on_try: Callable[[Candidate], None] = lambda candidate: None,
 ) -> Candidate:
-    """The fewest hosts that reach `eps` in simulation, with `cluster`'s kinds of hosts.
+    """The fewest hosts that reach `eps` in simulation, with `cluster`'s kinds of hosts. The caches of a plan ask for rows at the rates of `rates_of`.
 
     The space: up to `most_groups` groups, of up to `most_trainers` trainers and `most_group_ps` group PSs (of one trainer alone where
     `cluster` has no group PS); sparse PSs from the fewest that hold the tables to `more_sparse_ps` more. Devices that `cluster` pins
@@ -74,6 +76,7 @@ def size(
     ask = _Ask(
         cluster, options, eps=eps, most_groups=most_groups,
         most_trainers=most_trainers, most_group_ps=most_group_ps, more_sparse_ps=more_sparse_ps, workers=workers, steps=steps,
+        rates_of=rates_of,
     )  # fmt: skip
     return _Search(compile_for, ask, on_try).run()
 
@@ -91,6 +94,7 @@ class _Ask:
     more_sparse_ps: int
     workers: Workers
     steps: int
+    rates_of: Callable[[Plan], Rates]
 
     def shapes(self) -> list[tuple[int, int]]:
         """Trainers and group PSs of every group in the space."""
@@ -165,7 +169,7 @@ class _Search:
         """Every group of the space, with the fewest sparse PSs that may do."""
         first, least = self._first()
         self.last_sparse_ps = least + self.ask.more_sparse_ps
-        bound = bound_of(first, workers=self.ask.workers, steps=self.ask.steps)
+        bound = bound_of(first, workers=self.ask.workers, steps=self.ask.steps, rates_of=self.ask.rates_of)
         seconds = bound.sparse_seconds * first.cluster.sparse_ps / most_peers(first)
         enough = max(least, ceil(self.ask.eps * seconds / MARGIN))
         if enough > self.last_sparse_ps:
@@ -199,7 +203,7 @@ class _Search:
                 self._push(replace(node, sparse_ps=node.sparse_ps + 1))
             return
         self.num_compiled += 1
-        bound = bound_of(plan, workers=self.ask.workers, steps=self.ask.steps)
+        bound = bound_of(plan, workers=self.ask.workers, steps=self.ask.steps, rates_of=self.ask.rates_of)
         self._learn(node, bound.more_eps * LOOSE_MARGIN)
         kind = node.trainers > 1, node.group_ps
         self.trainer_eps[kind] = max(self.trainer_eps.get(kind, 0.0), bound.trainer_eps)
@@ -220,7 +224,9 @@ class _Search:
         """Try a cluster; where it falls short it waits on with more groups."""
         cluster = self.ask.cluster_of(node.groups, node.trainers, node.group_ps, node.sparse_ps)
         plan = self.compile_for(cluster, self.ask.options)
-        candidate = Candidate(plan, node.hosts, simulate(plan, steps=self.ask.steps, workers=self.ask.workers))
+        rates = self.ask.rates_of(plan)
+        found = simulate_at(plan, rates, steps=self.ask.steps, workers=self.ask.workers)
+        candidate = Candidate(plan, node.hosts, found)
         self.on_try(candidate)
         eps = candidate.found.eps
         if self.best is None or eps > self.best.found.eps:

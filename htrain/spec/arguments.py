@@ -18,6 +18,7 @@ Threads = Annotated[int, Meta(ge=1, le=1024)]
 _KINDS: Mapping[str, Any] = {
     "epochs": Count, "workers": Workers, "num_threads": Threads, "most_groups": Count,
     "steps": Annotated[int, Meta(ge=4, le=1_000_000)],
+    "trace": str, "zipf": Annotated[float, Meta(ge=0, le=10)] | Literal["none"], "trace_batches": Count,
     "seed": Annotated[int, Meta(ge=0, le=2**63 - 1)], "eps": Annotated[float, Meta(ge=1)], "time_limit_seconds": Annotated[float, Meta(ge=0.1)],
     "deadline_seconds": Annotated[float, Meta(ge=1)], "liveness_seconds": Annotated[float, Meta(ge=2)],
     "checkpoint_seconds": CheckpointSeconds,

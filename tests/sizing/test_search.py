@@ -11,6 +11,7 @@ from small_dlrm import small_dlrm
 from htrain.compiler.pipeline import compile_net
 from htrain.errors import PlacementError, UsageError
 from htrain.frontend.captured import Captured
+from htrain.ops.cache_rates import Rates
 from htrain.plan.plan import Plan
 from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate
@@ -71,7 +72,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Candidate]:
     """`size` in the small space; what was simulated once is not simulated again."""
 
     for module in (sizing, sizing_bounds):
-        monkeypatch.setattr(module, "simulate", simulated_once)
+        monkeypatch.setattr(module, "simulate_at", lambda plan, rates, **given: simulated_once(plan, **given))
     groups, trainers, group_ps, sparse_ps = MOST
     limits = {"most_groups": groups, "most_trainers": trainers, "most_group_ps": group_ps, "steps": STEPS}
 
@@ -161,3 +162,23 @@ def test_a_target_beyond_all_sparse_ps_is_refused_at_once(search: Callable[..., 
 def test_a_target_that_is_none_is_refused(eps: float) -> None:
     with pytest.raises(UsageError, match=r"is not a target: want 1 to 1e\+12"):
         size(compiled, Cluster(), FAST, eps=eps)
+
+
+def test_every_simulation_is_at_the_rates_of_its_own_plan(
+    search: Callable[..., Candidate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Plan] = []
+
+    def rates_of(plan: Plan) -> Rates:
+        asked.append(plan)
+        return Rates(source=str(len(asked)))
+
+    def simulated_at(plan: Plan, rates: Rates, **given: int) -> Simulated:
+        assert asked[-1] is plan
+        assert rates.source == str(len(asked))
+        return simulated_once(plan, **given)
+
+    for module in (sizing, sizing_bounds):
+        monkeypatch.setattr(module, "simulate_at", simulated_at)
+    search(1.0, hosts=Cluster(), options=FAST, rates_of=rates_of)
+    assert len(asked) >= 3  # two bounds, and a candidate

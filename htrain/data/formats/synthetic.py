@@ -96,16 +96,16 @@ def block(options: Synthetic, number: int) -> tuple[Rows, np.ndarray]:
 
 def _ids(options: Synthetic, random: np.random.Generator, community: np.ndarray) -> np.ndarray:
     shape = (community.size, NUM_SPARSE)
-    anywhere = _zipf(random.random(shape), options.table_rows, options.zipf)
+    anywhere = zipf_ranks(random.random(shape), options.table_rows, options.zipf)
     part = max(1, options.table_rows // options.communities)
-    near = community[:, None] * part + _zipf(random.random(shape), part, options.zipf)
+    near = community[:, None] * part + zipf_ranks(random.random(shape), part, options.zipf)
     local = random.random(shape) < options.locality
     ranks = np.where(local, np.minimum(near, options.table_rows - 1), anywhere)
     # Ranks become ids by a fixed shuffle of the residues, so that frequent ids are spread over the rows of a table.
-    return (ranks * _odd_step(options.table_rows) + np.arange(NUM_SPARSE) * 7919) % options.table_rows
+    return (ranks * odd_step(options.table_rows) + np.arange(NUM_SPARSE) * 7919) % options.table_rows
 
 
-def _odd_step(rows: int) -> int:
+def odd_step(rows: int) -> int:
     """A multiplier without a common factor with `rows`: multiplication is then a shuffle of the residues."""
     step = int(rows * 0.6180339887) | 1
     while np.gcd(step, rows) != 1:
@@ -113,7 +113,7 @@ def _odd_step(rows: int) -> int:
     return step
 
 
-def _zipf(uniform: np.ndarray, count: int, exponent: float) -> np.ndarray:
+def zipf_ranks(uniform: np.ndarray, count: int, exponent: float) -> np.ndarray:
     """Ranks below `count` with P(rank r) falling as 1 / (r + 1)^exponent, by inverting the integral of the density."""
     if abs(exponent - 1) < 1e-9:
         ranks = np.exp(uniform * np.log(count + 1)) - 1

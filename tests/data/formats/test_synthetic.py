@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.data.formats import synthetic
-from htrain.data.formats.synthetic import BLOCK_ROWS, Synthetic, _odd_step, block, planted, write_criteo
+from htrain.data.formats.synthetic import BLOCK_ROWS, Synthetic, block, odd_step, planted, write_criteo
 from htrain.errors import DataError
 
 SMALL = Synthetic(rows=6000, table_rows=500, communities=10)
@@ -60,7 +60,7 @@ def test_planted_figures_agree_with_their_definitions():
 
 @pytest.mark.parametrize("exponent", [0.8, 1.0, 1.3])
 def test_ids_are_as_frequent_as_zipf_says(exponent):
-    ranks = synthetic._zipf(np.random.default_rng(0).random(200_000), 1000, exponent)
+    ranks = synthetic.zipf_ranks(np.random.default_rng(0).random(200_000), 1000, exponent)
     edges = np.array([0, 1, 3, 10, 30, 100, 300, 1000])
     if exponent == 1:
         mass = np.log(edges + 1) / np.log(1001)
@@ -73,7 +73,7 @@ def test_ids_are_as_frequent_as_zipf_says(exponent):
 def test_locality_makes_the_ids_of_an_example_come_from_one_community():
     def shared(locality):
         rows, _ = block(Synthetic(rows=2000, table_rows=6400, zipf=0.0, locality=locality), 0)
-        step = _odd_step(6400)
+        step = odd_step(6400)
         inverse = pow(step, -1, 6400)
         ranks = (rows.fixed["sparse"] - np.arange(26) * 7919) * inverse % 6400
         community = ranks // 100
@@ -86,7 +86,7 @@ def test_locality_makes_the_ids_of_an_example_come_from_one_community():
 @settings(max_examples=30)
 @given(st.integers(1, 10**6))
 def test_the_shuffle_of_ranks_is_a_permutation(rows):
-    assert np.gcd(_odd_step(rows), rows) == 1
+    assert np.gcd(odd_step(rows), rows) == 1
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
