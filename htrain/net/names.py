@@ -1,5 +1,7 @@
 """What shards and nets are called."""
 
+TRAINER = "trainer"
+
 
 def shard_name(table: str, index: int, count: int) -> str:
     """The parameter that holds shard `index` of `count` of `table`: the table itself when it is whole."""

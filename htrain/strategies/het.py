@@ -103,7 +103,8 @@ class _Behind:
         self.servers = sorted(
             {s.device for parts in self.shards.values() for s in parts}, key=lambda d: int(d.split(":")[1])
         )
-        self.builder = NetBuilder(net.name)
+        pieces = (piece for p in net.parameters.values() for piece in shard_parameters(p, self.shards))
+        self.builder = NetBuilder.beside(net, pieces)
         mine = [op for op in net.ops if self._table(op)]
         self.dedupes = [op for op in mine if op.type == "Dedupe"]
         self.lookups = [op for op in mine if op.type == "Lookup"]
@@ -111,17 +112,12 @@ class _Behind:
 
     def rewrite(self) -> Net:
         builder = self.builder
-        for name in self.net.inputs:
-            builder.input(self.net.blobs[name])
-        for parameter in self.net.parameters.values():
-            for piece in shard_parameters(parameter, self.shards):
-                builder.parameter(piece)
         mine = {id(op) for op in (*self.dedupes, *self.lookups, *self.steps)}
         for op in self.net.ops:
             if op is self.dedupes[0]:
                 self._look_up()
             if id(op) not in mine:
-                builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+                builder.copy(op)
             if op is self.steps[-1]:
                 self._write()
         return builder.build(self.net.outputs)
@@ -135,7 +131,7 @@ class _Behind:
         """All ids, a request to each server, and the rows."""
         builder, spec = self.builder, self.spec
         for op in self.dedupes:
-            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+            builder.copy(op)
         self.ids = [op.inputs[1] for op in self.lookups]
         shape = (spec.capacity, row_width(spec.width, self.optimizer.kind))
         builder.parameter(Parameter(spec.name, shape, "float32", "cache", Init("constant", (0.0,)), trained=False))

@@ -2,6 +2,7 @@
 
 from htrain.net.net import Net
 from htrain.net.placement import spread
+from htrain.net.rewriting import reading
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 from htrain.spec.dense_sync import ParameterServer
@@ -20,16 +21,11 @@ class Pulled(Strategy[ParameterServer]):
 
 def pull_weights(net: Net) -> Net:
     """Let every reader of a trained weight but its optimizer step read a snapshot of it, taken when the step begins."""
-    builder = NetBuilder(net.name)
-    for name in net.inputs:
-        builder.input(net.blobs[name])
-    for parameter in net.parameters.values():
-        builder.parameter(parameter)
+    builder = NetBuilder.beside(net)
     weights = [name for name, p in net.parameters.items() if p.kind == "weight" and p.trained]
     copies = {w: builder.add("Snapshot", (w,), module=w, outputs=(builder.fresh(f"{w}_pulled"),))[0] for w in weights}
     for op in net.ops:
-        inputs = op.inputs if OPS[op.type].steps_weights else tuple(copies.get(name, name) for name in op.inputs)
-        builder.add(op.type, inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+        builder.copy(op if OPS[op.type].steps_weights else reading(op, copies))
     return builder.build(net.outputs)
 
 

@@ -18,6 +18,7 @@ from htrain.costs.memory import held_steps, made_bytes, memory_of, synced_bytes
 from htrain.costs.roles import busy_cores, contexts_of
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds, tensor_seconds
 from htrain.net.net import Net, Op
+from htrain.net.slices import makers, readers
 from htrain.ops import OPS
 from htrain.ops.collective import WORKERS, ring_bytes
 from htrain.spec.cluster import Cluster, role_of
@@ -234,14 +235,13 @@ def _values(
     net: Net, unit_of: Mapping[int, int], fixed: Mapping[int, str], number: Mapping[str, int], cluster: Cluster, options: Options
 ) -> dict[str, Any]:  # fmt: skip
     """The arrays of blobs that some other unit or device than their maker's reads."""
-    maker = {o: i for i, op in enumerate(net.ops) for o in op.outputs}
-    homes = {name: (unit_of.get(i, -1), number[fixed[i]] if i in fixed else -1) for name, i in maker.items()}
+    homes = {name: (unit_of.get(i, -1), number[fixed[i]] if i in fixed else -1) for name, i in makers(net.ops).items()}
     homes.update(dict.fromkeys(net.inputs, (-1, 0)))
     names: list[str] = []
     rows: list[Ints] = []
     read: list[int] = []
     reader_of: list[int] = []
-    for name, indices in _readers(net).items():
+    for name, indices in _read_by(net).items():
         unit, home = homes[name]
         outside = np.zeros(len(number), np.int64)
         for index in indices:
@@ -277,16 +277,12 @@ def _values(
     }
 
 
-def _readers(net: Net) -> dict[str, list[int]]:
+def _read_by(net: Net) -> dict[str, list[int]]:
     """The ops that read each blob, -1 for the run itself, which takes the outputs at the trainer."""
-    readers: dict[str, list[int]] = {}
-    for index, op in enumerate(net.ops):
-        for name in op.inputs:
-            if name in net.blobs:
-                readers.setdefault(name, []).append(index)
+    found = {name: places for name, places in readers(net.ops).items() if places and name in net.blobs}
     for name in net.outputs:
-        readers.setdefault(name, []).append(-1)
-    return readers
+        found.setdefault(name, []).append(-1)
+    return found
 
 
 def _share_of_message(

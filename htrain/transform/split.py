@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from htrain.errors import PlanError
 from htrain.net.net import Blob, Net, Op
+from htrain.net.slices import blobs_leading_to, homes
 from htrain.ops import OPS
 from htrain.ops.collective import WORKERS
 from htrain.ops.comm import begin_signal
@@ -75,8 +76,10 @@ class _Cutter:
         self.from_trainer: set[int] = set()
         self.weights = WeightReaders(net)
         self.parts: dict[str, _Part] = {TRAINER: _Part()}
-        self.home = dict.fromkeys(net.inputs, TRAINER) | {o: op.node_name for op in net.ops for o in op.outputs}
-        self.leads_to_lookup = _leading_to_lookups(net)
+        self.home = homes(net)
+        asked = (name for op in net.ops for name in OPS[op.type].asked_by(op))
+        # needed only, or first, to know which rows to look up: their messages may leave before the step begins
+        self.leads_to_lookup = blobs_leading_to(net.ops, asked)
         self.waits: dict[tuple[str, str], frozenset[int]] = {(TRAINER, name): frozenset() for name in net.inputs}
         self.touched: dict[
             str, frozenset[int]
@@ -135,7 +138,7 @@ class _Cutter:
             return
         if home != TRAINER and not self.waits[home, name]:
             self.begin(home)
-        stage = (home, self.waits[home, name], self.leads_to_lookup.get(name, False), bucket)
+        stage = (home, self.waits[home, name], name in self.leads_to_lookup, bucket)
         message = self._number(stage, device)
         if self.waits[home, name] <= self.ahead and (home != TRAINER or device.startswith("sparse_ps")):
             self.ahead.add(message)
@@ -200,17 +203,3 @@ def _sends_early(ops: Sequence[Op]) -> list[Op]:
             moved.append(op)
             moved += [send for output in op.outputs for send in after.get(output, ())]
     return moved
-
-
-def _leading_to_lookups(net: Net) -> dict[str, bool]:
-    """Blobs that are needed only, or first, to know which rows to look up: their messages may leave before the step begins."""
-    producers = net.producers()
-    leading: dict[str, bool] = {}
-    pending = [name for op in net.ops for name in OPS[op.type].asked_by(op)]
-    while pending:
-        name = pending.pop()
-        if name not in leading:
-            leading[name] = True
-            op = producers.get(name)
-            pending.extend(i for i in (op.inputs if op else ()) if i not in net.parameters)
-    return leading

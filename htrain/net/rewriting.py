@@ -1,0 +1,48 @@
+"""Changed nets: other ops in the places of some, other names read, what nobody needs left out."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from htrain.net.net import COMPRESS, Blob, Net, Op
+from htrain.net.slices import leading_to
+
+
+def replaced(net: Net, instead: Mapping[int, Sequence[Op]], new_blobs: Iterable[Blob] = ()) -> Net:
+    """The net with other ops in the positions that `instead` has, none where it has an empty list.
+
+    Ensures: the blobs and parameters that nothing names any more are left out; the new ones are `new_blobs`.
+    """
+    return net.with_ops((new for place, op in enumerate(net.ops) for new in instead.get(place, (op,))), new_blobs)
+
+
+def reading(op: Op, instead: Mapping[str, str]) -> Op:
+    """The op with other inputs, those that `instead` has a name for."""
+    return replace(op, inputs=tuple(instead.get(name, name) for name in op.inputs))
+
+
+def nothing_else(op: Op) -> bool:
+    """No op."""
+    return False
+
+
+def only_needed(net: Net, kept: Callable[[Op], bool] = nothing_else) -> Net:
+    """The net without the ops and parameters that neither its outputs depend on, nor the ops that are `kept` whatever they give.
+
+    Inputs stay: they are what the reader gives.
+    """
+    places = {place for place, op in enumerate(net.ops) if kept(op)}
+    wanted = [*net.outputs, *(name for place in places for name in net.ops[place].inputs)]
+    places.update(leading_to(net.ops, wanted))
+    return net.with_ops(op for place, op in enumerate(net.ops) if place in places)
+
+
+def as_made(train: Net) -> Net:
+    """The train net in which readers see a value as its maker made it, not what an encoding keeps of it."""
+    made: dict[str, str] = {}
+    ops = []
+    for op in train.ops:
+        if op.module == COMPRESS:
+            made.update({output: made.get(op.inputs[0], op.inputs[0]) for output in op.outputs})
+        else:
+            ops.append(reading(op, made))
+    return train.with_ops(ops)
