@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import floor
 
+from htrain.compiler.fusing import fuse_placed
 from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS, lowered
 from htrain.costs.expected import expected, expected_blobs
 from htrain.costs.loads import MemoryUse
@@ -30,8 +31,6 @@ from htrain.tagging.place import Solver, Tagger, by_rules, place_units, places_o
 from htrain.tagging.rules import apply_tags
 from htrain.tagging.workload import Ints, Workload, workload_of
 from htrain.transform.compress import compress_values
-from htrain.transform.fuse import fuse_placed
-from htrain.transform.fuse_served import fuse_served
 from htrain.transform.init_nets import init_net
 from htrain.transform.loss import final_sigmoid
 from htrain.transform.low_precision import choose_fc_dtypes
@@ -80,7 +79,7 @@ def compile_net(
     strategies = (*strategies_of(cluster, options), cache_of(cluster, options))
     for strategy in strategies:
         train = strategy.encoded(train)
-    train = fuse_served(fuse_placed(train, options), options)
+    train = fuse_placed(train, options)
 
     nets, centers = _nets(train, strategies, cluster, options)
     demands = demands_of(nets, cluster, options)

@@ -1,18 +1,31 @@
 """Changed nets: other ops in the places of some, other names read, what nobody needs left out."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from htrain.net.net import COMPRESS, Blob, Net, Op
 from htrain.net.slices import leading_to
 
 
-def replaced(net: Net, instead: Mapping[int, Sequence[Op]], new_blobs: Iterable[Blob] = ()) -> Net:
-    """The net with other ops in the positions that `instead` has, none where it has an empty list.
+class Rewriting:
+    """A net in which ops are to be replaced: each stands for itself until something is put in its place."""
 
-    Ensures: the blobs and parameters that nothing names any more are left out; the new ones are `new_blobs`.
-    """
-    return net.with_ops((new for place, op in enumerate(net.ops) for new in instead.get(place, (op,))), new_blobs)
+    def __init__(self, net: Net) -> None:
+        self._net = net
+        self._instead: dict[int, tuple[Op, ...]] = {}
+
+    def put(self, place: Op, *ops: Op) -> None:
+        """Have `ops` in the place of one of the net's own."""
+        self._instead[id(place)] = ops
+
+    def drop(self, *ops: Op) -> None:
+        """Leave ops of the net out."""
+        for op in ops:
+            self.put(op)
+
+    def net(self, new_blobs: Iterable[Blob] = ()) -> Net:
+        """The net as it is now, `new_blobs` declared; the blobs and parameters that nothing names any more are left out."""
+        return self._net.with_ops((new for op in self._net.ops for new in self._instead.get(id(op), (op,))), new_blobs)
 
 
 def reading(op: Op, instead: Mapping[str, str]) -> Op:

@@ -11,7 +11,7 @@ from random_nets import TABLES, WEIGHTS, draw_values, random_net, run_in_order
 
 from htrain.net.check import check
 from htrain.net.net import COMPRESS, B, Blob, Net, Op
-from htrain.net.rewriting import as_made, only_needed, reading, replaced
+from htrain.net.rewriting import Rewriting, as_made, only_needed, reading
 from htrain.ops import OPS
 
 SEEDS = st.integers(0, 10_000)
@@ -52,20 +52,23 @@ def test_every_op_that_is_needed_leads_to_an_output(seed: int) -> None:
 @given(SEEDS)
 def test_ops_are_replaced_in_their_places(seed: int) -> None:
     net = random_net(random.Random(seed))
-    assert replaced(net, {}) == net.with_ops(net.ops)
-    last = len(net.ops) - 1
-    twice = (net.ops[last], replace(net.ops[last], module="again"))
-    assert replaced(net, {last: twice}).ops == (*net.ops[:last], *twice)
-    assert replaced(net, {last: ()}).ops == net.ops[:last]
+    assert Rewriting(net).net() == net.with_ops(net.ops)
+    draw, changed, wanted = random.Random(seed), Rewriting(net), list[Op]()
+    for op in net.ops:
+        instead = [op] if draw.random() < 0.5 else [replace(op, module=f"m{k}") for k in range(draw.randrange(3))]
+        changed.put(op, *instead)
+        wanted += instead
+    assert changed.net().ops == tuple(wanted)
 
 
 def test_a_new_blob_is_declared_and_an_old_one_is_forgotten() -> None:
     blobs = {name: Blob(name, (B,), "float32") for name in ("x", "y", "z")}
-    ops = (Op("Relu", ("x",), ("y",)), Op("Tanh", ("y",), ("z",)))
-    net = check(Net("n", ops, ("x",), ("z",), blobs, {}))
-    new = Blob("w", (B,), "float32")
-    changed = replaced(net, {0: (Op("Relu", ("x",), ("w",)),), 1: (Op("Tanh", ("w",), ("z",)),)}, [new])
-    assert check(changed).blobs == {"x": blobs["x"], "z": blobs["z"], "w": new}
+    relu, tanh = Op("Relu", ("x",), ("y",)), Op("Tanh", ("y",), ("z",))
+    net = check(Net("n", (relu, tanh), ("x",), ("z",), blobs, {}))
+    changed, new = Rewriting(net), Blob("w", (B,), "float32")
+    changed.put(relu, replace(relu, outputs=("w",)))
+    changed.put(tanh, replace(tanh, inputs=("w",)))
+    assert check(changed.net([new])).blobs == {"x": blobs["x"], "z": blobs["z"], "w": new}
 
 
 def test_an_op_reads_other_names() -> None:

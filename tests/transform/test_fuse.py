@@ -20,7 +20,9 @@ from htrain.ops.builder import NetBuilder
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
-from htrain.transform.fuse import fuse_interaction, fuse_relu, fuse_steps
+from htrain.transform.fusions.interaction import fuse_interaction
+from htrain.transform.fusions.relu import fuse_relu
+from htrain.transform.fusions.steps import fuse_steps
 
 OFF = with_flags(
     batch_size=BATCH,
