@@ -1,5 +1,6 @@
 """The classic parameter server: trainers compute with a copy of the dense weights that they fetch for every step (HET 5, its baseline)."""
 
+from htrain.net.names import GROUP_PS, TRAINER, Device
 from htrain.net.net import Net
 from htrain.net.placement import spread
 from htrain.net.rewriting import reading
@@ -33,8 +34,8 @@ def pulled_tags(net: Net, fixed: Tags, num_group_ps: int) -> dict[int, str]:
     """The tags of a net whose trainers fetch the dense weights: these, their snapshots and steps are on group PSs, balanced by bytes; what
     is not `fixed` elsewhere is on the trainer."""
     weights = {name: p.num_bytes for name, p in net.parameters.items() if p.kind == "weight" and p.trained}
-    owners = {name: f"group_ps:{k}" for name, k in spread(weights, num_group_ps).items()}
-    on_owner = (next((owners[name] for name in op.inputs if name in owners), "trainer") for op in net.ops)
+    owners = {name: str(Device(GROUP_PS, k)) for name, k in spread(weights, num_group_ps).items()}
+    on_owner = (next((owners[name] for name in op.inputs if name in owners), TRAINER) for op in net.ops)
     return {index: fixed.get(index, device) for index, device in enumerate(on_owner)}
 
 

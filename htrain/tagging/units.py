@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from htrain.net.names import shard_name
+from htrain.net.names import TRAINER, shard_name
 from htrain.net.net import Net, Op
 from htrain.net.placement import Shard
 from htrain.net.slices import leading_to, readers
@@ -47,9 +47,9 @@ def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
             or place == "reader"
             or any(net.parameters[n].kind == "cache" for n in op.inputs if n in net.parameters)
         ):
-            tags[index] = owner or "trainer"
+            tags[index] = owner or TRAINER
         elif index in told_ahead and not any(name in net.parameters for name in op.inputs):
-            tags[index] = "trainer"
+            tags[index] = TRAINER
     read_by = readers(net.ops)
     for index, op in enumerate(net.ops):
         read_on = {tags.get(reader, "") for reader in read_by[op.outputs[0]]} if op.type == "Constant" else set()

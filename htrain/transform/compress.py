@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from htrain.net.names import IN_GROUP, Device, role_of
 from htrain.net.net import COMPRESS, Blob, Net, Op
 from htrain.net.placement import Encoding
 from htrain.net.rewriting import reading
 from htrain.net.slices import homes
 from htrain.ops.codec import codec_of
-from htrain.spec.cluster import role_of
 from htrain.spec.options import Options
 
 
@@ -59,8 +59,8 @@ def encode_crossing(
 
 def _at(name: str, encoding: Encoding, device: str) -> str:
     """The name of a decoded blob on one device: it is not quite the blob that was encoded."""
-    return f"{name}/{encoding}/{device.replace(':', '_')}"
+    return f"{name}/{encoding}/{Device.parse(device).plain}"
 
 
 def _in_group(device: str) -> bool:
-    return role_of(device) in ("trainer", "group_ps")
+    return role_of(device) in IN_GROUP

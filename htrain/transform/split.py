@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from htrain.errors import PlanError
+from htrain.net.names import GROUP_PS, SPARSE_PS, TRAINER, net_name, role_of
 from htrain.net.net import Blob, Net, Op
 from htrain.net.slices import blobs_leading_to, homes
 from htrain.ops import OPS
 from htrain.ops.collective import WORKERS
-from htrain.ops.comm import begin_signal
+from htrain.ops.comm import begin_signal, done_signal
 from htrain.ops.weights import WeightReaders
 
-TRAINER = "trainer"
 GATE = -1  # optimizer steps of dense weights wait for the staleness gate, too: what they write is a stage of its own
 
 
@@ -109,7 +109,7 @@ class _Cutter:
     def _beginning(self, op: Op, waits: frozenset[int]) -> frozenset[int]:
         """What an op waits for besides `waits` because it reads a trained dense weight: a message of the trainer, for the step has begun then."""
         device = op.node_name
-        if not self.weights.reads(op) or not device.startswith("group_ps") or not waits.isdisjoint(self.from_trainer):
+        if not self.weights.reads(op) or role_of(device) != GROUP_PS or not waits.isdisjoint(self.from_trainer):
             return frozenset()
         if device in self.begun:
             self.begin(device)
@@ -140,7 +140,7 @@ class _Cutter:
             self.begin(home)
         stage = (home, self.waits[home, name], name in self.leads_to_lookup, bucket)
         message = self._number(stage, device)
-        if self.waits[home, name] <= self.ahead and (home != TRAINER or device.startswith("sparse_ps")):
+        if self.waits[home, name] <= self.ahead and (home != TRAINER or role_of(device) == SPARSE_PS):
             self.ahead.add(message)
         elif home == TRAINER:
             self.from_trainer.add(message)
@@ -169,7 +169,7 @@ class _Cutter:
         """After all updates of `device`, tell the trainer."""
         if device == TRAINER or device not in self.updated:
             return
-        blob = Blob("done_" + device.replace(":", "_"), (0,), "int8")
+        blob = Blob(done_signal(device), (0,), "int8")
         self.signals[blob.name] = blob
         self.parts[device].ops.append(Op("Ack", (), (blob.name,), {}, node_name=device, module="ack"))
         self.home[blob.name] = device
@@ -182,7 +182,7 @@ class _Cutter:
         declared = replace(self.net, blobs={**self.net.blobs, **self.signals})
         inputs = tuple(name for name in self.net.inputs) if device == TRAINER else ()
         outputs = self.net.outputs if device == TRAINER else ()
-        return replace(declared, name=device.replace(":", "_"), inputs=inputs, outputs=outputs).with_ops(ops)
+        return replace(declared, name=net_name(device), inputs=inputs, outputs=outputs).with_ops(ops)
 
 
 def _travels_apart(op: Op) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from htrain.net.names import SPARSE_PS, TRAINER, role_of
 from htrain.net.net import Net, Op
 from htrain.net.slices import blobs_leading_to
 from htrain.ops import OPS
@@ -61,7 +62,7 @@ def stage_keys(net: Net, *, gated: bool) -> list[StageKey]:
 
 def _from_trainer(net: Net) -> tuple[frozenset[int], frozenset[int]]:
     """The messages that the trainer sends once a step has begun; and the one of them, if it is there, that says just this."""
-    received = [op for op in net.ops if op.type == "Recv" and op.attrs["peer"] == "trainer"]
+    received = [op for op in net.ops if op.type == "Recv" and op.attrs["peer"] == TRAINER]
     signals = (op for op in received if op.outputs[0] == begin_signal(op.node_name))
     return frozenset(map(message_of, received)), frozenset(map(message_of, signals))
 
@@ -103,7 +104,7 @@ def _prefetches(op: Op, leading: set[str]) -> bool:
 
 
 def _asks_for_rows(op: Op) -> bool:
-    return str(op.attrs["peer"]).startswith("sparse_ps")
+    return role_of(str(op.attrs["peer"])) == SPARSE_PS
 
 
 def message_of(op: Op) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
+from htrain.net.names import SPARSE_PS, role_of
 from htrain.net.net import Attr, Net, Op
 from htrain.net.slices import led_from
 from htrain.ops import OPS
@@ -37,7 +38,7 @@ def _messages(part: Net) -> dict[str, frozenset[Attr]]:
 
 def _key(part: Net, op: Op, messages: Mapping[str, frozenset[Attr]]) -> Hashable:
     """What ops that become one have in common; None for other ops, also for those of a value that no message brings."""
-    if not (op.type == "Lookup" or OPS[op.type].steps_rows) or not op.node_name.startswith("sparse_ps"):
+    if not (op.type == "Lookup" or OPS[op.type].steps_rows) or role_of(op.node_name) != SPARSE_PS:
         return None
     values = [name for name in op.inputs if name not in part.parameters]
     held = {part.parameters[name].dtype for name in op.inputs if name in part.parameters}
