@@ -6,10 +6,9 @@ from dataclasses import dataclass, fields, replace
 from htrain.costs.collectives import collectives_of, exchange_of, is_near
 from htrain.costs.expected import expected, expected_blobs
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds, tensor_seconds
-from htrain.net.names import TRAINER, Device, NetName, net_name
+from htrain.net.names import TRAINER, WORKERS, Device, NetName, net_name
 from htrain.net.net import Net
 from htrain.ops import OPS
-from htrain.ops.collective import WORKERS
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 

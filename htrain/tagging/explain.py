@@ -23,7 +23,7 @@ def explain(plan: Plan, name: str) -> str:
 
     Moving is scored by the cost model with all else as it is, values encoded as they are in the plan.
     """
-    train = plan.nets["train"]
+    train = plan.train
     net = as_made(train)
     owners = table_owners(plan.tables)
     fixed = fixed_tags(net, owners)

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from htrain.net.names import TRAINER, shard_name
+from htrain.net.names import TRAINER, WORKERS, shard_name
 from htrain.net.net import Net, Op
 from htrain.net.placement import Shard
 from htrain.net.slices import leading_to, readers
 from htrain.ops import OPS
-from htrain.ops.collective import WORKERS
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from htrain.errors import PlanError
-from htrain.net.names import GROUP_PS, SPARSE_PS, TRAINER, net_name, role_of
+from htrain.net.names import GROUP_PS, SPARSE_PS, TRAINER, WORKERS, net_name, role_of
 from htrain.net.net import Blob, Net, Op
 from htrain.net.slices import blobs_leading_to, homes
 from htrain.ops import OPS
-from htrain.ops.collective import WORKERS
 from htrain.ops.comm import begin_signal, done_signal
 from htrain.ops.weights import WeightReaders
 

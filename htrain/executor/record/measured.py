@@ -12,9 +12,8 @@ import msgspec
 
 from htrain.costs.expected import expected, expected_blobs
 from htrain.errors import CheckpointError
-from htrain.net.names import device_of, role_of
+from htrain.net.names import WORKERS, device_of, role_of
 from htrain.net.net import Net
-from htrain.ops.collective import WORKERS
 from htrain.plan.plan import Plan
 from htrain.sizes import memory_text
 from htrain.spec.centres import in_group
@@ -105,7 +104,7 @@ def _grown(before: Reports, after: Reports, roles: Any, key: str) -> float:
 def predicted_edges(plan: Plan) -> dict[tuple[str, str], float]:
     """Bytes that one example sends from device to device, its share of the background sync included."""
     batch = plan.options.batch_size
-    sizes = expected_blobs(plan.nets["train"], plan.cluster, batch)
+    sizes = expected_blobs(plan.train, plan.cluster, batch)
     edges: dict[tuple[str, str], float] = {}
     for device in plan.cluster.devices:
         nets = (plan.step_net(device), batch), (plan.sync_net(device), batch * plan.options.dense_sync.round_steps)
