@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from htrain.compiler.fusing import fuse_forward
 from htrain.frontend.captured import Captured
 from htrain.net.net import Net
 from htrain.net.placement import Shard, Split
@@ -14,7 +15,6 @@ from htrain.tagging.shards import held_by_steps, place_tables, without_limits
 from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
 from htrain.transform.constants import copy_constants
 from htrain.transform.fc_split import split_fcs
-from htrain.transform.fuse import fuse_forward
 from htrain.transform.gradient import add_gradients
 from htrain.transform.lookups import lower_lookups
 from htrain.transform.loss import add_loss

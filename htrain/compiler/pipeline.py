@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import floor
 
+from htrain.compiler.fusing import fuse_placed
 from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS, lowered
 from htrain.costs.expected import expected, expected_blobs
 from htrain.costs.loads import MemoryUse
@@ -11,10 +12,9 @@ from htrain.costs.memory import memory_of_train, too_large_text
 from htrain.costs.predict import demands_of, device_loads, seconds_of
 from htrain.errors import ModelError, PlacementError
 from htrain.frontend.captured import Captured
-from htrain.net.names import net_name
+from htrain.net.names import DENSE_PS, WORKERS, NetName, net_name, role_of
 from htrain.net.net import COMPRESS, Net
 from htrain.net.placement import Decision, Encoding, Search, Split
-from htrain.ops.collective import WORKERS
 from htrain.own.registry import sources_of
 from htrain.plan.check import check_plan
 from htrain.plan.plan import Plan, digest_of
@@ -30,8 +30,6 @@ from htrain.tagging.place import Solver, Tagger, by_rules, place_units, places_o
 from htrain.tagging.rules import apply_tags
 from htrain.tagging.workload import Ints, Workload, workload_of
 from htrain.transform.compress import compress_values
-from htrain.transform.fuse import fuse_placed
-from htrain.transform.fuse_served import fuse_served
 from htrain.transform.init_nets import init_net
 from htrain.transform.loss import final_sigmoid
 from htrain.transform.low_precision import choose_fc_dtypes
@@ -80,7 +78,7 @@ def compile_net(
     strategies = (*strategies_of(cluster, options), cache_of(cluster, options))
     for strategy in strategies:
         train = strategy.encoded(train)
-    train = fuse_served(fuse_placed(train, options), options)
+    train = fuse_placed(train, options)
 
     nets, centers = _nets(train, strategies, cluster, options)
     demands = demands_of(nets, cluster, options)
@@ -104,10 +102,10 @@ def _nets(
     train: Net, strategies: Sequence[Strategy[Section]], cluster: Cluster, options: Options
 ) -> tuple[dict[str, Net], dict[str, str]]:  # fmt: skip
     """The nets of a plan by name, and the hosts of centres by weight."""
-    parts = split_by_node(train, [d for d in cluster.devices if not d.startswith("dense_ps")])
+    parts = split_by_node(train, [d for d in cluster.devices if role_of(d) != DENSE_PS])
     beside = parts.pop(WORKERS, None)
     nets = {"train": train, **{net_name(device): part for device, part in parts.items()}}
-    nets.update({f"init_{net_name(device)}": init_net(device, part, options.seed) for device, part in parts.items()})
+    nets.update({str(NetName.step(d).init): init_net(d, part, options.seed) for d, part in parts.items()})
     nets.update({WORKERS: beside} if beside else {})
     centers: dict[str, str] = {}
     for strategy in strategies:

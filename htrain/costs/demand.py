@@ -6,16 +6,12 @@ from dataclasses import dataclass, fields, replace
 from htrain.costs.collectives import collectives_of, exchange_of, is_near
 from htrain.costs.expected import expected, expected_blobs
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds, tensor_seconds
-from htrain.net.names import net_name
+from htrain.net.names import TRAINER, WORKERS, Device, NetName, net_name
 from htrain.net.net import Net
 from htrain.ops import OPS
 from htrain.ops.cache_rates import NO_RATES, Rates
-from htrain.ops.collective import WORKERS
-from htrain.spec.centres import answers
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
-
-TRAINER = "trainer"
 
 
 @dataclass(frozen=True)
@@ -64,9 +60,12 @@ def sync_demands(nets: Mapping[str, Net], cluster: Cluster, options: Options) ->
     crossing = (
         1.0 if options.dense_sync.uses_dense_ps else 1 - 1 / cluster.groups
     )  # a group has its own share of the centres at home
+    of_rounds: dict[Device | None, list[Net]] = {}
+    for name in sorted(map(NetName.parse, nets), key=lambda name: name.kind == "centre"):
+        if name.is_of_rounds:
+            of_rounds.setdefault(name.run_by, []).append(nets[str(name)])
     for device in cluster.devices:
-        own = [f"sync_{net_name(device)}", *(n for n in nets if answers(device, n) and not n.startswith("init_"))]
-        rounds = [demand_of(nets[name], cluster, options.batch_size) for name in own if name in nets]
+        rounds = [demand_of(net, cluster, options.batch_size) for net in of_rounds.get(Device.parse(device), ())]
         if rounds:
             total = sum(rounds, Demand())
             found[device] = replace(total, received=crossing * total.received, sent=crossing * total.sent)

@@ -17,17 +17,16 @@ from dataclasses import fields
 
 from htrain.costs.loads import MemoryUse
 from htrain.costs.roles import batches_read_ahead, contexts_of
+from htrain.net.names import SPARSE_PS, TRAINER, role_of
 from htrain.net.net import Net, Op
 from htrain.net.placement import spread
 from htrain.ops import OPS
 from htrain.ops.collective import WORKERS, gathered_bytes
 from htrain.sizes import memory_text
 from htrain.spec.centres import hosts_of, in_group
-from htrain.spec.cluster import Cluster, role_of
+from htrain.spec.cluster import Cluster
 from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.options import Options
-
-TRAINER = "trainer"
 
 
 def memory_of(train: Net, tags: Mapping[int, str], cluster: Cluster, options: Options) -> dict[str, MemoryUse]:
@@ -119,7 +118,7 @@ def _totals(num_bytes: Mapping[str, int], count: int) -> list[int]:
 
 def held_steps(home: str, reader: str, cluster: Cluster, options: Options) -> int:
     """Steps of which `reader` may hold what `home` sends it: a trainer that looks ahead has the rows of the next one, too."""
-    ahead = 2 if role_of(home) == "sparse_ps" and role_of(reader) == TRAINER and options.looks_ahead else 1
+    ahead = 2 if role_of(home) == SPARSE_PS and role_of(reader) == TRAINER and options.looks_ahead else 1
     return ahead * contexts_of(reader, cluster, options)
 
 

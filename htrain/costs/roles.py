@@ -1,6 +1,6 @@
 """How many roles play a device, how many steps may be under way on one of them at once, and the threads that carry them out."""
 
-from htrain.ops.collective import WORKERS
+from htrain.net.names import WORKERS
 from htrain.spec.cluster import Cluster, role_of
 from htrain.spec.options import Options
 from htrain.spec.settings import Workers

@@ -24,7 +24,8 @@ from htrain.frontend.onnx_merged import Unmerged, unmerge
 from htrain.frontend.onnx_operator import Operator
 from htrain.frontend.onnx_user_ops import user_op
 from htrain.frontend.onnx_weights import DTYPES, Stored, array_of, find_stored
-from htrain.net.net import B, Net, Shape, only_needed
+from htrain.net.net import B, Net, Shape
+from htrain.net.rewriting import only_needed
 from htrain.ops.user_ops import is_users
 
 TABLE_ROWS = 1000

@@ -15,7 +15,8 @@ from htrain.frontend.captured import Captured, without_gradients
 from htrain.frontend.module_checks import check_module
 from htrain.frontend.torch_export import export, is_bag
 from htrain.frontend.translation import Translation, dtype_name, static_value
-from htrain.net.net import Init, Net, Parameter, only_needed
+from htrain.net.net import Init, Net, Parameter
+from htrain.net.rewriting import only_needed
 
 _CONSTANT_BYTES = 1 << 20
 

@@ -3,86 +3,19 @@
 A `Net` is what every pass takes and returns. A blob is a named tensor, written once, before it is read. A parameter is a
 named tensor that outlives a step; ops reach it by name like any input, and only ops with effects write it. Tables are
 parameters that are never allocated here.
-
-Dimensions are ints, or `BatchDim`: a multiple of the batch size B, exact ("10B") or an upper bound that only the data
-decides ("<=26B", the length of a list of deduplicated ids).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from htrain.errors import ModelError
+from htrain.net.blobs import DTYPE_BYTES, B, BatchDim, Blob, Dim, Shape, Tensor, numel
 
-
-@dataclass(frozen=True, order=True)
-class BatchDim:
-    """`per_example * B`, or at most that when `bound`."""
-
-    per_example: int = 1
-    bound: bool = False
-
-    def __str__(self) -> str:
-        return ("<=" if self.bound else "") + ("" if self.per_example == 1 else str(self.per_example)) + "B"
-
-    def at(self, batch_size: int) -> int:
-        return self.per_example * batch_size
-
+__all__ = [
+    "COMPRESS", "DTYPE_BYTES", "Attr", "B", "BatchDim", "Blob", "Dim", "Init", "Net", "Op", "Parameter", "Shape", "Tensor", "numel",
+]  # fmt: skip
 
 COMPRESS = "compress"  # the module of ops that encode and decode values on their way between devices
-Dim = int | BatchDim
-Shape = tuple[Dim, ...]
-B = BatchDim()
-
-
-def numel(shape: Shape, batch_size: int) -> int:
-    """Elements of a tensor of `shape` at `batch_size`; for a bound, the upper bound."""
-    total = 1
-    for dim in shape:
-        total *= dim if isinstance(dim, int) else dim.at(batch_size)
-    return total
-
-
-DTYPE_BYTES: Mapping[str, int] = {
-    "float32": 4,
-    "float64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
-
-
-@dataclass(frozen=True)
-class Blob:
-    """A named tensor of a net: its shape and dtype."""
-
-    name: str
-    shape: Shape
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{','.join(map(str, self.shape))}]"
-
-    def num_bytes(self, batch_size: int) -> int:
-        return numel(self.shape, batch_size) * DTYPE_BYTES[self.dtype]
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A small constant tensor held in an attribute: dtype, shape and its bytes in C order (little-endian)."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-    def __str__(self) -> str:
-        return f"<{self.dtype}[{','.join(map(str, self.shape))}]>"
-
-
 Attr = int | float | str | bool | tuple | Tensor
 
 
@@ -186,18 +119,6 @@ class Net:
         """The op that writes each blob; inputs and parameters have none."""
         return {output: op for op in self.ops for output in op.outputs}
 
-    def leading_to(self, names: Iterable[str]) -> set[int]:
-        """The positions of the ops that the blobs `names` are made by, from the inputs on."""
-        places = {output: place for place, op in enumerate(self.ops) for output in op.outputs}
-        found: set[int] = set()
-        pending = [places[name] for name in names if name in places]
-        while pending:
-            place = pending.pop()
-            if place not in found:
-                found.add(place)
-                pending += [places[name] for name in self.ops[place].inputs if name in places]
-        return found
-
     def with_ops(self, ops: Iterable[Op], new_blobs: Iterable[Blob] = ()) -> "Net":
         """This net with other ops, `new_blobs` added, and the blobs and parameters that nothing names any more left out."""
         ops = tuple(ops)
@@ -231,53 +152,3 @@ class Net:
             tag = f"[{op.node_name or '?'} | {op.module}] "
             yield f"  {tag}{outputs} = {call}" if outputs else f"  {tag}{call}"
         yield f"  output {', '.join(self.outputs)}"
-
-
-def only_needed(net: Net) -> Net:
-    """The net without the ops and parameters that its outputs do not depend on; inputs stay, they are what the reader gives."""
-    producers = net.producers()
-    needed: set[int] = set()
-    pending = list(net.outputs)
-    while pending:
-        op = producers.get(pending.pop())
-        if op is not None and id(op) not in needed:
-            needed.add(id(op))
-            pending.extend(op.inputs)
-    return net.with_ops(op for op in net.ops if id(op) in needed)
-
-
-def as_made(train: Net) -> Net:
-    """The train net in which readers see a value as its maker made it, not what an encoding keeps of it."""
-    made: dict[str, str] = {}
-    ops = []
-    for op in train.ops:
-        if op.module == COMPRESS:
-            made.update({output: made.get(op.inputs[0], op.inputs[0]) for output in op.outputs})
-        else:
-            ops.append(replace(op, inputs=tuple(made.get(name, name) for name in op.inputs)))
-    return train.with_ops(ops)
-
-
-def check(net: Net) -> Net:
-    """`net` itself, if its names hold together; else ModelError naming the op (docs/decisions/net.md).
-
-    Ensures: every blob is written once, before it is read; every name is declared; no blob has a parameter's name.
-    """
-    known = set(net.parameters) | set(net.inputs)
-    for name in net.inputs:
-        if name not in net.blobs:
-            raise ModelError(f"net '{net.name}': input '{name}' is not declared")
-    for op in net.ops:
-        for name in op.inputs:
-            if name not in known:
-                raise ModelError(f"net '{net.name}': {op.label} reads '{name}' before anything writes it")
-        for name in op.outputs:
-            if name in known:
-                raise ModelError(f"net '{net.name}': {op.label} writes '{name}', which is already written")
-            if name not in net.blobs:
-                raise ModelError(f"net '{net.name}': {op.label} writes '{name}', which is not declared")
-            known.add(name)
-    for name in net.outputs:
-        if name not in known:
-            raise ModelError(f"net '{net.name}': nothing writes its output '{name}'")
-    return net

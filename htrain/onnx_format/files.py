@@ -19,7 +19,8 @@ from onnx import AttributeProto, TensorProto
 
 from htrain.errors import ModelError, PlanError
 from htrain.files import read_file
-from htrain.net.net import Attr, Net, Op, Parameter, check
+from htrain.net.check import check
+from htrain.net.net import Attr, Net, Op, Parameter
 from htrain.onnx_format.forms import FORMS, OPSET, Operands, form_of, type_of
 from htrain.onnx_format.schemas import DOMAIN, attributes_of, check_attributes, register_schemas
 from htrain.onnx_format.values import (

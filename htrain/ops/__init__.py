@@ -21,13 +21,14 @@ from htrain.ops import (
     reduce,
     served,
     shape,
+    transfer,
 )
 from htrain.ops.base import OpDef, vjp_gradient
 from htrain.ops.vjp import vjp_definition
 
 _FAMILIES = (
     fc, low_precision, elementwise, matrix, interaction,
-    reduce, shape, embedding, fields, served, het, lookahead, loss, optimizer, comm, averaging, collective, compress, init, accelerated,
+    reduce, shape, embedding, fields, served, het, lookahead, loss, optimizer, comm, averaging, collective, compress, init, transfer,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}
 _GENERIC = {

@@ -1,4 +1,4 @@
-"""Lookups and sparse optimizer steps on an accelerator (cDLRM 5.2.2, 5.2.3), and the way of values to it and back.
+"""Lookups and sparse optimizer steps on an accelerator (cDLRM 5.2.2, 5.2.3).
 
 The kernels here are those of ops whose own are loops over host memory (`OpDef.accelerated`). Each does what the op of its name does, with the same
 attributes. Places and slots are not checked against their tables: the host has made them.
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from htrain.ops.base import OpDef, same_as_input
+from htrain.ops.base import OpDef
 
 _device = torch.device("cpu")
 
@@ -26,14 +26,6 @@ def use(device: torch.device) -> None:
 def device() -> torch.device:
     """The accelerator of this process; without one, its host."""
     return _device
-
-
-def _to_accelerator(x: torch.Tensor) -> torch.Tensor:
-    return x.to(_device, non_blocking=True)
-
-
-def _to_host(x: torch.Tensor) -> torch.Tensor:
-    return x.cpu()
 
 
 def lookup(table: torch.Tensor, ids: torch.Tensor, *, first_row: int) -> torch.Tensor:
@@ -202,9 +194,3 @@ def on_accelerator(definition: OpDef) -> OpDef:
 def accelerated_type(type: str) -> str:
     """The name of what takes an op's place on an accelerator."""
     return f"Accelerated{type}"
-
-
-DEFINITIONS = (
-    OpDef("ToAccelerator", _to_accelerator, same_as_input(0), gradient=None, work="message"),
-    OpDef("ToHost", _to_host, same_as_input(0), gradient=None, work="message"),
-)

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from htrain.errors import ModelError
-from htrain.net.net import Attr, Blob, Net, Op, Parameter, check
+from htrain.net.check import check
+from htrain.net.net import Attr, Blob, Net, Op, Parameter
 from htrain.ops import OPS
 
 NO_ATTRS: Mapping[str, Attr] = MappingProxyType({})
@@ -13,7 +14,7 @@ NO_ATTRS: Mapping[str, Attr] = MappingProxyType({})
 class NetBuilder:
     """A net in the making: append ops, then `build` it once.
 
-    `NetBuilder.of(net)` starts from all of `net`, for a pass that appends.
+    `NetBuilder.of(net)` starts from all of a net, `NetBuilder.beside(net)` from its inputs and parameters.
     """
 
     def __init__(self, name: str) -> None:
@@ -27,9 +28,20 @@ class NetBuilder:
 
     @classmethod
     def of(cls, net: Net) -> "NetBuilder":
+        """All of `net`, for a pass that appends."""
         builder = cls(net.name)
         builder.ops, builder.inputs = list(net.ops), list(net.inputs)
         builder.blobs, builder.parameters = dict(net.blobs), dict(net.parameters)
+        return builder
+
+    @classmethod
+    def beside(cls, net: Net, parameters: Iterable[Parameter] | None = None) -> "NetBuilder":
+        """The inputs of `net`, and its parameters or those that take their place, for a pass that writes its ops anew."""
+        builder = cls(net.name)
+        for name in net.inputs:
+            builder.input(net.blobs[name])
+        for parameter in net.parameters.values() if parameters is None else parameters:
+            builder.parameter(parameter)
         return builder
 
     def reserve(self, names: Iterable[str]) -> None:
@@ -76,6 +88,11 @@ class NetBuilder:
             self.blobs[name] = Blob(name, shape, dtype)
         self.ops.append(Op(type, op.inputs, names, op.attrs, node_name=node_name, module=module))
         return names
+
+    def copy(self, op: Op, inputs: Iterable[str] | None = None) -> tuple[str, ...]:
+        """Append an op of another net as it is there, or with other inputs."""
+        inputs = op.inputs if inputs is None else inputs
+        return self.add(op.type, inputs, attrs=op.attrs, module=op.module, outputs=op.outputs, node_name=op.node_name)
 
     def blob(self, name: str) -> Blob:
         """The blob or parameter called `name`."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from htrain.net.net import Attr, BatchDim, Blob
 from htrain.net.placement import Encoding
-from htrain.ops.compress import kept_elements
 from htrain.spec.options import Options
 
 
@@ -22,6 +21,11 @@ class Codec:
 
     def num_bytes(self, batch_size: int) -> int:
         return sum(part.num_bytes(batch_size) for part in self.parts)
+
+
+def kept_elements(elements: int, share: float) -> int:
+    """How many of `elements` a sparsified tensor keeps."""
+    return min(elements, math.ceil(elements * share))
 
 
 def codec_of(blob: Blob, encoding: Encoding) -> Codec:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
+from htrain.net.names import WORKERS as WORKERS
 from htrain.net.net import Blob, Op
 from htrain.ops.base import OpDef, Signature
-
-WORKERS = "all_reduce"  # the device of ops whose place is `workers`
 
 
 def _all_reduce(*tensors: torch.Tensor, mean: bool = False) -> tuple[torch.Tensor, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from htrain.net.names import Device
 from htrain.net.net import Blob, Op
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs, same_as_input
 from htrain.ops.bundle import Bundle
@@ -51,7 +52,12 @@ def _advance(parameter: torch.Tensor, difference: torch.Tensor) -> None:
 
 def begin_signal(device: str) -> str:
     """The blob that tells `device` that a step has begun; what reads dense weights there waits for it."""
-    return f"begin_{device.replace(':', '_')}"
+    return f"begin_{Device.parse(device).plain}"
+
+
+def done_signal(device: str) -> str:
+    """The blob that tells the trainer that `device` has made all updates of a step."""
+    return f"done_{Device.parse(device).plain}"
 
 
 def _transfer(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:

@@ -12,6 +12,7 @@ from htrain.errors import DataError
 from htrain.net.net import BatchDim, Blob, Dim, Op, numel
 from htrain.ops import compress_loops as loops
 from htrain.ops.base import Cost, OpDef, Signature
+from htrain.ops.codec import kept_elements
 
 
 def _quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,11 +44,6 @@ def _dequantize(q: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
 
 def _dequantize_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
     return [(inputs[0].shape, "float32")]
-
-
-def kept_elements(elements: int, share: float) -> int:
-    """How many of `elements` a sparsified tensor keeps."""
-    return min(elements, math.ceil(elements * share))
 
 
 def _top_k(dy: torch.Tensor, *, share: float) -> tuple[torch.Tensor, torch.Tensor]:

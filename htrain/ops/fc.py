@@ -7,14 +7,8 @@ from torch.nn.functional import linear
 
 from htrain.net.net import Blob, Op, numel
 from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
+from htrain.ops.fc_rules import cost, gradient, number_bytes
 from htrain.ops.products import over_batch, step, times
-
-
-def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    rows, n = numel(outputs[0].shape[:-1], batch_size), numel(outputs[0].shape[-1:], batch_size)
-    k = numel(inputs[0].shape[-1:], batch_size)
-    bias = len(inputs) == 3
-    return Cost(2.0 * rows * k * n + bias * rows * n, _bytes(inputs) * (rows * k + n * k + bias * n + rows * n))
 
 
 def _gradient_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -23,12 +17,7 @@ def _gradient_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batc
     bias, wants_x = bool(op.attrs["bias"]), bool(op.attrs["wants_x"])
     products = 1 + wants_x  # dw = dy.T @ x, and dx = dy @ w where somebody wants it
     moved = rows * k + rows * n + n * k + bias * n + wants_x * (n * k + rows * k)
-    return Cost(2.0 * products * rows * k * n + bias * rows * n, _bytes(inputs) * moved)
-
-
-def _bytes(inputs: Sequence[Blob]) -> float:
-    """Of a number: FCs take and give one dtype."""
-    return 2.0 if inputs[0].dtype == "bfloat16" else 4.0
+    return Cost(2.0 * products * rows * k * n + bias * rows * n, number_bytes(inputs) * moved)
 
 
 def _kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
@@ -64,14 +53,6 @@ def _gradient_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequen
     return [(w.shape, w.dtype), *bias, *([(x.shape, x.dtype)] if op.attrs["wants_x"] else [])]
 
 
-def _gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
-    bias = len(op.inputs) == 3
-    names = [builder.gradient_name(n) for n in op.inputs[1:]] + [builder.gradient_name(op.inputs[0])] * wanted[0]
-    attrs = {"bias": bias, "wants_x": wanted[0]}
-    outputs = builder.add("FCGradient", (*op.inputs[:2], dys[0]), attrs=attrs, module=op.module, outputs=names)
-    return [outputs[-1] if wanted[0] else "", *outputs[: 1 + bias]]
-
-
 def _relu_kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
     """max(FC, 0)."""
     return times(x, w, bias[0] if bias else None, relu=True)
@@ -82,7 +63,7 @@ def _relu_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequenc
     (y,) = op.outputs
     names = (builder.gradient_name(f"{y}_sum"),)
     (dy,) = builder.add("ReluGradient", (y, dys[0]), module=op.module, outputs=names)
-    return _gradient(builder, op, (dy,), wanted)
+    return gradient(builder, op, (dy,), wanted)
 
 
 def _input_gradient(w: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
@@ -116,18 +97,18 @@ def _product_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch
     return Cost(2.0 * rows * k * n + (len(inputs) == 4) * rows * n, float(moved))
 
 
-FC = OpDef("FC", _kernel, cost=_cost, gradient=_gradient, work="gemm")
+FC = OpDef("FC", _kernel, cost=cost, gradient=gradient, work="gemm")
 FC_GRADIENT = OpDef(
     "FCGradient", _gradient_kernel, _gradient_infer, _gradient_cost, gradient=None, many=True, work="gemm"
 )
 DEFINITIONS = (
     FC,
     FC_GRADIENT,
-    OpDef("FastFC", _fast_kernel, FC.infer, cost=_cost, gradient=None, work="gemm"),
+    OpDef("FastFC", _fast_kernel, FC.infer, cost=cost, gradient=None, work="gemm"),
     OpDef(
         "FastFCGradient", _fast_gradient_kernel, _gradient_infer, _gradient_cost, gradient=None, many=True, work="gemm"
     ),
-    OpDef("FCRelu", _relu_kernel, FC.infer, cost=_cost, gradient=_relu_gradient, work="gemm"),
+    OpDef("FCRelu", _relu_kernel, FC.infer, cost=cost, gradient=_relu_gradient, work="gemm"),
     OpDef("FCInputGradient", _input_gradient, _input_gradient_infer, _product_cost, gradient=None, work="gemm"),
     OpDef(
         "FCSgd", _sgd, no_outputs, _product_cost, None, effects=True, writes=_stepped, steps_weights=True, work="gemm"

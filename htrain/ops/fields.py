@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import torch
 from numba import njit
-from numpy.typing import NDArray
 
 from htrain.errors import DataError
 from htrain.net.net import Attr, Blob, Op
@@ -14,9 +13,8 @@ from htrain.ops import accelerated
 from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
 from htrain.ops.expectation import Counts, Expectation, rows_like
 from htrain.ops.pointers import array_at, prefetch_row
-from htrain.ops.sparse_checks import ids_misfit, places_misfit
-
-Ids = NDArray[np.int64]
+from htrain.ops.sparse_checks import places_misfit
+from htrain.ops.tables import Tables, find_misfit, pointers_of, sizes_of, step_rows
 
 
 def _stack_rows(*values: torch.Tensor, dense: int) -> torch.Tensor:
@@ -45,34 +43,6 @@ def _stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tenso
     if bad >= 0:
         raise places_misfit(places[bad].numpy(), rows[bad].numpy(), dy[:, 0].numpy())
     return (*dx, *drows)
-
-
-class Tables:
-    """Tables[R,D] of a device, each of them looked up by its own column of ids[B,C]: what loops over them want to know, found once."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor], columns: Sequence[int]) -> None:
-        """Raises DataError where loops over addresses would leave the tables."""
-        self.tensors = tensors
-        self.width = tensors[0].shape[1]
-        if not all(t.shape[1:] == (self.width,) and t.dtype == torch.float32 and t.is_contiguous() for t in tensors):
-            raise DataError(f"tables that are read together differ in form: want float32 rows, {self.width} wide")
-        self.pointers, self.sizes, self.columns = pointers_of(tensors), sizes_of(tensors), np.array(columns, np.int64)
-        self._last, self._first = max(columns), min(columns)
-
-    def ids(self, ids: torch.Tensor) -> Ids:
-        """Ids as loops want them. Raises DataError where there are fewer columns than the tables have."""
-        if ids.dim() != 2 or not -ids.shape[1] <= self._first <= self._last < ids.shape[1]:
-            raise DataError(f"ids are {list(ids.shape)}, want columns {self._first} to {self._last} of them")
-        return ids.contiguous().numpy()
-
-    def misfit(self, bad: int, ids: Ids) -> DataError:
-        """Table number `bad` has no row for some of its ids."""
-        return ids_misfit(
-            np.ascontiguousarray(ids[:, self.columns[bad]]),
-            np.empty((len(ids), self.width), np.float32),
-            self.tensors[bad].numpy(),
-            0,
-        )
 
 
 def _bind_stack_tables(
@@ -136,16 +106,6 @@ def _parts(
             f"rows of several tables differ in form: want float32 rows, {width} wide, and {batch} int64 places of each"
         )
     return [x.contiguous() for x in own], [r.contiguous() for r in rows], [p.contiguous() for p in places]
-
-
-def pointers_of(tensors: Sequence[torch.Tensor]) -> Ids:
-    """Where tensors are; they must be contiguous, and kept by the caller."""
-    return np.array([tensor.data_ptr() for tensor in tensors], np.int64)
-
-
-def sizes_of(tensors: Sequence[torch.Tensor]) -> Ids:
-    """Their rows."""
-    return np.array([tensor.shape[0] for tensor in tensors], np.int64)
 
 
 @njit(nogil=True, cache=True)
@@ -212,30 +172,6 @@ def _stack_columns(own, tables, sizes, ids, columns, y):  # type: ignore[no-unty
             for d in range(width):
                 y[b, own.size + t, d] = table[row, d]
     return -1
-
-
-@njit(nogil=True, cache=True)
-def find_misfit(sizes, ids, columns):  # type: ignore[no-untyped-def]
-    """The first table with an id outside it, or -1."""
-    for b in range(ids.shape[0]):
-        for t in range(sizes.size):
-            row = ids[b, columns[t]]
-            if row < 0 or row >= sizes[t]:
-                return t
-    return -1
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def step_rows(tables, sizes, ids, columns, b, rate, dy, first):  # type: ignore[no-untyped-def]
-    """The rows of example b, by dy[first:, D]; those of the next example are on their way meanwhile."""
-    width = dy.shape[1]
-    for t in range(tables.size):
-        if b + 1 < ids.shape[0]:
-            prefetch_row(tables[t], ids[b + 1, columns[t]], 4 * width)
-        table = array_at(tables[t], (sizes[t], width), np.float32(0))
-        row = ids[b, columns[t]]
-        for d in range(width):
-            table[row, d] -= rate * dy[first + t, d]
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})

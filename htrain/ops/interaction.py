@@ -11,9 +11,9 @@ from htrain.errors import DataError
 from htrain.net.net import BatchDim, Blob, Op
 from htrain.ops import accelerated
 from htrain.ops.base import Builder, Cost, OpDef, Signature
-from htrain.ops.fields import Tables
 from htrain.ops.interaction_loops import dots_loop, gradient_and_step_loop, gradient_loop
 from htrain.ops.sparse_checks import Rows
+from htrain.ops.tables import Tables
 
 
 class Pairs:

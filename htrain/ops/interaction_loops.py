@@ -7,8 +7,8 @@ copied to one place first, padded with zeros to blocks of 4 features: that is in
 import numpy as np
 from numba import njit
 
-from htrain.ops.fields import find_misfit, step_rows
 from htrain.ops.pointers import array_at, prefetch_row
+from htrain.ops.tables import find_misfit, step_rows
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})

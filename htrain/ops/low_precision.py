@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 
 from htrain.net.net import Blob, Op
 from htrain.ops.base import Cost, OpDef
-from htrain.ops.fc import FC
+from htrain.ops.fc_rules import cost, gradient
 
 _BYTES_SAVED: dict[str, int] = {"FCBfloat16": 2, "FCInt8": 3}
 
@@ -43,7 +43,7 @@ def _rounded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
     """FC's products; x and w are read, and written once more at their lower precision."""
-    full = FC.cost(op, inputs, outputs, batch_size)
+    full = cost(op, inputs, outputs, batch_size)
     narrow = sum(b.num_bytes(batch_size) / 4 * (4 - _BYTES_SAVED[op.type]) for b in inputs[:2])
     return Cost(full.flops, full.bytes + 2 * narrow)
 
@@ -53,6 +53,6 @@ def _infer_like_fc(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequenc
 
 
 DEFINITIONS = (
-    OpDef("FCBfloat16", _bfloat16, _infer_like_fc, _cost, gradient=FC.gradient, work="gemm_bf16"),
-    OpDef("FCInt8", _int8, _infer_like_fc, _cost, gradient=FC.gradient, work="gemm_int8"),
+    OpDef("FCBfloat16", _bfloat16, _infer_like_fc, _cost, gradient=gradient, work="gemm_bf16"),
+    OpDef("FCInt8", _int8, _infer_like_fc, _cost, gradient=gradient, work="gemm_int8"),
 )

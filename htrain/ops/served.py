@@ -1,4 +1,4 @@
-"""Lookups and optimizer steps of all the tables that one message is about, as one op each (htrain.transform.fuse_served).
+"""Lookups and optimizer steps of all the tables that one message is about, as one op each (htrain.transform.fusions.servers).
 
     rows, ..  = LookupTables(table, .., ids, ..)              of each table the rows of its ids
     SparseStepTables(table, .., state, .., ids, .., rows, ..)  the `optimizer` step of each table by its distinct ids and a gradient row for each

@@ -10,14 +10,15 @@ from htrain.costs.loads import COST_MODEL, DeviceLoad
 from htrain.costs.memory import memory_of_train, too_large_text
 from htrain.costs.predict import demands_of, device_loads
 from htrain.errors import PlanError
-from htrain.net.names import net_name
+from htrain.net.names import DENSE_PS, GROUP_PS, SPARSE_PS, TRAINER, WORKERS, NetKind, role_of, shard_name
 from htrain.net.net import Net, Op
 from htrain.ops import OPS
-from htrain.ops.collective import WORKERS
 from htrain.ops.comm import begin_signal
 from htrain.ops.weights import WeightReaders
 from htrain.plan.plan import Plan, digest_of
 from htrain.spec.centres import centre_name, hosts_of, in_group
+
+_SIDES: tuple[NetKind, ...] = ("sync", "centre")  # of a round
 
 
 def check_plan(plan: Plan) -> Plan:
@@ -33,17 +34,13 @@ def check_plan(plan: Plan) -> Plan:
 
 
 def _problems(plan: Plan) -> Iterator[str]:
-    devices = [d for d in plan.cluster.devices if net_name(d) in plan.nets]
-    missing = [n for n in ("train", "trainer") if n not in plan.nets]
-    if missing:
-        yield f"plan.yaml: the net '{missing[0]}' is missing"
-        return
-    nets = {d: plan.net_of(d) for d in devices if not d.startswith("dense_ps")}
-    nets |= {WORKERS: plan.nets[WORKERS]} if WORKERS in plan.nets else {}
-    yield from _placement(plan.nets["train"], nets)
+    """What is wrong, a sentence each. Raises PlanError where a net is missing that every plan has."""
+    devices = [*(d for d in plan.cluster.devices if role_of(d) != DENSE_PS), WORKERS]
+    nets = {device: net for device in devices if (net := plan.step_net(device))}
+    yield from _placement(plan.train, {TRAINER: plan.net_of(TRAINER), **nets})
     yield from _crossings(nets)
     yield from _owners(nets)
-    yield from _steps(plan.nets["train"])
+    yield from _steps(plan.train)
     yield from _first_values(plan, nets)
     yield from _shards(plan)
     yield from _centers(plan)
@@ -121,24 +118,17 @@ def _is_table(train: Net, name: str) -> bool:
 
 def _first_values(plan: Plan, nets: Mapping[str, Net]) -> Iterator[str]:
     for device, net in nets.items():
-        filled = {op.inputs[0] for op in _net(plan, f"init_{net_name(device)}").ops} if net.parameters else set()
+        filled = {op.inputs[0] for op in plan.init_net(device).ops} if net.parameters else set()
         for name in (n for n, p in net.parameters.items() if n not in filled and p.kind != "cache"):
             yield f"parameter '{name}' of '{device}' has no op in its init net"
 
 
-def _net(plan: Plan, name: str) -> Net:
-    if name not in plan.nets:
-        raise PlanError(f"plan.yaml: the net '{name}' is missing")
-    return plan.nets[name]
-
-
 def _shards(plan: Plan) -> Iterator[str]:
-    parameters = plan.nets["train"].parameters
+    parameters = plan.train.parameters
     for table, shards in plan.tables.items():
         expected = 0
         for index, shard in enumerate(shards):
-            name = table if len(shards) == 1 else f"{table}/{index}"
-            stored = parameters.get(name)
+            stored = parameters.get(shard_name(table, index, len(shards)))
             if (
                 shard.first_row != expected
                 or stored is None
@@ -151,10 +141,9 @@ def _shards(plan: Plan) -> Iterator[str]:
 
 def _centers(plan: Plan) -> Iterator[str]:
     hosts = hosts_of(plan.options.dense_sync, plan.cluster)
-    weights = [p.name for p in plan.nets["train"].parameters.values() if p.kind == "weight" and p.trained]
-    taken, absorbed = (
-        _written(net for name, net in plan.nets.items() if name.startswith(prefix)) for prefix in ("sync_", "center_")
-    )
+    weights = [p.name for p in plan.train.parameters.values() if p.kind == "weight" and p.trained]
+    rounds = plan.nets_of_rounds()
+    taken, absorbed = (_written(net for name, net in rounds.items() if name.kind == kind) for kind in _SIDES)
     for name in weights if hosts else ():
         host = plan.centers.get(name, "")
         if host not in hosts or taken[name] != 1 or absorbed[centre_name(name, host)] != 1:
@@ -179,15 +168,15 @@ def _begins_early(nets: Mapping[str, Net]) -> Iterator[str]:
     steps that have begun, so none may read a trained weight of a group PS yet (HT 3.1.1)."""
 
     def is_ahead(device: str, op: Op) -> bool:
-        return device != "trainer" or (
-            op.type != "Recv" and (op.type != "Send" or str(op.attrs.get("peer")).startswith("sparse_ps"))
+        return device != TRAINER or (
+            op.type != "Recv" and (op.type != "Send" or role_of(str(op.attrs.get("peer"))) == SPARSE_PS)
         )
 
     ran = _run_in_mind(nets, is_ahead)
     for device, net in nets.items():
         weights, waits = WeightReaders(net), any(begin_signal(device) in op.outputs for op in net.ops)
         for op in net.ops:
-            if weights.reads(op) and id(op) in ran and device.startswith("group_ps") and not waits:
+            if weights.reads(op) and id(op) in ran and role_of(device) == GROUP_PS and not waits:
                 yield f"'{device}' would not wait for the beginning of a step: {op.label} reads '{op.inputs[0]}' for the next one, too: compile again"
 
 
@@ -218,7 +207,7 @@ def _loads(plan: Plan) -> Iterator[str]:
     if set(plan.loads) != set(cluster.devices):
         yield f"plan.yaml: loads are of {', '.join(plan.loads) or 'no device'}, the cluster has {', '.join(cluster.devices)}: compile again"
         return
-    train = plan.nets["train"]
+    train = plan.train
     sized = expected(train, expected_blobs(train, cluster, options.batch_size))
     fused = memory_of_train(sized, {i: op.node_name for i, op in enumerate(train.ops)}, cluster, options)
     for device, load in plan.loads.items():

@@ -21,14 +21,13 @@ from safetensors.torch import save_file
 
 from htrain.costs.loads import COST_MODEL, DeviceLoad
 from htrain.errors import ClusterError, PlanError, UsageError
-from htrain.net.names import net_name
+from htrain.net.names import Device, NetName
 from htrain.net.net import Net
 from htrain.net.placement import Decision, Search, Shard
 from htrain.onnx_format.files import MOST_BYTES, net_of, to_model, write_net
-from htrain.ops.collective import WORKERS
 from htrain.own.registry import Source, require, sources_of
 from htrain.plan.folder import HEADER, Digests, content_of, is_part, place_of, steadily, write_folder
-from htrain.spec.centres import answers
+from htrain.plan.nets import NetsOfPlan
 from htrain.spec.cluster import Cluster, validated
 from htrain.spec.compatibility import compatible
 from htrain.spec.migrations import NEWEST, OLDEST, migrated
@@ -40,7 +39,7 @@ VALUES = "params/values.safetensors"
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(NetsOfPlan):
     """A placement, ready to run. `nets` by name: `train`, one per device, and their init, sync and centre nets.
 
     `notes` say, a sentence each, what compiling decided that the user may want to know.
@@ -67,10 +66,6 @@ class Plan:
     ops: Mapping[str, Source] = field(default_factory=dict)
     strategies: Mapping[str, Source] = field(default_factory=dict)
     cost_model: int = COST_MODEL
-
-    def net_of(self, device: str) -> Net:
-        """The net that `device` runs in a step."""
-        return self.nets[net_name(device)]
 
     def save(self, folder: Path) -> None:
         """Write the folder: whole, or not at all; an older plan there is replaced, and nothing else.
@@ -167,18 +162,11 @@ def load_plan(folder: Path) -> Plan:
 
 def load_part(folder: Path, device: str) -> Plan:
     """The plan of a folder with the nets that `device` runs alone: what a role needs of a plan that has been checked."""
-    own = net_name(device)
-    kinds = (
-        own,
-        f"init_{own}",
-        f"sync_{own}",
-        f"init_sync_{own}",
-        *((f"flush_{own}", WORKERS) if own == "trainer" else ()),
-    )
 
     def load(text: bytes) -> Plan:
         header = _parse_header(folder, text)
-        return _load(folder, header, [n for n in _net_names(header) if n in kinds or answers(device, n)])
+        own = Device.parse(device)
+        return _load(folder, header, [name for name in _net_names(header) if NetName.parse(name).run_by == own])
 
     return steadily(folder, load)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import torch
 
+from htrain.compiler.fusing import fuse_forward
 from htrain.compiler.lowering import forward_net
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
@@ -13,7 +14,6 @@ from htrain.ops import OPS
 from htrain.self_check.outcome import Gradient, Outcome, summed_rows
 from htrain.self_check.values import Values
 from htrain.spec.options import Options
-from htrain.transform.fuse import fuse_forward
 from htrain.transform.gradient import add_gradients
 from htrain.transform.loss import final_sigmoid
 

@@ -1,11 +1,12 @@
 """Where a net reads rows by number, and which numbers lead to rows that exist."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from htrain.net.net import BatchDim, Net, Op
+from htrain.net.slices import leading_to, led_from
 from htrain.ops import OPS
 
 Tensors = Mapping[str, torch.Tensor]
@@ -30,7 +31,7 @@ class RowReads:
         reads = (_read(net, op) for op in net.ops if OPS[op.type].indexed)
         self.reads = [read for read in reads if read and read.ids not in tabled]
         self._by_op = {id(read.op): read for read in self.reads}
-        self._ops = list(_leading(net, {read.ids for read in self.reads}))
+        self._ops = [net.ops[place] for place in leading_to(net.ops, [read.ids for read in self.reads])]
 
     @property
     def sizes(self) -> set[int]:
@@ -63,22 +64,7 @@ def _read(net: Net, op: Op) -> Read | None:
 
 def _behind_tables(net: Net) -> set[str]:
     """The tables, and the blobs that depend on one."""
-    tabled = {name for name, parameter in net.parameters.items() if parameter.kind == "table"}
-    for op in net.ops:
-        if tabled.intersection(op.inputs):
-            tabled.update(op.outputs)
-    return tabled
-
-
-def _leading(net: Net, wanted: set[str]) -> Iterator[Op]:
-    """The ops that lead to the blobs `wanted`, in order."""
-    producers, needed, pending = net.producers(), set(), list(wanted)
-    while pending:
-        op = producers.get(pending.pop())
-        if op is not None and id(op) not in needed:
-            needed.add(id(op))
-            pending.extend(op.inputs)
-    return (op for op in net.ops if id(op) in needed)
+    return led_from(net.ops, (name for name, parameter in net.parameters.items() if parameter.kind == "table"))
 
 
 def _missed(ids: torch.Tensor, num_rows: int, inputs: Tensors, count: int) -> torch.Tensor:

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
+from htrain.net.names import SPARSE_PS, role_of
 from htrain.ops.cache_rates import Rates
 from htrain.plan.plan import Plan
 from htrain.simulation.cache_rates import simulate_at
 from htrain.simulation.counts import with_counts
 from htrain.simulation.result import Simulated
-from htrain.spec.cluster import Cluster, role_of
+from htrain.spec.cluster import Cluster
 from htrain.spec.settings import Workers
 
 
@@ -50,7 +51,7 @@ def bound_of(plan: Plan, *, workers: Workers, steps: int, rates_of: Callable[[Pl
 
 def most_peers(plan: Plan) -> int:
     """The most devices that a sparse PS exchanges messages with: another placement may leave it one of them."""
-    nets = [net for name, net in plan.nets.items() if name.startswith("sparse_ps")]
+    nets = [net for device in plan.cluster.devices if _is_sparse(device) and (net := plan.step_net(device))]
     return max((len({op.attrs["peer"] for op in net.ops if "peer" in op.attrs}) for net in nets), default=1) or 1
 
 
@@ -70,7 +71,7 @@ def _sparse_share(found: Simulated, cluster: Cluster) -> float:
 
 
 def _is_sparse(device: str) -> bool:
-    return role_of(device) == "sparse_ps"
+    return role_of(device) == SPARSE_PS
 
 
 def _over(value: float, share: float) -> float:

@@ -12,12 +12,13 @@ from itertools import product
 from math import ceil, inf
 
 from htrain.errors import PlacementError, UsageError
+from htrain.net.names import number_of, role_of
 from htrain.ops.cache_rates import NO_RATES, Rates
 from htrain.plan.plan import Plan
 from htrain.simulation.cache_rates import simulate_at
 from htrain.simulation.result import Simulated
 from htrain.sizing.bounds import bound_of, gain_of_sparse_ps, most_peers
-from htrain.spec.cluster import Cluster, role_of
+from htrain.spec.cluster import Cluster
 from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.options import Options
 from htrain.spec.settings import Workers
@@ -105,7 +106,7 @@ class _Ask:
 
     def pinned(self, role: str) -> int:
         """How many devices of a role there must be for what is pinned to them."""
-        numbers = [int(device.partition(":")[2]) + 1 for _, device in self.cluster.pin if role_of(device) == role]
+        numbers = [number_of(device) + 1 for _, device in self.cluster.pin if role_of(device) == role]
         return max(numbers, default=0)
 
     def cluster_of(self, groups: int, trainers: int, group_ps: int, sparse_ps: int) -> Cluster:

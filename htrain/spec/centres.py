@@ -4,12 +4,10 @@ A host of centres is a dense PS, `dense_ps:K`, or a group, `group:G`: the role t
 hosts every holder has a share of the centres of its device's weights, and rounds go from group to group.
 """
 
-import re
-
-from htrain.spec.cluster import Cluster, role_of
+from htrain.net.names import DENSE_PS, GROUP, Device, NetName, role_of
+from htrain.spec.cluster import Cluster
 from htrain.spec.dense_sync import DenseSync
 
-GROUP = "group"
 EACH = ":each"  # ends the name of a parameter of which a host has one for each group
 
 
@@ -17,11 +15,8 @@ def hosts_of(sync: DenseSync, cluster: Cluster) -> tuple[str, ...]:
     """The hosts of centres of a cluster that has any."""
     if not sync.has_rounds(cluster):
         return ()
-    return (
-        tuple(f"dense_ps:{k}" for k in range(cluster.dense_ps))
-        if sync.uses_dense_ps
-        else tuple(f"{GROUP}:{g}" for g in range(cluster.groups))
-    )
+    kind, count = (DENSE_PS, cluster.dense_ps) if sync.uses_dense_ps else (GROUP, cluster.groups)
+    return tuple(str(Device(kind, number)) for number in range(count))
 
 
 def in_group(host: str) -> bool:
@@ -31,7 +26,7 @@ def in_group(host: str) -> bool:
 
 def device_at(host: str, holder: str) -> str:
     """The device that plays a host to the weights of `holder`."""
-    return holder if in_group(host) else host
+    return str(Device.parse(host).played_for(Device.parse(holder)))
 
 
 def centre_name(weight: str, host: str) -> str:
@@ -41,14 +36,10 @@ def centre_name(weight: str, host: str) -> str:
 
 def centre_net(host: str, holder: str) -> str:
     """The name of the net by which a host answers a holder."""
-    return f"center_{_plain(host)}_{_plain(holder)}"
+    return str(NetName.centre(host, holder))
 
 
 def answers(device: str, net: str) -> bool:
     """Whether a net of that name is one by which `device` answers holders of weights, in whichever group, or one that fills what it needs."""
-    own = re.escape(_plain(device))
-    return re.fullmatch(rf"(init_)?center_({own}_\w+|{GROUP}_\d+_{own})", net) is not None
-
-
-def _plain(device: str) -> str:
-    return device.replace(":", "_")
+    name = NetName.parse(net)
+    return name.kind == "centre" and name.run_by == Device.parse(device)

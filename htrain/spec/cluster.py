@@ -25,6 +25,9 @@ import psutil
 from msgspec import Meta, ValidationError, convert
 
 from htrain.errors import ClusterError
+from htrain.net.names import DENSE_PS, GROUP_PS, SPARSE_PS, TRAINER, Device, Role
+from htrain.net.names import device_of as device_of
+from htrain.net.names import role_of as role_of
 from htrain.spec.fields import about, check, fields_of, parse, wanted
 from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.yaml_file import Entry, read_yaml
@@ -126,34 +129,20 @@ class Cluster:
     @property
     def devices(self) -> tuple[str, ...]:
         """The devices that a net can be placed on: one trainer and the group PSs stand for those of every group."""
-        ps = [f"{role}:{k}" for role in ("group_ps", "sparse_ps", "dense_ps") for k in range(getattr(self, role))]
-        return ("trainer", *ps)
+        ps = (Device(kind, k) for kind in (GROUP_PS, SPARSE_PS, DENSE_PS) for k in range(getattr(self, kind)))
+        return (TRAINER, *map(str, ps))
 
     @property
     def roles(self) -> tuple[str, ...]:
         """Every role of a run: `trainer:G:I`, `group_ps:G:K`, `sparse_ps:K`, `dense_ps:K`."""
-        inner = [
-            f"{role}:{g}:{i}"
-            for g in range(self.groups)
-            for role, n in (("trainer", self.trainers), ("group_ps", self.group_ps))
-            for i in range(n)
-        ]
-        return (
-            *inner,
-            *(f"sparse_ps:{k}" for k in range(self.sparse_ps)),
-            *(f"dense_ps:{k}" for k in range(self.dense_ps)),
+        inner = (
+            Role(kind, number, group)
+            for group in range(self.groups)
+            for kind, count in ((TRAINER, self.trainers), (GROUP_PS, self.group_ps))
+            for number in range(count)
         )
-
-
-def role_of(device: str) -> str:
-    """The role's name in a device or role name: `group_ps` of `group_ps:0:1`."""
-    return device.split(":", 1)[0]
-
-
-def device_of(role: str) -> str:
-    """The device that a role runs: `group_ps:1` of `group_ps:0:1` (group 0), `trainer` of `trainer:0:1`."""
-    kind, *rest = role.split(":")
-    return "trainer" if kind == "trainer" else f"{kind}:{rest[-1]}"
+        outer = (Role(kind, number) for kind in (SPARSE_PS, DENSE_PS) for number in range(getattr(self, kind)))
+        return tuple(map(str, (*inner, *outer)))
 
 
 def this_machine(**counts: Any) -> Cluster:
@@ -163,7 +152,7 @@ def this_machine(**counts: Any) -> Cluster:
         1, len(cluster.roles)
     )  # as threads they are one process
     cores = os.cpu_count() or 1
-    kinds = ("trainer", "group_ps", "sparse_ps", "dense_ps")
+    kinds = (TRAINER, GROUP_PS, SPARSE_PS, DENSE_PS)
     limits: dict[str, Any] = {
         f"{kind}_{what}": value
         for kind in kinds
@@ -252,9 +241,9 @@ def validated(values: Mapping[str, Any], *, where: str) -> Cluster:
             f"{where}: {cluster.trainers} trainers share one dense replica, which needs group_ps >= 1; or have trainers: 1 and more groups"
         )
     for pattern, device in cluster.pin:
-        if device not in cluster.devices or device.startswith("dense_ps"):
-            known = ", ".join(d for d in cluster.devices if not d.startswith("dense_ps"))
-            raise ClusterError(f"{where}: pin '{pattern}': '{device}' is not one of {known}")
+        known = [d for d in cluster.devices if role_of(d) != DENSE_PS]
+        if device not in known:
+            raise ClusterError(f"{where}: pin '{pattern}': '{device}' is not one of {', '.join(known)}")
     return cluster
 
 

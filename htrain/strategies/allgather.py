@@ -19,15 +19,11 @@ def all_gather_rows(net: Net) -> Net:
 
     Requires: optimizer steps.  Ensures: one AllGather for all tables; a row has one step, with the sum of all trainers' gradients.
     """
-    builder = NetBuilder(net.name)
-    for name in net.inputs:
-        builder.input(net.blobs[name])
-    for parameter in net.parameters.values():
-        builder.parameter(parameter)
+    builder = NetBuilder.beside(net)
     steps = [op for op in net.ops if OPS[op.type].steps_rows]
     for op in net.ops:
         if op not in steps:
-            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+            builder.copy(op)
     sparse = [name for op in steps for name in op.inputs[-2:]]
     names = [builder.fresh(f"{name}_all") for name in sparse]
     everybody = builder.add("AllGather", sparse, module="all_gather", outputs=names) if steps else ()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from htrain.net.net import Attr, Net, numel
+from htrain.net.slices import makers
 from htrain.ops.builder import NetBuilder
 from htrain.spec.dense_sync import AllReduce
 from htrain.strategies.strategy import Gradients, Strategy
@@ -26,7 +27,7 @@ def all_reduce_gradients(
     builder = NetBuilder.of(net)
     summed = dict(gradients)
     attrs: dict[str, Attr] = {"mean": True} if mean else {}
-    made = {output: place for place, op in enumerate(net.ops) for output in op.outputs}
+    made = makers(net.ops)
     weights = sorted(
         (n for n, p in net.parameters.items() if p.kind == "weight" and n in gradients),
         key=lambda n: made[gradients[n]],

@@ -6,11 +6,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from htrain.net.names import net_name
+from htrain.net.names import NetName, number_of
 from htrain.net.net import Attr, Blob, Init, Net, Op, Parameter
 from htrain.net.placement import spread
 from htrain.ops.codec import Codec, weight_codec
-from htrain.spec.centres import EACH, centre_name, centre_net, device_at, hosts_of, in_group
+from htrain.spec.centres import EACH, centre_name, device_at, hosts_of, in_group
 from htrain.spec.dense_sync import DenseSync
 from htrain.strategies.strategy import Strategy
 from htrain.transform.init_nets import init_net
@@ -53,15 +53,15 @@ class Centred(Strategy[C], ABC):
         centers = self.centers(parts)
         nets: dict[str, Net] = {}
         for holder, part in _holders(parts).items() if centers else ():
-            sync = self.sync_net(holder, part, centers)
+            sync, name = self.sync_net(holder, part, centers), NetName.sync(holder)
+            nets[sync.name] = sync
             own = {name: p for name, p in sync.parameters.items() if name not in part.parameters}
-            nets |= {sync.name: sync} | (
-                {f"init_{sync.name}": init_net(holder, replace(sync, parameters=own), self.options.seed)} if own else {}
-            )
+            if own:
+                nets[str(name.init)] = init_net(holder, replace(sync, parameters=own), self.options.seed)
             for host in sorted({centers[name] for name in part.parameters if name in centers}):
-                center = self.center_net(host, holder, part, centers)
+                center, name = self.center_net(host, holder, part, centers), NetName.centre(host, holder)
                 nets[center.name] = center
-                nets["init_" + center.name] = init_net(device_at(host, holder), center, self.options.seed)
+                nets[str(name.init)] = init_net(str(name.run_by), center, self.options.seed)
         return nets
 
     def sync_net(self, holder: str, net: Net, centers: Mapping[str, str]) -> Net:
@@ -91,7 +91,7 @@ class Centred(Strategy[C], ABC):
             else:
                 answer = made.receive([_blob(weight, "difference")], packet)
             made.change(*self.take(weight.name, answer), weight)
-        return made.net(f"sync_{net_name(holder)}")
+        return made.net(NetName.sync(holder))
 
     def center_net(self, host: str, holder: str, net: Net, centers: Mapping[str, str]) -> Net:
         """What `host` runs when a round of `holder` arrives: absorb each snapshot, and answer."""
@@ -111,7 +111,7 @@ class Centred(Strategy[C], ABC):
                 self._owe(made, weight, centre, codecs[1], answer, go)
             else:
                 made.send([_blob(weight, "difference")], go)
-        return made.net(centre_net(host, holder))
+        return made.net(NetName.centre(host, holder))
 
     def _codec(self, name: str, weight: Parameter) -> Codec | None:
         shape = tuple(dim for dim in weight.shape if isinstance(dim, int))
@@ -184,8 +184,8 @@ class _Made:
         self._ops += [Op("Recv", (), (blob.name,), of, node_name=self._device, module="recv") for blob in blobs]
         return blobs[0].name
 
-    def net(self, name: str) -> Net:
-        return Net(name, (), (), outputs=(), blobs={}, parameters={p.name: p for p in self.parameters}).with_ops(
+    def net(self, name: NetName) -> Net:
+        return Net(str(name), (), (), outputs=(), blobs={}, parameters={p.name: p for p in self.parameters}).with_ops(
             self._ops, self._blobs
         )
 
@@ -234,4 +234,4 @@ def _blob(weight: Parameter, what: str) -> Blob:
 
 def _message(centers: Mapping[str, str], weight: Parameter, direction: int) -> int:
     """One message each way per host."""
-    return 2 * int(centers[weight.name].split(":")[1]) + direction
+    return 2 * number_of(centers[weight.name]) + direction

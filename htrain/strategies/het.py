@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from htrain.errors import UsageError
-from htrain.net.names import shard_name
+from htrain.net.names import TRAINER, NetName, number_of, shard_name
 from htrain.net.net import Attr, Init, Net, Op, Parameter
 from htrain.net.placement import Shard
 from htrain.ops import OPS
@@ -15,8 +15,8 @@ from htrain.spec.cache import HetCache, capacity_rows
 from htrain.spec.optimizers import Adagrad, Optimizer, RowwiseAdagrad
 from htrain.strategies.strategy import HoldsRows
 from htrain.transform.shard_lookups import shard_lookups, shard_parameters
-from htrain.transform.split import TRAINER
 
+_FLUSH = NetName.flush(TRAINER)
 _UNUSED_EPS = 1e-10  # of an optimizer without one, whose steps do not read it
 
 
@@ -32,7 +32,7 @@ class Het(HoldsRows[HetCache]):
         return net
 
     def nets(self, parts: Mapping[str, Net]) -> Mapping[str, Net]:
-        return {"flush_trainer": flush_net(parts[TRAINER])}
+        return {str(_FLUSH): flush_net(parts[TRAINER])}
 
     def notes(self, train: Net) -> Iterator[str]:
         for ask in (op for op in train.ops if op.type == "HetAsk"):
@@ -100,10 +100,9 @@ class _Behind:
     def __init__(self, net: Net, spec: CacheSpec, shards: Mapping[str, Sequence[Shard]], optimizer: Optimizer) -> None:
         self.net, self.spec, self.optimizer = net, spec, optimizer
         self.shards = {table: shards[table] for table in spec.tables}
-        self.servers = sorted(
-            {s.device for parts in self.shards.values() for s in parts}, key=lambda d: int(d.split(":")[1])
-        )
-        self.builder = NetBuilder(net.name)
+        self.servers = sorted({s.device for parts in self.shards.values() for s in parts}, key=number_of)
+        pieces = (piece for p in net.parameters.values() for piece in shard_parameters(p, self.shards))
+        self.builder = NetBuilder.beside(net, pieces)
         mine = [op for op in net.ops if self._table(op)]
         self.dedupes = [op for op in mine if op.type == "Dedupe"]
         self.lookups = [op for op in mine if op.type == "Lookup"]
@@ -111,17 +110,12 @@ class _Behind:
 
     def rewrite(self) -> Net:
         builder = self.builder
-        for name in self.net.inputs:
-            builder.input(self.net.blobs[name])
-        for parameter in self.net.parameters.values():
-            for piece in shard_parameters(parameter, self.shards):
-                builder.parameter(piece)
         mine = {id(op) for op in (*self.dedupes, *self.lookups, *self.steps)}
         for op in self.net.ops:
             if op is self.dedupes[0]:
                 self._look_up()
             if id(op) not in mine:
-                builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+                builder.copy(op)
             if op is self.steps[-1]:
                 self._write()
         return builder.build(self.net.outputs)
@@ -135,13 +129,13 @@ class _Behind:
         """All ids, a request to each server, and the rows."""
         builder, spec = self.builder, self.spec
         for op in self.dedupes:
-            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+            builder.copy(op)
         self.ids = [op.inputs[1] for op in self.lookups]
         shape = (spec.capacity, row_width(spec.width, self.optimizer.kind))
         builder.parameter(Parameter(spec.name, shape, "float32", "cache", Init("constant", (0.0,)), trained=False))
         names = [builder.fresh(f"{spec.name}_slots")]
         for server in self.servers:
-            names += [builder.fresh(f"{spec.name}_{part}_{_number(server)}") for part in REQUEST]
+            names += [builder.fresh(f"{spec.name}_{part}_{number_of(server)}") for part in REQUEST]
         territory = self._territory()
         if spec.asked.window > 1:
             first = {"first_keys": territory["first_keys"]}
@@ -180,7 +174,7 @@ class _Behind:
     def _serve(self, server: str, request: Sequence[str]) -> list[str]:
         """Push and pull on one sparse PS."""
         builder, spec = self.builder, self.spec
-        clock = f"{spec.name}_clocks:{_number(server)}"
+        clock = f"{spec.name}_clocks:{number_of(server)}"
         builder.parameter(
             Parameter(clock, (self.rows_of[server],), "int32", "cache", Init("constant", (0.0,)), trained=False)
         )
@@ -196,7 +190,7 @@ class _Behind:
         inputs = (clock, *held, *states, *request)
         attrs: dict[str, Attr] = {"num_tables": len(held)}
         builder.add("HetPush", inputs, attrs=attrs | {"staleness": self._staleness()} | self._step(), module=spec.name)
-        names = [builder.fresh(f"{spec.name}_{part}_{_number(server)}") for part in ("rows", "row_clocks", "stale")]
+        names = [builder.fresh(f"{spec.name}_{part}_{number_of(server)}") for part in ("rows", "row_clocks", "stale")]
         attrs["barrier"] = spec.asked.staleness == 0
         return list(builder.add("HetPull", inputs, attrs=attrs, module=spec.name, outputs=names))
 
@@ -216,10 +210,6 @@ class _Behind:
         self.builder.add("HetWrite", (self.spec.name, self.slots, *ordered), module=self.spec.name)
 
 
-def _number(server: str) -> str:
-    return server.rpartition(":")[2]
-
-
 def flush_net(trainer: Net) -> Net:
     """The flush net of a trainer's net; without ops where that has no cache.
 
@@ -233,7 +223,7 @@ def flush_net(trainer: Net) -> Net:
         ops += [op for op in trainer.ops if op.type == "Send" and op.inputs[0] in names]
         ops += [op for op in trainer.ops if op.type == "Recv" and op.outputs[0] in answers]
         ops.append(Op("HetFlushed", (*ask.inputs[:1], *answers), (), {}, node_name=ask.node_name, module=ask.module))
-    flush = Net("flush_trainer", (), (), outputs=(), blobs=dict(trainer.blobs), parameters=dict(trainer.parameters))
+    flush = Net(str(_FLUSH), (), (), outputs=(), blobs=dict(trainer.blobs), parameters=dict(trainer.parameters))
     return flush.with_ops(ops)
 
 

@@ -10,6 +10,7 @@ from htrain.errors import ModelError, UsageError
 from htrain.net.names import shard_name
 from htrain.net.net import Attr, BatchDim, Blob, Init, Net, Op, Parameter, numel
 from htrain.net.placement import CacheGeometry, Shard, next_prime
+from htrain.net.slices import leading_to
 from htrain.ops.builder import NetBuilder
 from htrain.ops.lookahead import REQUEST
 from htrain.spec.cache import LookAheadCache
@@ -88,7 +89,7 @@ def choose_lookahead(net: Net, cache: LookAheadCache, batch_size: int, cluster: 
 
 
 def _check_known_ahead(net: Net, table: str, ids: str) -> None:
-    for op in (net.ops[place] for place in sorted(net.leading_to([ids]))):
+    for op in (net.ops[place] for place in leading_to(net.ops, [ids])):
         if of := [name for name in op.inputs if name in net.parameters]:
             raise ModelError(
                 f"table '{table}' cannot be looked up through a look-ahead cache: its ids are computed of '{of[0]}' ({op.label}), "
@@ -140,19 +141,14 @@ def look_ahead(net: Net, shards: Mapping[str, Sequence[Shard]], cached: Sequence
     Ensures:  a step touches the caches alone; tables are read and written by passes of their own (htrain.ops.lookahead).
     """
     caches = {c.table: c for c in cached}
-    builder = NetBuilder(net.name)
-    for name in net.inputs:
-        builder.input(net.blobs[name])
-    for parameter in net.parameters.values():
-        table = parameter.of if parameter.kind == "state" else parameter.name
-        for piece in shard_parameters(parameter, shards) if table in caches else [parameter]:
-            builder.parameter(piece)
+    cut = {table: parts for table, parts in shards.items() if table in caches}
+    builder = NetBuilder.beside(net, (piece for p in net.parameters.values() for piece in shard_parameters(p, cut)))
     for table, cache in caches.items():
         _declare(builder, net, table, cache)
     for op in net.ops:
         table = op.inputs[0] if op.inputs else ""
         if table not in caches:
-            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+            builder.copy(op)
         elif op.type == "Lookup":
             _look_up(builder, net, op, caches[table], shards[table])
         else:

@@ -1,7 +1,9 @@
 """The classic parameter server: trainers compute with a copy of the dense weights that they fetch for every step (HET 5, its baseline)."""
 
+from htrain.net.names import GROUP_PS, TRAINER, Device
 from htrain.net.net import Net
 from htrain.net.placement import spread
+from htrain.net.rewriting import reading
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 from htrain.spec.dense_sync import ParameterServer
@@ -20,16 +22,11 @@ class Pulled(Strategy[ParameterServer]):
 
 def pull_weights(net: Net) -> Net:
     """Let every reader of a trained weight but its optimizer step read a snapshot of it, taken when the step begins."""
-    builder = NetBuilder(net.name)
-    for name in net.inputs:
-        builder.input(net.blobs[name])
-    for parameter in net.parameters.values():
-        builder.parameter(parameter)
+    builder = NetBuilder.beside(net)
     weights = [name for name, p in net.parameters.items() if p.kind == "weight" and p.trained]
     copies = {w: builder.add("Snapshot", (w,), module=w, outputs=(builder.fresh(f"{w}_pulled"),))[0] for w in weights}
     for op in net.ops:
-        inputs = op.inputs if OPS[op.type].steps_weights else tuple(copies.get(name, name) for name in op.inputs)
-        builder.add(op.type, inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+        builder.copy(op if OPS[op.type].steps_weights else reading(op, copies))
     return builder.build(net.outputs)
 
 
@@ -37,8 +34,8 @@ def pulled_tags(net: Net, fixed: Tags, num_group_ps: int) -> dict[int, str]:
     """The tags of a net whose trainers fetch the dense weights: these, their snapshots and steps are on group PSs, balanced by bytes; what
     is not `fixed` elsewhere is on the trainer."""
     weights = {name: p.num_bytes for name, p in net.parameters.items() if p.kind == "weight" and p.trained}
-    owners = {name: f"group_ps:{k}" for name, k in spread(weights, num_group_ps).items()}
-    on_owner = (next((owners[name] for name in op.inputs if name in owners), "trainer") for op in net.ops)
+    owners = {name: str(Device(GROUP_PS, k)) for name, k in spread(weights, num_group_ps).items()}
+    on_owner = (next((owners[name] for name in op.inputs if name in owners), TRAINER) for op in net.ops)
     return {index: fixed.get(index, device) for index, device in enumerate(on_owner)}
 
 

@@ -1,5 +1,6 @@
 """Tables on sparse PSs, whole or in row ranges: what travels between them and others may be shorter than what they hold."""
 
+from htrain.net.names import SPARSE_PS, role_of
 from htrain.net.net import Net
 from htrain.net.placement import Encoding
 from htrain.ops import OPS
@@ -7,8 +8,6 @@ from htrain.spec.options import Options
 from htrain.spec.sparse_sync import TableServers
 from htrain.strategies.strategy import Strategy
 from htrain.transform.compress import encode_crossing
-
-_SPARSE = "sparse_ps"
 
 
 class Served(Strategy[TableServers]):
@@ -26,7 +25,7 @@ def compress_rows(net: Net, servers: TableServers, options: Options) -> Net:
     """
     encodings: dict[str, Encoding] = {}
     for op in net.ops:
-        if not op.node_name.startswith(_SPARSE):
+        if role_of(op.node_name) != SPARSE_PS:
             continue
         if op.type == "Lookup" and servers.row_dtype != "float32":
             encodings[op.outputs[0]] = servers.row_dtype
@@ -34,7 +33,7 @@ def compress_rows(net: Net, servers: TableServers, options: Options) -> Net:
             encodings[op.inputs[-1]] = servers.row_gradient_dtype
     encodings = {name: encoding for name, encoding in encodings.items() if net.blobs[name].dtype == "float32"}
     return encode_crossing(
-        net, encodings, options, lambda maker, reader: maker.startswith(_SPARSE) != reader.startswith(_SPARSE)
+        net, encodings, options, lambda maker, reader: (role_of(maker) == SPARSE_PS) != (role_of(reader) == SPARSE_PS)
     )
 
 

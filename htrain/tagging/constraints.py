@@ -8,8 +8,9 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from htrain.errors import PlacementError
+from htrain.net.names import SPARSE_PS, role_of
 from htrain.net.net import Net
-from htrain.spec.cluster import Cluster, role_of
+from htrain.spec.cluster import Cluster
 from htrain.tagging.units import Unit
 from htrain.tagging.workload import Workload
 
@@ -43,7 +44,7 @@ def pinned_tables(tables: Iterable[str], net: Net, cluster: Cluster) -> dict[str
     found: dict[str, str] = {}
     for pattern, device in cluster.pin:
         matched = matching(pattern, names, what="pin")
-        for_tables = role_of(device) == "sparse_ps"
+        for_tables = role_of(device) == SPARSE_PS
         fitting = [name for name in matched if (name in tables) == for_tables]
         if not fitting:
             may = "the trainer or a group PS" if for_tables else "a sparse PS"
@@ -62,7 +63,7 @@ def pinned(workload: Workload, cluster: Cluster) -> Workload:
     allowed = workload.allowed.copy()
     reasons: dict[str, str] = {}
     for pattern, device in cluster.pin:
-        for u in _units(pattern, workload.units) if role_of(device) != "sparse_ps" else ():
+        for u in _units(pattern, workload.units) if role_of(device) != SPARSE_PS else ():
             unit = workload.units[u]
             if unit.name in reasons and not allowed[u, workload.devices.index(device)]:
                 raise PlacementError(

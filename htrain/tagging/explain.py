@@ -6,8 +6,10 @@ from difflib import get_close_matches
 import numpy as np
 
 from htrain.errors import PlacementError
-from htrain.net.net import COMPRESS, Net, as_made
+from htrain.net.net import COMPRESS, Net
 from htrain.net.placement import Encoding
+from htrain.net.rewriting import as_made
+from htrain.net.slices import readers
 from htrain.plan.plan import Plan
 from htrain.sizes import memory_text
 from htrain.tagging.constraints import kept_together, pinned
@@ -21,7 +23,7 @@ def explain(plan: Plan, name: str) -> str:
 
     Moving is scored by the cost model with all else as it is, values encoded as they are in the plan.
     """
-    train = plan.nets["train"]
+    train = plan.train
     net = as_made(train)
     owners = table_owners(plan.tables)
     fixed = fixed_tags(net, owners)
@@ -38,7 +40,7 @@ def explain(plan: Plan, name: str) -> str:
 def _position(net: Net, name: str) -> int:
     """The first op that `name` is about; of a parameter, the first that reads it."""
     if name in net.parameters:
-        return next(index for index, op in enumerate(net.ops) if name in op.inputs)
+        return readers(net.ops)[name][0]
     for names_of in (lambda op: (op.module,), lambda op: op.outputs, lambda op: op.inputs):
         for index, op in enumerate(net.ops):
             if name in names_of(op):

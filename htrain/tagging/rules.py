@@ -9,6 +9,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from htrain.net.names import GROUP_PS, Device
 from htrain.net.net import Net
 from htrain.net.placement import Decision
 from htrain.tagging.units import Unit
@@ -154,7 +155,7 @@ def _balance(units: Sequence[Unit], parts: Sequence[Sequence[int]], num_group_ps
         reason = (
             f"component of {len(parts[p])} units with {weights[p]:,} bytes of weights, on the group PS with the fewest"
         )
-        decisions.update({i: Decision(units[i].name, f"group_ps:{k}", "component", reason) for i in parts[p]})
+        decisions.update({i: Decision(units[i].name, str(Device(GROUP_PS, k)), "component", reason) for i in parts[p]})
     return decisions
 
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from htrain.costs.expected import expected_blobs
 from htrain.costs.roles import contexts_of
 from htrain.errors import PlacementError
+from htrain.net.names import SPARSE_PS, Device, number_of
 from htrain.net.net import Net, Parameter
 from htrain.net.placement import Shard
 from htrain.ops import OPS
@@ -76,13 +77,13 @@ def place_tables(
     if sum(sizes.values()) > capacity * cluster.sparse_ps:
         raise _too_much(sizes, cluster, _enough(tables.values(), sizes, capacity, forced))
     pieces = _cut(tables.values(), sizes, capacity, cluster.sparse_ps, forced)
-    owners = {table: int(device.rpartition(":")[2]) for table, device in pinned.items()}
+    owners = {table: number_of(device) for table, device in pinned.items()}
     devices, left = _balance(pieces, capacity, cluster.sparse_ps, owners)
     if left:
         raise _does_not_fit(*left)
     shards: dict[str, list[Shard]] = {name: [] for name in tables}
     for (_, table, first_row, num_rows), k in zip(pieces, devices, strict=True):
-        shards[table].append(Shard(table, first_row, num_rows, f"sparse_ps:{k}"))
+        shards[table].append(Shard(table, first_row, num_rows, str(Device(SPARSE_PS, k))))
     return {name: tuple(parts) for name, parts in shards.items()}
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from htrain.net.names import shard_name
+from htrain.net.names import TRAINER, WORKERS, shard_name
 from htrain.net.net import Net, Op
 from htrain.net.placement import Shard
+from htrain.net.slices import leading_to, readers
 from htrain.ops import OPS
-from htrain.ops.collective import WORKERS
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,8 @@ def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
     the ids that a cache hears of ahead.
     Collectives have a device of their own. A Constant that only such ops of one device read is there."""
     tags: dict[int, str] = {}
-    told_ahead = net.leading_to(
-        name for op in net.ops if OPS[op.type].phase in ("announce", "ask") for name in op.inputs
-    )
-    read_on: dict[str, set[str]] = {}
+    asked = (name for op in net.ops if OPS[op.type].phase in ("announce", "ask") for name in op.inputs)
+    told_ahead = set(leading_to(net.ops, asked))
     for index, op in enumerate(net.ops):
         owner = next((owners[name] for name in op.inputs if name in owners), "")
         place = OPS[op.type].place
@@ -48,15 +46,14 @@ def fixed_tags(net: Net, owners: Mapping[str, str]) -> dict[int, str]:
             or place == "reader"
             or any(net.parameters[n].kind == "cache" for n in op.inputs if n in net.parameters)
         ):
-            tags[index] = owner or "trainer"
+            tags[index] = owner or TRAINER
         elif index in told_ahead and not any(name in net.parameters for name in op.inputs):
-            tags[index] = "trainer"
-        for name in op.inputs:
-            read_on.setdefault(name, set()).add(tags.get(index, ""))
+            tags[index] = TRAINER
+    read_by = readers(net.ops)
     for index, op in enumerate(net.ops):
-        readers = read_on.get(op.outputs[0], {""}) if op.type == "Constant" else {""}
-        if len(readers) == 1 and "" not in readers:
-            tags[index] = next(iter(readers))
+        read_on = {tags.get(reader, "") for reader in read_by[op.outputs[0]]} if op.type == "Constant" else set()
+        if len(read_on) == 1 and "" not in read_on:
+            tags[index] = read_on.pop()
     return dict(sorted(tags.items()))
 
 

@@ -17,16 +17,17 @@ from htrain.costs.loads import MemoryUse
 from htrain.costs.memory import held_steps, made_bytes, memory_of, synced_bytes
 from htrain.costs.roles import busy_cores, contexts_of
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds, tensor_seconds
+from htrain.net.names import GROUP_PS, IN_GROUP, SPARSE_PS, TRAINER, Device, number_of, role_of
 from htrain.net.net import Net, Op
+from htrain.net.slices import makers, readers
 from htrain.ops import OPS
 from htrain.ops.collective import WORKERS, ring_bytes
-from htrain.spec.cluster import Cluster, role_of
+from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.tagging.units import Unit
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-TRAINER = "trainer"
 CPU, RECEIVED, SENT, LOCK, MEMORY = range(5)
 DIMENSIONS = ("CPU", "network in", "network out", "Python's lock", "memory")
 
@@ -144,7 +145,7 @@ def workload_of(
     A unit that holds dense weights must be on a group PS where there is one, so that a group has one copy of them; on the only
     trainer of a group it may stay (HT 2.2).
     """
-    places = (TRAINER, *(f"group_ps:{k}" for k in range(cluster.group_ps)))
+    places = (TRAINER, *(str(Device(GROUP_PS, k)) for k in range(cluster.group_ps)))
     homes = {op: TRAINER if device == WORKERS else device for op, device in fixed.items()}  # beside every trainer
     devices = (*places, *sorted({d for d in homes.values() if d not in places}, key=_number))
     number = {device: d for d, device in enumerate(devices)}
@@ -172,8 +173,7 @@ def workload_of(
 
 
 def _number(device: str) -> tuple[str, int]:
-    role, _, number = device.partition(":")
-    return role, int(number or 0)
+    return role_of(device), number_of(device)
 
 
 def _op_costs(sized: Net, cluster: Cluster, options: Options) -> Floats:
@@ -223,7 +223,7 @@ def _capacity(devices: Sequence[str], cluster: Cluster, options: Options) -> Flo
     capacity = np.empty((len(devices), 5))
     for d, device in enumerate(devices):
         copies = cluster.trainers if device == TRAINER else 1
-        shared = 1 if role_of(device) in (TRAINER, "group_ps") else cluster.groups
+        shared = 1 if role_of(device) in IN_GROUP else cluster.groups
         share, bandwidth = copies / shared, cluster.bandwidth_of(device)
         cores, locks = busy_cores(device, cluster, options), 1 if cluster.python_lock else 10**9
         capacity[d] = cores * share, bandwidth * share, bandwidth * share, locks * share, cluster.memory_of(device)
@@ -234,14 +234,13 @@ def _values(
     net: Net, unit_of: Mapping[int, int], fixed: Mapping[int, str], number: Mapping[str, int], cluster: Cluster, options: Options
 ) -> dict[str, Any]:  # fmt: skip
     """The arrays of blobs that some other unit or device than their maker's reads."""
-    maker = {o: i for i, op in enumerate(net.ops) for o in op.outputs}
-    homes = {name: (unit_of.get(i, -1), number[fixed[i]] if i in fixed else -1) for name, i in maker.items()}
+    homes = {name: (unit_of.get(i, -1), number[fixed[i]] if i in fixed else -1) for name, i in makers(net.ops).items()}
     homes.update(dict.fromkeys(net.inputs, (-1, 0)))
     names: list[str] = []
     rows: list[Ints] = []
     read: list[int] = []
     reader_of: list[int] = []
-    for name, indices in _readers(net).items():
+    for name, indices in _read_by(net).items():
         unit, home = homes[name]
         outside = np.zeros(len(number), np.int64)
         for index in indices:
@@ -259,9 +258,10 @@ def _values(
     starts = message_seconds(cluster) * _share_of_message(net, names, homes, rows)
     cpu = (starts + [tensor_seconds(size, cluster) for size in sizes]) / options.batch_size
     roles = [role_of(device) for device in number]
-    from_sparse = np.array([homes[name][1] >= 0 and roles[homes[name][1]] == "sparse_ps" for name in names], bool)
+    from_sparse = np.array([homes[name][1] >= 0 and roles[homes[name][1]] == SPARSE_PS for name in names], bool)
     steps = np.array(
-        [[held_steps(home, d, cluster, options) for d in number] for home in (TRAINER, "sparse_ps:0")], np.float64
+        [[held_steps(home, d, cluster, options) for d in number] for home in (TRAINER, str(Device(SPARSE_PS, 0)))],
+        np.float64,
     )
     return {
         "values": tuple(names),
@@ -277,16 +277,12 @@ def _values(
     }
 
 
-def _readers(net: Net) -> dict[str, list[int]]:
+def _read_by(net: Net) -> dict[str, list[int]]:
     """The ops that read each blob, -1 for the run itself, which takes the outputs at the trainer."""
-    readers: dict[str, list[int]] = {}
-    for index, op in enumerate(net.ops):
-        for name in op.inputs:
-            if name in net.blobs:
-                readers.setdefault(name, []).append(index)
+    found = {name: places for name, places in readers(net.ops).items() if places and name in net.blobs}
     for name in net.outputs:
-        readers.setdefault(name, []).append(-1)
-    return readers
+        found.setdefault(name, []).append(-1)
+    return found
 
 
 def _share_of_message(

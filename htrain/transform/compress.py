@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from htrain.net.names import IN_GROUP, Device, role_of
 from htrain.net.net import COMPRESS, Blob, Net, Op
 from htrain.net.placement import Encoding
+from htrain.net.rewriting import reading
+from htrain.net.slices import homes
 from htrain.ops.codec import codec_of
-from htrain.spec.cluster import role_of
 from htrain.spec.options import Options
 
 
@@ -24,7 +26,7 @@ def encode_crossing(
     net: Net, encodings: Mapping[str, Encoding], options: Options, crosses: Callable[[str, str], bool]
 ) -> Net:
     """Encode blobs where `crosses` says so of the device that makes one and another that reads it."""
-    home = dict.fromkeys(net.inputs, "trainer") | {o: op.node_name for op in net.ops for o in op.outputs}
+    home = homes(net)
     away: dict[str, list[str]] = {}  # blob -> the devices that get it encoded
     for op in net.ops:
         for name in op.inputs:
@@ -47,8 +49,8 @@ def encode_crossing(
         if name in away:
             travel(name)
     for op in net.ops:
-        seen = (_at(n, encodings[n], op.node_name) if n in away and op.node_name in away[n] else n for n in op.inputs)
-        ops.append(replace(op, inputs=tuple(seen)))
+        mine = (name for name in op.inputs if op.node_name in away.get(name, ()))
+        ops.append(reading(op, {name: _at(name, encodings[name], op.node_name) for name in mine}))
         for name in op.outputs:
             if name in away:
                 travel(name)
@@ -57,8 +59,8 @@ def encode_crossing(
 
 def _at(name: str, encoding: Encoding, device: str) -> str:
     """The name of a decoded blob on one device: it is not quite the blob that was encoded."""
-    return f"{name}/{encoding}/{device.replace(':', '_')}"
+    return f"{name}/{encoding}/{Device.parse(device).plain}"
 
 
 def _in_group(device: str) -> bool:
-    return role_of(device) in ("trainer", "group_ps")
+    return role_of(device) in IN_GROUP

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from htrain.net.net import Blob, Net, Op
+from htrain.net.rewriting import reading
 
 Home = tuple[str, str]  # a module, and the device of its ops that have no choice
 
@@ -31,7 +32,7 @@ def copy_constants(net: Net, fixed: Mapping[int, str]) -> Net:
                 taken.add(copy)
                 new.append(replace(net.blobs[name], name=copy))
                 ops.append(replace(constants[name], module=op.module, outputs=(copy,)))
-        ops.append(replace(op, inputs=tuple(copies.get((name, home), name) for name in op.inputs)))
+        ops.append(reading(op, {name: copies[name, home] for name in op.inputs if (name, home) in copies}))
     ops += [constants[name] for name in net.outputs if name in constants]
     return net.with_ops(ops, new)
 

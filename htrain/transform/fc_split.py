@@ -15,9 +15,11 @@ from itertools import pairwise
 from htrain.errors import ModelError
 from htrain.net.net import Net, Op, Parameter
 from htrain.net.placement import Split
+from htrain.net.slices import readers
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 
+ReadBy = Mapping[str, Sequence[int]]  # of each blob or parameter, the positions of the ops that read it
 _FCS = ("FC", "FCBfloat16", "FCInt8")
 
 
@@ -36,33 +38,34 @@ class Layer:
 
 def layers_of(net: Net) -> dict[str, Layer]:
     """The FCs of a forward net that can be cut, by module: those whose weights nobody else reads."""
-    readers: dict[str, list[Op]] = {}
-    for op in net.ops:
-        for name in op.inputs:
-            readers.setdefault(name, []).append(op)
-    fcs = {op.outputs[0]: op for op in net.ops if op.type in _FCS and _own_weights(net, op, readers)}
+    read_by = readers(net.ops)
+    fcs = {op.outputs[0]: op for op in net.ops if op.type in _FCS and _own_weights(net, op, read_by)}
     modules = [op.module for op in fcs.values()]
     return {
-        op.module: _layer(net, op, readers, {o.inputs[0]: o for o in fcs.values()})
+        op.module: _layer(net, op, read_by, {o.inputs[0]: o for o in fcs.values()})
         for op in fcs.values()
         if modules.count(op.module) == 1
     }
 
 
-def _own_weights(net: Net, op: Op, readers: Mapping[str, Sequence[Op]]) -> bool:
-    return all(name in net.parameters and len(readers[name]) == 1 for name in op.inputs[1:])
+def _own_weights(net: Net, op: Op, read_by: ReadBy) -> bool:
+    return all(name in net.parameters and len(read_by[name]) == 1 for name in op.inputs[1:])
 
 
-def _layer(net: Net, op: Op, readers: Mapping[str, Sequence[Op]], fc_on: Mapping[str, Op]) -> Layer:
+def _layer(net: Net, op: Op, read_by: ReadBy, fc_on: Mapping[str, Op]) -> Layer:
     activations: list[Op] = []
     end = op.outputs[0]
-    while end not in net.outputs and len(readers.get(end, ())) == 1 and _is_activation(readers[end][0]):
-        activations.append(readers[end][0])
-        end = activations[-1].outputs[0]
-    alone = end not in net.outputs and len(readers.get(end, ())) == 1
-    following = fc_on[end].module if alone and end in fc_on else ""
+    while (reader := _only_reader(net, end, read_by)) and _is_activation(reader):
+        activations.append(reader)
+        end = reader.outputs[0]
+    following = fc_on[end].module if reader and end in fc_on else ""
     n, k = net.parameters[op.inputs[1]].shape
     return Layer(op.module, op, n, inputs=k, activations=tuple(activations), following=following)
+
+
+def _only_reader(net: Net, name: str, read_by: ReadBy) -> Op | None:
+    """The one op that reads a blob which is no output; None where that is not so."""
+    return net.ops[read_by[name][0]] if name not in net.outputs and len(read_by[name]) == 1 else None
 
 
 def _is_activation(op: Op) -> bool:
@@ -80,13 +83,8 @@ def split_fcs(net: Net, splits: Mapping[str, Split]) -> Net:
     layers = layers_of(net)
     cuts = {module: _checked(layers, module, split, splits) for module, split in splits.items()}
     seconds = {layers[module].following for module in cuts if splits[module].kind == "co-partition"}
-    builder = NetBuilder(net.name)
-    for name in net.inputs:
-        builder.input(net.blobs[name])
     cut_parameters = {name for module in (*cuts, *seconds) for name in layers[module].fc.inputs[1:]}
-    for parameter in net.parameters.values():
-        if parameter.name not in cut_parameters:
-            builder.parameter(parameter)
+    builder = NetBuilder.beside(net, (p for name, p in net.parameters.items() if name not in cut_parameters))
     writers = {_end(layers, module, splits[module]): module for module in cuts}
     inside = {o for module in cuts for o in _written(layers, module, splits[module])}
     for op in net.ops:
@@ -94,7 +92,7 @@ def split_fcs(net: Net, splits: Mapping[str, Split]) -> Net:
         if module:
             _Parts(builder, net, layers, splits[module], cuts[module]).write(module, op.outputs[0])
         elif not (op.outputs and op.outputs[0] in inside):
-            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+            builder.copy(op)
     return builder.build(net.outputs)
 
 

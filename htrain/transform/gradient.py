@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from htrain.errors import ModelError
 from htrain.net.net import Attr, Net, Op
+from htrain.net.slices import led_from, readers
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 
@@ -26,26 +27,22 @@ def add_gradients(net: Net, scale: float = 1.0) -> tuple[Net, Mapping[str, str]]
     for op in reversed(net.ops):
         if op.outputs and wanted.intersection(op.outputs) and any(parts.get(o) for o in op.outputs):
             _differentiate(builder, op, wanted, parts)
-    modules = {op.outputs[0]: op.outputs[0] for op in net.ops if op.type == "Lookup"} | _readers(net)
+    modules = {op.outputs[0]: op.outputs[0] for op in net.ops if op.type == "Lookup"} | _first_readers(net)
     gradients = {name: _summed(builder, name, parts[name], module) for name, module in modules.items() if name in parts}
     return builder.build(net.outputs), gradients
 
 
-def _readers(net: Net) -> dict[str, str]:
-    """The module that reads each weight first: the sum of a shared weight's gradients is placed with it."""
-    modules = {name: name for name, p in net.parameters.items() if p.kind == "weight"}
-    for op in reversed(net.ops):
-        modules.update(dict.fromkeys(modules.keys() & set(op.inputs), op.module))
-    return modules
+def _first_readers(net: Net) -> dict[str, str]:
+    """The module that reads each weight first, itself where none does: the sum of a shared weight's gradients is placed with it."""
+    read_by = readers(net.ops)
+    weights = [name for name, p in net.parameters.items() if p.kind == "weight"]
+    return {name: net.ops[read_by[name][0]].module if name in read_by else name for name in weights}
 
 
 def _reached_from_parameters(net: Net) -> set[str]:
     """Blobs whose gradient somebody needs: computed from a trained weight or a looked-up row."""
-    wanted = {name for name, p in net.parameters.items() if p.trained and p.kind != "state"}
-    for op in net.ops:
-        if wanted.intersection(op.inputs):
-            wanted.update(o for o in op.outputs if net.blobs[o].dtype.startswith(("float", "bfloat")))
-    return wanted
+    trained = (name for name, p in net.parameters.items() if p.trained and p.kind != "state")
+    return led_from(net.ops, trained, lambda name: net.blobs[name].dtype.startswith(("float", "bfloat")))
 
 
 def _differentiate(builder: NetBuilder, op: Op, wanted: set[str], parts: dict[str, list[str]]) -> None:

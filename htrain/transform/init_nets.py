@@ -2,6 +2,7 @@
 
 import hashlib
 
+from htrain.net.names import NetName
 from htrain.net.net import Attr, Net, Op, Parameter
 
 _FILLS = {
@@ -18,8 +19,9 @@ def init_net(device: str, net: Net, seed: int) -> Net:
     """
     filled = [parameter for parameter in net.parameters.values() if parameter.kind != "cache"]
     ops = [op for parameter in filled for op in _fill(device, parameter, seed)]
-    name = f"init_{device.replace(':', '_')}"
-    return Net(name, (), (), outputs=(), blobs={}, parameters=dict(net.parameters)).with_ops(ops)
+    return Net(str(NetName.step(device).init), (), (), outputs=(), blobs={}, parameters=dict(net.parameters)).with_ops(
+        ops
+    )
 
 
 def _fill(device: str, parameter: Parameter, seed: int) -> list[Op]:

@@ -1,6 +1,7 @@
 """Embedding lookups as they run: every row of a table travels once per batch, whoever looks it up (docs/concepts.md)."""
 
 from htrain.net.net import Net, Op
+from htrain.net.slices import leading_to
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 
@@ -12,16 +13,12 @@ def lower_lookups(net: Net) -> Net:
     Ensures:  each table has one Dedupe and one Lookup, at its first use; all its uses share them, so that the gradient of
               its rows is summed over all of them and the optimizer steps once.
     """
-    builder = NetBuilder(net.name)
-    for name in net.inputs:
-        builder.input(net.blobs[name])
-    for parameter in net.parameters.values():
-        builder.parameter(parameter)
+    builder = NetBuilder.beside(net)
     uses = _uses(net)
     prepared: dict[str, tuple[str, dict[Use, str]]] = {}
     for op in _with_ids_first(net):
         if not OPS[op.type].over_rows:
-            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+            builder.copy(op)
             continue
         table = op.inputs[0]
         if table not in prepared:
@@ -53,16 +50,9 @@ def _uses(net: Net) -> dict[str, list[Use]]:
 def _with_ids_first(net: Net) -> list[Op]:
     """The ops, those that lead to ids before all others: then every id of a table is there at its first lookup, and the
     next batch's lookups can start before any parameter is read."""
-    producers = net.producers()
-    leading: set[str] = set()
-    pending = [name for op in net.ops if OPS[op.type].over_rows for name in op.inputs[1:2]]
-    while pending:
-        op = producers.get(pending.pop())
-        if op and op.outputs[0] not in leading:
-            leading.update(op.outputs)
-            pending.extend(op.inputs)
-    first = [op for op in net.ops if op.outputs and op.outputs[0] in leading]
-    return first + [op for op in net.ops if not (op.outputs and op.outputs[0] in leading)]
+    ids = (name for op in net.ops if OPS[op.type].over_rows for name in op.inputs[1:2])
+    first = dict.fromkeys(leading_to(net.ops, ids))
+    return [net.ops[place] for place in (*first, *(p for p in range(len(net.ops)) if p not in first))]
 
 
 def _prepare(builder: NetBuilder, table: str, uses: list[Use]) -> tuple[str, dict[Use, str]]:

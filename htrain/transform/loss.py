@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from htrain.errors import ModelError
 from htrain.net.net import B, Blob, Net, Op
+from htrain.net.rewriting import reading
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 
@@ -49,7 +50,5 @@ def _without_final_sigmoid(net: Net) -> Net:
     if sigmoid is None:
         return net
     renamed = {sigmoid.outputs[0]: sigmoid.inputs[0]}
-    ops = [
-        replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in net.ops if op is not sigmoid
-    ]
+    ops = [reading(op, renamed) for op in net.ops if op is not sigmoid]
     return replace(net, outputs=(renamed.get(net.outputs[0], net.outputs[0]),)).with_ops(ops)

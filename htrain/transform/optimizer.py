@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from htrain.errors import ModelError
-from htrain.net.net import Attr, Init, Net, Op, Parameter
+from htrain.net.net import Attr, Init, Net, Parameter
+from htrain.net.slices import readers
 from htrain.ops.builder import NetBuilder
 from htrain.spec.fields import fields_of
 from htrain.spec.optimizers import Optimizer
@@ -17,17 +18,17 @@ def add_optimizers(net: Net, gradients: Mapping[str, str], options: Options) -> 
     Ensures:  every trained parameter has one step.
     Raises ModelError for a parameter that the loss does not reach: it would silently never train.
     """
-    builder = NetBuilder.of(net)
+    builder, read_by = NetBuilder.of(net), readers(net.ops)
     for parameter in list(net.parameters.values()):
         if parameter.kind == "table":
             _sparse_step(builder, net, parameter, gradients, options)
         elif parameter.kind == "weight" and parameter.trained:
-            _dense_step(builder, net, parameter, gradients, options)
+            _dense_step(builder, parameter, gradients, options, module=net.ops[read_by[parameter.name][0]].module)
     return builder.build(net.outputs)
 
 
 def _dense_step(
-    builder: NetBuilder, net: Net, weight: Parameter, gradients: Mapping[str, str], options: Options
+    builder: NetBuilder, weight: Parameter, gradients: Mapping[str, str], options: Options, *, module: str
 ) -> None:
     gradient = gradients.get(weight.name)
     if gradient is None:
@@ -43,7 +44,7 @@ def _dense_step(
         _DENSE_STEPS[optimizer.kind],
         (weight.name, *state, gradient),
         attrs=_numbers(optimizer),
-        module=_module_of(net, weight.name),
+        module=module,
     )
 
 
@@ -77,11 +78,6 @@ def _state(parameter: Parameter, what: str, shape: tuple[int, ...]) -> Parameter
 def _numbers(optimizer: Optimizer) -> dict[str, Attr]:
     """What an optimizer's step is made with, in its section's own names."""
     return {name: getattr(optimizer, name) for name in fields_of(type(optimizer))}
-
-
-def _module_of(net: Net, weight: str) -> str:
-    readers: list[Op] = [op for op in net.ops if weight in op.inputs]
-    return readers[0].module
 
 
 _DENSE_STEPS = {"sgd": "Sgd", "adagrad": "Adagrad", "adam": "Adam"}

@@ -23,21 +23,17 @@ def read_padding_rows(net: Net, values: Mapping[str, torch.Tensor]) -> Net:
             paddings.setdefault(op.inputs[0], set()).add(op.attrs["padding_idx"])
     if all(op.type != "Embedding" or op.attrs["padding_idx"] == -1 for op in net.ops):
         return net
-    builder = NetBuilder(net.name)
+    builder = NetBuilder.beside(net)
     builder.reserve(net.blobs)
-    for name in net.inputs:
-        builder.input(net.blobs[name])
-    for parameter in net.parameters.values():
-        builder.parameter(parameter)
     for op in net.ops:
         row = op.attrs.get("padding_idx", -1)
         if op.type != "Embedding" or row == -1:
-            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+            builder.copy(op)
             continue
         assert isinstance(row, int)
         table = net.parameters[op.inputs[0]]
         if len(paddings[table.name]) == 1 and starts_as_zeros(table, row, values.get(table.name)):
-            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+            builder.copy(op)
         else:
             rows = builder.add("Embedding", op.inputs, attrs={"padding_idx": -1}, module=op.module)[0]
             without_padding_gradient(builder, rows, op.inputs[1], row, module=op.module, outputs=op.outputs)

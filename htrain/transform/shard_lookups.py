@@ -15,20 +15,16 @@ def shard_lookups(net: Net, shards: Mapping[str, Sequence[Shard]]) -> Net:
     Requires: lowered lookups with their optimizer steps; `shards` of each table in row order, covering it.
     Ensures:  the net computes what it computed; the parameter of shard k of table t is `t/k`.
     """
-    builder = NetBuilder(net.name)
-    for name in net.inputs:
-        builder.input(net.blobs[name])
+    pieces = (piece for parameter in net.parameters.values() for piece in shard_parameters(parameter, shards))
+    builder = NetBuilder.beside(net, pieces)
     cut = {table for table, parts in shards.items() if len(parts) > 1}
-    for parameter in net.parameters.values():
-        for piece in shard_parameters(parameter, shards):
-            builder.parameter(piece)
     ids: dict[str, list[str]] = {}  # table -> its distinct ids, per shard
     for op in net.ops:
         table = _table_of(net, op)
         if table in cut:
             _rewrite(builder, op, table, shards[table], ids)
         else:
-            builder.add(op.type, op.inputs, attrs=op.attrs, module=op.module, outputs=op.outputs)
+            builder.copy(op)
     return builder.build(net.outputs)
 
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from htrain.errors import PlanError
+from htrain.net.names import GROUP_PS, SPARSE_PS, TRAINER, WORKERS, net_name, role_of
 from htrain.net.net import Blob, Net, Op
+from htrain.net.slices import blobs_leading_to, homes
 from htrain.ops import OPS
-from htrain.ops.collective import WORKERS
-from htrain.ops.comm import begin_signal
+from htrain.ops.comm import begin_signal, done_signal
 from htrain.ops.weights import WeightReaders
 
-TRAINER = "trainer"
 GATE = -1  # optimizer steps of dense weights wait for the staleness gate, too: what they write is a stage of its own
 
 
@@ -75,8 +75,10 @@ class _Cutter:
         self.from_trainer: set[int] = set()
         self.weights = WeightReaders(net)
         self.parts: dict[str, _Part] = {TRAINER: _Part()}
-        self.home = dict.fromkeys(net.inputs, TRAINER) | {o: op.node_name for op in net.ops for o in op.outputs}
-        self.leads_to_lookup = _leading_to_lookups(net)
+        self.home = homes(net)
+        asked = (name for op in net.ops for name in OPS[op.type].asked_by(op))
+        # needed only, or first, to know which rows to look up: their messages may leave before the step begins
+        self.leads_to_lookup = blobs_leading_to(net.ops, asked)
         self.waits: dict[tuple[str, str], frozenset[int]] = {(TRAINER, name): frozenset() for name in net.inputs}
         self.touched: dict[
             str, frozenset[int]
@@ -106,7 +108,7 @@ class _Cutter:
     def _beginning(self, op: Op, waits: frozenset[int]) -> frozenset[int]:
         """What an op waits for besides `waits` because it reads a trained dense weight: a message of the trainer, for the step has begun then."""
         device = op.node_name
-        if not self.weights.reads(op) or not device.startswith("group_ps") or not waits.isdisjoint(self.from_trainer):
+        if not self.weights.reads(op) or role_of(device) != GROUP_PS or not waits.isdisjoint(self.from_trainer):
             return frozenset()
         if device in self.begun:
             self.begin(device)
@@ -135,9 +137,9 @@ class _Cutter:
             return
         if home != TRAINER and not self.waits[home, name]:
             self.begin(home)
-        stage = (home, self.waits[home, name], self.leads_to_lookup.get(name, False), bucket)
+        stage = (home, self.waits[home, name], name in self.leads_to_lookup, bucket)
         message = self._number(stage, device)
-        if self.waits[home, name] <= self.ahead and (home != TRAINER or device.startswith("sparse_ps")):
+        if self.waits[home, name] <= self.ahead and (home != TRAINER or role_of(device) == SPARSE_PS):
             self.ahead.add(message)
         elif home == TRAINER:
             self.from_trainer.add(message)
@@ -166,7 +168,7 @@ class _Cutter:
         """After all updates of `device`, tell the trainer."""
         if device == TRAINER or device not in self.updated:
             return
-        blob = Blob("done_" + device.replace(":", "_"), (0,), "int8")
+        blob = Blob(done_signal(device), (0,), "int8")
         self.signals[blob.name] = blob
         self.parts[device].ops.append(Op("Ack", (), (blob.name,), {}, node_name=device, module="ack"))
         self.home[blob.name] = device
@@ -179,7 +181,7 @@ class _Cutter:
         declared = replace(self.net, blobs={**self.net.blobs, **self.signals})
         inputs = tuple(name for name in self.net.inputs) if device == TRAINER else ()
         outputs = self.net.outputs if device == TRAINER else ()
-        return replace(declared, name=device.replace(":", "_"), inputs=inputs, outputs=outputs).with_ops(ops)
+        return replace(declared, name=net_name(device), inputs=inputs, outputs=outputs).with_ops(ops)
 
 
 def _travels_apart(op: Op) -> str:
@@ -200,17 +202,3 @@ def _sends_early(ops: Sequence[Op]) -> list[Op]:
             moved.append(op)
             moved += [send for output in op.outputs for send in after.get(output, ())]
     return moved
-
-
-def _leading_to_lookups(net: Net) -> dict[str, bool]:
-    """Blobs that are needed only, or first, to know which rows to look up: their messages may leave before the step begins."""
-    producers = net.producers()
-    leading: dict[str, bool] = {}
-    pending = [name for op in net.ops for name in OPS[op.type].asked_by(op)]
-    while pending:
-        name = pending.pop()
-        if name not in leading:
-            leading[name] = True
-            op = producers.get(name)
-            pending.extend(i for i in (op.inputs if op else ()) if i not in net.parameters)
-    return leading

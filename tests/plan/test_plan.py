@@ -16,6 +16,7 @@ from small_dlrm import small_dlrm, small_plan
 from htrain.compiler.pipeline import compile_net
 from htrain.errors import PlanError
 from htrain.frontend.captured import Captured
+from htrain.net.names import NetName, role_of
 from htrain.net.net import Net, Op
 from htrain.net.placement import Shard
 from htrain.plan.check import check_plan
@@ -48,6 +49,32 @@ def test_another_process_makes_the_same_plan_byte_for_byte(plan: Plan, tmp_path:
     settings = {**os.environ, "PYTHONPATH": str(SUPPORT), "PYTHONHASHSEED": "12345"}
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "there")], env=settings, check=True, timeout=60)
     assert files_of(tmp_path / "there") == files_of(tmp_path / "here")
+
+
+def test_every_net_is_reached_by_its_device_and_what_it_is_for(plan: Plan) -> None:
+    devices = [device for device in plan.cluster.devices if role_of(device) != "dense_ps"]
+    holders = [device for device in devices if plan.sync_net(device)]
+    assert holders == ["group_ps:0", "group_ps:1"]
+    found = [plan.train, *map(plan.net_of, devices), *map(plan.init_net, devices), *map(plan.sync_net, holders)]
+    found += [plan.centre_net("dense_ps:0", holder) for holder in holders]
+    found += plan.init_nets("dense_ps:0").values()
+    assert sorted(net.name for net in found if net) == sorted(net.name for net in plan.nets.values())
+    assert len(found) == len(plan.nets)
+
+
+def test_nets_of_rounds_are_those_of_holders_and_of_hosts(plan: Plan) -> None:
+    wanted = {NetName.centre("dense_ps:0", holder) for holder in ("group_ps:0", "group_ps:1")}
+    assert plan.centre_nets().keys() == wanted
+    assert plan.nets_of_rounds().keys() == wanted | {NetName.sync("group_ps:0"), NetName.sync("group_ps:1")}
+    assert all(plan.nets[str(name)] is net for name, net in plan.nets_of_rounds().items())
+
+
+def test_a_net_that_is_not_there_is_none_or_told(plan: Plan) -> None:
+    assert plan.step_net("all_reduce") is plan.sync_net("trainer") is plan.flush_net() is None
+    assert plan.centre_net("group:0", "trainer") is None
+    with pytest.raises(PlanError) as error:
+        plan.net_of("group_ps:7")
+    assert str(error.value) == "plan.yaml: the net 'group_ps_7' is missing"
 
 
 def test_a_role_loads_its_own_nets_alone(plan: Plan, tmp_path: Path) -> None:

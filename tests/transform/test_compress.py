@@ -16,7 +16,8 @@ from htrain.executor.launch.evaluate import forward_net
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
-from htrain.net.net import COMPRESS, Net, check
+from htrain.net.check import check
+from htrain.net.net import COMPRESS, Net
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options

@@ -3,6 +3,7 @@
 import pytest
 from small_dlrm import small_dlrm
 
+from htrain.compiler.fusing import fuse_forward
 from htrain.compiler.pipeline import compile_net
 from htrain.frontend.captured import Captured
 from htrain.net.net import Net
@@ -11,7 +12,6 @@ from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 from htrain.tagging.units import fixed_tags, table_owners
-from htrain.transform.fuse import fuse_forward
 from htrain.transform.gradient import add_gradients
 from htrain.transform.lookups import lower_lookups
 from htrain.transform.loss import add_loss

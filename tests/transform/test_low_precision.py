@@ -17,7 +17,7 @@ from htrain.ops.builder import NetBuilder
 from htrain.spec.cluster import Cluster, this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
-from htrain.transform.fuse import fuse_steps
+from htrain.transform.fusions.steps import fuse_steps
 from htrain.transform.gradient import add_gradients
 from htrain.transform.low_precision import choose_fc_dtypes, narrow_fcs
 from htrain.transform.optimizer import add_optimizers

@@ -21,7 +21,8 @@ from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
 from htrain.frontend.load import example_batch
 from htrain.frontend.torch_model import capture
-from htrain.net.net import Net, Op, check
+from htrain.net.check import check
+from htrain.net.net import Net, Op
 from htrain.net.placement import Shard
 from htrain.spec.options import Options
 from htrain.transform.gradient import add_gradients

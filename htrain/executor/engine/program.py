@@ -6,7 +6,6 @@ into it, values of the stage are its locals, and values that a later stage needs
 """
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ import torch
 
 from htrain.executor.engine.stage_keys import ANNOUNCE, PREFETCH, TAKE_ROWS, StageKey, message_of, stage_keys
 from htrain.net.net import Net, Op, Tensor
+from htrain.net.slices import readers
 from htrain.ops import OPS
 from htrain.ops.base import tensor_of
 from htrain.ops.bundle import Bundle
@@ -156,7 +156,7 @@ def _bundled(net: Net, ops: Sequence[Op], kept: set[str], parameters: Mapping[st
         if op.type == "Send":
             sends.setdefault((op.attrs["peer"], op.attrs["message"]), []).append(op.inputs[0])
     packets = {tuple(names) for names in sends.values()}
-    read = Counter(name for op in net.ops for name in op.inputs)
+    read_by = readers(net.ops)
 
     def comes(op: Op) -> bool:
         lists = OPS[op.type].bundles(op)
@@ -169,7 +169,9 @@ def _bundled(net: Net, ops: Sequence[Op], kept: set[str], parameters: Mapping[st
 
     def leaves(op: Op) -> bool:
         return not op.outputs or (
-            op.outputs in packets and kept.isdisjoint(op.outputs) and all(read[name] == 1 for name in op.outputs)
+            op.outputs in packets
+            and kept.isdisjoint(op.outputs)
+            and all(len(read_by[name]) == 1 for name in op.outputs)
         )
 
     def is_there(op: Op) -> bool:  # a program that is simulated has no parameters

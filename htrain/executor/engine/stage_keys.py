@@ -1,8 +1,10 @@
 """Where a device's net is cut into stages: what each op waits for (docs/decisions/engine.md)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from htrain.net.names import SPARSE_PS, TRAINER, role_of
 from htrain.net.net import Net, Op
+from htrain.net.slices import blobs_leading_to
 from htrain.ops import OPS
 from htrain.ops.comm import begin_signal
 from htrain.ops.weights import WeightReaders
@@ -53,14 +55,14 @@ def stage_keys(net: Net, *, gated: bool) -> list[StageKey]:
             needs[cast] = waits[net.ops[cast].outputs[0]] = need
             (weight,) = net.ops[cast].inputs
             touched[weight] = touched.get(weight, frozenset()) | need
-    leading = _leading(net, waits)
+    leading = blobs_leading_to(net.ops, _ask_ahead(net, waits))
     announces = any(OPS[op.type].phase == "announce" for op in net.ops)
     return [(need, _kind(op, need, leading, announces)) for op, need in zip(net.ops, needs, strict=True)]
 
 
 def _from_trainer(net: Net) -> tuple[frozenset[int], frozenset[int]]:
     """The messages that the trainer sends once a step has begun; and the one of them, if it is there, that says just this."""
-    received = [op for op in net.ops if op.type == "Recv" and op.attrs["peer"] == "trainer"]
+    received = [op for op in net.ops if op.type == "Recv" and op.attrs["peer"] == TRAINER]
     signals = (op for op in received if op.outputs[0] == begin_signal(op.node_name))
     return frozenset(map(message_of, received)), frozenset(map(message_of, signals))
 
@@ -88,19 +90,13 @@ def _kind(op: Op, need: frozenset[int], leading: set[str], announces: bool) -> i
     return TAKE_ROWS if definition.phase == "take" else COMPUTE
 
 
-def _leading(net: Net, waits: Mapping[str, frozenset[int]]) -> set[str]:
-    """Blobs that lead to the ids that sparse PSs are asked for, where these wait for nothing, or that a window is prefetched by."""
-    producers = net.producers()
-    leading: set[str] = set()
-    pending = [op.inputs[0] for op in net.ops if op.type == "Send" and _asks_for_rows(op) and not waits[op.inputs[0]]]
-    pending += [name for op in net.ops if OPS[op.type].phase == "announce" for name in op.inputs]
-    while pending:
-        name = pending.pop()
-        if name not in leading and name not in net.parameters:
-            leading.add(name)
-            op = producers.get(name)
-            pending.extend(op.inputs if op else ())
-    return leading
+def _ask_ahead(net: Net, waits: Mapping[str, frozenset[int]]) -> Iterator[str]:
+    """The ids that sparse PSs are asked for, where these wait for nothing, and those that a window is prefetched by."""
+    for op in net.ops:
+        if OPS[op.type].phase == "announce":
+            yield from op.inputs
+        elif op.type == "Send" and _asks_for_rows(op) and not waits[op.inputs[0]]:
+            yield op.inputs[0]
 
 
 def _prefetches(op: Op, leading: set[str]) -> bool:
@@ -108,7 +104,7 @@ def _prefetches(op: Op, leading: set[str]) -> bool:
 
 
 def _asks_for_rows(op: Op) -> bool:
-    return str(op.attrs["peer"]).startswith("sparse_ps")
+    return role_of(str(op.attrs["peer"])) == SPARSE_PS
 
 
 def message_of(op: Op) -> int:

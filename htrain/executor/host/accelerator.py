@@ -5,9 +5,9 @@ from collections.abc import Collection
 import torch
 
 from htrain.errors import RunError
+from htrain.net.names import TRAINER, Role, role_of
 from htrain.net.net import Net
 from htrain.ops.accelerated import use
-from htrain.spec.cluster import role_of
 from htrain.transform.accelerate import accelerate, accelerated_parameters
 
 
@@ -41,9 +41,9 @@ def accelerator_of(role: str, device: str) -> Host:
 
     Raises RunError where there is none.
     """
-    if role_of(role) != "trainer" or device == "cpu":
+    if role_of(role) != TRAINER or device == "cpu":
         return Host()
-    return Accelerator(cuda_device(int(role.split(":")[1])))
+    return Accelerator(cuda_device(Role.parse(role).group or 0))
 
 
 def cuda_device(turn: int) -> torch.device:

@@ -16,7 +16,8 @@ from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
 from htrain.executor.launch.run import check_inputs
 from htrain.executor.record.checkpoint import Manifest, latest_checkpoint, verified_path
-from htrain.net.net import Net, Op, as_made, only_needed
+from htrain.net.net import Net, Op
+from htrain.net.rewriting import as_made, only_needed
 from htrain.ops import OPS
 from htrain.ops.bundle import Bundle
 from htrain.plan.plan import Plan, load_plan

@@ -12,13 +12,11 @@ import msgspec
 
 from htrain.costs.expected import expected, expected_blobs
 from htrain.errors import CheckpointError
-from htrain.net.names import net_name
+from htrain.net.names import WORKERS, device_of, role_of
 from htrain.net.net import Net
-from htrain.ops.collective import WORKERS
 from htrain.plan.plan import Plan
 from htrain.sizes import memory_text
 from htrain.spec.centres import in_group
-from htrain.spec.cluster import device_of, role_of
 
 FILE = "measured.json"
 Reports = Mapping[str, Mapping[str, Any]]
@@ -106,22 +104,21 @@ def _grown(before: Reports, after: Reports, roles: Any, key: str) -> float:
 def predicted_edges(plan: Plan) -> dict[tuple[str, str], float]:
     """Bytes that one example sends from device to device, its share of the background sync included."""
     batch = plan.options.batch_size
-    sizes = expected_blobs(plan.nets["train"], plan.cluster, batch)
+    sizes = expected_blobs(plan.train, plan.cluster, batch)
     edges: dict[tuple[str, str], float] = {}
     for device in plan.cluster.devices:
-        for prefix, examples in (("", batch), ("sync_", batch * plan.options.dense_sync.round_steps)):
-            net = plan.nets.get(prefix + net_name(device))
+        nets = (plan.step_net(device), batch), (plan.sync_net(device), batch * plan.options.dense_sync.round_steps)
+        for net, examples in nets:
             for target, num_bytes in _sent(expected(net, sizes), batch) if net else ():
                 target, share = _crossing(device, target, plan)
                 edges[device, target] = edges.get((device, target), 0.0) + share * num_bytes / examples
-    for name, net in plan.nets.items():
-        if name.startswith("center_"):
-            source = next((op.node_name for op in net.ops), "")
-            for target, num_bytes in _sent(net, batch):
-                share = 1 - 1 / plan.cluster.groups if source == target else 1.0
-                edges[source, target] = edges.get((source, target), 0.0) + share * num_bytes / (
-                    batch * plan.options.dense_sync.round_steps
-                )
+    for name, net in plan.centre_nets().items():
+        source = str(name.run_by)
+        for target, num_bytes in _sent(net, batch):
+            share = 1 - 1 / plan.cluster.groups if source == target else 1.0
+            edges[source, target] = edges.get((source, target), 0.0) + share * num_bytes / (
+                batch * plan.options.dense_sync.round_steps
+            )
     return edges
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from htrain.data.evaluation import normalized_entropy
 from htrain.executor.record.cache_totals import CacheTotals, sum_caches
-from htrain.spec.cluster import role_of
+from htrain.net.names import IN_GROUP, role_of
 
 Reports = Mapping[str, Mapping[str, Any]]
 
@@ -62,7 +62,7 @@ def summarise(now: Reports, before: Reports, *, seconds: float, window_seconds: 
     since = [_sum(now, k) - _sum(before, k) for k in ("examples", "positives", "log_loss")]
     staleness: dict[int, int] = {}
     for role, report in now.items():
-        if role_of(role) in ("trainer", "group_ps"):
+        if role_of(role) in IN_GROUP:
             for value, count in report.get("staleness", {}).items():
                 staleness[int(value)] = staleness.get(int(value), 0) + count
     kinds = sorted({role_of(role) for role in now})

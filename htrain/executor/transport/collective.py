@@ -18,9 +18,9 @@ from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.host.threads import begin_thread
 from htrain.executor.transport.port import Network, Outbox
 from htrain.executor.transport.wire import Values
+from htrain.net.names import WORKERS
 from htrain.net.net import Net
 from htrain.ops import OPS
-from htrain.ops.collective import WORKERS
 from htrain.sync.agreement import Verdict, Word
 from htrain.sync.turns import Turns
 

@@ -17,6 +17,7 @@ from zmq.utils.garbage import gc as sent_memory
 
 from htrain.errors import PeerLost, RunError
 from htrain.executor.transport.wire import Frame, Message, Values, bundle_of, decode, encode
+from htrain.net.names import role_at
 from htrain.ops.bundle import Bundle
 
 SEND_SECONDS = 15.0
@@ -226,7 +227,7 @@ def sent_by_role(outboxes: Iterable[Outbox]) -> dict[str, int]:
     sent: dict[str, int] = {}
     for outbox in outboxes:
         for endpoint, num_bytes in outbox.bytes_sent.copy().items():
-            role = endpoint.partition("/")[0]
+            role = role_at(endpoint)
             sent[role] = sent.get(role, 0) + num_bytes
     return sent
 

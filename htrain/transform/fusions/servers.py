@@ -1,32 +1,21 @@
-"""Fusions of what a sparse PS does with the tables that it serves.
+"""Lookups, and sparse optimizer steps, of the tables of a sparse PS as LookupTables and SparseStepTables, where one message brings what they take."""
 
-    fuse_servers      Lookups whose ids come in one message     LookupTables: the rows of all these tables in one loop
-                      SparseSgd, SparseAdagrad, .. of them      SparseStepTables: their steps, by ids and by gradients that come in one message each
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-Both are the option `fuse_servers`.
-"""
-
-from collections.abc import Hashable, Mapping, Sequence
-
+from htrain.net.names import SPARSE_PS, role_of
 from htrain.net.net import Attr, Net, Op
+from htrain.net.slices import led_from
 from htrain.ops import OPS
-from htrain.spec.options import Options
-from htrain.transform.split import split_by_node
 
 
-def fuse_served(train: Net, options: Options) -> Net:
-    """The fusions of served tables that are on."""
-    return fuse_servers(train) if options.fusions.servers else train
-
-
-def fuse_servers(train: Net) -> Net:
+def fuse_servers(train: Net, parts: Iterable[Net]) -> Net:
     """Lookups, and sparse optimizer steps, of several tables of a sparse PS as one op each, where they wait for the same messages.
 
-    Requires: every op is tagged.
+    Requires: every op is tagged; `parts` are the nets of the devices, in which values travel as messages.
     Ensures:  every row and every step has the bits that it had; messages bring what they brought.
     """
     ops = list(train.ops)
-    for part in split_by_node(train).values():
+    for part in parts:
         messages = _messages(part)
         groups: dict[Hashable, list[Op]] = {}
         for op in part.ops:
@@ -49,7 +38,7 @@ def _messages(part: Net) -> dict[str, frozenset[Attr]]:
 
 def _key(part: Net, op: Op, messages: Mapping[str, frozenset[Attr]]) -> Hashable:
     """What ops that become one have in common; None for other ops, also for those of a value that no message brings."""
-    if not (op.type == "Lookup" or OPS[op.type].steps_rows) or not op.node_name.startswith("sparse_ps"):
+    if not (op.type == "Lookup" or OPS[op.type].steps_rows) or role_of(op.node_name) != SPARSE_PS:
         return None
     values = [name for name in op.inputs if name not in part.parameters]
     held = {part.parameters[name].dtype for name in op.inputs if name in part.parameters}
@@ -63,24 +52,14 @@ def _merged(ops: Sequence[Op], group: Sequence[Op]) -> list[Op]:
     mine = set(map(id, group))
     places = [place for place, op in enumerate(ops) if id(op) in mine]
     between = [op for op in ops[places[0] : places[-1]] if id(op) not in mine]
-    late = _late(between, group)
-    early = [op for op in between if id(op) not in set(map(id, late))]
+    given = led_from(between, (name for op in group for name in op.outputs))
+    late = [op for op in between if not given.isdisjoint(op.inputs)]
+    early = [op for op in between if given.isdisjoint(op.inputs)]
     tables = {name for op in group for name in op.inputs[:1]}
     if len(tables) < len(group) or not _can_wait(group, late, early):
         return list(ops)
     fused = _lookups(group) if group[0].type == "Lookup" else _steps(group)
     return [*ops[: places[0]], *early, fused, *late, *ops[places[-1] + 1 :]]
-
-
-def _late(between: Sequence[Op], group: Sequence[Op]) -> list[Op]:
-    """Ops that read what the group gives, directly or not."""
-    given = {name for op in group for name in op.outputs}
-    late: list[Op] = []
-    for op in between:
-        if given.intersection(op.inputs):
-            late.append(op)
-            given.update(op.outputs)
-    return late
 
 
 def _can_wait(group: Sequence[Op], late: Sequence[Op], early: Sequence[Op]) -> bool:
