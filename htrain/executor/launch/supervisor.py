@@ -158,7 +158,7 @@ def supervise(connection: Connection) -> int:
         return 1
     gc.freeze()  # pages of what is loaded stay shared: a collection in a role would write to all of them
     fork = multiprocessing.get_context("fork")
-    roles = [fork.Process(target=_be, args=(role, assignment, connection), name=role) for role in assignment.roles]
+    roles = [fork.Process(target=_be_role, args=(role, assignment, connection), name=role) for role in assignment.roles]
     try:
         for role in roles:
             role.start()
@@ -193,7 +193,7 @@ def _end(roles: Iterable[BaseProcess]) -> None:
         role.join()
 
 
-def _be(role: str, assignment: Assignment, connection: Connection) -> None:
+def _be_role(role: str, assignment: Assignment, connection: Connection) -> None:
     """A role's process: play it, then leave without the supervisor's own way out."""
     end_with_parent()
     connection.close()
