@@ -175,7 +175,7 @@ def _told(error: BaseException) -> tuple[str, int]:
 
 def _place(error: BaseException) -> str:
     """The innermost line of htrain's that the exception came through."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(package)]
     return (
         f"{Path(frames[-1].filename).relative_to(package.parent)}:{frames[-1].lineno}" if frames else "outside htrain"
