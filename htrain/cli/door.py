@@ -80,9 +80,9 @@ class Signals:
 
 def open_door() -> None:
     """Run the command line of this process, and leave with its status. Never comes back."""
-    signals = Signals()
     documents = take_standard_output()
-    status = _status(import_module("htrain.cli.app").commands, signals)
+    commands = import_module("htrain.cli.app").commands
+    status = _status(commands, Signals())  # from here on a signal raises, and nothing but `_status` would catch it
     sys.stdout = sys.stderr  # for whatever prints at exit
     try:
         documents.close()
