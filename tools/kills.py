@@ -2,7 +2,7 @@
 
     python tools/kills.py
 
-The launcher, its helper that starts roles, a trainer, a group PS and a sparse PS: 31 combinations. Prints a line for each: the seconds until the last process
+The launcher, the supervisor of roles, a trainer, a group PS and a sparse PS: 31 combinations. Prints a line for each: the seconds until the last process
 was gone, and what the launcher said where it lived.
 """
 
@@ -23,7 +23,7 @@ from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 
 DATA = "synthetic:?rows=10000000&table_rows=200"
-VICTIMS = ("launcher", "helper", "trainer:0:0", "group_ps:0:0", "sparse_ps:0")
+VICTIMS = ("launcher", "supervisor", "trainer:0:0", "group_ps:0:0", "sparse_ps:0")
 MOST_SECONDS = 15.0
 
 
@@ -45,7 +45,7 @@ def killed(scratch: Path, number: int, victims: tuple[str, ...]) -> bool:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_for_steps(folder, process)
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    pids = {"launcher": process.pid, "helper": psutil.Process(process.pid).children()[0].pid}
+    pids = {"launcher": process.pid, "supervisor": psutil.Process(process.pid).children()[0].pid}
     pids |= {role: place["pid"] for role, place in json.loads((folder / "roles.json").read_text()).items()}
     began = time.monotonic()
     for victim in victims:

@@ -1,5 +1,7 @@
 """`htrain ...`: each command is a few lines over the API. Documents go to stdout, progress to stderr; errors are one line."""
 
+import os
+import sys
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +34,7 @@ from htrain.cli.flags import (
 from htrain.cli.plans import check, diff, explain, show
 from htrain.cli.predict import calibrate, simulate, size
 from htrain.errors import UsageError
+from htrain.executor.launch.environment import role_environment
 from htrain.spec.settings import CheckpointSeconds
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -218,6 +221,9 @@ def run(
     hosting: Literal["processes", "threads", "mpi"] = "threads" if threads else "mpi" if rank.is_rank() else "processes"
     if hosting == "mpi":
         rank.split(run_folder)
+    elif hosting == "processes" and "torch" not in sys.modules:  # what has been loaded has read another environment
+        os.environ.update(role_environment(intra_op_threads))
+        import_module("htrain.executor.launch.supervisor").fork_supervisor()
     result = htrain.run(
         plan, data=data, out=out or "", resume=resume or "", hosting=hosting, num_threads=intra_op_threads, **settings
     )

@@ -80,9 +80,9 @@ class Signals:
 
 def open_door() -> None:
     """Run the command line of this process, and leave with its status. Never comes back."""
-    signals = Signals()
     documents = take_standard_output()
-    status = _status(import_module("htrain.cli.app").commands, signals)
+    commands = import_module("htrain.cli.app").commands
+    status = _status(commands, Signals())  # from here on a signal raises, and nothing but `_status` would catch it
     sys.stdout = sys.stderr  # for whatever prints at exit
     try:
         documents.close()
@@ -175,7 +175,7 @@ def _told(error: BaseException) -> tuple[str, int]:
 
 def _place(error: BaseException) -> str:
     """The innermost line of htrain's that the exception came through."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(package)]
     return (
         f"{Path(frames[-1].filename).relative_to(package.parent)}:{frames[-1].lineno}" if frames else "outside htrain"

@@ -160,7 +160,7 @@ def test_a_bug_is_called_one_and_its_traceback_is_there_for_who_asks(tmp_path: P
     script.write_text(
         "import sys\nimport htrain.cli.plans, htrain.plan.plan, htrain.cli.app\n"
         "def broken(folder):\n    raise KeyError('x')\n"
-        "htrain.plan.plan.load_plan = broken\nsys.argv = ['htrain', 'show', 'plan']\nhtrain.cli.main()\n"
+        "htrain.plan.plan.load_plan = broken\nsys.argv = ['htrain', 'show', 'plan']\nhtrain.cli.app.main()\n"
     )
     for asked in ("", "1"):
         run = subprocess.run(

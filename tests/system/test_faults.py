@@ -155,7 +155,12 @@ def test_a_second_ctrl_c_ends_a_run_that_cannot_save_there_and_then(
 
 @pytest.mark.parametrize(
     "victims",
-    [("launcher", "nursery"), ("nursery",), ("launcher", "nursery", "trainer:0:0"), ("nursery", "group_ps:1:0")],
+    [
+        ("launcher", "supervisor"),
+        ("supervisor",),
+        ("launcher", "supervisor", "trainer:0:0"),
+        ("supervisor", "group_ps:1:0"),
+    ],
     ids=str,
 )
 def test_whoever_is_killed_no_process_is_left(
@@ -164,8 +169,8 @@ def test_whoever_is_killed_no_process_is_left(
     process = run()
     wait_for_examples(tmp_path / "run", process, 1)
     family = family_of(process)
-    (nursery,) = psutil.Process(process.pid).children()
-    pids = {"launcher": process.pid, "nursery": nursery.pid, **roles_of(tmp_path / "run")}
+    (supervisor,) = psutil.Process(process.pid).children()
+    pids = {"launcher": process.pid, "supervisor": supervisor.pid, **roles_of(tmp_path / "run")}
     for victim in victims:
         os.kill(pids[victim], signal.SIGKILL)
     _, alive = psutil.wait_procs(family, timeout=15)

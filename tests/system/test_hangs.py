@@ -20,7 +20,7 @@ import sys, threading
 from itertools import islice
 import htrain
 from htrain.executor.loops.feed import Feed
-from htrain.executor import role
+from htrain.executor.launch import role
 from htrain.executor.loops.sync import SyncLoop
 
 place, plan, data, out = sys.argv[1:]

@@ -18,7 +18,7 @@ import torch
 from history import append, summary
 from single_process import Htrain, Running, Side, sides_of
 
-from htrain.executor.launch.crew import role_environment
+from htrain.executor.launch.environment import role_environment
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from netlab import Lab, bits_per_second, unwind_when_ended
 
 import htrain
-from htrain.executor.launch.crew import role_environment
+from htrain.executor.launch.environment import role_environment
 from htrain.spec.cluster import this_machine
 from htrain.spec.numerics import GradientDtype, RowDtype
 from htrain.spec.tree import with_flags

@@ -1,4 +1,4 @@
-"""Seconds until something happens: `htrain --help`, a model of the zoo compiled, a run's first step, with Numba's cache empty and full.
+"""Seconds until something happens: `htrain --help`, a model compiled, a run's first step, with Numba's cache empty and full; and a run's CPU seconds.
 
     python tools/bench/startup.py [--runs 3] [--history FILE]
 
@@ -8,6 +8,7 @@ Each in a process of its own; with `--history`, the figures are added to a file 
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,12 @@ def seconds_of(*words: str, cache: Path | None = None) -> float:
     began = time.perf_counter()
     subprocess.run([HTRAIN, *words], check=True, capture_output=True, env={**os.environ, **places})
     return time.perf_counter() - began
+
+
+def cpu_seconds() -> float:
+    """Of all commands that have ended, with the processes that they waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def seconds_to_the_first_step(plan: Path, out: Path, cache: Path) -> float:
@@ -54,8 +61,10 @@ def main() -> None:
                 )
             for state in ("cache empty", "cache full"):
                 run = folder / f"{state} {number}"
+                before = cpu_seconds()
                 first = seconds_to_the_first_step(folder / f"{ZOO[0]}{number}", run, folder / f"cache{number}")
                 found.setdefault(f"first step, {state}", []).append(first)
+                found.setdefault(f"CPU of a run, {state}", []).append(cpu_seconds() - before)
     figures = {name: summary(seconds) for name, seconds in found.items()}
     for name, figure in figures.items():
         print(f"{name:<26}{figure['median']:6.2f} s  ({figure['min']:.2f} to {figure['max']:.2f}, n={asked.runs})")

@@ -10,9 +10,6 @@ from contextlib import suppress
 import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of glibc's mallopt
-NO_HEAP_OF_OTHERS = {
-    "JE_ARROW_MALLOC_CONF": "background_thread:false"
-}  # for the environment: pyarrow begins a thread, which glibc gives a heap
 _LARGEST_KEPT = 32 << 20  # what glibc allows: larger values are still given back at once
 _NEVER = (1 << 31) - 1
 

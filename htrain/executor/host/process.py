@@ -1,12 +1,16 @@
-"""A process, named so that others on its host can tell whether it still lives."""
+"""A process, named so that others on its host can tell whether it still lives; and one that goes with its parent."""
 
+import ctypes
 import os
+import signal
 import socket
+import sys
 from pathlib import Path
 
 import msgspec
 import psutil
 
+_PR_SET_PDEATHSIG = 1  # of Linux
 _CLOCK_SECONDS = 2.0  # by which the start of a process may seem to move when the host's clock is set
 
 
@@ -44,6 +48,12 @@ class Process(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 def this_process() -> Process:
     """The process that asks."""
     return Process(socket.gethostname(), _space(), os.getpid(), psutil.Process().create_time())
+
+
+def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent dies, even where this one is stopped. Elsewhere than on Linux, nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
 
 
 def _space() -> str:

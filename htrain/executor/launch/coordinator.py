@@ -2,8 +2,9 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,14 +23,20 @@ from htrain.executor.transport.wire import Addresses, Beat, Failed, Hello, Order
 from htrain.plan.plan import Plan
 from htrain.sync.liveness import Liveness, Lost
 
+_TICK_SECONDS = 0.1  # the clock and the user's Ctrl-C are looked at this often
+_NEWS_SECONDS = 1.0  # for the news of a process's end, once another role misses it
 _WINDOW_SECONDS = 5.0
 _SAVE_BYTES_PER_SECOND = 10_000_000  # that the slowest disk takes
 _AGAIN_SECONDS = 5.0  # between two tries of the last save
 _LAST_SAVE_SECONDS = 60.0
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """The processes or threads that play the roles."""
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """What can be read as soon as `lost` and `lives` may have news."""
 
     def lost(self) -> str:
         """What happened to a role that ended by itself, naming it; "" while all live."""
@@ -105,21 +112,21 @@ class Coordinator:
         self._steady: list[tuple[float, dict[str, dict[str, Any]]]] = []
         self._windows: list[tuple[float, dict[str, dict[str, Any]]]] = []
 
-    def run(self, crew: Crew) -> RunResult:
-        """Bring `crew` together, train to the end of the data, checkpoint, end.
+    def run(self, pool: WorkerPool) -> RunResult:
+        """Bring `pool` together, train to the end of the data, checkpoint, end.
 
         Raises PeerLost naming a role that died or fell silent, what a role reported as its failure, and, after a checkpoint, Interrupted and what
         kept a reader from reading on.
         """
         try:
-            self._gather(crew)
+            self._gather(pool)
             started = self._began = time.monotonic()
             self._first = dict(self._seen.reports)
             self._windows = [(started, self._first)]
             self._tell_all("start")
-            stopped = self._train(crew)
+            stopped = self._train(pool)
             seconds = time.monotonic() - started
-            self._last_save(crew, finished=not stopped)
+            self._last_save(pool, finished=not stopped)
             totals = self._totals()
             self._outside.on_totals(totals, self._seen.reports)
             self._tell_all("stop")
@@ -131,7 +138,7 @@ class Coordinator:
             assert self._saves.last
             return RunResult(totals, self._saves.last, seconds, measured)
         except KeyboardInterrupt:
-            crew.kill()
+            pool.kill()
             raise
         except BaseException:
             self._abort()
@@ -139,15 +146,15 @@ class Coordinator:
         finally:
             if self._pulse:
                 self._pulse.stop()
-            crew.end()
+            pool.end()
             self._inbox.close()
             if self._outbox:
                 self._outbox.close()
 
-    def _gather(self, crew: Crew) -> None:
+    def _gather(self, pool: WorkerPool) -> None:
         seen, patience = self._seen, self._settings.warm_up_seconds
         self._await(
-            crew, lambda: len({n.partition("/")[0] for n in seen.book}) == len(self._roles), "did not come up", patience
+            pool, lambda: len({n.partition("/")[0] for n in seen.book}) == len(self._roles), "did not come up", patience
         )
         self._outbox = self._network.outbox(seen.book)
         self._pulse = LauncherPulse(self._network, seen.book, self._outside.give_sign)
@@ -156,28 +163,28 @@ class Coordinator:
         for role in self._roles:
             self._outbox.send(f"{role}/control", Addresses(seen.book))
         self._await(
-            crew,
+            pool,
             lambda: len(seen.ready) == len(self._roles),
             "did not load its parameters",
             patience + self._save_seconds,
         )
 
-    def _await(self, crew: Crew, done: Callable[[], bool], what: str, seconds: float) -> None:
+    def _await(self, pool: WorkerPool, done: Callable[[], bool], what: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not done():
-            self._listen(crew)
+            self._listen(pool)
             if self._outside.interrupted():
                 raise Interrupted("stopped before training began")
             if time.monotonic() > deadline:
                 known = self._seen.ready or {n.partition("/")[0] for n in self._seen.book}
                 raise PeerLost(f"{min(set(self._roles) - known, default='a role')} {what} within {seconds:.0f} s")
 
-    def _train(self, crew: Crew) -> bool:
+    def _train(self, pool: WorkerPool) -> bool:
         """Watch until the data is over; return True when the run is to stop before: the user has asked for it, or a reader cannot read on."""
         shown = time.monotonic()
         self._saves.begin()
         while len(self._seen.finished) < len(self._trainers):
-            self._listen(crew)
+            self._listen(pool)
             now = time.monotonic()
             if self._outside.interrupted() or self._seen.unreadable:
                 return True
@@ -185,7 +192,7 @@ class Coordinator:
                 shown = now
                 self._outside.on_totals(self._totals(), self._seen.reports)
             if self._saves.is_due:
-                self._checkpoint(crew, finished=False)
+                self._checkpoint(pool, finished=False)
                 self._tell_all("resume")
         return bool(self._seen.unreadable)
 
@@ -196,27 +203,30 @@ class Coordinator:
             )
         return Interrupted(f"stopped after {totals.examples:,} examples; go on with --resume {self._run_folder}")
 
-    def _listen(self, crew: Crew) -> None:
-        """Take what has come; raise what a role, its process or its silence says went wrong."""
-        got = self._inbox.receive(0.1)
-        if not got:
-            self._check_crew(crew)
-        while got:
+    def _listen(self, pool: WorkerPool) -> None:
+        """Wait for news, a moment at most, and take all that has come; raise what a role, its process or its silence says went wrong."""
+        self._inbox.wait(_TICK_SECONDS, pool.descriptors)
+        while got := self._inbox.receive(0):
             try:
                 self._take(got[0])
             except PeerLost:  # whoever misses a role says so at once; who it is that died says more
-                self._check_crew(crew, seconds=1.0)
+                self._await_loss(pool)
                 raise
-            got = self._inbox.receive(0)
+        self._check_pool(pool)
         self._outside.give_sign()
-        self._check_silence(crew)
+        self._check_silence(pool)
 
-    def _check_crew(self, crew: Crew, *, seconds: float = 0.0) -> None:
-        """Raises PeerLost for a role whose process ended; waits up to `seconds` for the news of it."""
-        deadline = time.monotonic() + seconds
-        while not (lost := crew.lost()) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if lost:
+    def _await_loss(self, pool: WorkerPool) -> None:
+        """Raises PeerLost for a role whose process ended, as soon as that is known; nothing where it is not within a second."""
+        deadline = time.monotonic() + _NEWS_SECONDS
+        while (left := deadline - time.monotonic()) > 0 and pool.descriptors:
+            self._check_pool(pool)
+            wait(pool.descriptors, left)
+        self._check_pool(pool)
+
+    def _check_pool(self, pool: WorkerPool) -> None:
+        """Raises PeerLost for a role whose process ended."""
+        if lost := pool.lost():
             role = lost.partition(" ")[0]
             last_step = f" (its last step: {self._last_step(role)})" if role in self._roles else ""
             raise PeerLost(f"{lost}{last_step}; {self._saves.advice}")
@@ -225,11 +235,11 @@ class Coordinator:
         report = self._seen.reports.get(role, {})
         return str(report.get("steps", report.get("passes", "not known")))
 
-    def _check_silence(self, crew: Crew) -> None:
+    def _check_silence(self, pool: WorkerPool) -> None:
         now = time.monotonic()
         passed, self._listened = now - self._listened, now
         for news in self._liveness.listened(passed):
-            lives = crew.lives(news.role)
+            lives = pool.lives(news.role)
             said = (
                 f"{news.role} has been silent for {news.seconds:.0f} s{', though its process lives' if lives else ''}"
             )
@@ -263,20 +273,20 @@ class Coordinator:
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
-    def _checkpoint(self, crew: Crew, *, finished: bool) -> bool:
+    def _checkpoint(self, pool: WorkerPool, *, finished: bool) -> bool:
         """Bring all roles to rest between steps, save them, and make the checkpoint valid. False where the disk refused, which has been told then."""
-        self._ask(crew, "pause", "", max(self._settings.deadline_seconds, self._settings.warm_up_seconds))
+        self._ask(pool, "pause", "", max(self._settings.deadline_seconds, self._settings.warm_up_seconds))
         trainers = {t: self._seen.states[t] for t in self._trainers}
         try:
             folder = self._saves.open(trainers)
-            self._ask(crew, "save", str(folder), self._settings.warm_up_seconds + self._save_seconds)
+            self._ask(pool, "save", str(folder), self._settings.warm_up_seconds + self._save_seconds)
             self._saves.close(trainers, self._seen.states, finished=finished)
         except CheckpointError as error:
             self._saves.refused(error)
             return False
         return True
 
-    def _last_save(self, crew: Crew, *, finished: bool) -> None:
+    def _last_save(self, pool: WorkerPool, *, finished: bool) -> None:
         """The checkpoint at the end of the run. A disk that refuses has a minute to be mended; then CheckpointError is raised.
 
         None is made of a run that could not read a single row.
@@ -284,14 +294,14 @@ class Coordinator:
         if self._seen.unreadable and not self._has_trained:
             raise self._seen.unreadable
         deadline = time.monotonic() + _LAST_SAVE_SECONDS
-        while not self._checkpoint(crew, finished=finished):
+        while not self._checkpoint(pool, finished=finished):
             if time.monotonic() > deadline:
                 raise CheckpointError(
                     f"what was trained last could not be saved ({self._saves.error}); {self._saves.advice}"
                 )
             again = time.monotonic() + _AGAIN_SECONDS
             while time.monotonic() < again:
-                self._listen(crew)
+                self._listen(pool)
 
     @property
     def _has_trained(self) -> bool:
@@ -303,13 +313,13 @@ class Coordinator:
         """For the largest role to be written, or read."""
         return max((load.holds.parameters for load in self._plan.loads.values()), default=0) / _SAVE_BYTES_PER_SECOND
 
-    def _ask(self, crew: Crew, verb: str, folder: str, seconds: float) -> None:
+    def _ask(self, pool: WorkerPool, verb: str, folder: str, seconds: float) -> None:
         """Give an order to all and wait for everybody's answer. Silence and threads that hang are noticed sooner."""
         self._seen.states = {}
         self._tell_all(verb, folder)
         deadline = time.monotonic() + seconds
         while len(self._seen.states) < len(self._roles):
-            self._listen(crew)
+            self._listen(pool)
             if time.monotonic() > deadline:
                 missing = min(set(self._roles) - set(self._seen.states))
                 raise PeerLost(
@@ -317,7 +327,7 @@ class Coordinator:
                 )
 
     def _tell_all(self, verb: str, folder: str = "") -> None:
-        """Never waits: a role that cannot take an order is gone, and its crew or its silence will say so."""
+        """Never waits: a role that cannot take an order is gone, and its pool or its silence will say so."""
         assert self._outbox
         for role in self._roles:
             self._outbox.offer(f"{role}/control", Order(verb, folder))

@@ -9,14 +9,13 @@ import socket
 import time
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 from mpi4py import MPI
 
 from htrain.errors import UsageError
-from htrain.executor.launch.crew import Muster
 from htrain.executor.launch.play import play
 from htrain.executor.launch.rank import call_role, leave
+from htrain.executor.launch.supervisor import Assignment, decode_assignment, encode_assignment
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
@@ -47,22 +46,26 @@ def require_ranks(roles: Sequence[str]) -> None:
         )
 
 
-class MpiCrew:
-    """The other ranks. `muster` gives each its role; a run that fails before that dismisses them."""
+class RoleRanks:
+    """The other ranks. `assign` gives each its role; a run that fails before that dismisses them."""
 
     def __init__(self) -> None:
         self._waiting = True
 
-    def muster(self, roles: Sequence[str], settings: RunSettings, launcher: Launcher) -> None:
+    def assign(self, roles: Sequence[str], settings: RunSettings, launcher: Launcher) -> None:
         """Requires: there are as many ranks as `require_ranks` asks for."""
         self._waiting = False
-        _broadcast(msgspec.json.encode(Muster(list(roles), settings, launcher), enc_hook=str))
+        _broadcast(encode_assignment(Assignment(list(roles), settings, launcher)))
 
     def dismiss(self) -> None:
         """Send the other ranks home, unless they have their roles."""
         if self._waiting:
             self._waiting = False
             _broadcast(b"")
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        return ()
 
     def lost(self) -> str:
         return ""  # mpiexec ends all ranks when one dies; silence is noticed by the launcher
@@ -87,13 +90,13 @@ def follow() -> None:
     data = _broadcast(b"")
     if not data:
         return
-    muster = msgspec.json.decode(data, type=Muster, dec_hook=lambda kind, value: kind(value))
+    assignment = decode_assignment(data)
     network = Network("tcp", host)
-    role = muster.roles[rank() - 1]
+    role = assignment.roles[rank() - 1]
     call_role(role)
-    load_own(muster.settings.ops)
-    plan = load_part(muster.settings.plan_folder, device_of(role))
-    play(role, plan, muster.settings, network=network, launcher=muster.launcher)
+    load_own(assignment.settings.ops)
+    plan = load_part(assignment.settings.plan_folder, device_of(role))
+    play(role, plan, assignment.settings, network=network, launcher=assignment.launcher)
     network.close()
     _meet()
     leave()

@@ -4,7 +4,6 @@ mpiexec ends all ranks within milliseconds when one of them dies, and names none
 takes part in MPI, waits for it, and tells whose it was when it dies. Signals reach the launcher's alone, which decides for all.
 """
 
-import ctypes
 import os
 import signal
 import sys
@@ -12,10 +11,10 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from htrain.executor.host.process import end_with_parent
 from htrain.printable import one_line
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1  # Linux's number
 _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
@@ -56,7 +55,7 @@ def split(run_folder: Path) -> None:
         os.close(alive)
         os._exit(_wait(child, read, run_folder, forwards=is_launcher()))
     os.setpgid(0, 0)  # what is sent to the rank comes by way of it
-    _when_the_rank_dies(signal.SIGCONT)  # one that is stopped could not end with it, and mpiexec would wait for it
+    end_with_parent(signal.SIGCONT)  # one that is stopped could not end with it, and mpiexec would wait for it
     os.close(read)
     os.close(hold)
     _Role.pipe = write
@@ -75,12 +74,7 @@ def call_role(name: str) -> None:
 def leave() -> None:
     """The role is done, and ends with its rank without a word: in MPI's own end, which may wait for others, no thread of Python's runs any more."""
     if _Role.pipe >= 0:
-        _when_the_rank_dies(signal.SIGKILL)
-
-
-def _when_the_rank_dies(number: signal.Signals) -> None:
-    """Have the kernel send this process a signal when its parent dies."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
+        end_with_parent()
 
 
 def _wait(child: int, read: int, run_folder: Path, *, forwards: bool) -> int:

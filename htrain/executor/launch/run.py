@@ -1,4 +1,4 @@
-"""Running a plan: checks, folders, signals, and the crew (docs/how-to/run.md)."""
+"""Running a plan: checks, folders, signals, and the worker pool (docs/how-to/run.md)."""
 
 import atexit
 import os
@@ -17,8 +17,8 @@ from rich.console import Console
 
 from htrain.data import Dataset, open_data
 from htrain.errors import CheckpointError, DataError, Error
-from htrain.executor.launch.coordinator import Coordinator, Crew, Outside, RunResult
-from htrain.executor.launch.crew import ProcessCrew, ThreadCrew
+from htrain.executor.launch.coordinator import Coordinator, Outside, RunResult, WorkerPool
+from htrain.executor.launch.pool import RoleProcesses, RoleThreads
 from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.executor.record.identity import Identity, identify
 from htrain.executor.record.progress import Progress
@@ -34,7 +34,7 @@ from htrain.plan.check import check_plan
 from htrain.plan.plan import Plan, load_plan
 
 if TYPE_CHECKING:
-    from htrain.executor.launch.mpi import MpiCrew
+    from htrain.executor.launch.mpi import RoleRanks
 
 Hosting = Literal["processes", "threads", "mpi"]
 
@@ -54,30 +54,30 @@ def run_plan(settings: RunSettings, *, hosting: Hosting, resume: bool, num_threa
         resume=resume,
         num_threads=num_threads,
         console=console,
-        make_crew=_local_crew,
+        make_pool=_local_pool,
     )
 
 
 def _run_rank(settings: RunSettings, *, resume: bool, num_threads: int, console: Console) -> RunResult:
-    """Rank 0 runs the plan with the other ranks as its crew; they follow it, and then leave."""
+    """Rank 0 runs the plan with the other ranks as its worker pool; they follow it, and then leave."""
     mpi = import_module("htrain.executor.launch.mpi")  # needs mpi4py, and starts MPI
     torch.set_num_threads(num_threads)
     if mpi.rank():
         mpi.follow()
         sys.exit(0)
     network = Network("tcp", mpi.own_host())
-    crew: MpiCrew = mpi.MpiCrew()
+    pool: RoleRanks = mpi.RoleRanks()
 
-    def muster(
+    def assign(
         plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: Launcher, num_threads: int
-    ) -> Crew:
-        crew.muster(plan.cluster.roles, settings, launcher)
-        return crew
+    ) -> WorkerPool:
+        pool.assign(plan.cluster.roles, settings, launcher)
+        return pool
 
     status = 1
     try:
         result = _run(
-            settings, "mpi", network, resume=resume, num_threads=num_threads, console=console, make_crew=muster
+            settings, "mpi", network, resume=resume, num_threads=num_threads, console=console, make_pool=assign
         )
         status = 0
         return result
@@ -85,12 +85,12 @@ def _run_rank(settings: RunSettings, *, resume: bool, num_threads: int, console:
         status = error.exit_status
         raise
     finally:
-        if not crew.has_left():
+        if not pool.has_left():
             atexit.register(os._exit, status)  # without MPI's end; mpiexec then ends the ranks that hang
-        crew.dismiss()
+        pool.dismiss()
 
 
-CrewMaker = Callable[[Plan, RunSettings, Hosting, Network, Launcher, int], Crew]
+PoolMaker = Callable[[Plan, RunSettings, Hosting, Network, Launcher, int], WorkerPool]
 
 
 def _run(
@@ -100,7 +100,7 @@ def _run(
     resume: bool,
     num_threads: int,
     console: Console,
-    make_crew: CrewMaker,
+    make_pool: PoolMaker,
 ) -> RunResult:
     try:
         plan = check_plan(load_plan(settings.plan_folder))
@@ -122,7 +122,7 @@ def _run(
             start_record(settings.run_folder, _record(settings), resume=resume)
             return _train(
                 plan, settings, identity=identity, hosting=hosting,
-                network=network, num_threads=num_threads, make_crew=make_crew, claim=claim, progress=progress,
+                network=network, num_threads=num_threads, make_pool=make_pool, claim=claim, progress=progress,
             )  # fmt: skip
     finally:
         network.close()
@@ -135,7 +135,7 @@ def _train(
     hosting: Hosting,
     network: Network,
     num_threads: int,
-    make_crew: CrewMaker,
+    make_pool: PoolMaker,
     claim: Claim,
     progress: Progress,
 ) -> RunResult:
@@ -150,8 +150,8 @@ def _train(
         with _signals(progress.note) as interrupted:
             outside = Outside(interrupted, on_totals, progress.note, claim.give_sign)
             coordinator = Coordinator(plan, network, settings, identity, outside)
-            crew = make_crew(plan, settings, hosting, network, coordinator.place, num_threads)
-            return coordinator.run(crew)
+            pool = make_pool(plan, settings, hosting, network, coordinator.place, num_threads)
+            return coordinator.run(pool)
     finally:
         log.close()
 
@@ -168,13 +168,13 @@ def _record(settings: RunSettings) -> RunRecord:
     return RunRecord(str(settings.plan_folder.resolve()), settings.data, settings.epochs, settings.deterministic)
 
 
-def _local_crew(
+def _local_pool(
     plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: Launcher, num_threads: int
-) -> Crew:
+) -> WorkerPool:
     if hosting == "threads":
         torch.set_num_threads(num_threads)
-        return ThreadCrew(plan.cluster.roles, plan, settings, network, launcher)
-    return ProcessCrew(plan.cluster.roles, settings, launcher, num_threads)
+        return RoleThreads(plan.cluster.roles, plan, settings, network, launcher)
+    return RoleProcesses(plan.cluster.roles, settings, launcher, num_threads)
 
 
 def check_inputs(plan: Plan, dataset: Dataset) -> None:

@@ -132,6 +132,13 @@ class Inbox:
             raise RunError(f"{self.name}: cannot receive: {_reason(error)}") from error
         return decode(frames)
 
+    def wait(self, seconds: float, descriptors: Iterable[int] = ()) -> None:
+        """Return as soon as a message has come or one of the descriptors can be read, or when `seconds` have passed."""
+        poller = zmq.Poller()
+        for source in (self._socket, *descriptors):
+            poller.register(source, zmq.POLLIN)
+        poller.poll(math.ceil(seconds * 1000))
+
     def close(self) -> None:
         """Stop receiving; what has come and was not received is dropped. For the thread that receives."""
         self._socket.close()

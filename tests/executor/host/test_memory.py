@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from htrain.executor.host.memory import empty
-from htrain.executor.launch.crew import role_environment
+from htrain.executor.launch.environment import role_environment
 
 # Which of a thread's empty heaps go back to the system depends on how glibc happens to lay them out: on CPython 3.13 none did. So the process
 # first asks for what glibc begins with, a mapping of its own for every large value, which goes back when the value does.
@@ -51,7 +51,7 @@ def test_what_a_step_has_freed_is_the_next_steps() -> None:
 
 HEAPS = """
 import ctypes, os, sys, threading
-import htrain.executor.launch.crew
+import htrain.executor.launch.supervisor
 import torch
 from htrain.executor.host.memory import keep_pages
 

@@ -1,0 +1,119 @@
+"""Worker pools on this machine: roles as threads of this process, or as processes under a supervisor of their own."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+import psutil
+
+from htrain.executor.launch.play import thread_role
+from htrain.executor.launch.supervisor import Assignment, Ended, Started, encode_assignment, start_supervisor
+from htrain.executor.settings import RunSettings
+from htrain.executor.transport.link import Launcher
+from htrain.executor.transport.port import Network
+from htrain.plan.plan import Plan
+
+_LAST_SECONDS = 15.0  # for all to end that have been told to
+_STATUS_SECONDS = 1.0  # between the end of what a process says, and its own
+
+
+class RoleThreads:
+    """All roles in this process. A thread cannot die by itself: failures come as messages."""
+
+    def __init__(
+        self, roles: Sequence[str], plan: Plan, settings: RunSettings, network: Network, launcher: Launcher
+    ) -> None:
+        self._threads: list[threading.Thread] = [thread_role(role, plan, settings, network, launcher) for role in roles]
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        return ()
+
+    def lost(self) -> str:
+        return ""
+
+    def lives(self, role: str) -> bool:
+        return any(thread.name == role and thread.is_alive() for thread in self._threads)
+
+    def end(self) -> None:
+        deadline = time.monotonic() + _LAST_SECONDS
+        for thread in self._threads:
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
+
+    def kill(self) -> None:
+        """A thread cannot be killed: those that hang go with the process."""
+
+
+class RoleProcesses:
+    """A process per role, forked from a supervisor. That leads their process group."""
+
+    def __init__(self, roles: Sequence[str], settings: RunSettings, launcher: Launcher, num_threads: int) -> None:
+        self._supervisor = start_supervisor(num_threads)
+        self._connection = self._supervisor.connection
+        self._hears = True
+        self._statuses: dict[str, int] = {}
+        self.pids: dict[str, int] = {}
+        with suppress(OSError):  # a supervisor that is gone: `lost` says so
+            self._connection.send_bytes(encode_assignment(Assignment(list(roles), settings, launcher)))
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        return (self._connection.fileno(),) if self._hears else ()
+
+    def lost(self) -> str:
+        self._read()
+        for role, status in self._statuses.items():
+            if status:
+                return f"{role} (process {self.pids[role]}) {_how(status)}"
+        ended = self._ended()
+        return (
+            f"the supervisor of roles (process {self._supervisor.process.pid}) {_how(ended)}"
+            if ended is not None
+            else ""
+        )
+
+    def lives(self, role: str) -> bool:
+        """Whether a role's process has started, and not ended as far as is known."""
+        self._read()
+        return role in self.pids and role not in self._statuses and self._ended() is None
+
+    def _read(self) -> None:
+        """Take what the supervisor has said."""
+        try:
+            while self._hears and self._connection.poll():
+                event = msgspec.json.decode(self._connection.recv_bytes(), type=Started | Ended)
+                if isinstance(event, Started):
+                    self.pids[event.role] = event.pid
+                else:
+                    self._statuses[event.role] = event.status
+        except (EOFError, OSError):
+            self._hears = False
+            self._ended(_STATUS_SECONDS)
+
+    def _ended(self, seconds: float = 0.0) -> int | None:
+        """How the supervisor ended; None where it has not within `seconds`."""
+        try:
+            return self._supervisor.process.wait(seconds)
+        except psutil.TimeoutExpired:
+            return None
+
+    def end(self) -> None:
+        """Close the supervisor's connection: it gives its roles a moment, then ends them, and itself. What is then left is ended here."""
+        self._hears = False
+        self._connection.close()
+        self._ended(_LAST_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """End all at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._supervisor.process.pid, signal.SIGKILL)
+        self._ended(_LAST_SECONDS)
+
+
+def _how(status: int) -> str:
+    return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -1,0 +1,210 @@
+"""The supervisor: a process that has imported everything, forks a process per role, reports how each ends, and ends them all when its launcher is gone.
+
+It stands in a session of its own, so that a terminal's Ctrl-C and its end reach the launcher alone. The launcher starts it as a new Python process;
+`htrain run` forks it from itself instead, before there is any thread, and torch is then imported once for the whole run (docs/decisions/supervisor.md).
+"""
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+import msgspec
+import psutil
+
+from htrain.errors import Error
+from htrain.executor.host.process import end_with_parent
+from htrain.executor.launch.environment import role_environment
+from htrain.executor.launch.play import play
+from htrain.executor.settings import RunSettings
+from htrain.executor.transport.link import Launcher
+from htrain.executor.transport.port import Network
+from htrain.own.registry import load_own
+from htrain.plan.plan import load_part
+from htrain.printable import one_line
+from htrain.spec.cluster import device_of
+
+_COMMAND = "from htrain.executor.launch.supervisor import main; main({})"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # for the launcher to decide
+_TICK_SECONDS = 0.5  # a process that a role has forked may hold open what would tell of the role's end
+_LAST_SECONDS = 3.0  # for roles that are on their way out
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What is to be played."""
+
+    roles: list[str]
+    settings: RunSettings
+    launcher: Launcher
+
+
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """A role has a process."""
+
+    role: str
+    pid: int
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """A role's process has ended: with an exit status, or -N by signal N."""
+
+    role: str
+    status: int
+
+
+@dataclass(frozen=True)
+class Supervisor:
+    """The launcher's handle: an Assignment goes by `connection`, Started and Ended come back; whoever closes it ends the roles."""
+
+    process: psutil.Process
+    connection: Connection
+
+
+def encode_assignment(assignment: Assignment) -> bytes:
+    return msgspec.json.encode(assignment, enc_hook=str)
+
+
+def decode_assignment(data: bytes) -> Assignment:
+    return msgspec.json.decode(data, type=Assignment, dec_hook=lambda kind, value: kind(value))
+
+
+# -- starting one ----------------------------------------------------------------------------------------------------
+
+_forked: list[Supervisor] = []
+
+
+def start_supervisor(num_threads: int) -> Supervisor:
+    """That which `fork_supervisor` has made, or a new Python process; `num_threads` are those of a matmul."""
+    if _forked:
+        return _forked.pop()
+    ours, theirs = multiprocessing.Pipe()
+    with theirs:
+        process = psutil.Popen(
+            [sys.executable, "-c", _COMMAND.format(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # what a role prints is no part of the launcher's document
+            env=role_environment(num_threads),
+            start_new_session=True,
+        )
+    return Supervisor(process, ours)
+
+
+def fork_supervisor() -> None:
+    """Fork the supervisor of the run that this process is going to launch.
+
+    Requires: the environment is `role_environment`'s, and was before torch was loaded.
+    Ensures: nothing where a library has begun a thread, with which no process can be forked safely.
+    """
+    if psutil.Process().num_threads() > 1:
+        return
+    ours, theirs = multiprocessing.Pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # the launcher's handlers are not for its child
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _be_forked(theirs)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    theirs.close()
+    _forked.append(Supervisor(psutil.Process(pid), ours))
+
+
+def _be_forked(connection: Connection) -> None:
+    """The child: supervise, then leave without the launcher's own way out."""
+    status = 1
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdout.close()  # the launcher's document
+        sys.stdout = sys.stderr
+        status = supervise(connection)
+    except BaseException as error:
+        print(one_line(f"the supervisor of roles: {type(error).__name__}: {error}"), file=sys.stderr)
+    finally:
+        os._exit(status)
+
+
+def main(descriptor: int) -> None:
+    """Be a supervisor, as a process of its own."""
+    sys.exit(supervise(Connection(descriptor)))
+
+
+# -- being one -------------------------------------------------------------------------------------------------------
+
+
+def supervise(connection: Connection) -> int:
+    """Start the roles of the Assignment that comes, and see them end; an exit status. None is left when this returns."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    try:
+        assignment = decode_assignment(connection.recv_bytes())
+        load_own(assignment.settings.ops)
+    except EOFError:  # the launcher has found nothing to run
+        return 0
+    except Error as error:  # the launcher has loaded them, too: a file that went away, or changed, since
+        print(one_line(str(error)), file=sys.stderr)
+        return 1
+    gc.freeze()  # pages of what is loaded stay shared: a collection in a role would write to all of them
+    fork = multiprocessing.get_context("fork")
+    roles = [fork.Process(target=_be_role, args=(role, assignment, connection), name=role) for role in assignment.roles]
+    try:
+        for role in roles:
+            role.start()
+            _say(connection, Started(role.name, role.pid or 0))
+        _watch(roles, connection)
+    finally:
+        _end(role for role in roles if role.pid)
+    return 0
+
+
+def _watch(roles: Iterable[BaseProcess], connection: Connection) -> None:
+    """Until all have ended, or the launcher has closed its end."""
+    living = list(roles)
+    while living and connection not in wait([connection, *(role.sentinel for role in living)], _TICK_SECONDS):
+        for role in [role for role in living if role.exitcode is not None]:
+            living.remove(role)
+            _say(connection, Ended(role.name, role.exitcode or 0))
+
+
+def _say(connection: Connection, event: Started | Ended) -> None:
+    with suppress(OSError):  # the launcher is gone, which `_watch` sees
+        connection.send_bytes(msgspec.json.encode(event))
+
+
+def _end(roles: Iterable[BaseProcess]) -> None:
+    """Wait a moment for those that are on their way out; end the others."""
+    deadline = time.monotonic() + _LAST_SECONDS
+    for role in (roles := list(roles)):
+        role.join(max(0.0, deadline - time.monotonic()))
+    for role in roles:
+        role.kill()
+        role.join()
+
+
+def _be_role(role: str, assignment: Assignment, connection: Connection) -> None:
+    """A role's process: play it, then leave without the supervisor's own way out."""
+    end_with_parent()
+    connection.close()
+    status = 0
+    try:
+        network = Network("tcp")
+        plan = load_part(assignment.settings.plan_folder, device_of(role))
+        play(role, plan, assignment.settings, network, assignment.launcher)
+        network.close()
+    except BaseException as error:
+        print(one_line(f"{role}: {type(error).__name__}: {error}"), file=sys.stderr)
+        status = 1
+    sys.stderr.flush()
+    os._exit(status)

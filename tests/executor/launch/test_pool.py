@@ -1,0 +1,108 @@
+"""Role processes under their supervisor: real ones, which sleep where roles would train."""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import htrain.executor.launch.supervisor as module
+from htrain.executor.host.process import this_process
+from htrain.executor.launch.pool import RoleProcesses
+from htrain.executor.settings import RunSettings
+from htrain.executor.transport.link import Launcher
+
+ROLES = ["trainer:0:0", "trainer:1:0", "sparse_ps:0"]
+SLEEPS = """
+import os, sys, time
+import htrain.executor.launch.supervisor as module
+def play(role, *_):
+    print("a role prints", role)
+    os.write(1, b"a library of it, too")
+    time.sleep(60)
+module.load_part, module.play = (lambda *_: None), play
+module.main({})
+"""
+Maker = Callable[[], RoleProcesses]
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Maker]:
+    """Starts a pool, and returns once its roles have their processes; ends what a test has left."""
+    monkeypatch.setattr(module, "_COMMAND", SLEEPS)
+    pools: list[RoleProcesses] = []
+
+    def begin() -> RoleProcesses:
+        settings = RunSettings(tmp_path, "synthetic:", tmp_path)
+        pools.append(pool := RoleProcesses(ROLES, settings, Launcher("tcp://nowhere", this_process()), num_threads=1))
+        deadline = time.monotonic() + 60
+        while not all(pool.lives(role) for role in ROLES):
+            assert time.monotonic() < deadline, pool.lost()
+            select.select(pool.descriptors, [], [], 1.0)
+        return pool
+
+    yield begin
+    for pool in pools:
+        pool.end()
+
+
+def supervisor_of(pool: RoleProcesses) -> psutil.Process:
+    return psutil.Process(os.getpgid(pool.pids[ROLES[0]]))
+
+
+def test_a_killed_role_is_named_with_its_signal_and_whoever_waits_is_woken(start: Maker) -> None:
+    pool = start()
+    assert pool.lost() == ""
+    killed = time.monotonic()
+    os.kill(pool.pids["trainer:1:0"], signal.SIGKILL)
+    assert select.select(pool.descriptors, [], [], 10.0)[0]
+    assert time.monotonic() - killed < 1.0
+    assert pool.lost() == f"trainer:1:0 (process {pool.pids['trainer:1:0']}) was killed by signal 9"
+    assert [pool.lives(role) for role in ROLES] == [True, False, True]
+
+
+def test_a_killed_supervisor_is_named_and_its_roles_go_with_it_even_one_that_is_stopped(start: Maker) -> None:
+    pool = start()
+    supervisor, roles = supervisor_of(pool), [psutil.Process(pid) for pid in pool.pids.values()]
+    roles[0].suspend()
+    supervisor.kill()
+    assert select.select(pool.descriptors, [], [], 10.0)[0]
+    assert pool.lost() == f"the supervisor of roles (process {supervisor.pid}) was killed by signal 9"
+    assert not any(pool.lives(role) for role in ROLES)
+    assert pool.descriptors == (), "else whoever waits would be woken for ever"
+    assert not psutil.wait_procs(roles, timeout=10)[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_to_all_processes_of_a_service_are_for_the_launcher_to_decide(
+    start: Maker, number: signal.Signals
+) -> None:
+    pool = start()
+    for pid in (supervisor_of(pool).pid, *pool.pids.values()):
+        assert os.getsid(pid) != os.getsid(0), "a terminal sends none of them anything"
+        os.kill(pid, number)
+    assert not select.select(pool.descriptors, [], [], 1.0)[0]
+    assert all(pool.lives(role) for role in ROLES)
+
+
+def test_the_end_leaves_no_process_and_no_zombie(start: Maker) -> None:
+    pool = start()
+    family = [supervisor_of(pool), *(psutil.Process(pid) for pid in pool.pids.values())]
+    family[1].suspend()
+    pool.end()
+    assert not psutil.wait_procs(family[1:], timeout=10)[1]
+    assert not family[0].is_running()
+    assert family[0] not in psutil.Process().children()
+
+
+def test_kill_ends_all_at_once(start: Maker) -> None:
+    pool = start()
+    family = [supervisor_of(pool), *(psutil.Process(pid) for pid in pool.pids.values())]
+    began = time.monotonic()
+    pool.kill()
+    assert not psutil.wait_procs(family, timeout=10)[1]
+    assert time.monotonic() - began < module._LAST_SECONDS

@@ -1,0 +1,40 @@
+"""Who becomes a supervisor, and how."""
+
+import subprocess
+import sys
+
+FORKS = """
+import os, time
+from htrain.executor.launch.environment import role_environment
+os.environ.update(role_environment(1))
+import htrain.executor.launch.supervisor as module
+{before}
+module.fork_supervisor()
+forked = bool(module._forked)
+supervisor = module.start_supervisor(1)
+deadline = time.monotonic() + 60
+while os.getsid(supervisor.process.pid) == os.getsid(0) and time.monotonic() < deadline:
+    time.sleep(0.01)  # it is about to leave the terminal's session
+print(forked, os.getsid(supervisor.process.pid) != os.getsid(0), flush=True)
+supervisor.connection.close()
+print(supervisor.process.wait(60))
+"""
+
+
+def said(before: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS.format(before=before)], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_a_process_without_threads_forks_its_supervisor_which_ends_with_the_connection() -> None:
+    assert said("") == ["True True", "0"]
+
+
+def test_a_process_with_threads_starts_another_instead() -> None:
+    begins = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    first, last = said(begins)
+    assert first.startswith("False ")
+    assert last == "0"
