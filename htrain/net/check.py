@@ -1,4 +1,4 @@
-"""Whether the names of a net hold together (DESIGN 3, invariants)."""
+"""Whether the names of a net hold together (docs/decisions/net.md)."""
 
 from htrain.errors import ModelError
 from htrain.net.net import Net, Op

@@ -1,4 +1,4 @@
-"""What may be left out of a net: ops whose outputs nobody reads, but for those with effects (DESIGN 3)."""
+"""What may be left out of a net: ops whose outputs nobody reads, but for those with effects (docs/decisions/net.md)."""
 
 from htrain.net.net import Net, Op
 from htrain.net.rewriting import only_needed

@@ -3,7 +3,6 @@
 import random
 from dataclasses import replace
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,8 +85,3 @@ def test_readers_see_what_was_made_before_it_was_encoded() -> None:
         Op("Tanh", ("long",), ("z",)),
     )
     assert as_made(Net("n", ops, ("x",), ("z",), blobs, {})).ops == (ops[0], Op("Tanh", ("y",), ("z",)))
-
-
-@pytest.mark.parametrize("name", ["as_made", "only_needed"])
-def test_what_the_launcher_asks_of_the_net_is_there(name: str) -> None:
-    assert getattr(__import__("htrain.net.net", fromlist=[name]), name) is globals()[name]

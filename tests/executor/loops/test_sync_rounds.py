@@ -311,7 +311,7 @@ def test_rounds_are_started_by_steps_not_by_a_clock() -> None:
             return super().steps_done(n)
 
     with groups_of(Easgd(period=4), 2) as made:
-        made.loops[0]._rounds = Counting(4)
+        made.loops[0].machine._rounds = Counting(4)
         for steps in range(1, 4):
             made.loops[0].steps_done(steps)
         time.sleep(0.1)
