@@ -12,7 +12,7 @@ from htrain.data import START, Malformed, open_data
 from htrain.data.synthetic import odd_step, zipf_ranks
 from htrain.errors import PlanError
 from htrain.executor.launch.run import check_inputs
-from htrain.net.net import Net, numel
+from htrain.net.net import Net, Op, numel
 from htrain.ops import OPS
 from htrain.ops.sparse_loops import dedupe
 from htrain.plan.plan import Plan
@@ -60,7 +60,7 @@ class Trace:
             yield {name: known[name].numpy() for name in tables}
 
 
-def _leading_to(train: Net, ids: Mapping[str, int]) -> list:
+def _leading_to(train: Net, ids: Mapping[str, int]) -> list[Op]:
     ops = [train.ops[place] for place in sorted(train.leading_to(ids))]
     for op in ops:
         if of := [name for name in op.inputs if name in train.parameters]:
