@@ -8,7 +8,7 @@ from cached_plans import cached_plan
 from small_wide_deep import BATCH, DATA, ROWS, small_plan
 
 from htrain.data import START, Malformed, open_data
-from htrain.errors import DataError
+from htrain.errors import DataError, PlanError
 from htrain.simulation.id_sources import Trace, Zipf, spread
 from htrain.spec.tree import with_flags
 
@@ -34,6 +34,16 @@ def test_a_trace_brings_the_distinct_ids_of_each_trainers_batches() -> None:
 def test_data_that_the_plan_does_not_take_is_refused() -> None:
     with pytest.raises(DataError, match=r"the plan wants input 'ids' as int64\[B,2\], the data has no such input"):
         next(iter(Trace(DATA).batches(cached_plan("het"), {"x": 1}, 0)))
+
+
+def test_ids_that_parameters_come_into_are_refused() -> None:
+    _, plan = small_plan(OPTIONS)
+    read = next(op for op in plan.nets["train"].ops if op.type == "HetRead")
+    with pytest.raises(
+        PlanError,
+        match=r"^the rows that a cache is asked for depend on 'cache_\d+' \(HetAsk .*: give --zipf, or neither$",
+    ):
+        next(iter(Trace(DATA).batches(plan, {read.outputs[0]: ROWS}, 0)))
 
 
 def test_frequencies_fall_as_the_law_says_and_are_those_of_the_seed() -> None:
