@@ -13,10 +13,7 @@ from htrain.data.formats.synthetic import odd_step, zipf_ranks
 from htrain.errors import PlanError
 from htrain.executor.launch.run import check_inputs
 from htrain.net.net import Net, Op, numel
-<<<<<<< HEAD
 from htrain.net.slices import leading_to
-=======
->>>>>>> cache
 from htrain.ops import OPS
 from htrain.ops.sparse_loops import dedupe
 from htrain.plan.plan import Plan
@@ -65,11 +62,7 @@ class Trace:
 
 
 def _leading_to(train: Net, ids: Mapping[str, int]) -> list[Op]:
-<<<<<<< HEAD
     ops = [train.ops[place] for place in leading_to(train.ops, ids)]
-=======
-    ops = [train.ops[place] for place in sorted(train.leading_to(ids))]
->>>>>>> cache
     for op in ops:
         if of := [name for name in op.inputs if name in train.parameters]:
             raise PlanError(
