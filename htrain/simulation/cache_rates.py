@@ -1,16 +1,12 @@
 """The rates at which a plan's caches ask for rows, and what they make of its costs and of its simulation.
 
-`rates_of` plays the decisions of the plan's caches over batches of ids. `sized_nets` are the nets of its devices with the rows to be expected at these
-rates, of which the simulation makes its models.
+`rates_of` plays the decisions of the plan's caches over batches of ids. The simulation sizes the nets of devices by them (`htrain.simulation.run.sized_nets`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from htrain.costs.expected import expected, expected_blobs
 from htrain.errors import DataError, UsageError
-from htrain.net.names import net_name
-from htrain.net.net import Net
 from htrain.ops.cache_rates import NO_RATES, Rates, mean_of
 from htrain.plan.plan import Plan
 from htrain.simulation.id_sources import IdSource, Trace, Zipf
@@ -127,19 +123,11 @@ def _is_cache(plan: Plan, inputs: Sequence[str]) -> bool:
     return parameter is not None and parameter.kind == "cache"
 
 
-def sized_nets(plan: Plan, rates: Rates = NO_RATES) -> dict[str, Net]:
-    """The net of each device that has something to do in a step; rows by distinct id are as many as are to be expected."""
-    cluster = plan.cluster
-    sizes = expected_blobs(plan.nets["train"], cluster, plan.options.batch_size, rates)
-    devices = [d for d in cluster.devices if net_name(d) in plan.nets and plan.net_of(d).ops]
-    return {d: expected(plan.net_of(d), sizes) for d in devices}
-
-
 def simulate_at(
     plan: Plan, rates: Rates, *, steps: int, workers: Workers, seed: int = 0, python_lock: bool = True
 ) -> Simulated:
-    """Simulate a plan whose caches ask for rows at `rates`; see `htrain.simulation.run.simulate`, which refuses caches as yet."""
-    return simulate(plan, steps=steps, workers=workers, seed=seed, python_lock=python_lock)
+    """Simulate a plan whose caches ask for rows at `rates`; see `htrain.simulation.run.simulate`."""
+    return simulate(plan, steps=steps, workers=workers, seed=seed, python_lock=python_lock, rates=rates)
 
 
 def rates_text(rates: Rates) -> str:

@@ -13,7 +13,7 @@ _RARE = 2.0  # times as many steps as were asked for
 
 
 def with_steady_state(plan: Plan) -> Plan:
-    """The plan with what it will reach by the simulation's account. One that cannot be simulated, with a cache or collectives, keeps what its busiest
+    """The plan with what it will reach by the simulation's account. One that cannot be simulated, with a look-ahead cache, keeps what its busiest
     device allows."""
     if not is_known(plan):
         return plan

@@ -24,6 +24,7 @@ from htrain.executor.roles.sync import SyncMachine
 from htrain.executor.strategies.strategy import cache_of, sync_of
 from htrain.net.names import net_name
 from htrain.net.net import Net
+from htrain.ops.cache_rates import NO_RATES, Rates
 from htrain.ops.collective import WORKERS
 from htrain.plan.plan import Plan
 from htrain.simulation.collective import Meeting, Reducing, Reduction, reductions_of
@@ -42,15 +43,16 @@ _FEW_CONTEXTS = 12
 
 
 def is_known(plan: Plan) -> bool:
-    """Whether a plan is of a kind that is simulated."""
-    return not plan.options.cache.holds_rows
+    """Whether a plan is of a kind that is simulated: all that its trainers do is said by their machines."""
+    return all(cache_of(plan, role).steps_from_data for role in plan.cluster.roles if role_of(role) == "trainer")
 
 
 def _check_known(plan: Plan) -> None:
     """Raises PlanError for a plan of a kind that is not simulated."""
     if not is_known(plan):
         raise PlanError(
-            "the plan has a cache, which the simulation does not know: run it, in tools/netlab.py for a network of a given rate"
+            f"the plan has a cache of kind {plan.options.cache.kind}, whose own threads the simulation does not know: "
+            "run it, in tools/netlab.py for a network of a given rate"
         )
 
 
@@ -333,12 +335,17 @@ def _simulated_groups(plan: Plan) -> int:
     )
 
 
-def models_of(plan: Plan) -> dict[str, DeviceModel]:
-    """The model of each device that has something to do in a step; rows by distinct id are as many as are to be expected."""
-    cluster, options = plan.cluster, plan.options
-    sizes = expected_blobs(plan.nets["train"], cluster, options.batch_size)
-    devices = [d for d in cluster.devices if net_name(d) in plan.nets and plan.net_of(d).ops]
-    return {d: device_model(expected(plan.net_of(d), sizes), cluster, options.batch_size) for d in devices}
+def sized_nets(plan: Plan, rates: Rates = NO_RATES) -> dict[str, Net]:
+    """The net of each device that has something to do in a step; rows by distinct id are as many as are to be expected."""
+    sizes = expected_blobs(plan.nets["train"], plan.cluster, plan.options.batch_size, rates)
+    devices = [d for d in plan.cluster.devices if net_name(d) in plan.nets and plan.net_of(d).ops]
+    return {d: expected(plan.net_of(d), sizes) for d in devices}
+
+
+def models_of(plan: Plan, rates: Rates = NO_RATES) -> dict[str, DeviceModel]:
+    """The model of each device that has something to do in a step; caches ask for rows at `rates`, or as the cluster says."""
+    nets = sized_nets(plan, rates)
+    return {device: device_model(net, plan.cluster, plan.options.batch_size) for device, net in nets.items()}
 
 
 def _centers(plan: Plan, role: str) -> dict[str, Net]:
@@ -370,6 +377,7 @@ def simulate(
     jitter: float = 0.1,
     seed: int = 0,
     python_lock: bool = True,
+    rates: Rates = NO_RATES,
 ) -> Simulated:
     """Simulate `steps` steps of every net replica, in the mean; the first quarter warms up and does not count.
 
@@ -377,7 +385,8 @@ def simulate(
     a plan with more than 64 contexts, groups with some 12 of them are simulated, at least one; what all groups share is used by the others as much
     as by these.
     Without `python_lock`, the threads of a role never wait for each other's Python: a system of that shape in another language.
-    Raises PlanError for a plan without a trainer.
+    Caches ask for rows at `rates`, those of `htrain.simulation.cache_rates`, or where there are none as often as the cluster says.
+    Raises PlanError for a plan without a trainer, and for one whose cache has threads of its own.
     """
     if "trainer" not in plan.nets or not plan.nets["trainer"].ops:
         raise PlanError("the plan has no trainer's net: nothing to simulate")
@@ -385,7 +394,7 @@ def simulate(
     lock = python_lock and plan.cluster.python_lock
     return Simulation(
         plan,
-        models_of(plan),
+        models_of(plan, rates),
         reductions_of(plan),
         steps=steps,
         workers=workers,

@@ -246,12 +246,26 @@ def test_what_has_no_effect_is_refused_by_name(said: dict[str, Any], told: str, 
     assert str(found.exception) == told
 
 
-def test_rates_are_told_before_a_plan_with_a_cache_is_refused() -> None:
+def test_rates_are_told_before_the_simulation() -> None:
     told: list[Rates] = []
-    with pytest.raises(PlanError, match="the plan has a cache, which the simulation does not know"):
-        htrain.simulate(cached_plan("het"), zipf=1.1, trace_batches=40, on_rates=told.append)
+    found = htrain.simulate(cached_plan("het"), zipf=1.1, trace_batches=40, on_rates=told.append, steps=8)
     (rates,) = told
     assert (rates.source, rates.batches) == ("a Zipf law of 1.1", 40)
+    assert found.eps > 0
+
+
+def test_a_cache_with_threads_of_its_own_is_refused_by_its_kind() -> None:
+    with pytest.raises(
+        PlanError, match="the plan has a cache of kind lookahead, whose own threads the simulation does not know"
+    ):
+        htrain.simulate(cached_plan("lookahead"), steps=8)
+
+
+def test_the_fewer_rows_a_cache_finds_the_longer_a_step_takes_on_a_slow_link() -> None:
+    """Ids that few rows take nearly all of are found in the cache; ids without any skew are not."""
+    plan = replace(cached_plan("het"), cluster=replace(cached_plan("het").cluster, sparse_ps_bandwidth=1_000_000))
+    skewed, even = (htrain.simulate(plan, zipf=exponent, trace_batches=60, steps=8).eps for exponent in (2.5, 0.1))
+    assert skewed > 1.2 * even
 
 
 def test_the_command_tells_rates_as_a_table(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from htrain.errors import DataError
 from htrain.plan.plan import Plan
-from htrain.simulation.cache_rates import rates_of, sized_nets
+from htrain.simulation.cache_rates import rates_of
 from htrain.simulation.id_sources import Zipf
+from htrain.simulation.run import sized_nets
 from htrain.simulation.strategies.het import PlaysHet
 from htrain.spec.options import Options
 

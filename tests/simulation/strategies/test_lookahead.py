@@ -12,7 +12,8 @@ from htrain.executor.strategies.lookahead.table_cache import TableCache
 from htrain.executor.transport.peers import Peers
 from htrain.net.placement import CacheGeometry
 from htrain.plan.plan import Plan
-from htrain.simulation.cache_rates import rates_of, sized_nets
+from htrain.simulation.cache_rates import rates_of
+from htrain.simulation.run import sized_nets
 from htrain.simulation.strategies.lookahead import PlaysLookAhead
 
 batches = st.lists(st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=8, unique=True), min_size=1, max_size=16)
