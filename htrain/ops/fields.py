@@ -63,7 +63,7 @@ def _stack_from(tables: Tables, *values: torch.Tensor) -> torch.Tensor:
             f"values that are stacked with rows of {tables.width} want {len(ids)} examples, {tables.width} wide"
         )
     y = np.empty((len(ids), len(own) + len(tables.tensors), tables.width), np.float32)
-    bad = _stack_columns(pointers_of(own), tables.pointers, tables.sizes, ids, tables.columns, y)
+    bad = _stack_columns(pointers_of(own), tables.pointers, sizes=tables.sizes, ids=ids, columns=tables.columns, y=y)
     if bad >= 0:
         raise tables.misfit(bad, ids)
     return torch.from_numpy(y)
@@ -86,7 +86,9 @@ def _step_in(tables: Tables, ids: torch.Tensor, dy: torch.Tensor, *, dense: int,
         raise DataError(
             f"gradients of {len(tables.tensors)} tables are {list(dy.shape)}, want [{len(ids)},{dense + len(tables.tensors)},{tables.width}]"
         )
-    bad = _sgd(tables.pointers, tables.sizes, rows, tables.columns, dy.contiguous().numpy(), dense, lr)
+    bad = _sgd(
+        tables.pointers, tables.sizes, ids=rows, columns=tables.columns, dy=dy.contiguous().numpy(), dense=dense, lr=lr
+    )
     if bad >= 0:
         raise tables.misfit(bad, rows)
 
@@ -180,7 +182,7 @@ def _sgd(tables, sizes, ids, columns, dy, dense, lr):  # type: ignore[no-untyped
     bad = find_misfit(sizes, ids, columns)
     if bad < 0:
         for b in range(dy.shape[0]):
-            step_rows(tables, sizes, ids, columns, b, np.float32(lr), dy[b], dense)
+            step_rows(tables, sizes, ids=ids, columns=columns, b=b, rate=np.float32(lr), dy=dy[b], first=dense)
     return bad
 
 

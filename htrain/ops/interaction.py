@@ -78,7 +78,15 @@ def _pairwise_dots_gradient(
 ) -> torch.Tensor:
     pairs = Pairs(positions, features.shape[1])
     gradient, given = np.empty(features.shape, np.float32), pairs.gradients(dy, len(features), kept * features.shape[2])
-    gradient_loop(features.contiguous().numpy(), pairs.above, pairs.below, pairs.runs, kept, given, gradient)
+    gradient_loop(
+        features.contiguous().numpy(),
+        pairs.above,
+        below=pairs.below,
+        runs=pairs.runs,
+        kept=kept,
+        dy=given,
+        gradient=gradient,
+    )
     return torch.from_numpy(gradient)
 
 
@@ -109,8 +117,8 @@ def _step_by_pairs(
         raise DataError(f"features are {list(features.shape)}, want [{batch},{pairs.count},{tables.width}]")
     dx = np.empty((pairs.count - len(tables.tensors), batch, tables.width), np.float32)
     bad = gradient_and_step_loop(
-        features.contiguous().numpy(), pairs.above, pairs.below, pairs.runs, kept, pairs.gradients(dy, batch, kept * tables.width),
-        dx, tables.pointers, tables.sizes, rows, tables.columns, lr,
+        features.contiguous().numpy(), pairs.above, below=pairs.below, runs=pairs.runs, kept=kept, dy=pairs.gradients(dy, batch, kept * tables.width),
+        dx=dx, tables=tables.pointers, sizes=tables.sizes, ids=rows, columns=tables.columns, lr=lr,
     )  # fmt: skip
     if bad >= 0:
         raise tables.misfit(bad, rows)

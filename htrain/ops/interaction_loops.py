@@ -133,7 +133,7 @@ def _copy(rows, to, count):  # type: ignore[no-untyped-def]
 def _weigh(features, above, below, runs, kept, dy, distinct, weights, own, total):  # type: ignore[no-untyped-def]
     """total[n,D]: the gradient of an example's features."""
     width = features.shape[1]
-    _set_weights(weights.reshape(-1), above, below, runs, dy[kept * width :], distinct)
+    _set_weights(weights.reshape(-1), above, below=below, runs=runs, dy=dy[kept * width :], distinct=distinct)
     _copy(features, own, features.shape[0])
     _mix(weights, own, total)
     for i in range(kept):
@@ -148,7 +148,18 @@ def gradient_loop(features, above, below, runs, kept, dy, gradient):  # type: ig
     weights, own, total = _room(count, width)
     distinct = _are_distinct(above, below, weights.size)
     for b in range(batch):
-        _weigh(features[b], above, below, runs, kept, dy[b], distinct, weights, own, total)
+        _weigh(
+            features[b],
+            above,
+            below=below,
+            runs=runs,
+            kept=kept,
+            dy=dy[b],
+            distinct=distinct,
+            weights=weights,
+            own=own,
+            total=total,
+        )
         _copy(total, gradient[b], count)
 
 
@@ -163,9 +174,20 @@ def gradient_and_step_loop(features, above, below, runs, kept, dy, dx, tables, s
     distinct = _are_distinct(above, below, weights.size)
     for b in range(batch):
         prefetch_row(features.ctypes.data, b + 1, 4 * count * width)
-        _weigh(features[b], above, below, runs, kept, dy[b], distinct, weights, own, total)
+        _weigh(
+            features[b],
+            above,
+            below=below,
+            runs=runs,
+            kept=kept,
+            dy=dy[b],
+            distinct=distinct,
+            weights=weights,
+            own=own,
+            total=total,
+        )
         for k in range(dx.shape[0]):
             for d in range(width):
                 dx[k, b, d] = total[k, d]
-        step_rows(tables, sizes, ids, columns, b, np.float32(lr), total, dx.shape[0])
+        step_rows(tables, sizes, ids=ids, columns=columns, b=b, rate=np.float32(lr), dy=total, first=dx.shape[0])
     return -1

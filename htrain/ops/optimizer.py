@@ -57,7 +57,9 @@ def _sparse_adagrad(
     eps: float,
     first_row: int,
 ) -> None:
-    step_loops.adagrad_rows(table.numpy(), accumulator.numpy(), ids.numpy(), rows.numpy(), first_row, lr, eps)
+    step_loops.adagrad_rows(
+        table.numpy(), accumulator.numpy(), ids=ids.numpy(), grads=rows.numpy(), first_row=first_row, lr=lr, eps=eps
+    )
 
 
 def _row_wise_adagrad(
@@ -70,7 +72,9 @@ def _row_wise_adagrad(
     eps: float,
     first_row: int,
 ) -> None:
-    step_loops.rowwise_adagrad_rows(table.numpy(), accumulator.numpy(), ids.numpy(), rows.numpy(), first_row, lr, eps)
+    step_loops.rowwise_adagrad_rows(
+        table.numpy(), accumulator.numpy(), ids=ids.numpy(), grads=rows.numpy(), first_row=first_row, lr=lr, eps=eps
+    )
 
 
 def _dense_cost(flops_per_element: int) -> CostRule:

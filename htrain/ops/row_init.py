@@ -11,12 +11,12 @@ Rows = NDArray[np.float32]
 
 def fill_uniform(out: Rows, seed: int, first_row: int, low: float, high: float, *, first_column: int = 0) -> None:
     """Fill out[R,D] in place with uniform values in [low, high); out[r, d] is [first_row + r, first_column + d] of its parameter."""
-    _uniform(out, np.uint64(seed), first_row, first_column, low, high)
+    _uniform(out, np.uint64(seed), first_row=first_row, first_column=first_column, low=low, high=high)
 
 
 def fill_normal(out: Rows, seed: int, first_row: int, mean: float, std: float, *, first_column: int = 0) -> None:
     """Fill out[R,D] in place with normal values (Box-Muller)."""
-    _normal(out, np.uint64(seed), first_row, first_column, mean, std)
+    _normal(out, np.uint64(seed), first_row=first_row, first_column=first_column, mean=mean, std=std)
 
 
 @njit(nogil=True, cache=True, inline="always")

@@ -257,7 +257,7 @@ def _parts(tables, forms, ids, counts, grads, t):  # type: ignore[no-untyped-def
 def _sgd(tables, forms, ids, counts, grads, lr):  # type: ignore[no-untyped-def]
     """The first table with an id outside it, or -1."""
     for t in range(tables.size):
-        table, at, rows, first = _parts(tables, forms, ids, counts, grads, t)
+        table, at, rows, first = _parts(tables, forms, ids=ids, counts=counts, grads=grads, t=t)
         if not sgd_loop(table, at, rows, first, lr):
             return t
     return -1
@@ -266,8 +266,10 @@ def _sgd(tables, forms, ids, counts, grads, lr):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # type: ignore[no-untyped-def]
     for t in range(tables.size):
-        table, at, rows, first = _parts(tables, forms, ids, counts, grads, t)
-        if not adagrad_loop(table, array_at(states[t], table.shape, np.float32(0)), at, rows, first, lr, eps):
+        table, at, rows, first = _parts(tables, forms, ids=ids, counts=counts, grads=grads, t=t)
+        if not adagrad_loop(
+            table, array_at(states[t], table.shape, np.float32(0)), ids=at, grads=rows, first_row=first, lr=lr, eps=eps
+        ):
             return t
     return -1
 
@@ -275,9 +277,15 @@ def _adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # type: ignor
 @njit(nogil=True, cache=True)
 def _rowwise_adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # type: ignore[no-untyped-def]
     for t in range(tables.size):
-        table, at, rows, first = _parts(tables, forms, ids, counts, grads, t)
+        table, at, rows, first = _parts(tables, forms, ids=ids, counts=counts, grads=grads, t=t)
         if not rowwise_adagrad_loop(
-            table, array_at(states[t], table.shape[:1], np.float32(0)), at, rows, first, lr, eps
+            table,
+            array_at(states[t], table.shape[:1], np.float32(0)),
+            ids=at,
+            grads=rows,
+            first_row=first,
+            lr=lr,
+            eps=eps,
         ):
             return t
     return -1

@@ -36,7 +36,7 @@ class Numbering:
             raise DataError(f"row {bad} is asked for, the cached tables have {self._bounds[-1]}: is an id too large?")
         self._make_room(keys.size)
         numbers = np.empty(keys.size, np.int64)
-        self._known += _number(self._index, self._bounds, self.first, self._used, keys, numbers)
+        self._known += _number(self._index, self._bounds, first=self.first, used=self._used, keys=keys, numbers=numbers)
         return numbers
 
     def _make_room(self, more: int) -> None:

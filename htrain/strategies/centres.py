@@ -108,7 +108,7 @@ class Centred(Strategy[C], ABC):
             answer = made.op(type, inputs, weight, "difference", attrs)
             if codecs[1]:
                 made.change(*self.take(_known(centre, "known", each=True).name, answer), weight)
-                self._owe(made, weight, centre, codecs[1], answer, go)
+                self._owe(made, weight, centre=centre, codec=codecs[1], answer=answer, packet=go)
             else:
                 made.send([_blob(weight, "difference")], go)
         return made.net(NetName.centre(host, holder))

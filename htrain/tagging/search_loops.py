@@ -183,7 +183,7 @@ def _try_moves(problem, state, best, trial, hot, everywhere):  # type: ignore[no
             continue
         for to in range(problem.num_places):
             if to != home and problem.allowed[u, to] and (leaves or to == hot):
-                _try(problem, state, best, trial, u, to, -1, -1)
+                _try(problem, state, best=best, trial=trial, u=u, to=to, w=-1, w_to=-1)
                 tried += 1
     return tried
 
@@ -199,7 +199,7 @@ def _try_pairs(problem, state, best, trial, hot):  # type: ignore[no-untyped-def
             w = problem.near[i]
             for to in range(problem.num_places):
                 if to != hot and to != state.places[w] and problem.allowed[u, to] and problem.allowed[w, to]:
-                    _try(problem, state, best, trial, u, to, w, to)
+                    _try(problem, state, best=best, trial=trial, u=u, to=to, w=w, w_to=to)
                     tried += 1
     return tried
 
@@ -214,7 +214,7 @@ def _try_swaps(problem, state, best, trial, hot):  # type: ignore[no-untyped-def
         for w in range(state.places.size):
             other = state.places[w]
             if other != hot and problem.allowed[u, other] and problem.allowed[w, hot]:
-                _try(problem, state, best, trial, u, other, w, hot)
+                _try(problem, state, best=best, trial=trial, u=u, to=other, w=w, w_to=hot)
                 tried += 1
     return tried
 
@@ -230,7 +230,7 @@ def descend(problem, state, budget):  # type: ignore[no-untyped-def]
     while tried < budget:
         best.change[0] = -1
         hot = _hottest(problem, state.loads)
-        tried += _try_moves(problem, state, best, trial, hot, everywhere)
+        tried += _try_moves(problem, state, best=best, trial=trial, hot=hot, everywhere=everywhere)
         if best.change[0] < 0:
             tried += _try_pairs(problem, state, best, trial, hot)
         if best.change[0] < 0:

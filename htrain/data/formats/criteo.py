@@ -56,7 +56,7 @@ def parse_criteo(data: np.ndarray, rows_per_field: int) -> tuple[Rows, Sequence[
     dense = np.empty((lines, NUM_DENSE), np.float32)
     sparse = np.empty((lines, NUM_SPARSE), np.int64)
     faults = np.empty((lines, 3), np.int64)
-    count, bad = _parse(data, rows_per_field, _logs(), label, dense, sparse, faults)
+    count, bad = _parse(data, rows_per_field, logs=_logs(), label=label, dense=dense, sparse=sparse, faults=faults)
     rows = Rows(count, {"dense": dense[:count], "sparse": sparse[:count], "label": label[:count]}, {})
     return rows, [(int(line), _REASONS[code].format(column)) for line, code, column in faults[:bad]]
 
@@ -88,13 +88,23 @@ def _parse(data, modulus, logs, label, dense, sparse, faults):  # type: ignore[n
     """Good rows are packed at the front of the outputs. Returns good and bad rows."""
     count, bad, line, i = 0, 0, 0, 0
     while i < data.size:
-        end = _usual_line(data, Word(i), Word(modulus), logs, label[count:], dense[count], sparse[count])
+        end = _usual_line(
+            data,
+            Word(i),
+            modulus=Word(modulus),
+            logs=logs,
+            label=label[count:],
+            dense=dense[count],
+            sparse=sparse[count],
+        )
         if end:
             i = np.int64(end)
             count += 1
         else:
             start = i
-            code, column, i = _any_line(data, i, Word(modulus), label[count:], dense[count], sparse[count])
+            code, column, i = _any_line(
+                data, i, modulus=Word(modulus), label=label[count:], dense=dense[count], sparse=sparse[count]
+            )
             blank = i == start or (i == start + 1 and data[start] == _RETURN)
             if code and not blank:
                 faults[bad, 0], faults[bad, 1], faults[bad, 2] = line, code, column

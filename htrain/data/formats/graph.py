@@ -192,7 +192,16 @@ class GraphSource:
         count, (near, far) = end - start, self.options.fanout
         nodes, neighbours = np.empty((count, 2), np.int64), np.empty((count, 2 * near), np.int64)
         second, label = np.empty((count, 2 * near * far), np.int64), np.empty(count, np.float32)
-        sample(self.graph, self.options.seed, start, self.options.negatives, nodes, neighbours, second, label)
+        sample(
+            self.graph,
+            self.options.seed,
+            first=start,
+            negatives=self.options.negatives,
+            nodes=nodes,
+            near=neighbours,
+            far=second,
+            label=label,
+        )
         fixed: dict[str, Array] = {
             "nodes": nodes,
             "neighbours": neighbours,

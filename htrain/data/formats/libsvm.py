@@ -96,7 +96,7 @@ def _arrays(data: np.ndarray, rows: int) -> tuple[Array, Array, Array, Array, Ar
     label, starts = np.empty(num_lines, np.float32), np.zeros(num_lines + 1, np.int64)
     ids, values = np.empty(pairs, np.int64), np.empty(pairs, np.float32)
     lines, faults = np.empty(num_lines, np.int64), np.empty((num_lines, 3), np.int64)
-    count, bad = _parse(data, rows, label, ids, values, starts, lines, faults)
+    count, bad = _parse(data, rows, label=label, ids=ids, values=values, starts=starts, lines=lines, faults=faults)
     used = starts[count]
     found = [(int(line), _REASONS[code].format(what)) for line, code, what in faults[:bad]]
     return label[:count], ids[:used], values[:used], starts[: count + 1], lines[:count], found

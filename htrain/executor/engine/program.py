@@ -97,7 +97,7 @@ def build_program(net: Net, parameters: Mapping[str, Any], *, gated: bool = True
         bundled = _bundled(net, ops, kept, parameters)
         source = _source(net, index, ops, kept, bundled)
         reads, writes = clocks[index]
-        run = _compile(net, index, ops, source, parameters, bundled)
+        run = _compile(net, index, ops=ops, source=source, parameters=parameters, bundled=bundled)
         ends_push = any(OPS[op.type].phase == "push" for op in ops)
         kind = (key[1] == ANNOUNCE, key[1] == PREFETCH, key[1] == TAKE_ROWS, ends_push)
         stages.append(Stage(index, key[0], *kind, ops, afters[index], reads, writes, source, run))

@@ -134,7 +134,17 @@ class HetCache:
             self._absorb(asked, answer)
         out = np.empty((slots.size, self.width), np.float32)
         step = self._step
-        loops.read(self._at.meta, self._at.rows, slots, self.width, step.code, step.lr, step.eps, out, self.counts.ages)
+        loops.read(
+            self._at.meta,
+            self._at.rows,
+            slots=slots,
+            width=self.width,
+            step=step.code,
+            lr=step.lr,
+            eps=step.eps,
+            out=out,
+            ages=self.counts.ages,
+        )
         return out
 
     def read_arrays(self, slots: Ids, answers: Sequence[Sequence[np.ndarray]]) -> Rows:
@@ -153,7 +163,14 @@ class HetCache:
         if self._policy == SCORED:
             self._limit += 1  # its steps
         loops.write(
-            self._at.meta, self._at.lists, self._at.rows, slots, self.width, self._policy, self._limit, gradients
+            self._at.meta,
+            self._at.lists,
+            rows=self._at.rows,
+            slots=slots,
+            width=self.width,
+            policy=self._policy,
+            limit=self._limit,
+            grads=gradients,
         )
         if self.staleness == 0:
             loose = np.empty(slots.size, np.int64)
@@ -195,8 +212,8 @@ class HetCache:
         pushed = self._buffers(slots.size)
         step = self._step
         count = loops.absorb(
-            self._at.meta, self._at.key_of, self._at.rows, self.width, slots, answer.rows, answer.clocks,
-            asked.fetched.size, step.code, step.lr, step.eps, pushed.keys, pushed.clocks, pushed.grads,
+            self._at.meta, self._at.key_of, rows=self._at.rows, width=self.width, slots=slots, answers=answer.rows, answer_clocks=answer.clocks,
+            refused=asked.fetched.size, step=step.code, lr=step.lr, eps=step.eps, keys=pushed.keys, clocks=pushed.clocks, grads=pushed.grads,
         )  # fmt: skip
         self._keep(pushed, count)
 
@@ -256,7 +273,9 @@ class HetCache:
                     self._at.meta, self._at.lists, self._at.key_of, self._limit, surplus, spare, victims
                 )
             else:
-                count = choose_victims(self._at.meta, self._at.lists, self._policy, surplus, spare, victims)
+                count = choose_victims(
+                    self._at.meta, self._at.lists, policy=self._policy, wanted=surplus, spare=spare, victims=victims
+                )
             self.counts.evicted += count
             self._take_out(victims[:count])
             surplus -= count
@@ -277,8 +296,8 @@ class HetCache:
         pushed = self._buffers(slots.size)
         missed = np.empty((slots.size, 2), np.int64)
         count, self._at.num_free = loops.take_out(
-            self._at.index, self._at.meta, self._at.lists, self._at.key_of, self._at.rows, slots, self.width,
-            self._at.free, self._at.num_free, pushed.keys, pushed.clocks, pushed.grads, missed,
+            self._at.index, self._at.meta, lists=self._at.lists, key_of=self._at.key_of, rows=self._at.rows, slots=slots, width=self.width,
+            free=self._at.free, num_free=self._at.num_free, keys=pushed.keys, clocks=pushed.clocks, grads=pushed.grads, missed=missed,
         )  # fmt: skip
         self._keep(pushed, count)
         missed = missed[missed[:, 1] > 0]

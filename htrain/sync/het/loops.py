@@ -110,7 +110,9 @@ def take_out(index, meta, lists, key_of, rows, slots, width, free, num_free, key
             _touch_neighbours(meta, part)
         slot = slots[i]
         if meta[slot, CURRENT] > meta[slot, START]:
-            pushed = _push(meta, key_of, rows, slot, width, pushed, keys, clocks, grads)
+            pushed = _push(
+                meta, key_of, rows=rows, slot=slot, width=width, at=pushed, keys=keys, clocks=clocks, grads=grads
+            )
         missed[i, 0], missed[i, 1] = key_of[slot], meta[slot, AHEAD]
         remove(index, key_of[slot])
         key_of[slot] = -1
@@ -138,7 +140,9 @@ def push_out(meta, key_of, rows, slots, width, keys, clocks, grads):  # type: ig
     """
     pushed = 0
     for slot in slots:
-        pushed = _push(meta, key_of, rows, slot, width, pushed, keys, clocks, grads)
+        pushed = _push(
+            meta, key_of, rows=rows, slot=slot, width=width, at=pushed, keys=keys, clocks=clocks, grads=grads
+        )
         rows[slot, width : 2 * width] = 0.0
         meta[slot, START] = meta[slot, CURRENT]
     return pushed
@@ -188,8 +192,10 @@ def absorb(meta, key_of, rows, width, slots, answers, answer_clocks, refused, st
         updates = meta[slot, CURRENT] - meta[slot, START]
         if i >= refused and updates > 0:
             grad = rows[slot, width : 2 * width]
-            step_in_place(rows[slot, :width], grad, rows[slot, 2 * width :], step, lr, eps)
-            pushed = _push(meta, key_of, rows, slot, width, pushed, keys, clocks, grads)
+            step_in_place(rows[slot, :width], grad, state=rows[slot, 2 * width :], kind=step, lr=lr, eps=eps)
+            pushed = _push(
+                meta, key_of, rows=rows, slot=slot, width=width, at=pushed, keys=keys, clocks=clocks, grads=grads
+            )
             grad[:] = 0.0
             updates = 0
         meta[slot, START] = answer_clocks[i]
@@ -208,7 +214,7 @@ def read(meta, rows, slots, width, step, lr, eps, out, ages):  # type: ignore[no
         updates = meta[slot, CURRENT] - meta[slot, START]
         if updates > 0:
             grad = rows[slot, width : 2 * width]
-            stepped(out[i], rows[slot, :width], grad, rows[slot, 2 * width :], step, lr, eps)
+            stepped(out[i], rows[slot, :width], grad=grad, state=rows[slot, 2 * width :], kind=step, lr=lr, eps=eps)
         else:
             for d in range(width):
                 out[i, d] = rows[slot, d]

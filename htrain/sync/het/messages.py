@@ -60,7 +60,9 @@ class Territory:
         """
         order, rows = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
         starts = np.zeros(self.num_servers + 1, np.int64)
-        bad = _split(keys, self.bounds, self.servers, self.first_rows, order, rows, starts)
+        bad = _split(
+            keys, self.bounds, servers=self.servers, first_rows=self.first_rows, order=order, rows=rows, starts=starts
+        )
         if bad >= 0:
             raise DataError(
                 f"row {keys[bad]} is asked for, the cached tables have {self.bounds[-1]}: is an id too large?"

@@ -49,11 +49,13 @@ class HetServer:
         evicted, fetched, checked = (int(n) for n in request.counts)
         asked = rows[evicted + fetched :]
         stale = np.empty(checked, np.int32)
-        num_stale = _check(self.clocks, asked, clocks[evicted:], self._staleness, stale, self.lags)
+        num_stale = _check(
+            self.clocks, asked, current=clocks[evicted:], staleness=self._staleness, stale=stale, lags=self.lags
+        )
         wanted = np.concatenate([rows[evicted : evicted + fetched], asked[stale[:num_stale]]])
         values = np.empty((wanted.size, self._table.shape[1] + self._state.shape[1]), np.float32)
         answer_clocks = np.empty(wanted.size, np.int32)
-        _gather(self._table, self._state, self.clocks, wanted, values, answer_clocks)
+        _gather(self._table, self._state, clocks=self.clocks, rows=wanted, values=values, row_clocks=answer_clocks)
         return Answer(values, answer_clocks, stale[:num_stale])
 
     def push_arrays(self, counts: Ids, keys: Ids, clocks: Clocks, gradients: Rows) -> None:
@@ -75,7 +77,7 @@ class HetServer:
 
     def _apply(self, rows: Ids, grads: Rows) -> None:
         step = self._step
-        _apply(self._table, self._state, rows, grads, step.code, step.lr, step.eps)
+        _apply(self._table, self._state, rows=rows, grads=grads, step=step.code, lr=step.lr, eps=step.eps)
 
     def _checked(self, request: Request) -> tuple[Ids, Clocks]:
         """The rows and clocks of a request that holds together."""
@@ -103,7 +105,7 @@ def _advance(clocks, rows, current):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _apply(table, state, rows, grads, step, lr, eps):  # type: ignore[no-untyped-def]
     for i in range(rows.size):
-        step_in_place(table[rows[i]], grads[i], state[rows[i]], step, lr, eps)
+        step_in_place(table[rows[i]], grads[i], state=state[rows[i]], kind=step, lr=lr, eps=eps)
 
 
 @njit(nogil=True, cache=True)

@@ -44,7 +44,8 @@ class Slots:
         """Give each key that slots[i] < 0 says is not here a free slot. Requires: enough of them."""
         missing = int((slots < 0).sum())
         self.num_free = loops.settle_in(
-            self.index, self.meta, self.key_of, self.rows, width, self.free, self.num_free, keys, self._ahead, announced, slots
+            self.index, self.meta, key_of=self.key_of, rows=self.rows, width=width, free=self.free, num_free=self.num_free,
+            keys=keys, ahead=self._ahead, announced=announced, slots=slots,
         )  # fmt: skip
         self._num_ahead -= missing * announced
 

@@ -42,10 +42,18 @@ class Occupancy:
         self._window += 1
         slots = np.empty(keys.size, np.int64)
         fresh, evicted_keys, evicted_slots = (np.empty(keys.size, np.int64) for _ in range(3))
-        loops.pin_hits(self.keys, self._pins, self.geometry.ways, self.geometry.sets, self._window, keys, slots)
+        loops.pin_hits(
+            self.keys,
+            self._pins,
+            ways=self.geometry.ways,
+            sets=self.geometry.sets,
+            window=self._window,
+            keys=keys,
+            slots=slots,
+        )
         filled, evicted = loops.place_misses(
-            self.keys, self._pins, self.geometry.ways, self.geometry.sets, self._window, self._random, keys, slots,
-            fresh, evicted_keys, evicted_slots,
+            self.keys, self._pins, ways=self.geometry.ways, sets=self.geometry.sets, window=self._window, random=self._random, keys=keys, slots=slots,
+            fresh=fresh, evicted_keys=evicted_keys, evicted_slots=evicted_slots,
         )  # fmt: skip
         return Placement(slots, fresh[:filled].copy(), evicted_keys[:evicted].copy(), evicted_slots[:evicted].copy())
 

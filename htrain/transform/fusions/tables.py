@@ -66,7 +66,7 @@ def _local(pattern: Pattern, stack: Op) -> _Local | None:
     if len(gradients) != 1 or len(lookups) != tables or len(dedupes) != tables:
         return None
     steps = [op for name in gradients[0].outputs[dense:] for op in pattern.readers(name)]
-    found = _Local(stack, gradients[0], lookups, dedupes, steps, dense)
+    found = _Local(stack, gradients[0], lookups=lookups, dedupes=dedupes, steps=steps, dense=dense)
     return found if _are_plain(found) and _are_stepped(found) and _are_alone(pattern, found) else None
 
 
