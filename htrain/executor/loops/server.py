@@ -187,7 +187,8 @@ class Server:
             self._wrote(job, granted)
         with self._deciding:
             granted += self.machine.ran(job, ready, seconds)
-        self._carry_out(granted, worker)
+        if granted:
+            self._carry_out(granted, worker)
 
     def _wrote(self, job: Job, granted: list[Instruction]) -> None:
         """A stage has written; what may run now is added to `granted`."""

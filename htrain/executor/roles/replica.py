@@ -18,7 +18,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -44,16 +44,14 @@ class TakeBatch:
     """Instruction: read the next batch."""
 
 
-@dataclass(frozen=True)
-class RunStage:
+class RunStage(NamedTuple):
     """Instruction: run a stage of a step, which sends what it makes."""
 
     step: Step
     stage: Stage
 
 
-@dataclass(frozen=True)
-class AwaitMessage:
+class AwaitMessage(NamedTuple):
     """Instruction: wait for one message; `step` cannot go on without."""
 
     step: Step
@@ -64,15 +62,13 @@ class PollMessage:
     """Instruction: take a message that is there already."""
 
 
-@dataclass(frozen=True)
-class AwaitGrant:
+class AwaitGrant(NamedTuple):
     """Instruction: wait until another replica wakes this one, for `step` to write."""
 
     step: Step
 
 
-@dataclass(frozen=True)
-class Wake:
+class Wake(NamedTuple):
     """Instruction: these replicas of the trainer, by number, wait no longer."""
 
     replicas: Sequence[int]
@@ -85,15 +81,13 @@ class Call:
     function: Callable[[], Any]
 
 
-@dataclass(frozen=True)
-class StepBegins:
+class StepBegins(NamedTuple):
     """Instruction: a batch has been taken; those before `position` will not be read again."""
 
     position: Position
 
 
-@dataclass(frozen=True)
-class StepEnds:
+class StepEnds(NamedTuple):
     """Instruction: every update of every device has been made of a step."""
 
     step: Step

@@ -40,24 +40,21 @@ class Job(NamedTuple):
     stage: Stage
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """Instruction: run this stage. One that `is_short` takes less time than to tell another thread of it."""
 
     job: Job
     is_short: bool
 
 
-@dataclass(frozen=True)
-class Summon:
+class Summon(NamedTuple):
     """Instruction: send `endpoint` a message without values, as this context: others have come to its round."""
 
     endpoint: str
     context: Context
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """Instruction to whoever counts them: so many passes have ended."""
 
     passes: int
@@ -120,6 +117,7 @@ class ServerMachine:
     ) -> list[Instruction]:
         """A message of a pass, from the endpoint `source`. One that repeats what has been served, or absorbed, changes nothing."""
         instructions: list[Instruction] = []
+        ready: list[Stage] = []
         known = self.passes.get(context)
         if known is None:
             if self._is_repeated(context, source):
@@ -127,14 +125,16 @@ class ServerMachine:
             engine = self._engine_of(context)
             known = self.passes[context] = (engine, engine.begin(context, source, batch_size, {}))
             if context.replica == SYNC_REPLICA and context.trainer in self._joint:
-                instructions += self._summoned(self._joint[context.trainer].begun(source, context.step), context)
-            instructions += self._offered(engine, known[1], engine.start(known[1]))
+                instructions = self._summoned(self._joint[context.trainer].begun(source, context.step), context)
+            ready = engine.start(known[1])
         engine, state = known
-        return instructions + self._offered(engine, state, engine.receive(state, values))
+        ready += engine.receive(state, values)
+        return instructions + self._offered(engine, state, ready) if ready else instructions
 
     def began(self, job: Job) -> None:
         """The job's stage is about to read."""
-        self.gates.begin(job.stage.reads, job.state.context)
+        if job.stage.reads:
+            self.gates.begin(job.stage.reads, job.state.context)
 
     def holds_back(self, stage: Stage) -> bool:
         """Whether what a stage sends has to wait until `wrote` has been told."""
@@ -150,7 +150,7 @@ class ServerMachine:
         context = state.context
         lately = self._cpu_seconds.get(stage, 0.0)
         self._cpu_seconds[stage] = lately + (cpu_seconds - lately) / _LATELY_RUNS
-        instructions = self._offered(engine, state, ready)
+        instructions = self._offered(engine, state, ready) if ready else []
         if stage.ends_push and self._has_rounds:
             for other_engine, other in self._pushed.arrive(context.step, (engine, state)):
                 instructions += self._offered(other_engine, other, other_engine.grant(other, ROUND))
