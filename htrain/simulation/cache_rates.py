@@ -115,22 +115,20 @@ class RatesOf:
 def _what_decides(plan: Plan) -> object:
     """Of a plan of some model, all that its caches' decisions depend on."""
     caches = [
-        (op.type, op.inputs, tuple(sorted(op.attrs.items())))
-        for op in plan.nets["train"].ops
-        if _is_cache(plan, op.inputs)
+        (op.type, op.inputs, tuple(sorted(op.attrs.items()))) for op in plan.train.ops if _is_cache(plan, op.inputs)
     ]
     return plan.cluster.groups, plan.cluster.trainers, plan.options.batch_size, plan.options.cache, tuple(caches)
 
 
 def _is_cache(plan: Plan, inputs: Sequence[str]) -> bool:
-    parameter = plan.nets["train"].parameters.get(inputs[0]) if inputs else None
+    parameter = plan.train.parameters.get(inputs[0]) if inputs else None
     return parameter is not None and parameter.kind == "cache"
 
 
 def sized_nets(plan: Plan, rates: Rates = NO_RATES) -> dict[str, Net]:
     """The net of each device that has something to do in a step; rows by distinct id are as many as are to be expected."""
     cluster = plan.cluster
-    sizes = expected_blobs(plan.nets["train"], cluster, plan.options.batch_size, rates)
+    sizes = expected_blobs(plan.train, cluster, plan.options.batch_size, rates)
     devices = [d for d in cluster.devices if net_name(d) in plan.nets and plan.net_of(d).ops]
     return {d: expected(plan.net_of(d), sizes) for d in devices}
 
