@@ -9,7 +9,6 @@ from typing import Literal
 
 from htrain.costs.expected import expected, expected_blobs
 from htrain.errors import DataError, UsageError
-from htrain.net.names import net_name
 from htrain.net.net import Net
 from htrain.ops.cache_rates import NO_RATES, Rates, mean_of
 from htrain.plan.plan import Plan
@@ -129,8 +128,8 @@ def sized_nets(plan: Plan, rates: Rates = NO_RATES) -> dict[str, Net]:
     """The net of each device that has something to do in a step; rows by distinct id are as many as are to be expected."""
     cluster = plan.cluster
     sizes = expected_blobs(plan.train, cluster, plan.options.batch_size, rates)
-    devices = [d for d in cluster.devices if net_name(d) in plan.nets and plan.net_of(d).ops]
-    return {d: expected(plan.net_of(d), sizes) for d in devices}
+    nets = {d: net for d in cluster.devices if (net := plan.step_net(d)) and net.ops}
+    return {d: expected(net, sizes) for d, net in nets.items()}
 
 
 def simulate_at(
