@@ -20,7 +20,8 @@ from pathlib import Path
 from rich.console import Console
 
 import htrain
-from htrain.spec.cluster import role_of, this_machine
+from htrain.net.names import role_of
+from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags
 
 MODELS = Path(__file__).parents[1] / "models"

@@ -14,7 +14,8 @@ import numpy as np
 
 from htrain.errors import CheckpointError
 from htrain.executor.record.measured import Measured
-from htrain.spec.cluster import Cluster, role_of
+from htrain.net.names import role_of
+from htrain.spec.cluster import Cluster
 
 MOST = 20.0
 _LEAST_DIFFERENCE = 0.1  # between the shares that messages have in the CPU seconds of devices

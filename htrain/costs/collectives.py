@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from htrain.costs.seconds import message_seconds
+from htrain.net.names import WORKERS
 from htrain.net.net import Net, Op
 from htrain.ops import OPS
-from htrain.ops.collective import WORKERS, ring_bytes
+from htrain.ops.collective import ring_bytes
 from htrain.spec.cluster import Cluster
 
 _HANDED_OVER = 2  # times from thread to thread: to the one that runs the collective, and back

@@ -17,11 +17,11 @@ from dataclasses import fields
 
 from htrain.costs.loads import MemoryUse
 from htrain.costs.roles import batches_read_ahead, contexts_of
-from htrain.net.names import SPARSE_PS, TRAINER, role_of
+from htrain.net.names import SPARSE_PS, TRAINER, WORKERS, role_of
 from htrain.net.net import Net, Op
 from htrain.net.placement import spread
 from htrain.ops import OPS
-from htrain.ops.collective import WORKERS, gathered_bytes
+from htrain.ops.collective import gathered_bytes
 from htrain.sizes import memory_text
 from htrain.spec.centres import hosts_of, in_group
 from htrain.spec.cluster import Cluster

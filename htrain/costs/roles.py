@@ -1,7 +1,7 @@
 """How many roles play a device, how many steps may be under way on one of them at once, and the threads that carry them out."""
 
-from htrain.net.names import WORKERS
-from htrain.spec.cluster import Cluster, role_of
+from htrain.net.names import WORKERS, role_of
+from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.spec.settings import Workers
 

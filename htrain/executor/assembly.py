@@ -12,11 +12,10 @@ from htrain.executor.roles.endpoints import holder_number, sync_endpoint
 from htrain.executor.roles.server import Centre, ServerMachine
 from htrain.executor.roles.sync import SyncMachine
 from htrain.executor.strategies.strategy import cache_of, sync_of
-from htrain.net.names import net_name
+from htrain.net.names import DENSE_PS, NetName, Role, device_of
 from htrain.net.net import Net
 from htrain.plan.plan import Plan
-from htrain.spec.centres import EACH, GROUP, centre_net, device_at
-from htrain.spec.cluster import device_of, role_of
+from htrain.spec.centres import EACH
 
 NOTHING = Net("", (), (), outputs=(), blobs={}, parameters={})
 
@@ -28,7 +27,8 @@ class Assembly:
     """
 
     def __init__(self, plan: Plan, name: str, *, replicas: int, mapped: Path | None = None) -> None:
-        self.plan, self.name, self.device = plan, name, device_of(name)
+        self.plan, self.name, self.role = plan, name, Role.parse(name)
+        self.device = str(self.role.device)
         self.replicas = replicas
         self.store: Store = {}
         self.caches: dict[str, Any] = {}
@@ -42,7 +42,7 @@ class Assembly:
     @property
     def has_steps(self) -> bool:
         """Whether the role has a part in steps: dense PSs only have one in rounds."""
-        return role_of(self.name) != "dense_ps"
+        return self.role.kind != DENSE_PS
 
     @property
     def bound(self) -> int:
@@ -53,8 +53,7 @@ class Assembly:
     @property
     def host(self) -> str:
         """What this role is to others that have weights with centres: itself, or its group."""
-        kind, _, rest = self.name.partition(":")
-        return f"{GROUP}:{rest.partition(':')[0]}" if kind in ("trainer", "group_ps") else self.name
+        return str(self.role.host)
 
     @property
     def hosts_centres(self) -> bool:
@@ -83,7 +82,7 @@ class Assembly:
 
     def sync(self) -> SyncMachine | None:
         """The machine of its rounds, where it holds dense weights that have centres."""
-        net = self.plan.nets.get(f"sync_{net_name(self.device)}") if self.has_steps else None
+        net = self.plan.sync_net(self.device)
         if net is None:
             return None
         half = self.sync_half
@@ -91,20 +90,20 @@ class Assembly:
 
     def fill(self, folder: Path) -> None:
         """First values for every parameter; files come from the plan's `folder`. Raises PlanError."""
-        own = net_name(self.device)
-        centres = [
-            centre_net(self.host, h) for h in self.plan.cluster.devices if device_at(self.host, h) == self.device
-        ]
-        for name in (f"init_{own}", f"init_sync_{own}", *(f"init_{centre}" for centre in centres)):
-            if net := self.plan.nets.get(name):
-                for store in self._stores_of(net):
-                    fill(store, net, folder)
+        for net in self.init_nets().values():
+            for store in self._stores_of(net):
+                fill(store, net, folder)
+
+    def init_nets(self) -> dict[NetName, Net]:
+        """The nets with first values for what this role has. Its device hosts centres in every group, the role those of its own."""
+        nets = self.plan.init_nets(self.device)
+        return {name: net for name, net in nets.items() if name.host in (None, self.role.host)}
 
     def _centres(self) -> dict[int, Centre]:
         found = {}
         for holder in self.plan.cluster.devices:
-            net = self.plan.nets.get(centre_net(self.host, holder))
-            if net and device_at(self.host, holder) == self.device:
+            net = self.plan.centre_net(self.host, holder)
+            if net and NetName.centre(self.host, holder).run_by == self.role.device:
                 members = [sync_endpoint(role) for role in self.plan.cluster.roles if device_of(role) == holder]
                 found[holder_number(holder)] = Centre(self._engines_of(net), members)
         return found

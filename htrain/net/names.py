@@ -89,6 +89,12 @@ class Role:
         """What this role is to others whose weights have centres with it: its group, or itself."""
         return self.device if self.group is None else Device(GROUP, self.group)
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The group, and the number in it. Requires: this one is of a group."""
+        assert self.group is not None
+        return self.group, self.number
+
     def at(self, group: int) -> "Role":
         """The role of another group that plays the same part there. Requires: this one is of a group."""
         assert self.group is not None
@@ -108,6 +114,11 @@ def device_of(role: str) -> str:
 def number_of(device: str) -> int:
     """Which of its kind a device is: 3 of `sparse_ps:3`, 0 of the trainer. Raises PlanError where it is none."""
     return Device.parse(device).number or 0
+
+
+def device_at(host: str, holder: str) -> str:
+    """The device that plays a host of centres to the weights of `holder`, see `Device.played_for`. Raises PlanError where one is no device."""
+    return str(Device.parse(host).played_for(Device.parse(holder)))
 
 
 def role_at(endpoint: str) -> str:

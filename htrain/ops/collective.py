@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 
-from htrain.net.names import WORKERS as WORKERS
 from htrain.net.net import Blob, Op
 from htrain.ops.base import OpDef, Signature
 

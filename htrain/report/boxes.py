@@ -9,17 +9,13 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from htrain.net.names import GROUP_PS, SPARSE_PS, TRAINER, role_of
 from htrain.net.net import Net
 from htrain.report.parts import Part, Value, parts_of, values_between
-from htrain.spec.cluster import role_of
 
 MOST_BOXES = 40
 _MOST_SPARSE_LANES = 2
-_ROLES = (
-    "sparse_ps",
-    "trainer",
-    "group_ps",
-)  # from left to right: tables and the net's dense part stand beside the trainer
+_ROLES = (SPARSE_PS, TRAINER, GROUP_PS)  # from left to right: tables and the net's dense part stand beside the trainer
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,7 @@ def picture_of(net: Net, batch_size: int) -> Picture:
 
 def _lanes(devices: set[str]) -> tuple[Lane, ...]:
     found = sorted(devices, key=lambda d: (_ROLES.index(role_of(d)), len(d), d))
-    sparse = tuple(d for d in found if role_of(d) == "sparse_ps")
+    sparse = tuple(d for d in found if role_of(d) == SPARSE_PS)
     if len(sparse) <= _MOST_SPARSE_LANES:
         return tuple(Lane(device, (device,)) for device in found)
     rest = (Lane(device, (device,)) for device in found if device not in sparse)

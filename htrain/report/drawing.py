@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from htrain.costs.loads import DeviceLoad
+from htrain.net.names import SPARSE_PS, role_of
 from htrain.report.boxes import Box, Flow, Lane
 from htrain.report.geometry import Layout, Line, Path
 from htrain.report.names import called, fitted, folded_name, printable, width_of
@@ -109,7 +110,7 @@ def box_text(box: Box, lane: Lane) -> tuple[str, tuple[str, ...]]:
     name, count, kinds = folded_name(box.modules), len(box.modules), ", ".join(box.kinds)
     if not box.num_ops:
         return name, ("batches",)
-    if count > 1 and lane.devices[0].startswith("sparse_ps"):
+    if count > 1 and role_of(lane.devices[0]) == SPARSE_PS:
         return f"{count} tables", (name,)
     ops = f"{box.num_ops:,} op{'s' if box.num_ops > 1 else ''}"
     if count == 1:

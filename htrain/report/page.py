@@ -53,7 +53,7 @@ def write_report(plan: Plan, path: Path, run: Run | None = None) -> None:
 
 
 def _picture(plan: Plan) -> Picture:
-    train, batch_size = plan.nets["train"], plan.options.batch_size
+    train, batch_size = plan.train, plan.options.batch_size
     return picture_of(expected(train, expected_blobs(train, plan.cluster, batch_size)), batch_size)
 
 

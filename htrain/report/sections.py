@@ -103,7 +103,7 @@ def tables(plan: Plan) -> tuple[TableRow, ...]:
 
 def _sizes(plan: Plan) -> dict[str, tuple[int, int]]:
     """Columns of each table, and its bytes with optimizer state."""
-    parameters = plan.nets["train"].parameters
+    parameters = plan.train.parameters
     state: dict[str, int] = {}
     for parameter in parameters.values():
         if parameter.kind == "state":
@@ -128,7 +128,7 @@ class Decisions:
 def decisions(plan: Plan) -> Decisions:
     """Every decision of a plan."""
     kinds: dict[str, Counter[str]] = {}
-    for op in plan.nets["train"].ops:
+    for op in plan.train.ops:
         kinds.setdefault(op.module, Counter())[op.type] += 1
     rows = tuple((decision, _ops(kinds.get(decision.module, Counter()))) for decision in plan.decisions)
     return Decisions(rows, tuple(Counter(d.rule for d in plan.decisions).most_common(_MOST_RULES)))

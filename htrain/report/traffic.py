@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from htrain.executor.record.measured import predicted_edges
-from htrain.net.names import net_name
+from htrain.net.names import DENSE_PS, GROUP_PS, SPARSE_PS, TRAINER, device_at, number_of, role_of
 from htrain.net.net import Net
 from htrain.plan.plan import Plan
-from htrain.spec.centres import device_at
 
 _MOST_LONG_HEADS = 12
 _DARKEST = 0.6
@@ -38,10 +37,10 @@ def edges_of(plan: Plan) -> tuple[Edge, ...]:
 
 def _messages(plan: Plan) -> Mapping[tuple[str, str], float]:
     count: dict[tuple[str, str], float] = {}
-    steps = {net_name(device): 1 for device in plan.cluster.devices}
-    for name, net in plan.nets.items():
-        period = plan.options.dense_sync.round_steps if name.startswith(("sync_", "center_")) else steps.get(name, 0)
-        for pair in _sends(net) if period else ():
+    steps = [(net, 1) for device in plan.cluster.devices if (net := plan.step_net(device))]
+    rounds = [(net, plan.options.dense_sync.round_steps) for net in plan.nets_of_rounds().values()]
+    for net, period in (*steps, *rounds):
+        for pair in _sends(net):
             count[pair] = count.get(pair, 0.0) + 1 / period
     return count
 
@@ -81,8 +80,7 @@ def _order(edge: Edge) -> tuple[tuple[int, str], tuple[int, str]]:
 
 
 def _rank(device: str) -> tuple[int, str]:
-    role, _, number = device.partition(":")
-    return ("trainer", "group_ps", "sparse_ps", "dense_ps").index(role) * 10**6 + int(number or 0), device
+    return (TRAINER, GROUP_PS, SPARSE_PS, DENSE_PS).index(role_of(device)) * 10**6 + number_of(device), device
 
 
 def _short(name: str, columns: int) -> str:

@@ -111,15 +111,13 @@ class RatesOf:
 def _what_decides(plan: Plan) -> object:
     """Of a plan of some model, all that its caches' decisions depend on."""
     caches = [
-        (op.type, op.inputs, tuple(sorted(op.attrs.items())))
-        for op in plan.nets["train"].ops
-        if _is_cache(plan, op.inputs)
+        (op.type, op.inputs, tuple(sorted(op.attrs.items()))) for op in plan.train.ops if _is_cache(plan, op.inputs)
     ]
     return plan.cluster.groups, plan.cluster.trainers, plan.options.batch_size, plan.options.cache, tuple(caches)
 
 
 def _is_cache(plan: Plan, inputs: Sequence[str]) -> bool:
-    parameter = plan.nets["train"].parameters.get(inputs[0]) if inputs else None
+    parameter = plan.train.parameters.get(inputs[0]) if inputs else None
     return parameter is not None and parameter.kind == "cache"
 
 

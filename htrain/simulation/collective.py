@@ -10,7 +10,7 @@ from msgspec import structs
 from htrain.costs.collectives import Exchange, collectives_of, exchange_of
 from htrain.costs.expected import expected, expected_blobs
 from htrain.executor.engine.context import Context
-from htrain.ops.collective import WORKERS
+from htrain.net.names import TRAINER, WORKERS
 from htrain.plan.plan import Plan
 from htrain.simulation.costs import Packet, packet_of
 from htrain.simulation.machine import Host, Process
@@ -29,15 +29,16 @@ class Reduction:
 
 def reductions_of(plan: Plan) -> tuple[Reduction, ...]:
     """The collectives of a step of a plan, in their order; none where trainers do without."""
-    if WORKERS not in plan.nets:
+    beside = plan.step_net(WORKERS)
+    if beside is None:
         return ()
     cluster, batch = plan.cluster, plan.options.batch_size
-    net = expected(plan.nets[WORKERS], expected_blobs(plan.nets["train"], cluster, batch))
+    net = expected(beside, expected_blobs(plan.train, cluster, batch))
     return tuple(
         Reduction(
             op.inputs,
             exchange_of(op, net, cluster, batch),
-            packet_of(net, "trainer", op.outputs, cluster, batch, near=True),
+            packet_of(net, TRAINER, op.outputs, cluster, batch, near=True),
         )
         for op in collectives_of(net)
     )

@@ -18,7 +18,7 @@ _PAYS = 1.01  # encoding rounds, and twelve steps tell no smaller differences ap
 def faster(compile_with: Callable[[Options], Plan], options: Options) -> Plan:
     """The plan; under `compress` `auto` one without encoded values where that is simulated to be within 1 % as fast, with a note that says so."""
     plan = compile_with(options)
-    if options.compression.compress != "auto" or not any(op.module == COMPRESS for op in plan.nets["train"].ops):
+    if options.compression.compress != "auto" or not any(op.module == COMPRESS for op in plan.train.ops):
         return plan
     plain = compile_with(replace(options, compression=replace(options.compression, compress="never")))
     with_it, without = (simulate(each, steps=_STEPS).eps for each in (plan, plain))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from htrain.errors import PlanError
-from htrain.ops.collective import WORKERS
+from htrain.net.names import TRAINER, WORKERS
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import validated
 
@@ -21,12 +21,12 @@ def with_counts(
     Raises PlanError where the plan's nets do not serve so many: weights on a trainer, or no dense PS between several groups.
     """
     cluster, options = plan.cluster, plan.options
-    holds = [p.name for p in plan.net_of("trainer").parameters.values() if p.kind == "weight" and p.trained]
+    holds = [p.name for p in plan.net_of(TRAINER).parameters.values() if p.kind == "weight" and p.trained]
     if trainers and trainers > 1 and holds:
         raise PlanError(
             f"the trainer of this plan holds weights ('{holds[0]}'), so that a group has one trainer: compile with --trainers {trainers} --group-ps 1 or more"
         )
-    if groups and groups > 1 and WORKERS not in plan.nets and not any(name.startswith("sync_") for name in plan.nets):
+    if groups and groups > 1 and not plan.step_net(WORKERS) and not plan.nets_of_rounds():
         raise PlanError("this plan is for one group and has no sync nets: compile it with --groups 2 or more")
     changed = replace(cluster, groups=groups or cluster.groups, trainers=trainers or cluster.trainers)
     return replace(

@@ -42,7 +42,7 @@ class Trace:
 
     def batches(self, plan: Plan, tables: Mapping[str, int], trainer: int) -> Iterator[Mapping[str, Ids]]:
         """Raises DataError for data that the plan does not take, PlanError for ids that are computed of parameters."""
-        dataset, train = open_data(self.data), plan.nets["train"]
+        dataset, train = open_data(self.data), plan.train
         check_inputs(plan, dataset)
         leading = _leading_to(train, tables)
         read = dataset.batches(
@@ -85,7 +85,7 @@ class Zipf:
     def batches(self, plan: Plan, tables: Mapping[str, int], trainer: int) -> Iterator[Mapping[str, Ids]]:
         """Raises nothing."""
         random = np.random.default_rng([self.seed, trainer])
-        blobs, batch = plan.nets["train"].blobs, plan.options.batch_size
+        blobs, batch = plan.train.blobs, plan.options.batch_size
         counts = {name: numel(blobs[name].shape[:1], batch) for name in tables}
         while True:
             yield {name: self._ids(rows, counts[name], random) for name, rows in tables.items()}

@@ -16,6 +16,7 @@ from htrain.executor.roles.endpoints import endpoint_of
 from htrain.executor.roles.replica import Machine, ReplicaMachine
 from htrain.executor.roles.server import Ended, Instruction, Job, Run, ServerMachine
 from htrain.executor.roles.sync import SyncMachine
+from htrain.net.names import Role
 from htrain.simulation.costs import DeviceModel, Packet, Work, invitation
 from htrain.simulation.machine import Host, Process
 from htrain.spec.cluster import Cluster
@@ -132,11 +133,8 @@ class Training:
         self.on_step: Callable[[int], None] = lambda count: None
         self.gates: WriteGates[int] = WriteGates(model.program.num_clocks, bound)
         self.engine = Engine(model.program)
-        _, group, trainer = role.split(":")
-        self.replicas = [
-            ReplicaMachine((int(group), int(trainer), r), f"{role}/{r}", self.engine, self.gates)
-            for r in range(replicas)
-        ]
+        place = Role.parse(role).place
+        self.replicas = [ReplicaMachine((*place, r), f"{role}/{r}", self.engine, self.gates) for r in range(replicas)]
         self.steps_ended = 0
         self._world, self._host, self._model, self._batch_size = world, host, model, batch_size
         self._grants = [simpy.Store(world.env) for _ in range(replicas)]

@@ -22,18 +22,17 @@ from htrain.executor.roles.replica import Ahead, Orders, train, train_together
 from htrain.executor.roles.server import Centre, ServerMachine
 from htrain.executor.roles.sync import SyncMachine
 from htrain.executor.strategies.strategy import cache_of, sync_of
-from htrain.net.names import net_name
+from htrain.net.names import DENSE_PS, IN_GROUP, TRAINER, WORKERS, Device, Role, device_of, role_at, role_of
 from htrain.net.net import Net
 from htrain.ops.cache_rates import NO_RATES, Rates
-from htrain.ops.collective import WORKERS
 from htrain.plan.plan import Plan
 from htrain.simulation.collective import Meeting, Reducing, Reduction, reductions_of
 from htrain.simulation.costs import DeviceModel, Packet, device_model
 from htrain.simulation.machine import Host, Process
 from htrain.simulation.processes import Serving, Syncing, Training
 from htrain.simulation.result import DeviceUse, Simulated
-from htrain.spec.centres import centre_net, in_group
-from htrain.spec.cluster import Cluster, device_of, role_of
+from htrain.spec.centres import in_group
+from htrain.spec.cluster import Cluster
 from htrain.spec.settings import Workers
 
 _WARM_UP = 0.25  # of the steps
@@ -77,17 +76,15 @@ class Simulation:
         self.servers = {
             role: self._server(role)
             for role in self._roles
-            if role_of(role) != "trainer" and (device_of(role) in self.models or _centers(plan, role))
+            if role_of(role) != TRAINER and (device_of(role) in self.models or _centers(plan, role))
         }
-        self.trainers = [self._trainer(role) for role in self._roles if role_of(role) == "trainer"]
+        self.trainers = [self._trainer(role) for role in self._roles if role_of(role) == TRAINER]
         self._trainer_of = {trainer.role: trainer for trainer in self.trainers}
         self.meeting = Meeting(self.env, len(self.trainers))
         self._reducing = dict(self._ring(reductions))
-        self.centres = [self._centre(host, holder) for host, holder in _group_hosts(plan)]
-        synced = [
-            role for role in self._roles if cluster.groups > 1 and f"sync_{net_name(device_of(role))}" in plan.nets
-        ]
-        self.syncs = {role: self._sync(role) for role in synced}
+        self.centres = [self._centre(host, holder, net) for host, holder, net in _group_hosts(plan)]
+        syncs = {role: plan.sync_net(device_of(role)) for role in self._roles if cluster.groups > 1}
+        self.syncs = {role: self._sync(role, net) for role, net in syncs.items() if net}
         self.done = 0
         self.began = self.ended = 0.0
         self.counted = 0
@@ -107,7 +104,7 @@ class Simulation:
     def _host(self, role: str, shared: simpy.Resource | None) -> Host:
         cluster, device = self.plan.cluster, device_of(role)
         cores = shared or simpy.Resource(self.env, cluster.cores_of(device))
-        own = role_of(role) in ("trainer", "group_ps")
+        own = role_of(role) in IN_GROUP
         return Host(
             self.env,
             cores,
@@ -122,7 +119,7 @@ class Simulation:
         """Threads of a PS that run ops."""
         return (
             1
-            if role_of(device) == "dense_ps"
+            if role_of(device) == DENSE_PS
             else server_threads(device, self.plan.cluster, self.plan.options, self.workers)
         )
 
@@ -134,7 +131,7 @@ class Simulation:
         for holder in self.cluster.devices:
             if net := _centers(self.plan, role).get(holder):
                 centres[holder_number(holder)] = Centre([self._engine(self._model(net), models)], self._members(holder))
-        bound = 0 if role_of(role) == "dense_ps" else self.bound()
+        bound = 0 if role_of(role) == DENSE_PS else self.bound()
         return self._serving(role, role, engine, models, centres, bound=bound, workers=self.threads(device))
 
     def _serving(
@@ -145,13 +142,13 @@ class Simulation:
         is_held = sync_of(self.plan, role).holds_writes
         return Serving(self, endpoint, self.hosts[role], machine, models, workers=workers, is_held=is_held)
 
-    def _centre(self, host: str, holder: str) -> Serving:
+    def _centre(self, host: str, holder: str, net: Net) -> Serving:
         """What answers rounds in a group, whose share of the centres it is; groups that are not simulated have theirs with one that is."""
         models: dict[Engine, DeviceModel] = {}
         nothing = self._engine(_idle(self.cluster), models)
-        engine = self._engine(self._model(self.plan.nets[centre_net(host, holder)]), models)
-        kind, _, index = holder.partition(":")
-        endpoint = centre_endpoint(host, f"{kind}:0:{index or 0}")
+        engine = self._engine(self._model(net), models)
+        device = Device.parse(holder)
+        endpoint = centre_endpoint(host, str(Role(device.kind, device.number or 0, group=0)))
         centres = {holder_number(holder): Centre([engine], self._members(holder))}
         return self._serving(endpoint, self._role_at(endpoint), nothing, models, centres, bound=0, workers=1)
 
@@ -169,22 +166,22 @@ class Simulation:
 
     def _role_at(self, endpoint: str) -> str:
         """The simulated role that has an endpoint, or stands for the one that has."""
-        role = endpoint.partition("/")[0]
-        if role_of(role) not in ("trainer", "group_ps"):
-            return role
-        kind, group, index = role.split(":")
-        return f"{kind}:{int(group) % self.groups}:{index}"
+        name = role_at(endpoint)
+        role = Role.parse(name)
+        if role.group is None or role.group < self.groups:
+            return name
+        return str(role.at(role.group % self.groups))
 
     def _trainer(self, role: str) -> Training:
         options = self.plan.options
         return Training(
-            self, role, self.hosts[role], self.models["trainer"],
+            self, role, self.hosts[role], self.models[TRAINER],
             bound=self.bound(), replicas=options.net_replicas, batch_size=options.batch_size,
         )  # fmt: skip
 
-    def _sync(self, role: str) -> Syncing:
+    def _sync(self, role: str, net: Net) -> Syncing:
         models: dict[Engine, DeviceModel] = {}
-        engine = self._engine(self._model(self.plan.nets[f"sync_{net_name(device_of(role))}"]), models)
+        engine = self._engine(self._model(net), models)
         half, holder = sync_of(self.plan, role), self.servers.get(role) or self._trainer_of[role]
         machine = SyncMachine(role, engine, half.rounds(), holds_writes=half.holds_writes)
         syncing = Syncing(self, self.hosts[role], machine, models[engine], holder, holds_writes=half.holds_writes)
@@ -261,7 +258,7 @@ class Simulation:
     def deliver(self, source: str, endpoint: str, context: Context, packet: Packet) -> None:
         """Send a message from an endpoint to another: over links, or from thread to thread of one role."""
         sender, target = self._role_at(source), self._role_at(endpoint)
-        if source.partition("/")[0] == endpoint.partition("/")[0]:
+        if role_at(source) == role_at(endpoint):
             self.inbox(endpoint).put((context, source, packet))
         else:
             self.env.process(self._deliver(sender, target, (context, source, packet), self.inbox(endpoint)))
@@ -289,7 +286,7 @@ class Simulation:
 
     def _uses(self, cluster: Cluster, seconds: float) -> list[DeviceUse]:
         uses = []
-        dense = [d for d in cluster.devices if role_of(d) == "dense_ps" and d in self.servers]
+        dense = [d for d in cluster.devices if role_of(d) == DENSE_PS and d in self.servers]
         for device in (*self.models, *dense):
             hosts = [host for role, host in self.hosts.items() if device_of(role) == device]
             over_time = np.mean([h.cpu_over_time(self.began, self.ended, _WINDOWS) for h in hosts], axis=0)
@@ -322,7 +319,7 @@ def _occur(event: simpy.Event) -> None:
 
 def _group_of(role: str) -> int:
     """The group of a role; 0 for those that all groups share."""
-    return int(role.split(":")[1]) if role_of(role) in ("trainer", "group_ps") else 0
+    return Role.parse(role).group or 0
 
 
 def _simulated_groups(plan: Plan) -> int:
@@ -337,9 +334,9 @@ def _simulated_groups(plan: Plan) -> int:
 
 def sized_nets(plan: Plan, rates: Rates = NO_RATES) -> dict[str, Net]:
     """The net of each device that has something to do in a step; rows by distinct id are as many as are to be expected."""
-    sizes = expected_blobs(plan.nets["train"], plan.cluster, plan.options.batch_size, rates)
-    devices = [d for d in plan.cluster.devices if net_name(d) in plan.nets and plan.net_of(d).ops]
-    return {d: expected(plan.net_of(d), sizes) for d in devices}
+    sizes = expected_blobs(plan.train, plan.cluster, plan.options.batch_size, rates)
+    nets = {d: net for d in plan.cluster.devices if (net := plan.step_net(d)) and net.ops}
+    return {d: expected(net, sizes) for d, net in nets.items()}
 
 
 def models_of(plan: Plan, rates: Rates = NO_RATES) -> dict[str, DeviceModel]:
@@ -352,15 +349,18 @@ def _centers(plan: Plan, role: str) -> dict[str, Net]:
     """What a dense PS runs for the rounds of each holder; nothing for one group, which it would have none with."""
     if plan.cluster.groups == 1:
         return {}
-    names = {holder: centre_net(device_of(role), holder) for holder in plan.cluster.devices}
-    return {holder: plan.nets[name] for holder, name in names.items() if name in plan.nets}
+    device = device_of(role)
+    return {holder: net for holder in plan.cluster.devices if (net := plan.centre_net(device, holder))}
 
 
-def _group_hosts(plan: Plan) -> list[tuple[str, str]]:
-    """The groups that have a share of the centres, each with the holder whose weights these are of; none for one group."""
+def _group_hosts(plan: Plan) -> list[tuple[str, str, Net]]:
+    """The groups that have a share of the centres, each with the holder whose weights these are of and its net; none for one group."""
     hosts = [host for host in dict.fromkeys(plan.centers.values()) if in_group(host) and plan.cluster.groups > 1]
     return [
-        (host, holder) for host in hosts for holder in plan.cluster.devices if centre_net(host, holder) in plan.nets
+        (host, holder, net)
+        for host in hosts
+        for holder in plan.cluster.devices
+        if (net := plan.centre_net(host, holder))
     ]
 
 
@@ -388,7 +388,8 @@ def simulate(
     Caches ask for rows at `rates`, those of `htrain.simulation.cache_rates`, or where there are none as often as the cluster says.
     Raises PlanError for a plan without a trainer, and for one whose cache has threads of its own.
     """
-    if "trainer" not in plan.nets or not plan.nets["trainer"].ops:
+    trainer = plan.step_net(TRAINER)
+    if trainer is None or not trainer.ops:
         raise PlanError("the plan has no trainer's net: nothing to simulate")
     _check_known(plan)
     lock = python_lock and plan.cluster.python_lock

@@ -8,15 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from htrain.ops.collective import WORKERS
+from htrain.net.names import TRAINER, WORKERS, device_at
 from htrain.simulation.collective import Reduction
 from htrain.simulation.costs import DeviceModel, Packet
 from htrain.simulation.network import pieces_of
-from htrain.spec.centres import device_at
 from htrain.spec.cluster import Cluster
 
 LOCK, CORES, MOVER, IN, OUT = "lock", "cores", "mover", "in", "out"
-TRAINER = "trainer"
 HOST = "host"  # what stands for a device where the cores are those of all roles
 Key = tuple[str, str]  # a device, and which of its stations
 

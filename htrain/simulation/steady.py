@@ -19,7 +19,7 @@ import numpy as np
 import simpy
 
 from htrain.costs.roles import contexts_of, server_threads
-from htrain.net.names import net_name
+from htrain.net.names import DENSE_PS, IN_GROUP, device_of, role_of
 from htrain.plan.plan import Plan
 from htrain.simulation.collective import reductions_of
 from htrain.simulation.costs import DeviceModel, device_model
@@ -27,7 +27,6 @@ from htrain.simulation.machine import Host, Process
 from htrain.simulation.network import pieces_of
 from htrain.simulation.run import Simulation, models_of
 from htrain.simulation.stations import CORES, HOST, IN, LOCK, MOVER, OUT, Key, Visits, servers_of, visits_of
-from htrain.spec.cluster import device_of
 
 _STEPS = 6  # simulated at a time
 _FIRST = 2  # of them, which do not count
@@ -82,9 +81,9 @@ class _Balance:
 
     def _longest_round(self) -> float:
         """Seconds of a round on an idle cluster, or on dense PSs that all groups keep busy, whichever is longer."""
-        holders = {device for device, _ in self._round if not device.startswith("dense_ps")}
+        holders = {device for device, _ in self._round if role_of(device) != DENSE_PS}
         seconds = {key: visits.seconds for key, visits in self._round.items()}
-        dense = [(k, s / servers_of(k, self.cluster)) for k, s in seconds.items() if k[0].startswith("dense_ps")]
+        dense = [(k, s / servers_of(k, self.cluster)) for k, s in seconds.items() if role_of(k[0]) == DENSE_PS]
         alone = max(
             (sum(s for (d, kind), s in seconds.items() if d == h and kind in (CORES, IN, OUT)) for h in holders),
             default=0.0,
@@ -135,7 +134,7 @@ class _Balance:
         """What rounds ask of stations, and how often a second: of a holder its own group's, of dense PSs and of shared cores those of all."""
         rate = self._group_contexts / period / self.sync_steps(period)
         for key, visits in self._round.items():
-            yield key, visits, rate * (1 if key[0].startswith(("trainer", "group_ps")) else self.cluster.groups)
+            yield key, visits, rate * (1 if role_of(key[0]) in IN_GROUP else self.cluster.groups)
 
     def _sync_shares(self, period: float) -> dict[Key, float]:
         return {
@@ -194,11 +193,8 @@ def stretch_of(own: Visits, others: int, rounds: Visits, cores: int, period: flo
 
 def _rounds(plan: Plan) -> Iterator[tuple[str, DeviceModel]]:
     """The nets of a round of one group's background sync, each with its device."""
-    devices = {net_name(device): device for device in plan.cluster.devices}
-    for name, net in plan.nets.items() if plan.cluster.groups > 1 else ():
-        if name.startswith(("sync_", "center_")):
-            device = devices.get(name.removeprefix("sync_"), next((op.node_name for op in net.ops), ""))
-            yield device, device_model(net, plan.cluster, plan.options.batch_size)
+    for name, net in plan.nets_of_rounds().items() if plan.cluster.groups > 1 else ():
+        yield str(name.run_by), device_model(net, plan.cluster, plan.options.batch_size)
 
 
 class _Alone(Simulation):

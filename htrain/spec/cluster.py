@@ -25,9 +25,7 @@ import psutil
 from msgspec import Meta, ValidationError, convert
 
 from htrain.errors import ClusterError
-from htrain.net.names import DENSE_PS, GROUP_PS, SPARSE_PS, TRAINER, Device, Role
-from htrain.net.names import device_of as device_of
-from htrain.net.names import role_of as role_of
+from htrain.net.names import DENSE_PS, GROUP_PS, SPARSE_PS, TRAINER, Device, Role, role_of
 from htrain.spec.fields import about, check, fields_of, parse, wanted
 from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.yaml_file import Entry, read_yaml

@@ -6,11 +6,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from htrain.net.names import NetName, number_of
+from htrain.net.names import NetName, device_at, number_of
 from htrain.net.net import Attr, Blob, Init, Net, Op, Parameter
 from htrain.net.placement import spread
 from htrain.ops.codec import Codec, weight_codec
-from htrain.spec.centres import EACH, centre_name, device_at, hosts_of, in_group
+from htrain.spec.centres import EACH, centre_name, hosts_of, in_group
 from htrain.spec.dense_sync import DenseSync
 from htrain.strategies.strategy import Strategy
 from htrain.transform.init_nets import init_net

@@ -17,11 +17,11 @@ from htrain.costs.loads import MemoryUse
 from htrain.costs.memory import held_steps, made_bytes, memory_of, synced_bytes
 from htrain.costs.roles import busy_cores, contexts_of
 from htrain.costs.seconds import PYTHON_SHARE, locked_seconds, message_seconds, op_seconds, tensor_seconds
-from htrain.net.names import GROUP_PS, IN_GROUP, SPARSE_PS, TRAINER, Device, number_of, role_of
+from htrain.net.names import GROUP_PS, IN_GROUP, SPARSE_PS, TRAINER, WORKERS, Device, number_of, role_of
 from htrain.net.net import Net, Op
 from htrain.net.slices import makers, readers
 from htrain.ops import OPS
-from htrain.ops.collective import WORKERS, ring_bytes
+from htrain.ops.collective import ring_bytes
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.tagging.units import Unit

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from htrain.calibration.correct import MOST, correct, factors_text
 from htrain.errors import CheckpointError
-from htrain.executor.record.measured import Device, Measured
+from htrain.executor.record.measured import Measured, MeasuredDevice
 from htrain.spec.cluster import Cluster
 
 CLUSTER = Cluster()
@@ -15,14 +15,14 @@ factors = st.floats(0.06, 19.0)
 
 def device(
     name: str, ops: float, messages: float, num_bytes: float, *, times: tuple[float, float], noise: float = 1.0
-) -> Device:
+) -> MeasuredDevice:
     """A device whose ops and messages took `times` as long as the cluster's rates say."""
     spent = messages * CLUSTER.message_nanoseconds * 1e-9 + num_bytes / CLUSTER.message_bandwidth
     seen = (ops * times[0] + spent * times[1]) * noise
-    return Device(name, 1.0, 1.0, 1.0, 1.0, ops + spent, spent, seen, 1, 1)
+    return MeasuredDevice(name, 1.0, 1.0, 1.0, 1.0, ops + spent, spent, seen, 1, 1)
 
 
-def run_of(*devices: Device) -> Measured:
+def run_of(*devices: MeasuredDevice) -> Measured:
     return Measured(5.0, 1000, 1.0, 1.0, devices, ())
 
 

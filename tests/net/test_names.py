@@ -16,6 +16,7 @@ from htrain.net.names import (
     Device,
     NetName,
     Role,
+    device_at,
     device_of,
     net_name,
     number_of,
@@ -112,6 +113,14 @@ def test_a_role_is_a_host_of_centres_by_itself_or_as_its_group() -> None:
     assert str(Role.parse("dense_ps:1").host) == "dense_ps:1"
     assert str(Role.parse("group_ps:3:1").host) == str(Role.parse("trainer:3:0").host) == "group:3"
     assert str(Role.parse("group_ps:3:1").at(0)) == "group_ps:0:1"
+    assert Role.parse("group_ps:3:1").place == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("host", "device"), [("dense_ps:1", "dense_ps:1"), ("group:0", "group_ps:2"), ("group:11", "group_ps:2")]
+)
+def test_a_group_is_played_by_the_device_that_holds_the_weights_there(host: str, device: str) -> None:
+    assert device_at(host, "group_ps:2") == device
 
 
 def test_a_whole_table_has_its_own_name_and_a_shard_its_number() -> None:

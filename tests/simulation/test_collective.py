@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import htrain
 from htrain.executor.engine.context import Context
-from htrain.ops.collective import WORKERS
+from htrain.net.names import WORKERS
 from htrain.plan.plan import Plan
 from htrain.simulation.collective import Meeting, Reducing, reductions_of
 from htrain.simulation.costs import Packet

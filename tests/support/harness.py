@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from htrain.data import START, Malformed, open_data
-from htrain.executor.launch.role import Role
+from htrain.executor.launch.role import RunningRole
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Network
 from htrain.plan.plan import Plan
@@ -17,11 +17,11 @@ from htrain.spec.optimizers import Adagrad, Adam, Optimizer, RowwiseAdagrad, Sgd
 from htrain.spec.options import Options
 
 
-def run_roles(plan: Plan, folder: Path, settings: RunSettings, *, seconds: float = 60.0) -> dict[str, Role]:
+def run_roles(plan: Plan, folder: Path, settings: RunSettings, *, seconds: float = 60.0) -> dict[str, RunningRole]:
     """Run every role of a plan in this process to the end of the data; return them, stopped."""
     plan.save(folder)
     network = Network("inproc")
-    roles = {name: Role(name, plan, settings, network) for name in plan.cluster.roles}
+    roles = {name: RunningRole(name, plan, settings, network) for name in plan.cluster.roles}
     book = {name: address for role in roles.values() for name, address in role.endpoints.items()}
     try:
         for role in roles.values():

@@ -8,7 +8,7 @@ from small_wide_deep import BATCH
 from torch import nn
 
 from htrain.data import START, Malformed, open_data
-from htrain.executor.launch.role import Role
+from htrain.executor.launch.role import RunningRole
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 
@@ -53,6 +53,6 @@ def shard_of(data: str, batch_size: int, shard: int, num_shards: int) -> list[di
     return [{name: torch.from_numpy(column) for name, column in batch.columns.items()} for batch in batches]
 
 
-def joint_losses_of(roles: dict[str, Role], workers: int) -> list[float]:
+def joint_losses_of(roles: dict[str, RunningRole], workers: int) -> list[float]:
     lists = [roles[f"trainer:{w}:0"].trainer.losses for w in range(workers)]  # type: ignore[union-attr]
     return [sum(x[step] for x in lists if step < len(x)) / workers for step in range(max(map(len, lists)))]

@@ -19,8 +19,8 @@ from htrain.executor.record.measured import predicted_edges
 from htrain.executor.record.run_folder import RunRecord, start_record
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import summarise
+from htrain.net.names import device_of, role_of
 from htrain.plan.plan import Plan
-from htrain.spec.cluster import device_of, role_of
 
 Reports = dict[str, dict[str, Any]]
 

@@ -20,8 +20,8 @@ from htrain.executor.roles.endpoints import centre_endpoint, endpoint_of
 from htrain.executor.roles.replica import Ahead, Orders, ReplicaMachine, train
 from htrain.executor.roles.server import Instruction as ServerInstruction
 from htrain.executor.roles.server import Job, Run, ServerMachine, Summon
+from htrain.net.names import role_of
 from htrain.plan.plan import Plan
-from htrain.spec.cluster import role_of
 
 Values = Mapping[str, torch.Tensor]
 Message = tuple[Context, str, int, Values]

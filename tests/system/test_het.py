@@ -9,7 +9,7 @@ from joint import joint_losses, joint_losses_of
 from small_wide_deep import BATCH, DATA, ROWS, model_of
 
 from htrain.compiler.pipeline import compile_net
-from htrain.executor.launch.role import Role
+from htrain.executor.launch.role import RunningRole
 from htrain.executor.settings import RunSettings
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import this_machine
@@ -18,7 +18,7 @@ from htrain.spec.tree import with_flags
 CLUSTER = {"trainers": 1, "group_ps": 0}
 
 
-def run(plan: Plan, folder: Path, data: str, *, deterministic: bool = False) -> dict[str, Role]:
+def run(plan: Plan, folder: Path, data: str, *, deterministic: bool = False) -> dict[str, RunningRole]:
     settings = RunSettings(folder, data, folder / "run", deterministic=deterministic, deadline_seconds=20)
     return run_roles(plan, folder, settings)
 

@@ -18,7 +18,8 @@ from whole_runs import ROOT, WIDE_DEEP, libfm, wait_for_examples
 import htrain
 from htrain.errors import RunError, UsageError
 from htrain.executor.record.measured import load_measured
-from htrain.spec.cluster import device_of, this_machine
+from htrain.net.names import device_of
+from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 
 NETLAB = ROOT / "tools" / "netlab.py"

@@ -32,7 +32,7 @@ from htrain.compiler.pipeline import compile_net
 from htrain.data import START, Batch, Malformed, open_data
 from htrain.executor.host.memory import keep_pages
 from htrain.executor.host.threads import share_gil
-from htrain.executor.launch.role import Role
+from htrain.executor.launch.role import RunningRole
 from htrain.executor.loops.feed import Feed
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Network
@@ -76,7 +76,7 @@ class Htrain:
         """Wall and CPU seconds of training the first `steps` batches. Raises what the role raised."""
         settings = RunSettings(self._folder, "synthetic:", self._folder / "run")
         network = Network("inproc")
-        role = Role("trainer:0:0", self.plan, settings, network)
+        role = RunningRole("trainer:0:0", self.plan, settings, network)
         role.fill()
         assert role.trainer
         wall, cpu = time.perf_counter(), time.process_time()

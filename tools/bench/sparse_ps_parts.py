@@ -19,7 +19,7 @@ import zmq
 
 from htrain.executor.engine.context import Context
 from htrain.executor.host.memory import keep_pages
-from htrain.executor.launch.role import Role
+from htrain.executor.launch.role import RunningRole
 from htrain.executor.roles.endpoints import endpoint_of
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Network
@@ -77,7 +77,7 @@ def serve(plan: Plan, folder: Path, host: str, workers: int) -> None:
     torch.set_grad_enabled(False)
     keep_pages()
     network = Network("tcp", host)
-    role = Role(SPARSE, plan, RunSettings(folder, "synthetic:", folder / "run", workers=workers), network)
+    role = RunningRole(SPARSE, plan, RunSettings(folder, "synthetic:", folder / "run", workers=workers), network)
     OPS["NormalFill"].kernel(
         torch.empty(1, 1), seed=0, first_row=0, mean=0.0, std=1.0
     )  # Numba imports itself at its first loop

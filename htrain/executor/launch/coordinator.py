@@ -20,6 +20,7 @@ from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import LAUNCHER, Launcher
 from htrain.executor.transport.port import Inbox, Network, Outbox
 from htrain.executor.transport.wire import Addresses, Beat, Failed, Hello, Order, Ready, State
+from htrain.net.names import TRAINER, role_at, role_of
 from htrain.plan.plan import Plan
 from htrain.sync.liveness import Liveness, Lost
 
@@ -93,7 +94,7 @@ class Coordinator:
     ) -> None:
         self._plan = plan
         self._roles = plan.cluster.roles
-        self._trainers = [r for r in self._roles if r.startswith("trainer")]
+        self._trainers = [r for r in self._roles if role_of(r) == TRAINER]
         self._inbox: Inbox = network.inbox(LAUNCHER)
         self.place = Launcher(self._inbox.address, this_process())
         self._network = network
@@ -153,9 +154,7 @@ class Coordinator:
 
     def _gather(self, pool: WorkerPool) -> None:
         seen, patience = self._seen, self._settings.warm_up_seconds
-        self._await(
-            pool, lambda: len({n.partition("/")[0] for n in seen.book}) == len(self._roles), "did not come up", patience
-        )
+        self._await(pool, lambda: len({role_at(n) for n in seen.book}) == len(self._roles), "did not come up", patience)
         self._outbox = self._network.outbox(seen.book)
         self._pulse = LauncherPulse(self._network, seen.book, self._outside.give_sign)
         with self._saves.unless_refused("where roles run"):
@@ -176,7 +175,7 @@ class Coordinator:
             if self._outside.interrupted():
                 raise Interrupted("stopped before training began")
             if time.monotonic() > deadline:
-                known = self._seen.ready or {n.partition("/")[0] for n in self._seen.book}
+                known = self._seen.ready or {role_at(n) for n in self._seen.book}
                 raise PeerLost(f"{min(set(self._roles) - known, default='a role')} {what} within {seconds:.0f} s")
 
     def _train(self, pool: WorkerPool) -> bool:

@@ -16,13 +16,13 @@ from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
 from htrain.executor.launch.run import check_inputs
 from htrain.executor.record.checkpoint import Manifest, latest_checkpoint, verified_path
+from htrain.net.names import DENSE_PS, GROUP, SPARSE_PS, Role
 from htrain.net.net import Net, Op
 from htrain.net.rewriting import as_made, only_needed
 from htrain.ops import OPS
 from htrain.ops.bundle import Bundle
 from htrain.plan.plan import Plan, load_plan
-from htrain.spec.centres import GROUP, centre_name
-from htrain.spec.cluster import device_of
+from htrain.spec.centres import centre_name
 
 _BATCH = 4096
 
@@ -53,7 +53,7 @@ def evaluate_run(plan_folder: Path, run_folder: Path, data: str, *, replica: str
         )
     dataset = open_data(data).for_loss(plan.options.loss)
     check_inputs(plan, dataset)
-    net = forward_net(plan.nets["train"])
+    net = forward_net(plan.train)
     parameters = load_parameters(plan, net, folder, manifest, replica)
     return evaluate(plan, net, parameters, dataset)
 
@@ -119,9 +119,10 @@ def _read(folder: Path, manifest: Manifest, role: str, names: Mapping[str, str])
 
 def _centres_at(role: str, plan: Plan) -> dict[str, str]:
     """What a role of a group may have of the centres, where these are with groups: the parameter of each weight's."""
-    kind, _, rest = role.partition(":")
-    host = f"{GROUP}:{rest.partition(':')[0]}" if kind in ("trainer", "group_ps") else ""
-    return {name: centre_name(name, host) for name, of in plan.centers.items() if of == host}
+    host = Role.parse(role).host
+    if host.kind != GROUP:
+        return {}
+    return {name: centre_name(name, of) for name, of in plan.centers.items() if of == str(host)}
 
 
 def _group(plan: Plan, replica: str) -> int:
@@ -139,12 +140,12 @@ def _serves(role: str, group: int) -> bool:
 
     What the centre lacks (weights that are not trained) comes from group 0, whose roles sort behind `dense_ps`.
     """
-    device = device_of(role)
-    if device.startswith("sparse_ps"):
+    of = Role.parse(role)
+    if of.kind == SPARSE_PS:
         return True
-    if device.startswith("dense_ps"):
+    if of.kind == DENSE_PS:
         return group < 0
-    return int(role.split(":")[1]) == max(group, 0)
+    return of.group == max(group, 0)
 
 
 def evaluate(plan: Plan, net: Net, parameters: Mapping[str, torch.Tensor], dataset: Dataset) -> Evaluation:

@@ -19,9 +19,9 @@ from htrain.executor.launch.supervisor import Assignment, decode_assignment, enc
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
+from htrain.net.names import device_of
 from htrain.own.registry import load_own
 from htrain.plan.plan import load_part
-from htrain.spec.cluster import device_of
 
 _LAST_SECONDS = 10.0  # for all ranks to end that have been told to
 

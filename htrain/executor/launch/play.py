@@ -9,12 +9,12 @@ from htrain.errors import Error, RunError
 from htrain.executor.host.memory import keep_pages
 from htrain.executor.host.threads import begin_thread, share_gil
 from htrain.executor.launch.pulse import Pulse
-from htrain.executor.launch.role import Role
+from htrain.executor.launch.role import RunningRole
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher, Link
 from htrain.executor.transport.port import Network
+from htrain.net.names import TRAINER, role_of
 from htrain.plan.plan import Plan
-from htrain.spec.cluster import device_of
 
 _TICK_SECONDS = 0.05
 
@@ -25,14 +25,14 @@ def play(name: str, plan: Plan, settings: RunSettings, network: Network, launche
     A failure is reported to the launcher, never raised.
     """
     begin_thread()
-    replicas = plan.options.net_replicas if device_of(name) == "trainer" else 1
+    replicas = plan.options.net_replicas if role_of(name) == TRAINER else 1
     keep_pages(heaps=replicas)
     share_gil(replicas)
     link = Link(name, network, launcher)
     pulse = Pulse(name, network, launcher, ends_process=network.scheme == "tcp")
-    role: Role | None = None
+    role: RunningRole | None = None
     try:
-        role = Role(name, plan, settings, network)
+        role = RunningRole(name, plan, settings, network)
         pulse.hangs = role.watch.tick
         book = link.hello({**role.endpoints, **pulse.endpoints}, settings.warm_up_seconds, pulse.check)
         role.fill()
@@ -50,7 +50,7 @@ def play(name: str, plan: Plan, settings: RunSettings, network: Network, launche
         link.close()
 
 
-def _obey(role: Role, link: Link, pulse: Pulse, book: dict[str, str]) -> None:
+def _obey(role: RunningRole, link: Link, pulse: Pulse, book: dict[str, str]) -> None:
     """Carry out orders, and tell what has changed, until told to stop. Raises the error of any of the role's threads."""
     said: Mapping[str, bool] = {}
     pausing = unreadable = False

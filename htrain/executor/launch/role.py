@@ -26,12 +26,11 @@ from htrain.executor.strategies.strategy import TrainerParts
 from htrain.executor.transport.collective import CollectiveLoop, Connector
 from htrain.executor.transport.peers import Peers
 from htrain.executor.transport.port import Inbox, Network, Outbox, sent_by_role
-from htrain.ops.collective import WORKERS
+from htrain.net.names import TRAINER, WORKERS, Role, device_of, role_of
 from htrain.plan.plan import Plan
-from htrain.spec.cluster import device_of, role_of
 
 
-class Role:
+class RunningRole:
     """One role: its parameters, its threads, and its answers to the launcher's orders."""
 
     def __init__(self, name: str, plan: Plan, settings: RunSettings, network: Network) -> None:
@@ -68,12 +67,12 @@ class Role:
         """Put the machines behind threads, and open the endpoints."""
         parts, options, settings = self._parts, self.plan.options, self.settings
         held = parts.sync_half.holds_writes
-        if role_of(self.name) == "trainer":
+        if role_of(self.name) == TRAINER:
             self.collective = self._make_collective()
             self.trainer = Trainer(
                 self.name, self._network, engine=parts.engine, replicas=parts.replicas, bound=parts.bound,
                 prefetch=options.looks_ahead and not settings.deterministic, patience=self.patience, watch=self.watch,
-                flush=parts.engine_of(self.plan.nets.get("flush_trainer", NOTHING)), collective=self.collective, ahead=self._cache.announced,
+                flush=parts.engine_of(self.plan.flush_net() or NOTHING), collective=self.collective, ahead=self._cache.announced,
             )  # fmt: skip
             self._inboxes = {number: self._network.inbox(f"{self.name}/{number}") for number in self._cache.endpoints}
         else:
@@ -100,10 +99,10 @@ class Role:
 
     def _make_collective(self) -> CollectiveLoop | None:
         """The trainer's place among all trainers, where they step together."""
-        net = self.plan.nets.get(WORKERS)
+        net = self.plan.step_net(WORKERS)
         if net is None:
             return None
-        trainers = [role for role in self.plan.cluster.roles if role.startswith("trainer")]
+        trainers = [role for role in self.plan.cluster.roles if role_of(role) == TRAINER]
         self._connector = Connector(self.name, trainers, self._network, self.settings.deadline_seconds)
         self._meeting = dict(self._connector.endpoints)
         return CollectiveLoop(self.name, self._network, net, self._connector)
@@ -150,8 +149,8 @@ class Role:
 
     def _start_trainer(self, trainer: Trainer, book: dict[str, str]) -> None:
         cluster = self.plan.cluster
-        _, group, index = self.name.split(":")
-        shard, shards = int(group) * cluster.trainers + int(index), cluster.groups * cluster.trainers
+        group, number = Role.parse(self.name).place
+        shard, shards = group * cluster.trainers + number, cluster.groups * cluster.trainers
         state = self.settings.positions.get(self.name, {})
         start = Position.from_dict(state["position"]) if state else Position(0, 0, 0)
         batches = (

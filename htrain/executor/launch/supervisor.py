@@ -27,10 +27,10 @@ from htrain.executor.launch.play import play
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
+from htrain.net.names import device_of
 from htrain.own.registry import load_own
 from htrain.plan.plan import load_part
 from htrain.printable import one_line
-from htrain.spec.cluster import device_of
 
 _COMMAND = "from htrain.executor.launch.supervisor import main; main({})"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # for the launcher to decide

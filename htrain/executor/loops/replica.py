@@ -28,6 +28,7 @@ from htrain.executor.roles.replica import (
 )
 from htrain.executor.transport.port import Inbox, Outbox
 from htrain.executor.transport.wire import Values
+from htrain.net.names import Role, role_at
 from htrain.ops.bundle import Bundle
 
 T = TypeVar("T")
@@ -50,10 +51,9 @@ class Replica:
         patience: Patience,
         activity: Activity,
     ) -> None:
-        role, _, _ = inbox.name.partition("/")
-        _, group, trainer = role.split(":")
+        place = Role.parse(role_at(inbox.name)).place
         self.endpoint = inbox.name
-        self.machine = ReplicaMachine((int(group), int(trainer), number), inbox.name, engine, gates)
+        self.machine = ReplicaMachine((*place, number), inbox.name, engine, gates)
         self.stopping: Callable[[], bool] = lambda: False
         self.ask_trainer: Callable[[Instruction], Any] | None = None
         self.seconds_waited = 0.0

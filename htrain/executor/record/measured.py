@@ -22,7 +22,7 @@ FILE = "measured.json"
 Reports = Mapping[str, Mapping[str, Any]]
 
 
-class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MeasuredDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One device, all its roles together: `eps` examples a second through one role, `cores` that one keeps busy, CPU seconds an
     example, of the predicted ones those of messages apart, too; bytes of memory of one role."""
 
@@ -54,7 +54,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     examples: int
     predicted_eps: float
     eps: float
-    devices: tuple[Device, ...]
+    devices: tuple[MeasuredDevice, ...]
     edges: tuple[Edge, ...]
 
 
@@ -78,12 +78,12 @@ def measure(plan: Plan, before: Reports, after: Reports, seconds: float) -> Meas
 
 def _devices(
     plan: Plan, before: Reports, after: Reports, eps: float, examples: int, seconds: float
-) -> Iterator[Device]:
+) -> Iterator[MeasuredDevice]:
     for name, load in plan.loads.items():
         roles = [role for role in plan.cluster.roles if device_of(role) == name]
         count = max(1, len(roles))
         cpu = _grown(before, after, roles, "cpu_seconds")
-        yield Device(
+        yield MeasuredDevice(
             name=name,
             predicted_eps=plan.predicted_eps / count,
             eps=eps / count,

@@ -1,12 +1,12 @@
 """Where a role takes messages: the names of its endpoints, from the names of devices in a net."""
 
 from htrain.executor.engine.context import Context
-from htrain.ops.collective import WORKERS
-from htrain.spec.centres import in_group
+from htrain.net.names import GROUP, WORKERS, Device, Role
 
 
 def endpoint_of(peer: str, context: Context) -> str:
     """The endpoint behind a device's name in a net, for a context: its own group's, or its own replica."""
+    # Asked for every message: joining text takes 180 ns, parsing the device first 240, writing a `Role` then 700 and more.
     if peer == "trainer":
         return f"trainer:{context.group}:{context.trainer}/{context.replica}"
     kind, _, index = peer.partition(":")
@@ -17,7 +17,8 @@ def endpoint_of(peer: str, context: Context) -> str:
 
 def holder_number(device: str) -> int:
     """The number under which a sync net's rounds travel: k of group_ps:k, -1 of the trainer, which may hold weights beside it."""
-    return int(device.partition(":")[2] or -1)
+    number = Device.parse(device).number
+    return -1 if number is None else number
 
 
 def sync_endpoint(role: str) -> str:
@@ -27,7 +28,7 @@ def sync_endpoint(role: str) -> str:
 
 def centre_endpoint(host: str, holder: str) -> str:
     """Where a host of centres answers a role that holds weights: a dense PS, or the role of another group that holds what this one does."""
-    if not in_group(host):
+    device = Device.parse(host)
+    if device.kind != GROUP or device.number is None:
         return host
-    kind, _, index = holder.split(":")
-    return f"{kind}:{host.partition(':')[2]}:{index}/centre"
+    return f"{Role.parse(holder).at(device.number)}/centre"

@@ -16,7 +16,7 @@ from htrain.executor.engine.context import SYNC_REPLICA, Context
 from htrain.executor.engine.engine import Engine, Pass
 from htrain.executor.engine.program import Stage
 from htrain.executor.roles.endpoints import centre_endpoint, holder_number, sync_endpoint
-from htrain.spec.cluster import device_of
+from htrain.net.names import Role
 from htrain.sync.rounds import Instruction as Said
 from htrain.sync.rounds import Quiet, StartRound, SyncRounds
 
@@ -74,7 +74,8 @@ class SyncMachine:
         self.rounds_done = 0
         self.engine = engine
         self._holder = holder
-        self._place = int(holder.split(":")[1]), holder_number(device_of(holder))
+        group, _ = Role.parse(holder).place
+        self._place = group, holder_number(str(Role.parse(holder).device))
         self._rounds = rounds
         self._holds_writes = holds_writes
         self._due: list[int] = []

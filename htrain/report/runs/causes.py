@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from htrain.net.names import role_of
 from htrain.report.runs.comparison import Comparison, DeviceComparison, Pair
 from htrain.sizes import memory_text, traffic_text
-from htrain.spec.cluster import role_of
 
 _ALIKE = 0.1  # so much more or less is as predicted
 _FULL = 0.9

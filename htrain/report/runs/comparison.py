@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from htrain.costs.loads import DeviceLoad
-from htrain.executor.record.measured import Device, Edge, Measured
+from htrain.executor.record.measured import Edge, Measured, MeasuredDevice
+from htrain.net.names import device_of
 from htrain.plan.plan import Plan
-from htrain.spec.cluster import Cluster, device_of
+from htrain.spec.cluster import Cluster
 
 _MORE = 1.05  # than the edges of a device: what else it sends
 
@@ -87,7 +88,7 @@ def compare(plan: Plan, measured: Measured) -> Comparison:
     )
 
 
-def _device(device: Device, load: DeviceLoad, cluster: Cluster, measured: Measured) -> DeviceComparison:
+def _device(device: MeasuredDevice, load: DeviceLoad, cluster: Cluster, measured: Measured) -> DeviceComparison:
     name = device.name
     cores, bandwidth, memory = cluster.cores_of(name), cluster.bandwidth_of(name), cluster.memory_of(name)
     received = _summed(edge for edge in measured.edges if edge.target == name)

@@ -13,6 +13,7 @@ from htrain.executor.record.identity import PlanIdentity
 from htrain.executor.record.measured import Measured, load_measured, measure
 from htrain.executor.record.run_folder import RunRecord, read_record, refuse_owned
 from htrain.files import read_file
+from htrain.net.names import TRAINER, role_of
 from htrain.plan.plan import Plan, load_plan
 from htrain.report.runs.metrics import History, RoleLine, read_history
 
@@ -46,7 +47,7 @@ def read_run(plan: Plan, folder: Path) -> Run:
     found = find_checkpoints(folder)
     manifest = found.complete[0][1] if found.complete else None
     _require_plan(plan, folder, record, manifest)
-    history = read_history(folder, [role for role in plan.cluster.roles if role.startswith("trainer:")])
+    history = read_history(folder, [role for role in plan.cluster.roles if role_of(role) == TRAINER])
     strangers = sorted(history.roles - set(plan.cluster.roles)) if history else []
     if strangers:
         raise _other_plan(folder, record, f"its metrics have the role '{strangers[0]}', which the plan has not")
@@ -109,13 +110,13 @@ def _measured(plan: Plan, folder: Path, history: History | None) -> Measured | N
 def _waited(history: History) -> float:
     """Of the mean trainer."""
     before, after = history.before.roles, history.after.roles
-    trainers = [role for role in after if role.startswith("trainer:")]
+    trainers = [role for role in after if role_of(role) == TRAINER]
     waited = sum(after[t].seconds_waited - before.get(t, RoleLine(t)).seconds_waited for t in trainers)
     return _share(waited, history.seconds * len(trainers))
 
 
 def _stalled(history: History) -> float:
-    trainers = sum(role.startswith("trainer:") for role in history.after.roles)
+    trainers = sum(role_of(role) == TRAINER for role in history.after.roles)
     stalled = history.after.run.caches.stall_seconds - history.before.run.caches.stall_seconds
     return _share(stalled, history.seconds * trainers)
 

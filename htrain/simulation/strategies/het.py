@@ -35,13 +35,13 @@ class PlaysHet(PlaysCache):
     @property
     def least_rounds(self) -> int:
         """A row that every batch writes runs out again and again, once in as many batches as its staleness allows."""
-        asks = [op for op in self.plan.nets["train"].ops if op.type == "HetAsk"]
+        asks = [op for op in self.plan.train.ops if op.type == "HetAsk"]
         bounds = [bound for op in asks if isinstance(bound := op.attrs["staleness"], int)]
         return _RUN_OUTS * (1 + max(bounds, default=0))
 
     def rounds(self) -> Iterator[Round]:
         plan, ahead = self.plan, self.plan.options.looks_ahead
-        asks = [op for op in plan.nets["train"].ops if op.type == "HetAsk"]
+        asks = [op for op in plan.train.ops if op.type == "HetAsk"]
         caches = [_Cache(op, plan, self.trainers, self.most_batches) for op in asks]
         tables = {ids: rows for cache in caches for ids, rows in cache.tables.items()}
         feeds = [_Feed(self.source.batches(plan, tables, t), caches, t) for t in range(self.trainers)]
@@ -104,9 +104,9 @@ class _Cache:
         (self.name, *blobs), self._first_keys, bounds = ask.inputs, attrs["first_keys"], attrs["bounds"]
         ends = [*self._first_keys[1:], bounds[-1]]
         self.tables = {ids: end - first for ids, first, end in zip(blobs, self._first_keys, ends, strict=True)}
-        announces = any(op.type == "HetAnnounce" and op.inputs[0] == self.name for op in plan.nets["train"].ops)
+        announces = any(op.type == "HetAnnounce" and op.inputs[0] == self.name for op in plan.train.ops)
         self.announced = plan.options.cache.reads_ahead if announces else 1
-        per_batch = sum(numel(plan.nets["train"].blobs[ids].shape[:1], plan.options.batch_size) for ids in blobs)
+        per_batch = sum(numel(plan.train.blobs[ids].shape[:1], plan.options.batch_size) for ids in blobs)
         self._numbering = Numbering(bounds, trainers * (most_batches + self.announced) * per_batch)
         first, servers = self._numbering.first.tolist(), attrs["servers"]
         first_rows, num_rows = _first_rows(first, servers)

@@ -29,7 +29,7 @@ class PlaysLookAhead(PlaysCache):
 
     def rounds(self) -> Iterator[Round]:
         plan = self.plan
-        train = plan.nets["train"]
+        train = plan.train
         window = min(WindowChoice(window_of(train)).batches, self.most_batches)
         rows = self.trainers * self.most_batches
         caches = [_Cache(op, plan, rows) for op in train.ops if op.type == "LookaheadSlots"]
@@ -50,7 +50,7 @@ class _Cache:
         self.name, self.ids, self.num_rows = slots.inputs[0], slots.inputs[-1], int(attrs["num_rows"])
         self._bounds = np.array(attrs["bounds"], np.int64)
         self._occupancy = Occupancy(CacheGeometry(attrs["sets"], attrs["ways"]), seed=0)
-        per_batch = numel(plan.nets["train"].blobs[self.ids].shape[:1], plan.options.batch_size)
+        per_batch = numel(plan.train.blobs[self.ids].shape[:1], plan.options.batch_size)
         self._numbering = Numbering((0, self.num_rows), batches * per_batch)
         self._seen = np.zeros(self._numbering.size, np.bool_)
 

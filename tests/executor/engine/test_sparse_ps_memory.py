@@ -16,7 +16,7 @@ import htrain
 from htrain.spec.cluster import this_machine
 from htrain.executor.host.memory import keep_pages
 from htrain.executor.transport.port import Network
-from htrain.executor.launch.role import Role
+from htrain.executor.launch.role import RunningRole
 from htrain.executor.settings import RunSettings
 from htrain.ops import OPS
 
@@ -26,7 +26,7 @@ plan = htrain.compile(sys.argv[1], data="synthetic:?table_rows=20000", cluster=c
 network = Network("tcp")
 OPS["NormalFill"].kernel(torch.empty(1, 1), seed=0, first_row=0, mean=0.0, std=1.0)  # Numba imports itself at its first loop
 bare = psutil.Process().memory_info().rss
-role = Role("sparse_ps:0", plan, RunSettings(Path(), "synthetic:", Path()), network)
+role = RunningRole("sparse_ps:0", plan, RunSettings(Path(), "synthetic:", Path()), network)
 role.fill()
 stored = sum(tensor.nbytes for tensor in role.store.values())
 print(stored, psutil.Process().memory_info().rss - bare)

@@ -14,7 +14,7 @@ from small_wide_deep import BATCH, DATA, small_plan
 
 from htrain.data.identity import DataIdentity
 from htrain.errors import RunError
-from htrain.executor.launch.role import Role
+from htrain.executor.launch.role import RunningRole
 from htrain.executor.record.checkpoint import VERSION, Manifest, load_role_into, save_role
 from htrain.executor.record.identity import Identity, PlanIdentity
 from htrain.executor.settings import RunSettings
@@ -34,14 +34,14 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
-def trained(folder: Path, options: Options, **counts: int) -> tuple[dict[str, Role], list[float]]:
+def trained(folder: Path, options: Options, **counts: int) -> tuple[dict[str, RunningRole], list[float]]:
     """The roles of a whole run, and PyTorch's losses."""
     model, plan = small_plan(options, **counts)
     run = RunSettings(folder / "plan", DATA, folder / "run", deadline_seconds=10)
     return run_roles(plan, folder / "plan", run), torch_losses(model, DATA, options)
 
 
-def losses_of(roles: dict[str, Role]) -> list[float]:
+def losses_of(roles: dict[str, RunningRole]) -> list[float]:
     trainer = roles["trainer:0:0"].trainer
     assert trainer
     return trainer.losses

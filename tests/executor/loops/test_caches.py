@@ -13,7 +13,7 @@ from small_wide_deep import BATCH, DATA, small_plan
 
 from htrain.errors import PeerLost
 from htrain.executor.engine.context import Context
-from htrain.executor.launch.role import Role
+from htrain.executor.launch.role import RunningRole
 from htrain.executor.loops.trainer import Trainer
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Inbox, Network, Outbox
@@ -35,7 +35,7 @@ HET = with_flags(
 class Wire:
     """A sparse PS of a plan, and a worker's end of the wire to it."""
 
-    server: Role
+    server: RunningRole
     cache: HetCache
     outbox: Outbox
     inbox: Inbox
@@ -66,7 +66,10 @@ def wire(tmp_path: Path) -> Iterator[Wire]:
     plan.save(tmp_path / "plan")
     network, elsewhere = Network("inproc"), Network("inproc")
     settings = RunSettings(tmp_path / "plan", DATA, tmp_path / "run", deadline_seconds=5)
-    server, trainer = Role("sparse_ps:0", plan, settings, network), Role("trainer:0:0", plan, settings, elsewhere)
+    server, trainer = (
+        RunningRole("sparse_ps:0", plan, settings, network),
+        RunningRole("trainer:0:0", plan, settings, elsewhere),
+    )
     server.fill()
     inbox = network.inbox("trainer:0:0/0")
     book = {**server.endpoints, inbox.name: inbox.address}

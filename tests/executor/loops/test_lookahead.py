@@ -14,7 +14,7 @@ from small_wide_deep import BATCH, DATA, MODELS, small_plan
 
 import htrain
 from htrain.errors import DataError, PeerLost
-from htrain.executor.launch.role import Role
+from htrain.executor.launch.role import RunningRole
 from htrain.executor.settings import RunSettings
 from htrain.executor.strategies.lookahead.exchange import Exchange
 from htrain.executor.strategies.lookahead.table_cache import TableCache
@@ -29,19 +29,19 @@ LOOKAHEAD = with_flags(batch_size=BATCH, cache="lookahead", sparse_lr=0.05)
 SMALL = with_flags(LOOKAHEAD, cache_sets=3, cache_ways=2, cache_window=4)
 
 
-def trained(folder: Path, options: Options, **counts: int) -> tuple[Role, list[float]]:
+def trained(folder: Path, options: Options, **counts: int) -> tuple[RunningRole, list[float]]:
     """The trainer of a whole run, and PyTorch's losses."""
     model, plan = small_plan(options, **counts)
     run = RunSettings(folder / "plan", DATA, folder / "run", deadline_seconds=10)
     return run_roles(plan, folder / "plan", run)["trainer:0:0"], torch_losses(model, DATA, options)
 
 
-def losses_of(role: Role) -> list[float]:
+def losses_of(role: RunningRole) -> list[float]:
     assert role.trainer
     return role.trainer.losses
 
 
-def counted(role: Role) -> Counter[str]:
+def counted(role: RunningRole) -> Counter[str]:
     total: Counter[str] = Counter()
     for cache in role.caches.values():
         if isinstance(cache, TableCache):

@@ -15,7 +15,7 @@ from small_wide_deep import BATCH, DATA, small_plan
 from torch import nn
 
 from htrain.errors import ClusterError
-from htrain.executor.launch.role import Role
+from htrain.executor.launch.role import RunningRole
 from htrain.executor.settings import RunSettings
 from htrain.executor.strategies.lookahead.table_cache import TableCache
 from htrain.executor.transport.peers import Ids, Rows
@@ -23,13 +23,15 @@ from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 
 
-def trained(folder: Path, options: Options, trainers: int, data: str = DATA) -> tuple[nn.Module, dict[str, Role]]:
+def trained(
+    folder: Path, options: Options, trainers: int, data: str = DATA
+) -> tuple[nn.Module, dict[str, RunningRole]]:
     model, plan = small_plan(options, groups=trainers, trainers=1, sparse_ps=1)
     roles = run_roles(plan, folder / "plan", RunSettings(folder / "plan", data, folder / "run", deadline_seconds=10))
     return model, roles
 
 
-def stored(roles: Mapping[str, Role], table: str, keys: Ids) -> Rows:
+def stored(roles: Mapping[str, RunningRole], table: str, keys: Ids) -> Rows:
     """rows[n,W] of a table and its optimizer's state on the sparse PSs."""
     stores = {
         name: tensor for role in roles.values() if role.name.startswith("sparse") for name, tensor in role.store.items()

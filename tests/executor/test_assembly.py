@@ -1,0 +1,59 @@
+"""Which nets a role fills its parameters from: those of its step, its rounds, and the centres that it hosts, in this order."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_dlrm import small_dlrm
+
+from htrain.compiler.pipeline import compile_net
+from htrain.executor.assembly import Assembly
+from htrain.frontend.captured import Captured
+from htrain.plan.plan import Plan, load_part, load_plan
+from htrain.spec.cluster import Cluster
+from htrain.spec.dense_sync import Bmuf, DenseSync, Easgd
+from htrain.spec.tree import with_flags
+
+
+def planned(sync: DenseSync, *, dense_ps: int) -> Plan:
+    cluster = Cluster(groups=3, group_ps=12, sparse_ps=2, dense_ps=dense_ps)
+    options = replace(with_flags(batch_size=8), dense_sync=sync)
+    return compile_net(Captured(small_dlrm(), {}), cluster, options, name="small_dlrm", solver="rules")
+
+
+def filled(plan: Plan, role: str) -> list[str]:
+    return [str(name) for name in Assembly(plan, role, replicas=1).init_nets()]
+
+
+def from_names(plan: Plan, role: str) -> list[str]:
+    """By the names as text, independent of `NetName`: a group hosts centres by the role that holds their weights there."""
+    kind, *numbers = role.split(":")
+    plain = kind if kind == "trainer" else f"{kind}_{numbers[-1]}"
+    if kind in ("trainer", "group_ps"):
+        centres = [f"init_center_group_{numbers[0]}_{plain}"]
+    else:
+        centres = [f"init_center_{plain}_{holder}" for holder in ("trainer", *(f"group_ps_{k}" for k in range(12)))]
+    return [name for name in (f"init_{plain}", f"init_sync_{plain}", *centres) if name in plan.nets]
+
+
+@pytest.mark.parametrize(
+    ("sync", "dense_ps"), [(Easgd(), 2), (Easgd(through="groups"), 0), (Bmuf(), 1), (Bmuf(through="groups"), 0)]
+)
+def test_a_role_fills_what_it_has_and_the_centres_of_its_own_group(
+    sync: DenseSync, dense_ps: int, tmp_path: Path
+) -> None:
+    plan = planned(sync, dense_ps=dense_ps)
+    plan.save(tmp_path / "plan")
+    loaded = load_plan(tmp_path / "plan")
+    for role in plan.cluster.roles:
+        part = load_part(tmp_path / "plan", Assembly(plan, role, replicas=1).device)
+        assert filled(plan, role) == filled(loaded, role) == filled(part, role) == from_names(plan, role)
+
+
+def test_a_group_does_not_fill_the_centres_of_another() -> None:
+    plan = planned(Easgd(through="groups"), dense_ps=0)
+    hosts = {
+        name.partition("_group_ps")[0] for role in plan.cluster.roles for name in filled(plan, role) if "center" in name
+    }
+    assert len(hosts) > 1
+    assert not any("center_group_1_" in name for name in filled(plan, "group_ps:0:0") + filled(plan, "group_ps:2:0"))
