@@ -57,9 +57,9 @@ def test_rounds_of_the_sync_wait_where_a_dense_ps_has_no_time_for_more() -> None
     assert rounds_at(demands, plan.cluster, plan.options, 1e3 * often).steps > 1
 
 
-def test_a_plan_with_a_cache_keeps_what_its_busiest_device_allows() -> None:
+def test_a_plan_with_a_look_ahead_cache_keeps_what_its_busiest_device_allows() -> None:
     plan = compiled(2)
-    cached = replace(plan, options=with_flags(plan.options, cache="het"))
+    cached = replace(plan, options=with_flags(plan.options, cache="lookahead"))
     assert with_steady_state(cached) is cached
 
 
