@@ -232,7 +232,13 @@ def main() -> None:
         for window in map(int, asked.windows.split(",")):
             for policy in POLICIES:
                 traffic = cached(
-                    sets, num_rows, dims, capacity=capacity, staleness=asked.staleness, policy=policy, window=window
+                    sets,
+                    num_rows,
+                    dims,
+                    capacity=capacity,
+                    staleness=asked.staleness,
+                    policy=policy,
+                    window=window,
                 )
                 _line(percent, policy, str(window), traffic, without, best)
 

@@ -60,7 +60,10 @@ def commands() -> None:
 @click.argument("model")
 @click.option("--out", required=True, type=FilePath(), help="The plan folder to write.")
 @click.option(
-    "--cluster", "cluster_file", type=FilePath(), help="A cluster file; without one, the cluster is this machine."
+    "--cluster",
+    "cluster_file",
+    type=FilePath(),
+    help="A cluster file; without one, the cluster is this machine.",
 )
 @click.option(
     "--data", default="", help="Data such as criteo:train.tsv; sizes the tables of a model that is built from a schema."

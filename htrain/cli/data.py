@@ -27,7 +27,10 @@ def synth() -> None:
 @click.option("--table-rows", default=100_000, type=click.IntRange(1), help="Distinct ids per field. [default: 100000]")
 @click.option("--zipf", default=1.05, type=Finite(), help="Exponent of the id frequencies. [default: 1.05]")
 @click.option(
-    "--locality", default=0.5, type=Finite(0, 1), help="Share of ids drawn from the example's community. [default: 0.5]"
+    "--locality",
+    default=0.5,
+    type=Finite(0, 1),
+    help="Share of ids drawn from the example's community. [default: 0.5]",
 )
 @click.option(
     "--signal", default=0.35, type=Finite(), help="Strength of the ids' effects on the label. [default: 0.35]"

@@ -173,7 +173,12 @@ def _line(candidate: Any) -> str:
 @click.command(cls=PlanCommand)
 @click.option("--out", required=True, type=FilePath(), help="The cluster file to write.")
 @click.option("--cluster", "cluster_file", type=FilePath(), help="Counts and sizes of this cluster file.")
-@click.option("--from", "run_folder", type=FilePath(), help="Correct the rates of this run's plan by what it measured.")
+@click.option(
+    "--from",
+    "run_folder",
+    type=FilePath(),
+    help="Correct the rates of this run's plan by what it measured.",
+)
 @click.option("--seconds", default=20.0, type=Finite(0.5, 600), help="How long to measure, about. [default: 20]")
 @cluster_flags
 @json_flag

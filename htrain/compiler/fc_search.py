@@ -128,7 +128,11 @@ def _problem(
 
 
 def _try(
-    captured: Captured, cluster: Cluster, options: Options, table_splits: Mapping[str, int], splits: Mapping[str, Split]
+    captured: Captured,
+    cluster: Cluster,
+    options: Options,
+    table_splits: Mapping[str, int],
+    splits: Mapping[str, Split],
 ) -> _Trial:
     net, workload, start = _problem(captured, cluster, options, table_splits, splits)
     forms = encodable(net, workload, allowed_encodings(net, options), cluster, options)

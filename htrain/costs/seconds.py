@@ -46,9 +46,11 @@ def message_seconds(cluster: Cluster) -> float:
 def _flops(work: Work, inputs: Sequence[Blob], cluster: Cluster, batch_size: int) -> float:
     if work == "batched":
         return float(cluster.core_batched_flops)
-    rate = {"gemm": cluster.core_flops, "gemm_bf16": cluster.core_bf16_flops, "gemm_int8": cluster.core_int8_flops}.get(
-        "gemm_bf16" if work == "gemm" and inputs[0].dtype == "bfloat16" else work, 0
-    )
+    rate = {
+        "gemm": cluster.core_flops,
+        "gemm_bf16": cluster.core_bf16_flops,
+        "gemm_int8": cluster.core_int8_flops,
+    }.get("gemm_bf16" if work == "gemm" and inputs[0].dtype == "bfloat16" else work, 0)
     if not rate:
         return float(cluster.core_flops)
     sides = [

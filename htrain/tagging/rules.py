@@ -43,7 +43,11 @@ def _joins(view: View, unit: int) -> str:
     return f"joins {len(view.feeds[unit])} branches of the net" if len(view.feeds[unit]) > 1 else ""
 
 
-TRAINER_RULES: tuple[Rule, ...] = (("reader", _reads_data_only), ("lookup", _pools_lookups), ("interaction", _joins))
+TRAINER_RULES: tuple[Rule, ...] = (
+    ("reader", _reads_data_only),
+    ("lookup", _pools_lookups),
+    ("interaction", _joins),
+)
 
 
 def tag_by_rules(

@@ -40,7 +40,12 @@ def _dense_step(
         builder.parameter(_state(weight, what, shape or weight.shape))
         for what, shape in _DENSE_STATE[optimizer.kind].items()
     ]
-    builder.add(_DENSE_STEPS[optimizer.kind], (weight.name, *state, gradient), attrs=_numbers(optimizer), module=module)
+    builder.add(
+        _DENSE_STEPS[optimizer.kind],
+        (weight.name, *state, gradient),
+        attrs=_numbers(optimizer),
+        module=module,
+    )
 
 
 def _sparse_step(

@@ -33,7 +33,11 @@ class Commands:
 
     def __init__(self, imported: Sequence[str] = _IMPORTED) -> None:
         self._parent = subprocess.Popen(
-            [sys.executable, __file__, *imported], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            [sys.executable, __file__, *imported],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
         )
 
     def run(self, words: Sequence[str], cwd: Path, timeout: int) -> subprocess.CompletedProcess[str]:

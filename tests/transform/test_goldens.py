@@ -56,7 +56,11 @@ def test_tagged_net(plan: Plan, nets: dict[str, Net], golden) -> None:
 
 @pytest.mark.parametrize(
     ("name", "prefixes"),
-    [("9_devices", ("trainer", "group_ps", "sparse_ps")), ("10_init", ("init_",)), ("10_sync", ("sync_", "center_"))],
+    [
+        ("9_devices", ("trainer", "group_ps", "sparse_ps")),
+        ("10_init", ("init_",)),
+        ("10_sync", ("sync_", "center_")),
+    ],
 )
 def test_nets_of_the_roles(name: str, prefixes: tuple[str, ...], plan: Plan, golden) -> None:
     golden(name, "\n".join(net.text() for key, net in plan.nets.items() if key.startswith(prefixes)))

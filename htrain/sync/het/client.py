@@ -27,7 +27,16 @@ from htrain.spec.policies import POLICIES as KNOWN
 from htrain.sync.het import loops
 from htrain.sync.het.counts import CacheCounts
 from htrain.sync.het.messages import Answer, Clocks, Ids, Request, Rows, Territory
-from htrain.sync.het.policy import CURRENT, FIRST_LIMIT, LIGHT_LFU, POLICIES, SCORED, START, bring_back, choose_victims
+from htrain.sync.het.policy import (
+    CURRENT,
+    FIRST_LIMIT,
+    LIGHT_LFU,
+    POLICIES,
+    SCORED,
+    START,
+    bring_back,
+    choose_victims,
+)
 from htrain.sync.het.scored import victims_by
 from htrain.sync.het.slots import Slots
 from htrain.sync.het.steps import SparseStep

@@ -7,7 +7,19 @@
 import numpy as np
 from numba import njit
 
-from htrain.sync.het.policy import AHEAD, CURRENT, LIST, NEWER, OLDER, PINS, START, UNLISTED, USES, forget, used
+from htrain.sync.het.policy import (
+    AHEAD,
+    CURRENT,
+    LIST,
+    NEWER,
+    OLDER,
+    PINS,
+    START,
+    UNLISTED,
+    USES,
+    forget,
+    used,
+)
 from htrain.sync.het.steps import step_in_place, stepped
 from htrain.sync.index import find, home_of, insert, remove
 

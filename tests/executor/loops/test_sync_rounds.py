@@ -115,7 +115,9 @@ class Groups:
             machine = SyncMachine(f"group_ps:{group}:0", engine, rounds, holds_writes=sync.holds_writes)
             self.stores.append(store)
             self.weights.append(weights)
-            self.loops.append(SyncLoop(machine, network, held, patience, Watch(patience).activity("sync")))
+            self.loops.append(
+                SyncLoop(machine, network, held, patience, Watch(patience).activity("sync")),
+            )
 
     def start(self, *, serving: bool = True) -> None:
         book = {

@@ -186,7 +186,10 @@ MISFITS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], object], str]] = {
     "missing tensor": (lambda t: t.pop("w"), "lacks 'w', which group_ps:0:1 has"),
     "extra tensor": (lambda t: t.update(x=torch.ones(1)), "holds 'x', which group_ps:0:1 does not have"),
     "renamed tensor": (lambda t: t.update(v=t.pop("w")), "lacks 'w', which group_ps:0:1 has"),
-    "wrong shape": (lambda t: t.update(w=torch.ones(4, 3)), "'w' is float32[4,3], group_ps:0:1 wants float32[3,4]"),
+    "wrong shape": (
+        lambda t: t.update(w=torch.ones(4, 3)),
+        "'w' is float32[4,3], group_ps:0:1 wants float32[3,4]",
+    ),
     "wrong dtype": (
         lambda t: t.update(w=torch.ones(3, 4, dtype=torch.float64)),
         "'w' is float64[3,4], group_ps:0:1 wants float32[3,4]",
