@@ -116,3 +116,23 @@ def test_the_page_has_a_line_for_each_room(folder: Path) -> None:
     named = [room for row in rows.splitlines()[1:] for room in re.findall(r"`(\w+)`", row.split("|")[1])]
     there = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert sorted(named) == sorted(there - {"__init__"})
+
+
+def sizes_of_functions() -> list[int]:
+    """Lines of each function of the package, its docstring with them."""
+    trees = [ast.parse(path.read_text()) for path in MODULES]
+    found = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return sorted((node.end_lineno or 0) - node.lineno + 1 for node in found)
+
+
+def test_functions_are_short() -> None:
+    sizes = sizes_of_functions()
+    assert sizes[len(sizes) * 9 // 10] <= 16
+    assert sizes[-1] <= 60
+
+
+def test_calls_with_many_arguments_name_them() -> None:
+    """Of six or more that stand by their place alone there are few: BLAS, operators of torch, comparisons of shapes."""
+    lines = sum(path.read_text().count("\n") for path in MODULES)
+    calls = [node for path in MODULES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    assert 1000 * sum(len(call.args) >= 6 for call in calls) / lines < 0.5

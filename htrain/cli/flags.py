@@ -160,9 +160,8 @@ def _training_flag(flag: Flag) -> Callable[[Function], Function]:
         )
     if plain(hints[0]) is bool:
         return click.option(f"{dashes}/--no-{dashes[2:]}", flag.name, default=None, help=_help(flag))
-    closed = (
-        choices(hints[0]) and table_of(hints[0]) is None
-    )  # what users may add to is looked up when their files have been loaded
+    # What users may add to is looked up when their files have been loaded.
+    closed = choices(hints[0]) and table_of(hints[0]) is None
     kind = click.Choice(choices(hints[0])) if closed else Value(*hints)
     return click.option(dashes, flag.name, type=kind, help=_help(flag))
 

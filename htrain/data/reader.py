@@ -54,9 +54,8 @@ class Dataset:
     ) -> Iterator[Batch]:
         """Batches of `batch_size` examples, the last of an epoch smaller, from `start` on.
 
-        Over all shards every example comes once per epoch. From a batch's position, with the same arguments, the
-        batches that would have followed come again. Raises DataError for what cannot be read, and naming the row for a label that the loss
-        does not take.
+        Over all shards every example comes once per epoch. From a batch's position, with the same arguments, the batches that would have followed come
+        again. Raises DataError for what cannot be read, and naming the row for a label that the loss does not take.
         """
         for epoch in range(start.epoch, epochs):
             begin = start if epoch == start.epoch else Position(epoch, 0, 0)

@@ -68,11 +68,8 @@ def load_model(spec: str, schema: Schema) -> LoadedModel:
 def _call(spec: str, factory: Callable[..., Any], schema: Schema) -> nn.Module:
     with user_code(f"{spec}: building the model failed", ModelError):
         wanted = inspect.signature(factory).parameters
-    others = [
-        f"'{p.name}'"
-        for p in wanted.values()
-        if p.default is p.empty and p.name != "schema" and p.kind not in _COLLECTING
-    ]
+    asked = [p.name for p in wanted.values() if p.default is p.empty and p.kind not in _COLLECTING]
+    others = [f"'{name}'" for name in asked if name != "schema"]
     if others:
         raise ModelError(
             f"{spec}: the factory wants {', '.join(others)}, but is called with `schema` or with nothing: give the others a default"

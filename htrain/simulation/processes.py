@@ -173,9 +173,7 @@ class Training:
         if isinstance(said, of_replica.RunStage):
             return (yield from self._run(replica, said.step, said.stage))
         if isinstance(said, of_replica.AwaitMessage) or (isinstance(said, of_replica.PollMessage) and inbox.items):
-            context, _, packet = yield inbox.get()
-            yield from self._host.compute(self._world.varied(packet.locked_seconds), 0.0)
-            return context, _blobs(packet)
+            return (yield from _read(self._world, self._host, (yield inbox.get())))
         if isinstance(said, of_replica.AwaitGrant):
             yield self._grants[replica.place[2]].get()
         elif isinstance(said, of_replica.Wake):
@@ -233,11 +231,7 @@ class Syncing:
             return (yield from self._run(said.state, said.stage))
         if isinstance(said, of_sync.Await):
             message = yield self._inbox.get()
-            if message is None:
-                return None
-            context, _, packet = message
-            yield from self._host.compute(self._world.varied(packet.locked_seconds), 0.0)
-            return context, _blobs(packet)
+            return None if message is None else (yield from _read(self._world, self._host, message))
         if isinstance(said, of_sync.Hold):
             self._held.hold_writes()
             while not self._held.at_rest():
@@ -262,6 +256,13 @@ def run_works(world: World, host: Host, works: Sequence[Work], send: Callable[[P
         yield from host.compute(locked, world.varied(work.free_seconds))
         for packet in work.packets:
             send(packet)
+
+
+def _read(world: World, host: Host, message: Message) -> Generator[simpy.Event, Any, tuple[Context, Blobs]]:
+    """Take a message in: the time that it costs, then its context and blobs."""
+    context, _, packet = message
+    yield from host.compute(world.varied(packet.locked_seconds), 0.0)
+    return context, _blobs(packet)
 
 
 def _cpu_seconds(works: Sequence[Work]) -> float:

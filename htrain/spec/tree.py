@@ -197,9 +197,8 @@ def section_of(name: str, document: Any, where: str, *, whole: bool = False) -> 
         raise UsageError(f"{where}.{entry}: {unknown_entry(name, type(base), entry)}")
     if whole:
         _require_all(document, [*([KIND] if kinds else []), *known], where)
-    return replace(
-        base, **{entry: _checked(value, known[entry], f"{where}.{entry}") for entry, value in entries.items()}
-    )
+    values = {entry: _checked(value, known[entry], f"{where}.{entry}") for entry, value in entries.items()}
+    return replace(base, **values)
 
 
 def _require_all(document: Mapping[str, Any], names: Iterable[str], where: str) -> None:

@@ -103,10 +103,8 @@ def _values(workload: Workload, places: Ints, u: int) -> Iterator[str]:
         home = int(places[workload.maker[v]]) if workload.maker[v] >= 0 else int(workload.made_on[v])
         lines.append((v, f"reads '{workload.values[v]}' from {workload.devices[home]}", home != places[u]))
     for v in made:
-        readers = {int(places[w]) for w in workload.reader_of[workload.read == v]} | set(
-            np.flatnonzero(workload.read_on[v]).tolist()
-        )
-        away = sorted(readers - {int(places[u])})
+        units, devices = places[workload.reader_of[workload.read == v]], np.flatnonzero(workload.read_on[v])
+        away = sorted({*units.tolist(), *devices.tolist()} - {int(places[u])})
         lines.append((v, f"'{workload.values[v]}' goes to {', '.join(workload.devices[d] for d in away)}", bool(away)))
     for v, text, travels in sorted(lines, key=lambda line: -workload.value_bytes[line[0]]):
         if travels:

@@ -156,9 +156,8 @@ def _bound(workload: Workload, seconds: float) -> float:
 
 def _check_size(workload: Workload) -> None:
     """Fail early where what cannot move, or a unit that cannot be cut, is larger than the devices that may hold it (HT 4.3)."""
-    for device, use, limit in zip(
-        workload.devices, workload.base_holds, workload.capacity[:, MEMORY].tolist(), strict=True
-    ):
+    limits = workload.capacity[:, MEMORY].tolist()
+    for device, use, limit in zip(workload.devices, workload.base_holds, limits, strict=True):
         if use.total > limit:
             raise PlacementError(too_large_text(device, use, int(limit)))
     taken = np.array([use.total for use in workload.base_holds[: workload.num_places]])

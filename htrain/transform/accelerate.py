@@ -24,16 +24,8 @@ def accelerate(net: Net) -> Net:
         if name not in copies:
             copies[name] = f"{name}_on_{'host' if to_host else 'accelerator'}"
             blobs[copies[name]] = replace(blobs[name], name=copies[name])
-            ops.append(
-                Op(
-                    "ToHost" if to_host else "ToAccelerator",
-                    (name,),
-                    (copies[name],),
-                    {},
-                    node_name="",
-                    module="transfer",
-                )
-            )
+            kind = "ToHost" if to_host else "ToAccelerator"
+            ops.append(Op(kind, (name,), (copies[name],), {}, node_name="", module="transfer"))
         return copies[name]
 
     for op in net.ops:

@@ -90,11 +90,7 @@ class Engine:
         counts the stage's writes, its end must be known before a peer can begin its next step.
         """
         if ended:
-            held: list[tuple[str, tuple[str, ...], tuple[torch.Tensor, ...] | Bundle]] = []
-            stage.run(state.values, lambda *message: held.append(message), state.batch_size)
-            ended()
-            for message in held:
-                send(*message)
+            _run_and_send(state, stage, send, ended)
         else:
             stage.run(state.values, send, state.batch_size)
         with state.lock:
@@ -137,3 +133,12 @@ class Engine:
         ]
         state.started.update(s.index for s in stages)
         return stages
+
+
+def _run_and_send(state: Pass, stage: Stage, send: Send, ended: Callable[[], None]) -> None:
+    """Run a stage, tell of its end, and only then send what it has made."""
+    held: list[tuple[str, tuple[str, ...], tuple[torch.Tensor, ...] | Bundle]] = []
+    stage.run(state.values, lambda *message: held.append(message), state.batch_size)
+    ended()
+    for message in held:
+        send(*message)

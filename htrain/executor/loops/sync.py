@@ -46,10 +46,8 @@ class SyncLoop:
         self.inbox = network.inbox(machine.endpoint)
         self.error: Exception | None = None
         self.sent_to: dict[str, int] = {}
-        self._network = network
-        self._held = held
-        self._patience = patience
-        self._activity = activity
+        self._network, self._held = network, held
+        self._patience, self._activity = patience, activity
         self._stopping = threading.Event()
         self._lock = threading.Lock()  # of who asks the machine
         self._thread = threading.Thread(target=self._guarded, name=machine.endpoint, daemon=True)

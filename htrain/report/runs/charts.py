@@ -10,6 +10,10 @@ WIDTH, HEIGHT = 360, 120
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 8, 20  # around the lines: figures at the left and below
 FRAME = {"WIDTH": WIDTH, "HEIGHT": HEIGHT, "LEFT": LEFT, "RIGHT": RIGHT, "TOP": TOP, "BOTTOM": BOTTOM}
 _MOST_POINTS = 180
+_STALENESS: dict[str, Callable[[Point], float]] = {
+    "mean": lambda p: p.mean_staleness,
+    "most": lambda p: p.max_staleness,
+}
 
 Values = Sequence[tuple[float, float]]  # seconds and figure
 
@@ -59,13 +63,7 @@ def charts(history: History, predicted_eps: float) -> tuple[Chart, ...]:
         _chart(history, "EPS", {"": lambda p: p.eps}, "{:,.0f}".format, floor=0.0, level=predicted_eps),
         _chart(history, "loss", {"": lambda p: p.loss}, "{:.4f}".format),
         _chart(history, "NE", {"": lambda p: p.ne}, "{:.4f}".format),
-        _chart(
-            history,
-            "staleness",
-            {"mean": lambda p: p.mean_staleness, "most": lambda p: p.max_staleness},
-            "{:.1f}".format,
-            floor=0.0,
-        ),
+        _chart(history, "staleness", _STALENESS, "{:.1f}".format, floor=0.0),
         _chart(history, "cache hits", {"": lambda p: p.hit_rate}, "{:.1%}".format),
         _chart(history, "sync rounds", {"": _rounds}, "{:,.0f}".format, floor=0.0),
     )

@@ -71,11 +71,8 @@ class Comparison:
 
 def compare(plan: Plan, measured: Measured) -> Comparison:
     """Requires: `measured` is of a run of `plan`; devices that the plan has not are left out."""
-    devices = tuple(
-        _device(device, plan.loads[device.name], plan.cluster, measured)
-        for device in measured.devices
-        if device.name in plan.loads
-    )
+    known = [device for device in measured.devices if device.name in plan.loads]
+    devices = tuple(_device(device, plan.loads[device.name], plan.cluster, measured) for device in known)
     num_shared = plan.cluster.shared_cores or 0
     return Comparison(
         measured.seconds,

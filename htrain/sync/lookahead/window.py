@@ -25,9 +25,6 @@ class WindowChoice:
         step_seconds = train_seconds / steps
         stalled = stall_seconds > _DEAR * train_seconds
         self.stalls += stalled
-        if (
-            stalled
-            or place_seconds > _DEAR * step_seconds * batches
-            or prefetch_seconds > _ROOM * step_seconds * batches
-        ):
+        window_seconds = step_seconds * batches
+        if stalled or place_seconds > _DEAR * window_seconds or prefetch_seconds > _ROOM * window_seconds:
             self.batches = min(self.most, 2 * self.batches)
