@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from htrain.errors import ModelError
-from htrain.net.net import Net, Op, Parameter
+from htrain.net.net import Attr, Net, Op, Parameter
 from htrain.net.placement import Split
 from htrain.net.slices import readers
 from htrain.ops import OPS
@@ -151,9 +151,8 @@ class _Parts:
         if self.split.kind == "horizontal":
             widths = tuple(end - start for start, end in self.ranges)
             outputs = [f"{x}/{module}/{k}" for k in range(len(widths))]
-            pieces = self.builder.add(
-                "Split", (x,), attrs={"axis": -1, "split": widths}, module=f"{module}/split", outputs=outputs
-            )
+            cut: dict[str, Attr] = {"axis": -1, "split": widths}
+            pieces = self.builder.add("Split", (x,), attrs=cut, module=f"{module}/split", outputs=outputs)
             parts = [self._columns(layer, piece, k, module) for k, piece in enumerate(pieces)]
         else:
             parts = [self._rows(layer, x, k, module) for k in range(len(self.ranges))]

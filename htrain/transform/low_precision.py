@@ -27,11 +27,8 @@ def choose_fc_dtypes(net: Net, cluster: Cluster, options: Options) -> Options:
         chosen: FcGradientDtype = "bfloat16" if pays or asked.fc_gradient_dtype == "bfloat16" else "float32"
         backward = chosen if asked.fc_gradient_dtype == "auto" else asked.fc_gradient_dtype
         return replace(options, numerics=replace(asked, fc_dtype=chosen, fc_gradient_dtype=backward))
-    return (
-        replace(options, numerics=replace(asked, fc_gradient_dtype="float32"))
-        if asked.fc_gradient_dtype == "auto"
-        else options
-    )
+    backward = "float32" if asked.fc_gradient_dtype == "auto" else asked.fc_gradient_dtype
+    return replace(options, numerics=replace(asked, fc_gradient_dtype=backward))
 
 
 def _are_large(net: Net, batch_size: int) -> bool:
