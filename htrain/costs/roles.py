@@ -23,6 +23,12 @@ def contexts_of(device: str, cluster: Cluster, options: Options) -> int:
     return counts.get(role_of(device), cluster.groups * cluster.trainers * replicas)
 
 
+def staleness_bound(cluster: Cluster, options: Options, net_replicas: int) -> int:
+    """Steps under way at once in a group, which is HT 3.1.1's bound on staleness; 0 for no bound, and where there is none but one's own."""
+    steps = cluster.trainers * net_replicas
+    return steps if options.bounded_staleness and steps > 1 else 0
+
+
 def server_threads(device: str, cluster: Cluster, options: Options, workers: Workers = "auto") -> int:
     """The threads of a PS that run ops: `workers`, where `auto` is one for each core, and no more than there are steps to serve."""
     if workers != "auto":

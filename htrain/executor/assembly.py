@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from htrain.costs.roles import staleness_bound
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
 from htrain.executor.engine.store import Store, allocate, fill
@@ -46,9 +47,8 @@ class Assembly:
 
     @property
     def bound(self) -> int:
-        """Steps under way at once in a group, which is HT 3.1.1's bound on staleness; 0 for no bound, and where there is none but one's own."""
-        steps = self.plan.cluster.trainers * self.replicas
-        return steps if self.plan.options.bounded_staleness and steps > 1 else 0
+        """The bound on the staleness of dense weights, 0 for none."""
+        return staleness_bound(self.plan.cluster, self.plan.options, self.replicas)
 
     @property
     def host(self) -> str:

@@ -131,6 +131,7 @@ class Training:
     ) -> None:  # fmt: skip
         self.role = role
         self.on_step: Callable[[int], None] = lambda count: None
+        self.verdict: Callable[[int], simpy.Event] = lambda step: world.env.event()  # of trainers that step together
         self.gates: WriteGates[int] = WriteGates(model.program.num_clocks, bound)
         self.engine = Engine(model.program)
         place = Role.parse(role).place
@@ -179,8 +180,8 @@ class Training:
         elif isinstance(said, of_replica.Wake):
             for number in said.replicas:
                 self._grants[number].put(None)
-        elif isinstance(said, of_replica.Call):
-            return (yield said.function())  # an event
+        elif isinstance(said, of_replica.AwaitVerdict):
+            return (yield self.verdict(said.step))
         elif isinstance(said, of_replica.TakeBatch):
             return Batch({}, self._batch_size, START)
         elif isinstance(said, of_replica.StepEnds):
@@ -205,11 +206,9 @@ class Training:
 class Syncing:
     """The background process of a holder of weights: round after round with their centres, whatever else the role does (HT 2.2)."""
 
-    def __init__(
-        self, world: World, host: Host, machine: SyncMachine, model: DeviceModel, held: Held, *, holds_writes: bool
-    ) -> None:
+    def __init__(self, world: World, host: Host, machine: SyncMachine, model: DeviceModel, held: Held) -> None:
         self.machine = machine
-        self._world, self._host, self._model, self._held, self._holds_writes = world, host, model, held, holds_writes
+        self._world, self._host, self._model, self._held = world, host, model, held
         self._inbox = world.inbox(machine.endpoint)
         world.env.process(self._loop())
 

@@ -12,7 +12,7 @@ import numpy as np
 import simpy
 
 from htrain.costs.expected import expected, expected_blobs
-from htrain.costs.roles import server_threads
+from htrain.costs.roles import server_threads, staleness_bound
 from htrain.errors import PlanError
 from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Engine
@@ -87,7 +87,6 @@ class Simulation:
         self.syncs = {role: self._sync(role, net) for role, net in syncs.items() if net}
         self.done = 0
         self.began = self.ended = 0.0
-        self.counted = 0
 
     def inbox(self, endpoint: str) -> simpy.Store:
         """Where messages to an endpoint wait."""
@@ -139,7 +138,7 @@ class Simulation:
     ) -> Serving:  # fmt: skip
         trainers = self.groups * self.cluster.trainers
         machine = ServerMachine(engine, centers=centres, apart=engine, bound=bound, trainers=trainers)
-        is_held = sync_of(self.plan, role).holds_writes
+        is_held = not centres and sync_of(self.plan, role).holds_writes
         return Serving(self, endpoint, self.hosts[role], machine, models, workers=workers, is_held=is_held)
 
     def _centre(self, host: str, holder: str, net: Net) -> Serving:
@@ -184,7 +183,7 @@ class Simulation:
         engine = self._engine(self._model(net), models)
         half, holder = sync_of(self.plan, role), self.servers.get(role) or self._trainer_of[role]
         machine = SyncMachine(role, engine, half.rounds(), holds_writes=half.holds_writes)
-        syncing = Syncing(self, self.hosts[role], machine, models[engine], holder, holds_writes=half.holds_writes)
+        syncing = Syncing(self, self.hosts[role], machine, models[engine], holder)
         holder.on_step = syncing.steps_done
         return syncing
 
@@ -195,9 +194,8 @@ class Simulation:
         for replica in trainer.replicas:
             source, orders = Ahead(replica, announced, flush), Orders()
             if trainer.role in self._reducing:
-                reducing = self._reducing[trainer.role]
-                lockstep = Lockstep(reducing.verdict, lambda: False)
-                reducing.word = lockstep.word
+                reducing, lockstep = self._reducing[trainer.role], Lockstep(lambda: False)
+                reducing.word, trainer.verdict = lockstep.word, reducing.verdict
                 yield trainer.drive(
                     replica, train_together(replica, source, orders, lockstep, {}, prefetch=options.looks_ahead)
                 )
@@ -209,8 +207,7 @@ class Simulation:
         return seconds * (1 + self._jitter * (2 * self._chance.random() - 1)) if self._jitter else seconds
 
     def bound(self) -> int:
-        options = self.plan.options
-        return self.plan.cluster.trainers * options.net_replicas if options.bounded_staleness else 0
+        return staleness_bound(self.cluster, self.plan.options, self.plan.options.net_replicas)
 
     def run(self) -> Simulated:
         """Simulate to the end of all steps."""

@@ -67,7 +67,6 @@ class Scheduled:
     ) -> None:  # fmt: skip
         self.plan = plan
         self.losses: dict[str, list[float]] = {trainer: [] for trainer in batches}
-        self.trained: list[Values] = []
         self.events = 0
         self._draw = random.Random(seed)
         self._twice = twice
@@ -301,7 +300,6 @@ class Scheduled:
     def _step_ends(self, role: str, step: of_replica.Step) -> None:
         values = step.state.values
         self.losses[role].append(float(values[self.parts[role].engine.program.net.outputs[0]]))
-        self.trained.append({"label": values["label"]})
         self._steps_ended[role] = self._steps_ended.get(role, 0) + 1
         if role in self._on_step and role_of(role) == "trainer":
             self._on_step[role](self._steps_ended[role])

@@ -20,6 +20,7 @@ from htrain.executor.loops.upcoming import Called, Upcoming
 from htrain.executor.roles.lockstep import Lockstep, no_examples
 from htrain.executor.roles.replica import (
     Ahead,
+    AwaitVerdict,
     Instruction,
     Machine,
     Orders,
@@ -92,7 +93,7 @@ class Trainer:
         self.upcoming: Upcoming | None = None
         self._collective = collective
         self._seconds_in_lockstep = 0.0
-        self._lockstep = Lockstep(self._verdict, lambda: self._orders.paused) if collective else None
+        self._lockstep = Lockstep(lambda: self._orders.paused) if collective else None
         if collective and self._lockstep:
             collective.word = self._lockstep.word
 
@@ -228,10 +229,12 @@ class Trainer:
             return train_together(machine, source, self._orders, self._lockstep, empty, prefetch=self._prefetch)
         return train(machine, source, self._orders, prefetch=self._prefetch)
 
-    def _carry_out(self, instruction: Instruction) -> Batch | None:
+    def _carry_out(self, instruction: Instruction) -> Batch | Verdict | None:
         """What a replica asks of its trainer."""
         if isinstance(instruction, TakeBatch):
             return None if self._orders.stopping else self._feed.next()
+        if isinstance(instruction, AwaitVerdict):
+            return self._verdict(instruction.step)
         if isinstance(instruction, Wake):
             for number in instruction.replicas:
                 self._replicas[number].wake()

@@ -1,7 +1,6 @@
 """A trainer that steps together with all others: what it says with each step, and what all have said (HET 3)."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -13,14 +12,10 @@ _GO_ON = Verdict(over=False, pause=False)
 
 
 class Lockstep:
-    """`verdict` sums up what was heard since training began or went on; `wants_pause` says whether the trainer has been told to pause.
+    """`verdict` sums up what was heard since training began or went on; `wants_pause` says whether the trainer has been told to pause."""
 
-    `await_verdict` is called to wait for what all said with a step, a Verdict.
-    """
-
-    def __init__(self, await_verdict: Callable[[int], Any], wants_pause: Callable[[], bool]) -> None:
+    def __init__(self, wants_pause: Callable[[], bool]) -> None:
         self.verdict = _GO_ON
-        self._await_verdict = await_verdict
         self._wants_pause = wants_pause
         self._has_data: dict[int, bool] = {}
 
@@ -31,10 +26,6 @@ class Lockstep:
     def word(self, step: int) -> Word:
         """What this trainer says with a step."""
         return Word(self._has_data.pop(step), self._wants_pause())
-
-    def hear(self, step: int) -> Callable[[], Any]:
-        """What waits for what all said with a step that has been run."""
-        return lambda: self._await_verdict(step)
 
     def heard(self, verdict: Verdict) -> Verdict:
         """All have said this with a step; what was heard so far, with it."""

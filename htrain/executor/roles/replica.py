@@ -8,6 +8,7 @@ A replica does one thing after another, so its machine is a generator: it yields
     PollMessage   -> one that is there already, or None
     AwaitGrant    -> None, when another replica has given the word to write
     Wake          -> None; these replicas may write
+    AwaitVerdict  -> what all trainers have said with a step, a Verdict
     Call          -> what a function returns that may wait
     StepBegins, StepEnds, Rest -> None; a step has been taken, has ended; the replica stops here until it is to go on
 
@@ -16,7 +17,7 @@ Whoever carries them out has threads and sockets, or simulates them.
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -74,6 +75,12 @@ class Wake(NamedTuple):
     replicas: Sequence[int]
 
 
+class AwaitVerdict(NamedTuple):
+    """Instruction: wait for what all trainers, who step together, have said with a step that has been run."""
+
+    step: int
+
+
 @dataclass(frozen=True)
 class Call:
     """Instruction: call a function that may wait for others; its result is the answer."""
@@ -101,7 +108,17 @@ class Rest:
 
 
 Instruction = (
-    TakeBatch | RunStage | AwaitMessage | PollMessage | AwaitGrant | Wake | Call | StepBegins | StepEnds | Rest
+    TakeBatch
+    | RunStage
+    | AwaitMessage
+    | PollMessage
+    | AwaitGrant
+    | Wake
+    | AwaitVerdict
+    | Call
+    | StepBegins
+    | StepEnds
+    | Rest
 )
 T = TypeVar("T")
 Machine = Generator[Instruction, Any, T]
@@ -114,9 +131,9 @@ class Source:
     def next(self) -> Machine[Step | None]:
         """The next batch, opened, not asked for; None at the end of the data."""
 
-    @abstractmethod
     def ended(self) -> Machine[None]:
         """The step that was taken last has been run."""
+        yield from ()
 
     @abstractmethod
     def flush(self) -> Machine[None]:
@@ -204,7 +221,7 @@ class ReplicaMachine:
         if stage.writes:
             yield from self._wake(self.gates.end(stage.writes[0], context))
 
-    def _wake(self, replicas: "Sequence[int] | Generator[int, None, None]") -> Machine[None]:
+    def _wake(self, replicas: Iterable[int]) -> Machine[None]:
         if those := tuple(replicas):
             yield Wake(those)
 
@@ -230,9 +247,6 @@ class Ahead(Source):
         step, position = self._open.popleft()
         yield StepBegins(position)
         return step
-
-    def ended(self) -> Machine[None]:
-        yield from ()
 
     def flush(self) -> Machine[None]:
         yield from self._replica.run_apart(self._flush, {})
@@ -293,7 +307,8 @@ def train_together(
             yield from replica.run(step)
             yield from source.ended()
             yield StepEnds(step)
-            stops = lockstep.heard((yield Call(lockstep.hear(step.state.context.step)))).stops or stops
+            verdict = yield AwaitVerdict(step.state.context.step)
+            stops = lockstep.heard(verdict).stops or stops
             if not prefetch and not stops:
                 following = yield from together.asked_or_empty()
         over = lockstep.verdict.over
@@ -315,13 +330,8 @@ class _Together:
         lockstep: Lockstep,
         empty: Mapping[str, torch.Tensor],
     ) -> None:
-        self._replica, self._source, self._orders, self._lockstep, self._empty = (
-            replica,
-            source,
-            orders,
-            lockstep,
-            empty,
-        )
+        self._replica, self._source, self._orders = replica, source, orders
+        self._lockstep, self._empty = lockstep, empty
         self._taken = 0
 
     def asked_or_empty(self) -> Machine[Step]:

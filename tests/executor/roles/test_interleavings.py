@@ -1,6 +1,5 @@
 """Whole runs by the machines of roles alone: whatever order messages, threads and rounds take, what must hold does (HT 2.3, 3.1.1)."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,7 +130,7 @@ def test_groups_that_exchange_rounds_come_to_their_end(name: str, seed: int) -> 
 @given(seed=seeds, parity=st.integers(0, 2))
 @quick
 def test_a_repeated_request_of_a_cache_or_of_a_round_changes_nothing(seed: int, parity: int) -> None:
-    plan = replace(PLANS["behind a HET cache"])
+    plan = PLANS["behind a HET cache"]
     wanted = torch_losses(first_parameters(plan), 6)
     seen = run(
         plan, seed, 6, twice=lambda endpoint, context: endpoint.startswith("sparse_ps") and context.step % 3 == parity
