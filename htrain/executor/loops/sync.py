@@ -177,7 +177,8 @@ class SyncLoop:
             self._deadline = self._deadline or time.monotonic() + seconds
         got = self.inbox.receive(min(_IDLE_SECONDS, seconds))
         message = (got[0].context, got[1]) if got and isinstance(got[0], Values) else None
-        if state and not (message and message[0] == state.context) and time.monotonic() > self._deadline:
+        answers = state and message and message[0] == state.context and message[1]
+        if state and not answers and time.monotonic() > self._deadline:
             missing = ", ".join(self.machine.engine.missing(state))
             raise PeerLost(
                 f"{self.machine.endpoint}: no answer from {missing} to round {state.context.step} within {seconds:.0f} s"

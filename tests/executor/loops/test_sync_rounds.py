@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from htrain.errors import PeerLost
-from htrain.executor.engine.context import Context
+from htrain.executor.engine.context import SYNC_REPLICA, Context
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.engine.program import build_program
@@ -24,6 +24,7 @@ from htrain.executor.roles.server import Centre, ServerMachine
 from htrain.executor.roles.sync import SyncMachine
 from htrain.executor.strategies.strategy import RunsSync
 from htrain.executor.transport.port import Network
+from htrain.executor.transport.wire import Values
 from htrain.net.net import Init, Net, Parameter
 from htrain.spec.centres import EACH
 from htrain.spec.cluster import Cluster
@@ -285,6 +286,21 @@ def test_a_round_that_nobody_answers_is_a_peer_lost_and_lets_steps_write_again(m
         done: list[bool] = []
         made.weights[0].write(lambda: done.append(True))
         assert done == [True]
+
+
+def test_a_round_that_nobody_answers_ends_at_its_deadline_though_others_invite() -> None:
+    """Messages of other rounds are no answer, however many come."""
+    with groups_of(ModelAveraging(period=1), 2, serving=False, seconds=0.5) as made:
+        loop = made.loops[0]
+        outbox = made.network.outbox({loop.inbox.name: loop.inbox.address})
+        loop.steps_done(1)
+        deadline = time.monotonic() + 20
+        while not loop.error and time.monotonic() < deadline:
+            outbox.send_values(loop.inbox.name, Values("dense_ps:0", Context(0, 0, SYNC_REPLICA, 0), 0), (), ())
+            outbox.send_values(loop.inbox.name, Values("dense_ps:0", Context(0, 0, SYNC_REPLICA, 7), 0), (), ())
+            time.sleep(0.01)
+        outbox.close()
+        assert "no answer from dense_ps:0, dense_ps:1 to round 0" in str(loop.error)
 
 
 def test_a_loop_that_waits_for_an_answer_stops_at_once() -> None:
