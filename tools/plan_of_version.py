@@ -26,7 +26,7 @@ NARROW: dict[str, Any] = {"batch_size": 16, "fc_dtype": "float32", "fc_gradient_
 PLANS: dict[str, tuple[Cluster, Options]] = {
     "easgd": (
         Cluster(groups=2, host_cores=2, **HOSTS),
-        with_flags(**NARROW, dense_optimizer="adam", beta1=0.8, sparse_eps=1e-9, gradient_dtype="bfloat16", sync_period=3),
+        with_flags(**NARROW, dense_optimizer="adam", beta1=0.8, sparse_eps=1e-9, gradient_dtype="bfloat16", dense_sync="easgd", sync_period=3),
     ),
     "het": (
         Cluster(groups=2, group_ps=0, dense_ps=0, python_lock=False, **HOSTS),
@@ -37,7 +37,9 @@ PLANS: dict[str, tuple[Cluster, Options]] = {
     ),
     "lookahead": (
         Cluster(group_ps=0, pin=(("first.weight", "sparse_ps:0"),), **HOSTS),
-        with_flags(**NARROW, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd", cache="lookahead", cache_patch=False, cache_ways=4),
+        with_flags(
+            **NARROW, net_replicas=1, dense_optimizer="sgd", sparse_optimizer="sgd", dense_sync="easgd", cache="lookahead", cache_patch=False, cache_ways=4
+        ),
     ),
 }  # fmt: skip
 
