@@ -51,6 +51,7 @@ def correct(cluster: Cluster, measured: Measured) -> tuple[Cluster, Correction]:
     changes = {name: max(1, round(getattr(cluster, name) / ops)) for name in _RATES}
     changes |= {
         "op_nanoseconds": max(1, round(cluster.op_nanoseconds * ops)),
+        "core_key_nanoseconds": max(1, round(cluster.core_key_nanoseconds * ops)),
         "message_nanoseconds": max(1, round(cluster.message_nanoseconds * factor)),
         "message_tensor_nanoseconds": max(1, round(cluster.message_tensor_nanoseconds * factor)),
         "message_bandwidth": max(1, round(cluster.message_bandwidth / factor)),

@@ -22,10 +22,12 @@ from htrain.executor.transport.wire import Values
 from htrain.net.net import B, Blob, Init, Op, Parameter
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
+from htrain.sync.index import find_all, new_index, put_all
 
 BATCHES = (128, 512, 2048)
 LAYERS = ((16, 64), (64, 64), (256, 64), (512, 256), (512, 512), (1024, 1024))  # K, N of FCs in recommendation models
 _TABLE_ROWS, _IDS, _DIM = 1_000_000, 1000, 32  # a batch's ids of a table
+_CACHE_ROWS, _KEPT = 500_000, 16  # numbers that are kept beside a row
 _STREAM = (2048, 512)  # 4 MiB: an activation, beyond the caches of a core
 _CHAIN = 200
 _MESSAGES = 150
@@ -82,6 +84,8 @@ def _measure(each: float, on_step: Callable[[str], None]) -> Measured:
     for field, measure in _RATES.items():
         rates[field] = measure(each * 2)
         on_step(f"{field}: {rates[field] / 1e9:,.2f} G/s")
+    rates["core_key_nanoseconds"] = key_seconds(each * 2) * 1e9
+    on_step(f"finding a key: {rates['core_key_nanoseconds']:,.0f} ns")
     rates["op_nanoseconds"] = _op_seconds(each * 2) * 1e9
     on_step(f"starting an op: {rates['op_nanoseconds']:,.0f} ns")
     message, tensor, bandwidth = _message_costs()
@@ -186,8 +190,13 @@ def _quantize(budget: float) -> float:
 
 
 def _batched(budget: float) -> float:
-    x = torch.randn(512, 27, 64)
-    return 2.0 * 512 * 27 * 27 * 64 / _seconds_of(lambda: torch.bmm(x, x.transpose(1, 2)), budget)
+    """The products of each example's features, as DLRM's interaction has them."""
+    features, num_features = torch.randn(512, 27, 64), 27
+    positions = torch.tensor([i * num_features + j for i in range(num_features) for j in range(i)])
+    definition = OPS["PairwiseDots"]
+    assert definition.bind
+    kernel = definition.bind(None, positions)
+    return 2.0 * 512 * len(positions) * 64 / _seconds_of(lambda: kernel(features), budget)
 
 
 _RATES: Mapping[str, Callable[[float], float]] = {
@@ -197,6 +206,20 @@ _RATES: Mapping[str, Callable[[float], float]] = {
     "core_scatter_bandwidth": _scatter,
     "core_quantize_bandwidth": _quantize,
 }
+
+
+def key_seconds(budget: float) -> float:
+    """CPU seconds to find a key in the index of a large cache, and to touch what the cache keeps of its row, within a budget of seconds."""
+    everything = np.random.default_rng(0).permutation(_CACHE_ROWS)
+    index, slots, kept = new_index(_CACHE_ROWS), np.empty(_IDS, np.int64), np.ones((_CACHE_ROWS, _KEPT), np.int32)
+    put_all(index, everything, 0)
+    keys = cycle(np.random.default_rng(1).permutation(everything).reshape(-1, _IDS))
+
+    def run() -> None:
+        find_all(index, next(keys), slots)
+        kept[slots, 0] += 1
+
+    return _seconds_of(run, budget) / _IDS
 
 
 def _op_seconds(budget: float) -> float:

@@ -1,9 +1,9 @@
 """CPU seconds of ops and messages on one core.
 
-An op takes the time to start it, and the longer of its flops at the rate of its kind of GEMM and its bytes at the bandwidth of its
-kind of access. A message costs its sender and its receiver CPU, for itself, each tensor in it and its bytes, and bytes on the network of
-both. Python holds its lock while it starts an op and for its part of a message; kernels and the thread that moves bytes to and from sockets
-run without it.
+An op takes the time to start it, the longer of its flops at the rate of its kind of GEMM and its bytes at the bandwidth of its
+kind of access, and the time to find its keys in an index. A message costs its sender and its receiver CPU, for itself, each tensor
+in it and its bytes, and bytes on the network of both. Python holds its lock while it starts an op and for its part of a message;
+kernels and the thread that moves bytes to and from sockets run without it.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,8 @@ def op_seconds(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], cluster:
     if definition.work == "message":
         return tensor_seconds(cost.bytes, cluster)
     compute = cost.flops / _flops(definition.work, inputs, cluster, batch_size)
-    return cluster.op_nanoseconds * 1e-9 + max(compute, cost.bytes / _bandwidth(definition.work, cluster))
+    moved = cost.bytes / _bandwidth(definition.work, cluster)
+    return 1e-9 * (cluster.op_nanoseconds + cost.keys * cluster.core_key_nanoseconds) + max(compute, moved)
 
 
 def locked_seconds(op: Op, seconds: float, cluster: Cluster) -> float:

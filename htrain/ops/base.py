@@ -35,13 +35,15 @@ class Builder(Protocol):
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run of an op costs: multiply-add counts as 2 `flops`; `bytes` are read plus written."""
+    """What one run of an op costs: multiply-add counts as 2 `flops`; `bytes` are read plus written. `keys` are found in an index: one costs as much as finding
+    the slot of a row in a large cache does, and what is done with the row besides counts as so many keys more."""
 
     flops: float
     bytes: float
+    keys: float = 0.0
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(self.flops + other.flops, self.bytes + other.bytes)
+        return Cost(self.flops + other.flops, self.bytes + other.bytes, self.keys + other.keys)
 
 
 Work = Literal[

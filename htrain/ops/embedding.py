@@ -229,6 +229,12 @@ def _gather_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_
     return Cost(0.0, 2.0 * rows + ids)
 
 
+def _dedupe_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """Ids read and written; the index of a batch is small, so that finding an id in it takes a fraction of what a large cache's takes."""
+    moved = sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))
+    return Cost(0.0, float(moved), 0.2 * numel(inputs[0].shape, batch_size))
+
+
 def _pool_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
     """One add per element of every id's row."""
     ids = sum(b.num_bytes(batch_size) for b in inputs if b.dtype == "int64")
@@ -314,6 +320,7 @@ DEFINITIONS = (
         "Dedupe",
         _dedupe,
         _dedupe_infer,
+        _dedupe_cost,
         gradient=None,
         many=True,
         on_host=True,
@@ -325,6 +332,7 @@ DEFINITIONS = (
         "DedupeSharded",
         _dedupe_sharded,
         _dedupe_infer,
+        _dedupe_cost,
         gradient=None,
         many=True,
         on_host=True,

@@ -16,13 +16,13 @@ and in the flush net, at a pause or at the end,
 attributes of HetAsk and HetPush say which. With `barrier`, HetPull waits until all workers have pushed (a staleness of 0).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from htrain.net.net import BatchDim, Blob, Dim, Net, Op
+from htrain.net.net import BatchDim, Blob, Dim, Net, Op, numel
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs
 from htrain.ops.cache_rates import ShardRates
 from htrain.ops.expectation import Counts, Expectation, rows_like
@@ -155,10 +155,90 @@ def _read_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[S
     return [((i.shape[0], width), "float32") for i in inputs[2 : 2 + num_tables]]
 
 
-def _rows_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    """Rows and ids of the batch, read and written; never a whole cache or table."""
-    moved = [*outputs, *(b for b in inputs if any(isinstance(d, BatchDim) for d in b.shape))]
-    return Cost(0.0, 2.0 * sum(b.num_bytes(batch_size) for b in moved))
+# What is done with a row, as so many keys found (Cost.keys): fitted to what `python tools/bench/het_parts.py` prints.
+_ASKED, _EVICTED = 2.6, 3.2  # a row that is asked for, and one that makes room for another
+_ASKED_ANEW, _EMPTIED = 1.5, 1.7  # with a staleness of 0: the cache is empty before a batch, and afterwards
+_FOUND, _FETCHED, _WRITTEN = 2.0, 0.4, 1.8  # a row that was in the cache is read with updates of its own
+_STEPPED, _SUMMED, _ANSWERED = (
+    2.2,
+    2.0,
+    0.7,
+)  # on a server: updates alone, or summed with those of others; what is fetched or checked
+_ROOT = 0.2  # of a number that Adagrad steps by a square root of its own
+
+
+def _moved(blobs: Iterable[Blob], batch_size: int) -> float:
+    """Bytes of rows, clocks and keys, read and written."""
+    return 2.0 * sum(b.num_bytes(batch_size) for b in blobs)
+
+
+def _rows(blobs: Iterable[Blob], batch_size: int) -> float:
+    return float(sum(numel(b.shape[:1], batch_size) for b in blobs))
+
+
+def _announce_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    return Cost(0.0, _moved(inputs[1:], batch_size), _rows(inputs[1:], batch_size))
+
+
+def _ask_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """The batch's ids, and what leaves the cache for them, or since nothing may stay; gradients that leave are copied twice."""
+    gradients = outputs[len(REQUEST) :: len(REQUEST)]
+    asked, leaves = (_ASKED, _EVICTED) if op.attrs["staleness"] else (_ASKED_ANEW, _EMPTIED)
+    keys = asked * _rows(inputs[1:], batch_size) + leaves * _rows(gradients, batch_size)
+    return Cost(0.0, _moved((*inputs[1:], *outputs, *gradients), batch_size), keys)
+
+
+def _read_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """The batch's rows: those that servers have answered, and those that were here, which are stepped by what they have accumulated."""
+    num_tables, width = op.attrs["num_tables"], op.attrs["width"]
+    assert isinstance(num_tables, int)
+    assert isinstance(width, int)
+    answers = inputs[2 + num_tables :: len(ANSWER)]
+    fetched = _rows(answers, batch_size)
+    found = max(0.0, _rows(inputs[1:2], batch_size) - fetched)
+    keys = (_FOUND + _ROOT * _roots(inputs[0], width)) * found + _FETCHED * fetched
+    return Cost(0.0, _moved((*answers, *outputs), batch_size), keys)
+
+
+def _roots(cache: Blob, width: int) -> int:
+    """Numbers of a row that have a state of their own, as the width of what a cache keeps tells."""
+    kept = cache.shape[1]
+    return width if kept == row_width(width, "adagrad") else 0
+
+
+def _write_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    return Cost(0.0, _moved(inputs[1:], batch_size), _WRITTEN * _rows(inputs[1:2], batch_size))
+
+
+def _push_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """Gradients are read, and rows and states stepped; what is to be summed first is kept for the pull."""
+    gradients = inputs[-1]
+    if op.attrs["staleness"] == 0:
+        return Cost(0.0, 0.0)
+    keys = _STEPPED + _ROOT * _width(gradients) * (op.attrs["optimizer"] == "adagrad")
+    return Cost(0.0, 2 * _moved((gradients,), batch_size), keys * _rows((gradients,), batch_size))
+
+
+def _pull_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """Rows and clocks of what is fetched or checked; behind a barrier, the step of what all have pushed besides."""
+    keys, gradients = inputs[-3], inputs[-1]
+    pushed = _rows((gradients,), batch_size)
+    answered = _ANSWERED * (_rows((keys,), batch_size) - pushed)
+    if not op.attrs["barrier"]:
+        return Cost(0.0, _moved(outputs, batch_size), answered)
+    stepped = _SUMMED + _ROOT * _width(gradients) * (_width(outputs[0]) == 2 * _width(gradients))
+    return Cost(0.0, _moved((*outputs, gradients), batch_size), answered + stepped * pushed)
+
+
+def _width(rows: Blob) -> int:
+    width = rows.shape[1]
+    assert isinstance(width, int)
+    return width
+
+
+def _flush_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """As many rows as a whole cache has, at a pause: no part of a step."""
+    return Cost(0.0, _moved(outputs, batch_size))
 
 
 def _client_bytes(op: Op, inputs: Sequence[Blob], batch_size: int) -> float:
@@ -220,7 +300,7 @@ DEFINITIONS = (
         "HetAnnounce",
         _announce,
         no_outputs,
-        _rows_cost,
+        _announce_cost,
         None,
         effects=True,
         on_host=True,
@@ -232,7 +312,7 @@ DEFINITIONS = (
         "HetAsk",
         _ask,
         _ask_infer,
-        _rows_cost,
+        _ask_cost,
         None,
         many=True,
         effects=True,
@@ -243,13 +323,13 @@ DEFINITIONS = (
         keeps=_client_bytes,
         expected=_expected_request,
     ),
-    OpDef("HetFlush", _flush, _flush_infer, _rows_cost, None, many=True, effects=True, on_host=True, work="gather"),
-    OpDef("HetFlushed", _flushed, no_outputs, _rows_cost, None, effects=True, on_host=True, work="scatter"),
+    OpDef("HetFlush", _flush, _flush_infer, _flush_cost, None, many=True, effects=True, on_host=True, work="gather"),
+    OpDef("HetFlushed", _flushed, no_outputs, _flush_cost, None, effects=True, on_host=True, work="scatter"),
     OpDef(
         "HetPush",
         _push,
         no_outputs,
-        _rows_cost,
+        _push_cost,
         None,
         effects=True,
         on_host=True,
@@ -261,7 +341,7 @@ DEFINITIONS = (
         "HetPull",
         _pull,
         _pull_infer,
-        _rows_cost,
+        _pull_cost,
         None,
         many=True,
         effects=True,
@@ -275,7 +355,7 @@ DEFINITIONS = (
         "HetRead",
         _read,
         _read_infer,
-        _rows_cost,
+        _read_cost,
         None,
         many=True,
         effects=True,
@@ -286,5 +366,7 @@ DEFINITIONS = (
         expected=_expected_read,
         evaluated=_read_in_evaluation,
     ),
-    OpDef("HetWrite", _write, no_outputs, _rows_cost, None, effects=True, on_host=True, place="reader", work="scatter"),
+    OpDef(
+        "HetWrite", _write, no_outputs, _write_cost, None, effects=True, on_host=True, place="reader", work="scatter"
+    ),
 )

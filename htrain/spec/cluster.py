@@ -61,6 +61,12 @@ class Cluster:
     sparse_ps: Annotated[
         Many, about("Sparse PSs, which serve all groups; with 0, the one trainer holds the tables.")
     ] = 1
+    sparse_ps_processes: Annotated[
+        Count,
+        about(
+            "Processes of a sparse PS, over the same tables: each serves a share of the steps under a Python lock of its own."
+        ),
+    ] = 1
     dense_ps: Annotated[Few, about("Dense PSs, which hold the centre of all groups.")] = 1
     trainer_cores: Annotated[Cores, about("Cores of a trainer.")] = 18
     group_ps_cores: Annotated[Cores, about("Cores of a group PS.")] = 18
@@ -95,6 +101,7 @@ class Cluster:
     core_gather_bandwidth: Annotated[Size, about("Bytes of rows looked up at random.")] = 4_000_000_000
     core_scatter_bandwidth: Annotated[Size, about("Bytes of rows updated at random.")] = 2_000_000_000
     core_quantize_bandwidth: Annotated[Size, about("Bytes of float32 quantized or restored.")] = 2_000_000_000
+    core_key_nanoseconds: Annotated[Number, about("Time to find a key in the index of a large cache.")] = 60
     op_nanoseconds: Annotated[Number, about("Time to start an op.")] = 6_000
     message_nanoseconds: Annotated[Number, about("CPU of a message at each end.")] = 40_000
     message_tensor_nanoseconds: Annotated[Number, about("CPU of each tensor in it, at each end.")] = 8_000
@@ -123,6 +130,10 @@ class Cluster:
 
     def bandwidth_of(self, device: str) -> int:
         return int(getattr(self, f"{role_of(device)}_bandwidth"))
+
+    def processes_of(self, device: str) -> int:
+        """Processes of each role of a device."""
+        return self.sparse_ps_processes if role_of(device) == SPARSE_PS else 1
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -98,8 +98,14 @@ def _options_from_15(old: Mapping[str, Any]) -> Document:
     return found
 
 
+def _cluster_from_16(old: Mapping[str, Any]) -> Document:
+    """What is found in an index cost nothing but bytes, and a sparse PS was one process."""
+    return {**old, "core_key_nanoseconds": 60, "sparse_ps_processes": 1}
+
+
 _STEPS: Mapping[int, Mapping[str, Callable[[Mapping[str, Any]], Document]]] = {
     14: {"cluster": _cluster_from_14, "options": _options_from_14},
     15: {"options": _options_from_15},
+    16: {"cluster": _cluster_from_16},
 }
 NEWEST = OLDEST + len(_STEPS)
