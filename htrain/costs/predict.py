@@ -49,7 +49,7 @@ def resource_seconds(device: str, demand: Demand, cluster: Cluster, options: Opt
     return {
         "cpu": demand.cpu / busy_cores(device, cluster, options) / roles,
         "network": max(demand.received, demand.sent) / cluster.bandwidth_of(device) / roles,
-        "lock": demand.lock * cluster.python_lock / roles,
+        "lock": demand.lock * cluster.python_lock / cluster.processes_of(device) / roles,
     }
 
 

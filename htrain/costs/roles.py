@@ -30,17 +30,17 @@ def staleness_bound(cluster: Cluster, options: Options, net_replicas: int) -> in
 
 
 def server_threads(device: str, cluster: Cluster, options: Options, workers: Workers = "auto") -> int:
-    """The threads of a PS that run ops: `workers`, where `auto` is one for each core, and no more than there are steps to serve."""
+    """The threads of each process of a PS that run ops: `workers`, where `auto` is one for each of its cores, and no more than there are steps to serve."""
     if workers != "auto":
         return workers
-    return max(1, min(cluster.cores_of(device), contexts_of(device, cluster, options)))
+    return max(1, min(cluster.cores_of(device), contexts_of(device, cluster, options)) // cluster.processes_of(device))
 
 
 def busy_cores(device: str, cluster: Cluster, options: Options) -> int:
-    """The most cores that a role can keep busy: its threads that run ops, the one that receives, and the one that moves bytes."""
+    """The most cores that a role can keep busy: the threads of its processes that run ops, the one that receives, and the one that moves bytes."""
     beside = 1 if role_of(device) == "trainer" else 2
     threads = options.net_replicas if role_of(device) == "trainer" else server_threads(device, cluster, options)
-    return min(cluster.cores_of(device), threads + beside)
+    return min(cluster.cores_of(device), cluster.processes_of(device) * (threads + beside))
 
 
 def batches_read_ahead(options: Options) -> int:

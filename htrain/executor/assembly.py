@@ -24,11 +24,15 @@ NOTHING = Net("", (), (), outputs=(), blobs={}, parameters={})
 class Assembly:
     """One role of a plan: its parameters by name in `store`, its `caches`, and the engines over them.
 
-    `replicas` are the net replicas of a trainer; `mapped` is the folder of tables that lie in files, None for memory.
+    `replicas` are the net replicas of a trainer; `mapped` is the folder of tables that lie in files, None for memory, which is `shared` with the processes
+    that this one forks.
     """
 
-    def __init__(self, plan: Plan, name: str, *, replicas: int, mapped: Path | None = None) -> None:
+    def __init__(
+        self, plan: Plan, name: str, *, replicas: int, mapped: Path | None = None, shared: bool = False
+    ) -> None:
         self.plan, self.name, self.role = plan, name, Role.parse(name)
+        self._shared = shared
         self.device = str(self.role.device)
         self.replicas = replicas
         self.store: Store = {}
@@ -63,7 +67,9 @@ class Assembly:
     def engine_of(self, net: Net) -> Engine:
         """An engine over parameters of this role, which are made uninitialised where they are not there yet."""
         there = self._accelerator.parameters_of(net)
-        for name, tensor in allocate(net, self._mapped, there, self.cache_half.joined(net)).items():
+        for name, tensor in allocate(
+            net, self._mapped, there, self.cache_half.joined(net), shared=self._shared
+        ).items():
             self.store.setdefault(name, tensor)
         self.caches |= self.cache_half.caches(net, self.store, there)
         return Engine(build_program(net, {**self.store, **self.caches}, gated=self.bound > 0))

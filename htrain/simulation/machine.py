@@ -1,6 +1,7 @@
 """Roles on simulated hardware: cores, Python's lock, and the ends of links."""
 
 from collections.abc import Callable, Generator, Hashable
+from copy import copy
 from random import Random
 from typing import Any
 
@@ -37,6 +38,12 @@ class Host:
         self.outgoing, self.incoming = (Link(env, bytes_per_second, Random(2 * seed + way)) for way in (0, 1))
         self.waits: list[float] = []
         self.busy: list[tuple[float, float]] = []  # when, and for how many CPU seconds
+
+    def another_process(self) -> "Host":
+        """The same cores and links for another process of the role, under a lock of its own."""
+        other = copy(self)
+        other.lock, other.mover = simpy.Resource(self.env, int(self.lock.capacity)), simpy.Resource(self.env, 1)
+        return other
 
     def compute(self, locked_seconds: float, free_seconds: float) -> Process:
         """Take a core for so long, the first part under Python's lock. Of a host that others use, too, they take it afterwards."""

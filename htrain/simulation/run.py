@@ -14,7 +14,7 @@ import simpy
 from htrain.costs.expected import expected, expected_blobs
 from htrain.costs.roles import server_threads, staleness_bound
 from htrain.errors import PlanError
-from htrain.executor.engine.context import Context
+from htrain.executor.engine.context import Context, Spread, process_endpoint
 from htrain.executor.engine.engine import Engine
 from htrain.executor.roles.endpoints import centre_endpoint, holder_number, sync_endpoint
 from htrain.executor.roles.lockstep import Lockstep
@@ -71,6 +71,8 @@ class Simulation:
         shared = simpy.Resource(self.env, cluster.shared_cores) if cluster.shared_cores else None
         self._roles = [role for role in cluster.roles if _group_of(role) < self.groups]
         self.hosts: Mapping[str, Host] = {role: self._host(role, shared) for role in self._roles}
+        self._processes = {role: self._further_hosts(role) for role in self._roles}
+        self._spread = Spread(cluster.trainers, plan.options.net_replicas)
         self._inboxes: dict[str, simpy.Store] = {}
         self._progress = self.env.event()
         self.servers = {
@@ -78,6 +80,7 @@ class Simulation:
             for role in self._roles
             if role_of(role) != TRAINER and (device_of(role) in self.models or _centers(plan, role))
         }
+        self._further = [self._server(role, k) for role in self.servers for k in range(1, len(self._processes[role]))]
         self.trainers = [self._trainer(role) for role in self._roles if role_of(role) == TRAINER]
         self._trainer_of = {trainer.role: trainer for trainer in self.trainers}
         self.meeting = Meeting(self.env, len(self.trainers))
@@ -114,6 +117,17 @@ class Simulation:
             seed=zlib.crc32(f"{role} {self._seed}".encode()),
         )
 
+    def _further_hosts(self, role: str) -> list[Host]:
+        """What each process of a role runs on: the first on the role's own host."""
+        own = self.hosts[role]
+        return [own, *(own.another_process() for _ in range(1, self.cluster.processes_of(device_of(role))))]
+
+    def _host_at(self, endpoint: str) -> Host:
+        """What the process runs on that has an endpoint, or that of the role which stands for it."""
+        processes = self._processes[self._role_at(endpoint)]
+        further = (k for k in range(1, len(processes)) if endpoint.endswith(process_endpoint("", k)))
+        return processes[next(further, 0)]
+
     def threads(self, device: str) -> int:
         """Threads of a PS that run ops."""
         return (
@@ -122,7 +136,7 @@ class Simulation:
             else server_threads(device, self.plan.cluster, self.plan.options, self.workers)
         )
 
-    def _server(self, role: str) -> Serving:
+    def _server(self, role: str, process: int = 0) -> Serving:
         device = device_of(role)
         models: dict[Engine, DeviceModel] = {}
         engine = self._engine(self.models.get(device, _idle(self.cluster)), models)
@@ -131,7 +145,9 @@ class Simulation:
             if net := _centers(self.plan, role).get(holder):
                 centres[holder_number(holder)] = Centre([self._engine(self._model(net), models)], self._members(holder))
         bound = 0 if role_of(role) == DENSE_PS else self.bound()
-        return self._serving(role, role, engine, models, centres, bound=bound, workers=self.threads(device))
+        return self._serving(
+            process_endpoint(role, process), role, engine, models, centres, bound=bound, workers=self.threads(device)
+        )
 
     def _serving(
         self, endpoint: str, role: str, engine: Engine, models: Mapping[Engine, DeviceModel], centres: Mapping[int, Centre], *, bound: int, workers: int
@@ -139,7 +155,7 @@ class Simulation:
         trainers = self.groups * self.cluster.trainers
         machine = ServerMachine(engine, centers=centres, apart=engine, bound=bound, trainers=trainers)
         is_held = not centres and sync_of(self.plan, role).holds_writes
-        return Serving(self, endpoint, self.hosts[role], machine, models, workers=workers, is_held=is_held)
+        return Serving(self, endpoint, self._host_at(endpoint), machine, models, workers=workers, is_held=is_held)
 
     def _centre(self, host: str, holder: str, net: Net) -> Serving:
         """What answers rounds in a group, whose share of the centres it is; groups that are not simulated have theirs with one that is."""
@@ -237,7 +253,7 @@ class Simulation:
         self.progressed()
         if self.done == self._warm:
             self.began = self.env.now
-            for host in self.hosts.values():
+            for host in (host for processes in self._processes.values() for host in processes):
                 host.mark()
         if self.done == self._total:
             self.ended = self.env.now
@@ -254,22 +270,22 @@ class Simulation:
 
     def deliver(self, source: str, endpoint: str, context: Context, packet: Packet) -> None:
         """Send a message from an endpoint to another: over links, or from thread to thread of one role."""
-        sender, target = self._role_at(source), self._role_at(endpoint)
         if role_at(source) == role_at(endpoint):
             self.inbox(endpoint).put((context, source, packet))
-        else:
-            self.env.process(self._deliver(sender, target, (context, source, packet), self.inbox(endpoint)))
+            return
+        processes = len(self._processes[self._role_at(endpoint)])
+        endpoint = process_endpoint(endpoint, self._spread.process_of(context, processes))
+        self.env.process(self._deliver(source, endpoint, (context, source, packet)))
 
-    def _deliver(self, source: str, target: str, message: tuple[Context, str, Packet], inbox: simpy.Store) -> Process:
+    def _deliver(self, source: str, endpoint: str, message: tuple[Context, str, Packet]) -> Process:
         context, _, packet = message
+        sender, target = self._host_at(source), self._host_at(endpoint)
         there = self.env.event()
-        yield from self.hosts[source].transport(packet.transport_seconds)
-        self.hosts[source].send(
-            self.hosts[target], (context.trainer, context.replica), packet.num_bytes, lambda: _occur(there)
-        )
+        yield from sender.transport(packet.transport_seconds)
+        sender.send(target, (context.trainer, context.replica), packet.num_bytes, lambda: _occur(there))
         yield there
-        yield from self.hosts[target].transport(packet.transport_seconds)
-        yield inbox.put(message)
+        yield from target.transport(packet.transport_seconds)
+        yield self.inbox(endpoint).put(message)
 
     def _result(self) -> Simulated:
         cluster, options = self.plan.cluster, self.plan.options
@@ -286,6 +302,7 @@ class Simulation:
         dense = [d for d in cluster.devices if role_of(d) == DENSE_PS and d in self.servers]
         for device in (*self.models, *dense):
             hosts = [host for role, host in self.hosts.items() if device_of(role) == device]
+            processes = [h for role, all in self._processes.items() if device_of(role) == device for h in all]
             over_time = np.mean([h.cpu_over_time(self.began, self.ended, _WINDOWS) for h in hosts], axis=0)
             waits = np.concatenate([np.array(h.waits) for h in hosts]) if any(h.waits for h in hosts) else np.zeros(1)
             links = [
@@ -299,7 +316,7 @@ class Simulation:
                     float(over_time.mean()) / cores,
                     links[0],
                     sent=links[1],
-                    lock=float(np.mean([h.locked_seconds for h in hosts])) / seconds
+                    lock=float(np.mean([h.locked_seconds for h in processes])) / seconds
                     if seconds and self._python_lock
                     else 0.0,
                     mean_wait_seconds=float(waits.mean()),

@@ -1,7 +1,7 @@
 """What a step, or a round of the background sync, asks of the stations of a plan: the places at which contexts wait for each other.
 
 A role has five: Python's lock, its cores (or those of the host that all roles share), the thread that moves bytes to and from sockets, and its link
-each way.
+each way. Each process of a role has a lock and such a thread of its own.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -55,6 +55,8 @@ def visits_of(
 def servers_of(key: Key, cluster: Cluster) -> int:
     """How many a station serves at once."""
     device, kind = key
+    if kind in (LOCK, MOVER):
+        return cluster.processes_of(device)
     return 1 if kind != CORES else cluster.shared_cores or cluster.cores_of(device)
 
 

@@ -150,11 +150,11 @@ class _Balance:
                 rounds[key].take(visits, rate * period)
         delays = {}
         for key, visits in self._step.items():
-            others, cores = self._sharing(key[0]) - 1, servers_of(key, self.cluster)
+            sharing, servers = self._sharing(key[0]), servers_of(key, self.cluster)
             if key[1] == CORES:
-                delays[key] = stretch_of(visits, others, rounds[key], cores, period)
-            else:
-                delays[key] = wait_at(visits, others, rounds[key], period)
+                delays[key] = stretch_of(visits, sharing - 1, rounds[key], servers, period)
+            else:  # of several, each context has its own
+                delays[key] = wait_at(visits, -(-sharing // servers) - 1, rounds[key], period)
         return delays
 
     def _simulated(self, waits: Mapping[Key, float]) -> float:

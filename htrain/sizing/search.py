@@ -190,7 +190,7 @@ class _Search:
         table_bytes = sum(
             load.holds.parameters for device, load in plan.loads.items() if role_of(device) == "sparse_ps"
         )
-        fewest = -(-table_bytes // max(1, cluster.sparse_ps_memory - ROLE_BYTES))
+        fewest = -(-table_bytes // max(1, cluster.sparse_ps_memory - ROLE_BYTES * cluster.sparse_ps_processes))
         return plan, max(cluster.sparse_ps, fewest)
 
     def _compile(self, node: _Node) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from htrain.errors import ClusterError
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 
@@ -13,6 +14,11 @@ def compatible(cluster: Cluster, options: Options) -> tuple[Cluster, Options]:
     """
     for section in (options.dense_sync, options.sparse_sync, options.cache):
         section.require(cluster, options)
+    if cluster.sparse_ps_processes > 1 and options.cache.holds_rows:
+        raise ClusterError(
+            f"sparse_ps_processes is {cluster.sparse_ps_processes}: behind the {options.cache.kind} cache, requests change clocks and rows together, and one "
+            "process serves them: leave it out, or the cache"
+        )
     if not options.dense_sync.uses_dense_ps:
         cluster = replace(cluster, dense_ps=0)
     if not options.sparse_sync.served:

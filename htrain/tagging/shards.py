@@ -73,7 +73,7 @@ def place_tables(
     tables = {name: net.parameters[name] for name in sizes}
     if not cluster.sparse_ps:
         return {name: (Shard(name, 0, p.shape[0], "trainer"),) for name, p in tables.items()}
-    capacity = max(0, cluster.sparse_ps_memory - ROLE_BYTES)
+    capacity = max(0, cluster.sparse_ps_memory - ROLE_BYTES * cluster.sparse_ps_processes)
     if sum(sizes.values()) > capacity * cluster.sparse_ps:
         raise _too_much(sizes, cluster, _enough(tables.values(), sizes, capacity, forced))
     pieces = _cut(tables.values(), sizes, capacity, cluster.sparse_ps, forced)
@@ -151,7 +151,10 @@ def _enough(tables: Collection[Parameter], sizes: Mapping[str, int], capacity: i
 
 
 def _too_much(sizes: Mapping[str, int], cluster: Cluster, enough: int) -> PlacementError:
-    largest, capacity = max(sizes, key=sizes.__getitem__), max(0, cluster.sparse_ps_memory - ROLE_BYTES)
+    largest, capacity = (
+        max(sizes, key=sizes.__getitem__),
+        max(0, cluster.sparse_ps_memory - ROLE_BYTES * cluster.sparse_ps_processes),
+    )
     cure = (
         f"{enough} sparse PSs of this size would do"
         if enough

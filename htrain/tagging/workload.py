@@ -225,7 +225,10 @@ def _capacity(devices: Sequence[str], cluster: Cluster, options: Options) -> Flo
         copies = cluster.trainers if device == TRAINER else 1
         shared = 1 if role_of(device) in IN_GROUP else cluster.groups
         share, bandwidth = copies / shared, cluster.bandwidth_of(device)
-        cores, locks = busy_cores(device, cluster, options), 1 if cluster.python_lock else 10**9
+        cores, locks = (
+            busy_cores(device, cluster, options),
+            cluster.processes_of(device) if cluster.python_lock else 10**9,
+        )
         capacity[d] = cores * share, bandwidth * share, bandwidth * share, locks * share, cluster.memory_of(device)
     return capacity
 

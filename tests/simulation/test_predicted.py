@@ -23,12 +23,23 @@ def compiled(groups: int, sync_period: int = 8, *, net_replicas: int = 4, **rate
     return compile_net(Captured(small_dlrm(), {}), cluster, options, name="small", solver="rules")
 
 
+DIVIDED = {"sparse_ps_processes": 4}
 SLOW = {"trainer_bandwidth": 12_500_000, "dense_ps_bandwidth": 1_250_000}
 
 
 @pytest.mark.parametrize(
     ("groups", "sync_period", "rates"),
-    [(1, 8, {}), (4, 1, {}), (4, 8, {}), (100, 1, {}), (100, 8, {}), (1, 8, SLOW), (100, 1, SLOW), (100, 8, SLOW)],
+    [
+        (1, 8, {}),
+        (4, 1, {}),
+        (4, 8, {}),
+        (100, 1, {}),
+        (100, 8, {}),
+        (1, 8, SLOW),
+        (100, 1, SLOW),
+        (100, 8, SLOW),
+        (100, 8, DIVIDED),
+    ],
 )
 def test_plans_are_predicted_to_be_as_fast_as_they_are_simulated(
     groups: int, sync_period: int, rates: dict[str, int]
@@ -55,6 +66,16 @@ def test_rounds_of_the_sync_wait_where_a_dense_ps_has_no_time_for_more() -> None
     often = 1 / seconds_of(demands, plan.cluster, plan.options, 1)
     assert rounds_at(demands, plan.cluster, plan.options, often / 2).steps == 1
     assert rounds_at(demands, plan.cluster, plan.options, 1e3 * often).steps > 1
+
+
+def test_a_sparse_ps_whose_lock_is_full_is_told_of_with_what_would_do() -> None:
+    full = with_steady_state(compiled(100, 8, message_nanoseconds=100_000))
+    assert full.loads["sparse_ps:0"].lock > 0.9
+    assert any("--sparse-ps-processes 4 gives its steps 4 locks" in note for note in full.notes)
+    divided = with_steady_state(compiled(100, 8, message_nanoseconds=100_000, sparse_ps_processes=4))
+    assert divided.predicted_eps > 1.5 * full.predicted_eps
+    few = with_steady_state(compiled(100, 8, message_nanoseconds=100_000, sparse_ps_cores=4))
+    assert not any("sparse-ps-processes" in note for note in few.notes)
 
 
 def test_a_plan_with_a_look_ahead_cache_keeps_what_its_busiest_device_allows() -> None:

@@ -153,3 +153,21 @@ def test_a_plan_whose_steps_cannot_end_is_refused_with_who_waits_for_whom() -> N
     silent = silent.with_ops(op for op in silent.ops if op.type != "Send")
     with pytest.raises(PlanError, match=r"no step of the plan can end: trainer:0:0 waits for .*sparse_ps:0"):
         simulate(replace(plan, nets={**plan.nets, "sparse_ps_0": silent}), steps=4)
+
+
+def test_each_process_of_a_sparse_ps_has_a_lock_of_its_own_and_all_its_cores_and_links_together() -> None:
+    """Enough trainers keep the lock of one process full; four share what it did."""
+    many = Cluster(groups=16, trainers=3, group_ps=3, sparse_ps=1, message_nanoseconds=400_000)
+    plan = compiled(many, Options(batch_size=64))
+    eps, locks, cores = {}, {}, {}
+    for processes in (1, 2, 4):
+        divided = replace(plan, cluster=replace(many, sparse_ps_processes=processes))
+        found = simulate(divided, steps=12)
+        use = next(use for use in found.devices if use.device == "sparse_ps:0")
+        eps[processes], locks[processes], cores[processes] = found.eps, use.lock, use.cpu
+        assert use.cpu <= 1.01
+        assert use.received <= 1.01
+    assert locks[1] > 0.95
+    assert eps[2] == pytest.approx(2 * eps[1], rel=0.1)
+    assert eps[4] > 1.2 * eps[2]
+    assert cores[2] == pytest.approx(2 * cores[1], rel=0.1)

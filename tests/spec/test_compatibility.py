@@ -29,6 +29,7 @@ WORKERS = Cluster(groups=4, trainers=1, group_ps=0)
             with_flags(cache="lookahead"),
             "2 of them want dense sync allreduce, and groups: 2, trainers: 1, group_ps: 0",
         ),
+        (Cluster(sparse_ps_processes=2), with_flags(cache="het"), "sparse_ps_processes is 2: behind the het cache"),
         (WORKERS, with_flags(sparse_sync="allgather"), "it wants dense sync allreduce, and no cache"),
         (WORKERS, with_flags(dense_sync="allreduce", sparse_sync="allgather", cache="het"), "and no cache"),
     ],

@@ -1,5 +1,7 @@
 """Which pass of a net something belongs to: the key of everything that is kept or sent for it (docs/decisions/engine.md)."""
 
+from dataclasses import dataclass
+
 import msgspec
 
 SYNC_REPLICA = -1
@@ -17,3 +19,23 @@ class Context(msgspec.Struct, frozen=True, array_like=True, order=True):
     trainer: int
     replica: int
     step: int
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Passes over the processes of a role, each of which has an endpoint of its own: all messages of a pass go to the same one.
+
+    `trainers` of a group have `replicas` net replicas each: these take processes in turn.
+    """
+
+    trainers: int = 1
+    replicas: int = 1
+
+    def process_of(self, context: Context, processes: int) -> int:
+        """The number of the process, in [0, processes)."""
+        return ((context.group * self.trainers + context.trainer) * self.replicas + context.replica) % processes
+
+
+def process_endpoint(endpoint: str, number: int) -> str:
+    """Where a process of a role takes messages: the first at the role's own endpoint."""
+    return f"{endpoint}/process{number}" if number else endpoint

@@ -22,32 +22,37 @@ Store = dict[str, torch.Tensor]
 
 
 def allocate(
-    net: Net, mapped: Path | None = None, accelerated: Collection[str] = (), joined: Iterable[Sequence[str]] = ()
+    net: Net,
+    mapped: Path | None = None,
+    accelerated: Collection[str] = (),
+    joined: Iterable[Sequence[str]] = (),
+    *,
+    shared: bool = False,
 ) -> Store:
-    """Uninitialised memory for every parameter of `net` but caches, that of `accelerated` ones on this process's accelerator; pages are taken
-    from the machine when they are first written.
+    """Uninitialised memory for every parameter of `net` but caches, that of `accelerated` ones on this process's accelerator, or `shared` with the
+    processes that this one forks; pages are taken from the machine when they are first written.
 
     Tables that are `joined` lie in one piece of memory, one behind the other. With a folder `mapped`, tables and their states lie in files there,
     which are gone when the process is. Raises RunError when the disk, or memory, has no room.
     """
     store: Store = {}
     for names in joined:
-        store.update(_in_one_piece([net.parameters[name] for name in names], mapped))
+        store.update(_in_one_piece([net.parameters[name] for name in names], mapped, shared=shared))
     for name, parameter in net.parameters.items():
         if name in accelerated and parameter.kind != "cache":
             store[name] = torch.empty(parameter.shape, dtype=dtype_of(parameter.dtype), device=device())
         elif name not in store and parameter.kind != "cache":
             place = mapped if net.holds_rows(parameter) else None
-            store[name] = _piece(parameter.shape, parameter.dtype, place)
+            store[name] = _piece(parameter.shape, parameter.dtype, place, shared=shared)
     return store
 
 
-def _piece(shape: tuple[int, ...], dtype: str, mapped: Path | None) -> torch.Tensor:
+def _piece(shape: tuple[int, ...], dtype: str, mapped: Path | None, *, shared: bool = False) -> torch.Tensor:
     count = math.prod(shape)
     num_bytes = count * dtype_of(dtype).itemsize
     if mapped is None or not count:
         try:
-            return empty(shape, dtype_of(dtype))
+            return empty(shape, dtype_of(dtype), shared=shared)
         except (OSError, RuntimeError) as error:
             raise RunError(
                 f"no memory for a parameter of {num_bytes:,} bytes: give it a larger host, more PSs, or --table-store mapped"
@@ -67,11 +72,11 @@ def _piece(shape: tuple[int, ...], dtype: str, mapped: Path | None) -> torch.Ten
         ) from error
 
 
-def _in_one_piece(parameters: Sequence[Parameter], mapped: Path | None) -> Store:
+def _in_one_piece(parameters: Sequence[Parameter], mapped: Path | None, *, shared: bool = False) -> Store:
     if not parameters:
         return {}
     rows = [p.shape[0] for p in parameters]
-    whole = _piece((sum(rows), *parameters[0].shape[1:]), parameters[0].dtype, mapped)
+    whole = _piece((sum(rows), *parameters[0].shape[1:]), parameters[0].dtype, mapped, shared=shared)
     return dict(zip((p.name for p in parameters), whole.split(rows), strict=True))
 
 

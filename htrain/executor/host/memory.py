@@ -38,17 +38,18 @@ _COLOUR = (
 _BEGINNINGS = itertools.count()
 
 
-def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Memory for a parameter, which takes pages of the machine when they are first written.
+def empty(shape: tuple[int, ...], dtype: torch.dtype, *, shared: bool = False) -> torch.Tensor:
+    """Memory for a parameter, which takes pages of the machine when they are first written; `shared` with the processes that this one forks.
 
     What is large asks for large pages where the system has them (Linux: transparent_hugepage `madvise` or `always`). A row of a table is mostly in a
     page that the processor does not have at hand; with 512 times as few pages it does (tools/bench/pages.py).
     """
     num_bytes = math.prod(shape) * dtype.itemsize
-    if num_bytes < _LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+    is_small = num_bytes < _LARGE or not hasattr(mmap, "MADV_HUGEPAGE")
+    if is_small and not (shared and num_bytes):
         return torch.empty(shape, dtype=dtype)
-    memory = mmap.mmap(-1, num_bytes + _SPREAD, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without them
+    memory = mmap.mmap(-1, num_bytes + _SPREAD, (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | mmap.MAP_ANONYMOUS)
+    with suppress(OSError, AttributeError):  # a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE)
     begin = next(_BEGINNINGS) * _COLOUR % _SPREAD
     return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=begin).reshape(shape)

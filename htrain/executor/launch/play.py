@@ -1,19 +1,22 @@
 """Playing a role: build, report, obey the launcher, leave (docs/concepts.md)."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from htrain.errors import Error, RunError
+from htrain.executor.assembly import Assembly
+from htrain.executor.engine.context import Spread
 from htrain.executor.host.memory import keep_pages
 from htrain.executor.host.threads import begin_thread, share_gil
 from htrain.executor.launch.pulse import Pulse
-from htrain.executor.launch.role import RunningRole
+from htrain.executor.launch.role import RunningRole, assembled
+from htrain.executor.launch.server_processes import ServerProcess, fork_processes
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher, Link
 from htrain.executor.transport.port import Network
-from htrain.net.names import TRAINER, role_of
+from htrain.net.names import TRAINER, device_of, role_of
 from htrain.plan.plan import Plan
 
 _TICK_SECONDS = 0.05
@@ -28,11 +31,15 @@ def play(name: str, plan: Plan, settings: RunSettings, network: Network, launche
     replicas = plan.options.net_replicas if role_of(name) == TRAINER else 1
     keep_pages(heaps=replicas)
     share_gil(replicas)
+    network.spread = Spread(plan.cluster.trainers, 1 if settings.deterministic else plan.options.net_replicas)
+    parts, processes, failure = _divided(name, plan, settings, network)
     link = Link(name, network, launcher)
     pulse = Pulse(name, network, launcher, ends_process=network.scheme == "tcp")
     role: RunningRole | None = None
     try:
-        role = RunningRole(name, plan, settings, network)
+        if failure:
+            raise failure
+        role = RunningRole(name, plan, settings, network, parts, processes)
         pulse.hangs = role.watch.tick
         book = link.hello({**role.endpoints, **pulse.endpoints}, settings.warm_up_seconds, pulse.check)
         role.fill()
@@ -46,8 +53,26 @@ def play(name: str, plan: Plan, settings: RunSettings, network: Network, launche
     finally:
         if role:
             role.stop()
+        for process in processes if not role else ():
+            process.stop()
         pulse.stop()
         link.close()
+
+
+def _divided(
+    name: str, plan: Plan, settings: RunSettings, network: Network
+) -> tuple[Assembly | None, Sequence[ServerProcess], Error | None]:
+    """The parts of a PS of several processes, and all of these but this one; or what went wrong, which nobody can be told of yet.
+
+    Where all roles share one process, they share its lock, too, and there is no use in dividing one of them.
+    """
+    if plan.cluster.processes_of(device_of(name)) == 1 or network.scheme == "inproc":
+        return None, (), None
+    try:
+        parts = assembled(name, plan, settings, shared=True)
+        return parts, fork_processes(parts, settings, network), None
+    except Error as error:
+        return None, (), error
 
 
 def _obey(role: RunningRole, link: Link, pulse: Pulse, book: dict[str, str]) -> None:

@@ -1,7 +1,7 @@
 """A role: its parameters, caches and threads, as its plan has them (docs/concepts.md)."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from htrain.executor.engine.store import Store
 from htrain.executor.host.patience import Patience
 from htrain.executor.host.usage import ProcessUsage, ThreadUsage
 from htrain.executor.host.watch import Watch
+from htrain.executor.launch.server_processes import ServerProcess
 from htrain.executor.loops.feed import Feed
 from htrain.executor.loops.replica import Replica
 from htrain.executor.loops.server import Server
@@ -30,10 +31,26 @@ from htrain.net.names import TRAINER, WORKERS, Role, device_of, role_of
 from htrain.plan.plan import Plan
 
 
-class RunningRole:
-    """One role: its parameters, its threads, and its answers to the launcher's orders."""
+def assembled(name: str, plan: Plan, settings: RunSettings, *, shared: bool = False) -> Assembly:
+    """The parts of a role, as a run has them; in memory that is `shared` with the processes that this one forks."""
+    mapped = settings.run_folder / "tables" if plan.options.sparse_sync.store == "mapped" else None
+    replicas = 1 if settings.deterministic else plan.options.net_replicas
+    return Assembly(plan, name, replicas=replicas, mapped=mapped, shared=shared)
 
-    def __init__(self, name: str, plan: Plan, settings: RunSettings, network: Network) -> None:
+
+class RunningRole:
+    """One role: its parameters, its threads, and its answers to the launcher's orders. `parts` are those that the further `processes` of a PS share with it;
+    a role without such makes its own."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        settings: RunSettings,
+        network: Network,
+        parts: Assembly | None = None,
+        processes: Sequence[ServerProcess] = (),
+    ) -> None:
         self.name = name
         self.plan = plan
         self.settings = settings
@@ -51,10 +68,8 @@ class RunningRole:
         self._main = self.watch.activity("main")
         self._network = network
         self._connector: Connector | None = None
-        self._parts = Assembly(
-            plan, name, replicas=1 if settings.deterministic else plan.options.net_replicas,
-            mapped=settings.run_folder / "tables" if plan.options.sparse_sync.store == "mapped" else None,
-        )  # fmt: skip
+        self._parts = parts or assembled(name, plan, settings)
+        self._processes = processes
         self.store, self.caches, self._cache = self._parts.store, self._parts.caches, self._parts.cache_half
         self._meeting: dict[str, str] = {}
         self._inboxes: dict[int, Inbox] = {}
@@ -112,6 +127,10 @@ class RunningRole:
             return self.trainer.totals.steps
         return self.server.passes_done if self.server else 0
 
+    def _further_endpoints(self) -> dict[str, str]:
+        """Those of the further processes. Raises what went wrong with them."""
+        return {each.endpoint: each.address(self.settings.warm_up_seconds) for each in self._processes}
+
     @property
     def endpoints(self) -> dict[str, str]:
         inboxes = [
@@ -121,7 +140,7 @@ class RunningRole:
             *([self.collective.inbox] if self.collective else ()),
             *self._inboxes.values(),
         ]
-        return {inbox.name: inbox.address for inbox in inboxes} | self._meeting
+        return {inbox.name: inbox.address for inbox in inboxes} | self._meeting | self._further_endpoints()
 
     def fill(self) -> None:
         """First values for every parameter, or those of a checkpoint. Raises PlanError, CheckpointError."""
@@ -140,6 +159,8 @@ class RunningRole:
         for server in (self.server, self.centres):
             if server:
                 server.start(book)
+        for process in self._processes:
+            process.serve(book)
         if self.trainer:
             self._start_trainer(self.trainer, book)
         if self.sync:
@@ -219,7 +240,8 @@ class RunningRole:
 
     @property
     def error(self) -> Exception | None:
-        return next(
+        failed = next((error for process in self._processes if (error := process.look())), None)
+        return failed or next(
             (
                 part.error
                 for part in (self.trainer, self.server, self.centres, self.sync, self.collective)
@@ -270,14 +292,16 @@ class RunningRole:
         """What the role has measured since it started."""
         worker = self.trainer or self.server
         sent_to = dict(worker.sent_to) if worker else {}
+        further = [process.report() for process in self._processes]
         beside = [part.sent_to for part in (self.sync, self.centres) if part] + [sent_by_role(self._outboxes)]
+        beside += [report.sent_to for report in further]
         for peer, num_bytes in [pair for sent in beside for pair in sent.items()]:
             sent_to[peer] = sent_to.get(peer, 0) + num_bytes
         sent_to.pop(self.name, None)  # between threads of this role
         caches = self._cache.report(self.caches.values()) | dict(self.trainer.upcoming_report if self.trainer else {})
         measured: dict[str, Any] = {
-            "cpu_seconds": self._usage.cpu_seconds(),
-            "memory_bytes": self._usage.memory_bytes(),
+            "cpu_seconds": self._usage.cpu_seconds() + sum(report.cpu_seconds for report in further),
+            "memory_bytes": self._usage.memory_bytes() + sum(report.memory_bytes for report in further),
             "bytes_sent": sum(sent_to.values()),
             "sent_to": sent_to,
             "staleness": {str(k): v for k, v in dict(worker.staleness).items()} if worker else {},
@@ -298,6 +322,8 @@ class RunningRole:
         return measured
 
     def stop(self) -> None:
+        for process in self._processes:
+            process.stop()
         for part in (self.sync, self.trainer, self.server, self.centres, self.collective):
             if part:
                 part.stop()

@@ -16,6 +16,7 @@ import zmq
 from zmq.utils.garbage import gc as sent_memory
 
 from htrain.errors import PeerLost, RunError
+from htrain.executor.engine.context import Context, Spread, process_endpoint
 from htrain.executor.transport.wire import Frame, Message, Values, bundle_of, decode, encode
 from htrain.net.names import role_at
 from htrain.ops.bundle import Bundle
@@ -32,11 +33,13 @@ _LEFT_OPEN: list[zmq.Context] = []
 
 
 class Network:
-    """Where endpoints of one process live: `scheme` is `inproc` for roles that share a process, `tcp` for others."""
+    """Where endpoints of one process live: `scheme` is `inproc` for roles that share a process, `tcp` for others. `spread` says which process of a role
+    takes a pass, where it has several."""
 
     def __init__(self, scheme: str = "tcp", host: str = "127.0.0.1") -> None:
         self.scheme = scheme
         self.host = host
+        self.spread = Spread()
         self.context = zmq.Context(io_threads=1)
         self.context.set(zmq.MAX_SOCKETS, 65_000)
         self._number = 0
@@ -63,7 +66,7 @@ class Network:
         """A sender to the endpoints of `book`, name -> address, for one thread; to those of this process it goes without the network."""
         with self._lock:
             near = {name: address for name, address in self._near.items() if name in book}
-        outbox = Outbox(self.context, {**book, **near}, deadline_seconds=deadline_seconds)
+        outbox = Outbox(self.context, {**book, **near}, deadline_seconds=deadline_seconds, spread=self.spread)
         self._ends.append(outbox)
         return outbox
 
@@ -153,10 +156,17 @@ class Outbox:
     """
 
     def __init__(
-        self, context: zmq.Context, book: Mapping[str, str], *, deadline_seconds: float = SEND_SECONDS
+        self,
+        context: zmq.Context,
+        book: Mapping[str, str],
+        *,
+        deadline_seconds: float = SEND_SECONDS,
+        spread: Spread = Spread(),  # noqa: B008  frozen
     ) -> None:
         self._context = context
         self._book = book
+        self._spread = spread
+        self._processes: dict[str, int] = {}
         self._deadline_seconds = deadline_seconds
         self._sockets: list[zmq.Socket] = []
         self._sends: dict[str, Callable[..., Any]] = {}
@@ -179,13 +189,25 @@ class Outbox:
     def send_values(
         self, peer: str, values: Values, names: Sequence[str], tensors: Sequence[torch.Tensor] | Bundle
     ) -> None:
-        """Send blobs, tensors or a bundle of them. They must not change afterwards: large ones are not copied.
+        """Send blobs, tensors or a bundle of them, to the process of the peer that has the context. They must not change afterwards: large ones are not
+        copied.
 
         Raises PeerLost when `peer` cannot be reached, RunError for a dtype that messages do not carry.
         """
         bundle = tensors if isinstance(tensors, Bundle) else bundle_of(names, tensors)
+        peer = self._process(peer, values.context)
         self._send(peer, encode(values, bundle))
         self.bytes_sent[peer] = self.bytes_sent.get(peer, 0) + bundle.num_bytes
+
+    def _process(self, peer: str, context: Context) -> str:
+        """The endpoint that takes what belongs to a context: the peer's, or that of one of its processes."""
+        count = self._processes.get(peer)
+        if count is None:
+            count = 1
+            while process_endpoint(peer, count) in self._book:
+                count += 1
+            self._processes[peer] = count
+        return peer if count == 1 else process_endpoint(peer, self._spread.process_of(context, count))
 
     def _send(self, peer: str, frames: Sequence[Frame]) -> None:
         send = self._sends.get(peer) or self._connect(peer)

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from htrain.errors import PeerLost, RunError
-from htrain.executor.engine.context import Context
-from htrain.executor.transport.port import Inbox, Network, Outbox
+from htrain.executor.engine.context import Context, Spread, process_endpoint
+from htrain.executor.transport.port import Inbox, Network, Outbox, sent_by_role
 from htrain.executor.transport.wire import Beat, Hello, Order, Ready, Values
 
 SCHEMES = ("inproc", "tcp")
@@ -68,6 +68,23 @@ def closed_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_values_go_to_the_process_that_has_their_pass_and_orders_to_the_role(network: Network, count: int) -> None:
+    network.spread = Spread(trainers=2, replicas=2)
+    inboxes = [network.inbox(process_endpoint("sparse_ps:0", k)) for k in range(count)]
+    other = network.inbox("sparse_ps:00")  # whose name begins alike
+    outbox = network.outbox({inbox.name: inbox.address for inbox in (*inboxes, other)})
+    for replica in range(4):
+        values = Values("a", Context(0, replica // 2, replica % 2, replica), 1)
+        outbox.send_values("sparse_ps:0", values, ["x"], [torch.ones(2)])
+        assert receive_step(inboxes[replica % count]) == replica
+    outbox.send_values("sparse_ps:00", Values("a", Context(0, 1, 1, 7), 1), ["x"], [torch.ones(2)])
+    assert receive_step(other) == 7
+    outbox.send("sparse_ps:0", Order("pause"))
+    assert isinstance(receive(inboxes[0])[0], Order)
+    assert sent_by_role([outbox]) == {"sparse_ps:0": 4 * 8, "sparse_ps:00": 8}
 
 
 def test_message_arrives_with_all_its_tensors(network: Network) -> None:
@@ -154,7 +171,7 @@ def test_two_threads_answer_each_other(network: Network) -> None:
 CHILD = """
 import sys
 from htrain.executor.transport.port import Network
-from htrain.executor.engine.context import Context
+from htrain.executor.engine.context import Context, Spread, process_endpoint
 from htrain.executor.transport.wire import Hello, Values
 network = Network("tcp")
 inbox, outbox = network.inbox("child"), network.outbox({"parent": sys.argv[1]})
@@ -183,7 +200,7 @@ FIRST_AT_ONCE = """
 import threading, time
 import torch, zmq
 from htrain.executor.transport.port import Network
-from htrain.executor.engine.context import Context
+from htrain.executor.engine.context import Context, Spread, process_endpoint
 from htrain.executor.transport.wire import Values
 
 def slow(*arguments, made=zmq.Context, **named):

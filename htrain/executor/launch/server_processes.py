@@ -1,0 +1,227 @@
+"""Further processes of a PS: each serves a share of the passes from the same tables, under a Python lock of its own (docs/decisions/server-processes.md).
+
+The process that plays the role forks them before it has a thread or a socket, and speaks for them: it tells them the address book, asks what they have
+measured, and raises what they say. Tables lie in memory that is shared with them. The kernel ends them when it ends.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+import msgspec
+import psutil
+
+import htrain.errors as errors
+from htrain.costs.roles import server_threads
+from htrain.errors import Error, RunError
+from htrain.executor.assembly import Assembly
+from htrain.executor.engine.context import process_endpoint
+from htrain.executor.host.patience import Patience
+from htrain.executor.host.process import end_with_parent
+from htrain.executor.host.threads import begin_thread
+from htrain.executor.host.watch import Watch
+from htrain.executor.loops.server import Server
+from htrain.executor.settings import RunSettings
+from htrain.executor.transport.port import Network
+from htrain.printable import one_line
+
+_TICK_SECONDS = 0.2  # the threads of a process are looked at this often
+_ANSWER_SECONDS = 2.0  # for what a process has measured; where it is busier, what it said last counts
+
+
+class Listens(msgspec.Struct, frozen=True, tag=True):
+    """A process takes messages at an address."""
+
+    address: str
+
+
+class Report(msgspec.Struct, frozen=True, tag=True):
+    """What a process has measured since it started; `memory_bytes` are those of its own, without the tables."""
+
+    passes: int = 0
+    cpu_seconds: float = 0.0
+    memory_bytes: int = 0
+    sent_to: dict[str, int] = {}
+
+
+class Fault(msgspec.Struct, frozen=True, tag=True):
+    """A process cannot go on: the name of an error of htrain's, and its text."""
+
+    kind: str
+    error: str
+
+
+class Serve(msgspec.Struct, frozen=True, tag=True):
+    """To a process: serve from now on; everybody's endpoints."""
+
+    book: dict[str, str]
+
+
+class Tell(msgspec.Struct, frozen=True, tag=True):
+    """To a process: say what you have measured."""
+
+
+Said = Listens | Report | Fault
+_encode = msgspec.json.encode
+
+
+class ServerProcess:
+    """The role's handle of a further process of it. Thread-safe. When it has said what went wrong, or is gone, `error` says so."""
+
+    def __init__(self, endpoint: str, process: multiprocessing.process.BaseProcess, connection: Connection) -> None:
+        self.endpoint = endpoint
+        self.error: Error | None = None
+        self._process = process
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._address = ""
+        self._report = Report()
+
+    def address(self, seconds: float) -> str:
+        """Where it takes messages. Raises RunError where it does not say so in time, and what went wrong with it."""
+        deadline = time.monotonic() + seconds
+        with self._lock:
+            while not self._address and not self.error and time.monotonic() < deadline:
+                self._hear(_TICK_SECONDS)
+        if not self._address:
+            raise self.error or RunError(f"{self.endpoint} did not come up within {seconds:.0f} s")
+        return self._address
+
+    def serve(self, book: dict[str, str]) -> None:
+        self._tell(Serve(book))
+
+    def report(self) -> Report:
+        """What it has measured."""
+        with self._lock:
+            before, deadline = self._report, time.monotonic() + _ANSWER_SECONDS
+            self._tell(Tell())
+            while self._report is before and not self.error and time.monotonic() < deadline:
+                self._hear(_TICK_SECONDS)
+            return self._report
+
+    def look(self) -> Error | None:
+        """What went wrong with it; None where nothing has."""
+        with self._lock:
+            self._hear(0.0)
+            return self.error
+
+    def stop(self) -> None:
+        """End it: nothing is under way any more."""
+        with self._lock, suppress(OSError):
+            self._connection.close()
+        self._process.join(_ANSWER_SECONDS)
+        self._process.kill()
+        self._process.join()
+
+    def _tell(self, word: Serve | Tell) -> None:
+        with suppress(OSError):  # it is gone, which `look` says
+            self._connection.send_bytes(_encode(word))
+
+    def _hear(self, seconds: float) -> None:
+        """Take what it says, for so long at most."""
+        try:
+            while not self.error and self._connection.poll(seconds):
+                self._take(msgspec.json.decode(self._connection.recv_bytes(), type=Said))
+                seconds = 0.0
+        except (EOFError, OSError):
+            self._process.join(_ANSWER_SECONDS)
+            status = self._process.exitcode or 0
+            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+            self.error = RunError(f"{self.endpoint} (process {self._process.pid}) {how}")
+
+    def _take(self, said: Said) -> None:
+        if isinstance(said, Listens):
+            self._address = said.address
+        elif isinstance(said, Report):
+            self._report = said
+        else:
+            kind = getattr(errors, said.kind, RunError)
+            self.error = (kind if issubclass(kind, Error) else RunError)(said.error)
+
+
+def fork_processes(parts: Assembly, settings: RunSettings, network: Network) -> list[ServerProcess]:
+    """All processes of a PS but this one, which goes on to play the role.
+
+    Requires: `parts` are in shared memory, and this process has no thread that holds a lock. Ensures: each takes passes at an endpoint of its own once it
+    is told to `serve`.
+    """
+    fork = multiprocessing.get_context("fork")
+    made: list[ServerProcess] = []
+    for number in range(1, parts.plan.cluster.processes_of(parts.device)):
+        endpoint = process_endpoint(parts.name, number)
+        ours, theirs = fork.Pipe()
+        serve = _serving(parts, endpoint, settings, network)
+        process = fork.Process(target=_be_process, args=(serve, theirs, [ours, *(p._connection for p in made)]))
+        process.daemon = True
+        process.start()
+        theirs.close()
+        made.append(ServerProcess(endpoint, process, ours))
+    return made
+
+
+# -- being one -------------------------------------------------------------------------------------------------------
+
+
+def _be_process(serve: Callable[[Connection], None], connection: Connection, not_ours: list[Connection]) -> None:
+    """The child: serve, then leave without the role's own way out."""
+    end_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for the launcher to decide
+        signal.signal(number, signal.SIG_IGN)
+    for other in (
+        not_ours
+    ):  # of its own connection, too, it holds one end only: else neither side would hear that the other is gone
+        other.close()
+    status = 0
+    try:
+        serve(connection)
+    except (
+        EOFError,
+        BrokenPipeError,
+        ConnectionResetError,
+    ):  # the role is gone, or has no use for this process any more
+        pass
+    except BaseException as error:
+        status = 1
+        kind = type(error).__name__
+        with suppress(OSError):
+            connection.send_bytes(_encode(Fault(kind, str(error) if isinstance(error, Error) else f"{kind}: {error}")))
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _serving(parts: Assembly, endpoint: str, settings: RunSettings, network: Network) -> Callable[[Connection], None]:
+    """What a further process does: one server, until the connection ends. Raises what goes wrong with it."""
+    threads = server_threads(parts.device, parts.plan.cluster, parts.plan.options, settings.workers)
+
+    def serve(connection: Connection) -> None:
+        begin_thread()
+        watch = Watch(Patience(settings.deadline_seconds, settings.warm_up_seconds))
+        own = Network(network.scheme, network.host)
+        own.spread = network.spread
+        server = Server(endpoint, own, parts.server(), workers=threads, watch=watch)
+        connection.send_bytes(_encode(Listens(server.inbox.address)))
+        while True:
+            if connection.poll(_TICK_SECONDS):
+                word = msgspec.json.decode(connection.recv_bytes(), type=Serve | Tell)
+                if isinstance(word, Serve):
+                    server.start(word.book)
+                else:
+                    connection.send_bytes(_encode(_report(server)))
+            if server.error:
+                raise server.error
+            if hangs := watch.tick():
+                raise RunError(f"{endpoint}: {one_line(hangs)}")
+
+    return serve
+
+
+def _report(server: Server) -> Report:
+    memory = psutil.Process().memory_info()
+    own = memory.rss - getattr(memory, "shared", 0)
+    return Report(server.passes_done, time.process_time(), own, dict(server.sent_to))
