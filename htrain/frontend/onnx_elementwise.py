@@ -13,10 +13,6 @@ from htrain.net.net import Attr
 Handler = Callable[[Graph, Operator], None]
 
 
-def _same(graph: Graph, node: Operator) -> None:
-    graph.emit(node, node.op_type, graph.blobs(node))
-
-
 def _alias(graph: Graph, node: Operator) -> None:
     graph.alias(node, graph.blob(node, 0))
 
@@ -29,13 +25,6 @@ def _dropout(graph: Graph, node: Operator) -> None:
     graph.operand(node, 1)  # the ratio
     node.attributes.without_effect("seed", "ratio")
     graph.alias(node, graph.blob(node, 0))
-
-
-def _with_float(name: str, default: float) -> Handler:
-    def handle(graph: Graph, node: Operator) -> None:
-        graph.emit(node, node.op_type, graph.blobs(node), {name: node.attributes.get_float(name, default)})
-
-    return handle
 
 
 def _is_integer(graph: Graph, blob: str) -> bool:
@@ -143,11 +132,6 @@ def _softsign(graph: Graph, node: Operator) -> None:
     graph.emit(node, "Div", (x, graph.step(node, "Add", (size, graph.scalar(node, 1.0, x)))))
 
 
-def _gelu(graph: Graph, node: Operator) -> None:
-    approximate = node.attributes.get_string("approximate", "none")
-    graph.emit(node, "Gelu", (graph.blob(node, 0),), {"approximate": approximate})
-
-
 def _softmax(graph: Graph, node: Operator) -> None:
     """Before opset 13, Softmax is over all dimensions from `axis` on."""
     x, old = graph.blob(node, 0), graph.opset < 13
@@ -241,12 +225,7 @@ def _batch_normalization(graph: Graph, node: Operator) -> None:
     graph.alias(node, x)
 
 
-_AS_THEY_ARE = """
-    Abs Add And Ceil Cos Equal Erf Exp Floor Greater GreaterOrEqual HardSwish IsNaN Less LessOrEqual Log Mish Mul Neg Not
-    Or PRelu Reciprocal Relu Round Sigmoid Sign Sin Softplus Sqrt Sub Sum Tanh Where Xor
-""".split()  # noqa: SIM905
 HANDLERS: Mapping[str, Handler] = {
-    **dict.fromkeys(_AS_THEY_ARE, _same),
     "Identity": _alias,
     "Dropout": _dropout,
     **dict.fromkeys(_REDUCTIONS, _reduce),
@@ -260,12 +239,9 @@ HANDLERS: Mapping[str, Handler] = {
     "Cast": _cast,
     "CastLike": _cast_like,
     "Clip": _clip,
-    "Elu": _with_float("alpha", 1.0),
-    "LeakyRelu": _with_float("alpha", 0.01),
     "HardSigmoid": _hard_sigmoid,
     "Swish": _swish,
     "Softsign": _softsign,
-    "Gelu": _gelu,
     "CumSum": _cumulative_sum,
     "LayerNormalization": _layer_normalization,
     "RMSNormalization": _rms_normalization,

@@ -6,7 +6,7 @@ its input's becomes a multiple of the batch size B. The rule by which constants 
 htrain.frontend.onnx_weights.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import onnx
@@ -22,15 +22,22 @@ from htrain.frontend.onnx_batch import check_examples_apart, open_batch
 from htrain.frontend.onnx_graph import GROWING, Graph, Known, label
 from htrain.frontend.onnx_merged import Unmerged, unmerge
 from htrain.frontend.onnx_operator import Operator
+from htrain.frontend.onnx_same import same_op
 from htrain.frontend.onnx_user_ops import user_op
 from htrain.frontend.onnx_weights import DTYPES, Stored, array_of, find_stored
 from htrain.net.net import B, Net, Shape
 from htrain.net.rewriting import only_needed
+from htrain.ops import OPS
 from htrain.ops.user_ops import is_users
 
 TABLE_ROWS = 1000
 _OLDEST_OPSET = 7  # before, operands broadcast and statistics train by other attributes
-_HANDLERS = {**onnx_elementwise.HANDLERS, **onnx_matrix.HANDLERS, **onnx_shapes.HANDLERS}
+_HANDLERS: dict[str, Callable[[Graph, Operator], None]] = {
+    **{definition.type: same_op for definition in OPS.values() if definition.onnx},
+    **onnx_elementwise.HANDLERS,
+    **onnx_matrix.HANDLERS,
+    **onnx_shapes.HANDLERS,
+}
 _LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
 _CURES = {
     "Loop": "export nn.EmbeddingBag as nn.Embedding and a sum, or give htrain the PyTorch module itself",

@@ -10,7 +10,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from htrain.errors import ModelError
 from htrain.frontend.aten_forms import Call, refuse
-from htrain.frontend.aten_ops import ARGUMENT_CURES, CURES, HANDLERS, IGNORED
+from htrain.frontend.aten_ops import ARGUMENT_CURES, CURES, IGNORED, handler_of
 from htrain.frontend.captured import Captured, without_gradients
 from htrain.frontend.module_checks import check_module
 from htrain.frontend.torch_export import export, is_bag
@@ -196,7 +196,7 @@ def _translate(translation: Translation, node: fx.Node) -> None:
     name = str(node.target)
     if name in IGNORED or not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
         return
-    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and name not in HANDLERS:
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not handler_of(name):
         raise refuse(
             translation,
             Call(node),
@@ -206,7 +206,7 @@ def _translate(translation: Translation, node: fx.Node) -> None:
     if value is not None:
         translation.static[node] = value
         return
-    call, handler = Call(node), HANDLERS.get(name)
+    call, handler = Call(node), handler_of(name)
     if handler is None:
         raise refuse(translation, call, CURES.get(name, "htrain has no such op"))
     try:

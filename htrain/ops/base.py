@@ -223,6 +223,11 @@ class OpDef:
     `reads` are the rows that it takes out of tables; `asked_by` the blobs by which a device is asked for rows; `serves_cache`: it is another device's part
     of a cache. `expected` says how many rows its outputs will have. `evaluated` gives blobs of rows, each with the blob of the ids that they are looked up by
     in evaluation, where no cache is: then it is not run.
+
+    What others call it:
+    `aten` are the ops of PyTorch that it stands for, without their overloads (`expm1`): their operands are its inputs, in order, and their arguments of the
+    same names its attributes. `onnx`: ONNX's op of the same name has the same inputs and attributes, and means the same; nets are written with it, and
+    files read. What is translated in another way stands in a table of the frontend, or of the file format, instead.
     """
 
     type: str
@@ -257,6 +262,8 @@ class OpDef:
     serves_cache: bool = False
     expected: ExpectedRule = most_rows
     evaluated: EvaluationRule = stays
+    aten: tuple[str, ...] = ()
+    onnx: bool = False
 
     def run(self, op: Op, inputs: Sequence[torch.Tensor], batch_size: int) -> tuple[torch.Tensor, ...]:
         """The outputs of an op of this type."""

@@ -53,6 +53,14 @@ def _product(builder: Builder, op: Op, factors: tuple[str, str], source: str) ->
 
 
 DEFINITIONS = (
-    OpDef("MatMul", torch.matmul, cost=_matmul_cost, gradient=_matmul_gradient, work="batched"),
+    OpDef(
+        "MatMul",
+        torch.matmul,
+        cost=_matmul_cost,
+        gradient=_matmul_gradient,
+        work="batched",
+        aten=("mm", "bmm", "matmul", "mv", "dot"),
+        onnx=True,
+    ),
     OpDef("Einsum", _einsum, cost=_einsum_cost, work="batched"),
 )
