@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,35 @@ def test_a_strategy_is_named_where_it_lives_and_nowhere_else(home: str) -> None:
         if re.search(STRATEGIES[home], name, re.IGNORECASE if home != "het" else 0)
     ]
     assert strangers == []
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+NAMES = {module_of(path) for path in MODULES}
+
+
+def imported_by(path: Path) -> Iterator[str]:
+    """What a module imports when it runs: by statements, and by names that are written out."""
+    open_nodes: list[ast.AST] = [ast.parse(path.read_text())]
+    while open_nodes:
+        node = open_nodes.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        open_nodes += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in NAMES else str(node.module) for name in inner)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "import_module":
+            yield from (word.value for word in node.args if isinstance(word, ast.Constant))
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {module_of(path): {*imported_by(path)} & NAMES for path in MODULES}
+    assert set(TopologicalSorter(graph).static_order()) == NAMES
 
 
 ROOT = PACKAGE.parent
