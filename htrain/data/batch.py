@@ -17,6 +17,7 @@ class Position:
     row: int
 
     def to_dict(self) -> dict[str, int]:
+        """The position as JSON has it, for `from_dict`."""
         return asdict(self)
 
     @classmethod

@@ -46,6 +46,7 @@ def is_sound(schema: Schema) -> bool:
 
 
 def to_batch(rows: Rows, columns: pa.Schema) -> pa.RecordBatch:
+    """Rows as a record batch with the given columns."""
     return pa.record_batch([_column(rows, field) for field in columns], schema=columns)
 
 

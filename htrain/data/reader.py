@@ -47,6 +47,7 @@ class Dataset:
         return replace(self, loss=loss)
 
     def num_examples(self) -> int:
+        """Examples of an epoch over all shards; an estimate where the source would have to be read to know."""
         return self.source.num_examples()
 
     def batches(

@@ -51,6 +51,7 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The inputs' names, in order."""
         return tuple(i.name for i in self.inputs)
 
 

@@ -36,6 +36,7 @@ class TextSource:
 
     @property
     def name(self) -> str:
+        """The file."""
         return str(self.path)
 
     def num_examples(self) -> int:
@@ -51,6 +52,7 @@ class TextSource:
         return lines * size // len(head)
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
+        """See `Source`. Raises DataError for a file that cannot be read."""
         with readable(self.path):
             for number, offset, data in self._bytes(shard, num_shards, first):
                 rows, faults = self.parse(np.frombuffer(data, np.uint8))
@@ -109,7 +111,7 @@ class TextSource:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """What goes wrong in reading `path` becomes a DataError."""
+    """Within, what goes wrong in reading `path` raises DataError."""
     try:
         yield
     except OSError as error:

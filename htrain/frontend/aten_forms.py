@@ -110,6 +110,7 @@ Handler = Callable[[Translation, Call], object]
 
 
 def refuse(t: Translation, call: Call, why: str) -> ModelError:
+    """The error for a call that htrain cannot compile, naming op and module."""
     return ModelError(f"{call.target} in {t.where(call.node)} cannot be compiled: {why}")
 
 
@@ -119,6 +120,7 @@ def argument(call: Call, position: int, name: str, default: Any) -> Any:
 
 
 def axes_of(call: Call, position: int) -> tuple[int, ...]:
+    """The axes that a reduction is over, from 0, in ascending order: argument `position`, called `dim`; all where it is left out."""
     source = call.args[0]
     assert isinstance(source, fx.Node)
     rank = len(source.meta["val"].shape)

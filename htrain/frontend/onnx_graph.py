@@ -53,6 +53,7 @@ class Graph:
 
     @property
     def opset(self) -> int:
+        """The version of ONNX's own ops that the file asks for."""
         return self.opsets.get("", self.opsets.get("ai.onnx", 0))
 
     # -- operands ----------------------------------------------------------------------------------------------------
@@ -69,10 +70,12 @@ class Graph:
         return self.blob_of(node, value)
 
     def blobs(self, node: Operator) -> list[str]:
+        """The blobs of a node's inputs, without those that are left out."""
         values = [self.operand(node, index) for index in range(len(node.inputs))]
         return [self.blob_of(node, value) for value in values if value is not None]
 
     def blob_of(self, node: Node, value: ir.Value) -> str:
+        """The blob or parameter that a value of the graph is, made when it is first wanted. Raises ModelError for a value that the net cannot hold."""
         name = str(value.name)
         if name not in self.names:
             known = self.known.get(name)
@@ -80,7 +83,7 @@ class Graph:
         return self.names[name]
 
     def constant(self, node: Node, array: NDArray[Any] | np.generic) -> str:
-        """A new Constant blob."""
+        """A new Constant blob with the array's shape and dtype."""
         value = constant_of(torch.from_numpy(np.ascontiguousarray(array).reshape(np.shape(array)).copy()))
         return self.builder.add("Constant", (), attrs={"value": value}, module=self.module_of(node))[0]
 
@@ -107,9 +110,11 @@ class Graph:
         return None if array is None else tuple(int(v) for v in np.ravel(array))
 
     def shape(self, name: str) -> Shape:
+        """The shape of a blob or parameter."""
         return self.builder.blob(name).shape
 
     def rank(self, name: str) -> int:
+        """The number of dimensions of a blob or parameter."""
         return len(self.builder.blob(name).shape)
 
     # -- results -----------------------------------------------------------------------------------------------------
@@ -137,6 +142,7 @@ class Graph:
         return self.step(node, "Reshape", (blob,), {"shape": tuple(d if isinstance(d, int) else -1 for d in shape)})
 
     def refusal(self, node: Node, what: str) -> ModelError:
+        """The error for a node that htrain cannot compile."""
         return ModelError(f"op {node.op_type} '{label(node)}': {what}")
 
     def module_of(self, node: Node) -> str:
@@ -237,6 +243,7 @@ class Graph:
         return BatchDim(per_example)
 
     def declare_input(self, value: ir.Value, shape: Shape, dtype: str) -> None:
+        """Make a value of the graph an input of the net."""
         self.names[str(value.name)] = self.builder.input(Blob(str(value.name), shape, dtype))
 
 

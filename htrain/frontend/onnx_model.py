@@ -82,6 +82,7 @@ def _origins(stored: Stored, unmerged: Unmerged) -> tuple[Origin, ...]:
 
 
 def read_file(path: Path) -> ir.Model:
+    """The file's model with its functions inlined. Raises ModelError where that is none, or of an opset that is not known."""
     if not path.is_file():
         raise ModelError("no such file")
     whole = path.resolve()

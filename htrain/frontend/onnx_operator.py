@@ -40,15 +40,19 @@ class Attributes:
         return self._given[name]
 
     def get_int(self, name: str, default: int) -> int:
+        """The attribute, or `default` where the file leaves it out."""
         return int(self[name].as_int()) if name in self else default
 
     def get_float(self, name: str, default: float) -> float:
+        """The attribute, or `default` where the file leaves it out."""
         return float(self[name].as_float()) if name in self else default
 
     def get_string(self, name: str, default: str) -> str:
+        """The attribute, or `default` where the file leaves it out."""
         return str(self[name].as_string()) if name in self else default
 
     def get_ints(self, name: str, default: Sequence[int]) -> Sequence[int]:
+        """The attribute, or `default` where the file leaves it out."""
         return tuple(self[name].as_ints()) if name in self else default
 
     def of_kinds(self, kinds: Mapping[str, type]) -> dict[str, Attr]:

@@ -124,6 +124,7 @@ def array_of(value: ir.Value) -> NDArray[Any]:
 
 
 def is_floating(value: ir.Value) -> bool:
+    """Whether the file stores a tensor of floating-point numbers as this value."""
     return value.const_value is not None and value.const_value.dtype in _FLOATING
 
 
@@ -148,6 +149,7 @@ def _is_table(
 
 
 def is_weight(value: ir.Value, uses: Sequence[tuple[ir.Node, int]], nodes: Collection[ir.Node]) -> bool:
+    """Whether a stored value is a weight by the rule above; `uses` are the nodes that read it, each with the number of the input."""
     shape = _shape(value)
     size = int(np.prod(shape))
     if not shape or not size or (size == 1 and not value.is_initializer()):

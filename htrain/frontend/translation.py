@@ -29,11 +29,13 @@ class Translation:
         self._constants: dict[fx.Node, str] = {}
 
     def declare_input(self, node: fx.Node) -> None:
+        """Make a node an input of the net."""
         self.names[node] = self.builder.input(
             Blob(str(node.target), self.shape(node), dtype_name(node.meta["val"].dtype))
         )
 
     def parameter(self, node: fx.Node, parameter: Parameter) -> None:
+        """Make a node a parameter of the net."""
         self.names[node] = self.builder.parameter(parameter)
 
     def make_table(self, name: str) -> None:
@@ -41,7 +43,10 @@ class Translation:
         self.builder.parameters[name] = replace(self.builder.parameters[name], kind="table")
 
     def blob(self, value: Any, *, like: torch.Tensor | None = None) -> str:
-        """The blob of a node, a constant tensor or a number; a number takes the dtype that torch would give it beside `like`."""
+        """The blob of a node, of a constant tensor or of a number. A number takes the dtype that torch would give it beside `like`.
+
+        Raises ModelError for what is none of these.
+        """
         if isinstance(value, fx.Node) and value in self.names:
             return self.names[value]
         if isinstance(value, fx.Node) and value in self.static:
@@ -53,6 +58,7 @@ class Translation:
         raise ModelError(f"'{value}' is not a tensor that the net computes")
 
     def constant(self, value: torch.Tensor, *, module: str) -> str:
+        """A new Constant blob with the tensor's shape and dtype."""
         return self.builder.add("Constant", (), attrs={"value": constant_of(value)}, module=module)[0]
 
     def add(self, node: fx.Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
@@ -112,10 +118,12 @@ class Translation:
         return str(stack[-1][0]) if stack else ""
 
     def build(self, output: str) -> Net:
+        """The net that has been written, with the blob `output` as its output."""
         return self.builder.build((output,))
 
 
 def dtype_name(dtype: torch.dtype) -> str:
+    """A torch dtype as blobs name it: `float32`."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -126,7 +134,10 @@ def _scalar_dtype(value: float, like: torch.Tensor | None) -> torch.dtype:
 
 
 def static_value(translation: Translation, node: fx.Node) -> Any:
-    """The value of a node that depends on no input and no parameter, computed now; None for other nodes."""
+    """The value of a node that depends on no input and no parameter, computed now; None for other nodes.
+
+    Raises ModelError where it cannot be computed.
+    """
     args, kwargs = node.args, node.kwargs
     inputs = node.all_input_nodes
     if any(source not in translation.static for source in inputs) or _is_symbolic(node):

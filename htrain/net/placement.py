@@ -89,4 +89,5 @@ class CacheGeometry:
 
     @property
     def num_slots(self) -> int:
+        """Rows that the cache holds."""
         return self.sets * self.ways

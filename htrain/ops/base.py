@@ -26,11 +26,14 @@ class Builder(Protocol):
         attrs: Mapping[str, Attr] = ...,
         module: str = ...,
         outputs: Sequence[str] = ...,
-    ) -> tuple[str, ...]: ...
+    ) -> tuple[str, ...]:
+        """Append an op and return the names of its outputs: fresh ones, or `outputs`."""
 
-    def blob(self, name: str) -> Blob: ...
+    def blob(self, name: str) -> Blob:
+        """The blob or parameter called `name`."""
 
-    def gradient_name(self, blob: str) -> str: ...
+    def gradient_name(self, blob: str) -> str:
+        """A name that is free, for a gradient of a blob."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +297,7 @@ def no_outputs(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Si
 
 
 def tensor_of(value: Tensor) -> torch.Tensor:
-    """A constant attribute as a torch tensor."""
+    """A constant attribute as a new torch tensor of its shape and dtype."""
     flat = (
         torch.frombuffer(bytearray(value.data), dtype=dtype_of(value.dtype))
         if value.data
@@ -304,7 +307,7 @@ def tensor_of(value: Tensor) -> torch.Tensor:
 
 
 def constant_of(tensor: torch.Tensor) -> Tensor:
-    """A small torch tensor as a constant attribute."""
+    """A small torch tensor of any shape and dtype as a constant attribute: a copy of its values."""
     plain = tensor.detach().cpu().contiguous()
     data = plain.flatten().view(torch.uint8).numpy().tobytes() if plain.numel() else b""
     return Tensor(str(plain.dtype).removeprefix("torch."), tuple(plain.shape), data)

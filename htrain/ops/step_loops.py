@@ -51,6 +51,7 @@ def _ask_ahead(table, ids, i, first_row):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, fastmath={"contract"})  # one rounding for multiply and add, as in torch
 def sgd_loop(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
+    """The loop of `sgd_rows`. False where an id is outside the shard or the gradients do not fit: rows before it may have been stepped."""
     if not _shapes_fit(table, ids, grads):
         return False
     rate = np.float32(lr)
@@ -67,6 +68,7 @@ def sgd_loop(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
 # error_model: a test for a divisor of zero would keep the loop from SIMD, at several times its time
 @njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 def adagrad_loop(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
+    """The loop of `adagrad_rows`. Returns as `sgd_loop` does."""
     if not _shapes_fit(table, ids, grads):
         return False
     rate, floor = np.float32(lr), np.float32(eps)
@@ -85,6 +87,7 @@ def adagrad_loop(table, accumulator, ids, grads, first_row, lr, eps):  # type: i
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def rowwise_adagrad_loop(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
+    """The loop of `rowwise_adagrad_rows`. Returns as `sgd_loop` does."""
     if not _shapes_fit(table, ids, grads):
         return False
     floor = np.float32(eps)

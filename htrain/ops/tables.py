@@ -27,7 +27,7 @@ class Tables:
         self._last, self._first = max(columns), min(columns)
 
     def ids(self, ids: torch.Tensor) -> Ids:
-        """Ids as loops want them. Raises DataError where there are fewer columns than the tables have."""
+        """ids[B,C] as int64 on the host, as loops want them. Raises DataError where there are fewer columns than the tables have."""
         if ids.dim() != 2 or not -ids.shape[1] <= self._first <= self._last < ids.shape[1]:
             raise DataError(f"ids are {list(ids.shape)}, want columns {self._first} to {self._last} of them")
         return ids.contiguous().numpy()

@@ -119,9 +119,11 @@ class Cluster:
         return int(getattr(self, f"{role_of(device)}_memory"))
 
     def cores_of(self, device: str) -> int:
+        """Cores of a device such as `sparse_ps:3`."""
         return int(getattr(self, f"{role_of(device)}_cores"))
 
     def bandwidth_of(self, device: str) -> int:
+        """Bandwidth of a device such as `sparse_ps:3`, in bytes per second."""
         return int(getattr(self, f"{role_of(device)}_bandwidth"))
 
     @property

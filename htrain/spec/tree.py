@@ -38,6 +38,7 @@ class Flag:
 
     @property
     def chooses_kind(self) -> bool:
+        """Whether it chooses the kind of its section."""
         return not self.fields
 
     def field_of(self, options: Options) -> Field | None:

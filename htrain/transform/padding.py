@@ -41,7 +41,7 @@ def read_padding_rows(net: Net, values: Mapping[str, torch.Tensor]) -> Net:
 
 
 def starts_as_zeros(table: Parameter, row: int, value: torch.Tensor | None) -> bool:
-    """Whether a row of a table is zeros before the first step; `value` is the table where its init is `file`."""
+    """Whether a row of a table is zeros before the first step; `value`[R,D] is the table where its init is `file`."""
     if value is not None:
         return not bool(value[row].any())
     return row in table.init.zero_rows or (table.init.kind == "constant" and not any(table.init.arguments))

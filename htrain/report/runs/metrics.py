@@ -90,6 +90,7 @@ class Moment:
 
     @property
     def reports(self) -> dict[str, dict[str, Any]]:
+        """What each role said, as JSON has it."""
         return {role: msgspec.structs.asdict(line) for role, line in self.roles.items()}
 
 
