@@ -34,27 +34,27 @@ def lookup(table: torch.Tensor, ids: torch.Tensor, *, first_row: int) -> torch.T
 
 
 def take_rows(rows: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
-    """y[..,D] = rows[inverse], where `rows` is [u,D] and `inverse` int64[..]; a place of -1 gives zeros."""
+    """y[..,D] = rows[inverse], where `rows` is [u,D] and `inverse` int64[..]; an inverse index of -1 gives zeros."""
     return F.embedding(_behind(inverse, rows.shape[0]), _with_padding(rows))
 
 
 def take_rows_gradient(rows: torch.Tensor, inverse: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    """drows[u,D] of `take_rows`: dy[..,D] summed over the places that name a row."""
+    """drows[u,D] of `take_rows`: dy[..,D] summed over the inverse indices that name a row."""
     return _summed(dy.reshape(-1, rows.shape[1]), inverse.reshape(-1), rows.shape[0])
 
 
 def pool_rows(
     rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool
 ) -> torch.Tensor:
-    """y[B,D]: the sum, or with `mode` mean the mean, of the rows[u,D] of each bag; a place of -1 counts for nothing.
+    """y[B,D]: the sum, or with `mode` mean the mean, of the rows[u,D] of each bag; an inverse index of -1 counts for nothing.
 
     `inverse` is int64[B,W], a bag in each row, or int64[n] with offsets int64[B] after it. With `weighted`, weights of its shape come last and scale rows.
     """
-    places, offsets = _bags(inverse, rest)
+    flat, offsets = _bags(inverse, rest)
     weights = rest[-1].reshape(-1) if weighted else None
     padding = rows.shape[0]
     return F.embedding_bag(
-        _behind(places, padding),
+        _behind(flat, padding),
         _with_padding(rows),
         offsets,
         mode=mode,
@@ -68,23 +68,23 @@ def pool_rows_gradient(
 ) -> tuple[torch.Tensor, ...]:
     """drows[u,D] of `pool_rows` for dy[B,D], which is the last of `rest`; with `wants_weights` also the gradient of the weights."""
     *bags, dy = rest
-    places, offsets = _bags(inverse, bags)
-    bag_of = torch.bucketize(torch.arange(places.numel(), device=places.device), offsets, right=True) - 1
-    counted = (places >= 0).to(dy.dtype)
+    flat, offsets = _bags(inverse, bags)
+    bag_of = torch.bucketize(torch.arange(flat.numel(), device=flat.device), offsets, right=True) - 1
+    counted = (flat >= 0).to(dy.dtype)
     scale = bags[-1].reshape(-1) if weighted else counted
     if mode == "mean":
         scale = counted / dy.new_zeros(offsets.numel()).index_add_(0, bag_of, counted).clamp_(min=1).index_select(
             0, bag_of
         )
-    drows = _summed(dy.index_select(0, bag_of) * scale.unsqueeze(1), places, rows.shape[0])
+    drows = _summed(dy.index_select(0, bag_of) * scale.unsqueeze(1), flat, rows.shape[0])
     if not wants_weights:
         return (drows,)
-    seen = F.embedding(_behind(places, rows.shape[0]), _with_padding(rows))
+    seen = F.embedding(_behind(flat, rows.shape[0]), _with_padding(rows))
     return drows, (seen * dy.index_select(0, bag_of)).sum(1).reshape(bags[-1].shape)
 
 
 def _bags(inverse: torch.Tensor, rest: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Flat places, and where each bag begins."""
+    """Flat inverse indices, and where each bag begins."""
     if inverse.dim() == 1:
         return inverse, rest[0]
     return inverse.reshape(-1), torch.arange(inverse.shape[0], device=inverse.device) * inverse.shape[1]
@@ -95,14 +95,14 @@ def _with_padding(rows: torch.Tensor) -> torch.Tensor:
     return F.pad(rows, (0, 0, 0, 1))
 
 
-def _behind(places: torch.Tensor, padding: int) -> torch.Tensor:
-    """The padding place -1 as that of the row behind the others."""
-    return torch.where(places < 0, padding, places)
+def _behind(inverse: torch.Tensor, padding: int) -> torch.Tensor:
+    """Inverse indices in which -1, the padding id's, is that of the row behind the others."""
+    return torch.where(inverse < 0, padding, inverse)
 
 
-def _summed(rows: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
-    """The sum of the rows of each of `count` places."""
-    return rows.new_zeros(count + 1, rows.shape[1]).index_add_(0, _behind(places, count), rows).narrow(0, 0, count)
+def _summed(rows: torch.Tensor, inverse: torch.Tensor, count: int) -> torch.Tensor:
+    """The sum of the rows of each inverse index below `count`."""
+    return rows.new_zeros(count + 1, rows.shape[1]).index_add_(0, _behind(inverse, count), rows).narrow(0, 0, count)
 
 
 def sparse_sgd(table: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, first_row: int) -> None:
@@ -173,22 +173,25 @@ def pairwise_dots_gradient(
 
 def stack_rows(*values: torch.Tensor, dense: int) -> torch.Tensor:
     """y[B,F,D]: `dense` features of [B,D], then for each table the rows[u,D] that its inverse indices int64[B] take; all rows come before all indices."""
-    own, rows, places = _fields(values, dense)
-    return torch.stack([*own, *(take_rows(r, p) for r, p in zip(rows, places, strict=True))], 1)
+    own, rows, inverse = _fields(values, dense)
+    return torch.stack([*own, *(take_rows(r, p) for r, p in zip(rows, inverse, strict=True))], 1)
 
 
 def stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tensor, ...]:
     """The gradients of what `stack_rows` takes, of the features and then of the rows of each table, for dy[B,F,D], which is the last value."""
     *inputs, dy = values
-    _, rows, places = _fields(inputs, dense)
+    _, rows, inverse = _fields(inputs, dense)
     parts = dy.unbind(1)
-    return (*parts[:dense], *(take_rows_gradient(r, p, d) for r, p, d in zip(rows, places, parts[dense:], strict=True)))
+    return (
+        *parts[:dense],
+        *(take_rows_gradient(r, p, d) for r, p, d in zip(rows, inverse, parts[dense:], strict=True)),
+    )
 
 
 def _fields(
     values: Sequence[torch.Tensor], dense: int
 ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]]:
-    """Dense values, rows, and places."""
+    """Dense values, rows, and inverse indices."""
     tables = (len(values) - dense) // 2
     return values[:dense], values[dense : dense + tables], values[dense + tables :]
 

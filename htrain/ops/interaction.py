@@ -121,7 +121,7 @@ def _step_by_pairs(
         dx=dx, tables=tables.pointers, sizes=tables.sizes, ids=rows, columns=tables.columns, lr=lr,
     )  # fmt: skip
     if bad >= 0:
-        raise tables.misfit(bad, rows)
+        raise tables.out_of_range(bad, rows)
     return tuple(torch.from_numpy(dx))
 
 

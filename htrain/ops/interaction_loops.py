@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from htrain.ops.pointers import array_at, prefetch_row
-from htrain.ops.tables import find_misfit, step_rows
+from htrain.ops.tables import find_out_of_range, step_rows
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
@@ -167,7 +167,7 @@ def gradient_loop(features, above, below, runs, kept, dy, gradient):  # type: ig
 def gradient_and_step_loop(features, above, below, runs, kept, dy, dx, tables, sizes, ids, columns, lr):  # type: ignore[no-untyped-def]
     """The same, of which the first features' goes to dx, and the others' into the rows that they were. An unfit table, or -1."""
     batch, count, width = features.shape
-    bad = find_misfit(sizes, ids, columns)
+    bad = find_out_of_range(sizes, ids, columns)
     if bad >= 0:
         return bad
     weights, own, total = _room(count, width)

@@ -23,7 +23,7 @@ from htrain.ops.base import Cost, OpDef, RowRead, Signature, no_outputs
 from htrain.ops.bundle import Bundle, Kinds
 from htrain.ops.expectation import Counts, Expectation, rows_like
 from htrain.ops.pointers import array_at, prefetch_row
-from htrain.ops.sparse_checks import ids_misfit
+from htrain.ops.sparse_checks import ids_out_of_range
 from htrain.ops.step_loops import AHEAD, adagrad_loop, rowwise_adagrad_loop, sgd_loop
 
 Numbers = NDArray[np.int64]
@@ -57,7 +57,7 @@ class Served:
             place = next(
                 k for k, form in enumerate(zip(ids.kinds.dtypes, ids.kinds.ranks, strict=True)) if form != ("int64", 1)
             )
-            raise ids_misfit(
+            raise ids_out_of_range(
                 ids[ids.kinds.names[place]].numpy(),
                 np.empty((0, self.widths[place]), np.float32),
                 self.tables[place].numpy(),
@@ -71,7 +71,7 @@ class Served:
             self._rows[names] = Kinds.of(names, ("float32",) * len(names), (2,) * len(names))
         return self._rows[names]
 
-    def misfit(self, bad: int, ids: Bundle, rows: Bundle | None = None) -> DataError:
+    def out_of_range(self, bad: int, ids: Bundle, rows: Bundle | None = None) -> DataError:
         """Table number `bad` has no row for some of its ids, or `rows` are not as many and as wide."""
         found = ids[ids.kinds.names[bad]].numpy()
         given = (
@@ -79,7 +79,7 @@ class Served:
             if rows is None
             else rows[rows.kinds.names[bad]].numpy()
         )
-        return ids_misfit(found, given, self.tables[bad].numpy(), int(self.forms[bad, 2]))
+        return ids_out_of_range(found, given, self.tables[bad].numpy(), int(self.forms[bad, 2]))
 
 
 @lru_cache
@@ -130,7 +130,7 @@ def _look_up(served: Served, outputs: tuple[str, ...], ids: Bundle) -> Bundle:
     rows = Bundle.room(served.rows_called(outputs), _shapes(counts, served.forms))
     bad = _gather(served.pointers, served.forms, ids.pointers, counts, rows.pointers)
     if bad >= 0:
-        raise served.misfit(bad, ids)
+        raise served.out_of_range(bad, ids)
     return rows
 
 
@@ -213,7 +213,7 @@ def _step_in(served: Served, ids: Bundle, grads: Bundle, *, optimizer: str, lr: 
     counts = served.counts(ids)
     bad = 0 if not _are(grads.kinds, "float32", 2) else _misshapen(grads.dims, counts, served.forms)
     if bad >= 0:
-        raise served.misfit(_first_of_other_form(grads) or bad, ids, grads)
+        raise served.out_of_range(_first_of_other_form(grads) or bad, ids, grads)
     batch = served.forms, ids.pointers, counts, grads.pointers, lr
     if optimizer == "sgd":
         bad = _sgd(served.pointers, *batch)
@@ -222,7 +222,7 @@ def _step_in(served: Served, ids: Bundle, grads: Bundle, *, optimizer: str, lr: 
             served.pointers, served.state_pointers, *batch, eps
         )
     if bad >= 0:
-        raise served.misfit(bad, ids)
+        raise served.out_of_range(bad, ids)
 
 
 def _first_of_other_form(grads: Bundle) -> int:

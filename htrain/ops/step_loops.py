@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from htrain.ops.pointers import prefetch_row
-from htrain.ops.sparse_checks import Ids, Rows, fits, ids_misfit
+from htrain.ops.sparse_checks import Ids, Rows, fits, ids_out_of_range
 
 AHEAD = 12  # rows that are on their way while one is used
 
@@ -20,13 +20,13 @@ def sgd_rows(table: Rows, ids: Ids, grads: Rows, first_row: int, lr: float) -> N
     Raises DataError for an id outside the shard, and for gradients that are too few or of another width.
     """
     if not fits(sgd_loop, table, ids, grads, first_row, lr):
-        raise ids_misfit(ids, grads, table, first_row)
+        raise ids_out_of_range(ids, grads, table, first_row)
 
 
 def adagrad_rows(table: Rows, accumulator: Rows, ids: Ids, grads: Rows, first_row: int, lr: float, eps: float) -> None:
     """torch.optim.Adagrad on the rows of `ids`; accumulator[R,D]. Raises DataError as `sgd_rows`."""
     if not fits(adagrad_loop, table, accumulator, ids, grads, first_row, lr, eps):
-        raise ids_misfit(ids, grads, table, first_row)
+        raise ids_out_of_range(ids, grads, table, first_row)
 
 
 def rowwise_adagrad_rows(
@@ -34,7 +34,7 @@ def rowwise_adagrad_rows(
 ) -> None:
     """Row-wise Adagrad: one accumulator[R] per row, of the mean of the squared gradient. Raises DataError as `sgd_rows`."""
     if not fits(rowwise_adagrad_loop, table, accumulator, ids, grads, first_row, lr, eps):
-        raise ids_misfit(ids, grads, table, first_row)
+        raise ids_out_of_range(ids, grads, table, first_row)
 
 
 @njit(nogil=True, cache=True, inline="always")

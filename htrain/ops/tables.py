@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from htrain.errors import DataError
 from htrain.ops.pointers import array_at, prefetch_row
-from htrain.ops.sparse_checks import ids_misfit
+from htrain.ops.sparse_checks import ids_out_of_range
 
 Ids = NDArray[np.int64]
 
@@ -32,9 +32,9 @@ class Tables:
             raise DataError(f"ids are {list(ids.shape)}, want columns {self._first} to {self._last} of them")
         return ids.contiguous().numpy()
 
-    def misfit(self, bad: int, ids: Ids) -> DataError:
+    def out_of_range(self, bad: int, ids: Ids) -> DataError:
         """Table number `bad` has no row for some of its ids."""
-        return ids_misfit(
+        return ids_out_of_range(
             np.ascontiguousarray(ids[:, self.columns[bad]]),
             np.empty((len(ids), self.width), np.float32),
             self.tensors[bad].numpy(),
@@ -53,7 +53,7 @@ def sizes_of(tensors: Sequence[torch.Tensor]) -> Ids:
 
 
 @njit(nogil=True, cache=True)
-def find_misfit(sizes, ids, columns):  # type: ignore[no-untyped-def]
+def find_out_of_range(sizes, ids, columns):  # type: ignore[no-untyped-def]
     """The first table with an id outside it, or -1."""
     for b in range(ids.shape[0]):
         for t in range(sizes.size):

@@ -18,8 +18,8 @@ def fuse_fields(net: Net) -> Net:
     stacked: dict[str, Op] = {}
     for stack in pattern.ops("Stack"):
         if takes := _taken(pattern, stack):
-            rows, places = zip(*(take.inputs for take in takes), strict=True)
-            stacked[stack.outputs[0]] = replace(stack, type="StackRows", inputs=(*rows, *places), attrs={"dense": 0})
+            rows, inverse = zip(*(take.inputs for take in takes), strict=True)
+            stacked[stack.outputs[0]] = replace(stack, type="StackRows", inputs=(*rows, *inverse), attrs={"dense": 0})
             changed.put(stack, stacked[stack.outputs[0]])
     for concat in pattern.ops("Concat"):
         rest = pattern.only_for_one("Stack", concat.inputs[-1])
