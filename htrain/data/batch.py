@@ -22,7 +22,7 @@ class Position:
 
     @classmethod
     def from_dict(cls, values: Any) -> "Position":
-        """Raises CheckpointError for anything but three counts."""
+        """The position that `to_dict` wrote. Raises CheckpointError for anything but three counts."""
         names = ("epoch", "chunk", "row")
         if (
             not isinstance(values, dict)

@@ -12,9 +12,10 @@ Values = Mapping[str, str]  # options of a URI, as text
 
 @dataclass(frozen=True)
 class Format:
-    """A format: `name` is what URIs call it, `options` are those that it takes, and `open` makes a dataset of a file and the options that were given.
+    """A format of data: `name` is what URIs call it, `options` are those that it takes, and `open` makes a dataset of a
+    file and the options that were given.
 
-    `open` gets a file that is there and not empty; of a format that `is_made`, an empty path: it reads no file.
+    The file that `open` gets is there and not empty. A format that `is_made` reads no file and gets an empty path.
     """
 
     name: str

@@ -34,7 +34,7 @@ def _type_below(end: int) -> pa.DataType:
 
 
 def is_sound(schema: Schema) -> bool:
-    """Whether a schema that a file brought is one that a reader can have made."""
+    """Whether a schema that was read from a file is one that a reader of data can have made."""
     for item in schema.inputs:
         num_rows = {"dense": 0, "ids": item.width}.get(item.kind, 1)
         if not 0 < item.width <= _MAX_WIDTH or len(item.rows) != num_rows or len(item.tables) != num_rows:
@@ -71,8 +71,9 @@ def _narrow(values: Array, kind: pa.DataType) -> pa.Array:
 
 
 def to_rows(batch: pa.RecordBatch, schema: Schema) -> Rows:
-    """The rows of a batch of `arrow_schema(schema)`, in memory of their own. Raises ValueError for ids that have no row, and
-    pyarrow's errors for lists that are none.
+    """The rows of a batch of `arrow_schema(schema)`, in memory of their own.
+
+    Raises ValueError for ids that are outside their table, and pyarrow's errors for lists that are damaged.
     """
     batch.validate(full=True)
     fixed, lists = {"label": _numbers(batch["label"])}, {}

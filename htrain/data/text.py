@@ -60,7 +60,7 @@ class TextSource:
                 yield number, rows
 
     def place(self, *, number: int, row: int, num_shards: int) -> str:
-        """The fewest lines of the chunk that hold so many good rows end with the row."""
+        """See `Source`. The row is on the last of the fewest lines of the chunk that hold so many good rows."""
         with readable(self.path):
             _, offset, data = next(self._bytes(number % num_shards, num_shards, number))
             ends = np.append(np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + 1, len(data))
@@ -88,7 +88,9 @@ class TextSource:
                 number += num_shards
 
     def _streamed(self, shard: int, num_shards: int, first: int) -> Iterator[tuple[int, int, bytes]]:
-        """A compressed file has no way in but from its start: every shard reads it all and keeps its own."""
+        """The chunks of a compressed file. It can only be read from its start: every shard reads it all and keeps its
+        own chunks.
+        """
         step = min(MIN_CHUNK_BYTES, chunk_bytes(self.path.stat().st_size, num_shards))
         with gzip.open(self.path, "rb") as file:
             offset = len(file.read(self.header_bytes))
@@ -126,7 +128,9 @@ def open_text(path: Path) -> BinaryIO:
 
 
 def chunk_bytes(size: int, num_shards: int) -> int:
-    """Chunks small enough that every shard gets several, and a file of few rows is still shared out."""
+    """Bytes of a chunk of a file of `size` bytes: so few that every shard gets several chunks, also of a file with few
+    rows.
+    """
     return min(MAX_CHUNK_BYTES, max(1, min(MIN_CHUNK_BYTES, size // (num_shards * 8) + 1), size // (num_shards * 16)))
 
 
@@ -137,7 +141,7 @@ def read_lines(file: BinaryIO, size: int, path: Path) -> bytes:
 
 
 def read_line(file: BinaryIO, path: Path) -> bytes:
-    """The rest of this line. Raises DataError for a line that has no end: a binary file would be read whole."""
+    """The rest of the line. Raises DataError for one that does not end soon: a binary file would be read whole."""
     line = file.readline(MAX_LINE_BYTES)
     if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
         raise DataError(f"{path}: a line is longer than {MAX_LINE_BYTES >> 20} MiB; is this a text file?")

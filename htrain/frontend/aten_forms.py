@@ -120,7 +120,9 @@ def argument(call: Call, position: int, name: str, default: Any) -> Any:
 
 
 def axes_of(call: Call, position: int) -> tuple[int, ...]:
-    """The axes that a reduction is over, from 0, in ascending order: argument `position`, called `dim`; all where it is left out."""
+    """The axes that a reduction is over, from 0, in ascending order: argument `position`, called `dim`; all where it is
+    left out.
+    """
     source = call.args[0]
     assert isinstance(source, fx.Node)
     rank = len(source.meta["val"].shape)

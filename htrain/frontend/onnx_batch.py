@@ -60,7 +60,9 @@ def check_examples_apart(net: Net, fixed_batch: int) -> None:
 
 
 def _compare(net: Net, fixed_batch: int, *, num_ids: int) -> None:
-    """Raises AssertionError when a batch and its examples disagree, and what a kernel raises when it refuses them."""
+    """Run a random batch, and its examples one by one. Raises AssertionError where they disagree, and what a kernel
+    raises when it refuses them.
+    """
     batch_size = max(fixed_batch, 2)
     generator = torch.Generator().manual_seed(0)
 

@@ -75,7 +75,9 @@ class Graph:
         return [self.blob_of(node, value) for value in values if value is not None]
 
     def blob_of(self, node: Node, value: ir.Value) -> str:
-        """The blob or parameter that a value of the graph is, made when it is first wanted. Raises ModelError for a value that the net cannot hold."""
+        """The blob or parameter that a value of the graph is, made when it is first wanted. Raises ModelError for a
+        value that the net cannot hold.
+        """
         name = str(value.name)
         if name not in self.names:
             known = self.known.get(name)
@@ -126,11 +128,11 @@ class Graph:
         self.names.update({str(value.name): name for value, name in zip(node.outputs, names, strict=True)})
 
     def step(self, node: Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
-        """Append an op on the way to `node`'s output."""
+        """Append an op that `node`'s own ops will read; the name of its output."""
         return self.builder.add(type, inputs, attrs=attrs, module=self.module_of(node))[0]
 
     def alias(self, node: Node, blob: str) -> None:
-        """`node`'s output is `blob`."""
+        """Have `blob` be the output of `node`."""
         self.names[str(node.outputs[0].name)] = blob
 
     def reshape(self, node: Node, blob: str, shape: Shape) -> str:
@@ -158,7 +160,7 @@ class Graph:
     # -- values that no example changes ------------------------------------------------------------------------------
 
     def evaluate(self, node: ir.Node) -> bool:
-        """Compute `node` now if no example changes its inputs; says whether that was so."""
+        """Compute `node` now if its value is the same for all examples; returns whether it is."""
         if node.op_type in ("Shape", "Size") and node.domain == "" and node.inputs[0] is not None:
             name = self.names.get(str(node.inputs[0].name))
             if name is not None:
@@ -174,7 +176,7 @@ class Graph:
         return True
 
     def _refuse_growth(self, node: ir.Node) -> None:
-        """Raises ModelError before a few numbers of a damaged file become an array larger than memory."""
+        """Raises ModelError before a few numbers of a damaged file are made an array that is larger than memory."""
         numbers = [
             np.abs(np.ravel(self.known[str(v.name)].arrays[1]).astype(np.float64)) for v in node.inputs if v is not None
         ]
@@ -231,7 +233,9 @@ class Graph:
     # -- dimensions --------------------------------------------------------------------------------------------------
 
     def dims(self, node: Node, small: Sequence[int], large: Sequence[int]) -> Shape:
-        """Sizes at the two probes as dimensions."""
+        """Sizes at the two probe batch sizes as dimensions. Raises ModelError for one that is no multiple of the batch
+        size.
+        """
         return tuple(self._dim(node, int(a), int(b)) for a, b in zip(small, large, strict=True))
 
     def _dim(self, node: Node, small: int, large: int) -> Dim:

@@ -82,7 +82,9 @@ def _origins(stored: Stored, unmerged: Unmerged) -> tuple[Origin, ...]:
 
 
 def read_file(path: Path) -> ir.Model:
-    """The file's model with its functions inlined. Raises ModelError where that is none, or of an opset that is not known."""
+    """The file's model with its functions inlined. Raises ModelError where that is none, or of an opset that is not
+    known.
+    """
     if not path.is_file():
         raise ModelError("no such file")
     whole = path.resolve()

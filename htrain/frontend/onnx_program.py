@@ -28,7 +28,7 @@ class Program:
             self._complete(graph, program_op, nodes, {_mangled(str(v.name)): v for v in constants})
 
     def add_copy(self, name: str) -> None:
-        """A copy of a constant, called NAME@PARAMETER, is a constant too."""
+        """Note that a copy of a constant, called NAME@PARAMETER, is a constant, too."""
         self._stored.add(name)
 
     def parameter(self, node: ir.Node, index: int) -> str:

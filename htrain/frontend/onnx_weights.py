@@ -149,7 +149,9 @@ def _is_table(
 
 
 def is_weight(value: ir.Value, uses: Sequence[tuple[ir.Node, int]], nodes: Collection[ir.Node]) -> bool:
-    """Whether a stored value is a weight by the rule above; `uses` are the nodes that read it, each with the number of the input."""
+    """Whether a stored value is a weight by the rule above; `uses` are the nodes that read it, each with the number of
+    the input.
+    """
     shape = _shape(value)
     size = int(np.prod(shape))
     if not shape or not size or (size == 1 and not value.is_initializer()):

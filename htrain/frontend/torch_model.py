@@ -192,7 +192,10 @@ def _tables(program: ExportedProgram, translation: Translation) -> set[str]:
 
 
 def _translate(translation: Translation, node: fx.Node) -> None:
-    """One exported op. What depends on no input is computed now; what no handler knows is refused by name."""
+    """Write one exported op. A node that depends on no input is computed now.
+
+    Raises ModelError naming an op that no handler knows.
+    """
     name = str(node.target)
     if name in IGNORED or not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
         return

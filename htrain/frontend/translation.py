@@ -16,7 +16,11 @@ _PROBES = (1009, 2003)
 
 
 class Translation:
-    """Handlers of ATen ops write to `builder` through this."""
+    """The state of a capture from PyTorch; handlers of ATen ops write to `builder` through it.
+
+    `names` has the blob of each node, `parts` the blobs of a node with several outputs, `static` the value of a node
+    that depends on no input.
+    """
 
     def __init__(self, name: str, batch: Any, bags: Mapping[Any, int]) -> None:
         self.builder = NetBuilder(name)
@@ -43,7 +47,8 @@ class Translation:
         self.builder.parameters[name] = replace(self.builder.parameters[name], kind="table")
 
     def blob(self, value: Any, *, like: torch.Tensor | None = None) -> str:
-        """The blob of a node, of a constant tensor or of a number. A number takes the dtype that torch would give it beside `like`.
+        """The blob of a node, of a constant tensor or of a number. A number takes the dtype that torch would give it
+        beside `like`.
 
         Raises ModelError for what is none of these.
         """
@@ -70,15 +75,15 @@ class Translation:
         return name
 
     def step(self, node: fx.Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
-        """Append an op on the way to `node`."""
+        """Append an op that `node`'s own ops will read; the name of its output."""
         return self.builder.add(type, inputs, attrs=attrs, module=self.module_of(node))[0]
 
     def alias(self, node: fx.Node, source: Any) -> None:
-        """`node` is the same tensor as `source`."""
+        """Have `node` be the same blob as `source`."""
         self.names[node] = self.blob(source)
 
     def shape(self, node: fx.Node) -> tuple[Dim, ...]:
-        """The shape of a node's value, in batches."""
+        """The shape of a node's value; sizes that torch left symbolic are multiples of the batch."""
         return tuple(self.dim(size, node) for size in node.meta["val"].shape)
 
     def dim(self, size: Any, node: fx.Node) -> Dim:

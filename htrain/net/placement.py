@@ -41,8 +41,12 @@ class Decision:
 
 @dataclass(frozen=True)
 class Search:
-    """How a placement was found, by which `solver`: seconds per example of a group's busiest device at the start and in the end, and
-    the seconds that no placement can beat; how many placements were `tried`; a `note` on what stopped it."""
+    """How a placement was found, by which `solver`.
+
+    `start_seconds`, `seconds` and `bound_seconds` are what an example takes the busiest device of a group: at the
+    start, in the end, and at least in any placement.
+    `tried` is the number of placements that were scored; `note` says what stopped the search.
+    """
 
     solver: str
     start_seconds: float

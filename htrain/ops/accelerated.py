@@ -18,13 +18,13 @@ _device = torch.device("cpu")
 
 
 def use(device: torch.device) -> None:
-    """The accelerator of this process, from now on."""
+    """Have `device` be the accelerator of this process from now on."""
     global _device
     _device = device
 
 
 def device() -> torch.device:
-    """The accelerator of this process; without one, its host."""
+    """The accelerator of this process, or its host where it has none."""
     return _device
 
 
@@ -34,21 +34,22 @@ def lookup(table: torch.Tensor, ids: torch.Tensor, *, first_row: int) -> torch.T
 
 
 def take_rows(rows: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
-    """y[..,D] = rows[inverse], where `rows` is [u,D] and `inverse` int64[..]; an inverse index of -1 gives zeros."""
+    """y[..,D] = rows[inverse], where `rows` is [u,D] and `inverse` int64[..]; a place of -1 gives zeros."""
     return F.embedding(_behind(inverse, rows.shape[0]), _with_padding(rows))
 
 
 def take_rows_gradient(rows: torch.Tensor, inverse: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    """drows[u,D] of `take_rows`: dy[..,D] summed over the inverse indices that name a row."""
+    """drows[u,D] of `take_rows`: dy[..,D] summed over the places that name a row."""
     return _summed(dy.reshape(-1, rows.shape[1]), inverse.reshape(-1), rows.shape[0])
 
 
 def pool_rows(
     rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool
 ) -> torch.Tensor:
-    """y[B,D]: the sum, or with `mode` mean the mean, of the rows[u,D] of each bag; an inverse index of -1 counts for nothing.
+    """y[B,D]: the sum, or with `mode` mean the mean, of the rows[u,D] of each bag; a place of -1 counts for nothing.
 
-    `inverse` is int64[B,W], a bag in each row, or int64[n] with offsets int64[B] after it. With `weighted`, weights of its shape come last and scale rows.
+    `inverse` is int64[B,W], a bag in each row, or int64[n] with offsets int64[B] after it. With `weighted`, weights
+    of its shape come last and scale rows.
     """
     flat, offsets = _bags(inverse, rest)
     weights = rest[-1].reshape(-1) if weighted else None
@@ -66,7 +67,9 @@ def pool_rows(
 def pool_rows_gradient(
     rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool, wants_weights: bool
 ) -> tuple[torch.Tensor, ...]:
-    """drows[u,D] of `pool_rows` for dy[B,D], which is the last of `rest`; with `wants_weights` also the gradient of the weights."""
+    """drows[u,D] of `pool_rows` for dy[B,D], which is the last of `rest`; with `wants_weights` also the gradient of the
+    weights.
+    """
     *bags, dy = rest
     flat, offsets = _bags(inverse, bags)
     bag_of = torch.bucketize(torch.arange(flat.numel(), device=flat.device), offsets, right=True) - 1
@@ -106,7 +109,9 @@ def _summed(rows: torch.Tensor, inverse: torch.Tensor, count: int) -> torch.Tens
 
 
 def sparse_sgd(table: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, first_row: int) -> None:
-    """table[id] -= lr * row, in place, for distinct ids int64[u] of a shard table[R,D] that starts at `first_row`, and rows[u,D]."""
+    """table[id] -= lr * row, in place, for distinct ids int64[u] of a shard table[R,D] that starts at `first_row`, and
+    rows[u,D].
+    """
     table.index_add_(0, ids - first_row, rows, alpha=-lr)
 
 
@@ -120,7 +125,8 @@ def sparse_adagrad(
     eps: float,
     first_row: int,
 ) -> None:
-    """Adagrad in place on the rows of a shard, each number with an accumulator of its own: accumulator[R,D], table[R,D].
+    """Adagrad in place on the rows of a shard, each number with an accumulator of its own: accumulator[R,D],
+    table[R,D].
 
     `ids` are distinct, int64[u], and `rows`[u,D] are their gradients; the shard starts at `first_row`.
     """
@@ -140,7 +146,8 @@ def row_wise_adagrad(
     eps: float,
     first_row: int,
 ) -> None:
-    """Adagrad in place on the rows of a shard, with one accumulator[R] for a row of table[R,D]: of the mean of the squared gradient.
+    """Adagrad in place on the rows of a shard, with one accumulator[R] for a row of table[R,D]: of the mean of the
+    squared gradient.
 
     `ids` are distinct, int64[u], and `rows`[u,D] are their gradients; the shard starts at `first_row`.
     """
@@ -172,13 +179,17 @@ def pairwise_dots_gradient(
 
 
 def stack_rows(*values: torch.Tensor, dense: int) -> torch.Tensor:
-    """y[B,F,D]: `dense` features of [B,D], then for each table the rows[u,D] that its inverse indices int64[B] take; all rows come before all indices."""
+    """y[B,F,D]: `dense` features of [B,D], then for each table the rows[u,D] that its inverse indices int64[B] take;
+    all rows come before all indices.
+    """
     own, rows, inverse = _fields(values, dense)
     return torch.stack([*own, *(take_rows(r, p) for r, p in zip(rows, inverse, strict=True))], 1)
 
 
 def stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tensor, ...]:
-    """The gradients of what `stack_rows` takes, of the features and then of the rows of each table, for dy[B,F,D], which is the last value."""
+    """The gradients of what `stack_rows` takes, of the features and then of the rows of each table, for dy[B,F,D],
+    which is the last value.
+    """
     *inputs, dy = values
     _, rows, inverse = _fields(inputs, dense)
     parts = dy.unbind(1)

@@ -131,32 +131,32 @@ def elementwise_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], ba
 
 
 def keeps_nothing(op: Op, inputs: Sequence[Blob], batch_size: int) -> float:
-    """Nothing but parameters stays between steps."""
+    """The rule of an op that keeps nothing between steps beside its parameters."""
     return 0.0
 
 
 def no_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    """A view: nothing is computed or copied."""
+    """The cost of a view: nothing is computed or copied."""
     return Cost(0.0, 0.0)
 
 
 def reads_no_rows(op: Op) -> Sequence[RowRead]:
-    """It takes no rows out of a table."""
+    """The rule of an op that takes no rows out of a table."""
     return ()
 
 
 def no_bundles(op: Op) -> Sequence[tuple[str, ...]]:
-    """Each input comes by itself."""
+    """The rule of an op that takes each of its inputs by itself."""
     return ()
 
 
 def asked_for_nothing(op: Op) -> Sequence[str]:
-    """It serves no rows."""
+    """The rule of an op by which no device is asked for rows."""
     return ()
 
 
 def stays(op: Op, net: Net) -> Mapping[str, str]:
-    """In evaluation it runs as in training, or not at all."""
+    """The rule of an op that evaluation runs as training does."""
     return {}
 
 
@@ -269,16 +269,16 @@ class OpDef:
     onnx: bool = False
 
     def run(self, op: Op, inputs: Sequence[torch.Tensor], batch_size: int) -> tuple[torch.Tensor, ...]:
-        """The outputs of an op of this type."""
+        """The outputs of an op of this type for its inputs' values."""
         extra = {"batch": batch_size} if self.needs_batch else {}
         return self.outputs_of(self.kernel(*inputs, **op.attrs, **extra))
 
     def outputs_of(self, result: Any) -> tuple[torch.Tensor, ...]:
-        """What a kernel of this type gave, as a tuple."""
+        """What a kernel of this type returned, as a tuple of tensors."""
         return result if self.many else () if result is None else (result,)
 
     def written(self, op: Op) -> frozenset[str]:
-        """The inputs that an op of this type mutates."""
+        """The names of the inputs that an op of this type mutates."""
         return frozenset(op.inputs[place] for place in (self.writes(op) if callable(self.writes) else self.writes))
 
 
@@ -292,7 +292,7 @@ def same_as_input(*positions: int) -> InferRule:
 
 
 def no_outputs(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
-    """An effect: it writes parameters and gives no blob."""
+    """The shapes of an effect that writes parameters and gives no blob: none."""
     return []
 
 

@@ -19,7 +19,11 @@ _INT = ctypes.c_int
 
 
 def is_ahead(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether `product` and `add_product` take left[M,K] @ right[K,N], and have something to gain. What they do not take is torch's, its errors too."""
+    """Whether `product` and `add_product` take left[M,K] @ right[K,N], float32, and are expected to be faster than
+    torch.
+
+    What they do not take is left to torch, with its errors.
+    """
     if (
         left.dtype is not torch.float32
         or right.dtype is not torch.float32
@@ -66,7 +70,10 @@ def _multiply(left: torch.Tensor, right: torch.Tensor, scale: float, total: torc
 
 
 def _layout(matrix: torch.Tensor) -> tuple[int, int]:
-    """Whether it is transposed, as cblas.h says it, and its leading dimension: how far a row, or then a column, is from the next."""
+    """Whether it is transposed, as cblas.h says it, and its leading dimension: how far a row is from the next, or a
+    column in
+    one that is transposed.
+    """
     down, right = matrix.stride()
     if right == 1 and down >= matrix.shape[1]:
         return _NOT_TRANSPOSED, max(1, down)
@@ -74,7 +81,9 @@ def _layout(matrix: torch.Tensor) -> tuple[int, int]:
 
 
 def _has_contiguous_lines(matrix: torch.Tensor) -> bool:
-    """Whether its rows, or its columns, are contiguous and do not overlap: those of an expanded value do."""
+    """Whether the rows of a matrix, or its columns, are contiguous and do not overlap, as those of an expanded tensor
+    do.
+    """
     (rows, columns), (down, right) = matrix.shape, matrix.stride()
     return (right == 1 and down >= columns) or (down == 1 and right >= rows)
 
@@ -95,7 +104,7 @@ def is_narrow() -> bool:
 
 @cache
 def _sgemm() -> Callable[..., None] | None:
-    """That of the library, told to take one thread."""
+    """`cblas_sgemm` of the library, which is told to take one thread; None where there is no such library."""
     library = _library()
     if library is None:
         return None

@@ -82,7 +82,7 @@ _KINDS: dict[tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]], Kinds] = 
 
 @dataclass(frozen=True)
 class _Pick:
-    """Some tensors of others: their kinds, their places, and those of their dimensions."""
+    """Some of the tensors of a bundle: their kinds, and where they and their dimensions are among all."""
 
     kinds: Kinds
     places: Numbers

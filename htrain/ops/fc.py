@@ -59,7 +59,7 @@ def _relu_kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch
 
 
 def _relu_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
-    """Those of Relu and of FC."""
+    """The gradients of Relu and of the FC before it."""
     (y,) = op.outputs
     names = (builder.gradient_name(f"{y}_sum"),)
     (dy,) = builder.add("ReluGradient", (y, dys[0]), module=op.module, outputs=names)
@@ -85,7 +85,7 @@ def _sgd(w: torch.Tensor, *rest: torch.Tensor, lr: float) -> None:
 
 
 def _stepped(op: Op) -> tuple[int, ...]:
-    """The weight, and the bias if there is one."""
+    """The positions of the weight, and of the bias where there is one."""
     return tuple(range(len(op.inputs) - 2))
 
 

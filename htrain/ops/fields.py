@@ -18,7 +18,9 @@ from htrain.ops.tables import Tables, find_out_of_range, pointers_of, sizes_of, 
 
 
 def _stack_rows(*values: torch.Tensor, dense: int) -> torch.Tensor:
-    """y[B,F,D]: the `dense` values x[B,D], then of each table rows[u,D] those at inverse[B], zero at a place of -1."""
+    """y[B,F,D]: the `dense` values x[B,D], then of each table rows[u,D] those of inverse[B], zero for an inverse index
+    of -1.
+    """
     own, rows, inverse = _parts(values, dense)
     y = np.empty((inverse[0].shape[0], len(own) + len(rows), rows[0].shape[1]), np.float32)
     bad = _stack(pointers_of(own), pointers_of(rows), sizes_of(rows), pointers_of(inverse), y)
@@ -96,7 +98,10 @@ def _step_in(tables: Tables, ids: torch.Tensor, dy: torch.Tensor, *, dense: int,
 def _parts(
     values: Sequence[torch.Tensor], dense: int
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """Dense values, rows and inverse, at least one of each table's. Raises DataError where loops over addresses would leave them."""
+    """Dense values, rows and inverse indices, with at least one table.
+
+    Raises DataError where loops over addresses would leave them.
+    """
     count = (len(values) - dense) // 2
     own, rows, inverse = values[:dense], values[dense : dense + count], values[dense + count :]
     batch, width = inverse[0].shape[0], rows[0].shape[-1]
@@ -112,7 +117,7 @@ def _parts(
 
 @njit(nogil=True, cache=True)
 def _stack_own(own, y):  # type: ignore[no-untyped-def]
-    """The dense values, before the rows."""
+    """Copy the dense values into y[B,F,D], before the rows."""
     for k in range(own.size):
         x = array_at(own[k], (y.shape[0], y.shape[2]), np.float32(0))
         for b in range(y.shape[0]):
@@ -122,7 +127,7 @@ def _stack_own(own, y):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _stack(own, rows, sizes, inverse, y):  # type: ignore[no-untyped-def]
-    """The first table with a place outside [-1, size), or -1."""
+    """Copy the rows into y[B,F,D]. Returns the first table with an inverse index outside [-1, size), or -1."""
     batch, _, width = y.shape
     _stack_own(own, y)
     for t in range(rows.size):
@@ -226,7 +231,7 @@ def _infer_tables(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence
 
 
 def _stepped(op: Op) -> tuple[int, ...]:
-    """The tables."""
+    """The positions of the tables."""
     return tuple(range(len(op.inputs) - 2))
 
 

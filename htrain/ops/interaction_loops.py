@@ -165,7 +165,11 @@ def gradient_loop(features, above, below, runs, kept, dy, gradient):  # type: ig
 
 @njit(nogil=True, cache=True)
 def gradient_and_step_loop(features, above, below, runs, kept, dy, dx, tables, sizes, ids, columns, lr):  # type: ignore[no-untyped-def]
-    """The same, of which the first features' goes to dx, and the others' into the rows that they were. An unfit table, or -1."""
+    """As `gradient_loop`: the gradient of the first features goes to dx, that of the others steps the rows which these
+    features are.
+
+    Returns the first table with an id outside it, or -1.
+    """
     batch, count, width = features.shape
     bad = find_out_of_range(sizes, ids, columns)
     if bad >= 0:

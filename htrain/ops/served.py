@@ -66,13 +66,15 @@ class Served:
         return ids.dims
 
     def rows_called(self, names: tuple[str, ...]) -> Kinds:
-        """The kinds of a list of rows of each table."""
+        """The kinds of a bundle of rows, one blob of `names` for each table."""
         if names not in self._rows:
             self._rows[names] = Kinds.of(names, ("float32",) * len(names), (2,) * len(names))
         return self._rows[names]
 
     def out_of_range(self, bad: int, ids: Bundle, rows: Bundle | None = None) -> DataError:
-        """Table number `bad` has no row for some of its ids, or `rows` are not as many and as wide."""
+        """The error for table number `bad`: it has no row for some of its ids, or `rows` are fewer than its ids, or of
+        another width.
+        """
         found = ids[ids.kinds.names[bad]].numpy()
         given = (
             np.empty((len(found), self.widths[bad]), np.float32)

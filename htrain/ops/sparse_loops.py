@@ -1,9 +1,10 @@
-"""The hot loops of lookups, over flat arrays: ids int64, rows float32. They hold no lock and no GIL.
+"""The hot loops of lookups, over flat arrays: ids and inverse indices int64, rows float32. They hold no lock and no
+GIL.
 
-A place of -1 stands for a padding id: it reads zeros, counts for nothing and gets no gradient.
+An inverse index of -1 stands for a padding id: it reads zeros, counts for nothing and gets no gradient.
 
-Ids, inverse, offsets and rows come from data or by message. A loop gives up, and returns False, before it reads or writes
-outside an array; `htrain.ops.sparse_checks` then says what did not fit.
+Ids, inverse indices, offsets and rows come from data or by message. A loop gives up, and returns False, before it reads
+or writes outside an array; `htrain.ops.sparse_checks` then says what did not fit.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,9 @@ _NO_WEIGHTS = np.empty(0, np.float32)
 
 
 def dedupe(ids: Ids, padding_idx: int) -> tuple[Ids, Ids]:
-    """The distinct ids in order of first appearance, unique[u], and the place of each id among them, inverse[n]."""
+    """The distinct ids in order of first appearance, unique[u], and inverse[n]: where among them each id is, -1 for
+    `padding_idx`.
+    """
     unique = np.empty(ids.size, np.int64)
     inverse = np.empty(ids.size, np.int64)
     slots = np.full(_slots_for(ids.size), _EMPTY)
@@ -36,7 +39,7 @@ def dedupe(ids: Ids, padding_idx: int) -> tuple[Ids, Ids]:
 
 
 def dedupe_sharded(ids: Ids, bounds: Sequence[int], padding_idx: int) -> tuple[list[Ids], Ids]:
-    """As `dedupe`, the distinct ids grouped by row range [bounds[k], bounds[k+1]).
+    """As `dedupe`, the distinct ids grouped by row range [bounds[k], bounds[k+1]): a list for each range.
 
     Raises DataError for an id outside all ranges.
     """
@@ -59,7 +62,7 @@ def gather_rows(table: Rows, ids: Ids, first_row: int) -> Rows:
 
 
 def take_rows(rows: Rows, inverse: Ids) -> Rows:
-    """y[n,D] = rows[inverse[n]]. Raises DataError for a place that has no row."""
+    """y[n,D] = rows[inverse[n]]. Raises DataError for an inverse index that has no row."""
     taken = np.empty((inverse.size, rows.shape[-1]), np.float32)
     if not fits(_take, rows, inverse, taken):
         raise inverse_out_of_range(inverse, rows, taken)
@@ -67,7 +70,7 @@ def take_rows(rows: Rows, inverse: Ids) -> Rows:
 
 
 def take_rows_gradient(dy: Rows, inverse: Ids, num_rows: int) -> Rows:
-    """drows[num_rows,D]: dy[n,D] summed over the inverse that name a row. Raises DataError as `take_rows`."""
+    """drows[num_rows,D]: dy[n,D] summed over the inverse indices that name a row. Raises DataError as `take_rows`."""
     drows = np.zeros((num_rows, dy.shape[-1]), np.float32)
     if not fits(_scatter_add, dy, inverse, drows):
         raise inverse_out_of_range(inverse, drows, dy)
@@ -75,10 +78,12 @@ def take_rows_gradient(dy: Rows, inverse: Ids, num_rows: int) -> Rows:
 
 
 def pool_rows(rows: Rows, inverse: Ids, offsets: Ids, weights: Rows, mean: bool) -> Rows:
-    """y[B,D]: each bag's rows summed or averaged, as torch.nn.EmbeddingBag does; bag b is inverse[offsets[b]:offsets[b+1]].
+    """y[B,D]: each bag's rows summed or averaged, as torch.nn.EmbeddingBag does; bag b is
+    inverse[offsets[b]:offsets[b+1]].
 
-    `weights`[n] scale the rows of a sum; empty for none. Raises DataError for a place that has no row, and for offsets that do
-    not ascend from 0 to at most n.
+    `weights`[n] scale the rows of a sum; empty for none. Raises DataError for an inverse index that has no row, and
+    for offsets
+    that do not ascend from 0 to at most n.
     """
     pooled = np.zeros((offsets.size, rows.shape[-1]), np.float32)
     if not is_list(offsets) or not fits(_pool, rows, inverse, offsets, weights, mean, pooled):
@@ -198,7 +203,9 @@ def _scatter_add(dy, inverse, drows):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, inline="always")
 def _bags_fit(inverse, offsets, weights, bags):  # type: ignore[no-untyped-def]
-    """Whether bags[B,D] has a row per offset and `weights` one per place or none, and offsets ascend from 0 to at most n."""
+    """Whether bags[B,D] has a row per offset and `weights` one per inverse index or none, and offsets ascend from 0 to
+    at most n.
+    """
     if bags.shape[0] != offsets.size or (weights.size and weights.size != inverse.size):
         return False
     before = 0

@@ -51,7 +51,9 @@ def _ask_ahead(table, ids, i, first_row):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, fastmath={"contract"})  # one rounding for multiply and add, as in torch
 def sgd_loop(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
-    """The loop of `sgd_rows`. False where an id is outside the shard or the gradients do not fit: rows before it may have been stepped."""
+    """The loop of `sgd_rows`. False where an id is outside the shard or the gradients do not fit: rows before it may
+    have been stepped.
+    """
     if not _shapes_fit(table, ids, grads):
         return False
     rate = np.float32(lr)

@@ -27,13 +27,15 @@ class Tables:
         self._last, self._first = max(columns), min(columns)
 
     def ids(self, ids: torch.Tensor) -> Ids:
-        """ids[B,C] as int64 on the host, as loops want them. Raises DataError where there are fewer columns than the tables have."""
+        """ids[B,C] as int64 on the host, as loops want them. Raises DataError where there are fewer columns than the
+        tables have.
+        """
         if ids.dim() != 2 or not -ids.shape[1] <= self._first <= self._last < ids.shape[1]:
             raise DataError(f"ids are {list(ids.shape)}, want columns {self._first} to {self._last} of them")
         return ids.contiguous().numpy()
 
     def out_of_range(self, bad: int, ids: Ids) -> DataError:
-        """Table number `bad` has no row for some of its ids."""
+        """The error for table number `bad`, which has no row for some of its ids[B,C]."""
         return ids_out_of_range(
             np.ascontiguousarray(ids[:, self.columns[bad]]),
             np.empty((len(ids), self.width), np.float32),
@@ -43,12 +45,12 @@ class Tables:
 
 
 def pointers_of(tensors: Sequence[torch.Tensor]) -> Ids:
-    """Where tensors are; they must be contiguous, and kept by the caller."""
+    """The addresses of tensors, which must be contiguous, and kept by the caller."""
     return np.array([tensor.data_ptr() for tensor in tensors], np.int64)
 
 
 def sizes_of(tensors: Sequence[torch.Tensor]) -> Ids:
-    """Their rows."""
+    """The number of rows of each tensor."""
     return np.array([tensor.shape[0] for tensor in tensors], np.int64)
 
 

@@ -152,7 +152,7 @@ def _stage_header(path: Path, content: bytes) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Have a file's content on the disk before its name is."""
+    """Wait until a file's content is on the disk, so that its name never comes before it."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 

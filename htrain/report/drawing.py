@@ -38,7 +38,7 @@ class DrawnBox:
 
 @dataclass(frozen=True)
 class DrawnFlow:
-    """Paths as SVG says them, and what flows there: a line a tip."""
+    """Paths of a flow, as SVG writes them, and a line of tooltip for each value that flows there."""
 
     tips: tuple[str, ...]
     paths: tuple[str, ...]

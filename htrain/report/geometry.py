@@ -81,7 +81,7 @@ class Layout:
 
     @property
     def least_width(self) -> int:
-        """What may not be drawn smaller: one that is wider than a window is scrolled."""
+        """The width in pixels below which the drawing is not scaled; in a narrower window it is scrolled."""
         return self.width if self.width > WIDTH else 0
 
 
@@ -106,7 +106,7 @@ class Tracks:
 
 
 def first_free(tracks: Sequence[Sequence[tuple[int, int]]], begin: int, end: int) -> int:
-    """The first track with nothing between `begin` and `end`; as many as there are where none is free."""
+    """The first track that is empty from `begin` to `end`; the number of tracks where none is."""
     free = (k for k, taken in enumerate(tracks) if all(end <= a or begin >= b for a, b in taken))
     return next(free, len(tracks))
 

@@ -10,7 +10,7 @@ _LEAST_BEGINNING = 3
 
 
 def called(module: str) -> str:
-    """A module's name; that of the whole model is empty."""
+    """A module's name as the page shows it; the whole model's own is empty."""
     return module or "(the model)"
 
 

@@ -47,7 +47,7 @@ class SharedCores:
 
 @dataclass(frozen=True)
 class Devices:
-    """`idle` are devices without ops, parameters and messages, folded."""
+    """The devices of a plan in rows; `idle` are those without ops, parameters and messages, their names folded."""
 
     rows: tuple[DeviceRow, ...]
     shared: SharedCores | None

@@ -193,7 +193,7 @@ _OLDER_WORDS = {("host_cores", "0"): "own", ("python_lock", "0"): "false", ("pyt
 
 
 def _older(field: str, text: str) -> str:
-    """What a field was written as before version 15 of plans."""
+    """The field's value as plans before version 15 wrote it."""
     return _OLDER_WORDS.get((field, text), text)
 
 
@@ -279,7 +279,7 @@ def parse_field(name: str, text: str, *, where: str) -> Any:
 
 
 def is_size(field: str) -> bool:
-    """Whether a field is bytes or flops, which may be written with a unit."""
+    """Whether a field is a number of bytes or flops, which may be written with a unit."""
     return field.endswith(("memory", "bandwidth", "flops"))
 
 

@@ -63,7 +63,9 @@ def parse_criteo(data: np.ndarray, rows_per_field: int) -> tuple[Rows, Sequence[
 
 @cache
 def _logs() -> np.ndarray:
-    """log1p of the whole numbers from 0, by the function that takes it of the larger ones."""
+    """log1p of 0 .. _NUM_LOGS - 1, by the function that is used for larger numbers: a number has one logarithm,
+    whichever way it is read.
+    """
     logs = np.empty(_NUM_LOGS, np.float32)
     _fill_logs(logs)
     return logs

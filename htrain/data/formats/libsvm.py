@@ -73,7 +73,9 @@ def schema_of(shape: Shape, rows: int) -> Schema:
 
 
 def parse_libsvm(data: np.ndarray, schema: Schema) -> tuple[Rows, Sequence[Fault]]:
-    """Parse whole lines, uint8[n], into the schema's inputs and `label`: float32[rows]. A line that cannot be read is a fault."""
+    """Parse whole lines, uint8[n], into the schema's inputs and `label`: float32[rows]. A line that cannot be read is a
+    fault.
+    """
     sparse = schema.input("sparse")
     label, ids, values, starts, lines, faults = _arrays(data, sparse.rows[0])
     if sparse.kind == "bag":

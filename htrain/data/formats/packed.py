@@ -196,7 +196,9 @@ def _opened(path: Path, descriptor: int) -> _File:
 
 
 def header_bytes(start: bytes) -> int:
-    """Where the blocks begin, from the first bytes of a file. Raises ValueError for a file that does not begin as Arrow's do."""
+    """Where the blocks begin, from the first bytes of a file. Raises ValueError for a file that does not begin as
+    Arrow's do.
+    """
     mark, length = struct.unpack_from("<Ii", start, _SCHEMA_AT)
     if mark != 0xFFFFFFFF or length < 0:
         raise ValueError("it does not begin as an Arrow file does")

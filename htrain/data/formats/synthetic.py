@@ -115,7 +115,9 @@ def odd_step(rows: int) -> int:
 
 
 def zipf_ranks(uniform: np.ndarray, count: int, exponent: float) -> np.ndarray:
-    """Ranks int64[n] below `count`, for uniform[n] in [0, 1): P(rank r) falls as 1 / (r + 1)^exponent. Made by inverting the integral of the density."""
+    """Ranks int64[n] below `count`, for uniform[n] in [0, 1): P(rank r) falls as 1 / (r + 1)^exponent. Made by
+    inverting the integral of the density.
+    """
     if abs(exponent - 1) < 1e-9:
         ranks = np.exp(uniform * np.log(count + 1)) - 1
     else:
@@ -262,7 +264,9 @@ class SyntheticSource:
 
 
 def open_synthetic(_: Path, values: Values) -> Dataset:
-    """A log that is made as it is read; the options are the fields of `Synthetic`. Raises DataError for one that is no number, or out of range."""
+    """A log that is made as it is read; the options are the fields of `Synthetic`. Raises DataError for one that is no
+    number, or out of range.
+    """
     given: dict[str, float] = {}
     for field in fields(Synthetic):
         if field.name not in values:

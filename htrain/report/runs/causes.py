@@ -113,7 +113,9 @@ def _nothing_full(found: Comparison, known: Evidence) -> str:
 
 
 def _lock(found: Comparison, known: Evidence) -> str:
-    """Python's lock can be ruled out where all threads that share one kept fewer cores busy than one."""
+    """What can be said of Python's lock: it was not the limit where all threads that share one kept fewer than one core
+    busy.
+    """
     if known.is_one_process:
         cores = sum(device.cpu_seconds.measured for device in found.devices) * found.eps.measured
         full = ["the process of all roles"] if cores >= _FULL else []

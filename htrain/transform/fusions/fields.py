@@ -9,7 +9,8 @@ from htrain.ops.effects import without_unread
 
 
 def fuse_fields(net: Net) -> Net:
-    """Rows of several tables that are stacked, one of each for an example, and a value of the example before them where there is one.
+    """Stack rows of several tables, one of each for an example, in one op; with a value of the example before them
+    where there is one.
 
     Requires: a forward net whose lookups are lowered.
     Ensures:  every output has the values that it had.
