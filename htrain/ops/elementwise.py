@@ -1,4 +1,8 @@
-"""Elementwise ops: ONNX's names and semantics, numpy broadcasting; gradients of the common ones, the generic rule for the rest."""
+"""Elementwise ops: ONNX's names and semantics, numpy broadcasting, torch's promotion of dtypes.
+
+Gradients of the common ones are written here; the others have the generic rule. Where an operand was broadcast, its
+gradient ends with SumLike(dy, like): dy summed to the shape of `like`, in its dtype.
+"""
 
 from collections.abc import Sequence
 

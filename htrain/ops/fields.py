@@ -1,4 +1,10 @@
-"""Rows of many tables as one value: a click log's fields, stacked (docs/decisions/fusions.md). One loop for all tables, one write for each row."""
+"""Rows of many tables as one value: a click log's fields, stacked (docs/decisions/fusions.md). One loop for all tables.
+
+y[B,F,D] = StackRows(x[B,D], .., rows[u,D], .., inverse[B], ..)    dense values, then a row of each table
+dx, .., drows, .. = StackRowsGradient(x, .., rows, .., inverse, .., dy[B,F,D])
+y[B,F,D] = StackTables(x[B,D], .., table[R,D], .., ids[B,C])       tables that are here whole, each by its own column
+StepTables(table[R,D], .., ids[B,C], dy[B,F,D])                    SGD on these rows, in place
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,4 +1,8 @@
-"""MatMul and Einsum: batched products of activations, as in DLRM's interaction layer and in attention."""
+"""Batched products of activations, as in DLRM's interaction layer and in attention (HT 2.1).
+
+y = MatMul(a, b)                           torch.matmul: y[..,M,N] = a[..,M,K] @ b[..,K,N]
+y = Einsum(x, ...)                         by `equation`
+"""
 
 from collections.abc import Sequence
 

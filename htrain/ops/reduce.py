@@ -1,4 +1,10 @@
-"""Reductions, Softmax and normalization: ONNX's names; `axes` empty means all of them."""
+"""Reductions, Softmax and normalization, under ONNX's names; `axes` empty means all of them.
+
+y = Reduce..(x)                            x without `axes`, or with `keepdims` of size 1 along them
+i = ArgMax(x)                              int64; along `axis`
+y = CumSum(x), Softmax(x), LogSoftmax(x)   of x's shape; along `axis`
+y = LayerNormalization(x, scale, bias)     over the dimensions from `axis` on, which scale and bias have, if given
+"""
 
 from collections.abc import Callable, Sequence
 

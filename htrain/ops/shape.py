@@ -1,4 +1,16 @@
-"""Ops that move elements without computing: ONNX's names; a batch-dependent entry of a `shape` is -k for k * B."""
+"""Ops that move elements without computing, under ONNX's names. Most are views, and cost nothing.
+
+A batch-dependent entry of a `shape` is -k for k * B; in Reshape's it is -1. Axes count from 0. What an op takes and
+gives:
+
+    y = Reshape(x), Transpose(x), Slice(x), BroadcastTo(x), Pad(x), Tril(x), Triu(x), Flip(x)
+    y = Concat(x, ...), Stack(x, ...)          along `axis`, which Stack adds
+    x, ... = Split(y), Unstack(y)              the reverse
+    y = Select(x)                              x without `axis`, at `index`
+    y = Gather(x, i)                           y[..,j..,..] = x[..,i[j..],..] along `axis`; i is int64 of any shape
+    y = GatherElements(x, i)                   torch.gather; y has the shape of i
+    y = Constant(), Fill()                     a small tensor that is an attribute; a batch of one number
+"""
 
 from collections.abc import Sequence
 
