@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from htrain.errors import DataError
 
-_AT_LEAST = 10
-_REMEMBERED = 5
+_AT_LEAST = 10  # malformed rows, below which the share says nothing
+_REMEMBERED = 5  # malformed rows that an error shows
 
 
 @dataclass

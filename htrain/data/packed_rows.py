@@ -10,8 +10,8 @@ import pyarrow as pa
 from htrain.data.rows import Array, Rows
 from htrain.data.schema import Input, Schema
 
-_MAX_ROWS = 2**62
-_MAX_WIDTH = 2**31 - 1
+_MAX_ROWS = 2**62  # a file that says more is damaged
+_MAX_WIDTH = 2**31 - 1  # a file that says more is damaged
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:

@@ -16,9 +16,9 @@ from htrain.data.malformed import Malformed
 from htrain.data.rows import Rows
 from htrain.errors import DataError
 
-MIN_CHUNK_BYTES = 64 * 1024
-MAX_CHUNK_BYTES = 4 * 1024 * 1024
-MAX_LINE_BYTES = 16 * 1024 * 1024
+MIN_CHUNK_BYTES = 64 * 1024  # of a chunk, where a file is large enough for its shards
+MAX_CHUNK_BYTES = 4 * 1024 * 1024  # what a reader holds of a file at once
+MAX_LINE_BYTES = 16 * 1024 * 1024  # a binary file may have no line end at all
 Fault = tuple[int, str]  # a line of the chunk, from 0, and what is wrong with it
 Parse = Callable[[np.ndarray], tuple[Rows, Sequence[Fault]]]
 

@@ -20,8 +20,8 @@ from htrain.frontend.captured import Captured
 from htrain.net.net import Init
 from htrain.own.code import attribute_of, import_place, user_code
 
-_EXAMPLE_BATCH = 6
-_SMALL_BYTES = 1 << 30
+_EXAMPLE_BATCH = 6  # torch.export takes sizes of 0 and 1 for constants
+_SMALL_BYTES = 1 << 30  # a larger model is not built with values
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 

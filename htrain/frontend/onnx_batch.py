@@ -11,8 +11,8 @@ from htrain.net.net import Net, Shape
 from htrain.ops import OPS
 from htrain.ops.base import dtype_of
 
-_EXAMPLES = 3
-_CHECKED_BYTES = 1 << 32
+_EXAMPLES = 3  # of a batch, that are run by themselves too
+_CHECKED_BYTES = 1 << 32  # a net that takes more for a batch is not run here
 _TABLE_ROWS = 1000  # as many of a table's rows stand for all of them in a check
 
 

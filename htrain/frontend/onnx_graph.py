@@ -20,8 +20,8 @@ from htrain.ops.builder import NO_ATTRS, NetBuilder
 Node: TypeAlias = "ir.Node | Operator"
 PROBES = (1009, 2003)  # as infer_by_kernel's: primes, which no model's own dimensions are multiples of
 GROWING = frozenset({"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Tile"})  # a few numbers in, many out
-_CONSTANT_BYTES = 1 << 20
-_ENTRIES = 1e8
+_CONSTANT_BYTES = 1 << 20  # a larger tensor is a parameter with a file: plans hold constants in their nets
+_ENTRIES = 1e8  # no shape or mask has as many
 _RANK = 16  # a longer list of numbers is data, not a shape
 
 

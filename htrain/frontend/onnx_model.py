@@ -30,7 +30,7 @@ from htrain.net.rewriting import only_needed
 from htrain.ops import OPS
 from htrain.ops.user_ops import is_users
 
-TABLE_ROWS = 1000
+TABLE_ROWS = 1000  # a smaller matrix that is only looked up is a weight: it need not be cut, cached or sharded
 _OLDEST_OPSET = 7  # before, operands broadcast and statistics train by other attributes
 _HANDLERS: dict[str, Callable[[Graph, Operator], None]] = {
     **{definition.type: same_op for definition in OPS.values() if definition.onnx},

@@ -9,7 +9,7 @@ from htrain.frontend.onnx_operator import Operator
 from htrain.net.net import BatchDim, Dim, Shape
 
 Handler = Callable[[Graph, Operator], None]
-_REPEATS = 1024
+_REPEATS = 1024  # each is an input of a Concat
 
 
 def _reshape(graph: Graph, node: Operator) -> None:

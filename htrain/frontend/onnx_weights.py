@@ -41,7 +41,7 @@ DTYPES = {
 _FLOATING = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _LARGE_BYTES = 1 << 30  # a larger table is not copied into a plan
 _SAMPLED_BLOCKS, _BLOCK_ROWS = 32, 32  # neighbouring rows: a slow disk seeks once per block
-_MASK_ENTRY = 1e4
+_MASK_ENTRY = 1e4  # what is added to a logit to rule it out; weights are not as large
 _MASK_ELEMENTS = 1 << 24  # a larger tensor is no mask
 
 _OPERANDS = {

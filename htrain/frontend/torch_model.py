@@ -18,7 +18,7 @@ from htrain.frontend.translation import Translation, dtype_name, static_value
 from htrain.net.net import Init, Net, Parameter
 from htrain.net.rewriting import only_needed
 
-_CONSTANT_BYTES = 1 << 20
+_CONSTANT_BYTES = 1 << 20  # a larger buffer is a parameter with a file: plans hold constants in their nets
 
 
 def capture(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], *, logit: str | int = "") -> Captured:

@@ -12,7 +12,7 @@ from htrain.net.net import Attr, BatchDim, Blob, Dim, Net, Parameter
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NO_ATTRS, NetBuilder
 
-_PROBES = (1009, 2003)
+_PROBES = (1009, 2003)  # as infer_by_kernel's: primes, which no model's own dimensions are multiples of
 
 
 class Translation:

@@ -28,7 +28,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _IN_NUMPY = {name: np.dtype({"bfloat16": "int16", "bool": "uint8"}.get(name, name)) for name in DTYPES}
 _ALIGNED = 16  # bytes: where a small tensor may begin
 _HEADER_BYTES = 40  # ZeroMQ keeps so much beside the bytes of a message that it has received
-_MOST_KINDS = 4096
+_MOST_KINDS = 4096  # objects that are remembered
 
 
 @dataclass(frozen=True, eq=False)

@@ -335,7 +335,7 @@ def _lookup_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_
     return Cost(0.0, 2.0 * rows + ids)
 
 
-_FLOPS = {"sgd": 2, "adagrad": 6, "rowwise_adagrad": 5}
+_FLOPS = {"sgd": 2, "adagrad": 6, "rowwise_adagrad": 5}  # of a step, for each number of a row
 
 
 def _step_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:

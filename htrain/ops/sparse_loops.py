@@ -23,7 +23,7 @@ from htrain.ops.sparse_checks import (
     outside,
 )
 
-_EMPTY = np.int64(-1)
+_EMPTY = np.int64(-1)  # a slot without an id
 _NO_WEIGHTS = np.empty(0, np.float32)
 
 

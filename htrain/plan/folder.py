@@ -26,9 +26,9 @@ HEADER = "plan.yaml"
 STAGED = ".partial"
 _BEFORE = "before.yaml"  # in STAGED: plan.yaml as it was, which tells what of the folder may go
 _PARTS = ("nets", "params")
-_MOST_HEADER_BYTES = 64 << 20
+_MOST_HEADER_BYTES = 64 << 20  # a plan.yaml is read whole, and may be anybody's
 _LOCK_SECONDS = 60.0
-_TRIES = 20
+_TRIES = 20  # each follows a change of plan.yaml by a writer
 
 Digests = Mapping[str, str]  # by name from the folder: nets/train.onnx
 Writer = Callable[[Path], None]

@@ -10,7 +10,7 @@ from htrain.report.geometry import Layout, Line, Path
 from htrain.report.names import called, fitted, folded_name, printable, width_of
 from htrain.sizes import traffic_text
 
-_MOST_NAMES = 30
+_MOST_NAMES = 30  # that a tooltip lists
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from htrain.report.boxes import Flow, Picture
 
 WIDTH = 1216  # of the page's content in a window of 1280 pixels
 TOP, SLOT = 64, 8  # above the first box; the raster of boxes and lines
-_TRACK = 5
+_TRACK = 5  # pixels from one line in a margin to the next
 
 Point = tuple[int, int]
 Path = tuple[Point, ...]

@@ -28,7 +28,7 @@ from htrain.report.geometry import (
 
 _LEAST_LANE, _MOST_LANE, _WIDE_LANE = 95, 420, 170
 _MARGIN = 34
-_LINE_SLOTS = 2
+_LINE_SLOTS = 2  # room for a line and its label
 
 
 def in_lanes(picture: Picture) -> Layout:

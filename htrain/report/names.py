@@ -6,7 +6,7 @@ from unicodedata import east_asian_width
 
 from htrain.plan.text import fold
 
-_LEAST_BEGINNING = 3
+_LEAST_BEGINNING = 3  # letters that names must share for a `*` to say something
 
 
 def called(module: str) -> str:

@@ -13,7 +13,7 @@ from htrain.plan.text import bottleneck_of, fold
 from htrain.spec.cluster import Cluster
 from htrain.spec.tree import flag_text, flat
 
-_MOST_RULES = 12
+_MOST_RULES = 12  # that have a line of their own
 _ROLES = ("trainer", "group_ps", "sparse_ps", "dense_ps")
 
 

@@ -8,8 +8,8 @@ from htrain.net.names import DENSE_PS, GROUP_PS, SPARSE_PS, TRAINER, device_at, 
 from htrain.net.net import Net
 from htrain.plan.plan import Plan
 
-_MOST_LONG_HEADS = 12
-_DARKEST = 0.6
+_MOST_LONG_HEADS = 12  # columns; a wider matrix has short heads
+_DARKEST = 0.6  # the text of a cell stays readable
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,7 @@ _UNITS = {
     "TIB": 2**40,
 }
 _BITS = {"KBIT/S": 10**3, "MBIT/S": 10**6, "GBIT/S": 10**9}
-_MOST_ROLES = 100_000
+_MOST_ROLES = 100_000  # names of roles are made one by one: a slip of the finger must not fill the memory
 
 
 def parse_field(name: str, text: str, *, where: str) -> Any:

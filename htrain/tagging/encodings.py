@@ -21,8 +21,8 @@ from htrain.tagging.workload import CPU, LOCK, MEMORY, RECEIVED, SENT, Floats, I
 
 Flags = NDArray[np.bool_]
 Placer = Callable[[Workload], tuple[list[Decision], Search, Ints]]
-_ROUNDS = 3
-_TIE = 1e-9
+_ROUNDS = 3  # turns of placing and encoding; they end before, where nothing changes
+_TIE = 1e-9  # relative: loads that differ by rounding are the same
 
 
 def allowed_encodings(net: Net, options: Options) -> dict[str, Encoding]:

@@ -14,8 +14,8 @@ import numpy as np
 from htrain.tagging.search_loops import Ints, Problem, State, better, descend, score
 from htrain.tagging.workload import Workload
 
-DEFAULT_BUDGET = 2_000_000
-_MOST_KICKS = 1000
+DEFAULT_BUDGET = 2_000_000  # placements that are scored
+_MOST_KICKS = 1000  # new starts, where placements are cheap
 _PATIENCE = 400  # kicks in a row that find nothing better
 
 

@@ -28,10 +28,10 @@ from htrain.data.rows import Array, Rows
 from htrain.data.schema import Input, Schema
 from htrain.errors import DataError
 
-_POPULARITY_POWER = 0.75
+_POPULARITY_POWER = 0.75  # of word2vec's negatives (Mikolov et al. 2013)
 _CHUNK_EXAMPLES = 4096
-_CHUNK_IDS = 1 << 19
-_MAX_SAMPLED = 10_000
+_CHUNK_IDS = 1 << 19  # which hold a chunk to some MB, whatever the fanout
+_MAX_SAMPLED = 10_000  # neighbours of an end: each is a row that an example looks up
 
 
 @dataclass(frozen=True)

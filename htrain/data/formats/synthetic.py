@@ -30,7 +30,7 @@ from htrain.files import new_file, place_to_write, read_file, write_file
 
 BLOCK_ROWS = 4096
 NUM_DENSE, NUM_SPARSE = 13, 26
-_FACTORS = 4
+_FACTORS = 4  # numbers of an id's factor, which the planted model multiplies
 _MEAN_DENSE = 1.27  # about the mean of log1p of a count: slopes should not move the base rate
 
 

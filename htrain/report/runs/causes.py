@@ -14,12 +14,12 @@ from htrain.report.runs.comparison import Comparison, DeviceComparison, Pair
 from htrain.sizes import memory_text, traffic_text
 
 _ALIKE = 0.1  # so much more or less is as predicted
-_FULL = 0.9
+_FULL = 0.9  # a resource as busy as this limits the run
 _MOST_FULL = 3  # that are named
-_WAITED = 0.1
+_WAITED = 0.1  # trainers that wait for less are not held up
 _LEAST_SHARE = 0.02  # of a resource that is worth a sentence
 _LEAST_SHARE_BY_EPS = 0.1  # where an example asks what was predicted
-_SHORT_SECONDS = 10.0
+_SHORT_SECONDS = 10.0  # a shorter steady part tells little
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from htrain.files import require_regular
 
 FILE = "metrics.jsonl"
 _RUN = "run"
-_MOST_POINTS = 2048
-_LONGEST_LINE = 1 << 22
-_WINDOW_SECONDS = 5.0
+_MOST_POINTS = 2048  # beyond, every other one is left out: a file of weeks is shown like one of minutes
+_LONGEST_LINE = 1 << 22  # bytes: a line of metrics has some KB
+_WINDOW_SECONDS = 5.0  # over which rates are taken: single reports jump
 
 Count = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
 
