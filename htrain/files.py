@@ -63,8 +63,7 @@ IsOurs = Callable[[Path], bool]
 
 def place_to_write(path: Path, is_ours: IsOurs) -> Path:
     """Where a file called `path` may be written: behind links, in a folder that is there, over nothing but what
-    `is_ours` says
-    htrain wrote.
+    `is_ours` says htrain wrote.
 
     Raises OSError where there is no such place.
     """

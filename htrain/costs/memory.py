@@ -141,7 +141,7 @@ def messages_of(train: Net, tags: Mapping[int, str], cluster: Cluster, options: 
 
 
 def memory_of_train(train: Net, tags: Mapping[int, str], cluster: Cluster, options: Options) -> dict[str, MemoryUse]:
-    """All that each device holds of a train net whose every op has a tag."""
+    """What each device holds of a train net whose every op has a tag, messages included."""
     messages = messages_of(train, tags, cluster, options)
     return {d: use + messages.get(d, MemoryUse()) for d, use in memory_of(train, tags, cluster, options).items()}
 

@@ -13,8 +13,8 @@ def entropy(rate: float) -> float:
 
 
 def normalized_entropy(log_loss: float, positives: float, examples: float) -> float:
-    """NE: the mean log loss over the entropy of the base rate (He et al. 2014; HT 5.1). It is nan when all labels are the
-    same, and without examples.
+    """NE: the mean log loss over the entropy of the base rate (He et al. 2014; HT 5.1). It is nan when all labels are
+    the same, and without examples.
 
     `log_loss` is the sum over `examples` examples, in nats, of which `positives` have label 1.
     """

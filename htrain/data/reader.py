@@ -22,7 +22,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """How messages name it."""
+        """What messages call the source."""
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
         """The shard's chunks from number `first` on, with their numbers, in order."""

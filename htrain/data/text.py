@@ -123,7 +123,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def open_text(path: Path) -> BinaryIO:
-    """A text file's bytes, decompressed."""
+    """The file, open for reading, decompressed where it is .gz."""
     return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 

@@ -49,7 +49,7 @@ def _same(definition: OpDef) -> Handler:
 
 
 def _with_alpha(type: str) -> Handler:
-    """x and alpha * y."""
+    """x op alpha * y."""
 
     def handle(t: Translation, call: Call) -> None:
         like = call.tensor

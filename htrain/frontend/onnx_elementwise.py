@@ -18,7 +18,7 @@ def _alias(graph: Graph, node: Operator) -> None:
 
 
 def _dropout(graph: Graph, node: Operator) -> None:
-    """In inference, its input."""
+    """Dropout in inference is its input."""
     training = graph.array(node, 2)
     if training is not None and bool(training.any()):
         raise graph.refusal(node, "drops out while training: export the model in eval mode, or with p=0")
@@ -53,7 +53,7 @@ def _mod(graph: Graph, node: Operator) -> None:
 
 
 def _pow(graph: Graph, node: Operator) -> None:
-    """The result has the base's dtype."""
+    """The exponent is cast to the base's dtype, which ONNX's result has."""
     base, exponent = graph.blobs(node)
     dtype = graph.builder.blob(base).dtype
     if graph.builder.blob(exponent).dtype != dtype:
@@ -209,7 +209,10 @@ def _rms_normalization(graph: Graph, node: Operator) -> None:
 
 
 def _batch_normalization(graph: Graph, node: Operator) -> None:
-    """In inference: (x - mean) / sqrt(var + epsilon) * scale + bias over the channels, dimension 1. The statistics stay as they are."""
+    """Batch normalization in inference, with its statistics as they stand in the file.
+
+    It is (x - mean) / sqrt(var + epsilon) * scale + bias over the channels, which are dimension 1.
+    """
     if node.attributes.get_int("training_mode", 0):
         raise graph.refusal(node, "is in training mode: export the model in eval mode")
     x = graph.blob(node, 0)

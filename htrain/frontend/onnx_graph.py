@@ -252,7 +252,7 @@ class Graph:
 
 
 def concrete(shape: Shape, batch_size: int) -> tuple[int, ...]:
-    """A shape at a batch size."""
+    """A shape at a batch size, in numbers."""
     return tuple(d if isinstance(d, int) else d.at(batch_size) for d in shape)
 
 

@@ -241,7 +241,9 @@ def _fold(model: ir.Model) -> None:
 
 
 def _folds(node: ir.Node) -> bool | None:
-    """Never a node that reads a floating constant with dimensions, which may be a weight, nor one whose result has any size."""
+    """Whether a node may be computed now. None leaves that to onnxscript; False is for a node that reads a floating
+    constant with dimensions, which may be a weight, and for one whose result can be of any size.
+    """
     constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
     kept = node.op_type in GROWING or any(c.dtype.is_floating_point() and len(c.shape) > 0 for c in constants)
     return False if kept else None

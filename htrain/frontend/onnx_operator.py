@@ -56,7 +56,7 @@ class Attributes:
         return tuple(self[name].as_ints()) if name in self else default
 
     def of_kinds(self, kinds: Mapping[str, type]) -> dict[str, Attr]:
-        """Those of these names that are given, each as a value of its type."""
+        """The attributes of these names that the file gives, each as a value of its type."""
         return {name: _READERS[kind](self[name]) for name, kind in kinds.items() if name in self}
 
     def without_effect(self, *names: str) -> None:

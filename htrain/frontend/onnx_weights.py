@@ -228,7 +228,7 @@ def _table(value: ir.Value) -> Stored:
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:
-    """As torch has it, without a copy where the values are memory-mapped."""
+    """The array as a torch tensor, without a copy where the values are memory-mapped."""
     if str(array.dtype) == "bfloat16":
         return torch.from_numpy(np.array(array).view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array if isinstance(array, np.memmap) else np.array(array))

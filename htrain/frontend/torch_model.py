@@ -85,7 +85,7 @@ def _batch_symbol(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) 
 
 
 def _bag_lengths(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[Any, int]:
-    """For each bag input, its symbol and the mean length of its lists in the example."""
+    """The symbol of each bag input's length, with the mean length of its lists in the example."""
     lengths = {}
     for node, name in _user_inputs(program):
         if is_bag(name, inputs) and not isinstance(node.meta["val"].shape[0], int):

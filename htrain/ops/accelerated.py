@@ -48,8 +48,8 @@ def pool_rows(
 ) -> torch.Tensor:
     """y[B,D]: the sum, or with `mode` mean the mean, of the rows[u,D] of each bag; a place of -1 counts for nothing.
 
-    `inverse` is int64[B,W], a bag in each row, or int64[n] with offsets int64[B] after it. With `weighted`, weights
-    of its shape come last and scale rows.
+    `inverse` is int64[B,W], a bag in each row, or int64[n] with offsets int64[B] after it. With `weighted`, weights of
+    its shape come last and scale rows.
     """
     flat, offsets = _bags(inverse, rest)
     weights = rest[-1].reshape(-1) if weighted else None
@@ -94,7 +94,7 @@ def _bags(inverse: torch.Tensor, rest: Sequence[torch.Tensor]) -> tuple[torch.Te
 
 
 def _with_padding(rows: torch.Tensor) -> torch.Tensor:
-    """A row of zeros behind the others."""
+    """rows[u+1,D]: a row of zeros after the others."""
     return F.pad(rows, (0, 0, 0, 1))
 
 

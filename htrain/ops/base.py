@@ -124,7 +124,7 @@ def _symbolic_dim(op: Op, small: int, large: int, bounds: Collection[int]) -> Di
 
 
 def elementwise_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    """One flop per element of the largest operand; every operand read or written once."""
+    """The stock cost: one flop per element of the largest operand, and every operand read or written once."""
     operands = (*inputs, *outputs)
     flops = max((numel(b.shape, batch_size) for b in operands), default=0)
     return Cost(float(flops), float(sum(b.num_bytes(batch_size) for b in operands)))

@@ -71,8 +71,7 @@ def _multiply(left: torch.Tensor, right: torch.Tensor, scale: float, total: torc
 
 def _layout(matrix: torch.Tensor) -> tuple[int, int]:
     """Whether it is transposed, as cblas.h says it, and its leading dimension: how far a row is from the next, or a
-    column in
-    one that is transposed.
+    column in one that is transposed.
     """
     down, right = matrix.stride()
     if right == 1 and down >= matrix.shape[1]:

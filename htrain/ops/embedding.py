@@ -67,8 +67,8 @@ def _dedupe_sharded(*ids: torch.Tensor, padding_idx: int, bounds: tuple[int, ...
 def _joined(ids: Sequence[torch.Tensor]) -> np.ndarray:
     """The ids of all inputs, one after another: int64[n].
 
-    It is done in NumPy: a batch has a hundred small inputs, and each of PyTorch's views costs as much as the loop
-    over one.
+    It is done in NumPy: a batch has a hundred small inputs, and each of PyTorch's views costs as much as the loop over
+    one.
     """
     return ids[0].numpy().reshape(-1) if len(ids) == 1 else np.concatenate([each.numpy().reshape(-1) for each in ids])
 

@@ -54,7 +54,7 @@ def _gradient_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequen
 
 
 def _relu_kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
-    """max(FC, 0)."""
+    """y[B,N] = max(FC(x, w, b), 0)."""
     return fast_linear(x, w, bias[0] if bias else None, relu=True)
 
 
@@ -90,7 +90,7 @@ def _stepped(op: Op) -> tuple[int, ...]:
 
 
 def _product_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    """One product of a weight[N,K] and B rows; the bias of a step besides."""
+    """The cost of one product of a weight[N,K] and B rows, and of the bias in a step."""
     n, k = (numel((dim,), batch_size) for dim in inputs[0].shape)
     rows = numel(inputs[-1].shape[:-1], batch_size)
     moved = sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))

@@ -60,7 +60,7 @@ def _bind_stack_tables(
 
 
 def _stack_tables(*values: torch.Tensor, dense: int, columns: tuple[int, ...]) -> torch.Tensor:
-    """As StackRows, of tables[R,D] that are here whole: of each the rows of its own column of ids[B,C]."""
+    """As StackRows, of whole tables[R,D] on this device: from each, the rows that its own column of ids[B,C] names."""
     return _stack_from(Tables(values[dense:-1], columns), *values[:dense], values[-1])
 
 

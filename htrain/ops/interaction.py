@@ -151,7 +151,7 @@ def _infer_sgd(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Si
 
 
 def _stepped(op: Op) -> tuple[int, ...]:
-    """The tables."""
+    """The positions of the tables."""
     return tuple(range(len(op.inputs) - 4))
 
 

@@ -1,6 +1,6 @@
 """Optimizer steps: effects that write a parameter and its state, with torch.optim's arithmetic (HT 2.1).
 
-Of a dense parameter w, float32 of any shape, with its gradient dw and states of the same shape, but for Adam's step[1]:
+Of a dense parameter w, float32 of any shape, with its gradient dw and states of the same shape, but for Adam's step[]:
 
     Sgd(w, dw)                          w -= lr * dw
     Adagrad(w, accumulator, dw)         accumulator += dw^2;  w -= lr * dw / (sqrt(accumulator) + eps)

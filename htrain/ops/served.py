@@ -339,7 +339,9 @@ _FLOPS = {"sgd": 2, "adagrad": 6, "rowwise_adagrad": 5}  # of a step, for each n
 
 
 def _step_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    """As the steps of the tables one by one: gradients read, rows and states of a batch read and written."""
+    """The cost of the steps of the tables one by one: gradients are read, rows and states of the batch read and
+    written.
+    """
     count = _num_tables(op)
     moved = sum(b.num_bytes(batch_size) for b in inputs[-count:])
     passes = 2.0 * (len(inputs) // count) - 3
@@ -347,7 +349,7 @@ def _step_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_si
 
 
 def _stepped(op: Op) -> tuple[int, ...]:
-    """The tables and their states."""
+    """The positions of the tables and of their states."""
     return tuple(range(len(op.inputs) - 2 * _num_tables(op)))
 
 

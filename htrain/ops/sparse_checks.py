@@ -56,8 +56,7 @@ def inverse_out_of_range(inverse: Ids, rows: Rows, taken: Rows) -> DataError:
 
 def bags_out_of_range(inverse: Ids, offsets: Ids, weights: Rows, rows: Rows, bags: Rows) -> DataError:
     """The error for offsets[B] that do not cut inverse[n] into bags, for weights other than [n] or [0], for bags[B,D]
-    of another
-    shape, or for inverse indices outside rows[u,D].
+    of another shape, or for inverse indices outside rows[u,D].
     """
     if not is_list(offsets):
         return _other_form("offsets", offsets, "int64[B]")

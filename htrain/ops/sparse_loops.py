@@ -81,9 +81,8 @@ def pool_rows(rows: Rows, inverse: Ids, offsets: Ids, weights: Rows, mean: bool)
     """y[B,D]: each bag's rows summed or averaged, as torch.nn.EmbeddingBag does; bag b is
     inverse[offsets[b]:offsets[b+1]].
 
-    `weights`[n] scale the rows of a sum; empty for none. Raises DataError for an inverse index that has no row, and
-    for offsets
-    that do not ascend from 0 to at most n.
+    `weights`[n] scale the rows of a sum; empty for none. Raises DataError for an inverse index that has no row, and for
+    offsets that do not ascend from 0 to at most n.
     """
     pooled = np.zeros((offsets.size, rows.shape[-1]), np.float32)
     if not is_list(offsets) or not fits(_pool, rows, inverse, offsets, weights, mean, pooled):

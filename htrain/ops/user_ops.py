@@ -162,7 +162,7 @@ def whole_user_ops() -> Iterator[None]:
 
 
 def attributes_from(text: str) -> dict[str, Attr]:
-    """The attributes of a captured call."""
+    """The attributes of a captured call, of the JSON that it carries; lists become tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()}
 
 

@@ -151,7 +151,7 @@ def _centers(plan: Plan) -> Iterator[str]:
 
 
 def _written(nets: Iterable[Net]) -> Counter[str]:
-    """How many ops write each parameter."""
+    """The number of ops that write each parameter."""
     return Counter(name for net in nets for op in net.ops for name in OPS[op.type].written(op))
 
 
@@ -169,8 +169,8 @@ def _begins_early(nets: Mapping[str, Net]) -> Iterator[str]:
     """Devices that read a trained weight of a group PS for a step that has not begun: the bound on staleness counts
     steps that have (HT 3.1.1).
 
-    What may run before a step begins is run without values: the trainer asks for rows, and all others do what
-    follows from that.
+    What may run before a step begins is run without values: the trainer asks for rows, and all others do what follows
+    from that.
     """
 
     def is_ahead(device: str, op: Op) -> bool:

@@ -173,7 +173,9 @@ def _made(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One writer at a time. Where the file system knows no locks there may be several, of which the last wins."""
+    """Within it, this process is the only writer. Where the file system knows no locks there may be several, of which
+    the last wins.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         deadline = time.monotonic() + _LOCK_SECONDS

@@ -132,7 +132,7 @@ def bottleneck_of(plan: Plan) -> tuple[str, str]:
 
 
 def net_text(plan: Plan, name: str) -> str:
-    """One of a plan's nets. Raises PlanError listing them when there is none of that name."""
+    """A net of the plan as text. Raises PlanError, listing the nets, for a name that none has."""
     if name not in plan.nets:
         raise PlanError(f"the plan has no net '{name}'; it has {', '.join(plan.nets)}")
     return plan.nets[name].text()

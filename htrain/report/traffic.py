@@ -53,7 +53,10 @@ def _sends(net: Net) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Matrix:
-    """From the device of the row to that of the column; a cell is None where nothing goes there, else an edge and how dark it is, 0 to 1."""
+    """Traffic from the device of a row to that of a column.
+
+    A cell is None where nothing goes there, else an edge and how dark it is drawn, 0 to 1.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[tuple[Edge, float] | None, ...]], ...]

@@ -98,17 +98,17 @@ class HetCache(Cache):
 
     @property
     def reads_ahead(self) -> int:
-        """Its window."""
+        """The batches of `window`."""
         return self.window
 
     @property
     def no_prefetch(self) -> str:
-        """See `Cache`: with staleness 0, a row must be as new as the step that reads it."""
+        """With staleness 0, a row must be as new as the step that reads it."""
         return "" if self.staleness else "a cache without staleness asks for nothing ahead"
 
     @property
     def whole(self) -> bool:
-        """See `Cache`."""
+        """Whether no table is left out by `tables`."""
         return _is_whole(self.tables)
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
@@ -157,17 +157,17 @@ class LookAheadCache(Cache):
 
     @property
     def reads_ahead(self) -> int:
-        """Its window, or the largest that `auto` stands for."""
+        """The batches of `window`, of which `auto` are at most 500."""
         return 500 if self.window == "auto" else self.window
 
     @property
     def no_prefetch(self) -> str:
-        """See `Cache`."""
+        """Rows of later batches are brought by the cache itself."""
         return "a look-ahead cache brings the rows of later batches itself"
 
     @property
     def whole(self) -> bool:
-        """See `Cache`."""
+        """Whether no table is left out by `tables`."""
         return _is_whole(self.tables)
 
     def require(self, cluster: "Cluster", options: "Options") -> None:

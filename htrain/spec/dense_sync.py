@@ -111,12 +111,12 @@ class InRounds(DenseSync):
 
     @property
     def round_steps(self) -> int:
-        """`period`."""
+        """The steps of `period`."""
         return self.period
 
     @property
     def holds_writes(self) -> bool:
-        """With `mode` fixed_rate."""
+        """Whether `mode` is fixed_rate."""
         return self.mode == "fixed_rate"
 
 

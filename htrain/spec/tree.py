@@ -93,7 +93,7 @@ def kinds_of(options: Options) -> list[str]:
 
 
 def dashed(flag: str) -> str:
-    """`--sync-period` of `sync_period`."""
+    """A flag as it is written on the command line: `--sync-period` for `sync_period`."""
     return "--" + flag.replace("_", "-")
 
 

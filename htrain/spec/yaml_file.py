@@ -67,7 +67,7 @@ def parse_yaml(text: str, kind: type[Error], where: str) -> Entry:
 
 
 class _Refused(Exception):
-    """YAML, but not what is read here."""
+    """A part of YAML that is not read here."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(why)

@@ -123,7 +123,9 @@ def _below(rank: Floats, other: Floats) -> bool:
 
 
 def _ranks(workload: Workload, loads: Floats) -> Floats:
-    """For each of loads[n, d, 4]: the seconds of the busiest device, and the sum of the fourth powers of all."""
+    """ranks[n,2] of loads[n,d,4], lower is better: the seconds of the busiest device, and a sum that grows with the
+    number of devices that are nearly as busy.
+    """
     seconds = loads / workload.capacity[:, :MEMORY]
     busiest = seconds.max((1, 2))
     if workload.host_cores:

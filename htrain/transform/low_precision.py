@@ -17,9 +17,8 @@ _TYPES: dict[FcDtype, str] = {"bfloat16": "FCBfloat16", "int8": "FCInt8"}
 
 def choose_fc_dtypes(net: Net, cluster: Cluster, options: Options) -> Options:
     """`options` with a dtype where they say `auto`. It is bfloat16 where cores have been measured to multiply it much
-    faster (BF16_GAIN), and FCs that are
-    large enough to gain by it have most of the net's products; else float32. It is never int8. What bfloat16 costs
-    in quality is in docs/numbers.md.
+    faster (BF16_GAIN), and FCs that are large enough to gain by it have most of the net's products; else float32. It
+    is never int8. What bfloat16 costs in quality is in docs/numbers.md.
 
     Requires: a forward net.
     """
@@ -70,7 +69,8 @@ def _is_wide(net: Net, op: Op) -> bool:
 
 
 def narrow_fcs(net: Net, options: Options) -> Net:
-    """With `fc_gradient_dtype` bfloat16, wide FCs as ops over bfloat16 blobs, which gradients made afterwards are, too.
+    """With `fc_gradient_dtype` bfloat16, make wide FCs ops over bfloat16 blobs; gradients that are made afterwards are
+    bfloat16, too.
 
     A weight is rounded once a step, for both passes; what one FC gives the next stays bfloat16. Steps are made in fp32.
 

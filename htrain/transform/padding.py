@@ -14,8 +14,8 @@ def read_padding_rows(net: Net, values: Mapping[str, torch.Tensor]) -> Net:
     """Look up the padding row wherever it may hold anything but zeros; its gradient is stopped behind the lookup.
 
     Requires: forward ops only; `values` are those of parameters whose init is `file`.
-    Ensures:  an `Embedding` has a padding_idx only where that row starts as zeros and no other lookup steps it, so
-    that nobody need read it.
+    Ensures:  an `Embedding` has a padding_idx only where that row starts as zeros and no other lookup steps it, so that
+    nobody need read it.
               An EmbeddingBag keeps its padding_idx, as it leaves the padding row out of every bag.
     """
     paddings: dict[str, set[object]] = {}

@@ -47,7 +47,7 @@ def split_by_node(net: Net, devices: Sequence[str] = ()) -> dict[str, Net]:
 
 
 def _cut(net: Net, devices: Sequence[str], begun: frozenset[str]) -> "_Cutter":
-    """One cut, in which the devices of `begun` wait with dense weights until they are told that the step has begun."""
+    """The net cut once; the devices of `begun` wait with dense weights until they are told that the step has begun."""
     cutter = _Cutter(net, begun)
     for device in devices:
         cutter.parts.setdefault(device, _Part())

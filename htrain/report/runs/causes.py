@@ -169,7 +169,7 @@ def _cpu(device: DeviceComparison) -> str:
 
 
 def _traffic(device: DeviceComparison, found: Comparison, known: Evidence) -> Iterator[str]:
-    """By the roles at the other end of its edges: those that sent or got more or less than predicted."""
+    """Roles at the other end of a device's edges that sent or got more or less than predicted, in sentences."""
     ends: dict[str, Pair] = {}
     for edge in found.edges:
         if device.name in (edge.source, edge.target):

@@ -51,7 +51,7 @@ class DeviceComparison:
 
     @property
     def moved(self) -> Pair:
-        """Bytes of an example in and out."""
+        """Bytes of an example, in and out together."""
         return Pair(self.received.predicted + self.sent.predicted, self.received.measured + self.sent.measured)
 
 

@@ -52,7 +52,7 @@ class RunLine(msgspec.Struct, frozen=True):
 
 
 class RoleLine(msgspec.Struct, frozen=True):
-    """What one role said."""
+    """One role's part of a report."""
 
     role: str
     examples: Count = 0
@@ -83,7 +83,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Moment:
-    """One report: the sums of the run, and what each role said."""
+    """One report: the sums of the run, and each role's part."""
 
     run: RunLine
     roles: Mapping[str, RoleLine]
@@ -111,7 +111,7 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """Of the steady part."""
+        """Seconds of the steady part."""
         return self.after.run.seconds - self.before.run.seconds
 
 
@@ -219,7 +219,7 @@ class _Reader:
             part.grew[line.role] = line.examples, number
 
     def history(self, file: BinaryIO) -> History:
-        """Requires: a report was taken."""
+        """The history as far as it has been read. Requires: a report was taken."""
         begin, end = self._steady()
         return History(
             tuple(self._points),
