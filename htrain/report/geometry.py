@@ -66,7 +66,7 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class Layout:
+class PictureLayout:
     """A picture with places: lanes `lane_width` wide, `corners[b]` (x, y) of its boxes, `lines` between lanes, and `links` within a lane: a
     flow's polylines."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from htrain.data.format import Format, Values, count_of
+from htrain.data.format import Format, UriOptions, count_of
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
 from htrain.data.schema import click_schema
@@ -222,7 +222,7 @@ def _field(data, i, base, signed):  # type: ignore[no-untyped-def]
     return good, negative, digits, value, i
 
 
-def open_criteo(path: Path, values: Values) -> Dataset:
+def open_criteo(path: Path, values: UriOptions) -> Dataset:
     """A file, `rows` of each table: 100000 where nothing is said."""
     rows = count_of(values, "rows", 100_000)
     source = TextSource(path, partial(parse_criteo, rows_per_field=rows))

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from htrain.data.evaluation import auc, entropy
-from htrain.data.format import Format, Values
+from htrain.data.format import Format, UriOptions
 from htrain.data.malformed import Malformed
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
@@ -263,7 +263,7 @@ class SyntheticSource:
         return 1 if num_shards == 1 else -(-8 * num_shards // self.options.num_blocks)
 
 
-def open_synthetic(_: Path, values: Values) -> Dataset:
+def open_synthetic(_: Path, values: UriOptions) -> Dataset:
     """A log that is made as it is read; the options are the fields of `Synthetic`. Raises DataError for one that is no
     number, or out of range.
     """

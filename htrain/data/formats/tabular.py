@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from numba import njit
 
 from htrain.data.arrow_rows import table_rows
-from htrain.data.format import Format, Values
+from htrain.data.format import Format, UriOptions
 from htrain.data.layout import Layout, load_layout
 from htrain.data.malformed import Malformed
 from htrain.data.reader import Dataset
@@ -239,7 +239,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return _is_text_type(kind) or bool(is_list and _is_scalar(kind.value_type))
 
 
-def _schema_file(path: Path, values: Values) -> Path:
+def _schema_file(path: Path, values: UriOptions) -> Path:
     if "schema" not in values:
         raise DataError(f"{path}: say which columns are what: ?schema=FILE.yaml")
     return Path(values["schema"])
