@@ -56,7 +56,7 @@ def sizes_of(tensors: Sequence[torch.Tensor]) -> Ids:
 
 @njit(nogil=True, cache=True)
 def find_out_of_range(sizes, ids, columns):  # type: ignore[no-untyped-def]
-    """The first table with an id outside it, or -1."""
+    """The first table with an id outside it, or -1; table t has sizes[t] rows and the ids[b, columns[t]]."""
     for b in range(ids.shape[0]):
         for t in range(sizes.size):
             row = ids[b, columns[t]]
@@ -67,7 +67,10 @@ def find_out_of_range(sizes, ids, columns):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def step_rows(tables, sizes, ids, columns, b, rate, dy, first):  # type: ignore[no-untyped-def]
-    """The rows of example b, by dy[first:, D]; those of the next example are on their way meanwhile."""
+    """SGD on the rows of example b: row ids[b, columns[t]] of table t takes the step -rate * dy[first + t, D].
+
+    The rows of the next example are asked for meanwhile.
+    """
     width = dy.shape[1]
     for t in range(tables.size):
         if b + 1 < ids.shape[0]:
