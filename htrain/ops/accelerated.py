@@ -225,7 +225,15 @@ def on_accelerator(definition: OpDef) -> OpDef:
     assert definition.accelerated
     name = accelerated_type(definition.type)
     return replace(
-        definition, type=name, kernel=definition.accelerated, gradient=None, bind=None, on_host=False, accelerated=None
+        definition,
+        type=name,
+        kernel=definition.accelerated,
+        gradient=None,
+        bind=None,
+        on_host=False,
+        accelerated=None,
+        aten=(),
+        onnx=False,
     )
 
 
