@@ -49,7 +49,7 @@ _HOMES = {
     **dict.fromkeys(("Numerics", "Compression", "Fusions"), "htrain.spec.numerics"),
     **dict.fromkeys(("Easgd", "ModelAveraging", "Bmuf", "AllReduce", "ParameterServer"), "htrain.spec.dense_sync"),
     **dict.fromkeys(("TableServers", "AllGather"), "htrain.spec.sparse_sync"),
-    **dict.fromkeys(("NoCache", "HetCache", "InRounds", "LookAheadCache"), "htrain.spec.cache"),
+    **dict.fromkeys(("NoCache", "HetCache", "LookAheadCache"), "htrain.spec.cache"),
     "Plan": "htrain.plan.plan",
     "Error": "htrain.errors",
     "Cost": "htrain.ops.base",

@@ -14,8 +14,7 @@ INTERRUPTED = 130
 def main() -> None:
     """Run the command line; exits with its status."""
     signal.signal(signal.SIGINT, _leave)
-    import_module("htrain.cli.app")
-    import_module("htrain.cli.door").open_door()
+    import_module("htrain.cli.app").main()
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -23,7 +23,10 @@ _KINDS = {
 
 
 def read_file(path: Path, *, most_bytes: int) -> bytes:
-    """The content of a regular file. A pipe, which might never end, is refused, and so are more than `most_bytes`."""
+    """The content of a regular file. A pipe, which might never end, is refused.
+
+    Raises OSError for what cannot be read, and for more than `most_bytes`.
+    """
     # Without O_NONBLOCK, opening a pipe waits for somebody to write to it.
     with _spelled(path), open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         found = os.fstat(file.fileno())
@@ -34,7 +37,7 @@ def read_file(path: Path, *, most_bytes: int) -> bytes:
 
 
 def require_regular(path: Path) -> None:
-    """Refuse what is not a file, before a library opens it and waits."""
+    """Raises OSError for what is not a regular file, before a library opens it and waits."""
     with _spelled(path):
         _require_regular(path.stat().st_mode)
 
@@ -59,7 +62,11 @@ IsOurs = Callable[[Path], bool]
 
 
 def place_to_write(path: Path, is_ours: IsOurs) -> Path:
-    """Where a file called `path` may be written: behind links, in a folder that is there, over nothing but what `is_ours` says htrain wrote."""
+    """Where a file called `path` may be written: behind links, in a folder that is there, over nothing but what
+    `is_ours` says htrain wrote.
+
+    Raises OSError where there is no such place.
+    """
     with _spelled(path):
         if not path.name or path.is_dir():
             raise OSError(errno.EISDIR, "it is a folder, want a file")

@@ -4,12 +4,14 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import htrain
 
+Public = tuple[ast.ClassDef | ast.FunctionDef, ast.ClassDef | None]
 PACKAGE = Path(htrain.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 OF_OPS = (
@@ -93,6 +95,35 @@ def test_a_strategy_is_named_where_it_lives_and_nowhere_else(home: str) -> None:
     assert strangers == []
 
 
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+NAMES = {module_of(path) for path in MODULES}
+
+
+def imported_by(path: Path) -> Iterator[str]:
+    """What a module imports when it runs: by statements, and by names that are written out."""
+    open_nodes: list[ast.AST] = [ast.parse(path.read_text())]
+    while open_nodes:
+        node = open_nodes.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        open_nodes += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in NAMES else str(node.module) for name in inner)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "import_module":
+            yield from (word.value for word in node.args if isinstance(word, ast.Constant))
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {module_of(path): {*imported_by(path)} & NAMES for path in MODULES}
+    assert set(TopologicalSorter(graph).static_order()) == NAMES
+
+
 ROOT = PACKAGE.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
@@ -119,16 +150,64 @@ def test_the_page_has_a_line_for_each_room(folder: Path) -> None:
 
 
 def sizes_of_functions() -> list[int]:
-    """Lines of each function of the package, its docstring with them."""
+    """Lines of each function of the package, without its docstring."""
     trees = [ast.parse(path.read_text()) for path in MODULES]
     found = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    return sorted((node.end_lineno or 0) - node.lineno + 1 for node in found)
+    return sorted((node.end_lineno or 0) - node.lineno + 1 - lines_of_docstring(node) for node in found)
+
+
+def lines_of_docstring(node: ast.FunctionDef) -> int:
+    first = node.body[0]
+    return (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(node) else 0
 
 
 def test_functions_are_short() -> None:
     sizes = sizes_of_functions()
-    assert sizes[len(sizes) * 9 // 10] <= 16
-    assert sizes[-1] <= 60
+    assert sizes[len(sizes) * 9 // 10] <= 15
+    assert sizes[-1] <= 53
+
+
+SILENT = ("executor", "simulation", "sync")  # rooms in which not every public name is documented yet
+
+
+def public_names(body: Sequence[ast.stmt], owner: ast.ClassDef | None = None) -> Iterator[Public]:
+    """The classes and functions of a module that others may use, each with the class that it is in."""
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+            yield node, owner
+            if isinstance(node, ast.ClassDef):
+                yield from public_names(node.body, node)
+
+
+def is_command(node: ast.ClassDef | ast.FunctionDef) -> bool:
+    """Whether it is a command of click's: its docstring is what users see."""
+    return any("command" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def raises(node: ast.AST) -> bool:
+    """Whether a function itself raises something, other than what it has caught."""
+    inner = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.FunctionDef | ast.ClassDef)]
+    return any((isinstance(child, ast.Raise) and child.exc is not None) or raises(child) for child in inner)
+
+
+def undocumented(room: str) -> Iterator[str]:
+    """The public names of a room that do not say what they are, or what they raise; an override is documented where it is declared."""
+    found = {path: list(public_names(ast.parse(path.read_text()).body)) for path in MODULES}
+    declared = {node.name for names in found.values() for node, owner in names if owner and ast.get_docstring(node)}
+    declared |= {"convert", "get_metavar", "invoke"}  # of click
+    for path, names in found.items():
+        for node, owner in names if path.relative_to(PACKAGE).parts[0] == room else ():
+            text = ast.get_docstring(node) or ""
+            overrides = owner is not None and bool(owner.bases) and node.name in declared
+            if not text and not overrides:
+                yield f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name} has no docstring"
+            elif text and raises(node) and "aises" not in text and not is_command(node):
+                yield f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name} does not say what it raises"
+
+
+@pytest.mark.parametrize("room", sorted({path.relative_to(PACKAGE).parts[0] for path in MODULES} - {*SILENT}))
+def test_public_names_say_what_they_are_and_what_they_raise(room: str) -> None:
+    assert list(undocumented(room)) == []
 
 
 def test_calls_with_many_arguments_name_them() -> None:

@@ -264,4 +264,4 @@ for command in (data, show, explain, check, diff, calibrate, simulate, size):
 
 def main() -> None:
     """Run a command; exit with 0, 1 (the user can mend it), 2 (usage), 3 (a bug), or 128 and the number of the signal that ended it."""
-    open_door()
+    open_door(commands)

@@ -17,10 +17,9 @@ import traceback
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import click
 
@@ -78,10 +77,9 @@ class Signals:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def open_door() -> None:
-    """Run the command line of this process, and leave with its status. Never comes back."""
+def open_door(commands: click.Command) -> NoReturn:
+    """Run the command line of this process, which is a call of `commands`, and leave with its status."""
     documents = take_standard_output()
-    commands = import_module("htrain.cli.app").commands
     status = _status(commands, Signals())  # from here on a signal raises, and nothing but `_status` would catch it
     sys.stdout = sys.stderr  # for whatever prints at exit
     try:

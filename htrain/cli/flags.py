@@ -112,7 +112,7 @@ class Value(click.ParamType):
             self.fail(str(error), param, ctx)
 
     def parsed(self, text: str) -> Any:
-        """Raises ValueError in words."""
+        """The value that a text stands for. Raises ValueError, in words for a user, for a text that no field takes."""
         reasons = []
         for hint in self.hints:
             try:
@@ -277,7 +277,10 @@ def cluster_of(cluster_file: Path | None, flag_values: Mapping[str, Any], *, her
 
 
 def options_of(given: Mapping[str, Any], cluster_file: Path | None = None) -> Options:
-    """The options among a command's flags; where a flag is not given, those of the cluster file."""
+    """The options among a command's flags; where a flag is not given, those of the cluster file.
+
+    Raises UsageError for what is given twice, or what a field does not take.
+    """
     values = {name: value for name, value in given.items() if name in flags() and _is_given(name)}
     for name, value in entries_of(given.get("entries", ())).items():
         if name in values:
@@ -333,6 +336,7 @@ def require_alone(flag: str, *others: str) -> None:
 
 
 def table_splits(splits: tuple[str, ...]) -> dict[str, int]:
+    """The pieces of each table, of texts such as `C1=4`. Raises UsageError for a text of another form."""
     found = {}
     for split in splits:
         table, _, count = split.rpartition("=")
@@ -345,6 +349,10 @@ def table_splits(splits: tuple[str, ...]) -> dict[str, int]:
 
 
 def fc_splits(given: tuple[str, ...]) -> Mapping[str, Split] | Literal["auto"]:
+    """The cut of each FC, of texts such as `top.0=vertical:4`; "auto" where nothing else was given.
+
+    Raises UsageError for a text of another form.
+    """
     if given in ((), ("auto",)):
         return "auto"
     found = {}

@@ -31,6 +31,7 @@ class Demand:
         return Demand(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def times(self, factor: float) -> "Demand":
+        """`factor` times as much of everything."""
         return Demand(*(getattr(self, f.name) * factor for f in fields(self)))
 
 

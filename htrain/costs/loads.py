@@ -20,6 +20,7 @@ class MemoryUse:
 
     @property
     def total(self) -> int:
+        """Bytes of all that is counted."""
         return sum(getattr(self, f.name) for f in fields(self))
 
     @property

@@ -141,7 +141,7 @@ def messages_of(train: Net, tags: Mapping[int, str], cluster: Cluster, options: 
 
 
 def memory_of_train(train: Net, tags: Mapping[int, str], cluster: Cluster, options: Options) -> dict[str, MemoryUse]:
-    """All that each device holds of a train net whose every op has a tag."""
+    """What each device holds of a train net whose every op has a tag, messages included."""
     messages = messages_of(train, tags, cluster, options)
     return {d: use + messages.get(d, MemoryUse()) for d, use in memory_of(train, tags, cluster, options).items()}
 
@@ -160,13 +160,15 @@ _CURES = {
 
 
 def use_text(use: MemoryUse) -> str:
-    """What takes the room, the largest first: `1.2 GiB values of the steps under way, 320.0 MiB the process itself`."""
+    """The use of memory in words, the largest first: `1.2 GiB values of the steps under way, 320.0 MiB the process
+    itself`.
+    """
     parts = sorted(((getattr(use, f.name), f.name) for f in fields(use)), key=lambda part: -part[0])
     return ", ".join(f"{memory_text(size)} {_TOLD[name]}" for size, name in parts if size)
 
 
 def too_large_text(device: str, use: MemoryUse, limit_bytes: int) -> str:
-    """Why a device cannot hold what it must: what takes the room, and what would do."""
+    """Why a device cannot hold its share, in words: what takes the room, and what would help."""
     role = role_of(device)
     largest = max((f.name for f in fields(use) if f.name != "own"), key=lambda name: getattr(use, name))
     cure = "" if use.own >= limit_bytes else f"{_CURES[role].get(largest, _FEWER)}, or "

@@ -39,7 +39,7 @@ class Rounds:
 
 
 def demands_of(nets: Mapping[str, Net], cluster: Cluster, options: Options, rates: Rates = NO_RATES) -> Demands:
-    """The demands of a plan's nets, by name; its caches ask for rows at `rates`, where these are known."""
+    """The demands of a plan with these nets, by name; its caches ask for rows at `rates`, where these are known."""
     return Demands(step_demands(nets, cluster, options, rates), sync_demands(nets, cluster, options))
 
 

@@ -28,7 +28,7 @@ def op_seconds(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], cluster:
 
 
 def locked_seconds(op: Op, seconds: float, cluster: Cluster) -> float:
-    """Of an op's `seconds`, those under Python's lock."""
+    """The part of an op's `seconds` that is spent under Python's lock."""
     if OPS[op.type].work == "message":
         return seconds * PYTHON_SHARE
     return min(seconds, cluster.op_nanoseconds * 1e-9)

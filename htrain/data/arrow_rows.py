@@ -85,7 +85,7 @@ def _numbers(table: pa.Table, name: str, reasons: dict[int, str]) -> np.ndarray:
 
 
 def _ids(array: pa.Array, rows: int) -> np.ndarray:
-    """int64[n] below `rows`."""
+    """int64[n]: ids modulo `rows`, of whole numbers or text; 0 where one is missing."""
     kind = array.type
     if pa.types.is_integer(kind):
         values = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)

@@ -17,11 +17,12 @@ class Position:
     row: int
 
     def to_dict(self) -> dict[str, int]:
+        """The position as JSON has it, for `from_dict`."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Any) -> "Position":
-        """Raises CheckpointError for anything but three counts."""
+        """The position that `to_dict` wrote. Raises CheckpointError for anything but three counts."""
         names = ("epoch", "chunk", "row")
         if (
             not isinstance(values, dict)

@@ -1,4 +1,4 @@
-"""NE and AUC."""
+"""Measures of predicted probabilities: NE and AUC, as the papers report them."""
 
 import math
 
@@ -13,15 +13,19 @@ def entropy(rate: float) -> float:
 
 
 def normalized_entropy(log_loss: float, positives: float, examples: float) -> float:
-    """NE: the mean log loss over the entropy of the base rate; nan when all labels are the same or there are none.
+    """NE: the mean log loss over the entropy of the base rate (He et al. 2014; HT 5.1). It is nan when all labels are
+    the same, and without examples.
 
-    `log_loss` is the sum over `examples` examples, of which `positives` have label 1.
+    `log_loss` is the sum over `examples` examples, in nats, of which `positives` have label 1.
     """
     return log_loss / examples / entropy(positives / examples) if examples else math.nan
 
 
 def auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """The area under the ROC curve of scores[n] for labels[n] in {0, 1}; tied scores count half. nan for a single class or a nan among the scores."""
+    """The area under the ROC curve of scores[n] for labels[n] in {0, 1}; tied scores count half.
+
+    It is nan where all labels are the same, and where a score is nan.
+    """
     positive = labels > 0.5
     num_positive = int(positive.sum())
     num_negative = positive.size - num_positive

@@ -7,23 +7,24 @@ from pathlib import Path
 from htrain.data.reader import Dataset
 from htrain.errors import DataError
 
-Values = Mapping[str, str]  # options of a URI, as text
+UriOptions = Mapping[str, str]  # by name, as text
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format: `name` is what URIs call it, `options` are those that it takes, and `open` makes a dataset of a file and the options that were given.
+    """A format of data: `name` is what URIs call it, `options` are those that it takes, and `open` makes a dataset of a
+    file and the options that were given.
 
-    `open` gets a file that is there and not empty; of a format that `is_made`, an empty path: it reads no file.
+    The file that `open` gets is there and not empty. A format that `is_made` reads no file and gets an empty path.
     """
 
     name: str
-    open: Callable[[Path, Values], Dataset]
+    open: Callable[[Path, UriOptions], Dataset]
     options: tuple[str, ...] = ()
     is_made: bool = False
 
 
-def count_of(values: Values, option: str, default: int) -> int:
+def count_of(values: UriOptions, option: str, default: int) -> int:
     """The value of an option that is a count. Raises DataError for anything but a whole number above 0."""
     text = values.get(option, str(default))
     if not text.isdecimal() or len(text) > 19 or not 0 < int(text) < 2**62:

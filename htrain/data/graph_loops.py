@@ -106,7 +106,7 @@ def _draw(key, counter):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _fraction(bits):  # type: ignore[no-untyped-def]
-    """A number in [0, 1)."""
+    """Random bits as a number in [0, 1)."""
     return np.float64(bits >> np.uint64(11)) * 2.0**-53
 
 

@@ -12,12 +12,14 @@ _DOMAINS = {
 
 
 def as_taken(label: Array, loss: str) -> Array:
-    """The labels as the loss reads them: for `bce`, -1 is the other way to write 0."""
+    """label[n] as the loss reads it: `bce` takes -1 for another way to write 0."""
     return np.where(label == -1, np.float32(0), label) if loss == "bce" and label.size and label.min() == -1 else label
 
 
 def first_outside(label: Array, loss: str) -> int | None:
-    """The place of the first label that the loss does not take, nan and infinities for any; None for none. `label` is as taken."""
+    """The place in label[n], as `as_taken` gives it, of the first label that the loss does not take; None where there
+    is none. No loss takes nan or infinity.
+    """
     if not label.size:
         return None
     low, high, _ = _DOMAINS[loss]
@@ -28,5 +30,5 @@ def first_outside(label: Array, loss: str) -> int | None:
 
 
 def wanted(loss: str) -> str:
-    """What messages say that a loss takes."""
+    """The labels that a loss takes, in words for a message."""
     return f"the {loss} loss takes {_DOMAINS[loss][2]}" if loss else f"want {_DOMAINS[loss][2]}"

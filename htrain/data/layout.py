@@ -67,6 +67,7 @@ class Layout:
 
     @property
     def columns(self) -> list[str]:
+        """The columns that the layout reads, each once, the label's first."""
         return list(dict.fromkeys([self.label, *(c for i in self.schema.inputs for c in i.columns)]))
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from htrain.errors import DataError
 
-_AT_LEAST = 10
-_REMEMBERED = 5
+_AT_LEAST = 10  # malformed rows, below which the share says nothing
+_REMEMBERED = 5  # malformed rows that an error shows
 
 
 @dataclass
@@ -21,9 +21,11 @@ class Malformed:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def saw(self, rows: int, bad: int, describe: Callable[[int], str]) -> None:
-        """`rows` more rows were read, `bad` of them malformed; describe(i) says where and what: 'file:line: reason'.
+        """Count `rows` more rows, of which `bad` are malformed; `describe(i)` says where and why one is: 'file:line:
+        reason'.
 
-        Only the first few are described, as finding a line's number may mean to read a file again. Raises DataError.
+        Only the first few are described, as finding the number of a line may mean to read the file again. Raises
+        DataError where too many rows are malformed.
         """
         with self._lock:
             self.rows += rows

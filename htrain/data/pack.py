@@ -16,7 +16,7 @@ from htrain.data.source import files_of, open_data
 from htrain.errors import DataError
 from htrain.files import new_file
 
-_HEAD_BYTES = 1 << 20
+_HEAD_BYTES = 1 << 20  # the header of a packed file is in them
 
 
 def pack(uri: str, out: Path, *, malformed: Malformed) -> Totals:

@@ -10,8 +10,8 @@ import pyarrow as pa
 from htrain.data.rows import Array, Rows
 from htrain.data.schema import Input, Schema
 
-_MAX_ROWS = 2**62
-_MAX_WIDTH = 2**31 - 1
+_MAX_ROWS = 2**62  # a file that says more is damaged
+_MAX_WIDTH = 2**31 - 1  # a file that says more is damaged
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
@@ -34,7 +34,7 @@ def _type_below(end: int) -> pa.DataType:
 
 
 def is_sound(schema: Schema) -> bool:
-    """Whether a schema that a file brought is one that a reader can have made."""
+    """Whether a schema that was read from a file is one that a reader of data can have made."""
     for item in schema.inputs:
         num_rows = {"dense": 0, "ids": item.width}.get(item.kind, 1)
         if not 0 < item.width <= _MAX_WIDTH or len(item.rows) != num_rows or len(item.tables) != num_rows:
@@ -46,6 +46,7 @@ def is_sound(schema: Schema) -> bool:
 
 
 def to_batch(rows: Rows, columns: pa.Schema) -> pa.RecordBatch:
+    """Rows as a record batch with the given columns."""
     return pa.record_batch([_column(rows, field) for field in columns], schema=columns)
 
 
@@ -70,8 +71,9 @@ def _narrow(values: Array, kind: pa.DataType) -> pa.Array:
 
 
 def to_rows(batch: pa.RecordBatch, schema: Schema) -> Rows:
-    """The rows of a batch of `arrow_schema(schema)`, in memory of their own. Raises ValueError for ids that have no row, and
-    pyarrow's errors for lists that are none.
+    """The rows of a batch of `arrow_schema(schema)`, in memory of their own.
+
+    Raises ValueError for ids that are outside their table, and pyarrow's errors for lists that are damaged.
     """
     batch.validate(full=True)
     fixed, lists = {"label": _numbers(batch["label"])}, {}

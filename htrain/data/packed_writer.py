@@ -20,7 +20,7 @@ class PackedWriter:
         self._head = b""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """One more block."""
+        """Write one more block."""
         self._writer.write_batch(batch)
         data = self._recorder.take()
         if not self.blocks:  # Arrow writes the schema with the first batch
@@ -30,7 +30,11 @@ class PackedWriter:
         self.blocks.append(Block(offset, len(data), batch.num_rows, digest_of(data)))
 
     def finish(self, metadata: Mapping[bytes, bytes]) -> None:
-        """The last batch, which is empty, with `metadata`; the index; and the seal over all that is no block. Requires a block."""
+        """Write what ends the file: an empty batch with `metadata`, the index of blocks, and the seal over all that is
+        no block.
+
+        Requires: at least one block has been written.
+        """
         last = pa.RecordBatch.from_pylist([], schema=self._columns)
         self._writer.write_batch(last, custom_metadata={**metadata, BLOCKS: to_index(self.blocks), SEAL: BLANK})
         self._writer.close()

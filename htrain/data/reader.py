@@ -22,7 +22,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """How messages name it."""
+        """What messages call the source."""
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
         """The shard's chunks from number `first` on, with their numbers, in order."""
@@ -47,6 +47,7 @@ class Dataset:
         return replace(self, loss=loss)
 
     def num_examples(self) -> int:
+        """Examples of an epoch over all shards; an estimate where the source would have to be read to know."""
         return self.source.num_examples()
 
     def batches(

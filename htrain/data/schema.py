@@ -23,9 +23,10 @@ Kind = Literal["dense", "ids", "padded", "bag"]
 class Input:
     """One named input of a model.
 
-    `columns` are the source columns' names, `rows` the number of rows that ids may address: one per column for `ids`, one in
-    all for `padded` and `bag`, empty for `dense`. `tables` names the embedding table of each entry of `rows`; columns that
-    name the same table share it. `width` is the number of columns, or the padded length; for a `bag`, the mean length.
+    `columns` are the source columns' names, `rows` the number of rows that ids may address: one per column for `ids`,
+    one in all for `padded` and `bag`, empty for `dense`. `tables` names the embedding table of each entry of `rows`;
+    columns that name the same table share it. `width` is the number of columns, or the padded length; for a `bag`, the
+    mean length.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The inputs' names, in order."""
         return tuple(i.name for i in self.inputs)
 
 

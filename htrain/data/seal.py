@@ -37,11 +37,12 @@ def digest_of(data: bytes | memoryview) -> bytes:
 
 
 def to_index(blocks: Sequence[Block]) -> bytes:
+    """The blocks as bytes, for `from_index`."""
     return np.array([(b.offset, b.length, b.rows, b.digest) for b in blocks], _RECORD).tobytes()
 
 
 def from_index(index: bytes) -> list[Block]:
-    """Raises ValueError for what is no index."""
+    """The blocks that `to_index` wrote. Raises ValueError for what is no index."""
     records = np.frombuffer(index, _RECORD)
     digests = np.frombuffer(index, np.uint8).reshape(-1, _RECORD.itemsize)[
         :, -8:

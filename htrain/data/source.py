@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from htrain.data.format import Format, Values
+from htrain.data.format import Format, UriOptions
 from htrain.data.formats import FORMATS
 from htrain.data.reader import Dataset
 from htrain.data.text import readable
@@ -43,7 +43,7 @@ def format_of(uri: str) -> tuple[str, dict[str, str]]:
     return format.name, {name: text for name, text in sorted(values.items()) if name != "schema"}
 
 
-def _parts(uri: str) -> tuple[Format, str, Values]:
+def _parts(uri: str) -> tuple[Format, str, UriOptions]:
     """Format, path and options. Raises DataError for formats and options that there are not."""
     name, colon, rest = uri.partition(":")
     place, _, query = rest.partition("?")

@@ -16,9 +16,9 @@ from htrain.data.malformed import Malformed
 from htrain.data.rows import Rows
 from htrain.errors import DataError
 
-MIN_CHUNK_BYTES = 64 * 1024
-MAX_CHUNK_BYTES = 4 * 1024 * 1024
-MAX_LINE_BYTES = 16 * 1024 * 1024
+MIN_CHUNK_BYTES = 64 * 1024  # of a chunk, where a file is large enough for its shards
+MAX_CHUNK_BYTES = 4 * 1024 * 1024  # what a reader holds of a file at once
+MAX_LINE_BYTES = 16 * 1024 * 1024  # a binary file may have no line end at all
 Fault = tuple[int, str]  # a line of the chunk, from 0, and what is wrong with it
 Parse = Callable[[np.ndarray], tuple[Rows, Sequence[Fault]]]
 
@@ -36,6 +36,7 @@ class TextSource:
 
     @property
     def name(self) -> str:
+        """The file."""
         return str(self.path)
 
     def num_examples(self) -> int:
@@ -51,6 +52,7 @@ class TextSource:
         return lines * size // len(head)
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
+        """See `Source`. Raises DataError for a file that cannot be read."""
         with readable(self.path):
             for number, offset, data in self._bytes(shard, num_shards, first):
                 rows, faults = self.parse(np.frombuffer(data, np.uint8))
@@ -58,7 +60,7 @@ class TextSource:
                 yield number, rows
 
     def place(self, *, number: int, row: int, num_shards: int) -> str:
-        """The fewest lines of the chunk that hold so many good rows end with the row."""
+        """See `Source`. The row is on the last of the fewest lines of the chunk that hold so many good rows."""
         with readable(self.path):
             _, offset, data = next(self._bytes(number % num_shards, num_shards, number))
             ends = np.append(np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + 1, len(data))
@@ -86,7 +88,9 @@ class TextSource:
                 number += num_shards
 
     def _streamed(self, shard: int, num_shards: int, first: int) -> Iterator[tuple[int, int, bytes]]:
-        """A compressed file has no way in but from its start: every shard reads it all and keeps its own."""
+        """The chunks of a compressed file. It can only be read from its start: every shard reads it all and keeps its
+        own chunks.
+        """
         step = min(MIN_CHUNK_BYTES, chunk_bytes(self.path.stat().st_size, num_shards))
         with gzip.open(self.path, "rb") as file:
             offset = len(file.read(self.header_bytes))
@@ -109,7 +113,7 @@ class TextSource:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """What goes wrong in reading `path` becomes a DataError."""
+    """Within, what goes wrong in reading `path` raises DataError."""
     try:
         yield
     except OSError as error:
@@ -119,12 +123,14 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def open_text(path: Path) -> BinaryIO:
-    """A text file's bytes, decompressed."""
+    """The file, open for reading, decompressed where it is .gz."""
     return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 
 def chunk_bytes(size: int, num_shards: int) -> int:
-    """Chunks small enough that every shard gets several, and a file of few rows is still shared out."""
+    """Bytes of a chunk of a file of `size` bytes: so few that every shard gets several chunks, also of a file with few
+    rows.
+    """
     return min(MAX_CHUNK_BYTES, max(1, min(MIN_CHUNK_BYTES, size // (num_shards * 8) + 1), size // (num_shards * 16)))
 
 
@@ -135,7 +141,7 @@ def read_lines(file: BinaryIO, size: int, path: Path) -> bytes:
 
 
 def read_line(file: BinaryIO, path: Path) -> bytes:
-    """The rest of this line. Raises DataError for a line that has no end: a binary file would be read whole."""
+    """The rest of the line. Raises DataError for one that does not end soon: a binary file would be read whole."""
     line = file.readline(MAX_LINE_BYTES)
     if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
         raise DataError(f"{path}: a line is longer than {MAX_LINE_BYTES >> 20} MiB; is this a text file?")

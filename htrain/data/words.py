@@ -33,7 +33,9 @@ def word_at(data: Any, i: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def places(word: Any, byte: Any) -> Any:
-    """A word whose lowest bit that is set is the highest bit of the first byte like `byte` (one of TABS, ...); 0 where there is none."""
+    """A word whose lowest bit that is set is the highest bit of the first byte like `byte` (one of TABS, ...); 0 where
+    no byte is like it.
+    """
     differences = word ^ byte
     return (differences - _ONES) & ~differences & _HIGHS
 

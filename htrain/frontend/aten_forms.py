@@ -64,6 +64,8 @@ class Call:
         self.node = node
         self.target, self.name, self.meta = node.target, node.name, node.meta
         self.args, self.kwargs = Arguments(node.args), Keywords(node.kwargs)
+        schema = getattr(node.target, "_schema", None)
+        self._arguments: Sequence[Any] = schema.arguments if schema else ()  # as torch declares them
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -72,6 +74,16 @@ class Call:
             a.meta["val"] for a in self.node.args if isinstance(a, fx.Node) and isinstance(a.meta["val"], torch.Tensor)
         )
 
+    def operands(self) -> list[Any]:
+        """The arguments that the op cannot do without and that are tensors, or numbers in their place, in order."""
+        taken = [str(a.type) in ("Tensor", "number") and not a.has_default_value() for a in self._arguments]
+        return [self.args[place] for place, is_operand in enumerate(taken[: len(self.args)]) if is_operand]
+
+    def argument(self, name: str) -> Any:
+        """The argument called `name`, wherever it is given, or torch's default. Raises StopIteration where the op has none of this name."""
+        place, declared = next((i, a) for i, a in enumerate(self._arguments) if a.name == name)
+        return argument(self, place, name, declared.default_value)
+
     def told_by_shape(self) -> None:
         """Whatever else was given, the shape of the result says it all."""
         self.args.read.update(range(len(self.args)))
@@ -79,10 +91,7 @@ class Call:
 
     def unread(self) -> dict[str, Any]:
         """The arguments that were given, are not torch's defaults and were not read, by name."""
-        schema = getattr(self.target, "_schema", None)
-        if schema is None:
-            return {}
-        given = {argument.name: (place, argument) for place, argument in enumerate(schema.arguments)}
+        given = {argument.name: (place, argument) for place, argument in enumerate(self._arguments)}
         left = {}
         for name, (place, argument) in given.items():
             positional = place < len(self.node.args)
@@ -101,6 +110,7 @@ Handler = Callable[[Translation, Call], object]
 
 
 def refuse(t: Translation, call: Call, why: str) -> ModelError:
+    """The error for a call that htrain cannot compile, naming op and module."""
     return ModelError(f"{call.target} in {t.where(call.node)} cannot be compiled: {why}")
 
 
@@ -110,6 +120,9 @@ def argument(call: Call, position: int, name: str, default: Any) -> Any:
 
 
 def axes_of(call: Call, position: int) -> tuple[int, ...]:
+    """The axes that a reduction is over, from 0, in ascending order: argument `position`, called `dim`; all where it is
+    left out.
+    """
     source = call.args[0]
     assert isinstance(source, fx.Node)
     rank = len(source.meta["val"].shape)

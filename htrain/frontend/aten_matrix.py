@@ -110,8 +110,8 @@ def _attention(t: Translation, call: Call) -> None:
     given = call.kwargs.get("scale")
     scale = width**-0.5 if given is None else given
     rank = len(k.meta["val"].shape)
-    turned = t.step(call.node, "Transpose", (t.blob(k),), {"perm": (*range(rank - 2), rank - 1, rank - 2)})
-    scores = t.step(call.node, "MatMul", (t.blob(q), turned))
+    transposed = t.step(call.node, "Transpose", (t.blob(k),), {"perm": (*range(rank - 2), rank - 1, rank - 2)})
+    scores = t.step(call.node, "MatMul", (t.blob(q), transposed))
     scores = t.step(call.node, "Mul", (scores, t.blob(float(scale), like=q.meta["val"])))
     if isinstance(mask, fx.Node) and mask.meta["val"].dtype == torch.bool:
         scores = t.step(call.node, "Where", (t.blob(mask), scores, t.blob(float("-inf"), like=q.meta["val"])))

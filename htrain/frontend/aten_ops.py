@@ -1,4 +1,8 @@
-"""ATen ops -> ops of the net. `HANDLERS` maps the name of an exported op to what writes it; names that share a form share a row."""
+"""ATen ops -> ops of the net.
+
+An op of htrain with the same operands and attributes says so itself (`OpDef.aten`). `HANDLERS` has these by their names without overloads, and what takes
+code by the full name of the exported op: another order, other attributes, several ops.
+"""
 
 from torch import fx
 
@@ -8,6 +12,8 @@ from htrain.frontend.aten_shapes import SHAPES, get_item
 from htrain.frontend.translation import Translation, dtype_name
 from htrain.net.net import Attr, Op
 from htrain.onnx_format.schemas import check_attributes
+from htrain.ops import OPS, OpDef
+from htrain.ops.attributes import declared_attributes
 from htrain.ops.padding import without_padding_gradient
 from htrain.ops.user_ops import TARGET, attributes_from, require_elementwise
 
@@ -30,11 +36,21 @@ IGNORED = frozenset(
 )
 
 
-def _unary(type: str) -> Handler:
-    return lambda t, call: t.add(call.node, type, (t.blob(call.args[0]),))
+def _same(definition: OpDef) -> Handler:
+    """The op that `definition` says it stands for (`OpDef.aten`)."""
+    kinds = declared_attributes(definition)
+
+    def handle(t: Translation, call: Call) -> None:
+        inputs = [t.blob(operand, like=call.tensor) for operand in call.operands()]
+        attributes = {name: kind(call.argument(name)) for name, kind in kinds.items()}
+        t.add(call.node, definition.type, inputs, attributes)
+
+    return handle
 
 
-def _binary(type: str) -> Handler:
+def _with_alpha(type: str) -> Handler:
+    """x op alpha * y."""
+
     def handle(t: Translation, call: Call) -> None:
         like = call.tensor
         left, right = t.blob(call.args[0], like=like), t.blob(call.args[1], like=like)
@@ -132,15 +148,8 @@ def _clamp(t: Translation, call: Call) -> None:
     t.add(call.node, "Clip", (t.blob(call.args[0]),), attrs)
 
 
-def _gelu(t: Translation, call: Call) -> None:
-    t.add(call.node, "Gelu", (t.blob(call.args[0]),), {"approximate": str(call.kwargs.get("approximate", "none"))})
-
-
-def _with_alpha(type: str, default: float) -> Handler:
-    def handle(t: Translation, call: Call) -> None:
-        t.add(call.node, type, (t.blob(call.args[0]),), {"alpha": float(argument(call, 1, "alpha", default))})
-
-    return handle
+def _leaky_relu(t: Translation, call: Call) -> None:
+    t.add(call.node, "LeakyRelu", (t.blob(call.args[0]),), {"alpha": float(argument(call, 1, "negative_slope", 0.01))})
 
 
 def _prelu(t: Translation, call: Call) -> None:
@@ -176,14 +185,6 @@ def _fill(t: Translation, call: Call) -> None:
     t.add(call.node, "Fill", (), attrs)
 
 
-_UNARY = {
-    "abs": "Abs", "ceil": "Ceil", "cos": "Cos", "erf": "Erf", "exp": "Exp", "floor": "Floor", "hardsigmoid": "HardSigmoid", "hardswish": "HardSwish",
-    "isnan": "IsNaN", "log": "Log", "log1p": "Log1p", "logical_not": "Not", "bitwise_not": "Not", "mish": "Mish", "neg": "Neg", "reciprocal": "Reciprocal",
-    "relu": "Relu", "round": "Round", "rsqrt": "Rsqrt", "sigmoid": "Sigmoid", "sign": "Sign", "silu": "Swish", "sin": "Sin", "sqrt": "Sqrt", "tanh": "Tanh",
-    "detach": "Detach",
-}  # fmt: skip
-
-
 def _user_op(t: Translation, call: Call) -> None:
     """An op of the user's own: its outputs are taken apart by the ops that follow."""
     tensors, type, text = call.args
@@ -194,15 +195,9 @@ def _user_op(t: Translation, call: Call) -> None:
     t.parts[call.node] = t.builder.add(type, inputs, attrs=attributes, module=t.module_of(call.node))
 
 
-_BINARY = {
-    "add": "Add", "sub": "Sub", "mul": "Mul", "pow": "Pow", "maximum": "Max", "minimum": "Min", "eq": "Equal", "ne": "NotEqual", "lt": "Less",
-    "le": "LessOrEqual",
-    "gt": "Greater", "ge": "GreaterOrEqual",
-    "logical_and": "And", "logical_or": "Or", "logical_xor": "Xor", "bitwise_and": "And", "bitwise_or": "Or",
-    "remainder": "Mod", "floor_divide": "FloorDiv",
-}  # fmt: skip
-_OVERLOADS = ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar")
 _FORMS: dict[str, Handler] = {
+    **dict.fromkeys(("add.Tensor", "add.Scalar"), _with_alpha("Add")),
+    **dict.fromkeys(("sub.Tensor", "sub.Scalar"), _with_alpha("Sub")),
     **dict.fromkeys(("div.Tensor", "div.Tensor_mode", "div.Scalar"), _divide),
     **dict.fromkeys(("rsub.Scalar", "rsub.Tensor"), _reversed_sub),
     **dict.fromkeys(("masked_fill.Scalar", "masked_fill.Tensor"), _masked_fill),
@@ -213,19 +208,20 @@ _FORMS: dict[str, Handler] = {
                      "new_zeros.default", "new_ones.default"), _fill),
     "pow.Tensor_Scalar": _power,
     "embedding.default": _embedding,
-    "gelu.default": _gelu,
-    "leaky_relu.default": _with_alpha("LeakyRelu", 0.01),
-    "elu.default": _with_alpha("Elu", 1.0),
-    "softplus.default": _unary("Softplus"),
+    "leaky_relu.default": _leaky_relu,
     "prelu.default": _prelu,
     "_prelu_kernel.default": _prelu,
     **dict.fromkeys(("dropout.default", "native_dropout.default"), _dropout),
 }  # fmt: skip
 HANDLERS: dict[str, Handler] = {
-    **{f"aten.{name}.{overload}": _unary(type) for name, type in _UNARY.items() for overload in _OVERLOADS[:1]},
-    **{f"aten.{name}.{overload}": _binary(type) for name, type in _BINARY.items() for overload in _OVERLOADS},
+    **{f"aten.{name}": _same(definition) for definition in OPS.values() for name in definition.aten},
     **{f"aten.{name}": handler for name, handler in {**_FORMS, **SHAPES, **MATRIX}.items()},
     "htrain.embedding_bag.default": _embedding_bag,
     "<built-in function getitem>": get_item,
     TARGET: _user_op,
 }
+
+
+def handler_of(target: str) -> Handler | None:
+    """What translates an exported op of this name: its own handler, or else that of all overloads; None for an op that htrain does not know."""
+    return HANDLERS.get(target) or HANDLERS.get(target.rpartition(".")[0])

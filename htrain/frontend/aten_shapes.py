@@ -96,6 +96,7 @@ def _split(t: Translation, call: Call) -> None:
 
 
 def get_item(t: Translation, call: Call) -> None:
+    """Output `index` of a node with several. Raises ModelError for one that the net does not compute."""
     source, index = call.args
     assert isinstance(source, fx.Node)
     parts = t.parts[source]

@@ -10,8 +10,11 @@ _OTHERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) +
 
 
 def place_of(model: nn.Module, error: BaseException) -> str:
-    """` (in module 'top.0', model.py:31)` from the traceback of `error`, "" where it tells neither: the innermost op or module that ran,
-    and the innermost line that is neither torch's nor ours."""
+    """Where in the model `error` came up, by its traceback: ` (in module 'top.0', model.py:31)`, or "" where it does
+    not say.
+
+    It is the innermost op or module that ran, and the innermost line that is neither torch's nor htrain's.
+    """
     paths = {id(module): path for path, module in model.named_modules()}
     place = line = ""
     trace = error.__traceback__

@@ -33,7 +33,9 @@ class Captured:
 
 
 def without_gradients(net: Net) -> tuple[Net, list[str]]:
-    """`net` with the trained parameters frozen that its output reads, but no gradient reaches, as PyTorch leaves them; and their names."""
+    """`net` with those trained parameters frozen that its output reads and no gradient reaches, as PyTorch leaves them;
+    and their names.
+    """
     reached = set(net.outputs)
     for op in reversed(net.ops):
         if reached.intersection(op.outputs) and op.type != "Detach":
@@ -56,7 +58,7 @@ def check_finite(captured: Captured) -> Captured:
 
 
 def _not_finite(parameter: Parameter, value: torch.Tensor | None) -> str:
-    """What is wrong with a parameter's first values; "" for nothing."""
+    """Why the first values of a parameter cannot be trained from; "" where they can."""
     if value is None:
         return "" if all(map(math.isfinite, parameter.init.arguments)) else f"starts from {parameter.init}"
     if not value.is_floating_point() or not value.numel():

@@ -19,7 +19,10 @@ _HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
 
 
 class GradientRules(TorchFunctionMode):
-    """While a module is traced with gradients on: what takes none is detached, what cannot be followed raises ModelError."""
+    """While a module is traced with gradients switched on: values that take no gradient are detached.
+
+    Raises ModelError for what the net cannot follow.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

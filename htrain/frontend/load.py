@@ -20,8 +20,8 @@ from htrain.frontend.captured import Captured
 from htrain.net.net import Init
 from htrain.own.code import attribute_of, import_place, user_code
 
-_EXAMPLE_BATCH = 6
-_SMALL_BYTES = 1 << 30
+_EXAMPLE_BATCH = 6  # torch.export takes sizes of 0 and 1 for constants
+_SMALL_BYTES = 1 << 30  # a larger model is not built with values
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -107,7 +107,9 @@ def _with_constants(spec: str, factory: Callable[..., Any], schema: Schema, mode
 
 
 def _valueless(module: nn.Module) -> list[str]:
-    """The attributes of one module that hold tensors on the meta device: its buffers together, tensors, and lists and dicts of them."""
+    """The attributes of one module that hold tensors on the meta device: buffers, which count as one, tensors, and
+    lists and dicts of tensors.
+    """
     return [
         name for name, held in module.__dict__.items() if name not in ("_parameters", "_modules") and _has_meta(held)
     ]
@@ -122,7 +124,7 @@ def _has_meta(held: object) -> bool:
 
 
 class _OnlyParametersOnMeta:
-    """Within, `nn.Module.register_parameter` and Embedding weights move to the meta device as soon as they are set."""
+    """Within it, `nn.Module.register_parameter` and Embedding weights move to the meta device as soon as they are set."""
 
     def __enter__(self) -> None:
         self._original = nn.Module.register_parameter

@@ -36,7 +36,7 @@ def _hooks(model: nn.Module) -> Iterator[str]:
 
 
 def _check_memory(model: nn.Module) -> None:
-    """Two parameters over one memory are stepped twice by PyTorch, and would be two weights here."""
+    """Raises ModelError for parameters that share memory: PyTorch steps them twice, and here they would be two weights."""
     owners: dict[int, str] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or not parameter.numel():
@@ -49,6 +49,6 @@ def _check_memory(model: nn.Module) -> None:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """What tensors have in common that lie in the same piece of memory, or would if they were not on the meta device."""
+    """A number that is the same for tensors in one piece of memory, also of the meta device."""
     storage = tensor.untyped_storage()
     return int(storage._cdata) if tensor.is_meta else int(storage.data_ptr())

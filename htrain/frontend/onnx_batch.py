@@ -11,8 +11,8 @@ from htrain.net.net import Net, Shape
 from htrain.ops import OPS
 from htrain.ops.base import dtype_of
 
-_EXAMPLES = 3
-_CHECKED_BYTES = 1 << 32
+_EXAMPLES = 3  # of a batch, that are run by themselves too
+_CHECKED_BYTES = 1 << 32  # a net that takes more for a batch is not run here
 _TABLE_ROWS = 1000  # as many of a table's rows stand for all of them in a check
 
 
@@ -60,7 +60,9 @@ def check_examples_apart(net: Net, fixed_batch: int) -> None:
 
 
 def _compare(net: Net, fixed_batch: int, *, num_ids: int) -> None:
-    """Raises AssertionError when a batch and its examples disagree, and what a kernel raises when it refuses them."""
+    """Run a random batch, and its examples one by one. Raises AssertionError where they disagree, and what a kernel
+    raises when it refuses them.
+    """
     batch_size = max(fixed_batch, 2)
     generator = torch.Generator().manual_seed(0)
 

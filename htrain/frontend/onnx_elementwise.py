@@ -13,29 +13,18 @@ from htrain.net.net import Attr
 Handler = Callable[[Graph, Operator], None]
 
 
-def _same(graph: Graph, node: Operator) -> None:
-    graph.emit(node, node.op_type, graph.blobs(node))
-
-
 def _alias(graph: Graph, node: Operator) -> None:
     graph.alias(node, graph.blob(node, 0))
 
 
 def _dropout(graph: Graph, node: Operator) -> None:
-    """In inference, its input."""
+    """Dropout in inference is its input."""
     training = graph.array(node, 2)
     if training is not None and bool(training.any()):
         raise graph.refusal(node, "drops out while training: export the model in eval mode, or with p=0")
     graph.operand(node, 1)  # the ratio
     node.attributes.without_effect("seed", "ratio")
     graph.alias(node, graph.blob(node, 0))
-
-
-def _with_float(name: str, default: float) -> Handler:
-    def handle(graph: Graph, node: Operator) -> None:
-        graph.emit(node, node.op_type, graph.blobs(node), {name: node.attributes.get_float(name, default)})
-
-    return handle
 
 
 def _is_integer(graph: Graph, blob: str) -> bool:
@@ -64,7 +53,7 @@ def _mod(graph: Graph, node: Operator) -> None:
 
 
 def _pow(graph: Graph, node: Operator) -> None:
-    """The result has the base's dtype."""
+    """The exponent is cast to the base's dtype, which ONNX's result has."""
     base, exponent = graph.blobs(node)
     dtype = graph.builder.blob(base).dtype
     if graph.builder.blob(exponent).dtype != dtype:
@@ -141,11 +130,6 @@ def _softsign(graph: Graph, node: Operator) -> None:
     x = graph.blob(node, 0)
     size = graph.step(node, "Abs", (x,))
     graph.emit(node, "Div", (x, graph.step(node, "Add", (size, graph.scalar(node, 1.0, x)))))
-
-
-def _gelu(graph: Graph, node: Operator) -> None:
-    approximate = node.attributes.get_string("approximate", "none")
-    graph.emit(node, "Gelu", (graph.blob(node, 0),), {"approximate": approximate})
 
 
 def _softmax(graph: Graph, node: Operator) -> None:
@@ -225,7 +209,10 @@ def _rms_normalization(graph: Graph, node: Operator) -> None:
 
 
 def _batch_normalization(graph: Graph, node: Operator) -> None:
-    """In inference: (x - mean) / sqrt(var + epsilon) * scale + bias over the channels, dimension 1. The statistics stay as they are."""
+    """Batch normalization in inference, with its statistics as they stand in the file.
+
+    It is (x - mean) / sqrt(var + epsilon) * scale + bias over the channels, which are dimension 1.
+    """
     if node.attributes.get_int("training_mode", 0):
         raise graph.refusal(node, "is in training mode: export the model in eval mode")
     x = graph.blob(node, 0)
@@ -241,12 +228,7 @@ def _batch_normalization(graph: Graph, node: Operator) -> None:
     graph.alias(node, x)
 
 
-_AS_THEY_ARE = """
-    Abs Add And Ceil Cos Equal Erf Exp Floor Greater GreaterOrEqual HardSwish IsNaN Less LessOrEqual Log Mish Mul Neg Not
-    Or PRelu Reciprocal Relu Round Sigmoid Sign Sin Softplus Sqrt Sub Sum Tanh Where Xor
-""".split()  # noqa: SIM905
 HANDLERS: Mapping[str, Handler] = {
-    **dict.fromkeys(_AS_THEY_ARE, _same),
     "Identity": _alias,
     "Dropout": _dropout,
     **dict.fromkeys(_REDUCTIONS, _reduce),
@@ -260,12 +242,9 @@ HANDLERS: Mapping[str, Handler] = {
     "Cast": _cast,
     "CastLike": _cast_like,
     "Clip": _clip,
-    "Elu": _with_float("alpha", 1.0),
-    "LeakyRelu": _with_float("alpha", 0.01),
     "HardSigmoid": _hard_sigmoid,
     "Swish": _swish,
     "Softsign": _softsign,
-    "Gelu": _gelu,
     "CumSum": _cumulative_sum,
     "LayerNormalization": _layer_normalization,
     "RMSNormalization": _rms_normalization,

@@ -20,8 +20,8 @@ from htrain.ops.builder import NO_ATTRS, NetBuilder
 Node: TypeAlias = "ir.Node | Operator"
 PROBES = (1009, 2003)  # as infer_by_kernel's: primes, which no model's own dimensions are multiples of
 GROWING = frozenset({"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Tile"})  # a few numbers in, many out
-_CONSTANT_BYTES = 1 << 20
-_ENTRIES = 1e8
+_CONSTANT_BYTES = 1 << 20  # a larger tensor is a parameter with a file: plans hold constants in their nets
+_ENTRIES = 1e8  # no shape or mask has as many
 _RANK = 16  # a longer list of numbers is data, not a shape
 
 
@@ -53,6 +53,7 @@ class Graph:
 
     @property
     def opset(self) -> int:
+        """The version of ONNX's own ops that the file asks for."""
         return self.opsets.get("", self.opsets.get("ai.onnx", 0))
 
     # -- operands ----------------------------------------------------------------------------------------------------
@@ -69,10 +70,14 @@ class Graph:
         return self.blob_of(node, value)
 
     def blobs(self, node: Operator) -> list[str]:
+        """The blobs of a node's inputs, without those that are left out."""
         values = [self.operand(node, index) for index in range(len(node.inputs))]
         return [self.blob_of(node, value) for value in values if value is not None]
 
     def blob_of(self, node: Node, value: ir.Value) -> str:
+        """The blob or parameter that a value of the graph is, made when it is first wanted. Raises ModelError for a
+        value that the net cannot hold.
+        """
         name = str(value.name)
         if name not in self.names:
             known = self.known.get(name)
@@ -80,7 +85,7 @@ class Graph:
         return self.names[name]
 
     def constant(self, node: Node, array: NDArray[Any] | np.generic) -> str:
-        """A new Constant blob."""
+        """A new Constant blob with the array's shape and dtype."""
         value = constant_of(torch.from_numpy(np.ascontiguousarray(array).reshape(np.shape(array)).copy()))
         return self.builder.add("Constant", (), attrs={"value": value}, module=self.module_of(node))[0]
 
@@ -107,9 +112,11 @@ class Graph:
         return None if array is None else tuple(int(v) for v in np.ravel(array))
 
     def shape(self, name: str) -> Shape:
+        """The shape of a blob or parameter."""
         return self.builder.blob(name).shape
 
     def rank(self, name: str) -> int:
+        """The number of dimensions of a blob or parameter."""
         return len(self.builder.blob(name).shape)
 
     # -- results -----------------------------------------------------------------------------------------------------
@@ -121,11 +128,11 @@ class Graph:
         self.names.update({str(value.name): name for value, name in zip(node.outputs, names, strict=True)})
 
     def step(self, node: Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
-        """Append an op on the way to `node`'s output."""
+        """Append an op that `node`'s own ops will read; the name of its output."""
         return self.builder.add(type, inputs, attrs=attrs, module=self.module_of(node))[0]
 
     def alias(self, node: Node, blob: str) -> None:
-        """`node`'s output is `blob`."""
+        """Have `blob` be the output of `node`."""
         self.names[str(node.outputs[0].name)] = blob
 
     def reshape(self, node: Node, blob: str, shape: Shape) -> str:
@@ -137,6 +144,7 @@ class Graph:
         return self.step(node, "Reshape", (blob,), {"shape": tuple(d if isinstance(d, int) else -1 for d in shape)})
 
     def refusal(self, node: Node, what: str) -> ModelError:
+        """The error for a node that htrain cannot compile."""
         return ModelError(f"op {node.op_type} '{label(node)}': {what}")
 
     def module_of(self, node: Node) -> str:
@@ -152,7 +160,7 @@ class Graph:
     # -- values that no example changes ------------------------------------------------------------------------------
 
     def evaluate(self, node: ir.Node) -> bool:
-        """Compute `node` now if no example changes its inputs; says whether that was so."""
+        """Compute `node` now if its value is the same for all examples; returns whether it is."""
         if node.op_type in ("Shape", "Size") and node.domain == "" and node.inputs[0] is not None:
             name = self.names.get(str(node.inputs[0].name))
             if name is not None:
@@ -168,7 +176,7 @@ class Graph:
         return True
 
     def _refuse_growth(self, node: ir.Node) -> None:
-        """Raises ModelError before a few numbers of a damaged file become an array larger than memory."""
+        """Raises ModelError before a few numbers of a damaged file are made an array that is larger than memory."""
         numbers = [
             np.abs(np.ravel(self.known[str(v.name)].arrays[1]).astype(np.float64)) for v in node.inputs if v is not None
         ]
@@ -225,7 +233,9 @@ class Graph:
     # -- dimensions --------------------------------------------------------------------------------------------------
 
     def dims(self, node: Node, small: Sequence[int], large: Sequence[int]) -> Shape:
-        """Sizes at the two probes as dimensions."""
+        """Sizes at the two probe batch sizes as dimensions. Raises ModelError for one that is no multiple of the batch
+        size.
+        """
         return tuple(self._dim(node, int(a), int(b)) for a, b in zip(small, large, strict=True))
 
     def _dim(self, node: Node, small: int, large: int) -> Dim:
@@ -237,11 +247,12 @@ class Graph:
         return BatchDim(per_example)
 
     def declare_input(self, value: ir.Value, shape: Shape, dtype: str) -> None:
+        """Make a value of the graph an input of the net."""
         self.names[str(value.name)] = self.builder.input(Blob(str(value.name), shape, dtype))
 
 
 def concrete(shape: Shape, batch_size: int) -> tuple[int, ...]:
-    """A shape at a batch size."""
+    """A shape at a batch size, in numbers."""
     return tuple(d if isinstance(d, int) else d.at(batch_size) for d in shape)
 
 

@@ -58,7 +58,10 @@ def unmerge(constants: Sequence[ir.Value], graph: ir.Graph, *, of_torch: bool) -
 
 
 def _behind(program: Program, unmerged: Unmerged) -> set[str]:
-    """The biases that were put back, and what the file stores as one with them: for other values than zeros the file computes something else."""
+    """The biases of zeros that were put back, and what the file stores as one tensor with them.
+
+    For other values of these than zeros, the file computes something else than the module.
+    """
     names = {str(value.name) for value in program.put_back.values()}
     return names | {name for name, found in unmerged.origins.items() if any(origin.name in names for origin in found)}
 
@@ -136,7 +139,7 @@ def _matrix_of(node: ir.Node, index: int, stored: Collection[str]) -> str:
 
 
 def _read_instead(graph: ir.Graph, value: ir.Value, uses: Sequence[Use]) -> None:
-    """Have these ops read `value`; an Identity that gave them its name is gone."""
+    """Have the ops of `uses` read `value`; an Identity that gave them the name is removed."""
     for node, index in uses:
         before = node.inputs[index]
         identity = before.producer() if before is not None else None

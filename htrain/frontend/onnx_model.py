@@ -6,7 +6,7 @@ its input's becomes a multiple of the batch size B. The rule by which constants 
 htrain.frontend.onnx_weights.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import onnx
@@ -22,15 +22,22 @@ from htrain.frontend.onnx_batch import check_examples_apart, open_batch
 from htrain.frontend.onnx_graph import GROWING, Graph, Known, label
 from htrain.frontend.onnx_merged import Unmerged, unmerge
 from htrain.frontend.onnx_operator import Operator
+from htrain.frontend.onnx_same import same_op
 from htrain.frontend.onnx_user_ops import user_op
 from htrain.frontend.onnx_weights import DTYPES, Stored, array_of, find_stored
 from htrain.net.net import B, Net, Shape
 from htrain.net.rewriting import only_needed
+from htrain.ops import OPS
 from htrain.ops.user_ops import is_users
 
-TABLE_ROWS = 1000
+TABLE_ROWS = 1000  # a smaller matrix that is only looked up is a weight: it need not be cut, cached or sharded
 _OLDEST_OPSET = 7  # before, operands broadcast and statistics train by other attributes
-_HANDLERS = {**onnx_elementwise.HANDLERS, **onnx_matrix.HANDLERS, **onnx_shapes.HANDLERS}
+_HANDLERS: dict[str, Callable[[Graph, Operator], None]] = {
+    **{definition.type: same_op for definition in OPS.values() if definition.onnx},
+    **onnx_elementwise.HANDLERS,
+    **onnx_matrix.HANDLERS,
+    **onnx_shapes.HANDLERS,
+}
 _LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
 _CURES = {
     "Loop": "export nn.EmbeddingBag as nn.Embedding and a sum, or give htrain the PyTorch module itself",
@@ -75,6 +82,9 @@ def _origins(stored: Stored, unmerged: Unmerged) -> tuple[Origin, ...]:
 
 
 def read_file(path: Path) -> ir.Model:
+    """The file's model with its functions inlined. Raises ModelError where that is none, or of an opset that is not
+    known.
+    """
     if not path.is_file():
         raise ModelError("no such file")
     whole = path.resolve()
@@ -231,7 +241,9 @@ def _fold(model: ir.Model) -> None:
 
 
 def _folds(node: ir.Node) -> bool | None:
-    """Never a node that reads a floating constant with dimensions, which may be a weight, nor one whose result has any size."""
+    """Whether a node may be computed now. None leaves that to onnxscript; False is for a node that reads a floating
+    constant with dimensions, which may be a weight, and for one whose result can be of any size.
+    """
     constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
     kept = node.op_type in GROWING or any(c.dtype.is_floating_point() and len(c.shape) > 0 for c in constants)
     return False if kept else None

@@ -4,10 +4,24 @@ Attributes and inputs remember whether the handler has looked at them. What the 
 the node (`Operator.overlooked`), whatever a later opset may add.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import onnx
 import onnx_ir as ir
+import torch
+
+from htrain.net.net import Attr, Tensor
+from htrain.ops.base import constant_of
+
+_READERS: Mapping[type, Callable[[ir.Attr], Attr]] = {
+    int: lambda attribute: int(attribute.as_int()),
+    bool: lambda attribute: bool(attribute.as_int()),
+    float: lambda attribute: float(attribute.as_float()),
+    str: lambda attribute: str(attribute.as_string()),
+    tuple: lambda attribute: tuple(int(value) for value in attribute.as_ints()),
+    Tensor: lambda attribute: constant_of(torch.from_numpy(attribute.as_tensor().numpy().copy())),
+}
 
 
 class Attributes:
@@ -26,16 +40,24 @@ class Attributes:
         return self._given[name]
 
     def get_int(self, name: str, default: int) -> int:
+        """The attribute, or `default` where the file leaves it out."""
         return int(self[name].as_int()) if name in self else default
 
     def get_float(self, name: str, default: float) -> float:
+        """The attribute, or `default` where the file leaves it out."""
         return float(self[name].as_float()) if name in self else default
 
     def get_string(self, name: str, default: str) -> str:
+        """The attribute, or `default` where the file leaves it out."""
         return str(self[name].as_string()) if name in self else default
 
     def get_ints(self, name: str, default: Sequence[int]) -> Sequence[int]:
+        """The attribute, or `default` where the file leaves it out."""
         return tuple(self[name].as_ints()) if name in self else default
+
+    def of_kinds(self, kinds: Mapping[str, type]) -> dict[str, Attr]:
+        """The attributes of these names that the file gives, each as a value of its type."""
+        return {name: _READERS[kind](self[name]) for name, kind in kinds.items() if name in self}
 
     def without_effect(self, *names: str) -> None:
         """These say nothing about what is computed, such as how training would go on."""
@@ -60,21 +82,24 @@ class Operator:
 
     def overlooked(self, opset: int) -> Iterator[str]:
         """The attributes and inputs that the file gives and nobody has looked at, as messages name them."""
-        for name, attribute in self.node.attributes.items():
-            if name not in self.attributes.read and not _is_default(self.node, name, attribute, opset):
+        unread = {name: given for name, given in self.node.attributes.items() if name not in self.attributes.read}
+        defaults = defaults_of(self.op_type, opset) if unread else {}
+        for name, attribute in unread.items():
+            if name not in defaults or attribute.value != defaults[name]:
                 yield f"attribute {name} = {attribute.value}"
         for index, value in enumerate(self.inputs):
             if value is not None and index not in self._taken:
                 yield f"input {index} ('{value.name}')"
 
 
-def _is_default(node: ir.Node, name: str, attribute: ir.Attr, opset: int) -> bool:
-    """Whether an attribute says what ONNX takes where it is left out."""
+def defaults_of(type: str, opset: int) -> dict[str, Any]:
+    """What ONNX takes for attributes of an op that are left out; none for an op that it does not have."""
     try:
-        known = onnx.defs.get_schema(node.op_type, opset, "").attributes[name].default_value
-    except (onnx.defs.SchemaError, KeyError):
-        return False
-    if known.type == onnx.AttributeProto.UNDEFINED:
-        return False
-    default = onnx.helper.get_attribute_value(known)
-    return bool(attribute.value == (default.decode() if isinstance(default, bytes) else default))
+        declared = onnx.defs.get_schema(type, opset, "").attributes
+    except onnx.defs.SchemaError:
+        return {}
+    known = {name: a.default_value for name, a in declared.items()}
+    given = {
+        name: onnx.helper.get_attribute_value(a) for name, a in known.items() if a.type != onnx.AttributeProto.UNDEFINED
+    }
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in given.items()}

@@ -28,7 +28,7 @@ class Program:
             self._complete(graph, program_op, nodes, {_mangled(str(v.name)): v for v in constants})
 
     def add_copy(self, name: str) -> None:
-        """A copy of a constant, called NAME@PARAMETER, is a constant too."""
+        """Note that a copy of a constant, called NAME@PARAMETER, is a constant, too."""
         self._stored.add(name)
 
     def parameter(self, node: ir.Node, index: int) -> str:
@@ -50,7 +50,7 @@ class Program:
         return {**places, **dict(zip(left, found, strict=True))}.get(index, "")
 
     def _parameters_of(self, node: ir.Node) -> list[str]:
-        """Those of the node's op in the program, but none that another node reads for it."""
+        """The parameters that the node's op reads in the program, but those that another node reads for it."""
         names = _parameters_in(node.metadata_props.get(_FX_NODE, ""))
         read = {id(value) for value in node.inputs}
         return [name for name in names if name not in self.put_back or id(self.put_back[name]) in read]

@@ -9,7 +9,7 @@ from htrain.frontend.onnx_operator import Operator
 from htrain.net.net import BatchDim, Dim, Shape
 
 Handler = Callable[[Graph, Operator], None]
-_REPEATS = 1024
+_REPEATS = 1024  # each is an input of a Concat
 
 
 def _reshape(graph: Graph, node: Operator) -> None:
@@ -170,7 +170,7 @@ def _split(graph: Graph, node: Operator) -> None:
 
 
 def _slice(graph: Graph, node: Operator) -> None:
-    """One Slice per axis; a slice of the whole batch is none."""
+    """One Slice for each axis; slicing the whole batch is no op."""
     x = graph.blob(node, 0)
     starts, ends = _probed(graph, node, 1, "starts"), _probed(graph, node, 2, "ends")
     axes = graph.ints(node, 3, "axes") or tuple(range(len(starts[0])))
@@ -199,7 +199,7 @@ def _slice_axis(graph: Graph, node: Operator, x: str, axis: int, bounds: Sequenc
 
 
 def _gather(graph: Graph, node: Operator) -> None:
-    """From a table, a lookup; of one constant place, Select; of anything else, Gather."""
+    """Gather from a table is a lookup, at one constant position a Select, and else a Gather."""
     axis = node.attributes.get_int("axis", 0)
     table, index = graph.operand(node, 0), graph.operand(node, 1)
     stored = graph.stored.get(str(table.name)) if table is not None else None
@@ -235,7 +235,7 @@ def _gather_elements(graph: Graph, node: Operator) -> None:
 
 
 def _gather_nd(graph: Graph, node: Operator) -> None:
-    """With constant indices into leading dimensions of fixed size: Gather from these dimensions as one."""
+    """With constant indices into leading dimensions of fixed size, a Gather from these dimensions as one."""
     x, indices = graph.blob(node, 0), graph.array(node, 1)
     assert indices is not None
     depth, shape = indices.shape[-1], graph.shape(x)

@@ -41,7 +41,7 @@ DTYPES = {
 _FLOATING = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _LARGE_BYTES = 1 << 30  # a larger table is not copied into a plan
 _SAMPLED_BLOCKS, _BLOCK_ROWS = 32, 32  # neighbouring rows: a slow disk seeks once per block
-_MASK_ENTRY = 1e4
+_MASK_ENTRY = 1e4  # what is added to a logit to rule it out; weights are not as large
 _MASK_ELEMENTS = 1 << 24  # a larger tensor is no mask
 
 _OPERANDS = {
@@ -124,6 +124,7 @@ def array_of(value: ir.Value) -> NDArray[Any]:
 
 
 def is_floating(value: ir.Value) -> bool:
+    """Whether the file stores a tensor of floating-point numbers as this value."""
     return value.const_value is not None and value.const_value.dtype in _FLOATING
 
 
@@ -148,6 +149,9 @@ def _is_table(
 
 
 def is_weight(value: ir.Value, uses: Sequence[tuple[ir.Node, int]], nodes: Collection[ir.Node]) -> bool:
+    """Whether a stored value is a weight by the rule above; `uses` are the nodes that read it, each with the number of
+    the input.
+    """
     shape = _shape(value)
     size = int(np.prod(shape))
     if not shape or not size or (size == 1 and not value.is_initializer()):
@@ -224,7 +228,7 @@ def _table(value: ir.Value) -> Stored:
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:
-    """As torch has it, without a copy where the values are memory-mapped."""
+    """The array as a torch tensor, without a copy where the values are memory-mapped."""
     if str(array.dtype) == "bfloat16":
         return torch.from_numpy(np.array(array).view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array if isinstance(array, np.memmap) else np.array(array))

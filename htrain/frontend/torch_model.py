@@ -10,7 +10,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from htrain.errors import ModelError
 from htrain.frontend.aten_forms import Call, refuse
-from htrain.frontend.aten_ops import ARGUMENT_CURES, CURES, HANDLERS, IGNORED
+from htrain.frontend.aten_ops import ARGUMENT_CURES, CURES, IGNORED, handler_of
 from htrain.frontend.captured import Captured, without_gradients
 from htrain.frontend.module_checks import check_module
 from htrain.frontend.torch_export import export, is_bag
@@ -18,7 +18,7 @@ from htrain.frontend.translation import Translation, dtype_name, static_value
 from htrain.net.net import Init, Net, Parameter
 from htrain.net.rewriting import only_needed
 
-_CONSTANT_BYTES = 1 << 20
+_CONSTANT_BYTES = 1 << 20  # a larger buffer is a parameter with a file: plans hold constants in their nets
 
 
 def capture(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], *, logit: str | int = "") -> Captured:
@@ -85,7 +85,7 @@ def _batch_symbol(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) 
 
 
 def _bag_lengths(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[Any, int]:
-    """For each bag input, its symbol and the mean length of its lists in the example."""
+    """The symbol of each bag input's length, with the mean length of its lists in the example."""
     lengths = {}
     for node, name in _user_inputs(program):
         if is_bag(name, inputs) and not isinstance(node.meta["val"].shape[0], int):
@@ -192,11 +192,14 @@ def _tables(program: ExportedProgram, translation: Translation) -> set[str]:
 
 
 def _translate(translation: Translation, node: fx.Node) -> None:
-    """One exported op. What depends on no input is computed now; what no handler knows is refused by name."""
+    """Write one exported op. A node that depends on no input is computed now.
+
+    Raises ModelError naming an op that no handler knows.
+    """
     name = str(node.target)
     if name in IGNORED or not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
         return
-    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and name not in HANDLERS:
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not handler_of(name):
         raise refuse(
             translation,
             Call(node),
@@ -206,7 +209,7 @@ def _translate(translation: Translation, node: fx.Node) -> None:
     if value is not None:
         translation.static[node] = value
         return
-    call, handler = Call(node), HANDLERS.get(name)
+    call, handler = Call(node), handler_of(name)
     if handler is None:
         raise refuse(translation, call, CURES.get(name, "htrain has no such op"))
     try:

@@ -12,11 +12,15 @@ from htrain.net.net import Attr, BatchDim, Blob, Dim, Net, Parameter
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NO_ATTRS, NetBuilder
 
-_PROBES = (1009, 2003)
+_PROBES = (1009, 2003)  # as infer_by_kernel's: primes, which no model's own dimensions are multiples of
 
 
 class Translation:
-    """Handlers of ATen ops write to `builder` through this."""
+    """The state of a capture from PyTorch; handlers of ATen ops write to `builder` through it.
+
+    `names` has the blob of each node, `parts` the blobs of a node with several outputs, `static` the value of a node
+    that depends on no input.
+    """
 
     def __init__(self, name: str, batch: Any, bags: Mapping[Any, int]) -> None:
         self.builder = NetBuilder(name)
@@ -29,11 +33,13 @@ class Translation:
         self._constants: dict[fx.Node, str] = {}
 
     def declare_input(self, node: fx.Node) -> None:
+        """Make a node an input of the net."""
         self.names[node] = self.builder.input(
             Blob(str(node.target), self.shape(node), dtype_name(node.meta["val"].dtype))
         )
 
     def parameter(self, node: fx.Node, parameter: Parameter) -> None:
+        """Make a node a parameter of the net."""
         self.names[node] = self.builder.parameter(parameter)
 
     def make_table(self, name: str) -> None:
@@ -41,7 +47,11 @@ class Translation:
         self.builder.parameters[name] = replace(self.builder.parameters[name], kind="table")
 
     def blob(self, value: Any, *, like: torch.Tensor | None = None) -> str:
-        """The blob of a node, a constant tensor or a number; a number takes the dtype that torch would give it beside `like`."""
+        """The blob of a node, of a constant tensor or of a number. A number takes the dtype that torch would give it
+        beside `like`.
+
+        Raises ModelError for what is none of these.
+        """
         if isinstance(value, fx.Node) and value in self.names:
             return self.names[value]
         if isinstance(value, fx.Node) and value in self.static:
@@ -53,6 +63,7 @@ class Translation:
         raise ModelError(f"'{value}' is not a tensor that the net computes")
 
     def constant(self, value: torch.Tensor, *, module: str) -> str:
+        """A new Constant blob with the tensor's shape and dtype."""
         return self.builder.add("Constant", (), attrs={"value": constant_of(value)}, module=module)[0]
 
     def add(self, node: fx.Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
@@ -64,15 +75,15 @@ class Translation:
         return name
 
     def step(self, node: fx.Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
-        """Append an op on the way to `node`."""
+        """Append an op that `node`'s own ops will read; the name of its output."""
         return self.builder.add(type, inputs, attrs=attrs, module=self.module_of(node))[0]
 
     def alias(self, node: fx.Node, source: Any) -> None:
-        """`node` is the same tensor as `source`."""
+        """Have `node` be the same blob as `source`."""
         self.names[node] = self.blob(source)
 
     def shape(self, node: fx.Node) -> tuple[Dim, ...]:
-        """The shape of a node's value, in batches."""
+        """The shape of a node's value; sizes that torch left symbolic are multiples of the batch."""
         return tuple(self.dim(size, node) for size in node.meta["val"].shape)
 
     def dim(self, size: Any, node: fx.Node) -> Dim:
@@ -112,10 +123,12 @@ class Translation:
         return str(stack[-1][0]) if stack else ""
 
     def build(self, output: str) -> Net:
+        """The net that has been written, with the blob `output` as its output."""
         return self.builder.build((output,))
 
 
 def dtype_name(dtype: torch.dtype) -> str:
+    """A torch dtype as blobs name it: `float32`."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -126,7 +139,10 @@ def _scalar_dtype(value: float, like: torch.Tensor | None) -> torch.dtype:
 
 
 def static_value(translation: Translation, node: fx.Node) -> Any:
-    """The value of a node that depends on no input and no parameter, computed now; None for other nodes."""
+    """The value of a node that depends on no input and no parameter, computed now; None for other nodes.
+
+    Raises ModelError where it cannot be computed.
+    """
     args, kwargs = node.args, node.kwargs
     inputs = node.all_input_nodes
     if any(source not in translation.static for source in inputs) or _is_symbolic(node):

@@ -48,7 +48,7 @@ def _reached(module: nn.Module) -> list[tuple[Any, Any]]:
 
 
 def _content(held: Any) -> Any:
-    """A copy of what `held` holds, one level deep; None for what does not change or is not ours to look into."""
+    """A copy of what `held` holds, one level deep; None for what does not change, or cannot be looked into."""
     if isinstance(held, torch.Tensor):
         small = (
             not held.is_meta and held.layout == torch.strided and held.numel() * held.element_size() <= _CLONED_BYTES

@@ -19,6 +19,7 @@ class BatchDim:
         return ("<=" if self.bound else "") + ("" if self.per_example == 1 else str(self.per_example)) + "B"
 
     def at(self, batch_size: int) -> int:
+        """The dimension's size, or its upper bound, at a batch size."""
         return self.per_example * batch_size
 
 
@@ -60,6 +61,7 @@ class Blob:
         return f"{self.name}: {self.dtype}[{','.join(map(str, self.shape))}]"
 
     def num_bytes(self, batch_size: int) -> int:
+        """Bytes of the blob at a batch size; for a bound, the most that they can be."""
         return numel(self.shape, batch_size) * DTYPE_BYTES[self.dtype]
 
 

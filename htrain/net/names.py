@@ -170,7 +170,7 @@ class NetName:
     @staticmethod
     @lru_cache(_MOST_NAMES)
     def parse(text: str) -> "NetName":
-        """What the net of that name is."""
+        """The name that a text stands for; a text of no known form is that of a user's own net."""
         match = _NET.fullmatch(text)
         if match is None:
             return NetName("train") if text == "train" else NetName("own", text=text)
@@ -181,27 +181,27 @@ class NetName:
 
     @staticmethod
     def step(device: str) -> "NetName":
-        """That of a device's part of a step."""
+        """The name of a device's net for its part of a step."""
         return NetName("step", Device.parse(device))
 
     @staticmethod
     def sync(holder: str) -> "NetName":
-        """That of a round of the weights that a device holds."""
+        """The name of the net for a round of the weights that a device holds."""
         return NetName("sync", Device.parse(holder))
 
     @staticmethod
     def centre(host: str, holder: str) -> "NetName":
-        """That of the answers of a host of centres to a holder of weights."""
+        """The name of the net by which a host of centres answers a holder of weights."""
         return NetName("centre", Device.parse(holder), Device.parse(host))
 
     @staticmethod
     def flush(device: str) -> "NetName":
-        """That of what empties a device's cache."""
+        """The name of the net that empties a device's cache."""
         return NetName("flush", Device.parse(device))
 
     @property
     def init(self) -> "NetName":
-        """That of the net which makes first values for this one."""
+        """The name of the net which makes first values for this one."""
         return replace(self, is_init=True)
 
     @property

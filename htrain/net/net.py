@@ -57,10 +57,12 @@ class Parameter:
 
     @property
     def blob(self) -> Blob:
+        """The parameter as ops see it: name, shape and dtype."""
         return Blob(self.name, self.shape, self.dtype)
 
     @property
     def num_bytes(self) -> int:
+        """Bytes of its values."""
         return numel(self.shape, 1) * DTYPE_BYTES[self.dtype]
 
     def __str__(self) -> str:

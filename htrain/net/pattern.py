@@ -24,11 +24,11 @@ class Pattern:
         self._places = {id(op): place for place, op in enumerate(net.ops)}
 
     def ops(self, type: str) -> list[Op]:
-        """The ops of a type, in order."""
+        """The ops of a type, in run order."""
         return [op for op in self.net.ops if op.type == type]
 
     def place(self, op: Op) -> int:
-        """The position of an op."""
+        """The position of an op in the net."""
         return self._places[id(op)]
 
     def maker(self, type: str, name: str) -> Op | None:

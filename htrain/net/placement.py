@@ -41,8 +41,12 @@ class Decision:
 
 @dataclass(frozen=True)
 class Search:
-    """How a placement was found, by which `solver`: seconds per example of a group's busiest device at the start and in the end, and
-    the seconds that no placement can beat; how many placements were `tried`; a `note` on what stopped it."""
+    """How a placement was found, by which `solver`.
+
+    `start_seconds`, `seconds` and `bound_seconds` are what an example takes the busiest device of a group: at the
+    start, in the end, and at least in any placement. `tried` is the number of placements that were scored; `note` says
+    what stopped the search.
+    """
 
     solver: str
     start_seconds: float
@@ -84,9 +88,12 @@ class CacheGeometry:
 
     @classmethod
     def of(cls, num_rows: int, least_sets: int, ways: int) -> "CacheGeometry":
-        """That of a table: held whole, a set for each row, where it has no more rows than `least_sets`; else with the next prime of sets."""
+        """The geometry of a table's cache. A table with no more rows than `least_sets` is held whole, a set for each
+        row; else the number of sets is the next prime.
+        """
         return cls(num_rows, 1) if num_rows <= least_sets else cls(next_prime(least_sets), ways)
 
     @property
     def num_slots(self) -> int:
+        """Rows that the cache holds."""
         return self.sets * self.ways

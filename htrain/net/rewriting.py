@@ -8,18 +8,18 @@ from htrain.net.slices import leading_to
 
 
 class Rewriting:
-    """A net in which ops are to be replaced: each stands for itself until something is put in its place."""
+    """A net that is being changed op by op: each op stands for itself until something is put in its place."""
 
     def __init__(self, net: Net) -> None:
         self._net = net
         self._instead: dict[int, tuple[Op, ...]] = {}
 
     def put(self, place: Op, *ops: Op) -> None:
-        """Have `ops` in the place of one of the net's own."""
+        """Put `ops` in the place of an op of the net."""
         self._instead[id(place)] = ops
 
     def drop(self, *ops: Op) -> None:
-        """Leave ops of the net out."""
+        """Remove ops of the net."""
         for op in ops:
             self.put(op)
 
@@ -34,7 +34,7 @@ def reading(op: Op, instead: Mapping[str, str]) -> Op:
 
 
 def nothing_else(op: Op) -> bool:
-    """No op."""
+    """False for every op: `only_needed` keeps none but those that outputs depend on."""
     return False
 
 

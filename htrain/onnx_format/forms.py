@@ -1,6 +1,7 @@
 """How an op stands on disk: as which ONNX op, with which of its attributes as constant inputs (docs/decisions/net.md).
 
-An op is written as ONNX's only where ONNX's means exactly the same for its operands; else it stays in `ai.htrain`.
+An op is written as ONNX's only where ONNX's means exactly the same for its operands; else it stays in `ai.htrain`. One whose attributes are the same,
+too, says so itself (`OpDef.onnx`).
 """
 
 import functools
@@ -12,6 +13,7 @@ from onnx import defs
 
 from htrain.net.net import Attr, Blob, Op, Tensor
 from htrain.onnx_format.values import DTYPE_NAMES, DTYPES
+from htrain.ops import OPS
 from htrain.ops.base import constant_of, dtype_of, tensor_of
 
 OPSET = 20
@@ -210,16 +212,10 @@ def _fixed(type: str, attrs: Attrs, fits: Callable[[Op, Sequence[Blob], Sequence
     return Form(type, fits=fits, write=lambda own, inputs: (attrs, {}), read=lambda given, operands: {})
 
 
-_SAME = """
-    Abs Add And ArgMax Ceil Concat Constant Cos Div Elu Equal Erf Exp Floor Gather GatherElements Gelu Greater
-    GreaterOrEqual HardSwish Identity IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul
-    Max Min Mish Mul Neg Not Or Pow Reciprocal Relu Round Sigmoid Sign Sin Softmax Softplus Sqrt Sub Sum Tanh
-    Transpose Where Xor
-""".split()  # noqa: SIM905
 _REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2", "ReduceLogSumExp")
 
 FORMS: Mapping[str, Form] = {
-    **{type: Form(type) for type in _SAME},
+    **{definition.type: Form(definition.type) for definition in OPS.values() if definition.onnx},
     **{type: Form(type, ("axes",), write=_write_reduce, read=_read_reduce) for type in _REDUCTIONS},
     "FC": _fixed("Gemm", {"transB": 1}, lambda op, inputs, outputs: len(inputs[0].shape) == 2),
     "HardSigmoid": _fixed("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}, lambda op, inputs, outputs: True),

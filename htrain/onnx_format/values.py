@@ -33,10 +33,12 @@ _PARAMETER_TAGS = {"kind", "init", "of", "first_row", "first_column", "trained"}
 
 
 def write_tensor(value: Tensor, name: str) -> TensorProto:
+    """A constant as ONNX has it."""
     return TensorProto(name=name, data_type=DTYPES[value.dtype], dims=value.shape, raw_data=value.data)
 
 
 def read_tensor(proto: TensorProto, where: str) -> Tensor:
+    """The constant that a file holds. Raises PlanError, beginning with `where`, for one that htrain does not write."""
     if proto.data_location == TensorProto.EXTERNAL or proto.data_type not in DTYPE_NAMES:
         raise PlanError(f"{where}: a constant with external data, or of an unknown dtype ({proto.data_type})")
     value = Tensor(DTYPE_NAMES[proto.data_type], tuple(proto.dims), proto.raw_data)
@@ -47,6 +49,7 @@ def read_tensor(proto: TensorProto, where: str) -> Tensor:
 
 
 def write_attribute(name: str, value: Attr, kind: type) -> AttributeProto:
+    """An attribute as ONNX has it; `kind` tells a float from an int, which Python may have in its place."""
     if isinstance(value, Tensor):
         return AttributeProto(name=name, type=AttributeProto.TENSOR, t=write_tensor(value, ""))
     if isinstance(value, tuple):
@@ -59,7 +62,10 @@ def write_attribute(name: str, value: Attr, kind: type) -> AttributeProto:
 
 
 def read_attribute(proto: AttributeProto, kind: type, where: str) -> Attr:
-    """The attribute as the file holds it natively; `kind` tells a bool from an int."""
+    """The attribute as the file holds it natively; `kind` tells a bool from an int.
+
+    Raises PlanError, beginning with `where`, for one of a kind that htrain does not write.
+    """
     if proto.type == AttributeProto.INT:
         return bool(proto.i) if kind is bool else proto.i
     if proto.type == AttributeProto.FLOAT:
@@ -74,11 +80,15 @@ def read_attribute(proto: AttributeProto, kind: type, where: str) -> Attr:
 
 
 def write_exact(attrs: Mapping[str, Attr]) -> str:
+    """Attributes as JSON, for `read_exact`."""
     return json.dumps(attrs)
 
 
 def read_exact(text: str, where: str) -> dict[str, Attr]:
-    """Attributes that a file holds as JSON because ONNX's kinds of attribute would round them."""
+    """Attributes that a file holds as JSON because ONNX's kinds of attribute would round them.
+
+    Raises PlanError, beginning with `where`, for a text that is not a JSON object.
+    """
     exact = _read_json(text, where)
     if not isinstance(exact, dict):
         raise PlanError(f"{where}: metadata 'exact' is not a JSON object")
@@ -86,6 +96,7 @@ def read_exact(text: str, where: str) -> dict[str, Attr]:
 
 
 def write_blob(blob: Blob) -> onnx.ValueInfoProto:
+    """A blob as ONNX has it; dimensions that depend on the batch are texts, such as `<=26B`."""
     value = onnx.ValueInfoProto(name=blob.name)
     value.type.tensor_type.elem_type = DTYPES[blob.dtype]
     value.type.tensor_type.shape.SetInParent()
@@ -99,6 +110,9 @@ def write_blob(blob: Blob) -> onnx.ValueInfoProto:
 
 
 def read_blob(value: onnx.ValueInfoProto, where: str) -> Blob:
+    """The blob that a file declares. Raises PlanError, beginning with `where`, for a dtype or dimension that htrain
+    does not know.
+    """
     tensor = value.type.tensor_type
     if tensor.elem_type not in DTYPE_NAMES:
         raise PlanError(f"{where}: blob '{value.name}' has a dtype that htrain does not know ({tensor.elem_type})")
@@ -116,6 +130,7 @@ def _read_dim(dim: onnx.TensorShapeProto.Dimension, where: str) -> Dim:
 
 
 def write_parameter(parameter: Parameter) -> onnx.ValueInfoProto:
+    """A parameter as ONNX has it: a blob, whose metadata say the rest."""
     value = write_blob(parameter.blob)
     init = {"kind": parameter.init.kind, "arguments": parameter.init.arguments, "zero_rows": parameter.init.zero_rows}
     tags = {"kind": parameter.kind, "init": json.dumps(init), "of": parameter.of}
@@ -125,6 +140,7 @@ def write_parameter(parameter: Parameter) -> onnx.ValueInfoProto:
 
 
 def read_parameter(value: onnx.ValueInfoProto, where: str) -> Parameter:
+    """The parameter that a file declares. Raises PlanError, beginning with `where`, for one that htrain does not write."""
     where = f"{where}: parameter '{value.name}'"
     tags, blob = annotations(value, where), read_blob(value, where)
     shape = tuple(dim for dim in blob.shape if isinstance(dim, int))
@@ -183,7 +199,7 @@ def annotate(proto: Any, tags: Mapping[str, str]) -> None:
 
 
 def annotations(proto: Any, where: str) -> dict[str, str]:
-    """The metadata of a node or value."""
+    """The metadata of a node or value. Raises PlanError, beginning with `where`, for a key that comes twice."""
     tags = {entry.key: entry.value for entry in proto.metadata_props}
     if len(tags) != len(proto.metadata_props):
         raise PlanError(f"{where}: says the same metadata twice")

@@ -18,36 +18,44 @@ _device = torch.device("cpu")
 
 
 def use(device: torch.device) -> None:
-    """The accelerator of this process, from now on."""
+    """Have `device` be the accelerator of this process from now on."""
     global _device
     _device = device
 
 
 def device() -> torch.device:
-    """The accelerator of this process; without one, its host."""
+    """The accelerator of this process, or its host where it has none."""
     return _device
 
 
 def lookup(table: torch.Tensor, ids: torch.Tensor, *, first_row: int) -> torch.Tensor:
+    """rows[u,D] of `ids`: int64[u], out of a shard table[R,D] that starts at `first_row`."""
     return table.index_select(0, ids - first_row if first_row else ids)
 
 
 def take_rows(rows: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    """y[..,D] = rows[inverse], where `rows` is [u,D] and `inverse` int64[..]; a place of -1 gives zeros."""
     return F.embedding(_behind(inverse, rows.shape[0]), _with_padding(rows))
 
 
 def take_rows_gradient(rows: torch.Tensor, inverse: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """drows[u,D] of `take_rows`: dy[..,D] summed over the places that name a row."""
     return _summed(dy.reshape(-1, rows.shape[1]), inverse.reshape(-1), rows.shape[0])
 
 
 def pool_rows(
     rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool
 ) -> torch.Tensor:
-    places, offsets = _bags(inverse, rest)
+    """y[B,D]: the sum, or with `mode` mean the mean, of the rows[u,D] of each bag; a place of -1 counts for nothing.
+
+    `inverse` is int64[B,W], a bag in each row, or int64[n] with offsets int64[B] after it. With `weighted`, weights of
+    its shape come last and scale rows.
+    """
+    flat, offsets = _bags(inverse, rest)
     weights = rest[-1].reshape(-1) if weighted else None
     padding = rows.shape[0]
     return F.embedding_bag(
-        _behind(places, padding),
+        _behind(flat, padding),
         _with_padding(rows),
         offsets,
         mode=mode,
@@ -59,45 +67,51 @@ def pool_rows(
 def pool_rows_gradient(
     rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool, wants_weights: bool
 ) -> tuple[torch.Tensor, ...]:
+    """drows[u,D] of `pool_rows` for dy[B,D], which is the last of `rest`; with `wants_weights` also the gradient of the
+    weights.
+    """
     *bags, dy = rest
-    places, offsets = _bags(inverse, bags)
-    bag_of = torch.bucketize(torch.arange(places.numel(), device=places.device), offsets, right=True) - 1
-    counted = (places >= 0).to(dy.dtype)
+    flat, offsets = _bags(inverse, bags)
+    bag_of = torch.bucketize(torch.arange(flat.numel(), device=flat.device), offsets, right=True) - 1
+    counted = (flat >= 0).to(dy.dtype)
     scale = bags[-1].reshape(-1) if weighted else counted
     if mode == "mean":
         scale = counted / dy.new_zeros(offsets.numel()).index_add_(0, bag_of, counted).clamp_(min=1).index_select(
             0, bag_of
         )
-    drows = _summed(dy.index_select(0, bag_of) * scale.unsqueeze(1), places, rows.shape[0])
+    drows = _summed(dy.index_select(0, bag_of) * scale.unsqueeze(1), flat, rows.shape[0])
     if not wants_weights:
         return (drows,)
-    seen = F.embedding(_behind(places, rows.shape[0]), _with_padding(rows))
+    seen = F.embedding(_behind(flat, rows.shape[0]), _with_padding(rows))
     return drows, (seen * dy.index_select(0, bag_of)).sum(1).reshape(bags[-1].shape)
 
 
 def _bags(inverse: torch.Tensor, rest: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Flat places, and where each bag begins."""
+    """Flat inverse indices, and where each bag begins."""
     if inverse.dim() == 1:
         return inverse, rest[0]
     return inverse.reshape(-1), torch.arange(inverse.shape[0], device=inverse.device) * inverse.shape[1]
 
 
 def _with_padding(rows: torch.Tensor) -> torch.Tensor:
-    """A row of zeros behind the others."""
+    """rows[u+1,D]: a row of zeros after the others."""
     return F.pad(rows, (0, 0, 0, 1))
 
 
-def _behind(places: torch.Tensor, padding: int) -> torch.Tensor:
-    """The padding place -1 as that of the row behind the others."""
-    return torch.where(places < 0, padding, places)
+def _behind(inverse: torch.Tensor, padding: int) -> torch.Tensor:
+    """Inverse indices in which -1, the padding id's, is that of the row behind the others."""
+    return torch.where(inverse < 0, padding, inverse)
 
 
-def _summed(rows: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
-    """The sum of the rows of each of `count` places."""
-    return rows.new_zeros(count + 1, rows.shape[1]).index_add_(0, _behind(places, count), rows).narrow(0, 0, count)
+def _summed(rows: torch.Tensor, inverse: torch.Tensor, count: int) -> torch.Tensor:
+    """The sum of the rows of each inverse index below `count`."""
+    return rows.new_zeros(count + 1, rows.shape[1]).index_add_(0, _behind(inverse, count), rows).narrow(0, 0, count)
 
 
 def sparse_sgd(table: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, first_row: int) -> None:
+    """table[id] -= lr * row, in place, for distinct ids int64[u] of a shard table[R,D] that starts at `first_row`, and
+    rows[u,D].
+    """
     table.index_add_(0, ids - first_row, rows, alpha=-lr)
 
 
@@ -111,6 +125,11 @@ def sparse_adagrad(
     eps: float,
     first_row: int,
 ) -> None:
+    """Adagrad in place on the rows of a shard, each number with an accumulator of its own: accumulator[R,D],
+    table[R,D].
+
+    `ids` are distinct, int64[u], and `rows`[u,D] are their gradients; the shard starts at `first_row`.
+    """
     slots = ids - first_row
     total = accumulator.index_select(0, slots).addcmul_(rows, rows)
     accumulator.index_copy_(0, slots, total)
@@ -127,6 +146,11 @@ def row_wise_adagrad(
     eps: float,
     first_row: int,
 ) -> None:
+    """Adagrad in place on the rows of a shard, with one accumulator[R] for a row of table[R,D]: of the mean of the
+    squared gradient.
+
+    `ids` are distinct, int64[u], and `rows`[u,D] are their gradients; the shard starts at `first_row`.
+    """
     slots = ids - first_row
     total = accumulator.index_select(0, slots).add_(rows.square().mean(1))
     accumulator.index_copy_(0, slots, total)
@@ -134,6 +158,10 @@ def row_wise_adagrad(
 
 
 def pairwise_dots(features: torch.Tensor, positions: torch.Tensor, *, kept: int = 0) -> torch.Tensor:
+    """y[B, kept * D + P]: the first `kept` features, then the dot products of pairs of features[B,F,D] (HT 2.1).
+
+    `positions`: int64[P] are places in the F x F matrix of dot products, by rows.
+    """
     dots = torch.bmm(features, features.transpose(1, 2)).flatten(1).index_select(1, positions)
     return torch.cat([features.narrow(1, 0, kept).flatten(1), dots], 1) if kept else dots
 
@@ -141,6 +169,7 @@ def pairwise_dots(features: torch.Tensor, positions: torch.Tensor, *, kept: int 
 def pairwise_dots_gradient(
     features: torch.Tensor, positions: torch.Tensor, dy: torch.Tensor, *, kept: int = 0
 ) -> torch.Tensor:
+    """dfeatures[B,F,D] of `pairwise_dots` for dy[B, kept * D + P]."""
     examples, count, width = features.shape
     own, products = dy.split([kept * width, dy.shape[1] - kept * width], 1)
     weights = dy.new_zeros(examples, count * count).index_add_(1, positions, products).view(examples, count, count)
@@ -150,21 +179,30 @@ def pairwise_dots_gradient(
 
 
 def stack_rows(*values: torch.Tensor, dense: int) -> torch.Tensor:
-    own, rows, places = _fields(values, dense)
-    return torch.stack([*own, *(take_rows(r, p) for r, p in zip(rows, places, strict=True))], 1)
+    """y[B,F,D]: `dense` features of [B,D], then for each table the rows[u,D] that its inverse indices int64[B] take;
+    all rows come before all indices.
+    """
+    own, rows, inverse = _fields(values, dense)
+    return torch.stack([*own, *(take_rows(r, p) for r, p in zip(rows, inverse, strict=True))], 1)
 
 
 def stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tensor, ...]:
+    """The gradients of what `stack_rows` takes, of the features and then of the rows of each table, for dy[B,F,D],
+    which is the last value.
+    """
     *inputs, dy = values
-    _, rows, places = _fields(inputs, dense)
+    _, rows, inverse = _fields(inputs, dense)
     parts = dy.unbind(1)
-    return (*parts[:dense], *(take_rows_gradient(r, p, d) for r, p, d in zip(rows, places, parts[dense:], strict=True)))
+    return (
+        *parts[:dense],
+        *(take_rows_gradient(r, p, d) for r, p, d in zip(rows, inverse, parts[dense:], strict=True)),
+    )
 
 
 def _fields(
     values: Sequence[torch.Tensor], dense: int
 ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]]:
-    """Dense values, rows, and places."""
+    """Dense values, rows, and inverse indices."""
     tables = (len(values) - dense) // 2
     return values[:dense], values[dense : dense + tables], values[dense + tables :]
 
@@ -187,7 +225,15 @@ def on_accelerator(definition: OpDef) -> OpDef:
     assert definition.accelerated
     name = accelerated_type(definition.type)
     return replace(
-        definition, type=name, kernel=definition.accelerated, gradient=None, bind=None, on_host=False, accelerated=None
+        definition,
+        type=name,
+        kernel=definition.accelerated,
+        gradient=None,
+        bind=None,
+        on_host=False,
+        accelerated=None,
+        aten=(),
+        onnx=False,
     )
 
 

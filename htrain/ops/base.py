@@ -26,11 +26,14 @@ class Builder(Protocol):
         attrs: Mapping[str, Attr] = ...,
         module: str = ...,
         outputs: Sequence[str] = ...,
-    ) -> tuple[str, ...]: ...
+    ) -> tuple[str, ...]:
+        """Append an op and return the names of its outputs: fresh ones, or `outputs`."""
 
-    def blob(self, name: str) -> Blob: ...
+    def blob(self, name: str) -> Blob:
+        """The blob or parameter called `name`."""
 
-    def gradient_name(self, blob: str) -> str: ...
+    def gradient_name(self, blob: str) -> str:
+        """A name that is free, for a gradient of a blob."""
 
 
 @dataclass(frozen=True)
@@ -123,39 +126,39 @@ def _symbolic_dim(op: Op, small: int, large: int, bounds: Collection[int]) -> Di
 
 
 def elementwise_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    """One flop per element of the largest operand; every operand read or written once."""
+    """The stock cost: one flop per element of the largest operand, and every operand read or written once."""
     operands = (*inputs, *outputs)
     flops = max((numel(b.shape, batch_size) for b in operands), default=0)
     return Cost(float(flops), float(sum(b.num_bytes(batch_size) for b in operands)))
 
 
 def keeps_nothing(op: Op, inputs: Sequence[Blob], batch_size: int) -> float:
-    """Nothing but parameters stays between steps."""
+    """The rule of an op that keeps nothing between steps beside its parameters."""
     return 0.0
 
 
 def no_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    """A view: nothing is computed or copied."""
+    """The cost of a view: nothing is computed or copied."""
     return Cost(0.0, 0.0)
 
 
 def reads_no_rows(op: Op) -> Sequence[RowRead]:
-    """It takes no rows out of a table."""
+    """The rule of an op that takes no rows out of a table."""
     return ()
 
 
 def no_bundles(op: Op) -> Sequence[tuple[str, ...]]:
-    """Each input comes by itself."""
+    """The rule of an op that takes each of its inputs by itself."""
     return ()
 
 
 def asked_for_nothing(op: Op) -> Sequence[str]:
-    """It serves no rows."""
+    """The rule of an op by which no device is asked for rows."""
     return ()
 
 
 def stays(op: Op, net: Net) -> Mapping[str, str]:
-    """In evaluation it runs as in training, or not at all."""
+    """The rule of an op that evaluation runs as training does."""
     return {}
 
 
@@ -225,6 +228,11 @@ class OpDef:
     `reads` are the rows that it takes out of tables; `asked_by` the blobs by which a device is asked for rows; `serves_cache`: it is another device's part
     of a cache. `expected` says how many rows its outputs will have. `evaluated` gives blobs of rows, each with the blob of the ids that they are looked up by
     in evaluation, where no cache is: then it is not run.
+
+    What others call it:
+    `aten` are the ops of PyTorch that it stands for, without their overloads (`expm1`): their operands are its inputs, in order, and their arguments of the
+    same names its attributes. `onnx`: ONNX's op of the same name has the same inputs and attributes, and means the same; nets are written with it, and
+    files read. What is translated in another way stands in a table of the frontend, or of the file format, instead.
     """
 
     type: str
@@ -259,18 +267,20 @@ class OpDef:
     serves_cache: bool = False
     expected: ExpectedRule = most_rows
     evaluated: EvaluationRule = stays
+    aten: tuple[str, ...] = ()
+    onnx: bool = False
 
     def run(self, op: Op, inputs: Sequence[torch.Tensor], batch_size: int) -> tuple[torch.Tensor, ...]:
-        """The outputs of an op of this type."""
+        """The outputs of an op of this type for its inputs' values."""
         extra = {"batch": batch_size} if self.needs_batch else {}
         return self.outputs_of(self.kernel(*inputs, **op.attrs, **extra))
 
     def outputs_of(self, result: Any) -> tuple[torch.Tensor, ...]:
-        """What a kernel of this type gave, as a tuple."""
+        """What a kernel of this type returned, as a tuple of tensors."""
         return result if self.many else () if result is None else (result,)
 
     def written(self, op: Op) -> frozenset[str]:
-        """The inputs that an op of this type mutates."""
+        """The names of the inputs that an op of this type mutates."""
         return frozenset(op.inputs[place] for place in (self.writes(op) if callable(self.writes) else self.writes))
 
 
@@ -284,12 +294,12 @@ def same_as_input(*positions: int) -> InferRule:
 
 
 def no_outputs(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
-    """An effect: it writes parameters and gives no blob."""
+    """The shapes of an effect that writes parameters and gives no blob: none."""
     return []
 
 
 def tensor_of(value: Tensor) -> torch.Tensor:
-    """A constant attribute as a torch tensor."""
+    """A constant attribute as a new torch tensor of its shape and dtype."""
     flat = (
         torch.frombuffer(bytearray(value.data), dtype=dtype_of(value.dtype))
         if value.data
@@ -299,7 +309,7 @@ def tensor_of(value: Tensor) -> torch.Tensor:
 
 
 def constant_of(tensor: torch.Tensor) -> Tensor:
-    """A small torch tensor as a constant attribute."""
+    """A small torch tensor of any shape and dtype as a constant attribute: a copy of its values."""
     plain = tensor.detach().cpu().contiguous()
     data = plain.flatten().view(torch.uint8).numpy().tobytes() if plain.numel() else b""
     return Tensor(str(plain.dtype).removeprefix("torch."), tuple(plain.shape), data)

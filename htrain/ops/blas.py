@@ -14,12 +14,16 @@ import torch
 from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 
 _OF_AVX2 = ("haswell", "zen")  # what it calls its kernels for CPUs without AVX-512
-_BY_ROWS, _AS_IT_IS, _TURNED = 101, 111, 112  # of cblas.h
+_ROW_MAJOR, _NOT_TRANSPOSED, _TRANSPOSED = 101, 111, 112  # of cblas.h
 _INT = ctypes.c_int
 
 
 def is_ahead(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether `product` and `add_product` take left[M,K] @ right[K,N], and have something to gain. What they do not take is torch's, its errors too."""
+    """Whether `product` and `add_product` take left[M,K] @ right[K,N], float32, and are expected to be faster than
+    torch.
+
+    What they do not take is left to torch, with its errors.
+    """
     if (
         left.dtype is not torch.float32
         or right.dtype is not torch.float32
@@ -31,8 +35,8 @@ def is_ahead(left: torch.Tensor, right: torch.Tensor) -> bool:
     return (
         left.is_cpu
         and right.is_cpu
-        and _lies_well(left)
-        and _lies_well(right)
+        and _has_contiguous_lines(left)
+        and _has_contiguous_lines(right)
         and torch.get_num_threads() == 1
         and _sgemm() is not None
     )
@@ -58,23 +62,27 @@ def _multiply(left: torch.Tensor, right: torch.Tensor, scale: float, total: torc
         )
     sgemm = _sgemm()
     assert sgemm
-    (left_lies, left_step), (right_lies, right_step) = _layout(left), _layout(right)
+    (left_transposed, left_leading), (right_transposed, right_leading) = _layout(left), _layout(right)
     sgemm(
-        _BY_ROWS, left_lies, right_lies, rows, columns, inner, scale, left.data_ptr(), left_step,
-        right.data_ptr(), right_step, kept, total.data_ptr(), max(1, columns),
+        _ROW_MAJOR, left_transposed, right_transposed, rows, columns, inner, scale, left.data_ptr(), left_leading,
+        right.data_ptr(), right_leading, kept, total.data_ptr(), max(1, columns),
     )  # fmt: skip
 
 
 def _layout(matrix: torch.Tensor) -> tuple[int, int]:
-    """Whether it lies by rows or turned, and how far a row, or a column, is from the next."""
+    """Whether it is transposed, as cblas.h says it, and its leading dimension: how far a row is from the next, or a
+    column in one that is transposed.
+    """
     down, right = matrix.stride()
     if right == 1 and down >= matrix.shape[1]:
-        return _AS_IT_IS, max(1, down)
-    return _TURNED, max(1, right)
+        return _NOT_TRANSPOSED, max(1, down)
+    return _TRANSPOSED, max(1, right)
 
 
-def _lies_well(matrix: torch.Tensor) -> bool:
-    """Whether its rows, or its columns, are contiguous and do not overlap: those of an expanded value do."""
+def _has_contiguous_lines(matrix: torch.Tensor) -> bool:
+    """Whether the rows of a matrix, or its columns, are contiguous and do not overlap, as those of an expanded tensor
+    do.
+    """
     (rows, columns), (down, right) = matrix.shape, matrix.stride()
     return (right == 1 and down >= columns) or (down == 1 and right >= rows)
 
@@ -95,7 +103,7 @@ def is_narrow() -> bool:
 
 @cache
 def _sgemm() -> Callable[..., None] | None:
-    """That of the library, told to take one thread."""
+    """`cblas_sgemm` of the library, which is told to take one thread; None where there is no such library."""
     library = _library()
     if library is None:
         return None

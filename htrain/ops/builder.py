@@ -28,7 +28,7 @@ class NetBuilder:
 
     @classmethod
     def of(cls, net: Net) -> "NetBuilder":
-        """All of `net`, for a pass that appends."""
+        """A builder that has all of `net`, for a pass that appends ops."""
         builder = cls(net.name)
         builder.ops, builder.inputs = list(net.ops), list(net.inputs)
         builder.blobs, builder.parameters = dict(net.blobs), dict(net.parameters)
@@ -49,14 +49,14 @@ class NetBuilder:
         self._reserved = frozenset(names)
 
     def input(self, blob: Blob) -> str:
-        """Declare an input of the net."""
+        """Declare an input of the net; returns its name. Raises ModelError for a name that is taken."""
         self._claim(blob.name)
         self.blobs[blob.name] = blob
         self.inputs.append(blob.name)
         return blob.name
 
     def parameter(self, parameter: Parameter) -> str:
-        """Declare a parameter."""
+        """Declare a parameter of the net; returns its name. Raises ModelError for a name that is taken."""
         self._claim(parameter.name)
         self.parameters[parameter.name] = parameter
         return parameter.name
@@ -115,7 +115,7 @@ class NetBuilder:
         return tuple(self.fresh(stem if count == 1 else f"{stem}_out{i}") for i in range(count))
 
     def build(self, outputs: Sequence[str]) -> Net:
-        """The net, checked."""
+        """The net with these outputs. Raises ModelError where its names do not hold together."""
         return check(
             Net(
                 self.name,

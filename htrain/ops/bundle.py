@@ -28,7 +28,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _IN_NUMPY = {name: np.dtype({"bfloat16": "int16", "bool": "uint8"}.get(name, name)) for name in DTYPES}
 _ALIGNED = 16  # bytes: where a small tensor may begin
 _HEADER_BYTES = 40  # ZeroMQ keeps so much beside the bytes of a message that it has received
-_MOST_KINDS = 4096
+_MOST_KINDS = 4096  # objects that are remembered
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Kinds:
 
     @cached_property
     def index(self) -> Mapping[str, int]:
-        """The place of each name."""
+        """The position of each tensor, by its name."""
         return {name: place for place, name in enumerate(self.names)}
 
     @cached_property
@@ -63,7 +63,7 @@ class Kinds:
 
     @cached_property
     def item_bytes(self) -> Numbers:
-        """Bytes of a number of each tensor."""
+        """Bytes of one element of each tensor: int64[n]."""
         return np.array([_IN_NUMPY[dtype].itemsize for dtype in self.dtypes], np.int64)
 
     @cached_property
@@ -82,7 +82,7 @@ _KINDS: dict[tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]], Kinds] = 
 
 @dataclass(frozen=True)
 class _Pick:
-    """Some tensors of others: their kinds, their places, and those of their dimensions."""
+    """Some of the tensors of a bundle: their kinds, and where they and their dimensions are among all."""
 
     kinds: Kinds
     places: Numbers
@@ -130,7 +130,9 @@ class Bundle(Mapping[str, torch.Tensor]):
         return cls(kinds, dims, sizes, begins, [np.empty(small, np.uint8), *large])
 
     def packed(self) -> "Bundle":
-        """The same tensors as they travel: small ones together. A large one is where it was."""
+        """The same tensors as they travel: small ones are copied into one piece of memory, a large one stays where it
+        was.
+        """
         if self._pieces:
             return self
         sizes, begins, small = laid_out(self.kinds, self.dims)
@@ -195,9 +197,10 @@ class Bundle(Mapping[str, torch.Tensor]):
 
 
 def laid_out(kinds: Kinds, dims: Numbers) -> tuple[Numbers, Numbers, int]:
-    """Of tensors of these dimensions: bytes[n]; where[n] each begins among the small ones, or -k for the k-th large one; the bytes of the small ones together.
+    """Where tensors of these dimensions lie: bytes[n] of each, where[n] it begins among the small ones or -k for the
+    k-th large one, and the bytes of all small ones.
 
-    Raises ValueError for dimensions that no tensor has; its argument is the tensor's place.
+    Raises ValueError for dimensions that no tensor has; its argument is the tensor's position.
     """
     sizes, begins = np.empty((2, len(kinds.names)), np.int64)
     small = _lay_out(kinds.ends, kinds.item_bytes, dims, sizes, begins)

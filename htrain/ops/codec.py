@@ -20,6 +20,7 @@ class Codec:
     parts: tuple[Blob, ...]
 
     def num_bytes(self, batch_size: int) -> int:
+        """Bytes that travel for a batch of `batch_size` examples."""
         return sum(part.num_bytes(batch_size) for part in self.parts)
 
 

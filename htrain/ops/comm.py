@@ -1,4 +1,11 @@
-"""Communication between devices, and the elastic averaging of a sync net. All are effects: never dropped, merged or moved."""
+"""Communication between devices, and the ops of a sync net with EASGD. All are effects: never dropped, merged or moved.
+
+Send(x), y = Recv()                        one value between two devices; the engine carries them out
+signal = Ack(), Begin()                    int8[0]: a device has made all updates of a step; a step has begun
+s = Snapshot(w)                            a copy of a weight, for a round
+d = ElasticDifference(centre, s)           d = alpha * (s - centre);  centre += d (EASGD, HT 2.2)
+Relax(w, d), Advance(w, d)                 w -= d;  w += d
+"""
 
 from collections.abc import Callable, Sequence
 

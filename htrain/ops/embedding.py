@@ -3,7 +3,7 @@
 As the model says them: `Embedding(table, ids)` and `EmbeddingBag(table, ids[, offsets][, weights])`.
 
 As they run (htrain.transform.lookups), so that a row travels once per batch:
-    unique, inverse = Dedupe(ids)           ids[n] -> the distinct ids, and each id's place among them; -1 for the padding id
+    unique, inverse = Dedupe(ids)           ids[n] -> the distinct ids, and the inverse indices: where each id is among them; -1 for the padding id
     rows            = Lookup(table, unique)  where the table lives; rows[u,D]
     y               = TakeRows(rows, inverse)   or   PoolRows(rows, inverse[, offsets][, weights])
 The gradient of `rows` is already summed over duplicates: (unique, rows_grad) is the sparse gradient of the table.
@@ -53,32 +53,36 @@ def _embedding_bag_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> S
 
 
 def _dedupe(*ids: torch.Tensor, padding_idx: int) -> tuple[torch.Tensor, ...]:
-    """The distinct ids of all inputs in order of first appearance, and for each input its ids' places among them."""
-    unique, places = sparse_loops.dedupe(_joined(ids), padding_idx)
-    return torch.from_numpy(unique), *_parted(places, ids)
+    """The distinct ids of all inputs in order of first appearance, and for each input the inverse indices of its ids."""
+    unique, inverse = sparse_loops.dedupe(_joined(ids), padding_idx)
+    return torch.from_numpy(unique), *_parted(inverse, ids)
 
 
 def _dedupe_sharded(*ids: torch.Tensor, padding_idx: int, bounds: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
     """As Dedupe, the distinct ids grouped by the row range [bounds[k], bounds[k+1]) of each shard."""
-    shards, places = sparse_loops.dedupe_sharded(_joined(ids), bounds, padding_idx)
-    return *map(torch.from_numpy, shards), *_parted(places, ids)
+    shards, inverse = sparse_loops.dedupe_sharded(_joined(ids), bounds, padding_idx)
+    return *map(torch.from_numpy, shards), *_parted(inverse, ids)
 
 
 def _joined(ids: Sequence[torch.Tensor]) -> np.ndarray:
-    """int64[n] of all inputs. In NumPy: a batch is a hundred small inputs, and each of PyTorch's views costs as much as the loop over one."""
+    """The ids of all inputs, one after another: int64[n].
+
+    It is done in NumPy: a batch has a hundred small inputs, and each of PyTorch's views costs as much as the loop over
+    one.
+    """
     return ids[0].numpy().reshape(-1) if len(ids) == 1 else np.concatenate([each.numpy().reshape(-1) for each in ids])
 
 
-def _parted(places: np.ndarray, ids: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The part of places[n] that belongs to each input, in its shape."""
+def _parted(inverse: np.ndarray, ids: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The part of inverse[n] that belongs to each input, in its shape."""
     start = 0
     for each in ids:
-        yield torch.from_numpy(places[start : start + each.numel()].reshape(each.shape))
+        yield torch.from_numpy(inverse[start : start + each.numel()].reshape(each.shape))
         start += each.numel()
 
 
-def _mask_places(places: torch.Tensor, ids: torch.Tensor, *, padding_idx: int) -> torch.Tensor:
-    return places.masked_fill(ids == padding_idx, -1)
+def _mask_places(inverse: torch.Tensor, ids: torch.Tensor, *, padding_idx: int) -> torch.Tensor:
+    return inverse.masked_fill(ids == padding_idx, -1)
 
 
 def _lookup(table: torch.Tensor, ids: torch.Tensor, *, first_row: int) -> torch.Tensor:
@@ -88,9 +92,9 @@ def _lookup(table: torch.Tensor, ids: torch.Tensor, *, first_row: int) -> torch.
 def _lookup_shards(*shards_and_ids: torch.Tensor, bounds: tuple[int, ...]) -> torch.Tensor:
     """Rows of a table whose shards are all here; shard k holds the rows from bounds[k] to bounds[k+1]."""
     *shards, ids = shards_and_ids
-    (*parts,), places = sparse_loops.dedupe_sharded(ids.numpy(), bounds, -1)
+    (*parts,), inverse = sparse_loops.dedupe_sharded(ids.numpy(), bounds, -1)
     found = [sparse_loops.gather_rows(s.numpy(), part, f) for s, part, f in zip(shards, parts, bounds, strict=False)]
-    return torch.cat([torch.from_numpy(rows) for rows in found])[torch.from_numpy(places)]
+    return torch.cat([torch.from_numpy(rows) for rows in found])[torch.from_numpy(inverse)]
 
 
 def _take_rows(rows: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
@@ -106,7 +110,7 @@ def _take_rows_gradient(rows: torch.Tensor, inverse: torch.Tensor, dy: torch.Ten
 def _bags(
     inverse: torch.Tensor, rest: Sequence[torch.Tensor], weighted: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Flat places, bag starts and per-sample weights (empty when there are none)."""
+    """Flat inverse indices, bag starts and per-sample weights (empty when there are none)."""
     if inverse.dim() == 1:
         offsets = rest[0]
     else:
@@ -122,10 +126,10 @@ def _bags(
 def _pool_rows(
     rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool
 ) -> torch.Tensor:
-    """y[B,D]: the sum or mean of each bag's rows; a padding place (-1) counts for nothing."""
-    places, offsets, weights = _bags(inverse, rest, weighted)
+    """y[B,D]: the sum or mean of each bag's rows; a padding id, of which the inverse index is -1, counts for nothing."""
+    flat, offsets, weights = _bags(inverse, rest, weighted)
     return torch.from_numpy(
-        sparse_loops.pool_rows(rows.numpy(), places.numpy(), offsets.numpy(), weights.numpy(), mode == "mean")
+        sparse_loops.pool_rows(rows.numpy(), flat.numpy(), offsets.numpy(), weights.numpy(), mode == "mean")
     )
 
 
@@ -133,8 +137,8 @@ def _pool_rows_gradient(
     rows: torch.Tensor, inverse: torch.Tensor, *rest: torch.Tensor, mode: str, weighted: bool, wants_weights: bool
 ) -> tuple[torch.Tensor, ...]:
     *bags, dy = rest
-    places, offsets, weights = _bags(inverse, bags, weighted)
-    arguments = (dy.contiguous().numpy(), places.numpy(), offsets.numpy(), weights.numpy())
+    flat, offsets, weights = _bags(inverse, bags, weighted)
+    arguments = (dy.contiguous().numpy(), flat.numpy(), offsets.numpy(), weights.numpy())
     drows = torch.from_numpy(sparse_loops.pool_rows_gradient(*arguments, mode == "mean", rows.shape[0]))
     if not wants_weights:
         return (drows,)
@@ -144,9 +148,9 @@ def _pool_rows_gradient(
 
 def _sum_rows(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The distinct ids, and the sum of the rows of each."""
-    unique, places = sparse_loops.dedupe(ids.numpy(), -1)
+    unique, inverse = sparse_loops.dedupe(ids.numpy(), -1)
     return torch.from_numpy(unique), torch.from_numpy(
-        sparse_loops.take_rows_gradient(rows.numpy(), places, unique.size)
+        sparse_loops.take_rows_gradient(rows.numpy(), inverse, unique.size)
     )
 
 

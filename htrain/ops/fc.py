@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 from htrain.net.net import Blob, Op, numel
 from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
 from htrain.ops.fc_rules import cost, gradient, number_bytes
-from htrain.ops.products import over_batch, step, times
+from htrain.ops.products import fast_linear, sgd_step, weight_gradient
 
 
 def _gradient_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -26,7 +26,7 @@ def _kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tens
 
 def _fast_kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
     """FC by the library that is ahead on this CPU: it rounds otherwise."""
-    return times(x, w, bias[0] if bias else None)
+    return fast_linear(x, w, bias[0] if bias else None)
 
 
 def _gradient_kernel(
@@ -43,8 +43,8 @@ def _fast_gradient_kernel(
 ) -> tuple[torch.Tensor, ...]:
     """FCGradient by the libraries that are ahead on this CPU: it rounds otherwise."""
     db = (dy.sum(0),) if bias else ()
-    dx = (times(dy, w.t()),) if wants_x else ()
-    return (over_batch(dy, x), *db, *dx)
+    dx = (fast_linear(dy, w.t()),) if wants_x else ()
+    return (weight_gradient(dy, x), *db, *dx)
 
 
 def _gradient_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
@@ -54,12 +54,12 @@ def _gradient_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequen
 
 
 def _relu_kernel(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
-    """max(FC, 0)."""
-    return times(x, w, bias[0] if bias else None, relu=True)
+    """y[B,N] = max(FC(x, w, b), 0)."""
+    return fast_linear(x, w, bias[0] if bias else None, relu=True)
 
 
 def _relu_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
-    """Those of Relu and of FC."""
+    """The gradients of Relu and of the FC before it."""
     (y,) = op.outputs
     names = (builder.gradient_name(f"{y}_sum"),)
     (dy,) = builder.add("ReluGradient", (y, dys[0]), module=op.module, outputs=names)
@@ -68,7 +68,7 @@ def _relu_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequenc
 
 def _input_gradient(w: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """dx[B,K] = dy[B,N] @ w[N,K]."""
-    return times(dy, w.t())
+    return fast_linear(dy, w.t())
 
 
 def _input_gradient_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
@@ -79,18 +79,18 @@ def _input_gradient_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> 
 def _sgd(w: torch.Tensor, *rest: torch.Tensor, lr: float) -> None:
     """w -= lr * dw, and b -= lr * db, of x[B,K] and dy[B,N]: the product goes into the weight, no gradient is kept. One of bfloat16 is rounded first."""
     *bias, x, dy = rest
-    step(w, dy, x, lr)
+    sgd_step(w, dy, x, lr)
     for b in bias:
         b.sub_(dy.sum(0, dtype=b.dtype), alpha=lr)
 
 
 def _stepped(op: Op) -> tuple[int, ...]:
-    """The weight, and the bias if there is one."""
+    """The positions of the weight, and of the bias where there is one."""
     return tuple(range(len(op.inputs) - 2))
 
 
 def _product_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    """One product of a weight[N,K] and B rows; the bias of a step besides."""
+    """The cost of one product of a weight[N,K] and B rows, and of the bias in a step."""
     n, k = (numel((dim,), batch_size) for dim in inputs[0].shape)
     rows = numel(inputs[-1].shape[:-1], batch_size)
     moved = sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))

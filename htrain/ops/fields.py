@@ -1,4 +1,10 @@
-"""Rows of many tables as one value: a click log's fields, stacked (docs/decisions/fusions.md). One loop for all tables, one write for each row."""
+"""Rows of many tables as one value: a click log's fields, stacked (docs/decisions/fusions.md). One loop for all tables.
+
+y[B,F,D] = StackRows(x[B,D], .., rows[u,D], .., inverse[B], ..)    dense values, then a row of each table
+dx, .., drows, .. = StackRowsGradient(x, .., rows, .., inverse, .., dy[B,F,D])
+y[B,F,D] = StackTables(x[B,D], .., table[R,D], .., ids[B,C])       tables that are here whole, each by its own column
+StepTables(table[R,D], .., ids[B,C], dy[B,F,D])                    SGD on these rows, in place
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,25 +19,27 @@ from htrain.ops import accelerated
 from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
 from htrain.ops.expectation import Counts, Expectation, rows_like
 from htrain.ops.pointers import array_at, prefetch_row
-from htrain.ops.sparse_checks import places_misfit
-from htrain.ops.tables import Tables, find_misfit, pointers_of, sizes_of, step_rows
+from htrain.ops.sparse_checks import inverse_out_of_range
+from htrain.ops.tables import Tables, find_out_of_range, pointers_of, sizes_of, step_rows
 
 
 def _stack_rows(*values: torch.Tensor, dense: int) -> torch.Tensor:
-    """y[B,F,D]: the `dense` values x[B,D], then of each table rows[u,D] those at places[B], zero at a place of -1."""
-    own, rows, places = _parts(values, dense)
-    y = np.empty((places[0].shape[0], len(own) + len(rows), rows[0].shape[1]), np.float32)
-    bad = _stack(pointers_of(own), pointers_of(rows), sizes_of(rows), pointers_of(places), y)
+    """y[B,F,D]: the `dense` values x[B,D], then of each table rows[u,D] those of inverse[B], zero for an inverse index
+    of -1.
+    """
+    own, rows, inverse = _parts(values, dense)
+    y = np.empty((inverse[0].shape[0], len(own) + len(rows), rows[0].shape[1]), np.float32)
+    bad = _stack(pointers_of(own), pointers_of(rows), sizes_of(rows), pointers_of(inverse), y)
     if bad >= 0:
-        raise places_misfit(places[bad].numpy(), rows[bad].numpy(), y[:, 0])
+        raise inverse_out_of_range(inverse[bad].numpy(), rows[bad].numpy(), y[:, 0])
     return torch.from_numpy(y)
 
 
 def _stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tensor, ...]:
     """dx[B,D] of each dense value, and drows[u,D] of each table, summed over the examples with the same row."""
     *inputs, dy = values
-    own, rows, places = _parts(inputs, dense)
-    shape = (places[0].shape[0], len(own) + len(rows), rows[0].shape[1])
+    own, rows, inverse = _parts(inputs, dense)
+    shape = (inverse[0].shape[0], len(own) + len(rows), rows[0].shape[1])
     if dy.shape != shape or dy.dtype != torch.float32:
         raise DataError(f"gradients of stacked rows are {dy.dtype}{list(dy.shape)}, want torch.float32{list(shape)}")
     dy = dy.contiguous()
@@ -39,9 +47,9 @@ def _stack_rows_gradient(*values: torch.Tensor, dense: int) -> tuple[torch.Tenso
     counts = [part.shape[0] for part in rows]
     flat = torch.zeros(sum(counts), dy.shape[2])
     drows = flat.split(counts)
-    bad = _spread(dy.numpy(), pointers_of(dx), pointers_of(drows), sizes_of(rows), pointers_of(places))
+    bad = _spread(dy.numpy(), pointers_of(dx), pointers_of(drows), sizes_of(rows), pointers_of(inverse))
     if bad >= 0:
-        raise places_misfit(places[bad].numpy(), rows[bad].numpy(), dy[:, 0].numpy())
+        raise inverse_out_of_range(inverse[bad].numpy(), rows[bad].numpy(), dy[:, 0].numpy())
     return (*dx, *drows)
 
 
@@ -52,7 +60,7 @@ def _bind_stack_tables(
 
 
 def _stack_tables(*values: torch.Tensor, dense: int, columns: tuple[int, ...]) -> torch.Tensor:
-    """As StackRows, of tables[R,D] that are here whole: of each the rows of its own column of ids[B,C]."""
+    """As StackRows, of whole tables[R,D] on this device: from each, the rows that its own column of ids[B,C] names."""
     return _stack_from(Tables(values[dense:-1], columns), *values[:dense], values[-1])
 
 
@@ -65,7 +73,7 @@ def _stack_from(tables: Tables, *values: torch.Tensor) -> torch.Tensor:
     y = np.empty((len(ids), len(own) + len(tables.tensors), tables.width), np.float32)
     bad = _stack_columns(pointers_of(own), tables.pointers, sizes=tables.sizes, ids=ids, columns=tables.columns, y=y)
     if bad >= 0:
-        raise tables.misfit(bad, ids)
+        raise tables.out_of_range(bad, ids)
     return torch.from_numpy(y)
 
 
@@ -90,29 +98,32 @@ def _step_in(tables: Tables, ids: torch.Tensor, dy: torch.Tensor, *, dense: int,
         tables.pointers, tables.sizes, ids=rows, columns=tables.columns, dy=dy.contiguous().numpy(), dense=dense, lr=lr
     )
     if bad >= 0:
-        raise tables.misfit(bad, rows)
+        raise tables.out_of_range(bad, rows)
 
 
 def _parts(
     values: Sequence[torch.Tensor], dense: int
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """Dense values, rows and places, at least one of each table's. Raises DataError where loops over addresses would leave them."""
+    """Dense values, rows and inverse indices, with at least one table.
+
+    Raises DataError where loops over addresses would leave them.
+    """
     count = (len(values) - dense) // 2
-    own, rows, places = values[:dense], values[dense : dense + count], values[dense + count :]
-    batch, width = places[0].shape[0], rows[0].shape[-1]
-    fit = all(p.shape == (batch,) and p.dtype == torch.int64 for p in places) and all(
+    own, rows, inverse = values[:dense], values[dense : dense + count], values[dense + count :]
+    batch, width = inverse[0].shape[0], rows[0].shape[-1]
+    fit = all(p.shape == (batch,) and p.dtype == torch.int64 for p in inverse) and all(
         x.shape == (batch, width) for x in own
     )
     if not fit or any(r.shape[1:] != (width,) for r in rows) or any(r.dtype != torch.float32 for r in (*own, *rows)):
         raise DataError(
             f"rows of several tables differ in form: want float32 rows, {width} wide, and {batch} int64 places of each"
         )
-    return [x.contiguous() for x in own], [r.contiguous() for r in rows], [p.contiguous() for p in places]
+    return [x.contiguous() for x in own], [r.contiguous() for r in rows], [p.contiguous() for p in inverse]
 
 
 @njit(nogil=True, cache=True)
 def _stack_own(own, y):  # type: ignore[no-untyped-def]
-    """The dense values, before the rows."""
+    """Copy the dense values into y[B,F,D], before the rows."""
     for k in range(own.size):
         x = array_at(own[k], (y.shape[0], y.shape[2]), np.float32(0))
         for b in range(y.shape[0]):
@@ -121,13 +132,13 @@ def _stack_own(own, y):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _stack(own, rows, sizes, places, y):  # type: ignore[no-untyped-def]
-    """The first table with a place outside [-1, size), or -1."""
+def _stack(own, rows, sizes, inverse, y):  # type: ignore[no-untyped-def]
+    """Copy the rows into y[B,F,D]. Returns the first table with an inverse index outside [-1, size), or -1."""
     batch, _, width = y.shape
     _stack_own(own, y)
     for t in range(rows.size):
         table = array_at(rows[t], (sizes[t], width), np.float32(0))
-        at = array_at(places[t], (batch,), np.int64(0))
+        at = array_at(inverse[t], (batch,), np.int64(0))
         for b in range(batch):
             place = at[b]
             if place < -1 or place >= sizes[t]:
@@ -138,7 +149,7 @@ def _stack(own, rows, sizes, places, y):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _spread(dy, dx, drows, sizes, places):  # type: ignore[no-untyped-def]
+def _spread(dy, dx, drows, sizes, inverse):  # type: ignore[no-untyped-def]
     batch, _, width = dy.shape
     for k in range(dx.size):
         own = array_at(dx[k], (batch, width), np.float32(0))
@@ -147,7 +158,7 @@ def _spread(dy, dx, drows, sizes, places):  # type: ignore[no-untyped-def]
                 own[b, d] = dy[b, k, d]
     for t in range(drows.size):
         table = array_at(drows[t], (sizes[t], width), np.float32(0))
-        at = array_at(places[t], (batch,), np.int64(0))
+        at = array_at(inverse[t], (batch,), np.int64(0))
         for b in range(batch):
             place = at[b]
             if place < -1 or place >= sizes[t]:
@@ -179,7 +190,7 @@ def _stack_columns(own, tables, sizes, ids, columns, y):  # type: ignore[no-unty
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def _sgd(tables, sizes, ids, columns, dy, dense, lr):  # type: ignore[no-untyped-def]
     """The first table with an id outside it, or -1: then no row has been changed."""
-    bad = find_misfit(sizes, ids, columns)
+    bad = find_out_of_range(sizes, ids, columns)
     if bad < 0:
         for b in range(dy.shape[0]):
             step_rows(tables, sizes, ids=ids, columns=columns, b=b, rate=np.float32(lr), dy=dy[b], first=dense)
@@ -226,7 +237,7 @@ def _infer_tables(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence
 
 
 def _stepped(op: Op) -> tuple[int, ...]:
-    """The tables."""
+    """The positions of the tables."""
     return tuple(range(len(op.inputs) - 2))
 
 

@@ -115,7 +115,7 @@ def row_width(width: int, optimizer: str) -> int:
 
 
 def request_signatures(ask: Op, rows: Dim) -> list[Signature]:
-    """The forms of what goes to each server: `rows` is the most that there can be of each kind."""
+    """The shapes and dtypes of what goes to each server; there are at most `rows` entries of each kind."""
     bounds, servers, first_rows, width = (ask.attrs[n] for n in ("bounds", "servers", "first_rows", "width"))
     assert isinstance(bounds, tuple)
     assert isinstance(servers, tuple)
@@ -275,7 +275,7 @@ def _travelling(shard: ShardRates) -> tuple[float, float, float, float]:
 
 
 def _expected_answer(op: Op, counts: Counts, expectation: Expectation) -> Counts:
-    """HetPull: HetAsk has told."""
+    """The rows of HetPull's outputs, which the rule of HetAsk has found."""
     return {}
 
 
@@ -284,7 +284,7 @@ def _expected_read(op: Op, counts: Counts, expectation: Expectation) -> Counts:
 
 
 def _request(op: Op) -> Sequence[str]:
-    """What a server is asked by."""
+    """The blobs by which a server is asked for rows."""
     return op.inputs[-len(REQUEST) :]
 
 

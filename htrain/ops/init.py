@@ -1,7 +1,11 @@
 """First values of parameters: effects in the init net of the parameter's owner (HT 3.2.1).
 
-Random fills are counter-based: a value depends on (seed, row, column) alone, so a table's rows are the same however it is
-sharded, an FC's weight however it is split, and every group starts from the same dense replica.
+    UniformFill(w), NormalFill(w), ConstantFill(w), FileFill(w)     w float32 of any shape; its first dimension is rows
+    ZeroRows(w)                                                     sets `rows` to 0
+
+Random fills are counter-based: a value depends on (seed, row, column) alone, so a table's rows are the same however it
+is sharded, an FC's weight however it is split, and every group starts from the same dense replica. `first_row` and
+`first_column` say where in the whole a part begins.
 """
 
 import torch

@@ -121,7 +121,7 @@ def _step_by_pairs(
         dx=dx, tables=tables.pointers, sizes=tables.sizes, ids=rows, columns=tables.columns, lr=lr,
     )  # fmt: skip
     if bad >= 0:
-        raise tables.misfit(bad, rows)
+        raise tables.out_of_range(bad, rows)
     return tuple(torch.from_numpy(dx))
 
 
@@ -151,7 +151,7 @@ def _infer_sgd(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Si
 
 
 def _stepped(op: Op) -> tuple[int, ...]:
-    """The tables."""
+    """The positions of the tables."""
     return tuple(range(len(op.inputs) - 4))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from htrain.ops.pointers import array_at, prefetch_row
-from htrain.ops.tables import find_misfit, step_rows
+from htrain.ops.tables import find_out_of_range, step_rows
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
@@ -31,7 +31,10 @@ def _tile(own, i, j, dots):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def dots_loop(features, tiles, runs, kept, dots):  # type: ignore[no-untyped-def]
-    """The first `kept` features as they are, and the products behind them."""
+    """dots[B, kept * D + P] of features[B,n,D]: the first `kept` as they are, and the products of pairs behind them.
+
+    Requires: `tiles` and `runs` are of pairs of n features.
+    """
     batch, count, width = features.shape
     products, own, _ = _room(count, width)
     for b in range(batch):
@@ -143,7 +146,11 @@ def _weigh(features, above, below, runs, kept, dy, distinct, weights, own, total
 
 @njit(nogil=True, cache=True)
 def gradient_loop(features, above, below, runs, kept, dy, gradient):  # type: ignore[no-untyped-def]
-    """Features times the symmetric matrix of dy, example by example."""
+    """gradient[B,n,D] of features[B,n,D] for dy[B, kept * D + P]: for each example, the symmetric matrix of dy times
+    the features.
+
+    Requires: `above`, `below` and `runs` are of pairs of n features.
+    """
     batch, count, width = features.shape
     weights, own, total = _room(count, width)
     distinct = _are_distinct(above, below, weights.size)
@@ -165,9 +172,13 @@ def gradient_loop(features, above, below, runs, kept, dy, gradient):  # type: ig
 
 @njit(nogil=True, cache=True)
 def gradient_and_step_loop(features, above, below, runs, kept, dy, dx, tables, sizes, ids, columns, lr):  # type: ignore[no-untyped-def]
-    """The same, of which the first features' goes to dx, and the others' into the rows that they were. An unfit table, or -1."""
+    """As `gradient_loop`, of features that tables' rows are: the gradient of the first ones goes to dx[n_dense,B,D], that
+    of the others steps these rows by SGD. `tables` are the addresses of tables, `sizes`[T] their rows.
+
+    Returns the first table with an id of ids[B,C] outside it, or -1; in the first case nothing has been changed.
+    """
     batch, count, width = features.shape
-    bad = find_misfit(sizes, ids, columns)
+    bad = find_out_of_range(sizes, ids, columns)
     if bad >= 0:
         return bad
     weights, own, total = _room(count, width)

@@ -77,7 +77,9 @@ def _prefetch(table: torch.Tensor, *rest: torch.Tensor, first_row: int) -> torch
 
 
 def apart(net: Net) -> tuple[Net, Net]:
-    """A device's net without what does not belong to a step, and that alone: requests are its inputs, answers its outputs."""
+    """A device's net cut in two: what belongs to a step; and the passes beside steps, whose inputs are requests and
+    whose outputs answers.
+    """
     marked = [op for op in net.ops if op.type in _APART]
     made = {name for op in marked for name in op.outputs}
     read = {name for op in marked for name in op.inputs}

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from htrain.errors import DataError
-from htrain.ops.sparse_checks import Ids, Rows, fits, ids_misfit
+from htrain.ops.sparse_checks import Ids, Rows, fits, ids_out_of_range
 
 
 def read_rows(parts: Sequence[Rows], ids: Ids, first_row: int) -> Rows:
@@ -19,7 +19,7 @@ def read_rows(parts: Sequence[Rows], ids: Ids, first_row: int) -> Rows:
     column = 0
     for part in flat:
         if not fits(_read, part, ids, first_row, values, column):
-            raise ids_misfit(ids, values[:, : part.shape[1]], part, first_row)
+            raise ids_out_of_range(ids, values[:, : part.shape[1]], part, first_row)
         column += part.shape[1]
     return values
 
@@ -32,7 +32,7 @@ def write_rows(parts: Sequence[Rows], ids: Ids, values: Rows, first_row: int) ->
         raise DataError(f"rows to write back are {values.dtype}{list(values.shape)}, want float32[{ids.size}, {width}]")
     for part in flat:
         if not fits(_write, part, ids, first_row, values, column):
-            raise ids_misfit(ids, values[:, column : column + part.shape[1]], part, first_row)
+            raise ids_out_of_range(ids, values[:, column : column + part.shape[1]], part, first_row)
         column += part.shape[1]
 
 

@@ -1,4 +1,11 @@
-"""Losses over a batch, their gradients, and the seed from which the backward pass starts."""
+"""Losses over a batch, their gradients, and the seed from which the backward pass starts.
+
+    loss = BceWithLogits(logit, label)         the mean binary cross entropy, a scalar; sigmoid is in it
+    loss = MeanSquaredError(prediction, label)
+    dlogit = <Loss>Gradient(logit, label, dloss)
+
+Logits and predictions are float32[B] or [B,1], labels float32[B]; gradients have the shape of the logit.
+"""
 
 from collections.abc import Sequence
 
@@ -10,7 +17,7 @@ from htrain.ops.base import Builder, OpDef, Signature, same_as_input
 
 
 def _bce_with_logits(logit: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    """Mean binary cross entropy; `label` float32[B] takes the logit's shape, [B] or [B,1]."""
+    """The mean binary cross entropy of logit[B] or [B,1]; label[B] is brought to the same shape."""
     return F.binary_cross_entropy_with_logits(logit, label.reshape(logit.shape))
 
 

@@ -12,7 +12,7 @@ from htrain.net.net import Blob, Op
 from htrain.ops.base import Cost, OpDef
 from htrain.ops.fc_rules import cost, gradient
 
-_BYTES_SAVED: dict[str, int] = {"FCBfloat16": 2, "FCInt8": 3}
+_BYTES_SAVED: dict[str, int] = {"FCBfloat16": 2, "FCInt8": 3}  # of the 4 bytes of a number
 
 
 def _bfloat16(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,8 @@
-"""MatMul and Einsum: batched products of activations, as in DLRM's interaction layer and in attention."""
+"""Batched products of activations, as in DLRM's interaction layer and in attention (HT 2.1).
+
+y = MatMul(a, b)                           torch.matmul: y[..,M,N] = a[..,M,K] @ b[..,K,N]
+y = Einsum(x, ...)                         by `equation`
+"""
 
 from collections.abc import Sequence
 
@@ -53,6 +57,14 @@ def _product(builder: Builder, op: Op, factors: tuple[str, str], source: str) ->
 
 
 DEFINITIONS = (
-    OpDef("MatMul", torch.matmul, cost=_matmul_cost, gradient=_matmul_gradient, work="batched"),
+    OpDef(
+        "MatMul",
+        torch.matmul,
+        cost=_matmul_cost,
+        gradient=_matmul_gradient,
+        work="batched",
+        aten=("mm", "bmm", "matmul", "mv", "dot"),
+        onnx=True,
+    ),
     OpDef("Einsum", _einsum, cost=_einsum_cost, work="batched"),
 )

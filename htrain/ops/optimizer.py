@@ -1,9 +1,20 @@
-"""Optimizer steps: effects that write a parameter and its state, with torch.optim's arithmetic.
+"""Optimizer steps: effects that write a parameter and its state, with torch.optim's arithmetic (HT 2.1).
 
-Dense steps take a parameter, its state and its gradient. Those with a state are exclusive: beside a step that has scaled a second moment
-and not added to it yet, another divides by too little, and may be larger than all others by orders of magnitude. A step of SGD may be lost to
-another, no more. Sparse steps take a table (or a row shard of it that starts at `first_row`), its state, the distinct ids of a batch and one
-summed gradient row for each.
+Of a dense parameter w, float32 of any shape, with its gradient dw and states of the same shape, but for Adam's step[]:
+
+    Sgd(w, dw)                          w -= lr * dw
+    Adagrad(w, accumulator, dw)         accumulator += dw^2;  w -= lr * dw / (sqrt(accumulator) + eps)
+    Adam(w, mean, square, step, dw)     with bias correction; `step` counts the steps
+
+Steps with a state are exclusive: beside a step that has scaled a second moment and not added to it yet, another divides
+by too little, and may be larger than all others by orders of magnitude. A step of Sgd may be lost to another, no more.
+
+Of a table[R,D], or the row shard of one that starts at `first_row`, with distinct ids[u], int64, and rows[u,D], the sum
+of each id's gradients:
+
+    SparseSgd(table, ids, rows)
+    SparseAdagrad(table, accumulator[R,D], ids, rows)
+    SparseRowWiseAdagrad(table, accumulator[R], ids, rows)      the accumulator adds the mean of a row's squares
 """
 
 from collections.abc import Sequence

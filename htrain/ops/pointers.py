@@ -39,6 +39,9 @@ def _prefetch(typing_context, address):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def prefetch_row(table, row, num_bytes):  # type: ignore[no-untyped-def]
-    """Ask for a row of `num_bytes` of the table at an address, to be there some iterations later. Reads nothing: a row that is none does no harm."""
+    """Ask for a row of `num_bytes` of the table at an address, to be in the cache some iterations later.
+
+    Nothing is read: a row outside the table does no harm.
+    """
     for at in range(table + row * num_bytes, table + (row + 1) * num_bytes, 64):
         _prefetch(at)  # type: ignore[call-arg]

@@ -24,12 +24,14 @@ _SMALL, _TINY = (
     1 << 18,
 )  # multiply-adds of a product, and of a step: below, torch's own begins sooner than OpenBLAS is called
 
-_FEW = 32  # columns: MKL makes a narrow gradient at twice the speed when it is turned, as wide as dy
+_FEW = 32  # columns: MKL makes a narrow gradient at twice the speed when it is transposed, as wide as dy
 
 _LARGE = 1 << 23  # multiply-adds: below, beginning costs oneDNN more than it gains
 
 
-def times(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, *, relu: bool = False) -> torch.Tensor:
+def fast_linear(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, *, relu: bool = False
+) -> torch.Tensor:
     """x[B,K] @ w[N,K].T + bias[N], and max(that, 0) where `relu`."""
     if len(x) <= _MANY and x.numel() * w.shape[0] >= _SMALL and not is_narrow():
         w_by_column = w.t()
@@ -44,7 +46,7 @@ def times(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, *,
     return y.relu_() if relu else y
 
 
-def over_batch(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def weight_gradient(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """dy[B,N].T @ x[B,K]: the gradient of a weight[N,K]."""
     dy_by_column = dy.t()
     if dy.numel() * x.shape[-1] < _SMALL or not is_ahead(dy_by_column, x):
@@ -54,7 +56,7 @@ def over_batch(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return _by_onednn(dy_by_column, x.t()) if _suits_onednn(dy_by_column, x.shape[1], x.dtype) else dy_by_column @ x
 
 
-def step(w: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, lr: float) -> None:
+def sgd_step(w: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, lr: float) -> None:
     """w[N,K] -= lr * dy[B,N].T @ x[B,K]: the product goes into the weight where the library can; one of another dtype than the weight's is rounded first."""
     dy_by_column = dy.t()
     if x.dtype != w.dtype:

@@ -1,4 +1,10 @@
-"""Reductions, Softmax and normalization: ONNX's names; `axes` empty means all of them."""
+"""Reductions, Softmax and normalization, under ONNX's names; `axes` empty means all of them.
+
+y = Reduce..(x)                            x without `axes`, or with `keepdims` of size 1 along them
+i = ArgMax(x)                              int64; along `axis`
+y = CumSum(x), Softmax(x), LogSoftmax(x)   of x's shape; along `axis`
+y = LayerNormalization(x, scale, bias)     over the dimensions from `axis` on, which scale and bias have, if given
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -71,10 +77,10 @@ DEFINITIONS = (
     OpDef("ReduceL2", _over(_norm)),
     OpDef("ReduceVariance", _over(_variance)),
     OpDef("ReduceLogSumExp", _over(torch.logsumexp)),
-    OpDef("ArgMax", _arg_max, gradient=None),
+    OpDef("ArgMax", _arg_max, gradient=None, onnx=True),
     OpDef("CumSum", _cumulative_sum),
-    OpDef("Softmax", _softmax, gradient=_softmax_rule),
+    OpDef("Softmax", _softmax, gradient=_softmax_rule, onnx=True),
     OpDef("SoftmaxGradient", _softmax_gradient, same_as_input(0), gradient=None),
-    OpDef("LogSoftmax", _log_softmax),
-    OpDef("LayerNormalization", _layer_normalization),
+    OpDef("LogSoftmax", _log_softmax, onnx=True),
+    OpDef("LayerNormalization", _layer_normalization, onnx=True),
 )

@@ -15,7 +15,7 @@ def fill_uniform(out: Rows, seed: int, first_row: int, low: float, high: float, 
 
 
 def fill_normal(out: Rows, seed: int, first_row: int, mean: float, std: float, *, first_column: int = 0) -> None:
-    """Fill out[R,D] in place with normal values (Box-Muller)."""
+    """Fill out[R,D] in place with normal values (Box-Muller); which ones is as in `fill_uniform`."""
     _normal(out, np.uint64(seed), first_row=first_row, first_column=first_column, mean=mean, std=std)
 
 

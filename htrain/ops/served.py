@@ -23,7 +23,7 @@ from htrain.ops.base import Cost, OpDef, RowRead, Signature, no_outputs
 from htrain.ops.bundle import Bundle, Kinds
 from htrain.ops.expectation import Counts, Expectation, rows_like
 from htrain.ops.pointers import array_at, prefetch_row
-from htrain.ops.sparse_checks import ids_misfit
+from htrain.ops.sparse_checks import ids_out_of_range
 from htrain.ops.step_loops import AHEAD, adagrad_loop, rowwise_adagrad_loop, sgd_loop
 
 Numbers = NDArray[np.int64]
@@ -57,7 +57,7 @@ class Served:
             place = next(
                 k for k, form in enumerate(zip(ids.kinds.dtypes, ids.kinds.ranks, strict=True)) if form != ("int64", 1)
             )
-            raise ids_misfit(
+            raise ids_out_of_range(
                 ids[ids.kinds.names[place]].numpy(),
                 np.empty((0, self.widths[place]), np.float32),
                 self.tables[place].numpy(),
@@ -66,20 +66,22 @@ class Served:
         return ids.dims
 
     def rows_called(self, names: tuple[str, ...]) -> Kinds:
-        """The kinds of a list of rows of each table."""
+        """The kinds of a bundle of rows, one blob of `names` for each table."""
         if names not in self._rows:
             self._rows[names] = Kinds.of(names, ("float32",) * len(names), (2,) * len(names))
         return self._rows[names]
 
-    def misfit(self, bad: int, ids: Bundle, rows: Bundle | None = None) -> DataError:
-        """Table number `bad` has no row for some of its ids, or `rows` are not as many and as wide."""
+    def out_of_range(self, bad: int, ids: Bundle, rows: Bundle | None = None) -> DataError:
+        """The error for table number `bad`: it has no row for some of its ids, or `rows` are fewer than its ids, or of
+        another width.
+        """
         found = ids[ids.kinds.names[bad]].numpy()
         given = (
             np.empty((len(found), self.widths[bad]), np.float32)
             if rows is None
             else rows[rows.kinds.names[bad]].numpy()
         )
-        return ids_misfit(found, given, self.tables[bad].numpy(), int(self.forms[bad, 2]))
+        return ids_out_of_range(found, given, self.tables[bad].numpy(), int(self.forms[bad, 2]))
 
 
 @lru_cache
@@ -130,7 +132,7 @@ def _look_up(served: Served, outputs: tuple[str, ...], ids: Bundle) -> Bundle:
     rows = Bundle.room(served.rows_called(outputs), _shapes(counts, served.forms))
     bad = _gather(served.pointers, served.forms, ids.pointers, counts, rows.pointers)
     if bad >= 0:
-        raise served.misfit(bad, ids)
+        raise served.out_of_range(bad, ids)
     return rows
 
 
@@ -213,7 +215,7 @@ def _step_in(served: Served, ids: Bundle, grads: Bundle, *, optimizer: str, lr: 
     counts = served.counts(ids)
     bad = 0 if not _are(grads.kinds, "float32", 2) else _misshapen(grads.dims, counts, served.forms)
     if bad >= 0:
-        raise served.misfit(_first_of_other_form(grads) or bad, ids, grads)
+        raise served.out_of_range(_first_of_other_form(grads) or bad, ids, grads)
     batch = served.forms, ids.pointers, counts, grads.pointers, lr
     if optimizer == "sgd":
         bad = _sgd(served.pointers, *batch)
@@ -222,7 +224,7 @@ def _step_in(served: Served, ids: Bundle, grads: Bundle, *, optimizer: str, lr: 
             served.pointers, served.state_pointers, *batch, eps
         )
     if bad >= 0:
-        raise served.misfit(bad, ids)
+        raise served.out_of_range(bad, ids)
 
 
 def _first_of_other_form(grads: Bundle) -> int:
@@ -333,11 +335,13 @@ def _lookup_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_
     return Cost(0.0, 2.0 * rows + ids)
 
 
-_FLOPS = {"sgd": 2, "adagrad": 6, "rowwise_adagrad": 5}
+_FLOPS = {"sgd": 2, "adagrad": 6, "rowwise_adagrad": 5}  # of a step, for each number of a row
 
 
 def _step_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    """As the steps of the tables one by one: gradients read, rows and states of a batch read and written."""
+    """The cost of the steps of the tables one by one: gradients are read, rows and states of the batch read and
+    written.
+    """
     count = _num_tables(op)
     moved = sum(b.num_bytes(batch_size) for b in inputs[-count:])
     passes = 2.0 * (len(inputs) // count) - 3
@@ -345,7 +349,7 @@ def _step_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_si
 
 
 def _stepped(op: Op) -> tuple[int, ...]:
-    """The tables and their states."""
+    """The positions of the tables and of their states."""
     return tuple(range(len(op.inputs) - 2 * _num_tables(op)))
 
 

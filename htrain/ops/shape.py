@@ -1,4 +1,16 @@
-"""Ops that move elements without computing: ONNX's names; a batch-dependent entry of a `shape` is -k for k * B."""
+"""Ops that move elements without computing, under ONNX's names. Most are views, and cost nothing.
+
+A batch-dependent entry of a `shape` is -k for k * B; in Reshape's it is -1. Axes count from 0. What an op takes and
+gives:
+
+    y = Reshape(x), Transpose(x), Slice(x), BroadcastTo(x), Pad(x), Tril(x), Triu(x), Flip(x)
+    y = Concat(x, ...), Stack(x, ...)          along `axis`, which Stack adds
+    x, ... = Split(y), Unstack(y)              the reverse
+    y = Select(x)                              x without `axis`, at `index`
+    y = Gather(x, i)                           y[..,j..,..] = x[..,i[j..],..] along `axis`; i is int64 of any shape
+    y = GatherElements(x, i)                   torch.gather; y has the shape of i
+    y = Constant(), Fill()                     a small tensor that is an attribute; a batch of one number
+"""
 
 from collections.abc import Sequence
 
@@ -196,8 +208,8 @@ def _slice_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[b
 DEFINITIONS = (
     OpDef("Reshape", _reshape, cost=no_cost, work="none", view=True, gradient=_reshape_rule),
     OpDef("ReshapeLike", _reshape_like, _like_second, no_cost, gradient=None, work="none", view=True),
-    OpDef("Transpose", _transpose, cost=no_cost, work="none", view=True, gradient=_transpose_rule),
-    OpDef("Concat", _concat, gradient=_concat_rule),
+    OpDef("Transpose", _transpose, cost=no_cost, work="none", view=True, gradient=_transpose_rule, onnx=True),
+    OpDef("Concat", _concat, gradient=_concat_rule, onnx=True),
     OpDef("Split", _split, cost=no_cost, many=True, work="none", view=True, gradient=_split_rule),
     OpDef("ZerosLike", torch.zeros_like, gradient=None),
     OpDef("Slice", _slice, cost=no_cost, work="none", view=True, gradient=_slice_rule),
@@ -206,14 +218,14 @@ DEFINITIONS = (
     OpDef("SelectGradient", _select_gradient, _like_first, gradient=None),
     OpDef("Stack", _stack, gradient=_stack_rule),
     OpDef("Unstack", _unstack, cost=no_cost, many=True, work="none", view=True, gradient=_unstack_rule),
-    OpDef("Gather", _gather, gradient=_gather_rule, indexed=True),
+    OpDef("Gather", _gather, gradient=_gather_rule, indexed=True, onnx=True),
     OpDef("GatherGradient", _gather_gradient, same_as_input(0), gradient=None),
-    OpDef("GatherElements", _gather_elements, indexed=True),
+    OpDef("GatherElements", _gather_elements, indexed=True, onnx=True),
     OpDef("BroadcastTo", _broadcast_to, cost=no_cost, work="none", view=True, needs_batch=True),
     OpDef("Fill", _fill, gradient=None, needs_batch=True),
-    OpDef("Constant", _constant, _constant_infer, no_cost, gradient=None, work="none"),
+    OpDef("Constant", _constant, _constant_infer, no_cost, gradient=None, work="none", onnx=True),
     OpDef("Pad", _pad),
-    OpDef("Tril", _tril),
-    OpDef("Triu", _triu),
+    OpDef("Tril", _tril, aten=("tril",)),
+    OpDef("Triu", _triu, aten=("triu",)),
     OpDef("Flip", _flip),
 )

@@ -22,12 +22,16 @@ def fits(loop: Callable[..., bool], *arguments: object) -> bool:
 
 
 def is_list(ids: Ids) -> bool:
-    """Whether `ids` is int64[n]. What a loop takes for an index it refuses as a float; the ends of a range it would round."""
+    """Whether `ids` is int64[n]. Numba would refuse to index by floats, but take them, rounded, for the ends of a
+    range.
+    """
     return ids.ndim == 1 and ids.dtype == _INT64
 
 
-def ids_misfit(ids: Ids, rows: Rows, table: Rows, first_row: int) -> DataError:
-    """Why ids, and a row for each, do not fit a shard table[R,D] that starts at `first_row`."""
+def ids_out_of_range(ids: Ids, rows: Rows, table: Rows, first_row: int) -> DataError:
+    """The error for ids[u] that are outside a shard table[R,D] that starts at `first_row`, or rows[u,D] of another
+    shape.
+    """
     if not is_list(ids):
         return _other_form("ids", ids, "int64[u]")
     if rows.ndim != 2 or len(rows) < ids.size or rows.shape[1] != table.shape[1]:
@@ -38,43 +42,47 @@ def ids_misfit(ids: Ids, rows: Rows, table: Rows, first_row: int) -> DataError:
 
 
 def outside(row: int, ids: Ids, low: int, high: int) -> DataError:
-    """`row`, which is one of `ids`, is outside [low, high)."""
+    """The error for `row`, one of ids[n], which is outside [low, high)."""
     position = int(np.flatnonzero(ids == row)[0])
     return DataError(f"id {row} at position {position} is outside the table's rows [{low}, {high})")
 
 
-def places_misfit(places: Ids, rows: Rows, taken: Rows) -> DataError:
-    """Why places do not fit rows[u,D], and taken[n,D] a row for each."""
-    if places.ndim == 1 and rows.ndim == 2 and taken.shape != (places.size, rows.shape[1]):
-        return _other_form("gradients", taken, f"float32[{places.size},{rows.shape[1]}]")
-    return _place_outside(places, rows)
+def inverse_out_of_range(inverse: Ids, rows: Rows, taken: Rows) -> DataError:
+    """The error for inverse[n] that are outside rows[u,D], or taken[n,D] of another shape."""
+    if inverse.ndim == 1 and rows.ndim == 2 and taken.shape != (inverse.size, rows.shape[1]):
+        return _other_form("gradients", taken, f"float32[{inverse.size},{rows.shape[1]}]")
+    return _inverse_outside(inverse, rows)
 
 
-def bags_misfit(places: Ids, offsets: Ids, weights: Rows, rows: Rows, bags: Rows) -> DataError:
-    """Why offsets[B] do not cut places[n] into bags, weights[n] or [0] and bags[B,D] do not fit them, or places rows[u,D]."""
+def bags_out_of_range(inverse: Ids, offsets: Ids, weights: Rows, rows: Rows, bags: Rows) -> DataError:
+    """The error for offsets[B] that do not cut inverse[n] into bags, for weights other than [n] or [0], for bags[B,D]
+    of another shape, or for inverse indices outside rows[u,D].
+    """
     if not is_list(offsets):
         return _other_form("offsets", offsets, "int64[B]")
-    if weights.shape not in (places.shape, (0,)):
-        return _other_form("weights", weights, f"float32[{places.size}]")
+    if weights.shape not in (inverse.shape, (0,)):
+        return _other_form("weights", weights, f"float32[{inverse.size}]")
     if rows.ndim == 2 and bags.shape != (offsets.size, rows.shape[1]):
         return _other_form("gradients", bags, f"float32[{offsets.size},{rows.shape[1]}]")
     before = np.concatenate([np.zeros(1, np.int64), offsets[:-1]])
-    most = np.full(offsets.size, places.size)
+    most = np.full(offsets.size, inverse.size)
     most[:1] = 0
     bad = np.flatnonzero((offsets < before) | (offsets > most))
     if not bad.size:
-        return _place_outside(places, rows)
-    want = f"offsets ascend from 0 to at most {places.size}, the number of ids"
+        return _inverse_outside(inverse, rows)
+    want = f"offsets ascend from 0 to at most {inverse.size}, the number of ids"
     return DataError(f"offset {offsets[bad[0]]} at position {bad[0]} does not fit: {want}")
 
 
-def _place_outside(places: Ids, rows: Rows) -> DataError:
-    if not is_list(places):
-        return _other_form("places", places, "int64[n]")
-    bad = np.flatnonzero((places < -1) | (places >= len(rows)))
+def _inverse_outside(inverse: Ids, rows: Rows) -> DataError:
+    if not is_list(inverse):
+        return _other_form("places", inverse, "int64[n]")
+    bad = np.flatnonzero((inverse < -1) | (inverse >= len(rows)))
     if not bad.size or rows.ndim != 2:
         return _other_form("rows", rows, "float32[u,D]")
-    return DataError(f"place {places[bad[0]]} at position {bad[0]} is outside the {len(rows)} rows that were looked up")
+    return DataError(
+        f"place {inverse[bad[0]]} at position {bad[0]} is outside the {len(rows)} rows that were looked up"
+    )
 
 
 def _other_form(what: str, array: NDArray, wanted: str) -> DataError:

@@ -1,9 +1,10 @@
-"""The hot loops of lookups, over flat arrays: ids int64, rows float32. They hold no lock and no GIL.
+"""The hot loops of lookups, over flat arrays: ids and inverse indices int64, rows float32. They hold no lock and no
+GIL.
 
-A place of -1 stands for a padding id: it reads zeros, counts for nothing and gets no gradient.
+An inverse index of -1 stands for a padding id: it reads zeros, counts for nothing and gets no gradient.
 
-Ids, places, offsets and rows come from data or by message. A loop gives up, and returns False, before it reads or writes
-outside an array; `htrain.ops.sparse_checks` then says what did not fit.
+Ids, inverse indices, offsets and rows come from data or by message. A loop gives up, and returns False, before it reads
+or writes outside an array; `htrain.ops.sparse_checks` then says what did not fit.
 """
 
 from collections.abc import Sequence
@@ -11,85 +12,97 @@ from collections.abc import Sequence
 import numpy as np
 from numba import njit
 
-from htrain.ops.sparse_checks import Ids, Rows, bags_misfit, fits, ids_misfit, is_list, outside, places_misfit
+from htrain.ops.sparse_checks import (
+    Ids,
+    Rows,
+    bags_out_of_range,
+    fits,
+    ids_out_of_range,
+    inverse_out_of_range,
+    is_list,
+    outside,
+)
 
-_EMPTY = np.int64(-1)
+_EMPTY = np.int64(-1)  # a slot without an id
 _NO_WEIGHTS = np.empty(0, np.float32)
 
 
 def dedupe(ids: Ids, padding_idx: int) -> tuple[Ids, Ids]:
-    """The distinct ids in order of first appearance, unique[u], and the place of each id among them, places[n]."""
+    """The distinct ids in order of first appearance, unique[u], and inverse[n]: where among them each id is, -1 for
+    `padding_idx`.
+    """
     unique = np.empty(ids.size, np.int64)
-    places = np.empty(ids.size, np.int64)
+    inverse = np.empty(ids.size, np.int64)
     slots = np.full(_slots_for(ids.size), _EMPTY)
-    count = _dedupe(ids, padding_idx, unique, places, slots)
-    return unique[:count], places
+    count = _dedupe(ids, padding_idx, unique, inverse, slots)
+    return unique[:count], inverse
 
 
 def dedupe_sharded(ids: Ids, bounds: Sequence[int], padding_idx: int) -> tuple[list[Ids], Ids]:
-    """As `dedupe`, the distinct ids grouped by row range [bounds[k], bounds[k+1]).
+    """As `dedupe`, the distinct ids grouped by row range [bounds[k], bounds[k+1]): a list for each range.
 
     Raises DataError for an id outside all ranges.
     """
-    unique, places = dedupe(ids, padding_idx)
+    unique, inverse = dedupe(ids, padding_idx)
     grouped, moved = np.empty(unique.size, np.int64), np.empty(unique.size, np.int64)
     starts = np.zeros(len(bounds), np.int64)
     bad = _group(unique, np.asarray(bounds, np.int64), grouped, moved, starts)
     if bad >= 0:
         raise outside(unique[bad], ids, bounds[0], bounds[-1])
-    _renumber(places, moved)
-    return [grouped[starts[k] : starts[k + 1]] for k in range(len(bounds) - 1)], places
+    _renumber(inverse, moved)
+    return [grouped[starts[k] : starts[k + 1]] for k in range(len(bounds) - 1)], inverse
 
 
 def gather_rows(table: Rows, ids: Ids, first_row: int) -> Rows:
     """rows[u,D] of a shard table[R,D] that starts at `first_row`. Raises DataError for an id outside it."""
     rows = np.empty((ids.size, table.shape[1]), np.float32)
     if not fits(_gather, table, ids, first_row, rows):
-        raise ids_misfit(ids, rows, table, first_row)
+        raise ids_out_of_range(ids, rows, table, first_row)
     return rows
 
 
-def take_rows(rows: Rows, places: Ids) -> Rows:
-    """y[n,D] = rows[places[n]]. Raises DataError for a place that has no row."""
-    taken = np.empty((places.size, rows.shape[-1]), np.float32)
-    if not fits(_take, rows, places, taken):
-        raise places_misfit(places, rows, taken)
+def take_rows(rows: Rows, inverse: Ids) -> Rows:
+    """y[n,D] = rows[inverse[n]]. Raises DataError for an inverse index that has no row."""
+    taken = np.empty((inverse.size, rows.shape[-1]), np.float32)
+    if not fits(_take, rows, inverse, taken):
+        raise inverse_out_of_range(inverse, rows, taken)
     return taken
 
 
-def take_rows_gradient(dy: Rows, places: Ids, num_rows: int) -> Rows:
-    """drows[num_rows,D]: dy[n,D] summed over the places that name a row. Raises DataError as `take_rows`."""
+def take_rows_gradient(dy: Rows, inverse: Ids, num_rows: int) -> Rows:
+    """drows[num_rows,D]: dy[n,D] summed over the inverse indices that name a row. Raises DataError as `take_rows`."""
     drows = np.zeros((num_rows, dy.shape[-1]), np.float32)
-    if not fits(_scatter_add, dy, places, drows):
-        raise places_misfit(places, drows, dy)
+    if not fits(_scatter_add, dy, inverse, drows):
+        raise inverse_out_of_range(inverse, drows, dy)
     return drows
 
 
-def pool_rows(rows: Rows, places: Ids, offsets: Ids, weights: Rows, mean: bool) -> Rows:
-    """y[B,D]: each bag's rows summed or averaged, as torch.nn.EmbeddingBag does; bag b is places[offsets[b]:offsets[b+1]].
+def pool_rows(rows: Rows, inverse: Ids, offsets: Ids, weights: Rows, mean: bool) -> Rows:
+    """y[B,D]: each bag's rows summed or averaged, as torch.nn.EmbeddingBag does; bag b is
+    inverse[offsets[b]:offsets[b+1]].
 
-    `weights`[n] scale the rows of a sum; empty for none. Raises DataError for a place that has no row, and for offsets that do
-    not ascend from 0 to at most n.
+    `weights`[n] scale the rows of a sum; empty for none. Raises DataError for an inverse index that has no row, and for
+    offsets that do not ascend from 0 to at most n.
     """
     pooled = np.zeros((offsets.size, rows.shape[-1]), np.float32)
-    if not is_list(offsets) or not fits(_pool, rows, places, offsets, weights, mean, pooled):
-        raise bags_misfit(places, offsets, weights, rows, pooled)
+    if not is_list(offsets) or not fits(_pool, rows, inverse, offsets, weights, mean, pooled):
+        raise bags_out_of_range(inverse, offsets, weights, rows, pooled)
     return pooled
 
 
-def pool_rows_gradient(dy: Rows, places: Ids, offsets: Ids, weights: Rows, mean: bool, num_rows: int) -> Rows:
+def pool_rows_gradient(dy: Rows, inverse: Ids, offsets: Ids, weights: Rows, mean: bool, num_rows: int) -> Rows:
     """drows[num_rows,D] of `pool_rows`, summed over duplicates. Raises DataError as it does."""
     drows = np.zeros((num_rows, dy.shape[-1]), np.float32)
-    if not is_list(offsets) or not fits(_pool_gradient, dy, places, offsets, weights, mean, drows):
-        raise bags_misfit(places, offsets, weights, drows, dy)
+    if not is_list(offsets) or not fits(_pool_gradient, dy, inverse, offsets, weights, mean, drows):
+        raise bags_out_of_range(inverse, offsets, weights, drows, dy)
     return drows
 
 
-def pool_weights_gradient(rows: Rows, dy: Rows, places: Ids, offsets: Ids) -> Rows:
+def pool_weights_gradient(rows: Rows, dy: Rows, inverse: Ids, offsets: Ids) -> Rows:
     """dweights[n] of a weighted `pool_rows`. Raises DataError as it does."""
-    dweights = np.zeros(places.size, np.float32)
-    if not is_list(offsets) or not fits(_weights_gradient, rows, dy, places, offsets, dweights):
-        raise bags_misfit(places, offsets, _NO_WEIGHTS, rows, dy)
+    dweights = np.zeros(inverse.size, np.float32)
+    if not is_list(offsets) or not fits(_weights_gradient, rows, dy, inverse, offsets, dweights):
+        raise bags_out_of_range(inverse, offsets, _NO_WEIGHTS, rows, dy)
     return dweights
 
 
@@ -99,13 +112,13 @@ def _slots_for(count: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _dedupe(ids, padding_idx, unique, places, slots):  # type: ignore[no-untyped-def]
+def _dedupe(ids, padding_idx, unique, inverse, slots):  # type: ignore[no-untyped-def]
     mask = slots.size - 1
     count = 0
     for i in range(ids.size):
         key = ids[i]
         if key == padding_idx and padding_idx >= 0:
-            places[i] = -1
+            inverse[i] = -1
             continue
         mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
         slot = np.int64(mixed >> np.uint64(20)) & mask
@@ -115,7 +128,7 @@ def _dedupe(ids, padding_idx, unique, places, slots):  # type: ignore[no-untyped
             slots[slot] = count
             unique[count] = key
             count += 1
-        places[i] = slots[slot]
+        inverse[i] = slots[slot]
     return count
 
 
@@ -139,10 +152,10 @@ def _group(unique, bounds, grouped, moved, starts):  # type: ignore[no-untyped-d
 
 
 @njit(nogil=True, cache=True)
-def _renumber(places, moved):  # type: ignore[no-untyped-def]
-    for i in range(places.size):
-        if places[i] >= 0:
-            places[i] = moved[places[i]]
+def _renumber(inverse, moved):  # type: ignore[no-untyped-def]
+    for i in range(inverse.size):
+        if inverse[i] >= 0:
+            inverse[i] = moved[inverse[i]]
 
 
 @njit(nogil=True, cache=True)
@@ -157,9 +170,9 @@ def _gather(table, ids, first_row, rows):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _take(rows, places, taken):  # type: ignore[no-untyped-def]
-    for i in range(places.size):
-        place = places[i]
+def _take(rows, inverse, taken):  # type: ignore[no-untyped-def]
+    for i in range(inverse.size):
+        place = inverse[i]
         if place >= 0:
             if place >= rows.shape[0]:
                 return False
@@ -174,11 +187,11 @@ def _take(rows, places, taken):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _scatter_add(dy, places, drows):  # type: ignore[no-untyped-def]
-    if dy.shape[0] != places.size:
+def _scatter_add(dy, inverse, drows):  # type: ignore[no-untyped-def]
+    if dy.shape[0] != inverse.size:
         return False
-    for i in range(places.size):
-        place = places[i]
+    for i in range(inverse.size):
+        place = inverse[i]
         if place < -1 or place >= drows.shape[0]:
             return False
         if place >= 0:
@@ -188,13 +201,15 @@ def _scatter_add(dy, places, drows):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _bags_fit(places, offsets, weights, bags):  # type: ignore[no-untyped-def]
-    """Whether bags[B,D] has a row per offset and `weights` one per place or none, and offsets ascend from 0 to at most n."""
-    if bags.shape[0] != offsets.size or (weights.size and weights.size != places.size):
+def _bags_fit(inverse, offsets, weights, bags):  # type: ignore[no-untyped-def]
+    """Whether bags[B,D] has a row per offset and `weights` one per inverse index or none, and offsets ascend from 0 to
+    at most n.
+    """
+    if bags.shape[0] != offsets.size or (weights.size and weights.size != inverse.size):
         return False
     before = 0
     for bag in range(offsets.size):
-        if offsets[bag] < before or offsets[bag] > (places.size if bag else 0):
+        if offsets[bag] < before or offsets[bag] > (inverse.size if bag else 0):
             return False
         before = offsets[bag]
     return True
@@ -206,26 +221,26 @@ def _bag_end(offsets, bag, n):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _bag_scale(places, start, end, mean):  # type: ignore[no-untyped-def]
+def _bag_scale(inverse, start, end, mean):  # type: ignore[no-untyped-def]
     if not mean:
         return np.float32(1.0)
     valid = 0
     for i in range(start, end):
-        if places[i] >= 0:
+        if inverse[i] >= 0:
             valid += 1
     return np.float32(1.0) / np.float32(max(valid, 1))
 
 
 @njit(nogil=True, cache=True)
-def _pool(rows, places, offsets, weights, mean, pooled):  # type: ignore[no-untyped-def]
-    if not _bags_fit(places, offsets, weights, pooled):
+def _pool(rows, inverse, offsets, weights, mean, pooled):  # type: ignore[no-untyped-def]
+    if not _bags_fit(inverse, offsets, weights, pooled):
         return False
     for bag in range(offsets.size):
-        start, end = offsets[bag], _bag_end(offsets, bag, places.size)
-        scale = _bag_scale(places, start, end, mean)
+        start, end = offsets[bag], _bag_end(offsets, bag, inverse.size)
+        scale = _bag_scale(inverse, start, end, mean)
         total = pooled[bag]
         for i in range(start, end):
-            place = places[i]
+            place = inverse[i]
             if place < -1 or place >= rows.shape[0]:
                 return False
             if place >= 0:
@@ -236,15 +251,15 @@ def _pool(rows, places, offsets, weights, mean, pooled):  # type: ignore[no-unty
 
 
 @njit(nogil=True, cache=True)
-def _pool_gradient(dy, places, offsets, weights, mean, drows):  # type: ignore[no-untyped-def]
-    if not _bags_fit(places, offsets, weights, dy):
+def _pool_gradient(dy, inverse, offsets, weights, mean, drows):  # type: ignore[no-untyped-def]
+    if not _bags_fit(inverse, offsets, weights, dy):
         return False
     for bag in range(offsets.size):
-        start, end = offsets[bag], _bag_end(offsets, bag, places.size)
-        scale = _bag_scale(places, start, end, mean)
+        start, end = offsets[bag], _bag_end(offsets, bag, inverse.size)
+        scale = _bag_scale(inverse, start, end, mean)
         grad = dy[bag]
         for i in range(start, end):
-            place = places[i]
+            place = inverse[i]
             if place < -1 or place >= drows.shape[0]:
                 return False
             if place >= 0:
@@ -255,12 +270,12 @@ def _pool_gradient(dy, places, offsets, weights, mean, drows):  # type: ignore[n
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc"})  # a sum in order waits for each of its additions
-def _weights_gradient(rows, dy, places, offsets, dweights):  # type: ignore[no-untyped-def]
-    if not _bags_fit(places, offsets, dweights, dy) or rows.shape[1] != dy.shape[1]:
+def _weights_gradient(rows, dy, inverse, offsets, dweights):  # type: ignore[no-untyped-def]
+    if not _bags_fit(inverse, offsets, dweights, dy) or rows.shape[1] != dy.shape[1]:
         return False
     for bag in range(offsets.size):
-        for i in range(offsets[bag], _bag_end(offsets, bag, places.size)):
-            place = places[i]
+        for i in range(offsets[bag], _bag_end(offsets, bag, inverse.size)):
+            place = inverse[i]
             if place < -1 or place >= rows.shape[0]:
                 return False
             if place >= 0:

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from htrain.ops.pointers import prefetch_row
-from htrain.ops.sparse_checks import Ids, Rows, fits, ids_misfit
+from htrain.ops.sparse_checks import Ids, Rows, fits, ids_out_of_range
 
 AHEAD = 12  # rows that are on their way while one is used
 
@@ -20,13 +20,13 @@ def sgd_rows(table: Rows, ids: Ids, grads: Rows, first_row: int, lr: float) -> N
     Raises DataError for an id outside the shard, and for gradients that are too few or of another width.
     """
     if not fits(sgd_loop, table, ids, grads, first_row, lr):
-        raise ids_misfit(ids, grads, table, first_row)
+        raise ids_out_of_range(ids, grads, table, first_row)
 
 
 def adagrad_rows(table: Rows, accumulator: Rows, ids: Ids, grads: Rows, first_row: int, lr: float, eps: float) -> None:
     """torch.optim.Adagrad on the rows of `ids`; accumulator[R,D]. Raises DataError as `sgd_rows`."""
     if not fits(adagrad_loop, table, accumulator, ids, grads, first_row, lr, eps):
-        raise ids_misfit(ids, grads, table, first_row)
+        raise ids_out_of_range(ids, grads, table, first_row)
 
 
 def rowwise_adagrad_rows(
@@ -34,7 +34,7 @@ def rowwise_adagrad_rows(
 ) -> None:
     """Row-wise Adagrad: one accumulator[R] per row, of the mean of the squared gradient. Raises DataError as `sgd_rows`."""
     if not fits(rowwise_adagrad_loop, table, accumulator, ids, grads, first_row, lr, eps):
-        raise ids_misfit(ids, grads, table, first_row)
+        raise ids_out_of_range(ids, grads, table, first_row)
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -51,6 +51,9 @@ def _ask_ahead(table, ids, i, first_row):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, fastmath={"contract"})  # one rounding for multiply and add, as in torch
 def sgd_loop(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
+    """The loop of `sgd_rows`. False where an id is outside the shard or the gradients do not fit: rows before it may
+    have been stepped.
+    """
     if not _shapes_fit(table, ids, grads):
         return False
     rate = np.float32(lr)
@@ -67,6 +70,7 @@ def sgd_loop(table, ids, grads, first_row, lr):  # type: ignore[no-untyped-def]
 # error_model: a test for a divisor of zero would keep the loop from SIMD, at several times its time
 @njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 def adagrad_loop(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
+    """The loop of `adagrad_rows`. Returns as `sgd_loop` does."""
     if not _shapes_fit(table, ids, grads):
         return False
     rate, floor = np.float32(lr), np.float32(eps)
@@ -85,6 +89,7 @@ def adagrad_loop(table, accumulator, ids, grads, first_row, lr, eps):  # type: i
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def rowwise_adagrad_loop(table, accumulator, ids, grads, first_row, lr, eps):  # type: ignore[no-untyped-def]
+    """The loop of `rowwise_adagrad_rows`. Returns as `sgd_loop` does."""
     if not _shapes_fit(table, ids, grads):
         return False
     floor = np.float32(eps)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from htrain.errors import DataError
 from htrain.ops.pointers import array_at, prefetch_row
-from htrain.ops.sparse_checks import ids_misfit
+from htrain.ops.sparse_checks import ids_out_of_range
 
 Ids = NDArray[np.int64]
 
@@ -27,14 +27,16 @@ class Tables:
         self._last, self._first = max(columns), min(columns)
 
     def ids(self, ids: torch.Tensor) -> Ids:
-        """Ids as loops want them. Raises DataError where there are fewer columns than the tables have."""
+        """ids[B,C] as int64 on the host, as loops want them. Raises DataError where there are fewer columns than the
+        tables have.
+        """
         if ids.dim() != 2 or not -ids.shape[1] <= self._first <= self._last < ids.shape[1]:
             raise DataError(f"ids are {list(ids.shape)}, want columns {self._first} to {self._last} of them")
         return ids.contiguous().numpy()
 
-    def misfit(self, bad: int, ids: Ids) -> DataError:
-        """Table number `bad` has no row for some of its ids."""
-        return ids_misfit(
+    def out_of_range(self, bad: int, ids: Ids) -> DataError:
+        """The error for table number `bad`, which has no row for some of its ids[B,C]."""
+        return ids_out_of_range(
             np.ascontiguousarray(ids[:, self.columns[bad]]),
             np.empty((len(ids), self.width), np.float32),
             self.tensors[bad].numpy(),
@@ -43,18 +45,18 @@ class Tables:
 
 
 def pointers_of(tensors: Sequence[torch.Tensor]) -> Ids:
-    """Where tensors are; they must be contiguous, and kept by the caller."""
+    """The addresses of tensors, which must be contiguous, and kept by the caller."""
     return np.array([tensor.data_ptr() for tensor in tensors], np.int64)
 
 
 def sizes_of(tensors: Sequence[torch.Tensor]) -> Ids:
-    """Their rows."""
+    """The number of rows of each tensor."""
     return np.array([tensor.shape[0] for tensor in tensors], np.int64)
 
 
 @njit(nogil=True, cache=True)
-def find_misfit(sizes, ids, columns):  # type: ignore[no-untyped-def]
-    """The first table with an id outside it, or -1."""
+def find_out_of_range(sizes, ids, columns):  # type: ignore[no-untyped-def]
+    """The first table with an id outside it, or -1; table t has sizes[t] rows and the ids[b, columns[t]]."""
     for b in range(ids.shape[0]):
         for t in range(sizes.size):
             row = ids[b, columns[t]]
@@ -65,7 +67,10 @@ def find_misfit(sizes, ids, columns):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def step_rows(tables, sizes, ids, columns, b, rate, dy, first):  # type: ignore[no-untyped-def]
-    """The rows of example b, by dy[first:, D]; those of the next example are on their way meanwhile."""
+    """SGD on the rows of example b: row ids[b, columns[t]] of table t takes the step -rate * dy[first + t, D].
+
+    The rows of the next example are asked for meanwhile.
+    """
     width = dy.shape[1]
     for t in range(tables.size):
         if b + 1 < ids.shape[0]:

@@ -36,7 +36,7 @@ TARGET = "htrain_user.call.default"  # what a call of a user's op is in a captur
 _capturing = False
 _FOR_OURS = (
     "needs_batch", "steps_weights", "steps_rows", "exclusive", "phase", "transfer", "view", "indexed", "over_rows", "reads", "asked_by",
-    "serves_cache", "evaluated",
+    "serves_cache", "evaluated", "aten", "onnx",
 )  # fmt: skip  # traits by which htrain's own passes and strategies know their ops
 
 
@@ -162,7 +162,7 @@ def whole_user_ops() -> Iterator[None]:
 
 
 def attributes_from(text: str) -> dict[str, Attr]:
-    """The attributes of a captured call."""
+    """The attributes of a captured call, of the JSON that it carries; lists become tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()}
 
 

@@ -34,7 +34,7 @@ def check_plan(plan: Plan) -> Plan:
 
 
 def _problems(plan: Plan) -> Iterator[str]:
-    """What is wrong, a sentence each. Raises PlanError where a net is missing that every plan has."""
+    """The problems of a plan, a sentence each. Raises PlanError where a net is missing that every plan has."""
     devices = [*(d for d in plan.cluster.devices if role_of(d) != DENSE_PS), WORKERS]
     nets = {device: net for device in devices if (net := plan.step_net(device))}
     yield from _placement(plan.train, {TRAINER: plan.net_of(TRAINER), **nets})
@@ -151,12 +151,14 @@ def _centers(plan: Plan) -> Iterator[str]:
 
 
 def _written(nets: Iterable[Net]) -> Counter[str]:
-    """How many ops write each parameter."""
+    """The number of ops that write each parameter."""
     return Counter(name for net in nets for op in net.ops for name in OPS[op.type].written(op))
 
 
 def _waits(nets: Mapping[str, Net]) -> Iterator[str]:
-    """Run the nets in the mind, each device's stages as one: whatever never becomes ready waits for itself."""
+    """Devices that wait for themselves. The nets are run without values, each device's stages as one: an op that never
+    becomes ready waits for itself.
+    """
     ran = _run_in_mind(nets, lambda device, op: True)
     for device, net in nets.items():
         for op in (op for op in net.ops if id(op) not in ran):
@@ -164,8 +166,12 @@ def _waits(nets: Mapping[str, Net]) -> Iterator[str]:
 
 
 def _begins_early(nets: Mapping[str, Net]) -> Iterator[str]:
-    """Run in the mind what may run before a step has begun: the trainer asks for rows, and all others do what follows. The bound on staleness counts
-    steps that have begun, so none may read a trained weight of a group PS yet (HT 3.1.1)."""
+    """Devices that read a trained weight of a group PS for a step that has not begun: the bound on staleness counts
+    steps that have (HT 3.1.1).
+
+    What may run before a step begins is run without values: the trainer asks for rows, and all others do what follows
+    from that.
+    """
 
     def is_ahead(device: str, op: Op) -> bool:
         return device != TRAINER or (
@@ -181,7 +187,7 @@ def _begins_early(nets: Mapping[str, Net]) -> Iterator[str]:
 
 
 def _run_in_mind(nets: Mapping[str, Net], may_run: Callable[[str, Op], bool]) -> set[int]:
-    """The ids of the ops that become ready when those run that may."""
+    """The ids of the ops that become ready when those run for which `may_run` holds."""
     known: dict[str, set[str]] = {d: set(n.inputs) | set(n.parameters) for d, n in nets.items()}
     waiting = {d: [op for op in n.ops if may_run(d, op)] for d, n in nets.items()}
     sent: set[tuple[object, object, str]] = set()

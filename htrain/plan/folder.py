@@ -26,9 +26,9 @@ HEADER = "plan.yaml"
 STAGED = ".partial"
 _BEFORE = "before.yaml"  # in STAGED: plan.yaml as it was, which tells what of the folder may go
 _PARTS = ("nets", "params")
-_MOST_HEADER_BYTES = 64 << 20
+_MOST_HEADER_BYTES = 64 << 20  # a plan.yaml is read whole, and may be anybody's
 _LOCK_SECONDS = 60.0
-_TRIES = 20
+_TRIES = 20  # each follows a change of plan.yaml by a writer
 
 Digests = Mapping[str, str]  # by name from the folder: nets/train.onnx
 Writer = Callable[[Path], None]
@@ -152,7 +152,7 @@ def _stage_header(path: Path, content: bytes) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Have a file's content on the disk before its name is."""
+    """Wait until a file's content is on the disk, so that its name never comes before it."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
@@ -173,7 +173,9 @@ def _made(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One writer at a time. Where the file system knows no locks there may be several, of which the last wins."""
+    """Within it, this process is the only writer. Where the file system knows no locks there may be several, of which
+    the last wins.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         deadline = time.monotonic() + _LOCK_SECONDS

@@ -115,7 +115,7 @@ class Plan(NetsOfPlan):
 
 
 class _Header(msgspec.Struct, forbid_unknown_fields=True):
-    """plan.yaml, as it must be."""
+    """The entries of plan.yaml."""
 
     version: int
     model: str

@@ -100,7 +100,7 @@ _LAST_NUMBER = re.compile(r"^(.*?)(?:(0|[1-9]\d{0,17})(\D*))?$", re.DOTALL)
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """1, 2, 3, 7 as {1-3,7}; one number as it is."""
+    """Numbers as text, in braces where there are several: 1, 2, 3, 7 is `{1-3,7}`."""
     if len(numbers) < 2:
         return "".join(map(str, numbers))
     runs: list[list[int]] = []
@@ -123,7 +123,7 @@ def found_text(search: Search) -> str:
 
 
 def bottleneck_of(plan: Plan) -> tuple[str, str]:
-    """The busiest device, and what of it is."""
+    """The busiest device of a plan, and the name of its resource that is the busiest."""
     loads = ((getattr(load, what), device, what) for device, load in plan.loads.items() for what in RESOURCES)
     most, device, what = max(loads, default=(0.0, "trainer", "cpu"), key=lambda entry: entry[0])
     if most < 0.999 and plan.cluster.shared_cores:
@@ -132,7 +132,7 @@ def bottleneck_of(plan: Plan) -> tuple[str, str]:
 
 
 def net_text(plan: Plan, name: str) -> str:
-    """One of a plan's nets. Raises PlanError listing them when there is none of that name."""
+    """A net of the plan as text. Raises PlanError, listing the nets, for a name that none has."""
     if name not in plan.nets:
         raise PlanError(f"the plan has no net '{name}'; it has {', '.join(plan.nets)}")
     return plan.nets[name].text()

@@ -14,7 +14,7 @@ from htrain.net.net import Net
 from htrain.report.parts import Part, Value, parts_of, values_between
 
 MOST_BOXES = 40
-_MOST_SPARSE_LANES = 2
+_MOST_SPARSE_LANES = 2  # more sparse PSs share a lane: they look alike
 _ROLES = (SPARSE_PS, TRAINER, GROUP_PS)  # from left to right: tables and the net's dense part stand beside the trainer
 
 

@@ -11,8 +11,8 @@ from htrain.report.geometry import (
     SLOT,
     TOP,
     WIDTH,
-    Layout,
     Path,
+    PictureLayout,
     Point,
     Sizes,
     Tracks,
@@ -28,7 +28,7 @@ _MARGINS = (34, 49, 64, 79)  # the narrowest with a track for every line
 _ROW = 6  # between two rows above the boxes
 
 
-def in_columns(picture: Picture) -> Layout:
+def in_columns(picture: Picture) -> PictureLayout:
     """The boxes of a lone lane in up to four columns, as many as leave five boxes or more in each."""
     for margin in _MARGINS:
         layout, is_crowded = _laid_out(picture, margin)
@@ -37,7 +37,7 @@ def in_columns(picture: Picture) -> Layout:
     return layout
 
 
-def _laid_out(picture: Picture, margin: int) -> tuple[Layout, bool]:
+def _laid_out(picture: Picture, margin: int) -> tuple[PictureLayout, bool]:
     """A layout, and whether lines lie upon each other in its margins."""
     count = len(picture.boxes)
     num_rows = max(_LEAST_ROWS, -(-count // _MOST_COLUMNS))
@@ -49,7 +49,7 @@ def _laid_out(picture: Picture, margin: int) -> tuple[Layout, bool]:
     top = TOP + _ROW * (len(router.rows) + 1) * bool(router.rows)
     drop = top - TOP
     width = sizes.lane * num_columns
-    layout = Layout(
+    layout = PictureLayout(
         picture,
         sizes,
         width=width,

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from htrain.costs.loads import DeviceLoad
 from htrain.net.names import SPARSE_PS, role_of
 from htrain.report.boxes import Box, Flow, Lane
-from htrain.report.geometry import Layout, Line, Path
+from htrain.report.geometry import Line, Path, PictureLayout
 from htrain.report.names import called, fitted, folded_name, printable, width_of
 from htrain.sizes import traffic_text
 
-_MOST_NAMES = 30
+_MOST_NAMES = 30  # that a tooltip lists
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class DrawnBox:
 
 @dataclass(frozen=True)
 class DrawnFlow:
-    """Paths as SVG says them, and what flows there: a line a tip."""
+    """Paths of a flow, as SVG writes them, and a line of tooltip for each value that flows there."""
 
     tips: tuple[str, ...]
     paths: tuple[str, ...]
@@ -58,7 +58,7 @@ class Label:
 class Drawing:
     """A net by device: `links` stay on a device, `lines` cross the network."""
 
-    layout: Layout
+    layout: PictureLayout
     lanes: tuple[DrawnLane, ...]
     boxes: tuple[DrawnBox, ...]
     links: tuple[DrawnFlow, ...]
@@ -66,7 +66,7 @@ class Drawing:
     labels: tuple[Label, ...]
 
 
-def drawing(layout: Layout, loads: Mapping[str, DeviceLoad], busiest: str) -> Drawing:
+def drawing(layout: PictureLayout, loads: Mapping[str, DeviceLoad], busiest: str) -> Drawing:
     """The net by device; the lane of the device `busiest` is marked."""
     return Drawing(
         layout,
@@ -78,7 +78,7 @@ def drawing(layout: Layout, loads: Mapping[str, DeviceLoad], busiest: str) -> Dr
     )
 
 
-def _lanes(layout: Layout, loads: Mapping[str, DeviceLoad], busiest: str) -> Iterator[DrawnLane]:
+def _lanes(layout: PictureLayout, loads: Mapping[str, DeviceLoad], busiest: str) -> Iterator[DrawnLane]:
     for k, lane in enumerate(layout.picture.lanes):
         use = _use(lane, loads, is_short=layout.sizes.lines > 1)
         yield DrawnLane(", ".join(lane.devices), lane.name, use, k * layout.lane_width, busiest in lane.devices)
@@ -91,7 +91,7 @@ def _use(lane: Lane, loads: Mapping[str, DeviceLoad], *, is_short: bool) -> str:
     return f"{cpu:.0%} · {network:.0%}" if is_short else f"CPU {cpu:.0%} · network {network:.0%}"
 
 
-def _box(layout: Layout, index: int) -> DrawnBox:
+def _box(layout: PictureLayout, index: int) -> DrawnBox:
     box, (x, y), sizes = layout.picture.boxes[index], layout.corners[index], layout.sizes
     title, notes = box_text(box, layout.picture.lanes[box.lane])
     note = next((n for n in notes if width_of(n) <= sizes.note_letters), notes[-1])
@@ -129,7 +129,7 @@ def _d(path: Path) -> str:
     return "M" + " L".join(f"{x} {y}" for x, y in path)
 
 
-def _line(layout: Layout, line: Line) -> DrawnFlow:
+def _line(layout: PictureLayout, line: Line) -> DrawnFlow:
     x, y = line.start
     paths = tuple(
         _d(((x, y), (x, line.row), (branch.x, line.row), (branch.x, end[1]), end))
@@ -153,7 +153,7 @@ def bytes_text(there: float, back: float) -> str:
     return f"{traffic_text(there)} ⇄" if there == back else f"{traffic_text(there)} ⇄ {traffic_text(back)}"
 
 
-def _tips(layout: Layout, flow: Flow) -> tuple[str, ...]:
+def _tips(layout: PictureLayout, flow: Flow) -> tuple[str, ...]:
     boxes, lanes = layout.picture.boxes, layout.picture.lanes
     source = boxes[flow.source]
     ends = ", ".join(folded_name(boxes[t].modules) for t in flow.targets)

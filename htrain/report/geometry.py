@@ -7,7 +7,7 @@ from htrain.report.boxes import Flow, Picture
 
 WIDTH = 1216  # of the page's content in a window of 1280 pixels
 TOP, SLOT = 64, 8  # above the first box; the raster of boxes and lines
-_TRACK = 5
+_TRACK = 5  # pixels from one line in a margin to the next
 
 Point = tuple[int, int]
 Path = tuple[Point, ...]
@@ -30,14 +30,14 @@ class Sizes:
 
 
 def wide_sizes(lane: int, margin: int) -> Sizes:
-    """Boxes with a title in one line."""
+    """Sizes of boxes with a title in one line."""
     box = lane - 2 * margin
     letters, note_letters = int((box - 12) / 7.3), int((box - 14) / 6.2)
     return Sizes(lane, margin, box, height=40, letters=letters, note_letters=note_letters, lines=1, first=16, font=12.0)
 
 
 def narrow_sizes(lane: int) -> Sizes:
-    """Boxes with a smaller title in two lines."""
+    """Sizes of boxes with a smaller title in two lines."""
     box = lane - 22
     letters, note_letters = int((box - 10) / 6.1), int((box - 12) / 6.2)
     return Sizes(lane, 11, box, height=48, letters=letters, note_letters=note_letters, lines=2, first=14, font=10.0)
@@ -66,7 +66,7 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class Layout:
+class PictureLayout:
     """A picture with places: lanes `lane_width` wide, `corners[b]` (x, y) of its boxes, `lines` between lanes, and `links` within a lane: a
     flow's polylines."""
 
@@ -81,7 +81,7 @@ class Layout:
 
     @property
     def least_width(self) -> int:
-        """What may not be drawn smaller: one that is wider than a window is scrolled."""
+        """The width in pixels below which the drawing is not scaled; in a narrower window it is scrolled."""
         return self.width if self.width > WIDTH else 0
 
 
@@ -106,13 +106,13 @@ class Tracks:
 
 
 def first_free(tracks: Sequence[Sequence[tuple[int, int]]], begin: int, end: int) -> int:
-    """The first track with nothing between `begin` and `end`; as many as there are where none is free."""
+    """The first track that is empty from `begin` to `end`; the number of tracks where none is."""
     free = (k for k, taken in enumerate(tracks) if all(end <= a or begin >= b for a, b in taken))
     return next(free, len(tracks))
 
 
 def link_in_column(source: Point, target: Point, lane: int, tracks: Tracks) -> Path:
-    """From the side of a box through the left margin to one that does not follow it."""
+    """A polyline from the side of a box, through the left margin, to a box of its column that does not follow it."""
     half = tracks.sizes.height // 2
     start, stop = source[1] + half + 6, target[1] + half - 6
     turn = tracks.x(lane, min(start, stop), max(start, stop), left=True)
@@ -120,6 +120,6 @@ def link_in_column(source: Point, target: Point, lane: int, tracks: Tracks) -> P
 
 
 def link_down(source: Point, target: Point, sizes: Sizes) -> Path:
-    """Straight down to the next box."""
+    """A polyline straight down to the next box."""
     middle = source[0] + sizes.box // 2
     return (middle, source[1] + sizes.height), (middle, target[1])

@@ -14,9 +14,9 @@ from htrain.report.geometry import (
     TOP,
     WIDTH,
     Branch,
-    Layout,
     Line,
     Path,
+    PictureLayout,
     Point,
     Sizes,
     Tracks,
@@ -28,10 +28,10 @@ from htrain.report.geometry import (
 
 _LEAST_LANE, _MOST_LANE, _WIDE_LANE = 95, 420, 170
 _MARGIN = 34
-_LINE_SLOTS = 2
+_LINE_SLOTS = 2  # room for a line and its label
 
 
-def in_lanes(picture: Picture) -> Layout:
+def in_lanes(picture: Picture) -> PictureLayout:
     """A lane for each device; the same picture gives the same layout."""
     sizes = _sizes(len(picture.lanes))
     rows = _stack(picture, sizes)
@@ -39,7 +39,7 @@ def in_lanes(picture: Picture) -> Layout:
         (box.lane * sizes.lane + sizes.margin, TOP + rows.box[b] * SLOT) for b, box in enumerate(picture.boxes)
     )
     tracks = Tracks(sizes)
-    return Layout(
+    return PictureLayout(
         picture,
         sizes,
         width=sizes.lane * len(picture.lanes),

@@ -6,11 +6,11 @@ from unicodedata import east_asian_width
 
 from htrain.plan.text import fold
 
-_LEAST_BEGINNING = 3
+_LEAST_BEGINNING = 3  # letters that names must share for a `*` to say something
 
 
 def called(module: str) -> str:
-    """A module's name; that of the whole model is empty."""
+    """A module's name as the page shows it; the whole model's own is empty."""
     return module or "(the model)"
 
 
@@ -33,7 +33,7 @@ def folded_name(names: Sequence[str]) -> str:
 
 
 def _beginning(names: Sequence[str]) -> str:
-    """What all names begin with."""
+    """The longest beginning that all names share."""
     first, last = min(names), max(names)
     same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     return first[:same]

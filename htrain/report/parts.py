@@ -61,7 +61,10 @@ def _directed(net: Net) -> Iterator[tuple[Op, bool]]:
 
 @dataclass
 class _Made:
-    """By blob: the part that made it, the device that it is on, and its bytes; a decoded value counts what was sent for it."""
+    """Blobs by name: the part that made each, the device that it is on, and its bytes.
+
+    The bytes of a decoded value are those of what was sent for it.
+    """
 
     part: dict[str, int] = field(default_factory=dict)
     device: dict[str, str] = field(default_factory=dict)

@@ -50,7 +50,9 @@ def _environment() -> Environment:
 
 
 def _seen(value: object) -> object:
-    """What a template puts out, all of it in one line and to be seen; what a macro made of it is HTML already."""
+    """A value as a template puts it out: in one line, and without characters that do not show; what a macro made of it
+    is HTML already.
+    """
     return value if isinstance(value, Markup) else printable(value)
 
 

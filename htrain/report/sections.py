@@ -13,7 +13,7 @@ from htrain.plan.text import bottleneck_of, fold
 from htrain.spec.cluster import Cluster
 from htrain.spec.tree import flag_text, flat
 
-_MOST_RULES = 12
+_MOST_RULES = 12  # that have a line of their own
 _ROLES = ("trainer", "group_ps", "sparse_ps", "dense_ps")
 
 
@@ -47,7 +47,7 @@ class SharedCores:
 
 @dataclass(frozen=True)
 class Devices:
-    """`idle` are devices without ops, parameters and messages, folded."""
+    """The devices of a plan in rows; `idle` are those without ops, parameters and messages, their names folded."""
 
     rows: tuple[DeviceRow, ...]
     shared: SharedCores | None

@@ -8,8 +8,8 @@ from htrain.net.names import DENSE_PS, GROUP_PS, SPARSE_PS, TRAINER, device_at, 
 from htrain.net.net import Net
 from htrain.plan.plan import Plan
 
-_MOST_LONG_HEADS = 12
-_DARKEST = 0.6
+_MOST_LONG_HEADS = 12  # columns; a wider matrix has short heads
+_DARKEST = 0.6  # the text of a cell stays readable
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,10 @@ def _sends(net: Net) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Matrix:
-    """From the device of the row to that of the column; a cell is None where nothing goes there, else an edge and how dark it is, 0 to 1."""
+    """Traffic from the device of a row to that of a column.
+
+    A cell is None where nothing goes there, else an edge and how dark it is drawn, 0 to 1.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[tuple[Edge, float] | None, ...]], ...]

@@ -23,6 +23,7 @@ class Drawing:
     generator: torch.Generator
 
     def below(self, limit: int, shape: Sequence[int]) -> torch.Tensor:
+        """Random whole numbers from 0 to `limit` - 1, int64 of a shape; zeros where `limit` is 0."""
         return torch.randint(0, max(limit, 1), tuple(shape), generator=self.generator)
 
 

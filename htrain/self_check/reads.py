@@ -35,6 +35,7 @@ class RowReads:
 
     @property
     def sizes(self) -> set[int]:
+        """The numbers of rows of what is read by position."""
         return {read.num_rows for read in self.reads}
 
     def misses(self, inputs: Tensors, count: int) -> torch.Tensor:

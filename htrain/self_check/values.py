@@ -40,6 +40,7 @@ class Table:
 
     @property
     def is_small(self) -> bool:
+        """Whether its rows may be made all at once."""
         return self.num_rows * self.base[0].numel() <= _LARGE_ELEMENTS if len(self.base) else True
 
 
@@ -73,6 +74,7 @@ def draw_values(captured: Captured, generator: torch.Generator, *, positive: boo
 
 
 def draw_table(shape: tuple[int, ...], generator: torch.Generator, *, positive: bool, scale: float) -> Table:
+    """Random values for a table[R,D], float32; after PERIOD rows they come again."""
     return Table(
         shape[0],
         draw((min(shape[0], PERIOD), *shape[1:]), "float32", generator, positive=positive, scale=scale, spread=0.5),

@@ -98,17 +98,21 @@ class HetCache(Cache):
 
     @property
     def reads_ahead(self) -> int:
+        """The batches of `window`."""
         return self.window
 
     @property
     def no_prefetch(self) -> str:
+        """With staleness 0, a row must be as new as the step that reads it."""
         return "" if self.staleness else "a cache without staleness asks for nothing ahead"
 
     @property
     def whole(self) -> bool:
+        """Whether no table is left out by `tables`."""
         return _is_whole(self.tables)
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
+        """Raises ClusterError without sparse PSs, and for staleness 0 where trainers do not step together."""
         if not cluster.sparse_ps:
             raise ClusterError("a het cache stands between trainers and sparse PSs: sparse_ps must be at least 1")
         if self.staleness == 0 and cluster.groups * cluster.trainers > 1 and not options.dense_sync.lockstep:
@@ -153,17 +157,21 @@ class LookAheadCache(Cache):
 
     @property
     def reads_ahead(self) -> int:
+        """The batches of `window`, of which `auto` are at most 500."""
         return 500 if self.window == "auto" else self.window
 
     @property
     def no_prefetch(self) -> str:
+        """Rows of later batches are brought by the cache itself."""
         return "a look-ahead cache brings the rows of later batches itself"
 
     @property
     def whole(self) -> bool:
+        """Whether no table is left out by `tables`."""
         return _is_whole(self.tables)
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
+        """Raises ClusterError where several trainers do not step together."""
         trainers = cluster.groups * cluster.trainers
         if trainers > 1 and not options.dense_sync.lockstep:
             raise ClusterError(
@@ -172,6 +180,7 @@ class LookAheadCache(Cache):
             )
 
     def idle(self, field: str, cluster: "Cluster") -> str:
+        """`average` changes nothing with one trainer."""
         alone = cluster.groups * cluster.trainers == 1
         return (
             "there is one trainer, whose cache has no replica to average with" if alone and field == "average" else ""

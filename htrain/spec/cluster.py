@@ -126,9 +126,11 @@ class Cluster:
         return int(getattr(self, f"{role_of(device)}_memory"))
 
     def cores_of(self, device: str) -> int:
+        """Cores of a device such as `sparse_ps:3`."""
         return int(getattr(self, f"{role_of(device)}_cores"))
 
     def bandwidth_of(self, device: str) -> int:
+        """Bandwidth of a device such as `sparse_ps:3`, in bytes per second."""
         return int(getattr(self, f"{role_of(device)}_bandwidth"))
 
     def processes_of(self, device: str) -> int:
@@ -202,7 +204,7 @@ _OLDER_WORDS = {("host_cores", "0"): "own", ("python_lock", "0"): "false", ("pyt
 
 
 def _older(field: str, text: str) -> str:
-    """What a field was written as before version 15 of plans."""
+    """The field's value as plans before version 15 wrote it."""
     return _OLDER_WORDS.get((field, text), text)
 
 
@@ -269,7 +271,7 @@ _UNITS = {
     "TIB": 2**40,
 }
 _BITS = {"KBIT/S": 10**3, "MBIT/S": 10**6, "GBIT/S": 10**9}
-_MOST_ROLES = 100_000
+_MOST_ROLES = 100_000  # names of roles are made one by one: a slip of the finger must not fill the memory
 
 
 def parse_field(name: str, text: str, *, where: str) -> Any:
@@ -288,7 +290,7 @@ def parse_field(name: str, text: str, *, where: str) -> Any:
 
 
 def is_size(field: str) -> bool:
-    """Whether a field is bytes or flops, which may be written with a unit."""
+    """Whether a field is a number of bytes or flops, which may be written with a unit."""
     return field.endswith(("memory", "bandwidth", "flops"))
 
 

@@ -51,7 +51,7 @@ def load_options(path: Path) -> Options:
 
 
 def said_in(path: Path) -> set[str]:
-    """The flags whose values a cluster file gives, whatever they are. Requires: `load_options` reads it."""
+    """The flags to which a cluster file gives a value, be it the default. Requires: `load_options` can read the file."""
     found = set()
     for name, entry in _document(path).items():
         if name not in questions() or isinstance(entry.value, str):

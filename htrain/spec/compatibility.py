@@ -8,9 +8,10 @@ from htrain.spec.options import Options
 
 
 def compatible(cluster: Cluster, options: Options) -> tuple[Cluster, Options]:
-    """Both as they will run: trainers in lockstep, or behind a cache, have one net replica, and there is no PS that nobody asks.
+    """The cluster and the options as they will run: trainers in lockstep, or behind a cache, have one net replica, and
+    PSs that nobody would ask are left out.
 
-    Raises ClusterError for what cannot run together.
+    Raises ClusterError for a cluster and options that cannot run together.
     """
     for section in (options.dense_sync, options.sparse_sync, options.cache):
         section.require(cluster, options)

@@ -50,12 +50,14 @@ class DenseSync(Section):
         return self.centred
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
+        """Raises ClusterError where rounds go through dense PSs and there are none."""
         if self.has_rounds(cluster) and self.uses_dense_ps and not cluster.dense_ps:
             raise ClusterError(
                 f"{cluster.groups} groups are synchronised through dense PSs: dense_ps must be at least 1"
             )
 
     def idle(self, field: str, cluster: "Cluster") -> str:
+        """No field of rounds changes anything with one group."""
         return ALONE if self.centred and cluster.groups == 1 else ""
 
     def has_rounds(self, cluster: "Cluster") -> bool:
@@ -92,13 +94,16 @@ class InRounds(DenseSync):
 
     @property
     def uses_dense_ps(self) -> bool:
+        """Whether centres are on dense PSs, as `through` says."""
         return self.through == "dense_ps"
 
     @property
     def travels_as(self) -> tuple[str, float]:
+        """See `DenseSync`: `dtype` and `top_k`."""
         return self.dtype, self.top_k
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
+        """Raises ClusterError as `DenseSync` does, and for two encodings at once."""
         super().require(cluster, options)
         if self.dtype != "float32" and self.top_k < 1:
             short = f"as {self.dtype} or as the top {self.top_k:g} of their differences"
@@ -106,10 +111,12 @@ class InRounds(DenseSync):
 
     @property
     def round_steps(self) -> int:
+        """The steps of `period`."""
         return self.period
 
     @property
     def holds_writes(self) -> bool:
+        """Whether `mode` is fixed_rate."""
         return self.mode == "fixed_rate"
 
 
@@ -166,6 +173,7 @@ class AllReduce(DenseSync):
     ] = 1 << 20
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
+        """Raises ClusterError unless every group is one trainer without a group PS."""
         if cluster.trainers > 1 or cluster.group_ps:
             raise ClusterError(
                 f"dense sync allreduce keeps all dense weights on every trainer: set groups: {cluster.groups * cluster.trainers}, trainers: 1, group_ps: 0 "
@@ -181,6 +189,7 @@ class ParameterServer(DenseSync):
     home = "parameter_server"
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
+        """Raises ClusterError unless there is one group with group PSs."""
         if cluster.groups > 1 or not cluster.group_ps:
             trainers = cluster.groups * cluster.trainers
             raise ClusterError(

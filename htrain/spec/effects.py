@@ -23,7 +23,7 @@ OF_WEIGHTS = ("dense_optimizer", "dense_lr", "fc_dtype", "fc_gradient_dtype")
 
 
 def given_counts(cluster: Cluster) -> set[str]:
-    """The devices of which there are others than by default."""
+    """The kinds of devices of which a cluster has another number than the default."""
     return {name for name in _COUNTS if getattr(cluster, name) != getattr(Cluster(), name)}
 
 

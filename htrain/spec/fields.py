@@ -92,7 +92,10 @@ def _fields_of(section: Any) -> Mapping[str, Field]:
 
 
 def check(value: Any, hint: Any) -> Any:
-    """`value` as a field of type `hint` holds it: a whole number as a float where that is wanted, a list as a tuple. Raises ValueError in words."""
+    """`value` as a field of type `hint` holds it: a whole number as a float where that is wanted, a list as a tuple.
+
+    Raises ValueError, in words for a user, for what the field does not take.
+    """
     try:
         found = convert(value, hint)
     except (ValidationError, OverflowError) as error:
@@ -104,7 +107,9 @@ def check(value: Any, hint: Any) -> Any:
 
 
 def parse(text: str, hint: Any) -> Any:
-    """The value that a text stands for. Raises ValueError in words."""
+    """The value that a text stands for in a field of type `hint`. Raises ValueError, in words for a user, for a text
+    that the field does not take.
+    """
     for kind in alternatives(hint):
         base = plain(kind)
         if base is bool and text in ("true", "false"):
@@ -157,7 +162,7 @@ def alternatives(hint: Any) -> Iterator[Any]:
 
 
 def plain(hint: Any) -> Any:
-    """A type without what stands on it."""
+    """The type in an `Annotated`, without its notes."""
     return hint.__origin__ if hasattr(hint, "__metadata__") else hint
 
 

@@ -8,9 +8,9 @@ OLDEST = 14
 
 
 def migrated(document: Mapping[str, Any], version: int) -> Document:
-    """What a plan's header says of `cluster` and `options`, or one of these alone, as the newest version has it.
+    """The entries `cluster` and `options` of a plan's header, or one of these alone, as the newest version writes them.
 
-    Requires: `version` is from OLDEST on. Raises ValueError for a document that no htrain wrote.
+    Requires: `version` is OLDEST or newer. Raises ValueError for a document that no htrain wrote.
     """
     found = dict(document)
     try:

@@ -46,6 +46,7 @@ class TableServers(SparseSync):
     ] = "float32"
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
+        """Raises ClusterError where several trainers would share tables without sparse PSs."""
         trainers = cluster.groups * cluster.trainers
         if not cluster.sparse_ps and trainers > 1:
             raise ClusterError(f"{trainers} trainers share the tables: sparse_ps must be at least 1")
@@ -61,6 +62,7 @@ class AllGather(SparseSync):
     served = False
 
     def require(self, cluster: "Cluster", options: "Options") -> None:
+        """Raises ClusterError unless trainers step together, without a cache."""
         if not options.dense_sync.lockstep or options.cache.holds_rows:
             raise ClusterError(
                 "sparse sync allgather has all tables on every trainer: it wants dense sync allreduce, and no cache"

@@ -38,6 +38,7 @@ class Flag:
 
     @property
     def chooses_kind(self) -> bool:
+        """Whether it chooses the kind of its section."""
         return not self.fields
 
     def field_of(self, options: Options) -> Field | None:
@@ -92,7 +93,7 @@ def kinds_of(options: Options) -> list[str]:
 
 
 def dashed(flag: str) -> str:
-    """`--sync-period` of `sync_period`."""
+    """A flag as it is written on the command line: `--sync-period` for `sync_period`."""
     return "--" + flag.replace("_", "-")
 
 
@@ -117,12 +118,12 @@ def flat(options: Options) -> dict[str, Any]:
 
 
 def given(options: Options) -> set[str]:
-    """The flags of which the options say another value than their default."""
+    """The flags to which the options give another value than the default."""
     return {name for name, value in flat(options).items() if value != default_of(flags()[name], options)}
 
 
 def default_of(flag: Flag, options: Options) -> Any:
-    """What options with these kinds of sections say where nobody says more."""
+    """The value of a flag in options with these kinds of sections, where nothing else is said."""
     if (field := flag.field_of(options)) is None or field.default is REQUIRED:
         return flat(Options())[flag.name]
     return field.default
@@ -208,7 +209,7 @@ def _require_all(document: Mapping[str, Any], names: Iterable[str], where: str) 
 
 
 def entries_wanted(name: str) -> str:
-    """What a section that is none should have been."""
+    """What a section that cannot be read should have been, in words for a message."""
     usual = getattr(Options(), name)
     return f"want entries such as {{{next(iter(section_document(usual)))}: {next(iter(section_document(usual).values()))}}}"
 

@@ -15,15 +15,15 @@ import yaml
 from htrain.errors import Error
 from htrain.files import read_file
 
-_MOST_BYTES = 64 << 20
-_DEEPEST = 32
+_MOST_BYTES = 64 << 20  # a file is read whole
+_DEEPEST = 32  # entries are read by recursion
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same language, ten times as fast
 _INT = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
 # No text that PyYAML writes without quotes may look like a number here: an exponent has a sign.
 _FLOAT = re.compile(r"[-+]?(([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)")
 _WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None, "true": True, "True": True, "TRUE": True,
           "false": False, "False": False, "FALSE": False}  # fmt: skip
-_MOST_DIGITS = 400
+_MOST_DIGITS = 400  # Python takes quadratic time to read a number
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def parse_yaml(text: str, kind: type[Error], where: str) -> Entry:
 
 
 class _Refused(Exception):
-    """YAML, but not what is read here."""
+    """A part of YAML that is not read here."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(why)

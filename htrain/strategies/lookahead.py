@@ -55,6 +55,7 @@ class Cached:
 
     @property
     def num_slots(self) -> int:
+        """Rows that the cache and its victim table hold."""
         return self.geometry.num_slots + self.victims
 
 

@@ -26,7 +26,7 @@ def matching(pattern: str, names: Iterable[str], *, what: str) -> list[str]:
 
 
 def kept_together(net: Net, fixed: Mapping[int, str], cluster: Cluster) -> list[list[str]]:
-    """The modules of each list in `together`."""
+    """The modules of each list in the cluster's `together`. Raises PlacementError for a pattern that names no module."""
     modules = dict.fromkeys(op.module for i, op in enumerate(net.ops) if i not in fixed)
     return [
         [m for pattern in patterns for m in matching(pattern, modules, what="together")]

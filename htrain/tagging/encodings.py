@@ -21,8 +21,8 @@ from htrain.tagging.workload import CPU, LOCK, MEMORY, RECEIVED, SENT, Floats, I
 
 Flags = NDArray[np.bool_]
 Placer = Callable[[Workload], tuple[list[Decision], Search, Ints]]
-_ROUNDS = 3
-_TIE = 1e-9
+_ROUNDS = 3  # turns of placing and encoding; they end before, where nothing changes
+_TIE = 1e-9  # relative: loads that differ by rounding are the same
 
 
 def allowed_encodings(net: Net, options: Options) -> dict[str, Encoding]:
@@ -123,7 +123,9 @@ def _below(rank: Floats, other: Floats) -> bool:
 
 
 def _ranks(workload: Workload, loads: Floats) -> Floats:
-    """For each of loads[n, d, 4]: the seconds of the busiest device, and the sum of the fourth powers of all."""
+    """ranks[n,2] of loads[n,d,4], lower is better: the seconds of the busiest device, and a sum that grows with the
+    number of devices that are nearly as busy.
+    """
     seconds = loads / workload.capacity[:, :MEMORY]
     busiest = seconds.max((1, 2))
     if workload.host_cores:

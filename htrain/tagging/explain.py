@@ -38,7 +38,7 @@ def explain(plan: Plan, name: str) -> str:
 
 
 def _position(net: Net, name: str) -> int:
-    """The first op that `name` is about; of a parameter, the first that reads it."""
+    """The position of the first op that `name` is about; for a parameter, of the first op that reads it."""
     if name in net.parameters:
         return readers(net.ops)[name][0]
     for names_of in (lambda op: (op.module,), lambda op: op.outputs, lambda op: op.inputs):

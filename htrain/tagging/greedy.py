@@ -14,8 +14,8 @@ import numpy as np
 from htrain.tagging.search_loops import Ints, Problem, State, better, descend, score
 from htrain.tagging.workload import Workload
 
-DEFAULT_BUDGET = 2_000_000
-_MOST_KICKS = 1000
+DEFAULT_BUDGET = 2_000_000  # placements that are scored
+_MOST_KICKS = 1000  # new starts, where placements are cheap
 _PATIENCE = 400  # kicks in a row that find nothing better
 
 
@@ -78,7 +78,7 @@ def _runs(workload: Workload, start: Ints) -> list[Ints]:
 
 
 def _shaken(places: Ints, workload: Workload, chance: np.random.Generator) -> Ints:
-    """A few units elsewhere: enough that a descent does not simply come back."""
+    """The placement with a few units moved elsewhere at random: so many that a descent does not simply come back."""
     shaken = places.copy()
     count = int(chance.integers(2, max(3, min(12, len(places) // 3 + 2))))
     for u in chance.choice(len(places), size=min(count, len(places)), replace=False):

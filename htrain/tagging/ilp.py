@@ -22,7 +22,7 @@ from htrain.tagging.twins import twins
 from htrain.tagging.workload import CPU, LOCK, MEMORY, RECEIVED, SENT, Ints, Workload
 
 Terms = dict[Any, float]
-ALL_NODES = 2**31 - 1
+ALL_NODES = 2**31 - 1  # no limit: HiGHS takes an int32
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ _PROOF_NODES = 20  # of the integer program's tree, to prove a greedy placement;
 
 
 def by_rules(net: Net, workload: Workload) -> Sequence[Decision]:
-    """The stock rules."""
+    """The placement of htrain's own rules (htrain.tagging.rules)."""
     return tag_by_rules(net, workload.units, workload.num_places - 1)
 
 
@@ -155,7 +155,9 @@ def _bound(workload: Workload, seconds: float) -> float:
 
 
 def _check_size(workload: Workload) -> None:
-    """Fail early where what cannot move, or a unit that cannot be cut, is larger than the devices that may hold it (HT 4.3)."""
+    """Raises PlacementError early where ops that cannot move, or a unit that cannot be cut, are larger than the devices
+    that may hold them (HT 4.3).
+    """
     limits = workload.capacity[:, MEMORY].tolist()
     for device, use, limit in zip(workload.devices, workload.base_holds, limits, strict=True):
         if use.total > limit:

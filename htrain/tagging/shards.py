@@ -88,7 +88,7 @@ def place_tables(
 
 
 def without_limits(cluster: Cluster) -> Cluster:
-    """The cluster for tables that need not be in memory."""
+    """A cluster whose sparse PSs have room for all tables, which are in files and need not be in memory."""
     return replace(cluster, trainer_memory=NO_LIMIT, sparse_ps_memory=NO_LIMIT)
 
 

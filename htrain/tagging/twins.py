@@ -45,7 +45,7 @@ def _ends(workload: Workload) -> tuple[Readers, Sequence[Sequence[int]]]:
 
 
 def _form(workload: Workload, u: int, values: Sequence[int]) -> Hashable:
-    """What exchangeable units have in common and is quickly compared."""
+    """Properties that exchangeable units have in common and that are quick to compare."""
     own = (workload.unit_load[u].tobytes(), workload.unit_memory[u].tobytes(), workload.allowed[u].tobytes())
     return own, frozenset(Counter((_cost(workload, v), bool(workload.maker[v] == u)) for v in values).items())
 

@@ -73,6 +73,7 @@ class Workload:
 
     @property
     def unit_cpu(self) -> Floats:
+        """unit_cpu[u]: CPU seconds that unit u takes for an example, without its messages."""
         return self.unit_load[:, CPU]
 
     @cached_property

@@ -61,7 +61,7 @@ def _differentiate(builder: NetBuilder, op: Op, wanted: set[str], parts: dict[st
 
 
 def _summed(builder: NetBuilder, name: str, parts: list[str], module: str) -> str:
-    """One gradient blob of `name`: the sum, where several readers contribute."""
+    """The gradient blob of `name`: a sum where several readers contribute."""
     if len(parts) == 1:
         return parts[0]
     return builder.add("Sum", parts, module=module, outputs=(builder.gradient_name(name),))[0]

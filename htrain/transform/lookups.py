@@ -23,8 +23,8 @@ def lower_lookups(net: Net) -> Net:
         table = op.inputs[0]
         if table not in prepared:
             prepared[table] = _prepare(builder, table, uses[table])
-        rows, places = prepared[table]
-        _read(builder, op, rows, places[_use(op)])
+        rows, inverse = prepared[table]
+        _read(builder, op, rows, inverse[_use(op)])
     return builder.build(net.outputs)
 
 
@@ -56,29 +56,29 @@ def _with_ids_first(net: Net) -> list[Op]:
 
 
 def _prepare(builder: NetBuilder, table: str, uses: list[Use]) -> tuple[str, dict[Use, str]]:
-    """Add the table's Dedupe and Lookup; return the blob of its rows and each use's places in it."""
+    """Add the table's Dedupe and Lookup; return the blob of its rows and each use's inverse indices into them."""
     ids = list(dict.fromkeys(name for name, _ in uses))
     paddings = {padding_idx for _, padding_idx in uses}
     shared = paddings.pop() if len(paddings) == 1 else -1
     names = [builder.fresh(f"{table}_ids"), *(builder.fresh(f"{table}_places{i or ''}") for i in range(len(ids)))]
     unique, *found = builder.add("Dedupe", ids, attrs={"padding_idx": shared}, module=table, outputs=names)
-    places = dict(zip(ids, found, strict=True))
+    inverse = dict(zip(ids, found, strict=True))
     rows = builder.add(
         "Lookup", (table, unique), attrs={"first_row": 0}, module=table, outputs=(builder.fresh(f"{table}_rows"),)
     )[0]
-    return rows, {use: _masked(builder, table, places[use[0]], use, shared) for use in uses}
+    return rows, {use: _masked(builder, table, inverse[use[0]], use, shared) for use in uses}
 
 
-def _masked(builder: NetBuilder, table: str, places: str, use: Use, shared: int) -> str:
-    """The places with -1 for the padding id, where Dedupe could not leave it out because another use wants it."""
+def _masked(builder: NetBuilder, table: str, inverse: str, use: Use, shared: int) -> str:
+    """The inverse indices with -1 for the padding id, where Dedupe could not leave it out because another use wants it."""
     ids, padding_idx = use
     if padding_idx in (-1, shared):
-        return places
-    return builder.add("MaskPlaces", (places, ids), attrs={"padding_idx": padding_idx}, module=table)[0]
+        return inverse
+    return builder.add("MaskPlaces", (inverse, ids), attrs={"padding_idx": padding_idx}, module=table)[0]
 
 
-def _read(builder: NetBuilder, op: Op, rows: str, places: str) -> None:
+def _read(builder: NetBuilder, op: Op, rows: str, inverse: str) -> None:
     attrs = {name: value for name, value in op.attrs.items() if name != "padding_idx"}
     builder.add(
-        OPS[op.type].over_rows, (rows, places, *op.inputs[2:]), attrs=attrs, module=op.module, outputs=op.outputs
+        OPS[op.type].over_rows, (rows, inverse, *op.inputs[2:]), attrs=attrs, module=op.module, outputs=op.outputs
     )

@@ -45,7 +45,7 @@ def final_sigmoid(net: Net, loss: str) -> Op | None:
 
 
 def _without_final_sigmoid(net: Net) -> Net:
-    """A view of a sigmoid is the sigmoid of the view."""
+    """The net whose output is the logit: views of its final sigmoid become views of what the sigmoid takes."""
     sigmoid = final_sigmoid(net, "bce")
     if sigmoid is None:
         return net

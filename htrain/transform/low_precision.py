@@ -16,8 +16,9 @@ _TYPES: dict[FcDtype, str] = {"bfloat16": "FCBfloat16", "int8": "FCInt8"}
 
 
 def choose_fc_dtypes(net: Net, cluster: Cluster, options: Options) -> Options:
-    """`options` with dtypes for `auto`: bfloat16 where cores have been measured to multiply it so much sooner, and most of the net's products are in FCs that
-    are large enough to gain by it; else float32. What bfloat16 costs in quality is in docs/numbers.md. Never int8, which costs more.
+    """`options` with a dtype where they say `auto`. It is bfloat16 where cores have been measured to multiply it much
+    faster (BF16_GAIN), and FCs that are large enough to gain by it have most of the net's products; else float32. It
+    is never int8. What bfloat16 costs in quality is in docs/numbers.md.
 
     Requires: a forward net.
     """
@@ -42,7 +43,10 @@ def _are_large(net: Net, batch_size: int) -> bool:
 
 
 def lower_fcs(net: Net, options: Options) -> Net:
-    """The forward pass of FCs in `fc_dtype`, where their backward pass is in fp32."""
+    """FCs with their forward pass in `fc_dtype`, where the backward pass is in fp32 (HT 5.1, Model-B).
+
+    Requires: a forward net. Ensures: the same blobs and parameters.
+    """
     return net if options.numerics.fc_gradient_dtype == "bfloat16" else _lowered(net, options.numerics.fc_dtype)
 
 
@@ -65,7 +69,8 @@ def _is_wide(net: Net, op: Op) -> bool:
 
 
 def narrow_fcs(net: Net, options: Options) -> Net:
-    """With `fc_gradient_dtype` bfloat16, wide FCs as ops over bfloat16 blobs, which gradients made afterwards are, too.
+    """With `fc_gradient_dtype` bfloat16, make wide FCs ops over bfloat16 blobs; gradients that are made afterwards are
+    bfloat16, too.
 
     A weight is rounded once a step, for both passes; what one FC gives the next stays bfloat16. Steps are made in fp32.
 

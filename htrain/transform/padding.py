@@ -14,8 +14,9 @@ def read_padding_rows(net: Net, values: Mapping[str, torch.Tensor]) -> Net:
     """Look up the padding row wherever it may hold anything but zeros; its gradient is stopped behind the lookup.
 
     Requires: forward ops only; `values` are those of parameters whose init is `file`.
-    Ensures:  an `Embedding` has a padding_idx only where that row starts as zeros and no other lookup steps it, so that nobody need read it.
-    An EmbeddingBag leaves its padding row out of every bag: it stays as it is.
+    Ensures:  an `Embedding` has a padding_idx only where that row starts as zeros and no other lookup steps it, so that
+    nobody need read it.
+              An EmbeddingBag keeps its padding_idx, as it leaves the padding row out of every bag.
     """
     paddings: dict[str, set[object]] = {}
     for op in net.ops:
@@ -41,7 +42,7 @@ def read_padding_rows(net: Net, values: Mapping[str, torch.Tensor]) -> Net:
 
 
 def starts_as_zeros(table: Parameter, row: int, value: torch.Tensor | None) -> bool:
-    """Whether a row of a table is zeros before the first step; `value` is the table where its init is `file`."""
+    """Whether a row of a table is zeros before the first step; `value`[R,D] is the table where its init is `file`."""
     if value is not None:
         return not bool(value[row].any())
     return row in table.init.zero_rows or (table.init.kind == "constant" and not any(table.init.arguments))

@@ -23,9 +23,9 @@ class _Part:
     received: set[str] = field(default_factory=set)
 
 
-Stage = tuple[
-    str, frozenset[int], bool, str
-]  # device, the messages it waits for, whether it only leads to lookups, the bucket
+# What values must have in common to travel as one: the device that makes them, the messages that they wait for, whether
+# they only lead to lookups, and their bucket.
+MessageKey = tuple[str, frozenset[int], bool, str]
 
 
 def split_by_node(net: Net, devices: Sequence[str] = ()) -> dict[str, Net]:
@@ -47,7 +47,7 @@ def split_by_node(net: Net, devices: Sequence[str] = ()) -> dict[str, Net]:
 
 
 def _cut(net: Net, devices: Sequence[str], begun: frozenset[str]) -> "_Cutter":
-    """One cut, in which the devices of `begun` wait with dense weights until they are told that the step has begun."""
+    """The net cut once; the devices of `begun` wait with dense weights until they are told that the step has begun."""
     cutter = _Cutter(net, begun)
     for device in devices:
         cutter.parts.setdefault(device, _Part())
@@ -84,7 +84,7 @@ class _Cutter:
             str, frozenset[int]
         ] = {}  # parameter -> messages that its readers and writers so far wait for
         self.updated: dict[str, frozenset[int]] = {}  # device -> messages that its updates wait for
-        self.messages: dict[tuple[Stage, str], int] = {}
+        self.messages: dict[tuple[MessageKey, str], int] = {}
         self.signals: dict[str, Blob] = {}
 
     def place(self, op: Op) -> None:
@@ -137,8 +137,8 @@ class _Cutter:
             return
         if home != TRAINER and not self.waits[home, name]:
             self.begin(home)
-        stage = (home, self.waits[home, name], name in self.leads_to_lookup, bucket)
-        message = self._number(stage, device)
+        key = (home, self.waits[home, name], name in self.leads_to_lookup, bucket)
+        message = self._number(key, device)
         if self.waits[home, name] <= self.ahead and (home != TRAINER or role_of(device) == SPARSE_PS):
             self.ahead.add(message)
         elif home == TRAINER:
@@ -150,8 +150,8 @@ class _Cutter:
         part.received.add(name)
         self.waits[device, name] = frozenset({message})
 
-    def _number(self, stage: Stage, reader: str) -> int:
-        return self.messages.setdefault((stage, reader), len(self.messages))
+    def _number(self, key: MessageKey, reader: str) -> int:
+        return self.messages.setdefault((key, reader), len(self.messages))
 
     def begin(self, device: str) -> None:
         """Before all else, tell `device` that the step has begun."""

@@ -213,3 +213,13 @@ def test_a_softmax_over_several_dimensions_of_an_old_opset_is_refused(tmp_path: 
     onnx.save(model_of(CUBE, "y = Softmax(x)", {}, opset=11), tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=r"op Softmax 'y': is over several dimensions, as before opset 13"):
         capture_onnx(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    ("type", "attrs"), [("Elu", {"alpha": 1.0}), ("LeakyRelu", {"alpha": 0.01}), ("Gelu", {"approximate": "none"})]
+)
+def test_an_attribute_that_is_left_out_is_the_number_that_onnx_says_and_not_the_float32_beside_it(
+    type: str, attrs: Mapping[str, object], tmp_path: Path
+) -> None:
+    captured = agree(model_of(X, f"y = {type}(x)", {}), tmp_path / "m.onnx")
+    assert [dict(op.attrs) for op in captured.net.ops] == [attrs]

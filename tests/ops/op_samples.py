@@ -236,6 +236,7 @@ MATRIX = (
     Sample("MatMul", (((B, 2, 3), normal), ((B, 3, 4), normal)), lambda x, y: torch.einsum("bij,bjk->bik", x, y)),
     Sample("MatMul", (((B, 2, 3), normal), ((3, 4), normal)), lambda x, y: torch.einsum("bij,jk->bik", x, y)),
     Sample("MatMul", (((B, 3), normal), ((3,), normal)), lambda x, y: (x * y).sum(1)),
+    Sample("MatMul", (((3,), normal), ((3,), normal)), lambda x, y: (x * y).sum()),
     Sample(
         "Einsum", (((B, 2), normal), ((2, 3), normal), ((B, 3), normal)),
         lambda x, w, y: ((x @ w) * y).sum(1), {"equation": "bi,ij,bj->b"},

@@ -8,13 +8,17 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from onnx import TensorProto, defs, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from op_samples import NOT_SAMPLED, SAMPLES, Sample, nothing, single
 
-from htrain.net.net import B, BatchDim, Blob, Net, Op, Shape
+from htrain.net.net import B, BatchDim, Blob, Net, Op, Shape, Tensor
+from htrain.onnx_format.forms import OPSET
 from htrain.ops import OPS
-from htrain.ops.base import Cost, OpDef
+from htrain.ops.base import Cost, OpDef, tensor_of
 from htrain.ops.builder import NetBuilder
 from htrain.ops.vjp import vjp_definition
 
@@ -125,6 +129,47 @@ def test_op_computes_what_torch_does_in_the_shapes_it_declares(sample: Sample) -
         for name, tensor in zip(outputs, expected, strict=True):
             assert values[name].dtype == tensor.dtype or floating(tensor)
             assert_close(values[name], tensor)
+
+
+@pytest.mark.parametrize("name", [(d.type, name) for d in OPS.values() for name in d.aten], ids="-".join)
+def test_an_op_computes_what_the_op_of_pytorch_does_that_it_says_it_stands_for(name: tuple[str, str]) -> None:
+    type, aten = name
+    assert [d.type for d in OPS.values() if aten in d.aten] == [type]
+    taken = 0
+    for sample in (s for s in SAMPLES if s.type == type):
+        inputs = inputs_of(sample, 3)
+        try:
+            wanted = getattr(torch.ops.aten, aten)(*inputs, **sample.attrs)
+        except RuntimeError:  # mm and bmm are one op each of the ranks that MatMul takes
+            continue
+        taken += 1
+        assert_close(OPS[type].kernel(*inputs, **sample.attrs), wanted)
+    assert taken
+
+
+# of LayerNormalization without a scale, ONNX has none
+OF_ONNX = [s for s in SAMPLES if OPS[s.type].onnx and len(s.operands) >= defs.get_schema(s.type, OPSET, "").min_input]
+
+
+@pytest.mark.parametrize("sample", OF_ONNX, ids=lambda s: f"{s.type}-{len(s.operands)}")
+def test_an_op_computes_what_the_op_of_onnx_does_whose_name_it_has(sample: Sample) -> None:
+    inputs = inputs_of(sample, 3)
+    names = [f"x{i}" for i in range(len(inputs))]
+    attributes = {
+        name: numpy_helper.from_array(tensor_of(value).numpy()) if isinstance(value, Tensor) else value
+        for name, value in sample.attrs.items()
+    }
+    node = helper.make_node(sample.type, names, ["y"], **attributes)
+    unknown = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in (*names, "y")]
+    model = helper.make_model(
+        helper.make_graph([node], "net", unknown[:-1], unknown[-1:]), opset_imports=[helper.make_opsetid("", OPSET)]
+    )
+    (wanted,) = ReferenceEvaluator(model).run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})
+    assert_close(OPS[sample.type].kernel(*inputs, **sample.attrs), torch.from_numpy(np.array(wanted)))
+
+
+def test_every_op_that_says_it_is_onnxs_is_compared_with_it() -> None:
+    assert {s.type for s in OF_ONNX} == {d.type for d in OPS.values() if d.onnx}
 
 
 def cases(values: Sequence[torch.Tensor], sample: Sample) -> list[tuple[int, ...]]:

@@ -34,15 +34,15 @@ def test_products_are_those_of_torch(batch: int, inputs: int, outputs: int) -> N
         torch.randn(outputs),
     )
     y = x.double() @ w.double().t()
-    assert close(products.times(x, w), y)
-    assert close(products.times(x, w, bias), y + bias)
-    assert close(products.times(x, w, bias, relu=True), (y + bias).relu())
-    assert close(products.times(x, w, relu=True), y.relu())
-    assert close(products.times(dy, w.t()), dy.double() @ w.double())
+    assert close(products.fast_linear(x, w), y)
+    assert close(products.fast_linear(x, w, bias), y + bias)
+    assert close(products.fast_linear(x, w, bias, relu=True), (y + bias).relu())
+    assert close(products.fast_linear(x, w, relu=True), y.relu())
+    assert close(products.fast_linear(dy, w.t()), dy.double() @ w.double())
     gradient = dy.double().t() @ x.double()
-    assert close(products.over_batch(dy, x), gradient)
+    assert close(products.weight_gradient(dy, x), gradient)
     stepped = w.clone()
-    products.step(stepped, dy, x, 0.01)
+    products.sgd_step(stepped, dy, x, 0.01)
     assert close(stepped, w - 0.01 * gradient)
 
 
@@ -50,7 +50,7 @@ def test_products_are_those_of_torch(batch: int, inputs: int, outputs: int) -> N
 def test_a_weight_of_float32_takes_the_step_of_a_product_in_bfloat16(batch: int, outputs: int) -> None:
     x, dy, w = torch.randn(batch, 50).bfloat16(), torch.randn(batch, outputs).bfloat16(), torch.randn(outputs, 50)
     stepped = w.clone()
-    products.step(stepped, dy, x, 0.01)
+    products.sgd_step(stepped, dy, x, 0.01)
     gradient = dy.double().t() @ x.double()
     assert torch.allclose(
         stepped.double(), w - 0.01 * gradient, rtol=0, atol=0.01 * 2**-7 * gradient.abs().max().item()
@@ -61,7 +61,7 @@ def test_a_weight_of_float32_takes_the_step_of_a_product_in_bfloat16(batch: int,
 def test_a_weight_that_is_part_of_a_wider_value_is_stepped_where_it_is(batch: int, outputs: int) -> None:
     x, dy, wider = torch.randn(batch, 50), torch.randn(batch, outputs), torch.randn(outputs, 60)
     around = wider.clone()
-    products.step(wider[:, 4:54], dy, x, 0.01)
+    products.sgd_step(wider[:, 4:54], dy, x, 0.01)
     assert close(wider[:, 4:54], around[:, 4:54] - 0.01 * (dy.double().t() @ x.double()))
     assert torch.equal(wider[:, :4], around[:, :4])
     assert torch.equal(wider[:, 54:], around[:, 54:])

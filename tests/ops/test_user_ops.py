@@ -154,6 +154,7 @@ REFUSED = {
     "def k(x, *, slope: dict): return x\nregister(OpDef('Odd', k))": "op Odd: attribute 'slope' is of type dict, want one of int, float",
     "register(OpDef('Odd', torch.abs, needs_batch=True))": "op Odd: needs_batch is for htrain's own ops",
     "register(OpDef('Odd', torch.abs, phase='push'))": "op Odd: phase is for htrain's own ops",
+    "register(OpDef('Odd', torch.abs, aten=('abs',)))": "op Odd: aten is for htrain's own ops",
     "register(OpDef('Odd', torch.abs, view=True))": "op Odd: view is for htrain's own ops",
     "register(OpDef('Odd', torch.abs, exclusive=True))": "op Odd: exclusive is for htrain's own ops",
     "register(OpDef('Odd', torch.abs, place='workers'))": "op Odd: place is 'workers', want module or reader",

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.report.boxes import Box, Flow, Lane, Picture
-from htrain.report.geometry import WIDTH, Layout, Path
+from htrain.report.geometry import WIDTH, Path, PictureLayout
 from htrain.report.layout import layout_of
 
 
@@ -25,7 +25,7 @@ def chain(count: int) -> Picture:
     return lone(count, [(i, i + 1) for i in range(count - 1)])
 
 
-def inside(path: Path, layout: Layout) -> list[tuple[int, int]]:
+def inside(path: Path, layout: PictureLayout) -> list[tuple[int, int]]:
     """The corners of boxes through which a path runs."""
     width, height = layout.sizes.box, layout.sizes.height
     return [

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from htrain.data.format import Format, Values, count_of
+from htrain.data.format import Format, UriOptions, count_of
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
 from htrain.data.schema import click_schema
@@ -63,7 +63,9 @@ def parse_criteo(data: np.ndarray, rows_per_field: int) -> tuple[Rows, Sequence[
 
 @cache
 def _logs() -> np.ndarray:
-    """log1p of the whole numbers from 0, by the function that takes it of the larger ones."""
+    """log1p of 0 .. _NUM_LOGS - 1, by the function that is used for larger numbers: a number has one logarithm,
+    whichever way it is read.
+    """
     logs = np.empty(_NUM_LOGS, np.float32)
     _fill_logs(logs)
     return logs
@@ -220,7 +222,7 @@ def _field(data, i, base, signed):  # type: ignore[no-untyped-def]
     return good, negative, digits, value, i
 
 
-def open_criteo(path: Path, values: Values) -> Dataset:
+def open_criteo(path: Path, values: UriOptions) -> Dataset:
     """A file, `rows` of each table: 100000 where nothing is said."""
     rows = count_of(values, "rows", 100_000)
     source = TextSource(path, partial(parse_criteo, rows_per_field=rows))

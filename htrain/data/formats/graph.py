@@ -28,10 +28,10 @@ from htrain.data.rows import Array, Rows
 from htrain.data.schema import Input, Schema
 from htrain.errors import DataError
 
-_POPULARITY_POWER = 0.75
+_POPULARITY_POWER = 0.75  # of word2vec's negatives (Mikolov et al. 2013)
 _CHUNK_EXAMPLES = 4096
-_CHUNK_IDS = 1 << 19
-_MAX_SAMPLED = 10_000
+_CHUNK_IDS = 1 << 19  # which hold a chunk to some MB, whatever the fanout
+_MAX_SAMPLED = 10_000  # neighbours of an end: each is a row that an example looks up
 
 
 @dataclass(frozen=True)
@@ -165,12 +165,15 @@ class GraphSource:
 
     @property
     def name(self) -> str:
+        """The file."""
         return str(self.path)
 
     def num_examples(self) -> int:
+        """Pairs with their negatives."""
         return self.graph.users.size * (self.options.negatives + 1)
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
+        """See `Source`. The lines that could not be read are reported with the first chunk."""
         size, total = self._chunk_examples(num_shards), self.num_examples()
         for number in range(first + (shard - first) % num_shards, -(-total // size), num_shards):
             if number == 0:
@@ -179,6 +182,7 @@ class GraphSource:
             yield number, self.examples(start, min(total, start + size))
 
     def place(self, *, number: int, row: int, num_shards: int) -> str:
+        """The number of the example."""
         return f"{self.path}: example {number * self._chunk_examples(num_shards) + row + 1}"
 
     def _chunk_examples(self, num_shards: int) -> int:

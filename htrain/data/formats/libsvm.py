@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from htrain.data.format import Format, Values, count_of
+from htrain.data.format import Format, UriOptions, count_of
 from htrain.data.reader import Dataset
 from htrain.data.rows import Array, Rows
 from htrain.data.schema import Input, Schema
@@ -28,7 +28,7 @@ _REASONS = (
 
 
 @dataclass(frozen=True)
-class Shape:
+class Scanned:
     """What a scan of a file found: the largest id, the number of fields of every row (0 when rows differ), whether all values are 1."""
 
     max_id: int
@@ -38,7 +38,7 @@ class Shape:
     mean_width: int
 
 
-def scan(path: Path) -> Shape:
+def scan(path: Path) -> Scanned:
     """Read the whole file once. Raises DataError for an empty file, or one without a good row."""
     max_id, widths, ones, count, total = 0, set[int](), True, 0, 0
     num_lines, first = 0, ""
@@ -55,25 +55,27 @@ def scan(path: Path) -> Shape:
             total += ids.size
     if not count:
         raise DataError(first or f"{path}: holds no rows")
-    return Shape(max_id, widths.pop() if len(widths) == 1 else 0, ones, count, max(1, round(total / count)))
+    return Scanned(max_id, widths.pop() if len(widths) == 1 else 0, ones, count, max(1, round(total / count)))
 
 
-def schema_of(shape: Shape, rows: int) -> Schema:
+def schema_of(scanned: Scanned, rows: int) -> Schema:
     """`sparse`: ids of one shared table `ids`, as a matrix or, for rows of different lengths, a bag; `values` where they differ from 1.
 
     A bag has no room for values: theirs are left out.
     """
-    if not shape.width:
-        return Schema((Input("sparse", "bag", shape.mean_width, columns=("sparse",), rows=(rows,), tables=("ids",)),))
-    names = tuple(f"F{c + 1}" for c in range(shape.width))
+    if not scanned.width:
+        return Schema((Input("sparse", "bag", scanned.mean_width, columns=("sparse",), rows=(rows,), tables=("ids",)),))
+    names = tuple(f"F{c + 1}" for c in range(scanned.width))
     sparse = Input(
-        "sparse", "ids", shape.width, columns=names, rows=(rows,) * shape.width, tables=("ids",) * shape.width
+        "sparse", "ids", scanned.width, columns=names, rows=(rows,) * scanned.width, tables=("ids",) * scanned.width
     )
-    return Schema((sparse,) if shape.ones else (Input("values", "dense", shape.width, names), sparse))
+    return Schema((sparse,) if scanned.ones else (Input("values", "dense", scanned.width, names), sparse))
 
 
 def parse_libsvm(data: np.ndarray, schema: Schema) -> tuple[Rows, Sequence[Fault]]:
-    """Parse whole lines into the schema's inputs and `label`."""
+    """Parse whole lines, uint8[n], into the schema's inputs and `label`: float32[rows]. A line that cannot be read is a
+    fault.
+    """
     sparse = schema.input("sparse")
     label, ids, values, starts, lines, faults = _arrays(data, sparse.rows[0])
     if sparse.kind == "bag":
@@ -190,10 +192,10 @@ def _parse(data, rows, label, ids, values, starts, lines, faults):  # type: igno
     return count, bad
 
 
-def open_libsvm(path: Path, values: Values) -> Dataset:
+def open_libsvm(path: Path, values: UriOptions) -> Dataset:
     """A file, `rows` of its table: as its largest id wants where nothing is said."""
-    shape = scan(path)
-    schema = schema_of(shape, count_of(values, "rows", shape.max_id + 1))
+    scanned = scan(path)
+    schema = schema_of(scanned, count_of(values, "rows", scanned.max_id + 1))
     return Dataset(TextSource(path, partial(parse_libsvm, schema=schema)), schema)
 
 

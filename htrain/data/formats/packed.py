@@ -59,6 +59,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def schema(self) -> Schema:
+        """The inputs as a schema."""
         return Schema(self.inputs)
 
 
@@ -100,12 +101,15 @@ class PackedSource:
 
     @property
     def name(self) -> str:
+        """The file."""
         return str(self.path)
 
     def num_examples(self) -> int:
+        """Rows of the file, exactly."""
         return self.totals.examples
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
+        """See `Source`. Raises DataError for a file that was packed again meanwhile, and for a block that has changed."""
         num_parts = self._num_parts(num_shards)
         with _reading(self.path) as file:
             if file.seal != self.seal:
@@ -118,6 +122,7 @@ class PackedSource:
                 yield number, rows
 
     def place(self, *, number: int, row: int, num_shards: int) -> str:
+        """The file, and the number of the row in it."""
         block, part = divmod(number, self._num_parts(num_shards))
         with _reading(self.path) as file:
             before = sum(b.rows for b in file.blocks[:block])
@@ -191,7 +196,9 @@ def _opened(path: Path, descriptor: int) -> _File:
 
 
 def header_bytes(start: bytes) -> int:
-    """Where the blocks begin, from the first bytes of a file."""
+    """Where the blocks begin, from the first bytes of a file. Raises ValueError for a file that does not begin as
+    Arrow's do.
+    """
     mark, length = struct.unpack_from("<Ii", start, _SCHEMA_AT)
     if mark != 0xFFFFFFFF or length < 0:
         raise ValueError("it does not begin as an Arrow file does")

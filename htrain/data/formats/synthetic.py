@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from htrain.data.evaluation import auc, entropy
-from htrain.data.format import Format, Values
+from htrain.data.format import Format, UriOptions
 from htrain.data.malformed import Malformed
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
@@ -30,7 +30,7 @@ from htrain.files import new_file, place_to_write, read_file, write_file
 
 BLOCK_ROWS = 4096
 NUM_DENSE, NUM_SPARSE = 13, 26
-_FACTORS = 4
+_FACTORS = 4  # numbers of an id's factor, which the planted model multiplies
 _MEAN_DENSE = 1.27  # about the mean of log1p of a count: slopes should not move the base rate
 
 
@@ -69,6 +69,7 @@ class Synthetic:
 
     @property
     def num_blocks(self) -> int:
+        """Blocks of the log, the last of which may be cut short."""
         return -(-self.rows // BLOCK_ROWS)
 
 
@@ -114,7 +115,9 @@ def odd_step(rows: int) -> int:
 
 
 def zipf_ranks(uniform: np.ndarray, count: int, exponent: float) -> np.ndarray:
-    """Ranks below `count` with P(rank r) falling as 1 / (r + 1)^exponent, by inverting the integral of the density."""
+    """Ranks int64[n] below `count`, for uniform[n] in [0, 1): P(rank r) falls as 1 / (r + 1)^exponent. Made by
+    inverting the integral of the density.
+    """
     if abs(exponent - 1) < 1e-9:
         ranks = np.exp(uniform * np.log(count + 1)) - 1
     else:
@@ -232,12 +235,15 @@ class SyntheticSource:
 
     @property
     def name(self) -> str:
+        """The format: there is no file."""
         return "synthetic:"
 
     def num_examples(self) -> int:
+        """Rows of the log, exactly."""
         return self.options.rows
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
+        """See `Source`. No row is malformed."""
         num_parts = self._num_parts(num_shards)
         for number in range(first + (shard - first) % num_shards, self.options.num_blocks * num_parts, num_shards):
             rows, _ = block(self.options, number // num_parts)
@@ -249,6 +255,7 @@ class SyntheticSource:
             yield number, Rows(rows.count, fixed, {})
 
     def place(self, *, number: int, row: int, num_shards: int) -> str:
+        """The numbers of the chunk and of the row in it."""
         return f"{self.name} chunk {number}, row {row + 1}"
 
     def _num_parts(self, num_shards: int) -> int:
@@ -256,8 +263,10 @@ class SyntheticSource:
         return 1 if num_shards == 1 else -(-8 * num_shards // self.options.num_blocks)
 
 
-def open_synthetic(_: Path, values: Values) -> Dataset:
-    """A log that is made as it is read; the options are the fields of `Synthetic`."""
+def open_synthetic(_: Path, values: UriOptions) -> Dataset:
+    """A log that is made as it is read; the options are the fields of `Synthetic`. Raises DataError for one that is no
+    number, or out of range.
+    """
     given: dict[str, float] = {}
     for field in fields(Synthetic):
         if field.name not in values:

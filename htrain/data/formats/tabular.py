@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from numba import njit
 
 from htrain.data.arrow_rows import table_rows
-from htrain.data.format import Format, Values
+from htrain.data.format import Format, UriOptions
 from htrain.data.layout import Layout, load_layout
 from htrain.data.malformed import Malformed
 from htrain.data.reader import Dataset
@@ -59,7 +59,10 @@ def _check_columns(path: Path, layout: Layout, names: Sequence[str]) -> None:
 
 
 def parse_csv(data: np.ndarray, names: tuple[str, ...], layout: Layout) -> tuple[Rows, Sequence[Fault]]:
-    """Parse whole lines into the layout's inputs and `label`."""
+    """Parse whole lines, uint8[n], into the layout's inputs and `label`: float32[rows].
+
+    `names` are the columns as the file has them. Blank lines are no rows; one that cannot be read is a fault.
+    """
     data, unreadable = _readable_lines(data)
     lines = _line_numbers(data)
     table, short = _csv_table(data, names, layout.columns)
@@ -156,12 +159,15 @@ class ParquetSource:
 
     @property
     def name(self) -> str:
+        """The file."""
         return str(self.path)
 
     def num_examples(self) -> int:
+        """Rows of the file, the malformed ones with them."""
         return int(pq.ParquetFile(self.path).metadata.num_rows)
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
+        """See `Source`. Raises DataError for a file that cannot be read."""
         try:
             for number, row, batch in self._blocks(shard, num_shards, first):
                 rows, faults = table_rows(pa.Table.from_batches([batch]), self.layout)
@@ -172,6 +178,7 @@ class ParquetSource:
             raise DataError(f"{self.path}: cannot be read: {' '.join(str(error).split())}") from error
 
     def place(self, *, number: int, row: int, num_shards: int) -> str:
+        """The file, and the number of the row in it."""
         _, start, batch = next(self._blocks(number % num_shards, num_shards, number))
         _, faults = table_rows(pa.Table.from_batches([batch]), self.layout)
         good = np.delete(np.arange(batch.num_rows), [place for place, _ in faults])
@@ -232,7 +239,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return _is_text_type(kind) or bool(is_list and _is_scalar(kind.value_type))
 
 
-def _schema_file(path: Path, values: Values) -> Path:
+def _schema_file(path: Path, values: UriOptions) -> Path:
     if "schema" not in values:
         raise DataError(f"{path}: say which columns are what: ?schema=FILE.yaml")
     return Path(values["schema"])

@@ -22,7 +22,7 @@ class Beside:
     gaps: Mapping[str, tuple[str, ...]]
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The same as JSON has it."""
         found = self.comparison
         return {
             "folder": str(self.run.folder),
@@ -37,7 +37,7 @@ class Beside:
 
 
 def beside(plan: Plan, run: Run) -> Beside:
-    """Requires: `run` is of `plan`."""
+    """A run beside the plan that it was of. Requires: `run` is of `plan`."""
     if run.measured is None:
         return Beside(run, None, (), {})
     found = compare(plan, run.measured)

@@ -14,12 +14,12 @@ from htrain.report.runs.comparison import Comparison, DeviceComparison, Pair
 from htrain.sizes import memory_text, traffic_text
 
 _ALIKE = 0.1  # so much more or less is as predicted
-_FULL = 0.9
+_FULL = 0.9  # a resource as busy as this limits the run
 _MOST_FULL = 3  # that are named
-_WAITED = 0.1
+_WAITED = 0.1  # trainers that wait for less are not held up
 _LEAST_SHARE = 0.02  # of a resource that is worth a sentence
 _LEAST_SHARE_BY_EPS = 0.1  # where an example asks what was predicted
-_SHORT_SECONDS = 10.0
+_SHORT_SECONDS = 10.0  # a shorter steady part tells little
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,9 @@ def _nothing_full(found: Comparison, known: Evidence) -> str:
 
 
 def _lock(found: Comparison, known: Evidence) -> str:
-    """Python's lock can be ruled out where all threads that share one kept fewer cores busy than one."""
+    """What can be said of Python's lock: it was not the limit where all threads that share one kept fewer than one core
+    busy.
+    """
     if known.is_one_process:
         cores = sum(device.cpu_seconds.measured for device in found.devices) * found.eps.measured
         full = ["the process of all roles"] if cores >= _FULL else []
@@ -167,7 +169,7 @@ def _cpu(device: DeviceComparison) -> str:
 
 
 def _traffic(device: DeviceComparison, found: Comparison, known: Evidence) -> Iterator[str]:
-    """By the roles at the other end of its edges: those that sent or got more or less than predicted."""
+    """Roles at the other end of a device's edges that sent or got more or less than predicted, in sentences."""
     ends: dict[str, Pair] = {}
     for edge in found.edges:
         if device.name in (edge.source, edge.target):

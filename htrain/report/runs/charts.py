@@ -15,7 +15,7 @@ _STALENESS: dict[str, Callable[[Point], float]] = {
     "most": lambda p: p.max_staleness,
 }
 
-Values = Sequence[tuple[float, float]]  # seconds and figure
+Series = Sequence[tuple[float, float]]  # seconds and figure
 
 
 @dataclass(frozen=True)
@@ -106,23 +106,23 @@ def _chart(
     )
 
 
-def _thinned(values: Values) -> list[tuple[float, float]]:
+def _thinned(values: Series) -> list[tuple[float, float]]:
     """The means of as many neighbours as leave _MOST_POINTS at most; what is not finite counts for nothing."""
     size = -(-len(values) // _MOST_POINTS) or 1
     return [_mean(values[at : at + size]) for at in range(0, len(values), size)]
 
 
-def _mean(values: Values) -> tuple[float, float]:
+def _mean(values: Series) -> tuple[float, float]:
     figures = [figure for _, figure in values if math.isfinite(figure)]
     return values[-1][0], sum(figures) / len(figures) if figures else math.nan
 
 
-def _path(line: Values, frame: _Frame) -> str:
+def _path(line: Series, frame: _Frame) -> str:
     """A polyline, broken where there is no figure."""
     return " ".join(_steps(line, frame))
 
 
-def _steps(line: Values, frame: _Frame) -> Iterator[str]:
+def _steps(line: Series, frame: _Frame) -> Iterator[str]:
     is_down = False
     for seconds, value in line:
         if not math.isfinite(value):

@@ -51,7 +51,7 @@ class DeviceComparison:
 
     @property
     def moved(self) -> Pair:
-        """Bytes of an example in and out."""
+        """Bytes of an example, in and out together."""
         return Pair(self.received.predicted + self.sent.predicted, self.received.measured + self.sent.measured)
 
 
@@ -70,7 +70,10 @@ class Comparison:
 
 
 def compare(plan: Plan, measured: Measured) -> Comparison:
-    """Requires: `measured` is of a run of `plan`; devices that the plan has not are left out."""
+    """Predicted against measured, device by device; devices that the plan does not have are left out.
+
+    Requires: `measured` is of a run of `plan`.
+    """
     known = [device for device in measured.devices if device.name in plan.loads]
     devices = tuple(_device(device, plan.loads[device.name], plan.cluster, measured) for device in known)
     num_shared = plan.cluster.shared_cores or 0
@@ -121,7 +124,7 @@ def _summed(edges: Iterator[Edge]) -> Pair:
 
 
 def _shared(plan: Plan, measured: Measured, num_shared: int) -> Pair:
-    """Of the cores that all roles share."""
+    """Predicted and measured use of the cores that all roles share."""
     predicted = sum(device.predicted_cpu_seconds for device in measured.devices)
     seen = sum(device.cpu_seconds for device in measured.devices)
     return Pair(predicted * plan.predicted_eps / num_shared, seen * measured.eps / num_shared)

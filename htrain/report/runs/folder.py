@@ -97,7 +97,7 @@ def _state(folder: Path, manifest: Manifest | None, history: History | None) -> 
 
 
 def _measured(plan: Plan, folder: Path, history: History | None) -> Measured | None:
-    """Of the last part of the run, by its metrics; without these, what it wrote at its end."""
+    """The measured figures of the run's last part: by its metrics, or, without these, what it wrote at its end."""
     if history is None:
         with suppress(CheckpointError):
             return load_measured(folder)
@@ -108,7 +108,7 @@ def _measured(plan: Plan, folder: Path, history: History | None) -> Measured | N
 
 
 def _waited(history: History) -> float:
-    """Of the mean trainer."""
+    """The share of time for which the trainers waited for others, in the mean."""
     before, after = history.before.roles, history.after.roles
     trainers = [role for role in after if role_of(role) == TRAINER]
     waited = sum(after[t].seconds_waited - before.get(t, RoleLine(t)).seconds_waited for t in trainers)

@@ -19,9 +19,9 @@ from htrain.files import require_regular
 
 FILE = "metrics.jsonl"
 _RUN = "run"
-_MOST_POINTS = 2048
-_LONGEST_LINE = 1 << 22
-_WINDOW_SECONDS = 5.0
+_MOST_POINTS = 2048  # beyond, every other one is left out: a file of weeks is shown like one of minutes
+_LONGEST_LINE = 1 << 22  # bytes: a line of metrics has some KB
+_WINDOW_SECONDS = 5.0  # over which rates are taken: single reports jump
 
 Count = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
 
@@ -52,7 +52,7 @@ class RunLine(msgspec.Struct, frozen=True):
 
 
 class RoleLine(msgspec.Struct, frozen=True):
-    """What one role said."""
+    """One role's part of a report."""
 
     role: str
     examples: Count = 0
@@ -83,13 +83,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Moment:
-    """One report: the sums of the run, and what each role said."""
+    """One report: the sums of the run, and each role's part."""
 
     run: RunLine
     roles: Mapping[str, RoleLine]
 
     @property
     def reports(self) -> dict[str, dict[str, Any]]:
+        """What each role said, as JSON has it."""
         return {role: msgspec.structs.asdict(line) for role, line in self.roles.items()}
 
 
@@ -110,7 +111,7 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """Of the steady part."""
+        """Seconds of the steady part."""
         return self.after.run.seconds - self.before.run.seconds
 
 
@@ -218,7 +219,7 @@ class _Reader:
             part.grew[line.role] = line.examples, number
 
     def history(self, file: BinaryIO) -> History:
-        """Requires: a report was taken."""
+        """The history as far as it has been read. Requires: a report was taken."""
         begin, end = self._steady()
         return History(
             tuple(self._points),

@@ -9,7 +9,8 @@ from htrain.ops.effects import without_unread
 
 
 def fuse_fields(net: Net) -> Net:
-    """Rows of several tables that are stacked, one of each for an example, and a value of the example before them where there is one.
+    """Stack rows of several tables, one of each for an example, in one op; with a value of the example before them
+    where there is one.
 
     Requires: a forward net whose lookups are lowered.
     Ensures:  every output has the values that it had.
@@ -18,8 +19,8 @@ def fuse_fields(net: Net) -> Net:
     stacked: dict[str, Op] = {}
     for stack in pattern.ops("Stack"):
         if takes := _taken(pattern, stack):
-            rows, places = zip(*(take.inputs for take in takes), strict=True)
-            stacked[stack.outputs[0]] = replace(stack, type="StackRows", inputs=(*rows, *places), attrs={"dense": 0})
+            rows, inverse = zip(*(take.inputs for take in takes), strict=True)
+            stacked[stack.outputs[0]] = replace(stack, type="StackRows", inputs=(*rows, *inverse), attrs={"dense": 0})
             changed.put(stack, stacked[stack.outputs[0]])
     for concat in pattern.ops("Concat"):
         rest = pattern.only_for_one("Stack", concat.inputs[-1])

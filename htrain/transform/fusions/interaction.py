@@ -10,7 +10,7 @@ from htrain.ops.effects import without_unread
 
 
 def fuse_interaction(net: Net) -> Net:
-    """Products of all pairs of features, of which some are gathered, as those alone.
+    """Replace the products of all pairs of features, of which some are gathered, by the gathered ones alone.
 
     Requires: a forward net; rows are stacked by StackRows where they will be.
     Ensures:  every output has the values that it had, up to the order of sums.

@@ -8,7 +8,8 @@ from htrain.net.rewriting import Rewriting
 
 
 def fuse_pairs(net: Net) -> Net:
-    """Steps of tables' rows in the gradient of pairs of them, where nobody else reads that but for the features before the rows.
+    """Step the rows of tables in the op that makes the gradient of pairs of them, where nobody else reads it but for
+    the features before the rows.
 
     Requires: a train net whose ops have their devices; tables are stepped in place where they will be.
     Ensures:  every parameter takes the step that it took.

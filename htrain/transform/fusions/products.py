@@ -8,7 +8,8 @@ _FAST = {"FC": "FastFC", "FCGradient": "FastFCGradient"}
 
 
 def fast_products(net: Net) -> Net:
-    """FCs without ReLU, and gradients that are kept, such as Adagrad's and Adam's, or sent, by the libraries that fused ops call.
+    """Compute the FCs that no other fusion took by the library that is ahead: FCs without ReLU, and gradients that are
+    kept, as Adagrad and Adam do, or sent.
 
     Requires: a train net in which all other fusions are made.
     Ensures:  every blob has the values that it had, up to rounding.

@@ -48,7 +48,10 @@ def _key(part: Net, op: Op, messages: Mapping[str, frozenset[Attr]]) -> Hashable
 
 
 def _merged(ops: Sequence[Op], group: Sequence[Op]) -> list[Op]:
-    """One op in the place of the last of a group, and behind it what read their outputs before; `ops` themselves where that would change a value."""
+    """The ops with one in the place of a group's last; what read their outputs before then comes after it.
+
+    These are `ops` themselves where that would change a value.
+    """
     mine = set(map(id, group))
     places = [place for place, op in enumerate(ops) if id(op) in mine]
     between = [op for op in ops[places[0] : places[-1]] if id(op) not in mine]

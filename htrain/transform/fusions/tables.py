@@ -59,9 +59,9 @@ def _local(pattern: Pattern, stack: Op) -> _Local | None:
     dense = stack.attrs["dense"]
     assert isinstance(dense, int)
     tables = (len(stack.inputs) - dense) // 2
-    rows, places = stack.inputs[dense : dense + tables], stack.inputs[dense + tables :]
+    rows, inverse = stack.inputs[dense : dense + tables], stack.inputs[dense + tables :]
     lookups = [look for name in rows if (look := pattern.maker("Lookup", name))]
-    dedupes = [dedupe for name in places if (dedupe := pattern.maker("Dedupe", name))]
+    dedupes = [dedupe for name in inverse if (dedupe := pattern.maker("Dedupe", name))]
     gradients = [op for op in pattern.readers(stack.inputs[-1]) if op.type == "StackRowsGradient"]
     if len(gradients) != 1 or len(lookups) != tables or len(dedupes) != tables:
         return None
@@ -87,7 +87,7 @@ def _are_stepped(found: _Local) -> bool:
 
 
 def _are_alone(pattern: Pattern, found: _Local) -> bool:
-    """Whether all is on one device, no table is looked up twice, and ids, places and rows have no readers but these ops."""
+    """Whether all is on one device, no table is looked up twice, and ids, inverse indices and rows have no readers but these ops."""
     ops = (found.stack, found.gradient, *found.lookups, *found.dedupes, *found.steps)
     read = {len(pattern.readers(name)) for op in (*found.lookups, *found.dedupes) for name in op.outputs}
     tables = {op.inputs[0] for op in found.lookups}
