@@ -134,6 +134,11 @@ class Pipeline:
         """One of the machines could not go on; the first reason counts."""
         self.error = self.error or error
 
+    @property
+    def is_between(self) -> bool:
+        """Whether no step is left of the window in the caches."""
+        return not self._steps
+
     # -- ahead of training -------------------------------------------------------------------------------------------
 
     def prefetching(self) -> Machine[None]:
