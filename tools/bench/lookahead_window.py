@@ -3,7 +3,7 @@
     htrain calibrate --out here.yaml
     python tools/bench/lookahead_window.py --cluster here.yaml
 
-26 tables of 10^5 rows with Adagrad state, direct windows of ids that are drawn alike. `window` finds a window's rows and takes their values, `place` puts them
+26 tables of 10^5 rows with Adagrad state. `window` finds a window's rows and takes their values, `place` puts them
 into the caches, `step` finds a step's slots: milliseconds, medians of the second half of 12 windows, then what `WindowCosts` says.
 """
 
