@@ -22,7 +22,7 @@ import htrain
 from htrain.calibration.correct import correct, factors_text
 from htrain.executor.record.measured import Measured, load_measured
 from htrain.plan.plan import Plan
-from htrain.spec.cache import HetCache, NoCache
+from htrain.spec.cache import Cache, HetCache, LookAheadCache, NoCache
 from htrain.spec.cluster import Cluster, is_rate, load_cluster, this_machine
 from htrain.spec.dense_sync import AllReduce
 from htrain.spec.options import Options
@@ -43,7 +43,7 @@ class Configuration:
     rate: int
     net_replicas: int = 2
     sync: str = ""
-    cache: HetCache | None = None
+    cache: Cache | None = None
 
     @property
     def options(self) -> Options:
@@ -78,6 +78,13 @@ def cached(model: str, batch_size: int, workers: int, rate: int, *, capacity: st
     return Configuration(model, batch_size, workers, 1, 0, rate, net_replicas=1, sync="het", cache=cache)
 
 
+def ahead(model: str, batch_size: int, workers: int, rate: int) -> Configuration:
+    """Workers that step together by AllReduce, each out of a look-ahead cache."""
+    return Configuration(
+        model, batch_size, workers, 1, 0, rate, net_replicas=1, sync="lookahead", cache=LookAheadCache()
+    )
+
+
 CONFIGURATIONS = (
     Configuration("dlrm.py", 256, 1, 1, 1, 100),
     Configuration("dlrm.py", 512, 1, 2, 2, 200),
@@ -105,6 +112,9 @@ CONFIGURATIONS = (
     cached("deepfm.py", 256, 3, 300, capacity="20%", staleness=100),
     cached("deepfm.py", 1024, 2, 200, capacity="2%", staleness=100),
     cached("dcn.py:build_v2", 512, 2, 500, capacity="10%", staleness=10),
+    ahead("dlrm.py", 256, 1, 100),
+    ahead("wide_deep.py", 256, 1, 200),
+    ahead("dlrm.py", 512, 2, 500),
 )
 LEAST_SECONDS = 12
 CALIBRATION = Configuration("dlrm.py", 384, 1, 1, 1, 500)

@@ -29,10 +29,15 @@ def exchange_of(op: Op, net: Net, cluster: Cluster, batch_size: int) -> Exchange
     own = float(sum(net.blob(name).num_bytes(batch_size) for name in op.inputs))
     travels = ring_bytes(op, own, workers)
     hops = max(0, workers - 1) * (_gathers(net, op) if op.type == "AllGather" else 2)
+    return exchange_among(own, travels, hops, len(op.inputs) + len(op.outputs), cluster)
+
+
+def exchange_among(own: float, travels: float, hops: int, tensors: int, cluster: Cluster) -> Exchange:
+    """The exchange of `own` bytes of each trainer, in so many `tensors`, of which each sends what `travels` and `hops` parts follow each other."""
     joined = own + travels  # what is put together before and taken apart afterwards
     wakings = (hops + _HANDED_OVER) * message_seconds(cluster)  # gloo's threads sleep until a part has come
     seconds = wakings + 2 * travels / cluster.message_bandwidth + (travels + 2 * joined) / cluster.core_bandwidth
-    python = 1e-9 * cluster.op_nanoseconds * (1 + len(op.inputs) + len(op.outputs))
+    python = 1e-9 * cluster.op_nanoseconds * (1 + tensors)
     return Exchange(travels, python, seconds, hops * message_seconds(cluster))
 
 

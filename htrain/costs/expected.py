@@ -18,12 +18,22 @@ from htrain.spec.cluster import Cluster
 
 def expected_blobs(train: Net, cluster: Cluster, batch_size: int, rates: Rates = NO_RATES) -> dict[str, Blob]:
     """The blobs of a train net; those that hold rows by distinct id with the number of rows to expect, of caches among `rates` that of these."""
+    return sized_blobs(train, expected_counts(train, cluster, batch_size, rates))
+
+
+def expected_counts(train: Net, cluster: Cluster, batch_size: int, rates: Rates = NO_RATES) -> dict[str, float]:
+    """The number of rows to expect of those blobs, by their names."""
     tables = {ids: table for op in train.ops for table, ids, _ in OPS[op.type].reads(op)}
     shares = cluster.distinct_percent / 100, cluster.cache_hit_percent / 100
     expectation = Expectation(train, tables, batch_size, *shares, rates)
     counts: dict[str, float] = {}
     for op in train.ops:
         counts.update(OPS[op.type].expected(op, counts, expectation))
+    return counts
+
+
+def sized_blobs(train: Net, counts: Mapping[str, float]) -> dict[str, Blob]:
+    """The blobs of a train net, those that are counted with so many rows: at least one."""
     return {name: _sized(blob, counts.get(name)) for name, blob in train.blobs.items()}
 
 

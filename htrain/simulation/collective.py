@@ -100,24 +100,33 @@ class Reducing:
                 yield from self._reduce(structs.replace(context, step=turn.step), source, turn.bucket)
 
     def _reduce(self, context: Context, source: str, bucket: int) -> Process:
-        """Nobody has a sum before all have given and passed on; processors and links work at the same time."""
-        reduction, env, world = self._reductions[bucket], self._world.env, self._world
-        exchange = reduction.exchange
-        yield world.meeting.join((context.step, bucket, "begin"))
-        around = env.event()
-        if exchange.num_bytes:
-            self._host.send(self._following, WORKERS, exchange.num_bytes, _occurs(around))
-        else:
-            around.succeed()
-        locked, free = world.varied(exchange.locked_seconds), world.varied(exchange.free_seconds)
-        yield env.process(self._host.compute(locked, free)) & around
-        yield env.timeout(exchange.latency_seconds)
-        yield world.meeting.join((context.step, bucket, "end"))
+        reduction, world = self._reductions[bucket], self._world
+        what = WORKERS, (context.step, bucket)
+        yield from go_round(world, self._host, self._following, reduction.exchange, what)
         if bucket == 0:
             word = self.word(context.step)
             self.verdict(context.step).succeed(Verdict.of(*word.numbers()))
         yield from self._host.compute(world.varied(reduction.answer.locked_seconds), 0.0)
         world.deliver(self._endpoint, source, context, reduction.answer)
+
+
+def go_round(world: World, host: Host, following: Host, exchange: Exchange, what: tuple[str, Hashable]) -> Process:
+    """One trainer's part in an exchange: over the connection for a purpose, the one of that number.
+
+    Nobody has a result before all have given and passed on; processors and links work at the same time.
+    """
+    purpose, number = what
+    env = world.env
+    yield world.meeting.join((purpose, number, "begin"))
+    around = env.event()
+    if exchange.num_bytes:
+        host.send(following, purpose, exchange.num_bytes, _occurs(around))
+    else:
+        around.succeed()
+    locked, free = world.varied(exchange.locked_seconds), world.varied(exchange.free_seconds)
+    yield env.process(host.compute(locked, free)) & around
+    yield env.timeout(exchange.latency_seconds)
+    yield world.meeting.join((purpose, number, "end"))
 
 
 def _occurs(event: simpy.Event) -> Callable[[], None]:

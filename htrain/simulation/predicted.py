@@ -8,8 +8,8 @@ from htrain.costs.loads import DeviceLoad
 from htrain.costs.predict import Rounds, demands_of, device_loads, rounds_at
 from htrain.net.names import SPARSE_PS, role_of
 from htrain.plan.plan import Plan
-from htrain.simulation.run import is_known
 from htrain.simulation.steady import steady_state
+from htrain.simulation.strategies.strategy import has_threads
 
 _RARE = 2.0  # times as many steps as were asked for
 _FULL = 0.9  # share of the time
@@ -17,9 +17,9 @@ _MORE, _LEAST_CORES = (4, 8, 16), 2  # processes to advise, and the cores that e
 
 
 def with_steady_state(plan: Plan) -> Plan:
-    """The plan with what it will reach by the simulation's account. One that cannot be simulated, with a look-ahead cache, keeps what its busiest
-    device allows."""
-    if not is_known(plan):
+    """The plan with what it will reach by the simulation's account. One whose caches do something beside steps, in windows that grow, has no steady step of
+    one replica: it keeps what its busiest device allows."""
+    if has_threads(plan):
         return plan
     eps = float(floor(steady_state(plan).eps))
     holds = {device: load.holds for device, load in plan.loads.items()}

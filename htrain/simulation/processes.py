@@ -23,6 +23,7 @@ from htrain.spec.cluster import Cluster
 
 Message = tuple[Context, str, Packet]  # of a pass, from an endpoint
 Blobs = dict[str, Any]
+Carried = Generator[simpy.Event, Any, Any]  # what is carried out of an instruction: its answer, in the end
 
 
 class World(Protocol):
@@ -48,14 +49,18 @@ class Held(Protocol):
 
 
 class Serving:
-    """A PS: one process receives, and runs what is short; `workers` run the rest, where there are several or writes may be held."""
+    """A PS: one process receives, and runs what is short; `workers` run the rest, where there are several or writes may be held.
+
+    `apart` gives the model of a pass of caches, whose sizes differ; those of all others are in `models`, by engine.
+    """
 
     def __init__(
-        self, world: World, endpoint: str, host: Host, machine: ServerMachine, models: Mapping[Engine, DeviceModel], *, workers: int, is_held: bool
+        self, world: World, endpoint: str, host: Host, machine: ServerMachine, models: Mapping[Engine, DeviceModel], *, workers: int, is_held: bool,
+        apart: Callable[[Context], DeviceModel] | None = None,
     ) -> None:  # fmt: skip
         self.machine = machine
         self.on_step: Callable[[int], None] = lambda count: None
-        self._world, self._endpoint, self._host, self._models = world, endpoint, host, models
+        self._world, self._endpoint, self._host, self._models, self._apart = world, endpoint, host, models, apart
         self._inbox, self._jobs = world.inbox(endpoint), simpy.Store(world.env)
         count = 1 if machine.serves_caches else workers
         self._queued = count > 1 or is_held
@@ -105,7 +110,8 @@ class Serving:
 
     def _run(self, job: Job) -> Process:
         engine, state, stage = job
-        works = self._models[engine].works[stage.index]
+        model = self._apart(state.context) if self._apart and engine is self.machine.apart else self._models[engine]
+        works = model.works[stage.index]
         late: list[Packet] = []
 
         def send(packet: Packet) -> None:
@@ -129,7 +135,7 @@ class Training:
     def __init__(
         self, world: World, role: str, host: Host, model: DeviceModel, *, bound: int, replicas: int, batch_size: int
     ) -> None:  # fmt: skip
-        self.role = role
+        self.role, self.host = role, host
         self.on_step: Callable[[int], None] = lambda count: None
         self.verdict: Callable[[int], simpy.Event] = lambda step: world.env.event()  # of trainers that step together
         self.gates: WriteGates[int] = WriteGates(model.program.num_clocks, bound)
@@ -137,7 +143,7 @@ class Training:
         place = Role.parse(role).place
         self.replicas = [ReplicaMachine((*place, r), f"{role}/{r}", self.engine, self.gates) for r in range(replicas)]
         self.steps_ended = 0
-        self._world, self._host, self._model, self._batch_size = world, host, model, batch_size
+        self._world, self._model, self._batch_size = world, model, batch_size
         self._grants = [simpy.Store(world.env) for _ in range(replicas)]
 
     @property
@@ -159,22 +165,25 @@ class Training:
         """The peers that the steps under way wait for."""
         return sorted({peer for replica in self.replicas for peer in replica.missing()})
 
-    def drive(self, replica: ReplicaMachine, machine: Machine[Any]) -> Process:
-        """Carry out what a replica's machine says."""
-        answer: Any = None
-        while True:
-            try:
-                instruction = machine.send(answer)
-            except StopIteration:
-                return
-            answer = yield from self._carry_out(replica, instruction)
+    def drive(self, replica: ReplicaMachine, machine: Machine[Any]) -> Carried:
+        """Carry out what a replica's machine says; its result."""
+        return (yield from _drive(machine, lambda said: self._carry_out(replica, said)))
 
-    def _carry_out(self, replica: ReplicaMachine, said: of_replica.Instruction) -> Generator[simpy.Event, Any, Any]:
-        inbox = self._world.inbox(replica.endpoint)
+    def open_step(self) -> Carried:
+        """Take a batch for the first replica, by another process than its own; the step."""
+        replica = self.replicas[0]
+        return (yield from self.drive(replica, replica.opened({}, self._batch_size)))
+
+    def _carry_out(self, replica: ReplicaMachine, said: of_replica.Instruction) -> Carried:
         if isinstance(said, of_replica.RunStage):
-            return (yield from self._run(replica, said.step, said.stage))
-        if isinstance(said, of_replica.AwaitMessage) or (isinstance(said, of_replica.PollMessage) and inbox.items):
-            return (yield from _read(self._world, self._host, (yield inbox.get())))
+            ready = yield from _run_stage(self._world, self.host, replica, said, self._model)
+            if self.gates.is_held:
+                self._world.progressed()
+            return ready
+        if isinstance(said, of_replica.AwaitMessage | of_replica.PollMessage):
+            return (yield from _receive(self._world, self.host, replica, said))
+        if isinstance(said, of_replica.Call):
+            return (yield from said.function())
         if isinstance(said, of_replica.AwaitGrant):
             yield self._grants[replica.place[2]].get()
         elif isinstance(said, of_replica.Wake):
@@ -189,18 +198,6 @@ class Training:
             self.on_step(self.steps_ended)
             self._world.step_done()
         return None
-
-    def _run(self, replica: ReplicaMachine, step: of_replica.Step, stage: Stage) -> Generator[simpy.Event, Any, Any]:
-        context = step.state.context
-
-        def send(packet: Packet) -> None:
-            self._world.deliver(replica.endpoint, endpoint_of(packet.peer, context), context, packet)
-
-        yield from run_works(self._world, self._host, self._model.works[stage.index], send)
-        ready = step.engine.run(step.state, stage, _nobody)
-        if self.gates.is_held:
-            self._world.progressed()
-        return ready
 
 
 class Syncing:
@@ -246,6 +243,48 @@ class Syncing:
 
         yield from run_works(self._world, self._host, self._model.works[stage.index], send)
         return self.machine.engine.run(state, stage, _nobody)
+
+
+def drive_pass(world: World, host: Host, replica: ReplicaMachine, machine: Machine[Any], model: DeviceModel) -> Carried:
+    """Carry out what the machine of a replica says that only runs passes of its own, of nets with this model."""
+
+    def carry_out(said: of_replica.Instruction) -> Carried:
+        if isinstance(said, of_replica.RunStage):
+            return (yield from _run_stage(world, host, replica, said, model))
+        return (yield from _receive(world, host, replica, said))
+
+    return (yield from _drive(machine, carry_out))
+
+
+def _drive(machine: Machine[Any], carry_out: Callable[[of_replica.Instruction], Carried]) -> Carried:
+    answer: Any = None
+    while True:
+        try:
+            said = machine.send(answer)
+        except StopIteration as end:
+            return end.value
+        answer = yield from carry_out(said)
+
+
+def _run_stage(
+    world: World, host: Host, replica: ReplicaMachine, said: of_replica.RunStage, model: DeviceModel
+) -> Carried:
+    step, stage = said
+    context = step.state.context
+
+    def send(packet: Packet) -> None:
+        world.deliver(replica.endpoint, endpoint_of(packet.peer, context), context, packet)
+
+    yield from run_works(world, host, model.works[stage.index], send)
+    return step.engine.run(step.state, stage, _nobody)
+
+
+def _receive(world: World, host: Host, replica: ReplicaMachine, said: of_replica.Instruction) -> Carried:
+    """The message that a replica waits for, or looks for and there is none."""
+    inbox = world.inbox(replica.endpoint)
+    if isinstance(said, of_replica.PollMessage) and not inbox.items:
+        return None
+    return (yield from _read(world, host, (yield inbox.get())))
 
 
 def run_works(world: World, host: Host, works: Sequence[Work], send: Callable[[Packet], None]) -> Process:

@@ -23,14 +23,27 @@ class DeviceUse:
 
 
 @dataclass(frozen=True)
+class WindowUse:
+    """Windows of `batches` batches, the last ones: the shares of time in which training waited for one, put one into the caches, and in which the next
+    one's rows were found and read beside it."""
+
+    batches: int
+    stalled: float
+    placing: float
+    prefetching: float
+
+
+@dataclass(frozen=True)
 class Simulated:
-    """EPS of the whole run over `seconds` of simulated time and `steps` steps; `staleness` counts dense updates by it (HT 2.3)."""
+    """EPS of the whole run over `seconds` of simulated time and `steps` steps; `staleness` counts dense updates by it (HT 2.3); `windows`
+    are those that trainers read ahead, if they do."""
 
     eps: float
     seconds: float
     steps: int
     devices: tuple[DeviceUse, ...]
     staleness: Mapping[int, int]
+    windows: WindowUse | None = None
 
     @property
     def bottleneck(self) -> tuple[str, str, float]:
@@ -72,6 +85,12 @@ def simulated_text(found: Simulated) -> str:
         )
     if found.staleness:
         lines.append(f"dense staleness: mean {found.mean_staleness:.1f}, at most {found.max_staleness}")
+    if found.windows:
+        w = found.windows
+        lines.append(
+            f"windows of {w.batches} batches: training waits for {w.stalled:.1%} of the time, and puts them into the caches for {w.placing:.1%}; the next one "
+            f"is found and read for {w.prefetching:.1%}"
+        )
     return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ cores and the links of every role are queues.
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import simpy
@@ -18,7 +19,7 @@ from htrain.executor.engine.context import Context, Spread, process_endpoint
 from htrain.executor.engine.engine import Engine
 from htrain.executor.roles.endpoints import centre_endpoint, holder_number, sync_endpoint
 from htrain.executor.roles.lockstep import Lockstep
-from htrain.executor.roles.replica import Ahead, Orders, train, train_together
+from htrain.executor.roles.replica import Ahead, Orders, ReplicaMachine, Source, train, train_together
 from htrain.executor.roles.server import Centre, ServerMachine
 from htrain.executor.roles.sync import SyncMachine
 from htrain.executor.strategies.strategy import cache_of, sync_of
@@ -31,38 +32,28 @@ from htrain.simulation.costs import DeviceModel, Packet, device_model
 from htrain.simulation.machine import Host, Process
 from htrain.simulation.processes import Serving, Syncing, Training
 from htrain.simulation.result import DeviceUse, Simulated
+from htrain.simulation.strategies.strategy import BesideParts, RunsBeside, beside_of
 from htrain.spec.centres import in_group
 from htrain.spec.cluster import Cluster
 from htrain.spec.settings import Workers
 
 _WARM_UP = 0.25  # of the steps
+_MOST_WARM_UP = 2_000  # steps of a trainer, in which windows may grow
 _WINDOWS = 40
 _MOST_CONTEXTS = 64  # of more than these, groups that have some stand for all
 _FEW_CONTEXTS = 12
 
 
-def is_known(plan: Plan) -> bool:
-    """Whether a plan is of a kind that is simulated: all that its trainers do is said by their machines."""
-    return all(cache_of(plan, role).steps_from_data for role in plan.cluster.roles if role_of(role) == "trainer")
-
-
-def _check_known(plan: Plan) -> None:
-    """Raises PlanError for a plan of a kind that is not simulated."""
-    if not is_known(plan):
-        raise PlanError(
-            f"the plan has a cache of kind {plan.options.cache.kind}, whose own threads the simulation does not know: "
-            "run it, in tools/netlab.py for a network of a given rate"
-        )
-
-
 class Simulation:
-    """One plan, set up to run."""
+    """One plan, set up to run. Its caches ask for rows at `rates`, as `models` do. Raises PlanError for a cache that is not known."""
 
     def __init__(
         self, plan: Plan, models: Mapping[str, DeviceModel], reductions: Sequence[Reduction] = (), *, steps: int, workers: Workers = "auto",
-        jitter: float = 0.0, seed: int = 0, python_lock: bool = True,
+        jitter: float = 0.0, seed: int = 0, python_lock: bool = True, rates: Rates = NO_RATES,
     ) -> None:  # fmt: skip
         cluster = plan.cluster
+        beside = beside_of(plan)
+        self.beside: RunsBeside | None = beside(plan, rates) if beside else None
         self.plan, self.models, self.steps, self.workers, self._python_lock = plan, models, steps, workers, python_lock
         self.env = simpy.Environment()
         self.cluster, self.groups = cluster, _simulated_groups(plan)
@@ -88,7 +79,7 @@ class Simulation:
         self.centres = [self._centre(host, holder, net) for host, holder, net in _group_hosts(plan)]
         syncs = {role: plan.sync_net(device_of(role)) for role in self._roles if cluster.groups > 1}
         self.syncs = {role: self._sync(role, net) for role, net in syncs.items() if net}
-        self.done = 0
+        self.done = self._done_before = 0
         self.began = self.ended = 0.0
 
     def inbox(self, endpoint: str) -> simpy.Store:
@@ -145,17 +136,23 @@ class Simulation:
             if net := _centers(self.plan, role).get(holder):
                 centres[holder_number(holder)] = Centre([self._engine(self._model(net), models)], self._members(holder))
         bound = 0 if role_of(role) == DENSE_PS else self.bound()
+        apart = self._engine(self.beside.model(device), models) if self.beside and device in self.models else engine
+        endpoint = process_endpoint(role, process)
         return self._serving(
-            process_endpoint(role, process), role, engine, models, centres, bound=bound, workers=self.threads(device)
+            endpoint, role, engine, models, centres, apart=apart, bound=bound, workers=self.threads(device)
         )
 
     def _serving(
-        self, endpoint: str, role: str, engine: Engine, models: Mapping[Engine, DeviceModel], centres: Mapping[int, Centre], *, bound: int, workers: int
+        self, endpoint: str, role: str, engine: Engine, models: Mapping[Engine, DeviceModel], centres: Mapping[int, Centre], *, apart: Engine,
+        bound: int, workers: int,
     ) -> Serving:  # fmt: skip
         trainers = self.groups * self.cluster.trainers
-        machine = ServerMachine(engine, centers=centres, apart=engine, bound=bound, trainers=trainers)
+        machine = ServerMachine(engine, centers=centres, apart=apart, bound=bound, trainers=trainers)
         is_held = not centres and sync_of(self.plan, role).holds_writes
-        return Serving(self, endpoint, self._host_at(endpoint), machine, models, workers=workers, is_held=is_held)
+        of_pass = partial(self.beside.model_at, device_of(role)) if self.beside and apart is not engine else None
+        return Serving(
+            self, endpoint, self._host_at(endpoint), machine, models, workers=workers, is_held=is_held, apart=of_pass
+        )
 
     def _centre(self, host: str, holder: str, net: Net) -> Serving:
         """What answers rounds in a group, whose share of the centres it is; groups that are not simulated have theirs with one that is."""
@@ -165,7 +162,9 @@ class Simulation:
         device = Device.parse(holder)
         endpoint = centre_endpoint(host, str(Role(device.kind, device.number or 0, group=0)))
         centres = {holder_number(holder): Centre([engine], self._members(holder))}
-        return self._serving(endpoint, self._role_at(endpoint), nothing, models, centres, bound=0, workers=1)
+        return self._serving(
+            endpoint, self._role_at(endpoint), nothing, models, centres, apart=nothing, bound=0, workers=1
+        )
 
     def _members(self, holder: str) -> list[str]:
         """The endpoints of those who play rounds of a holder of weights."""
@@ -206,9 +205,8 @@ class Simulation:
     def _training(self, trainer: Training) -> Iterator[Process]:
         """What each replica of a trainer does for as long as the simulation lasts."""
         options = self.plan.options
-        announced, flush = cache_of(self.plan, trainer.role).announced, trainer.engine
         for replica in trainer.replicas:
-            source, orders = Ahead(replica, announced, flush), Orders()
+            source, orders = self._source(trainer, replica), Orders()
             if trainer.role in self._reducing:
                 reducing, lockstep = self._reducing[trainer.role], Lockstep(lambda: False)
                 reducing.word, trainer.verdict = lockstep.word, reducing.verdict
@@ -217,6 +215,15 @@ class Simulation:
                 )
             else:
                 yield trainer.drive(replica, train(replica, source, orders, prefetch=options.looks_ahead))
+
+    def _source(self, trainer: Training, replica: ReplicaMachine) -> Source:
+        """Where a replica's steps come from."""
+        if self.beside is None:
+            return Ahead(replica, cache_of(self.plan, trainer.role).announced, trainer.engine)
+        rank = self.trainers.index(trainer)
+        following = self.trainers[(rank + 1) % len(self.trainers)].host
+        size = self.cluster.groups * self.cluster.trainers
+        return self.beside.begin(BesideParts(self, trainer, trainer.host, following, rank=rank, size=size))
 
     def varied(self, seconds: float) -> float:
         """A duration as it may be this time."""
@@ -228,7 +235,7 @@ class Simulation:
     def run(self) -> Simulated:
         """Simulate to the end of all steps."""
         total = self.steps * len(self.trainers) * self.plan.options.net_replicas
-        self._warm = int(total * _WARM_UP)
+        self._warm, self._is_counting = int(total * _WARM_UP), False
         for trainer in self.trainers:
             for replica in self._training(trainer):
                 self.env.process(replica)
@@ -251,13 +258,31 @@ class Simulation:
         """A trainer's replica has ended a step."""
         self.done += 1
         self.progressed()
-        if self.done == self._warm:
-            self.began = self.env.now
-            for host in (host for processes in self._processes.values() for host in processes):
-                host.mark()
-        if self.done == self._total:
+        if not self._is_counting:
+            if self.done >= self._warm and self._may_begin():
+                self._begin_to_count()
+        elif self.done - self._done_before >= self._total - self._warm and self._may_end():
             self.ended = self.env.now
             self._finished.succeed()
+
+    def _begin_to_count(self) -> None:
+        self._is_counting, self._done_before = True, self.done
+        self.began = self.env.now
+        for host in (host for processes in self._processes.values() for host in processes):
+            host.mark()
+        if self.beside:
+            self.beside.count()
+
+    def _may_begin(self) -> bool:
+        """Whether what comes is like what follows: of windows, that they are as large as they will be, if it does not take too long."""
+        if self.beside is None:
+            return True
+        is_late = self.done >= _MOST_WARM_UP * len(self.trainers)
+        return self._may_end() and (self.beside.is_settled or is_late)
+
+    def _may_end(self) -> bool:
+        """Whether figures are of whole windows."""
+        return self.beside is None or (self.done % len(self.trainers) == 0 and self.beside.is_between)
 
     def progressed(self) -> None:
         """A trainer or a PS is done with a step."""
@@ -289,13 +314,14 @@ class Simulation:
 
     def _result(self) -> Simulated:
         cluster, options = self.plan.cluster, self.plan.options
-        seconds = self.ended - self.began
-        eps = (self._total - self._warm) * options.batch_size / seconds / self.share if seconds > 0 else 0.0
+        seconds, steps = self.ended - self.began, self.done - self._done_before
+        eps = steps * options.batch_size / seconds / self.share if seconds > 0 else 0.0
         staleness: dict[int, int] = {}
         for counted in [*(s.staleness for s in self.servers.values()), *(t.staleness for t in self.trainers)]:
             for value, count in counted.items():
                 staleness[value] = staleness.get(value, 0) + count
-        return Simulated(eps, seconds, self._total - self._warm, tuple(self._uses(cluster, seconds)), staleness)
+        windows = self.beside.use(seconds) if self.beside else None
+        return Simulated(eps, seconds, steps, tuple(self._uses(cluster, seconds)), staleness, windows)
 
     def _uses(self, cluster: Cluster, seconds: float) -> list[DeviceUse]:
         uses = []
@@ -356,7 +382,9 @@ def sized_nets(plan: Plan, rates: Rates = NO_RATES) -> dict[str, Net]:
 def models_of(plan: Plan, rates: Rates = NO_RATES) -> dict[str, DeviceModel]:
     """The model of each device that has something to do in a step; caches ask for rows at `rates`, or as the cluster says."""
     nets = sized_nets(plan, rates)
-    return {device: device_model(net, plan.cluster, plan.options.batch_size) for device, net in nets.items()}
+    caches = {device_of(role): cache_of(plan, role) for role in plan.cluster.roles}
+    steps = {device: caches[device].split(net)[0] for device, net in nets.items()}
+    return {device: device_model(net, plan.cluster, plan.options.batch_size) for device, net in steps.items()}
 
 
 def _centers(plan: Plan, role: str) -> dict[str, Net]:
@@ -399,13 +427,13 @@ def simulate(
     a plan with more than 64 contexts, groups with some 12 of them are simulated, at least one; what all groups share is used by the others as much
     as by these.
     Without `python_lock`, the threads of a role never wait for each other's Python: a system of that shape in another language.
-    Caches ask for rows at `rates`, those of `htrain.simulation.cache_rates`, or where there are none as often as the cluster says.
-    Raises PlanError for a plan without a trainer, and for one whose cache has threads of its own.
+    Caches ask for rows at `rates`, those of `htrain.simulation.cache_rates`, or where there are none as often as the cluster says. Where they read windows
+    ahead, these grow as in a run; steps count when they have stopped growing, or a trainer has run 2,000, from the end of a window to that of another.
+    Raises PlanError for a plan without a trainer, and for one with a cache of a user's own that has threads.
     """
     trainer = plan.step_net(TRAINER)
     if trainer is None or not trainer.ops:
         raise PlanError("the plan has no trainer's net: nothing to simulate")
-    _check_known(plan)
     lock = python_lock and plan.cluster.python_lock
     return Simulation(
         plan,
@@ -416,4 +444,5 @@ def simulate(
         jitter=jitter,
         seed=seed,
         python_lock=lock,
+        rates=rates,
     ).run()

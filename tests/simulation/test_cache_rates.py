@@ -254,13 +254,6 @@ def test_rates_are_told_before_the_simulation() -> None:
     assert found.eps > 0
 
 
-def test_a_cache_with_threads_of_its_own_is_refused_by_its_kind() -> None:
-    with pytest.raises(
-        PlanError, match="the plan has a cache of kind lookahead, whose own threads the simulation does not know"
-    ):
-        htrain.simulate(cached_plan("lookahead"), steps=8)
-
-
 def test_the_fewer_rows_a_cache_finds_the_longer_a_step_takes_on_a_slow_link() -> None:
     """Ids that few rows take nearly all of are found in the cache; ids without any skew are not."""
     plan = replace(cached_plan("het"), cluster=replace(cached_plan("het").cluster, sparse_ps_bandwidth=1_000_000))

@@ -195,10 +195,10 @@ class Trainer:
         """End all threads."""
         self._orders.stopping = True
         self._order(paused=False)
+        if self.upcoming:  # first: a replica may wait for it
+            self.upcoming.stop()
         for thread in self._threads:
             thread.join(timeout=10)
-        if self.upcoming:
-            self.upcoming.stop()
         if self._threads:
             self._feed.stop()
         for inbox in self.inboxes if not self._threads else ():

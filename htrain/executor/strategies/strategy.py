@@ -68,11 +68,6 @@ class RunsCache(RunHalf[C]):
         return 1
 
     @property
-    def steps_from_data(self) -> bool:
-        """Whether a trainer's steps come straight from its data, so that its machine says all that happens."""
-        return True
-
-    @property
     def device(self) -> str:
         """Where a trainer computes."""
         return "cpu"

@@ -1,10 +1,12 @@
 """Whole runs out of look-ahead caches, against PyTorch on the full tables (cDLRM 5)."""
 
 import tempfile
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import relative_differences, run_roles, torch_losses
@@ -14,16 +16,19 @@ from small_wide_deep import BATCH, DATA, MODELS, small_plan
 
 import htrain
 from htrain.errors import DataError, PeerLost
+from htrain.executor.host.patience import Patience
 from htrain.executor.launch.role import RunningRole
 from htrain.executor.settings import RunSettings
 from htrain.executor.strategies.lookahead.exchange import Exchange
 from htrain.executor.strategies.lookahead.table_cache import TableCache
 from htrain.executor.strategies.lookahead.windows import Windows
+from htrain.executor.transport.peers import Peers
 from htrain.ops.lookahead import window_of
 from htrain.spec.cluster import this_machine
 from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
+from htrain.sync.lookahead.window import WindowChoice
 
 LOOKAHEAD = with_flags(batch_size=BATCH, cache="lookahead", sparse_lr=0.05)
 SMALL = with_flags(LOOKAHEAD, cache_sets=3, cache_ways=2, cache_window=4)
@@ -112,7 +117,7 @@ def test_a_window_is_as_large_as_the_caches_that_fit_in_memory_were_made_for(tmp
     assert role.trainer
     windows = role.trainer.upcoming
     assert isinstance(windows, Windows)
-    assert windows.choice.most == window
+    assert windows.pipeline.choice.most == window
     counts = counted(role)
     assert counts["misses"] <= counts["hits"] / 1000
 
@@ -158,3 +163,38 @@ def test_what_the_reader_cannot_read_ends_the_run_with_its_words(tmp_path: Path)
             tmp_path / "plan",
             RunSettings(tmp_path / "plan", f"criteo:{broken}", tmp_path / "run", deadline_seconds=10),
         )
+
+
+class _Nothing:
+    """A replica, a store and data of nothing: reading blocks until the test ends."""
+
+    endpoint = "trainer:0:0/-2"
+    seconds_waited = 0.0
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def next(self) -> None:
+        self.ended.wait()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_stop_ends_a_trainer_that_waits_for_a_window_however_long_it_may_wait() -> None:
+    nothing: Any = _Nothing()
+    windows = Windows(
+        {}, nothing, lambda number: nothing, lambda purpose: Peers(None), WindowChoice(8), average_every=1,
+        patience=Patience(1e6, 1e6),
+    )  # fmt: skip
+    windows.start(nothing, nothing, {})
+    came: list[object] = []
+    trainer = threading.Thread(target=lambda: came.append(windows.next()), daemon=True)
+    trainer.start()
+    stopping = threading.Thread(target=windows.stop, daemon=True)
+    stopping.start()
+    trainer.join(timeout=10)
+    nothing.ended.set()
+    stopping.join(timeout=10)
+    assert came == [None]
+    assert not any(thread.is_alive() for thread in (trainer, stopping, *windows.threads))

@@ -26,10 +26,6 @@ class LookAhead(RunsCache[LookAheadCache]):
     endpoints = APART
 
     @property
-    def steps_from_data(self) -> bool:
-        return False
-
-    @property
     def device(self) -> str:
         return self.section.device
 

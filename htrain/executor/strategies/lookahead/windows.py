@@ -1,12 +1,11 @@
 """Training out of look-ahead caches: windows are read and prefetched ahead, rows written back behind (cDLRM 4, 5)."""
 
-import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,10 +23,12 @@ from htrain.executor.strategies.lookahead.exchange import Exchange, Wishes
 from htrain.executor.strategies.lookahead.joint_caches import JointCaches
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
 from htrain.executor.transport.peers import Ids, Peers, Rows
+from htrain.sync.lookahead import pipeline as of
 from htrain.sync.lookahead.journal import Written
+from htrain.sync.lookahead.pipeline import Pipeline
 from htrain.sync.lookahead.window import WindowChoice
 
-_WRITES_WAITING = 64
+T = TypeVar("T")
 
 
 @dataclass
@@ -36,15 +37,13 @@ class _Window:
 
     steps: deque[tuple[Step, Position | None]]
     tables: dict[str, WindowOfTable]
-    prefetch_seconds: float
 
 
 class Windows(Upcoming):
-    """The prefetcher, the writer, and what the trainer does between its steps. `replica_of` makes the replica of a thread's passes, `connect` the
-    peers for a purpose: the other trainers with the same caches, where there are any.
+    """The threads behind look-ahead caches: the prefetcher, the writer, and the trainer between its steps. Each carries out what its machine says
+    (`htrain.sync.lookahead.pipeline`); where that waits, the thread does, until another one has changed something.
 
-    `stall_seconds` is for how long training has waited for windows, `place_seconds` how long it took to put them into the caches, and
-    `prefetch_seconds`, which training does not wait for, to find and read their rows.
+    `replica_of` makes the replica of a thread's passes, `connect` the peers for a purpose: the other trainers with the same caches, where there are any.
     """
 
     def __init__(
@@ -57,37 +56,29 @@ class Windows(Upcoming):
         average_every: int,
         patience: Patience,
     ) -> None:
-        self.error: Exception | None = None
-        self.choice = choice
-        self.stall_seconds = 0.0
-        self.place_seconds = 0.0
-        self.prefetch_seconds = 0.0
-        self._caches = caches
-        self._joint = JointCaches(caches, Peers(None), average_every)
-        self._average_every = average_every
-        self._connect = connect
-        self._exchange = exchange
-        self._victims = replica_of(VICTIMS)
-        self._patience = patience
-        self._windows: queue.Queue[_Window | None] = queue.Queue(1)
-        self._writes: queue.Queue[dict[str, Written]] = queue.Queue(_WRITES_WAITING)
-        self._steps: deque[tuple[Step, Position | None]] = deque()
-        self._stopping = threading.Event()
-        self._over = False
-        self._is_first = True
+        self.pipeline = Pipeline(choice)
+        self._changed = threading.Condition()  # the pipeline, which is its lock's
+        self._stopping = False
+        self._caches, self._exchange = caches, exchange
+        self._connect, self._average_every, self._patience = connect, average_every, patience
+        self._peers, self._joint = Peers(None), JointCaches(caches, Peers(None), average_every)
         self._bytes: tuple[Counter[str], ...] = ()
-        self._batches = choice.batches  # of the next window, on all trainers
-        self._handed = self._stored = 0  # jobs given to the writer, and done by it
-        self._placed = threading.Semaphore()  # the prefetcher's turn: the window before is in the caches
-        self._training_began = time.monotonic()
+        self._prefetcher, self._writer, self._victims = map(replica_of, (PREFETCHER, WRITER, VICTIMS))
+        self._read: deque[tuple[Step, Position | None]] = deque()  # of the next window
+        self._announced: Sequence[Sequence[Ids]] = ()  # by table, of each trainer
+        self._steps: deque[tuple[Step, Position | None]] = deque()  # of the window in the caches
         self.threads = [
-            threading.Thread(
-                target=self._guarded, args=(self._prefetch, replica_of(PREFETCHER)), name="prefetcher", daemon=True
-            ),
-            threading.Thread(
-                target=self._guarded, args=(self._write_back, replica_of(WRITER)), name="writer", daemon=True
-            ),
+            threading.Thread(target=self._guarded, args=(loop, replica), name=name, daemon=True)
+            for loop, replica, name in (
+                (self._prefetch, self._prefetcher, "prefetcher"),
+                (self._write_back, self._writer, "writer"),
+            )
         ]
+        self._does: Mapping[type, Callable[[Any], Any]] = {
+            of.ReadBatches: self._read_batches, of.Agree: self._agree, of.Prefetch: self._make_window, of.Store: self._store,
+            of.Place: self._place, of.BeginStep: self._begin_step, of.FetchVictims: self._fetch_victims, of.EndStep: self._end_step,
+            of.LeaveCopies: self._leave_copies, of.Now: lambda said: time.monotonic(),
+        }  # fmt: skip
 
     def start(
         self,
@@ -102,204 +93,162 @@ class Windows(Upcoming):
         for thread in self.threads:
             thread.start()
 
-    # -- the trainer's side ------------------------------------------------------------------------------------------
-
     def next(self) -> Step | None:
         """The next batch, its rows in the caches; None at the end of the data. Raises PeerLost, and what another thread has raised.
 
         Of several trainers, one without data has batches of no examples until all are at the end.
         """
-        if not self._steps and not self._next_window():
-            return None
-        step, position = self._steps.popleft()
-        if position:
-            self._feed.taken(position)
-        self._fetch_victims()
+        step: Step | None = self._drive(self.pipeline.next())
         return step
 
     def ended(self) -> None:
         """The step has been run: its victims leave."""
-        self._joint.end_step()
-        self._write()
+        self._drive(self.pipeline.ended())
 
     def flush(self) -> None:
         """Every row of the caches is in the store when this returns; it stays in the cache as well. Raises PeerLost."""
-        self._joint.leave_copies()
-        self._write()
-        seconds = self._patience.seconds
-        deadline = time.monotonic() + seconds
-        while self._stored < self._handed and not self._stopping.is_set():
-            self._check()
-            if time.monotonic() > deadline:
-                raise PeerLost(f"rows of the look-ahead caches were not written back within {seconds:.0f} s")
-            time.sleep(0.001)
+        self._drive(self.pipeline.flush())
 
     @property
     def seconds_waited(self) -> float:
         """For how long the trainer has waited, for windows and for conflict victims."""
-        return self.stall_seconds + self._victims.seconds_waited
+        return self.pipeline.stall_seconds + self._victims.seconds_waited
 
     @property
     def report(self) -> dict[str, Any]:
         """For the metrics."""
-        seconds = {name: getattr(self, name) for name in ("stall_seconds", "place_seconds", "prefetch_seconds")}
+        names = ("stall_seconds", "place_seconds", "prefetch_seconds")
         num_bytes = sum((counted.copy() for counted in self._bytes), Counter[str]())
-        return {"window": self._batches, "bytes": dict(num_bytes), **seconds}
+        seconds = {name: getattr(self.pipeline, name) for name in names}
+        return {"window": self.pipeline.batches, "bytes": dict(num_bytes), **seconds}
 
     def close(self) -> None:
         """Let go of the sockets of the trainer's side. For its thread."""
         self._victims.close()
 
     def stop(self) -> None:
-        self._stopping.set()
+        """End all threads."""
+        self._stopping = True
+        self._tell(self.pipeline.stop)
         for thread in self.threads:
             if thread.ident is not None:
                 thread.join(timeout=10)
 
-    def _next_window(self) -> bool:
-        if self._over:
-            return False
-        began = time.monotonic()
-        window = self._get_window()
-        placing = time.monotonic()
-        if window is None:
-            self._over = True
-            return False
-        self._joint.place(window.tables)
-        self._write()
-        self._placed.release()
-        ended = time.monotonic()
-        self.stall_seconds += placing - began
-        self.place_seconds += ended - placing
-        self.prefetch_seconds += window.prefetch_seconds
-        trained, self._training_began = began - self._training_began, ended
-        self.choice.trained(
-            batches=len(window.steps), train_seconds=trained, prefetch_seconds=window.prefetch_seconds,
-            place_seconds=ended - placing, stall_seconds=placing - began,
-        )  # fmt: skip
-        self._steps = window.steps
-        return True
+    # -- threads -----------------------------------------------------------------------------------------------------
 
-    def _get_window(self) -> _Window | None:
-        while True:
-            self._check()
-            try:
-                return self._windows.get(timeout=0.2)
-            except queue.Empty:
-                if self._stopping.is_set():
-                    return None
-
-    def _fetch_victims(self) -> None:
-        if victims := self._joint.begin_step():
-            self._joint.take_victims(self._read_rows(self._victims, victims))
-
-    def _write(self) -> None:
-        """Hand what has left the caches to the writer, in order."""
-        for job in self._joint.leaving():
-            while not self._stopping.is_set():
-                self._check()
-                try:
-                    self._writes.put(job, timeout=0.2)
-                    self._handed += 1
-                    break
-                except queue.Full:
-                    continue
-
-    def _check(self) -> None:
-        if self.error:
-            raise self.error
-
-    # -- the other threads -------------------------------------------------------------------------------------------
-
-    def _guarded(self, loop: Callable[[Replica], None], replica: Replica) -> None:
+    def _guarded(self, loop: Callable[[], None], replica: Replica) -> None:
         begin_thread()
-        replica.stopping = self._stopping.is_set
+        replica.stopping = lambda: self._stopping
         try:
-            loop(replica)
+            loop()
         except Exception as error:
-            self.error = (
+            said = (
                 error if isinstance(error, Error) else RunError(f"{replica.endpoint}: {type(error).__name__}: {error}")
             )
+            self._tell(lambda: self.pipeline.fail(said))
         finally:
             replica.close()
 
-    def _prefetch(self, replica: Replica) -> None:
-        peers, others = self._connect("windows"), self._connect("caches")
+    def _prefetch(self) -> None:
+        self._peers, others = self._connect("windows"), self._connect("caches")
         self._joint = JointCaches(self._caches, others, self._average_every)
-        self._is_first, self._bytes = peers.is_first, (peers.bytes, others.bytes)
-        while window := self._make_window(replica, peers):
-            self._put(window)
-        self._put(None)
+        self._bytes = (self._peers.bytes, others.bytes)
+        self._drive(self.pipeline.prefetching())
 
-    def _make_window(self, replica: Replica, peers: Peers) -> _Window | None:
-        """Algorithm 1: a window of batches, the distinct rows of each table, and where they are not here, their values. None at the end."""
-        steps = self._read_batches(self._batches)
-        if not self._is_my_turn():
-            return None
-        began = time.monotonic()
-        said, *announced = peers.gather(
-            [np.array([len(steps), self.choice.batches]), *(c.announced() for c in self._caches.values())]
-        )
-        self._batches = int(said[0][1])
-        count = max(int(batches) for batches, _ in said)
-        steps.extend((self._open_step(self._empty, 0), None) for _ in range(count - len(steps)))
-        if not steps:
-            return None
-        self._let_writes_pass()
+    def _write_back(self) -> None:
+        self._drive(self.pipeline.writing())
+
+    def _drive(self, machine: of.Machine[T]) -> T:
+        """Carry out what a machine says, to its end; its result. Raises what another thread has raised, PeerLost where a deadline has passed."""
+        answer: Any = None
+        while True:
+            with self._changed:
+                try:
+                    said = machine.send(answer)
+                except StopIteration as end:
+                    return end.value
+                finally:
+                    self._changed.notify_all()
+                if isinstance(said, of.Await):
+                    self._await(said)
+            answer = None if isinstance(said, of.Await) else self._does[type(said)](said)
+
+    def _await(self, said: of.Await) -> None:
+        seconds = self._patience.seconds
+        if not self._changed.wait_for(said.holds, seconds if said.late else None):
+            raise PeerLost(f"{said.late} within {seconds:.0f} s")
+
+    def _tell(self, event: Callable[[], None]) -> None:
+        with self._changed:
+            event()
+            self._changed.notify_all()
+
+    # -- what the prefetcher does ------------------------------------------------------------------------------------
+
+    def _read_batches(self, said: of.ReadBatches) -> int:
+        self._read = deque()
+        while len(self._read) < said.batches and not self._stopping and (batch := self._feed.next()):
+            inputs = {name: torch.from_numpy(column) for name, column in batch.columns.items()}
+            self._read.append((self._open_step(inputs, batch.num_examples), batch.position))
+        return len(self._read)
+
+    def _agree(self, said: of.Agree) -> list[tuple[int, int]]:
+        """With the numbers travel the ids that each trainer's batches have announced."""
+        parts = [np.array(said), *(cache.announced() for cache in self._caches.values())]
+        everybody, *self._announced = self._peers.gather(parts)
+        return [(int(batches), int(following)) for batches, following in everybody]
+
+    def _make_window(self, said: of.Prefetch) -> _Window:
+        """Algorithm 1: the distinct rows of each table, and where they are not here, their values."""
+        missing = said.batches - len(self._read)
+        self._read.extend((self._open_step(self._empty, 0), None) for _ in range(missing))
         tables = {
             name: cache.window(distinct(keys))
-            for (name, cache), keys in zip(self._caches.items(), announced, strict=True)
+            for (name, cache), keys in zip(self._caches.items(), self._announced, strict=True)
         }
-        fetched = self._read_rows(replica, {name: table.keys[table.wanted] for name, table in tables.items()})
-        for table, rows in zip(tables.values(), peers.share([fetched[name] for name in tables]), strict=True):
+        fetched = self._read_rows(self._prefetcher, {name: table.keys[table.wanted] for name, table in tables.items()})
+        for table, rows in zip(tables.values(), self._peers.share([fetched[name] for name in tables]), strict=True):
             table.take(rows)
-        return _Window(steps, tables, time.monotonic() - began)
+        return _Window(self._read, tables)
 
     def _read_rows(self, replica: Replica, keys: Mapping[str, Ids]) -> dict[str, Rows]:
         """The rows of keys of tables, from the store; on all trainers but the first something of their shape."""
         widths = {name: self._exchange.width_of(name) for name in keys}
-        if not self._is_first:
+        if not self._peers.is_first:
             return {name: np.empty((wanted.size, widths[name]), np.float32) for name, wanted in keys.items()}
         return self._exchange.run(
             replica, {name: Wishes.to_read(wanted, widths[name]) for name, wanted in keys.items()}
         )
 
-    def _is_my_turn(self) -> bool:
-        """Wait until the window before is in the caches: no row of the next one leaves between its read and its use, but for conflict victims.
-        False where the run is over."""
-        while not self._placed.acquire(timeout=0.2):
-            if self._stopping.is_set():
-                return False
-        return True
+    # -- what the writer does ----------------------------------------------------------------------------------------
 
-    def _let_writes_pass(self) -> None:
-        """What the window before has driven out is in the store before rows are read."""
-        handed = self._handed
-        while self._stored < handed and not self._stopping.is_set() and not self.error:
-            time.sleep(0.001)
+    def _store(self, said: of.Store) -> None:
+        job: Mapping[str, Written] = said.job
+        self._exchange.run(self._writer, {name: Wishes.to_write(w.keys, w.rows) for name, w in job.items()})
+        for name, written in job.items():
+            self._caches[name].stored(written.number)
 
-    def _read_batches(self, count: int) -> deque[tuple[Step, Position | None]]:
-        steps: deque[tuple[Step, Position | None]] = deque()
-        while len(steps) < count and not self._stopping.is_set() and (batch := self._feed.next()):
-            inputs = {name: torch.from_numpy(column) for name, column in batch.columns.items()}
-            steps.append((self._open_step(inputs, batch.num_examples), batch.position))
-        return steps
+    # -- what the trainer does ---------------------------------------------------------------------------------------
 
-    def _put(self, window: _Window | None) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._windows.put(window, timeout=0.2)
-                return
-            except queue.Full:
-                continue
+    def _place(self, said: of.Place) -> list[dict[str, Written]]:
+        window: _Window = said.window
+        self._joint.place(window.tables)
+        self._steps = window.steps
+        return self._joint.leaving()
 
-    def _write_back(self, replica: Replica) -> None:
-        while not self._stopping.is_set():
-            try:
-                job = self._writes.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            self._exchange.run(replica, {name: Wishes.to_write(w.keys, w.rows) for name, w in job.items()})
-            for name, written in job.items():
-                self._caches[name].stored(written.number)
-            self._stored += 1
+    def _begin_step(self, said: of.BeginStep) -> tuple[Step, dict[str, Ids]]:
+        step, position = self._steps.popleft()
+        if position:
+            self._feed.taken(position)
+        return step, self._joint.begin_step()
+
+    def _fetch_victims(self, said: of.FetchVictims) -> None:
+        self._joint.take_victims(self._read_rows(self._victims, said.victims))
+
+    def _end_step(self, said: of.EndStep) -> list[dict[str, Written]]:
+        self._joint.end_step()
+        return self._joint.leaving()
+
+    def _leave_copies(self, said: of.LeaveCopies) -> list[dict[str, Written]]:
+        self._joint.leave_copies()
+        return self._joint.leaving()

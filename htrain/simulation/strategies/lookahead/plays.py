@@ -82,6 +82,3 @@ class _Cache:
     def _shards(self, fetched: Ids, pushed: Ids, window: int) -> tuple[ShardRates, ...]:
         each = [np.histogram(rows, self._bounds)[0] / window for rows in (fetched, pushed)]
         return tuple(ShardRates(float(get), float(put)) for get, put in zip(*each, strict=True))
-
-
-PLAYS = PlaysLookAhead

@@ -1,0 +1,245 @@
+"""When windows are read, brought ahead and trained on, and when rows are written back: what stands behind look-ahead caches, as machines (cDLRM 4, 5).
+
+Three things are done beside each other, each by a generator that yields an instruction and is sent what came of it:
+
+    prefetching()              reads the next window's batches, and its rows once the window before is in the caches (Algorithm 1)
+    writing()                  puts into the store what has left the caches, in the order in which it left
+    next(), ended(), flush()   the trainer's, one of them at a time: its windows, its steps, the end
+
+They share a `Pipeline`, and wait for each other by it alone. Whoever carries their instructions out has threads, simulates them, or lets a test draw
+who goes on: he sends to one of them at a time, and after each send looks again at all that are at an `Await`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from htrain.sync.lookahead.window import WindowChoice
+
+WRITES_WAITING = 64  # that the writer has not begun; more make training wait
+T = TypeVar("T")
+
+
+class ReadBatches(NamedTuple):
+    """Prefetcher: read this many batches, and announce their ids; answered by how many there are, fewer at the end of the data."""
+
+    batches: int
+
+
+class Agree(NamedTuple):
+    """Prefetcher: say these two to all trainers with the same caches; answered by what each has said, the first one's first."""
+
+    batches: int
+    next_batches: int
+
+
+class Prefetch(NamedTuple):
+    """Prefetcher: make a window of what was read and announced, of so many batches, empty ones where this trainer has no more, and read its rows from
+    the store; answered by the window."""
+
+    batches: int
+
+
+class Store(NamedTuple):
+    """Writer: write this job's rows to the store; answered when they are there."""
+
+    job: Any
+
+
+class Place(NamedTuple):
+    """Trainer: put a window's rows into the caches; answered by the jobs of writing what made room."""
+
+    window: Any
+
+
+@dataclass(frozen=True)
+class BeginStep:
+    """Trainer: take the next batch of the window that was placed last; answered by the step, and what of its rows is not in the caches."""
+
+
+class FetchVictims(NamedTuple):
+    """Trainer: read these rows from the store, for this step alone."""
+
+    victims: Any
+
+
+@dataclass(frozen=True)
+class EndStep:
+    """Trainer: let the victims of the step leave; answered by the jobs of writing them."""
+
+
+@dataclass(frozen=True)
+class LeaveCopies:
+    """Trainer: answered by the jobs of writing all rows that are in the caches."""
+
+
+@dataclass(frozen=True)
+class Now:
+    """Anybody: answered by the seconds of a clock that never goes back."""
+
+
+class Await(NamedTuple):
+    """Anybody: wait until this holds. Where `late` says what to call it if it does not, there is a deadline."""
+
+    holds: Callable[[], bool]
+    late: str = ""
+
+
+Instruction = (
+    ReadBatches | Agree | Prefetch | Store | Place | BeginStep | FetchVictims | EndStep | LeaveCopies | Now | Await
+)
+Machine = Generator[Instruction, Any, T]
+
+
+class Made(NamedTuple):
+    """A window whose rows have been read, of so many batches."""
+
+    window: Any
+    batches: int
+    prefetch_seconds: float
+
+
+class Pipeline:
+    """What prefetcher, writer and trainer know of each other. Not thread-safe: its machines are sent to by one at a time.
+
+    - `made` windows and `placed` ones: rows of a window are read when all before it are placed, so that at most one waits.
+    - `handed` writes and `stored` ones, which are the first of them; those between are in `jobs`, in order.
+    - `batches` is the size of the next window, which all trainers have agreed on.
+    - `stall_seconds` is for how long training has waited for windows, `place_seconds` how long it took to put them into the caches, and
+      `prefetch_seconds`, which training does not wait for, to find and read their rows.
+    - `error` is why one of them could not go on. The others end, and the trainer raises it.
+    """
+
+    def __init__(self, choice: WindowChoice) -> None:
+        self.choice = choice
+        self.batches = choice.batches
+        self.made = self.placed = 0
+        self.handed = self.stored = 0
+        self.jobs: deque[Any] = deque()
+        self.stall_seconds = self.place_seconds = self.prefetch_seconds = 0.0
+        self.error: Exception | None = None
+        self._stopped = False
+        self._waiting: deque[Made] = deque()
+        self._is_read = False  # all data
+        self._is_over = False  # all windows have been trained on
+        self._steps = 0  # left of the window in the caches
+        self._training_began = 0.0
+
+    def stop(self) -> None:
+        """All machines end where they wait next."""
+        self._stopped = True
+
+    def fail(self, error: Exception) -> None:
+        """One of the machines could not go on; the first reason counts."""
+        self.error = self.error or error
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no step is left of the window in the caches."""
+        return not self._steps
+
+    # -- ahead of training -------------------------------------------------------------------------------------------
+
+    def prefetching(self) -> Machine[None]:
+        """Window after window, to the end of the data of all trainers."""
+        while window := (yield from self._next_made()):
+            self._waiting.append(window)
+            self.made += 1
+        self._is_read = True
+
+    def _next_made(self) -> Machine[Made | None]:
+        """Read ahead while the window before is on its way; read rows when it is in the caches and what made room for it is in the store. Then a row
+        that is read changes only where a conflict victim has it, which those who put it into the caches can see."""
+        own = yield ReadBatches(self.batches)
+        if not (yield from self._until(lambda: self.placed == self.made)):
+            return None
+        began = yield Now()
+        said: Sequence[tuple[int, int]] = yield Agree(own, self.choice.batches)
+        batches, self.batches = max(read for read, _ in said), said[0][1]
+        driven_out = self.handed
+        if not batches or not (yield from self._until(lambda: self.stored >= driven_out)):
+            return None
+        window = yield Prefetch(batches)
+        ended = yield Now()
+        return Made(window, batches, ended - began)
+
+    # -- behind training ---------------------------------------------------------------------------------------------
+
+    def writing(self) -> Machine[None]:
+        """Write after write, until it is stopped."""
+        while (yield from self._until(lambda: bool(self.jobs))):
+            yield Store(self.jobs[0])
+            self.jobs.popleft()
+            self.stored += 1
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def next(self) -> Machine[Any]:
+        """The next step, its rows in the caches; None at the end of the data, or where the run is stopped. Raises the error of another machine."""
+        if not self._steps and not (yield from self._next_window()):
+            return None
+        self._steps -= 1
+        step, victims = yield BeginStep()
+        if victims:
+            yield FetchVictims(victims)
+        return step
+
+    def ended(self) -> Machine[None]:
+        """The step has been run: its victims leave. Raises the error of another machine."""
+        yield from self._hand_over((yield EndStep()))
+
+    def flush(self) -> Machine[None]:
+        """Every row of the caches is in the store when this ends; it stays in the cache as well. Raises the error of another machine."""
+        yield from self._hand_over((yield LeaveCopies()))
+        handed = self.handed
+        yield from self._wait(lambda: self.stored >= handed, late="rows of the look-ahead caches were not written back")
+
+    def _next_window(self) -> Machine[bool]:
+        """Put the next window into the caches; False at the end."""
+        began = yield Now()
+        if self._is_over or not (yield from self._wait(lambda: bool(self._waiting) or self._is_read)):
+            return False
+        if not self._waiting:
+            self._is_over = True
+            return False
+        made = self._waiting.popleft()
+        placing = yield Now()
+        yield from self._hand_over((yield Place(made.window)))
+        self.placed += 1  # behind the writes: who sees it knows of all that were driven out
+        ended = yield Now()
+        self._steps = made.batches
+        self._count(made, began=began, placing=placing, ended=ended)
+        return True
+
+    def _count(self, made: Made, *, began: float, placing: float, ended: float) -> None:
+        stalled, placed = placing - began, ended - placing
+        self.stall_seconds += stalled
+        self.place_seconds += placed
+        self.prefetch_seconds += made.prefetch_seconds
+        trained, self._training_began = began - self._training_began, ended
+        self.choice.trained(
+            batches=made.batches, train_seconds=trained, prefetch_seconds=made.prefetch_seconds, place_seconds=placed,
+            stall_seconds=stalled,
+        )  # fmt: skip
+
+    def _hand_over(self, jobs: Sequence[Any]) -> Machine[None]:
+        """Give the writer what has left the caches."""
+        for job in jobs:
+            if (yield from self._wait(lambda: len(self.jobs) < WRITES_WAITING)):
+                self.jobs.append(job)
+                self.handed += 1
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def _wait(self, holds: Callable[[], bool], late: str = "") -> Machine[bool]:
+        """As `_until`, for the trainer, which raises the error of another machine."""
+        going_on = yield from self._until(holds, late)
+        if self.error:
+            raise self.error
+        return going_on
+
+    def _until(self, holds: Callable[[], bool], late: str = "") -> Machine[bool]:
+        """Wait until this holds; False where the run has been stopped, or a machine has failed."""
+        yield Await(lambda: self._stopped or self.error is not None or holds(), late)
+        return not self._stopped and self.error is None
