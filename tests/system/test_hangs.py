@@ -51,7 +51,7 @@ elif place == "sync":
     SyncLoop._run = run_or_hang
 
 try:
-    htrain.run(plan, data=data, out=out, epochs=1000, hosting="threads", deadline_seconds=2.0, checkpoint_seconds=2.0 if place == "save" else "end")
+    htrain.run(plan, data=data, out=out, epochs=1_000_000_000, hosting="threads", deadline_seconds=2.0, checkpoint_seconds=2.0 if place == "save" else "end")
 except htrain.Error as error:
     print(error)
 """

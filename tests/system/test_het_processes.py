@@ -1,5 +1,6 @@
 """HET's workers as processes: stopped and resumed, killed, and as MPI ranks."""
 
+import json
 import os
 import shutil
 import signal
@@ -9,7 +10,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from whole_runs import HTRAIN, WIDE_DEEP, kill, libfm, parameters, start, wait_for_examples
+from whole_runs import (
+    ENDLESS,
+    HTRAIN,
+    WIDE_DEEP,
+    kill,
+    libfm,
+    parameters,
+    start,
+    start_held,
+    wait_for_examples,
+    wait_until_held,
+)
 
 import htrain
 from htrain.spec.cluster import this_machine
@@ -55,8 +67,8 @@ def test_workers_that_are_stopped_and_resumed_train_as_if_they_had_not_been(
 ) -> None:
     plan, data = in_step
     htrain.run(plan, data=data, out=tmp_path / "whole")
-    process = start(plan, data, "--out", str(tmp_path / "cut"))
-    wait_for_examples(tmp_path / "cut", process, 1)
+    process = start_held("101", plan, data, out=tmp_path / "cut")
+    wait_until_held(tmp_path / "cut", process, "101", trainers=2)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
@@ -68,9 +80,12 @@ def test_workers_that_are_stopped_and_resumed_train_as_if_they_had_not_been(
 
 def test_checkpoints_on_the_way_empty_the_caches_and_training_goes_on(stale: tuple[Path, str], tmp_path: Path) -> None:
     plan, data = stale
-    result = htrain.run(plan, data=data, out=tmp_path / "run", checkpoint_seconds=0.5)
-    assert result.totals.examples == ROWS
-    assert result.totals.caches.hit_rate > 0.5
+    process = start_held("100,300", plan, data, "--checkpoint-seconds", "0.5", "--json", out=tmp_path / "run")
+    said, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    result = json.loads(said)
+    assert result["examples"] == ROWS
+    assert result["caches"]["hit_rate"] > 0.5
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 2
 
 
@@ -79,7 +94,7 @@ def test_a_killed_worker_or_server_ends_the_run_and_is_named(
     stale: tuple[Path, str], tmp_path: Path, victim: str
 ) -> None:
     plan, data = stale
-    process = start(plan, data, "--out", str(tmp_path / "run"), "--epochs", "50")
+    process = start(plan, data, "--out", str(tmp_path / "run"), *ENDLESS)
     wait_for_examples(tmp_path / "run", process, 1)
     kill(victim, tmp_path / "run", process)
 
