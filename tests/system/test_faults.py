@@ -19,6 +19,7 @@ from whole_runs import (
     let_go,
     libfm,
     start,
+    start_held,
     wait_for_a_checkpoint,
     wait_for_examples,
     wait_until,
@@ -240,11 +241,9 @@ def test_a_role_that_is_stopped_is_told_of_as_slow_and_then_given_up_by_name(
     assert not psutil.wait_procs(family, timeout=5)[1]
 
 
-def test_a_launcher_that_sleeps_finds_its_roles_where_they_were(
-    run: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    process = run("--out", str(tmp_path / "run"), *ENDLESS, "--liveness-seconds", "3")
-    wait_for_examples(tmp_path / "run", process, 1)
+def test_a_launcher_that_sleeps_finds_its_roles_where_they_were(small: tuple[Path, str], tmp_path: Path) -> None:
+    process = start_held("5", *small, "--liveness-seconds", "3", out=tmp_path / "run")
+    wait_until_held(tmp_path / "run", process, "5", trainers=2)
     process.send_signal(signal.SIGSTOP)
     time.sleep(6)
     process.send_signal(signal.SIGCONT)

@@ -33,7 +33,7 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     )
     cluster = this_machine(group_ps=0, sparse_ps=2 if request.param == "memory" else 0)
     htrain.compile(WIDE_DEEP, data=data, cluster=cluster, options=options).save(folder / "plan")
-    htrain.run(folder / "plan", data=data, out=folder / "whole", deterministic=True)
+    htrain.run(folder / "plan", data=data, out=folder / "whole", deterministic=True, hosting="threads")
     return folder / "plan", data, folder / "whole"
 
 
@@ -55,7 +55,7 @@ def test_a_run_that_is_stopped_and_resumed_repeats_and_loses_no_update(
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    htrain.run(plan, data=data, resume=tmp_path / "cut", deterministic=True)
+    htrain.run(plan, data=data, resume=tmp_path / "cut", deterministic=True, hosting="threads")
     assert_same(tmp_path / "cut", whole)
 
 
@@ -69,7 +69,7 @@ def test_a_trainer_killed_in_a_window_leaves_tables_that_are_those_of_the_last_c
     wait_until_held(run, process, places[1])
     kill("trainer:0:0", run, process)
     assert not (run / "tables").exists() or not list((run / "tables").iterdir())
-    htrain.run(plan, data=data, resume=run, deterministic=True)
+    htrain.run(plan, data=data, resume=run, deterministic=True, hosting="threads")
     assert_same(run, whole)
 
 
@@ -83,7 +83,7 @@ def test_two_trainers_killed_and_resumed_end_where_sgd_on_the_joint_batches_does
     process = start_held("70,123!", tmp_path / "plan", data, "--checkpoint-seconds", "0.3", out=run)
     wait_until_held(run, process, "123!", trainers=2)
     kill("trainer:1:0", run, process)
-    htrain.run(tmp_path / "plan", data=data, resume=run)
+    htrain.run(tmp_path / "plan", data=data, resume=run, hosting="threads")
     _, trained = joint_losses(model, data, options, 2)
     found = {name.split()[-1]: tensor for name, tensor in parameters(run).items()}
     for name, wanted in trained.named_parameters():
