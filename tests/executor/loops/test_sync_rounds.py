@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import htrain.executor.loops.sync as module
 from htrain.errors import PeerLost
 from htrain.executor.engine.context import SYNC_REPLICA, Context
 from htrain.executor.engine.engine import Engine
@@ -161,6 +162,20 @@ def groups_of(
         network.close()
 
 
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> set[SyncLoop]:
+    """The loops that have sent what a round sends, and have begun to wait for its answers."""
+    await_answer, found = SyncLoop._await, set()
+
+    def noted(loop: SyncLoop, state: Any) -> Any:
+        if state:
+            found.add(loop)
+        return await_answer(loop, state)
+
+    monkeypatch.setattr(SyncLoop, "_await", noted)
+    return found
+
+
 @pytest.mark.parametrize("mode", ["background", "fixed_rate"])
 @pytest.mark.parametrize(("groups", "dense_ps"), [(2, 1), (3, 2)])
 def test_groups_meet_at_their_mean(groups: int, dense_ps: int, mode: Any) -> None:
@@ -257,7 +272,7 @@ def test_at_a_fixed_rate_no_step_writes_until_the_round_has_ended() -> None:
         assert (made.stores[0]["a"][0, 0].item(), made.stores[1]["a"][0, 0].item()) == (mean + 100.0, mean)
 
 
-def test_in_the_background_what_steps_write_during_a_round_stays() -> None:
+def test_in_the_background_what_steps_write_during_a_round_stays(waiting: set[SyncLoop]) -> None:
     with groups_of(ModelAveraging(period=1), 2, serving=False) as made:
         book = {
             inbox.name: inbox.address
@@ -265,7 +280,7 @@ def test_in_the_background_what_steps_write_during_a_round_stays() -> None:
         }
         made.loops[0].steps_done(1)
         made.loops[1].steps_done(1)
-        time.sleep(0.2)  # both have sent their snapshots
+        made.until(lambda: len(waiting) == 2)  # their snapshots have been sent
         made.weights[0].write(lambda: made.stores[0]["a"].add_(100.0))  # type: ignore[arg-type, return-value]
         assert made.stores[0]["a"][0, 0] == 100.0
         for server in made.servers:
@@ -303,18 +318,19 @@ def test_a_round_that_nobody_answers_ends_at_its_deadline_though_others_invite()
         assert "no answer from dense_ps:0, dense_ps:1 to round 0" in str(loop.error)
 
 
-def test_a_loop_that_waits_for_an_answer_stops_at_once() -> None:
-    with groups_of(ModelAveraging(period=1), 2, serving=False) as made:
+def test_a_loop_that_waits_for_an_answer_stops_at_once(waiting: set[SyncLoop], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_IDLE_SECONDS", 1000.0)  # it is woken, and does not look by itself
+    with groups_of(ModelAveraging(period=1), 2, serving=False, seconds=1000.0) as made:
         made.loops[0].steps_done(1)
-        time.sleep(0.1)
-        began = time.monotonic()
+        made.until(lambda: len(waiting) == 1)
         made.loops[0].stop()
-        assert time.monotonic() - began < 0.9
+        assert not any(thread.is_alive() for thread in made.loops[0].threads)
         assert made.loops[0].error is None
 
 
-def test_rounds_are_started_by_steps_not_by_a_clock() -> None:
+def test_rounds_are_started_by_steps_not_by_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread sleeps while nothing is due: no polling."""
+    monkeypatch.setattr(module, "_IDLE_SECONDS", 1000.0)
     looked: list[int] = []
 
     class Counting(SyncRounds):
@@ -326,13 +342,11 @@ def test_rounds_are_started_by_steps_not_by_a_clock() -> None:
             looked.append(n)
             return super().steps_done(n)
 
-    with groups_of(Easgd(period=4), 2) as made:
+    with groups_of(Easgd(period=4), 2, seconds=1000.0) as made:
         made.loops[0].machine._rounds = Counting(4)
         for steps in range(1, 4):
             made.loops[0].steps_done(steps)
         time.sleep(0.1)
         assert (looked, made.loops[0].rounds_done) == ([1, 2, 3], 0)
-        began = time.monotonic()
         made.loops[0].steps_done(4)
         made.until(lambda: made.loops[0].rounds_done == 1)
-        assert time.monotonic() - began < 0.5

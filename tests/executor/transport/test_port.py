@@ -299,7 +299,7 @@ def test_peer_may_come_up_after_the_first_send_to_it(make_network: MakeNetwork) 
 
 def test_offer_drops_a_message_for_a_dead_peer_at_once_and_reaches_a_live_one(network: Network) -> None:
     gone, stays = network.inbox("gone"), network.inbox("stays")
-    outbox = network.outbox({"gone": gone.address, "stays": stays.address}, deadline_seconds=0.1)
+    outbox = network.outbox({"gone": gone.address, "stays": stays.address}, deadline_seconds=1.0)
     for inbox in (gone, stays):
         outbox.send(inbox.name, Ready("a"))
         receive(inbox)
@@ -309,7 +309,7 @@ def test_offer_drops_a_message_for_a_dead_peer_at_once_and_reaches_a_live_one(ne
     began = time.monotonic()
     for _ in range(20):
         outbox.offer("gone", Order("abort"))
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10, "twenty deadlines"
     outbox.offer("stays", Order("abort"))
     assert receive(stays) == (Order("abort"), {})
 
