@@ -191,12 +191,12 @@ def _quantize(budget: float) -> float:
 
 def _batched(budget: float) -> float:
     """The products of each example's features, as DLRM's interaction has them."""
-    features, num_features = torch.randn(512, 27, 64), 27
+    features, num_features = torch.randn(512, 27, _DIM), 27
     positions = torch.tensor([i * num_features + j for i in range(num_features) for j in range(i)])
     definition = OPS["PairwiseDots"]
     assert definition.bind
     kernel = definition.bind(None, positions)
-    return 2.0 * 512 * len(positions) * 64 / _seconds_of(lambda: kernel(features), budget)
+    return 2.0 * 512 * len(positions) * _DIM / _seconds_of(lambda: kernel(features), budget)
 
 
 _RATES: Mapping[str, Callable[[float], float]] = {

@@ -18,7 +18,7 @@ Apart from steps, as passes of their own, which prefetch a window's rows, fetch 
     LookaheadAnswer(cache, fetched of each shard)                      its outputs
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -122,10 +122,22 @@ def _prefetch_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequen
     return [((inputs[-1].shape[0], sum(w for w in widths if isinstance(w, int))), "float32")]
 
 
-def _rows_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    """Rows and ids of the batch, read and written; never a whole cache or table."""
-    moved = [*outputs, *(b for b in inputs if any(isinstance(d, BatchDim) for d in b.shape))]
-    return Cost(0.0, 2.0 * sum(b.num_bytes(batch_size) for b in moved))
+def _slots_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """Every id of the batch is found in the occupancy table."""
+    return Cost(0.0, _bytes((inputs[-1], *outputs), batch_size), float(numel(inputs[-1].shape, batch_size)))
+
+
+def _write_back_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """Rows that come back with their states, read and written."""
+    return Cost(0.0, 2 * _bytes(inputs[-2:], batch_size))
+
+
+def _prefetch_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    return Cost(0.0, 2 * _bytes((inputs[-1], *outputs), batch_size))
+
+
+def _bytes(blobs: Iterable[Blob], batch_size: int) -> float:
+    return float(sum(b.num_bytes(batch_size) for b in blobs))
 
 
 def _free(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -176,7 +188,7 @@ DEFINITIONS = (
         "LookaheadSlots",
         _slots,
         _slots_infer,
-        _rows_cost,
+        _slots_cost,
         None,
         effects=True,
         on_host=True,
@@ -205,7 +217,7 @@ DEFINITIONS = (
         "WriteBack",
         _write_back,
         no_outputs,
-        _rows_cost,
+        _write_back_cost,
         None,
         effects=True,
         on_host=True,
@@ -217,7 +229,7 @@ DEFINITIONS = (
         "Prefetch",
         _prefetch,
         _prefetch_infer,
-        _rows_cost,
+        _prefetch_cost,
         None,
         effects=True,
         on_host=True,
