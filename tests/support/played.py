@@ -75,8 +75,11 @@ class Played:
 
 @dataclass(frozen=True)
 class Troubles:
-    """What happens to a run. Times are seconds from its begin; `faults` are a time, a role and one of: dies, freezes, fails, unreadable, or the step of the
-    run at which it falls mute. The disk refuses within `full`; the launcher sleeps a minute at `sleeps`."""
+    """What happens to a run. Times are seconds from its begin.
+
+    `faults` are a time, a role and one of: dies, freezes, fails, unreadable, or the step of the run at which it falls mute; for a trainer that may be data:
+    then it cannot read a single row. The disk refuses within `full`; the launcher sleeps a minute at `sleeps`.
+    """
 
     asks: float | None = None
     faults: tuple[tuple[float, str, str], ...] = ()
@@ -99,8 +102,12 @@ class Seen:
     seconds: float = 0.0
     refusals: list[float] = field(default_factory=list)
     asked_at: float | None = None
+    asked_in_training: bool = (
+        False  # the machine has heard of it while roles trained, and not all at the end of their data
+    )
     valid_at: list[float] = field(default_factory=list)
     idle_waits: int = 0  # that nothing but their time has ended
+    unreadable: bool = False  # the machine has heard that a role cannot read on
 
     @property
     def orders(self) -> list[str]:
@@ -130,7 +137,11 @@ class PlayedRun:
         self._batch: list[Event] = []
         self._sleeps = list(troubles.sleeps)
         # What the rules are about:
-        self._heard: dict[str, set[str]] = {"hello": set(), "ready": set()}  # which roles the machine has heard say it
+        self._heard: dict[str, set[str]] = {
+            "hello": set(),
+            "ready": set(),
+            "finished": set(),
+        }  # whom the machine has heard say it
         self._outstanding: set[str] = set()  # who has not been heard to answer the last order
         self._verbs: list[str] = []
         self._is_open: Path | None = None
@@ -158,8 +169,7 @@ class PlayedRun:
         if not role.acts or (what == "unreadable" and not (role.training and not role.finished)):
             return
         if what == "unreadable":
-            self._say(role, State(role.name, what, {"kind": "DataError", "error": f"{role.name}: line 7: not a row"}))
-            self._in(0.2, lambda: self._end_of_data(role))
+            self._cannot_read(role)
             return
         self.seen.guilty.add(role.name)
         if what == "dies":
@@ -170,6 +180,11 @@ class PlayedRun:
             self._say(role, Failed(role.name, "RunError", "its thread hangs"))
         else:
             role.mute = what
+
+    def _cannot_read(self, role: Played) -> None:
+        error = f"{role.name}: line 7: not a row"
+        self._say(role, State(role.name, "unreadable", {"kind": "DataError", "error": error}))
+        self._in(0.2, lambda: self._end_of_data(role))
 
     def _die(self, role: Played) -> None:
         role.dead = True
@@ -220,7 +235,9 @@ class PlayedRun:
             return
         if order.verb == "start":
             role.training = True
-            if role.is_trainer:
+            if role.mute == "data":
+                self._cannot_read(role)
+            elif role.is_trainer:
                 self._in(self._draw.uniform(0.5, 1) * self._train_seconds, lambda: self._end_of_data(role))
         elif order.verb == "pause":
             self._in(self._delay(), lambda: self._rest(role))
@@ -234,7 +251,8 @@ class PlayedRun:
     def _rest(self, role: Played) -> None:
         if role.acts:
             role.at_rest, role.training = True, False
-            self._say(role, State(role.name, "paused", role.state()))
+            for _ in range(self._draw.choice((1, 1, 1, 2))):  # a message may come twice
+                self._say(role, State(role.name, "paused", role.state()))
 
     def _save(self, role: Played) -> None:
         if role.acts:
@@ -326,6 +344,10 @@ class PlayedRun:
         event = self._batch.pop(0)
         if isinstance(event, Came):
             self._hear(event.message)
+        elif isinstance(event, Asked):
+            trainers = {name for name, role in self._roles.items() if role.is_trainer}
+            in_training = bool(self._verbs) and self._verbs[-1] in ("start", "resume")
+            self.seen.asked_in_training = in_training and not trainers <= self._heard["finished"]
         return event
 
     def _pass(self, until: float) -> None:
@@ -350,9 +372,12 @@ class PlayedRun:
     # -- the rules ---------------------------------------------------------------------------------------------------
 
     def _hear(self, message: Message) -> None:
+        self.seen.unreadable |= isinstance(message, State) and message.state == "unreadable"
         if isinstance(message, Hello | Ready):
             self._heard["hello" if isinstance(message, Hello) else "ready"].add(message.source)
-        if isinstance(message, State) and message.state in ("paused", "saved"):
+        if isinstance(message, State) and message.state == "finished":
+            self._heard["finished"].add(message.source)
+        if isinstance(message, State) and (self._verbs[-1], message.state) in (("pause", "paused"), ("save", "saved")):
             self._outstanding.discard(message.source)
             if message.state == "saved":
                 self._saved[message.source] = message.details

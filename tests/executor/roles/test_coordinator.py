@@ -22,7 +22,7 @@ from htrain.executor.roles.coordinator import (
     TellAll,
 )
 from htrain.executor.settings import RunSettings
-from htrain.executor.transport.wire import Hello, Order
+from htrain.executor.transport.wire import Beat, Failed, Hello, Order
 
 quick = settings(max_examples=80, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**32 - 1)
@@ -63,6 +63,7 @@ def test_whatever_happens_the_rules_hold_and_the_run_ends_for_a_reason_that_it_n
     troubles = drawn_troubles(random.Random(seed))
     seen = run_of(seed, troubles)
     if seen.result:
+        assert not seen.unreadable
         assert seen.orders[-1] == "stop"
         assert seen.valid[-1].finished
         assert seen.result.checkpoint == seen.folders[-1]
@@ -96,6 +97,7 @@ def test_a_run_that_is_asked_to_stop_ends_with_a_checkpoint_of_all_that_it_train
 ) -> None:
     seen = run_of(seed, Troubles(asks=asks, full=(full, full + full_seconds)))
     if seen.result:  # the data was over before
+        assert not seen.asked_in_training
         return
     assert isinstance(seen.error, Interrupted), seen.error
     if "start" not in seen.orders:
@@ -149,13 +151,14 @@ def test_a_role_that_hangs_falls_mute_or_fails_ends_the_run_by_its_name_within_t
 @quick
 def test_the_last_save_is_tried_again_for_a_minute(seed: int, full: float, full_seconds: float) -> None:
     seen = run_of(seed, Troubles(full=(full, full + full_seconds)))
+    tries = tries_of_the_last_save(seen)
+    assert tries[-1] - tries[0] < 66
     if seen.result:
         assert seen.valid[-1].finished
         return
     assert isinstance(seen.error, CheckpointError)
     assert str(seen.error).startswith("what was trained last could not be saved (")
     assert str(seen.error).endswith(advice_of(seen)[2:])
-    tries = tries_of_the_last_save(seen)
     assert seen.refusals[-1] - tries[0] > 60
     assert len(tries) >= 2
     assert seen.refusals[-len(tries)] - BEGIN < full + full_seconds + 40, (
@@ -178,7 +181,9 @@ def test_a_row_that_cannot_be_read_is_told_once_all_until_there_is_saved(
     seed: int, at: float, full_seconds: float
 ) -> None:
     seen = run_of(seed, Troubles(faults=((at, "trainer:1:0", "unreadable"),), full=(at, at + full_seconds)))
-    if seen.result:
+    if not seen.unreadable or isinstance(
+        seen.error, CheckpointError
+    ):  # the trainer had read all of it before; the disk was full for too long
         return
     assert isinstance(seen.error, DataError)
     assert str(seen.error).startswith("trainer:1:0: line 7: not a row")
@@ -187,6 +192,26 @@ def test_a_row_that_cannot_be_read_is_told_once_all_until_there_is_saved(
         assert not seen.valid[-1].finished
     else:  # nothing had been trained
         assert str(seen.error) == "trainer:1:0: line 7: not a row"
+
+
+@given(seed=seeds, at=st.floats(20, 50))
+@quick
+def test_data_that_could_not_be_read_to_its_end_is_not_called_trained_although_all_trainers_say_so_during_a_checkpoint(
+    seed: int, at: float
+) -> None:
+    faults = tuple((at, role, "unreadable") for role in ROLES if role.startswith("trainer"))
+    seen = PlayedRun(PLAN, seed, Troubles(faults=faults), train_seconds=90, every=1.0).play()
+    assert isinstance(seen.error, DataError) or not seen.unreadable
+    assert not any(close.finished for close in seen.valid if seen.unreadable)
+
+
+@given(seed=seeds)
+@settings(quick, max_examples=10)
+def test_no_checkpoint_is_made_of_a_run_that_could_not_read_a_single_row(seed: int) -> None:
+    troubles = Troubles(faults=tuple((0.0, role, "data") for role in ROLES if role.startswith("trainer")))
+    seen = run_of(seed, troubles)
+    assert re.fullmatch(r"trainer:\d:0: line 7: not a row", str(seen.error))
+    assert seen.orders == ["start", "abort"]
 
 
 def test_a_frozen_role_is_told_of_as_slow_once_and_named_with_its_last_step_when_it_is_given_up() -> None:
@@ -239,3 +264,12 @@ def test_a_failure_in_carrying_something_out_ends_the_run_as_one_that_a_role_tel
         PeerLost, match=r"^trainer:1:0 \(process 7\) was killed by signal 9 \(its last step: not known\); it has"
     ):
         machine.send((1.5, None))
+
+
+def test_a_launcher_that_sleeps_while_it_waits_for_the_news_of_an_end_still_names_whose_it_was() -> None:
+    machine = CoordinatorMachine(PLAN, SETTINGS, tells_of_ends=True).run(0.0)
+    next(machine)
+    machine.send((1.0, Came(Failed("trainer:0:0", "PeerLost", "no answer from trainer:1:0"))))
+    machine.send((70.0, Came(Beat("trainer:0:0", {}))))
+    with pytest.raises(PeerLost, match=r"^trainer:1:0 \(process 7\) was killed"):
+        machine.send((70.0, Ended("trainer:1:0 (process 7) was killed by signal 9")))
