@@ -29,6 +29,7 @@ from htrain.plan.plan import Plan
 from htrain.sync.liveness import MOST_SECONDS, Liveness, Lost, Silent
 
 _NEWS_SECONDS = 1.0  # for the news of a process's end, once another role misses it
+_LONGER_SECONDS = 0.01  # than it may be, a silence has to be
 _SHOW_SECONDS = 0.5  # between two looks at the totals
 _SAVE_BYTES_PER_SECOND = 10_000_000  # that the slowest disk takes
 _AGAIN_SECONDS = 5.0  # between two tries of the last save
@@ -313,8 +314,9 @@ class CoordinatorMachine:
 
         A longer wait than Liveness counts at once would be in vain.
         """
-        left = min(patience - self._patience, MOST_SECONDS - (self._now - self._heard))
-        event = yield from self._do(Await(min(until, self._now + max(0.0, left))))
+        silence = min(MOST_SECONDS, self._liveness.seconds_left + _LONGER_SECONDS)
+        end = min(until, self._now + patience - self._patience, self._heard + silence)
+        event = yield from self._do(Await(max(self._now, end)))
         if isinstance(event, Came):
             try:
                 self._take(event.message)
