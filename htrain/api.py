@@ -14,10 +14,10 @@ from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS
 from htrain.compiler.pipeline import compile_net
 from htrain.data import CRITEO, open_data
 from htrain.errors import UsageError
-from htrain.executor.launch.coordinator import RunResult
 from htrain.executor.launch.evaluate import Evaluation, evaluate_run
 from htrain.executor.launch.run import Hosting, check_inputs, run_plan
 from htrain.executor.record.run_folder import read_record
+from htrain.executor.roles.coordinator import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.extending.rules import load_tagger
 from htrain.net.placement import Split

@@ -49,9 +49,19 @@ class Liveness:
             self._silence[role] = 0.0
             self._told.discard(role)
 
+    @property
+    def _limit(self) -> float:
+        return self._limit_seconds if self._warm else self._warm_up_seconds
+
+    @property
+    def seconds_left(self) -> float:
+        """There is no news before one has listened for longer than this."""
+        limits = {role: self._limit * (1.0 if role in self._told else _SLOW_SHARE) for role in self._silence}
+        return min(limits[role] - silence for role, silence in self._silence.items())
+
     def listened(self, seconds: float) -> list[Silent | Lost]:
         """Time has passed, in which all that had come was heard. What that means, the longest silence first."""
-        limit = self._limit_seconds if self._warm else self._warm_up_seconds
+        limit = self._limit
         news: list[Silent | Lost] = []
         for role in self._silence:
             self._silence[role] += min(seconds, MOST_SECONDS)

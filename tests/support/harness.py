@@ -35,7 +35,6 @@ def run_roles(plan: Plan, folder: Path, settings: RunSettings, *, seconds: float
         while not finished:
             finished = all(role.finished for role in roles.values() if role.trainer)
             for role in roles.values():
-                role.look()
                 if failed := role.error or role.reader_error:
                     raise failed
             assert time.monotonic() < deadline, f"not done after {seconds} s"

@@ -41,6 +41,19 @@ def test_a_launcher_that_was_stopped_for_an_hour_blames_nobody() -> None:
         assert not any(isinstance(each, Lost) for each in liveness.listened(3600.0))
 
 
+@settings(max_examples=100, deadline=None)
+@given(events=st.lists(st.one_of(st.floats(0, 1), st.sampled_from(ROLES)), max_size=80), limit=st.floats(1, 20))
+def test_there_is_news_as_soon_as_one_has_listened_for_longer_than_is_left_and_not_before(
+    events: list[float | str], limit: float
+) -> None:
+    liveness = warm(limit)
+    for event in events:
+        if isinstance(event, str):
+            liveness.heard(event)
+        elif abs(event - (left := liveness.seconds_left)) > 1e-6:
+            assert bool(liveness.listened(event)) == (event > left)
+
+
 def test_until_the_run_is_warm_everybody_has_more_time() -> None:
     liveness = Liveness(ROLES, limit_seconds=10, warm_up_seconds=100)
     news = [each for _ in range(100) for each in liveness.listened(1.0)]

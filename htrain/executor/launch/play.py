@@ -8,6 +8,7 @@ from typing import Any
 from htrain.errors import Error, RunError
 from htrain.executor.assembly import Assembly
 from htrain.executor.engine.context import Spread
+from htrain.executor.host.bell import Bell
 from htrain.executor.host.memory import keep_pages
 from htrain.executor.host.threads import begin_thread, share_gil
 from htrain.executor.launch.pulse import Pulse
@@ -18,8 +19,6 @@ from htrain.executor.transport.link import Launcher, Link
 from htrain.executor.transport.port import Network
 from htrain.net.names import TRAINER, device_of, role_of
 from htrain.plan.plan import Plan
-
-_TICK_SECONDS = 0.05
 
 
 def play(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> None:
@@ -33,13 +32,15 @@ def play(name: str, plan: Plan, settings: RunSettings, network: Network, launche
     share_gil(replicas)
     network.spread = Spread(plan.cluster.trainers, 1 if settings.deterministic else plan.options.net_replicas)
     parts, processes, failure = _divided(name, plan, settings, network)
-    link = Link(name, network, launcher)
+    bell = Bell()
+    link = Link(name, network, launcher, bell)
     pulse = Pulse(name, network, launcher, ends_process=network.scheme == "tcp")
+    pulse.on_error = bell.ring
     role: RunningRole | None = None
     try:
         if failure:
             raise failure
-        role = RunningRole(name, plan, settings, network, parts, processes)
+        role = RunningRole(name, plan, settings, network, on_change=bell.ring, parts=parts, processes=processes)
         pulse.hangs = role.watch.tick
         book = link.hello({**role.endpoints, **pulse.endpoints}, settings.warm_up_seconds, pulse.check)
         role.fill()
@@ -57,6 +58,7 @@ def play(name: str, plan: Plan, settings: RunSettings, network: Network, launche
             process.stop()
         pulse.stop()
         link.close()
+        bell.close()
 
 
 def _divided(
@@ -76,12 +78,15 @@ def _divided(
 
 
 def _obey(role: RunningRole, link: Link, pulse: Pulse, book: dict[str, str]) -> None:
-    """Carry out orders, and tell what has changed, until told to stop. Raises the error of any of the role's threads."""
+    """Carry out orders, and tell what has changed, until told to stop. Raises the error of any of the role's threads.
+
+    It waits for an order, or for the bell, which the role's threads ring when there is something to look at.
+    """
     said: Mapping[str, bool] = {}
     pausing = unreadable = False
     save_into: Path | None = None
     while True:
-        order = link.order(_TICK_SECONDS)
+        order = link.order()
         if order and order.verb in ("stop", "abort"):
             link.beat(role.metrics())
             return
@@ -94,7 +99,6 @@ def _obey(role: RunningRole, link: Link, pulse: Pulse, book: dict[str, str]) -> 
             role.resume()
         elif order and order.verb == "save":
             save_into = Path(order.folder)
-        role.look()
         pulse.check()
         finished = (
             role.finished

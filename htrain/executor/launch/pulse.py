@@ -34,6 +34,7 @@ class Pulse:
         self.error: Error | None = None
         self.metrics: Callable[[], dict[str, Any]] = dict
         self.hangs: Callable[[], str] = str
+        self.on_error: Callable[[], None] = lambda: None
         self._role = role
         self._network = network
         self._launcher = launcher
@@ -59,7 +60,7 @@ class Pulse:
         try:
             self._beat(outbox)
         except Exception as error:  # the role's own loop tells the launcher
-            self.error = (
+            self._fail(
                 error if isinstance(error, Error) else RunError(f"{self._role}: {type(error).__name__}: {error}")
             )
         finally:
@@ -91,9 +92,14 @@ class Pulse:
         lives = self._launcher.process.lives
         return silence > LAUNCHER_SECONDS if lives is None else not lives
 
+    def _fail(self, error: Error) -> None:
+        """Have the role's own loop look at an error."""
+        self.error = error
+        self.on_error()
+
     def _leave(self) -> None:
         """Have the role end, and see to it that its process does."""
-        self.error = PeerLost(f"{self._role}: the launcher ({self._launcher.process}) is gone")
+        self._fail(PeerLost(f"{self._role}: the launcher ({self._launcher.process}) is gone"))
         if self._ends_process and not self._stopping.wait(_LAST_SECONDS):
             with suppress(OSError):
                 print(self.error, file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """A role: its parameters, caches and threads, as its plan has them (docs/concepts.md)."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,10 @@ def assembled(name: str, plan: Plan, settings: RunSettings, *, shared: bool = Fa
 
 class RunningRole:
     """One role: its parameters, its threads, and its answers to the launcher's orders. `parts` are those that the further `processes` of a PS share with it;
-    a role without such makes its own."""
+    a role without such makes its own.
+
+    `on_change` is called, by any thread, whenever `quiet`, `finished`, `error` or `reader_error` may say something else.
+    """
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class RunningRole:
         plan: Plan,
         settings: RunSettings,
         network: Network,
+        on_change: Callable[[], None] = lambda: None,
         parts: Assembly | None = None,
         processes: Sequence[ServerProcess] = (),
     ) -> None:
@@ -67,6 +71,7 @@ class RunningRole:
         self.watch = Watch(self.patience)
         self._main = self.watch.activity("main")
         self._network = network
+        self._on_change = on_change
         self._connector: Connector | None = None
         self._parts = parts or assembled(name, plan, settings)
         self._processes = processes
@@ -74,7 +79,6 @@ class RunningRole:
         self._meeting: dict[str, str] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._outboxes: list[Outbox] = []  # with these, the ways of look-ahead caches to the tables
-        self._steps_before = 0  # those of the runs that this one goes on from
         self._usage = ThreadUsage(self._threads, self.store.values) if network.scheme == "inproc" else ProcessUsage()
         self._build()
 
@@ -103,14 +107,17 @@ class RunningRole:
                 is_held=held and parts.has_steps,
             )
         steps = self.trainer or self.server
+        if steps:
+            steps.on_step = self._stepped
         if steps and (machine := parts.sync()):
             self.sync = SyncLoop(
                 machine, self._network, held=steps if held else None, patience=self.patience, activity=self.watch.activity("sync"),
             )  # fmt: skip
-            steps.on_step = self.sync.steps_done
             if parts.hosts_centres:
                 endpoint = centre_endpoint(parts.host, self.name)
                 self.centres = Server(endpoint, self._network, parts.centres(), workers=1, watch=self.watch)
+        for part in (*self._processes, *self._threaded):
+            part.on_change = self._on_change
 
     def _make_collective(self) -> CollectiveLoop | None:
         """The trainer's place among all trainers, where they step together."""
@@ -121,11 +128,6 @@ class RunningRole:
         self._connector = Connector(self.name, trainers, self._network, self.settings.deadline_seconds)
         self._meeting = dict(self._connector.endpoints)
         return CollectiveLoop(self.name, self._network, net, self._connector)
-
-    def _steps(self) -> int:
-        if self.trainer:
-            return self.trainer.totals.steps
-        return self.server.passes_done if self.server else 0
 
     def _further_endpoints(self) -> dict[str, str]:
         """Those of the further processes. Raises what went wrong with them."""
@@ -240,15 +242,13 @@ class RunningRole:
 
     @property
     def error(self) -> Exception | None:
-        failed = next((error for process in self._processes if (error := process.look())), None)
-        return failed or next(
-            (
-                part.error
-                for part in (self.trainer, self.server, self.centres, self.sync, self.collective)
-                if part and part.error
-            ),
-            None,
-        )
+        return next((part.error for part in (*self._processes, *self._threaded) if part.error), None)
+
+    @property
+    def _threaded(self) -> Sequence[Trainer | Server | SyncLoop | CollectiveLoop]:
+        """What has threads."""
+        parts = (self.trainer, self.server, self.centres, self.sync, self.collective)
+        return [part for part in parts if part]
 
     def state(self) -> dict[str, Any]:
         return self.trainer.state() if self.trainer else {}
@@ -273,20 +273,15 @@ class RunningRole:
         if self.trainer:
             for name, value in self.settings.positions.get(self.name, {}).get("totals", {}).items():
                 setattr(self.trainer.totals, name, value)
-            self._steps_before = self.trainer.totals.steps
 
-    def look(self) -> None:
-        """What is to be seen from time to time: whether the first steps of this run are done."""
-        if self._steps() > self._steps_before:
-            self.patience.warm()
+    def _stepped(self, steps: int) -> None:
+        """The role has done so many steps in all; called by any of its threads, after each of this run."""
+        self.patience.warm()
+        if self.sync:
+            self.sync.steps_done(steps)
 
     def _threads(self) -> Iterable[threading.Thread]:
-        return [
-            thread
-            for part in (self.trainer, self.server, self.centres, self.sync, self.collective)
-            if part
-            for thread in part.threads
-        ]
+        return [thread for part in self._threaded for thread in part.threads]
 
     def metrics(self) -> dict[str, Any]:
         """What the role has measured since it started."""

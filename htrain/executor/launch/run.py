@@ -2,11 +2,8 @@
 
 import atexit
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +14,8 @@ from rich.console import Console
 
 from htrain.data import Dataset, open_data
 from htrain.errors import CheckpointError, DataError, Error
-from htrain.executor.launch.coordinator import Coordinator, Outside, RunResult, WorkerPool
+from htrain.executor.launch.coordinator import Coordinator, Outside, WorkerPool
+from htrain.executor.launch.interrupt import interrupts
 from htrain.executor.launch.pool import RoleProcesses, RoleThreads
 from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.executor.record.identity import Identity, identify
@@ -26,6 +24,7 @@ from htrain.executor.record.resume import resumed
 from htrain.executor.record.run_folder import Claim, RunRecord, claimed, require_empty, start_record
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import RunTotals
+from htrain.executor.roles.coordinator import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
@@ -147,8 +146,8 @@ def _train(
         progress.update(totals)
 
     try:
-        with _signals(progress.note) as interrupted:
-            outside = Outside(interrupted, on_totals, progress.note, claim.give_sign)
+        with interrupts() as interrupt:
+            outside = Outside(interrupt, on_totals, progress.note, claim.give_sign)
             coordinator = Coordinator(plan, network, settings, identity, outside)
             pool = make_pool(plan, settings, hosting, network, coordinator.place, num_threads)
             return coordinator.run(pool)
@@ -203,28 +202,3 @@ def input_columns(dataset: Dataset) -> dict[str, str]:
             columns[item.name] = f"int64[B,{item.width}]"
             columns |= {f"{item.name}_length": "int64[B]"} if item.kind == "padded" else {}
     return columns
-
-
-@contextmanager
-def _signals(tell: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C, SIGTERM and the end of the terminal ask the run to stop; a second Ctrl-C stops it there and then.
-
-    What is ignored stays so, as under nohup; elsewhere than in the main thread signals are not ours to take.
-    """
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    def ask(number: int, frame: object) -> None:
-        if asked.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked.set()
-
-    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
-    before = {number: signal.signal(number, ask) for number in numbers}
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 
 import msgspec
 import psutil
@@ -67,73 +68,74 @@ class Tell(msgspec.Struct, frozen=True, tag=True):
     """To a process: say what you have measured."""
 
 
+class Leave(msgspec.Struct, frozen=True, tag=True):
+    """To a process: end."""
+
+
 Said = Listens | Report | Fault
 _encode = msgspec.json.encode
 
 
 class ServerProcess:
-    """The role's handle of a further process of it. Thread-safe. When it has said what went wrong, or is gone, `error` says so."""
+    """The role's handle of a further process of it, which a thread listens to. `error` says what went wrong with the process, or that it is gone; `on_change` is
+    called when it does."""
 
-    def __init__(self, endpoint: str, process: multiprocessing.process.BaseProcess, connection: Connection) -> None:
+    def __init__(self, endpoint: str, process: BaseProcess, connection: Connection) -> None:
         self.endpoint = endpoint
         self.error: Error | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        self.connection = connection
         self._process = process
-        self._connection = connection
-        self._lock = threading.Lock()
+        self._heard = threading.Condition()
         self._address = ""
         self._report = Report()
 
+    def listen(self) -> None:
+        """Hear what the process says, from now on. For one that forks no more."""
+        threading.Thread(target=self._listen, name=self.endpoint, daemon=True).start()
+
     def address(self, seconds: float) -> str:
         """Where it takes messages. Raises RunError where it does not say so in time, and what went wrong with it."""
-        deadline = time.monotonic() + seconds
-        with self._lock:
-            while not self._address and not self.error and time.monotonic() < deadline:
-                self._hear(_TICK_SECONDS)
+        with self._heard:
+            self._heard.wait_for(lambda: self._address or self.error, seconds)
         if not self._address:
             raise self.error or RunError(f"{self.endpoint} did not come up within {seconds:.0f} s")
         return self._address
 
     def serve(self, book: dict[str, str]) -> None:
-        self._tell(Serve(book))
+        """Have it serve from now on; `book` are everybody's endpoints."""
+        self._say(Serve(book))
 
     def report(self) -> Report:
-        """What it has measured."""
-        with self._lock:
-            before, deadline = self._report, time.monotonic() + _ANSWER_SECONDS
-            self._tell(Tell())
-            while self._report is before and not self.error and time.monotonic() < deadline:
-                self._hear(_TICK_SECONDS)
+        """What it has measured; where it is too busy to say so, what it said last."""
+        with self._heard:
+            before = self._report
+            self._say(Tell())
+            self._heard.wait_for(lambda: self._report is not before or self.error, _ANSWER_SECONDS)
             return self._report
-
-    def look(self) -> Error | None:
-        """What went wrong with it; None where nothing has."""
-        with self._lock:
-            self._hear(0.0)
-            return self.error
 
     def stop(self) -> None:
         """End it: nothing is under way any more."""
-        with self._lock, suppress(OSError):
-            self._connection.close()
+        self._say(Leave())
         self._process.join(_ANSWER_SECONDS)
         self._process.kill()
         self._process.join()
 
-    def _tell(self, word: Serve | Tell) -> None:
-        with suppress(OSError):  # it is gone, which `look` says
-            self._connection.send_bytes(_encode(word))
+    def _say(self, word: Serve | Tell | Leave) -> None:
+        with suppress(OSError):  # it is gone, which its listener hears
+            self.connection.send_bytes(_encode(word))
 
-    def _hear(self, seconds: float) -> None:
-        """Take what it says, for so long at most."""
+    def _listen(self) -> None:
         try:
-            while not self.error and self._connection.poll(seconds):
-                self._take(msgspec.json.decode(self._connection.recv_bytes(), type=Said))
-                seconds = 0.0
+            while True:
+                said = msgspec.json.decode(self.connection.recv_bytes(), type=Said)
+                with self._heard:
+                    self._take(said)
+                    self._heard.notify_all()
+                if self.error:
+                    self.on_change()
         except (EOFError, OSError):
-            self._process.join(_ANSWER_SECONDS)
-            status = self._process.exitcode or 0
-            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-            self.error = RunError(f"{self.endpoint} (process {self._process.pid}) {how}")
+            self._is_gone()
 
     def _take(self, said: Said) -> None:
         if isinstance(said, Listens):
@@ -143,6 +145,18 @@ class ServerProcess:
         else:
             kind = getattr(errors, said.kind, RunError)
             self.error = (kind if issubclass(kind, Error) else RunError)(said.error)
+
+    def _is_gone(self) -> None:
+        status = self._process.exitcode  # is known a moment after the connection has ended
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while status is None and time.monotonic() < deadline:
+            wait([self._process.sentinel], deadline - time.monotonic())
+            status = self._process.exitcode
+        how = f"was killed by signal {-status}" if status and status < 0 else f"ended with status {status}"
+        with self._heard:
+            self.error = self.error or RunError(f"{self.endpoint} (process {self._process.pid}) {how}")
+            self._heard.notify_all()
+        self.on_change()
 
 
 def fork_processes(parts: Assembly, settings: RunSettings, network: Network) -> list[ServerProcess]:
@@ -157,11 +171,13 @@ def fork_processes(parts: Assembly, settings: RunSettings, network: Network) -> 
         endpoint = process_endpoint(parts.name, number)
         ours, theirs = fork.Pipe()
         serve = _serving(parts, endpoint, settings, network)
-        process = fork.Process(target=_be_process, args=(serve, theirs, [ours, *(p._connection for p in made)]))
+        process = fork.Process(target=_be_process, args=(serve, theirs, [ours, *(p.connection for p in made)]))
         process.daemon = True
         process.start()
         theirs.close()
         made.append(ServerProcess(endpoint, process, ours))
+    for each in made:
+        each.listen()
     return made
 
 
@@ -208,7 +224,9 @@ def _serving(parts: Assembly, endpoint: str, settings: RunSettings, network: Net
         connection.send_bytes(_encode(Listens(server.inbox.address)))
         while True:
             if connection.poll(_TICK_SECONDS):
-                word = msgspec.json.decode(connection.recv_bytes(), type=Serve | Tell)
+                word = msgspec.json.decode(connection.recv_bytes(), type=Serve | Tell | Leave)
+                if isinstance(word, Leave):
+                    return
                 if isinstance(word, Serve):
                     server.start(word.book)
                 else:

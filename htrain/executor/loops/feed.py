@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from htrain.data import Batch, Position
@@ -16,12 +16,14 @@ _LAST_SECONDS = 5.0  # for the reader to notice that it is to end
 class Feed:
     """Batches for all replicas of a trainer, read ahead by one thread. `position` is where a resumed run goes on.
 
-    What the reader cannot read ends the data here, as its `error`: what has been trained until then is to be saved first.
+    What the reader cannot read ends the data here, as its `error`, of which its thread calls `on_error`: what has been trained until then is to be saved
+    first.
     """
 
     def __init__(self, batches: Iterator[Batch], position: Position, ahead: int, activity: Activity) -> None:
         self.position = position
         self.error: Exception | None = None
+        self.on_error: Callable[[], None] = lambda: None
         self._activity = activity
         self._batches = batches
         self._queue: queue.Queue[Batch | None] = queue.Queue(maxsize=ahead)
@@ -64,6 +66,7 @@ class Feed:
                 self._queue.put(batch)
         except Exception as error:
             self.error = error
+            self.on_error()
         self._queue.put(None)
 
     def _read_one(self) -> Batch | None:

@@ -48,6 +48,7 @@ class Server:
         self.error: Exception | None = None
         self.inbox = network.inbox(endpoint)
         self.on_step: Callable[[int], None] = lambda count: None
+        self.on_change: Callable[[], None] = lambda: None  # of what `error` says, by any thread
         self._watch = watch
         self._network = network
         self._workers = 1 if self.machine.serves_caches else workers
@@ -125,6 +126,7 @@ class Server:
                 error if isinstance(error, Error) else RunError(f"{self.role}: {type(error).__name__}: {error}")
             )
             self._stopping.set()
+            self.on_change()
         finally:  # not by who stops the server: a socket that is closed under a thread which uses it ends the process
             worker.outbox.close()
             if loop == self._receive_loop:

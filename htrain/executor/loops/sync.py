@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -45,6 +45,7 @@ class SyncLoop:
         self.machine = machine
         self.inbox = network.inbox(machine.endpoint)
         self.error: Exception | None = None
+        self.on_change: Callable[[], None] = lambda: None  # of what `quiet` and `error` say, by its thread
         self.sent_to: dict[str, int] = {}
         self._network, self._held = network, held
         self._patience, self._activity = patience, activity
@@ -125,6 +126,7 @@ class SyncLoop:
                 if isinstance(error, Error)
                 else RunError(f"{self.machine.endpoint}: {type(error).__name__}: {error}")
             )
+            self.on_change()
         finally:
             if self._held:
                 self._held.release_writes()
@@ -135,7 +137,10 @@ class SyncLoop:
         rounds, answer = self.machine.rounds(), None
         while not self._stopping.is_set():
             with self._lock:
+                was_quiet = self.machine.quiet
                 instruction = rounds.send(answer)
+            if self.machine.quiet > was_quiet:
+                self.on_change()
             answer = self._carry_out(instruction, outbox)
 
     def _carry_out(self, instruction: Instruction, outbox: Outbox) -> Any:

@@ -76,6 +76,7 @@ class Trainer:
         self.losses: list[float] = []
         self.keep_losses = False
         self.on_step: Callable[[int], None] = lambda count: None
+        self.on_change: Callable[[], None] = lambda: None  # of what `quiet`, `finished` and `error` say, by any thread
         self._network = network
         self._prefetch = prefetch
         self._patience = patience
@@ -100,6 +101,7 @@ class Trainer:
     def start(self, book: dict[str, str], feed: Feed, stop_after_steps: int | None, upcoming: Upcoming | None) -> None:
         """Train from now on, the batches of `upcoming` or straight from the data."""
         self._feed = feed
+        feed.on_error = self.on_change  # what has failed before is seen by whoever has told the trainer to start
         self._orders.stop_after_steps = stop_after_steps
         self.upcoming = upcoming
         for number, inbox in enumerate(self.inboxes):
@@ -218,7 +220,9 @@ class Trainer:
             self.error = (
                 error if isinstance(error, Error) else RunError(f"{replica.endpoint}: {type(error).__name__}: {error}")
             )
-        finally:  # not by who stops the trainer: a socket that is closed under a thread which uses it ends the process
+        finally:
+            self.on_change()
+            # Not by who stops the trainer: a socket that is closed under a thread which uses it ends the process
             replica.close()
             if self.upcoming:
                 self.upcoming.close()
@@ -251,6 +255,7 @@ class Trainer:
         with self._ordered:
             self._ordered.wait_for(lambda: self._orders.paused or self._orders.stopping or not rest.is_to_come)
             self._idle += 1
+            self.on_change()
             self._ordered.wait_for(lambda: not self._orders.paused)
             self._idle -= 1
 

@@ -113,6 +113,7 @@ class CollectiveLoop:
         self.inbox = network.inbox(self.endpoint)
         self.error: Exception | None = None
         self.bytes_reduced = 0
+        self.on_change: Callable[[], None] = lambda: None  # of what `error` says, by its thread
         self.word: Callable[[int], Word] = lambda step: Word(has_data=True, wants_pause=False)
         self._network = network
         self._buckets = buckets_of(net)
@@ -159,6 +160,7 @@ class CollectiveLoop:
             )
             with self._verdict_made:
                 self._verdict_made.notify_all()
+            self.on_change()
         finally:
             outbox.close()
             self.inbox.close()

@@ -1,5 +1,6 @@
 """A role's line to the launcher: orders in; hello, beats, states and failures out."""
 
+import math
 import os
 import socket
 import time
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 
 from htrain.errors import PeerLost
+from htrain.executor.host.bell import Bell
 from htrain.executor.host.process import Process
 from htrain.executor.transport.port import Network, Outbox
 from htrain.executor.transport.wire import Addresses, Beat, Failed, Hello, Message, Order, Ready, State
@@ -24,10 +26,11 @@ class Launcher(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Link:
-    """The control endpoint of one role. For the role's main thread."""
+    """The control endpoint of one role. For the role's main thread, which `bell` wakes when there is something else to look at."""
 
-    def __init__(self, role: str, network: Network, launcher: Launcher) -> None:
+    def __init__(self, role: str, network: Network, launcher: Launcher, bell: Bell) -> None:
         self.role = role
+        self._bell = bell
         self._inbox = network.inbox(f"{role}/control")
         self._outbox: Outbox = network.outbox({LAUNCHER: launcher.address})
 
@@ -39,21 +42,26 @@ class Link:
         own = {**endpoints, f"{self.role}/control": self._inbox.address}
         self._outbox.send(LAUNCHER, Hello(self.role, own, socket.gethostname(), os.getpid()))
         deadline = time.monotonic() + deadline_seconds
-        while not isinstance(answer := self._receive(0.1), Addresses):
+        answer: Message | None = None
+        while not isinstance(answer, Addresses):
             check()
             if isinstance(answer, Order):
                 raise PeerLost(f"{self.role}: the launcher has given up the run")
             if time.monotonic() > deadline:
                 raise PeerLost(f"{self.role}: the launcher sent no addresses within {deadline_seconds:.0f} s")
+            answer = self._receive(deadline - time.monotonic())
         return answer.book
 
-    def order(self, seconds: float) -> Order | None:
-        """The launcher's next order, or None when none came within `seconds`."""
-        message = self._receive(seconds)
+    def order(self) -> Order | None:
+        """The launcher's next order, or None as soon as the bell has rung. The role's pulse rings it, too, when the launcher is gone."""
+        message = self._receive(math.inf)
         return message if isinstance(message, Order) else None
 
     def _receive(self, seconds: float) -> Message | None:
-        got = self._inbox.receive(seconds)
+        """The next message; None where the bell has rung, or nothing came within `seconds`."""
+        self._inbox.wait(max(0.0, seconds), (self._bell.descriptor,))
+        self._bell.mute()
+        got = self._inbox.receive(0)
         return got[0] if got else None
 
     def ready(self, metrics: dict[str, Any]) -> None:

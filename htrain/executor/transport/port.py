@@ -136,11 +136,11 @@ class Inbox:
         return decode(frames)
 
     def wait(self, seconds: float, descriptors: Iterable[int] = ()) -> None:
-        """Return as soon as a message has come or one of the descriptors can be read, or when `seconds` have passed."""
+        """Return as soon as a message has come or one of the descriptors can be read, or when `seconds` have passed, if they are finite."""
         poller = zmq.Poller()
         for source in (self._socket, *descriptors):
             poller.register(source, zmq.POLLIN)
-        poller.poll(math.ceil(seconds * 1000))
+        poller.poll(math.ceil(seconds * 1000) if seconds < math.inf else None)
 
     def close(self) -> None:
         """Stop receiving; what has come and was not received is dropped. For the thread that receives."""

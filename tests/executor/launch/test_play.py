@@ -1,10 +1,18 @@
 """What a role tells its launcher, in which order."""
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
-from htrain.errors import DataError
+import pytest
+
+from htrain.errors import DataError, PeerLost
+from htrain.executor.host.bell import Bell
+from htrain.executor.host.process import this_process
 from htrain.executor.launch.play import _obey
-from htrain.executor.transport.wire import Order
+from htrain.executor.transport.link import LAUNCHER, Launcher, Link
+from htrain.executor.transport.port import Network
+from htrain.executor.transport.wire import Beat, Order, State
 
 
 class EndsWhileLookedAt:
@@ -25,8 +33,6 @@ class EndsWhileLookedAt:
     def finished(self) -> bool:
         return self._asked
 
-    def look(self) -> None: ...
-
     def metrics(self) -> dict[str, Any]:
         return {}
 
@@ -41,7 +47,7 @@ class Told:
         self.states: list[str] = []
         self._left = 4
 
-    def order(self, seconds: float) -> Order | None:
+    def order(self) -> Order | None:
         self._left -= 1
         return None if self._left else Order("stop", "")
 
@@ -60,3 +66,52 @@ def test_what_ended_the_data_is_told_before_its_end() -> None:
     told = Told()
     _obey(EndsWhileLookedAt(), told, Pulse(), {})  # type: ignore[arg-type]
     assert told.states == ["unreadable", "finished"]
+
+
+class Waits:
+    """A role whose trainer ends while nobody gives it an order."""
+
+    error: Exception | None = None
+    reader_error: Exception | None = None
+    quiet = finished = False
+
+    def metrics(self) -> dict[str, Any]:
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    made = Network("inproc")
+    yield made
+    made.close()
+
+
+def test_a_role_that_nobody_gives_orders_looks_as_soon_as_its_threads_ring(network: Network) -> None:
+    role, bell = Waits(), Bell()
+    launcher = network.inbox(LAUNCHER)
+    link = Link("trainer:0:0", network, Launcher(launcher.address, this_process()), bell)
+    thread = threading.Thread(target=lambda: _obey(role, link, Pulse(), {}), daemon=True)  # type: ignore[arg-type]
+    thread.start()
+    assert launcher.receive(0.2) is None
+    role.finished = True
+    bell.ring()
+    told = [got[0] for _ in range(2) if (got := launcher.receive(10))]
+    assert told == [Beat("trainer:0:0", {}), State("trainer:0:0", "finished", {})]
+    role.error = PeerLost("trainer:0:0: the launcher is gone")
+    thread_ends_with(thread, bell)
+    link.close()
+    launcher.close()
+    bell.close()
+
+
+def thread_ends_with(thread: threading.Thread, bell: Bell) -> None:
+    """An error that the bell tells of ends the loop."""
+    with pytest.MonkeyPatch.context() as patch:
+        raised: list[type[BaseException]] = []
+        patch.setattr(threading, "excepthook", lambda args: raised.append(args.exc_type))
+        bell.ring()
+        thread.join(10)
+        assert raised == [PeerLost]

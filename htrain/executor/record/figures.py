@@ -1,0 +1,75 @@
+"""A run's figures, from the reports of its roles: its totals so far, and its steady part. It has no clock: whoever asks says what time it is."""
+
+from typing import Any
+
+from htrain.executor.record.measured import Measured, measure
+from htrain.executor.record.totals import RunTotals, summarise
+from htrain.net.names import TRAINER, role_of
+from htrain.plan.plan import Plan
+
+_WINDOW_SECONDS = 5.0
+
+
+class Figures:
+    """The latest report of every role, and those of before that figures are reckoned from.
+
+    Requires: each trainer has reported before `begin`, and `begin` is called before totals are asked for.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._trainers = [role for role in plan.cluster.roles if role_of(role) == TRAINER]
+        self._reports: dict[str, dict[str, Any]] = {}
+        self._began = 0.0
+        self._first: dict[str, dict[str, Any]] = {}
+        self._steady: list[tuple[float, dict[str, dict[str, Any]]]] = []
+        self._windows: list[tuple[float, dict[str, dict[str, Any]]]] = []
+
+    @property
+    def reports(self) -> dict[str, dict[str, Any]]:
+        """What each role has reported last."""
+        return dict(self._reports)
+
+    def report(self, role: str, metrics: dict[str, Any]) -> None:
+        """A role says what it has measured since it started."""
+        self._reports[role] = metrics
+
+    def begin(self, now: float) -> None:
+        """Training begins."""
+        self._began = now
+        self._first = self.reports
+        self._windows = [(now, self._first)]
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether every trainer has done its first step of this run."""
+        return all(self._reports[trainer]["steps"] > self._first[trainer]["steps"] for trainer in self._trainers)
+
+    @property
+    def examples(self) -> int:
+        """How many examples have been trained, in the runs that this one goes on from as well."""
+        return sum(int(self._reports.get(trainer, {}).get("examples", 0)) for trainer in self._trainers)
+
+    def last_step(self, role: str) -> str:
+        """The last step that a role has told of, for an error."""
+        report = self._reports.get(role, {})
+        return str(report.get("steps", report.get("passes", "not known")))
+
+    def totals(self, now: float, *, ends: bool) -> RunTotals:
+        """The totals now; windows are of the last seconds. `ends` says that a trainer has come to the end: what is reported from then on is not steady."""
+        reports = self.reports
+        self._windows.append((now, reports))
+        while len(self._windows) > 2 and now - self._windows[1][0] > _WINDOW_SECONDS:
+            self._windows.pop(0)
+        if self.is_warm and not ends:
+            self._steady = [*self._steady[:1], (now, reports)]
+        then, before = self._windows[0]
+        return summarise(reports, before, seconds=now - self._began, window_seconds=now - then)
+
+    def measured(self, now: float) -> Measured:
+        """Predicted against measured, over the steady part; over all of a run that is too short to have one."""
+        if len(self._steady) > 1:
+            (then, before), (now, after) = self._steady
+        else:
+            then, before, after = self._began, self._first, self._reports
+        return measure(self._plan, before, after, now - then)

@@ -1,0 +1,468 @@
+"""The launcher's side of a run, as a machine: brings roles together, watches them, checkpoints, and ends the run (docs/decisions/runs-and-resumes.md).
+
+It is a generator like that of a net replica: it yields instructions, and is sent the time and what came of each. An Await is answered by an event:
+
+    Came(message)     a role has said something
+    Ended(what)       the process of a role has ended by itself
+    Asked()           the user asks the run to stop
+    Listened()        all that has come by now has been heard: only then does silence count
+
+What cannot be carried out is thrown into it, and ends the run as what a role reports does.
+"""
+
+import math
+from collections.abc import Callable, Collection, Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import htrain.errors as errors
+from htrain.errors import CheckpointError, Error, Interrupted, PeerLost, RunError
+from htrain.executor.record.figures import Figures
+from htrain.executor.record.measured import Measured
+from htrain.executor.record.totals import RunTotals
+from htrain.executor.roles.saving import SaveSchedule
+from htrain.executor.settings import RunSettings
+from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Order, Ready, State
+from htrain.net.names import TRAINER, role_at, role_of
+from htrain.plan.plan import Plan
+from htrain.sync.liveness import MOST_SECONDS, Liveness, Lost, Silent
+
+_NEWS_SECONDS = 1.0  # for the news of a process's end, once another role misses it
+_LONGER_SECONDS = 0.01  # than it may be, a silence has to be
+_SHOW_SECONDS = 0.5  # between two looks at the totals
+_SAVE_BYTES_PER_SECOND = 10_000_000  # that the slowest disk takes
+_AGAIN_SECONDS = 5.0  # between two tries of the last save
+_LAST_SAVE_SECONDS = 60.0
+
+Reports = dict[str, dict[str, Any]]
+States = dict[str, dict[str, Any]]
+
+
+# -- events ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Came:
+    """A role has said something."""
+
+    message: Message
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What happened to the process of a role, or of several; the text begins with whose it was."""
+
+    what: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The user asks the run to stop."""
+
+
+@dataclass(frozen=True)
+class Listened:
+    """All that has come by now has been heard."""
+
+
+Event = Came | Ended | Asked | Listened
+
+
+# -- instructions ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Await:
+    """Instruction: wait for an event, until the time `until` at most; answered by it. By then at the latest it is Listened."""
+
+    until: float
+
+
+@dataclass(frozen=True)
+class Connect:
+    """Instruction: all roles are up, at the endpoints of `book`. Tell everybody where the others are, and the user, in which `places` they run."""
+
+    book: dict[str, str]
+    places: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class TellAll:
+    """Instruction: give every role an order. One that cannot take it is gone, of which an event will come."""
+
+    order: Order
+
+
+@dataclass(frozen=True)
+class AskWhetherLives:
+    """Instruction: look whether the process of a role is known to live; answered by a bool."""
+
+    role: str
+
+
+@dataclass(frozen=True)
+class OpenCheckpoint:
+    """Instruction: make a folder for a checkpoint of trainers in these states; answered by it, or by Refused."""
+
+    trainers: States
+
+
+@dataclass(frozen=True)
+class CloseCheckpoint:
+    """Instruction: all roles have saved into the open checkpoint: make it valid; answered by Refused where the disk does not take it."""
+
+    trainers: States
+    saved: States
+    finished: bool
+
+
+@dataclass(frozen=True)
+class DropCheckpoint:
+    """Instruction: remove the beginnings of the checkpoint that is open, if any."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An answer: the disk has refused."""
+
+    error: str
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Instruction: tell the user some news."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ShowTotals:
+    """Instruction: show and keep the totals so far, and each role's report."""
+
+    totals: RunTotals
+    reports: Reports
+
+
+@dataclass(frozen=True)
+class KeepMeasured:
+    """Instruction: keep what a run to the end of its data has measured."""
+
+    measured: Measured
+
+
+Instruction = (
+    Await | Connect | TellAll | AskWhetherLives | OpenCheckpoint | CloseCheckpoint | DropCheckpoint | Tell | ShowTotals | KeepMeasured
+)  # fmt: skip
+Result = TypeVar("Result")
+Machine = Generator[Instruction, tuple[float, Any], Result]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run went. `checkpoint` is the folder of the last one."""
+
+    totals: RunTotals
+    checkpoint: Path
+    train_seconds: float
+    measured: Measured
+
+
+# -- the machine -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Seen:
+    """What roles have said of themselves. `states` are their answers, of the kind `wanted`, to the last order that wants one."""
+
+    book: dict[str, str] = field(default_factory=dict)
+    places: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ready: set[str] = field(default_factory=set)
+    wanted: str = ""
+    states: States = field(default_factory=dict)
+    finished: set[str] = field(default_factory=set)
+    unreadable: Error | None = None
+
+    @property
+    def known(self) -> set[str]:
+        """The roles that are up."""
+        return {role_at(endpoint) for endpoint in self.book}
+
+
+class CoordinatorMachine:
+    """Runs one plan to its end.
+
+    `tells_of_ends` says whether events tell of processes that end by themselves. Times are seconds of any one clock; how long others are waited for
+    counts only while this machine has listened (htrain.sync.liveness).
+    """
+
+    def __init__(self, plan: Plan, settings: RunSettings, *, tells_of_ends: bool) -> None:
+        self._roles = plan.cluster.roles
+        self._trainers = [role for role in self._roles if role_of(role) == TRAINER]
+        self._settings = settings
+        self._tells_of_ends = tells_of_ends
+        largest = max((load.holds.parameters for load in plan.loads.values()), default=0)
+        self._save_seconds = largest / _SAVE_BYTES_PER_SECOND  # for the largest role to be written, or read
+        self._liveness = Liveness(
+            self._roles, limit_seconds=settings.liveness_seconds, warm_up_seconds=settings.warm_up_seconds
+        )
+        self._figures = Figures(plan)
+        self._saves = SaveSchedule(settings)
+        self._seen = _Seen()
+        self._asked = False
+        self._takes_orders = False
+        self._now = 0.0
+        self._heard = 0.0  # when all that had come was heard last
+        self._patience = 0.0  # seconds for which it has listened
+
+    def run(self, now: float) -> Machine[RunResult]:
+        """Bring the roles together, train to the end of the data, checkpoint, end.
+
+        Raises PeerLost naming a role that died or fell silent, what a role reported as its failure, and, after a checkpoint, Interrupted and what
+        kept a reader from reading on.
+        """
+        self._now = self._heard = now
+        try:
+            return (yield from self._run())
+        except Exception:
+            if self._takes_orders:
+                yield TellAll(Order("abort"))
+            raise
+
+    def _run(self) -> Machine[RunResult]:
+        yield from self._gather()
+        began = self._now
+        self._figures.begin(began)
+        yield from self._do(TellAll(Order("start")))
+        yield from self._train()
+        train_seconds = self._now - began
+        stopped = not self._is_trained
+        yield from self._last_save(finished=not stopped)
+        totals = self._figures.totals(self._now, ends=True)
+        yield from self._do(ShowTotals(totals, self._figures.reports))
+        yield from self._do(TellAll(Order("stop")))
+        self._takes_orders = False
+        measured = self._figures.measured(self._now)
+        if stopped:
+            raise self._why_stopped(totals)
+        yield from self._do(KeepMeasured(measured))
+        assert self._saves.last
+        return RunResult(totals, self._saves.last, train_seconds, measured)
+
+    def _do(self, instruction: Instruction) -> Machine[Any]:
+        """Have something done; what came of it."""
+        self._now, answer = yield instruction
+        return answer
+
+    def _gather(self) -> Machine[None]:
+        seen, seconds = self._seen, self._settings.warm_up_seconds
+        yield from self._await_all(lambda: seen.known, "did not come up", seconds)
+        self._takes_orders = True
+        try:
+            yield from self._do(Connect(seen.book, seen.places))
+        except PeerLost as error:
+            yield from self._missed(error)
+        yield from self._await_all(lambda: seen.ready, "did not load its parameters", seconds + self._save_seconds)
+
+    def _await_all(self, known: Callable[[], Collection[str]], what: str, seconds: float) -> Machine[None]:
+        """Until all roles are known."""
+        end = self._patience + seconds
+        while missing := set(self._roles).difference(known()):
+            if self._patience >= end:
+                raise PeerLost(f"{min(missing)} {what} within {seconds:.0f} s")
+            yield from self._event(patience=end)
+            if self._asked:
+                raise Interrupted("stopped before training began")
+
+    def _train(self) -> Machine[None]:
+        """Watch until the data is over, or the run is to stop before: the user has asked for it, or a reader cannot read on."""
+        show = self._now + _SHOW_SECONDS
+        self._saves.begin(self._now)
+        while not (self._is_trained or self._asked or self._seen.unreadable):
+            if self._now >= show:
+                yield from self._show()
+                show = self._now + _SHOW_SECONDS
+            elif self._now >= self._saves.due:
+                yield from self._checkpoint(finished=False)
+                yield from self._do(TellAll(Order("resume")))
+            else:
+                yield from self._event(until=min(show, self._saves.due))
+
+    def _show(self) -> Machine[None]:
+        totals = self._figures.totals(self._now, ends=bool(self._seen.finished))
+        if self._figures.is_warm:
+            self._liveness.warm()
+        yield from self._do(ShowTotals(totals, self._figures.reports))
+
+    @property
+    def _is_trained(self) -> bool:
+        """Whether all data has been trained, by all."""
+        return self._seen.finished.issuperset(self._trainers) and not self._seen.unreadable
+
+    def _why_stopped(self, totals: RunTotals) -> Error:
+        folder = self._settings.run_folder
+        if error := self._seen.unreadable:
+            return type(error)(
+                f"{error}; until there it is saved: once the same data can be read, go on with --resume {folder}"
+            )
+        return Interrupted(f"stopped after {totals.examples:,} examples; go on with --resume {folder}")
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def _event(self, *, until: float = math.inf, patience: float = math.inf) -> Machine[None]:
+        """Take what comes, until a time, or until others have been listened to for so many seconds; raise what it says went wrong.
+
+        A longer wait than Liveness counts at once would be in vain.
+        """
+        silence = min(MOST_SECONDS, self._liveness.seconds_left + _LONGER_SECONDS)
+        end = min(until, self._now + patience - self._patience, self._heard + silence)
+        event = yield from self._do(Await(max(self._now, end)))
+        if isinstance(event, Came):
+            try:
+                self._take(event.message)
+            except PeerLost as error:
+                yield from self._missed(error)
+        elif isinstance(event, Ended):
+            raise self._lost(event.what)
+        elif isinstance(event, Asked):
+            self._asked = True
+        else:
+            yield from self._silence()
+
+    def _missed(self, error: PeerLost) -> Machine[None]:
+        """Whoever misses a role says so at once; who it is that died says more, and is known a moment later. Raises the one or the other."""
+        end = self._now + _NEWS_SECONDS
+        is_over = not self._tells_of_ends
+        while not is_over:
+            event = yield from self._do(Await(end))
+            if isinstance(event, Ended):
+                raise self._lost(event.what) from error
+            is_over = isinstance(event, Listened) and self._now >= end
+        raise error
+
+    def _lost(self, what: str) -> PeerLost:
+        """The error of a role whose process ended."""
+        role = what.partition(" ")[0]
+        last_step = f" (its last step: {self._figures.last_step(role)})" if role in self._roles else ""
+        return PeerLost(f"{what}{last_step}; {self._saves.advice}")
+
+    def _silence(self) -> Machine[None]:
+        """All that had come was heard: who has been silent for too long?"""
+        passed, self._heard = self._now - self._heard, self._now
+        self._patience += min(passed, MOST_SECONDS)
+        for news in self._liveness.listened(passed):
+            lives = yield from self._do(AskWhetherLives(news.role))
+            yield from self._do(Tell(self._silent(news, lives=lives)))
+
+    def _silent(self, news: Silent | Lost, *, lives: bool) -> str:
+        """In words, that a role may be slow. Raises PeerLost for one that is given up."""
+        said = f"{news.role} has been silent for {news.seconds:.0f} s{', though its process lives' if lives else ''}"
+        if isinstance(news, Lost):
+            last_step = self._figures.last_step(news.role)
+            raise PeerLost(
+                f"{said} (its last step: {last_step}; --liveness-seconds gives it longer); {self._saves.advice}"
+            )
+        return said
+
+    def _take(self, message: Message) -> None:
+        """Keep what a role has said. Raises the failure that it tells of."""
+        seen = self._seen
+        if isinstance(message, Failed):
+            raise self._failure(message)
+        if isinstance(message, Hello):
+            seen.book.update(message.endpoints)
+            seen.places[message.source] = {"host": message.host, "pid": message.pid}
+        elif isinstance(message, Ready):
+            seen.ready.add(message.source)
+            self._figures.report(message.source, message.metrics)
+        elif isinstance(message, Beat) and message.metrics:
+            self._figures.report(message.source, message.metrics)
+        elif isinstance(message, State):
+            self._take_state(message)
+        if isinstance(message, Beat | State | Ready | Hello):
+            self._liveness.heard(message.source)
+
+    def _take_state(self, message: State) -> None:
+        seen = self._seen
+        if message.state == "unreadable":
+            seen.unreadable = _error_of(message.details["kind"], message.details["error"])
+        elif message.state == "finished":
+            seen.finished.add(message.source)
+        elif message.state == seen.wanted:
+            seen.states[message.source] = message.details
+
+    def _failure(self, message: Failed) -> Error:
+        text = message.error if message.error.startswith(message.source) else f"{message.source}: {message.error}"
+        advice = f"; {self._saves.advice}" if message.kind in ("PeerLost", "RunError") else ""
+        return _error_of(message.kind, f"{text}{advice}")
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _checkpoint(self, *, finished: bool) -> Machine[bool]:
+        """Bring all roles to rest between steps, save them, and make the checkpoint valid. False where the disk refused, which has been told then."""
+        paused = yield from self._ask(
+            "pause", "paused", max(self._settings.deadline_seconds, self._settings.warm_up_seconds)
+        )
+        trainers = {trainer: paused[trainer] for trainer in self._trainers}
+        folder = yield from self._do(OpenCheckpoint(trainers))
+        if isinstance(folder, Refused):
+            return (yield from self._refused(folder))
+        seconds = self._settings.warm_up_seconds + self._save_seconds
+        saved = yield from self._ask("save", "saved", seconds, folder=str(folder))
+        closed = _refusal(saved) or (yield from self._do(CloseCheckpoint(trainers, saved, finished)))
+        if isinstance(closed, Refused):
+            return (yield from self._refused(closed))
+        yield from self._do(Tell(self._saves.made(folder, self._now)))
+        return True
+
+    def _refused(self, by: Refused) -> Machine[bool]:
+        yield from self._do(DropCheckpoint())
+        yield from self._do(Tell(self._saves.refused(by.error, self._now)))
+        return False
+
+    def _ask(self, verb: str, answer: str, seconds: float, *, folder: str = "") -> Machine[States]:
+        """Give an order to all and wait for everybody's answer. Silence and threads that hang are noticed sooner."""
+        self._seen.wanted, self._seen.states = answer, {}
+        yield from self._do(TellAll(Order(verb, folder)))
+        end = self._patience + seconds
+        while missing := set(self._roles).difference(self._seen.states):
+            if self._patience >= end:
+                raise PeerLost(
+                    f"{min(missing)} did not answer the order to {verb} within {seconds:.0f} s; {self._saves.advice}"
+                )
+            yield from self._event(patience=end)
+        return self._seen.states
+
+    def _last_save(self, *, finished: bool) -> Machine[None]:
+        """The checkpoint at the end of the run. A disk that refuses has a minute to be mended; then CheckpointError is raised.
+
+        None is made of a run that could not read a single row.
+        """
+        if self._seen.unreadable and not self._has_trained:
+            raise self._seen.unreadable
+        end = self._now + _LAST_SAVE_SECONDS
+        while not (yield from self._checkpoint(finished=finished)):
+            if self._now > end:
+                raise CheckpointError(
+                    f"what was trained last could not be saved ({self._saves.error}); {self._saves.advice}"
+                )
+            again = self._now + _AGAIN_SECONDS
+            while self._now < again:
+                yield from self._event(until=again)
+
+    @property
+    def _has_trained(self) -> bool:
+        """Whether this run has trained more than those that it goes on from."""
+        before = sum(int(state["totals"]["examples"]) for state in self._settings.positions.values())
+        return self._figures.examples > before
+
+
+def _refusal(saved: Mapping[str, Mapping[str, Any]]) -> Refused | None:
+    """What a disk has refused to a role that was to save."""
+    return next((Refused(f"{role}: {state['error']}") for role, state in saved.items() if state.get("error")), None)
+
+
+def _error_of(kind: str, text: str) -> Error:
+    """A role's error, as it raised it."""
+    found = getattr(errors, kind, RunError)
+    return found(text) if isinstance(found, type) and issubclass(found, Error) else RunError(text)

@@ -1,0 +1,429 @@
+"""A run for the launcher's machine alone: roles that are played, a disk that may refuse, a user, and a clock that goes from one event to the next.
+
+What happens when is drawn from a seed. The rules of a run are asserted at every instruction: who breaks one is seen at once, with all that came before.
+"""
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from htrain.errors import Error
+from htrain.executor.roles.coordinator import (
+    Asked,
+    AskWhetherLives,
+    Await,
+    Came,
+    CloseCheckpoint,
+    Connect,
+    CoordinatorMachine,
+    DropCheckpoint,
+    Ended,
+    Event,
+    Instruction,
+    KeepMeasured,
+    Listened,
+    OpenCheckpoint,
+    Refused,
+    RunResult,
+    ShowTotals,
+    Tell,
+    TellAll,
+)
+from htrain.executor.settings import RunSettings
+from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Order, Ready, State
+from htrain.plan.plan import Plan
+
+FOLDER = Path("runs/a")
+BEAT_SECONDS = 0.5
+BEGIN = 100.0  # on the clock of a run
+LONGEST = 1500.0  # of any run here, launchers that sleep apart
+
+
+@dataclass
+class Played:
+    """A role: what has become of it, and what it leaves undone. `at_rest` is between pause and resume."""
+
+    name: str
+    dead: bool = False
+    frozen: bool = False
+    mute: str = ""  # the step of the run at which it says nothing more: hello, ready, pause, save
+    training: bool = False
+    at_rest: bool = False
+    finished: bool = False
+    owes_the_end: bool = False  # its data ended while it was at rest
+    steps: int = 0
+    spoke: float = 0.0  # what it says comes in order
+
+    @property
+    def is_trainer(self) -> bool:
+        return self.name.startswith("trainer")
+
+    @property
+    def acts(self) -> bool:
+        return not self.dead and not self.frozen
+
+    def metrics(self) -> dict[str, Any]:
+        of_trainer = {"examples": 8 * self.steps, "log_loss": 4.0 * self.steps, "positives": 2.0, "malformed": 0}
+        return {"steps": self.steps, "cpu_seconds": 0.0, **(of_trainer if self.is_trainer else {})}
+
+    def state(self) -> dict[str, Any]:
+        return {"totals": {"examples": 8 * self.steps}} if self.is_trainer else {}
+
+
+@dataclass(frozen=True)
+class Troubles:
+    """What happens to a run. Times are seconds from its begin.
+
+    `faults` are a time, a role and one of: dies, freezes, fails, unreadable, or the step of the run at which it falls mute; for a trainer that may be data:
+    then it cannot read a single row. The disk refuses within `full`; the launcher sleeps a minute at `sleeps`.
+    """
+
+    asks: float | None = None
+    faults: tuple[tuple[float, str, str], ...] = ()
+    full: tuple[float, float] = (0.0, 0.0)
+    sleeps: tuple[float, ...] = ()
+    tells_of_ends: bool = True
+
+
+@dataclass
+class Seen:
+    """What a run has come to. `guilty` are the roles that an error may name."""
+
+    result: RunResult | None = None
+    error: Error | None = None
+    log: list[tuple[float, Instruction]] = field(default_factory=list)
+    valid: list[CloseCheckpoint] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    guilty: set[str] = field(default_factory=set)
+    seconds: float = 0.0
+    refusals: list[float] = field(default_factory=list)
+    asked_at: float | None = None
+    asked_in_training: bool = (
+        False  # the machine has heard of it while roles trained, and not all at the end of their data
+    )
+    valid_at: list[float] = field(default_factory=list)
+    idle_waits: int = 0  # that nothing but their time has ended
+    unreadable: bool = False  # the machine has heard that a role cannot read on
+
+    @property
+    def orders(self) -> list[str]:
+        return [each.order.verb for _, each in self.log if isinstance(each, TellAll)]
+
+
+class PlayedRun:
+    """One run. `train_seconds` is when trainers are at the end of their data, about."""
+
+    def __init__(self, plan: Plan, seed: int, troubles: Troubles, *, train_seconds: float, every: Any = "end") -> None:
+        settings = RunSettings(
+            FOLDER, "data", FOLDER, deadline_seconds=10, warm_up_seconds=20, liveness_seconds=8, checkpoint_seconds=every
+        )  # fmt: skip
+        self.seen = Seen()
+        self.now = BEGIN
+        self._machine = CoordinatorMachine(plan, settings, tells_of_ends=troubles.tells_of_ends)
+        self._draw = random.Random(seed)
+        self._troubles = troubles
+        self._train_seconds = train_seconds
+        self._began = self.now
+        self._roles = {name: Played(name) for name in plan.cluster.roles}
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+        self._mailbox: list[Message] = []
+        self._lost = ""
+        self._asked = False
+        self._batch: list[Event] = []
+        self._sleeps = list(troubles.sleeps)
+        # What the rules are about:
+        self._heard: dict[str, set[str]] = {
+            "hello": set(),
+            "ready": set(),
+            "finished": set(),
+        }  # whom the machine has heard say it
+        self._outstanding: set[str] = set()  # who has not been heard to answer the last order
+        self._verbs: list[str] = []
+        self._is_open: Path | None = None
+        self._saved: dict[str, dict[str, Any]] = {}
+        self._plan_troubles()
+
+    # -- the world ---------------------------------------------------------------------------------------------------
+
+    def _in(self, seconds: float, what: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._later, (self.now + seconds, self._number, what))
+
+    def _plan_troubles(self) -> None:
+        for role in self._roles.values():
+            self._in(self._draw.uniform(0.1, 3), lambda role=role: self._up(role))
+        for at, name, what in self._troubles.faults:
+            self._in(at, lambda role=self._roles[name], what=what: self._fault(role, what))
+        if self._troubles.asks is not None:
+            self._in(self._troubles.asks, self._ask)
+
+    def _ask(self) -> None:
+        self._asked, self.seen.asked_at = True, self.now
+
+    def _fault(self, role: Played, what: str) -> None:
+        if not role.acts or (what == "unreadable" and not (role.training and not role.finished)):
+            return
+        if what == "unreadable":
+            self._cannot_read(role)
+            return
+        self.seen.guilty.add(role.name)
+        if what == "dies":
+            self._die(role)
+        elif what == "freezes":
+            role.frozen = True
+        elif what == "fails":
+            self._say(role, Failed(role.name, "RunError", "its thread hangs"))
+        else:
+            role.mute = what
+
+    def _cannot_read(self, role: Played) -> None:
+        error = f"{role.name}: line 7: not a row"
+        self._say(role, State(role.name, "unreadable", {"kind": "DataError", "error": error}))
+        self._in(0.2, lambda: self._end_of_data(role))
+
+    def _die(self, role: Played) -> None:
+        role.dead = True
+        if self._troubles.tells_of_ends:
+            self._in(self._draw.uniform(0, 0.9), lambda: self._note_end(role))
+        others = [other for other in self._roles.values() if other.acts and other.training]
+        for other in self._draw.sample(others, self._draw.randint(0, len(others))):
+            missed = Failed(other.name, "PeerLost", f"{other.name}: no answer from {role.name}")
+            self._in(self._draw.uniform(0, 0.8), lambda missed=missed: self._mailbox.append(missed))
+            if not self._troubles.tells_of_ends:
+                self.seen.guilty.add(other.name)
+
+    def _note_end(self, role: Played) -> None:
+        self._lost = self._lost or f"{role.name} (process 7) was killed by signal 9"
+
+    def _say(self, role: Played, message: Message, *, after: float = 0.0) -> None:
+        """What a role says comes in the order in which it said it, unless it is gone by then."""
+        role.spoke = max(self.now + after, role.spoke)
+        self._in(role.spoke - self.now, lambda: None if role.dead else self._mailbox.append(message))
+
+    def _delay(self) -> float:
+        return self._draw.choice((0.0, self._draw.uniform(0, 0.5), self._draw.uniform(0, 3), self._draw.uniform(0, 15)))
+
+    def _up(self, role: Played) -> None:
+        self._beat(role)
+        if role.acts and role.mute != "hello":
+            endpoints = {f"{role.name}/{what}": f"tcp://{role.name}" for what in ("control", "pulse")}
+            self._say(role, Hello(role.name, endpoints, "here", 7), after=self._delay())
+
+    def _beat(self, role: Played) -> None:
+        if role.acts:
+            role.steps += role.training and self._draw.random() < 0.7
+            self._mailbox.append(Beat(role.name, role.metrics() if role.name in self._heard["ready"] else {}))
+            self._in(BEAT_SECONDS, lambda: self._beat(role))
+
+    def _end_of_data(self, role: Played) -> None:
+        if role.at_rest:
+            role.owes_the_end = True
+        elif role.acts and role.training and not role.finished:
+            role.finished, role.training = True, False
+            self._say(role, Beat(role.name, role.metrics()))
+            self._say(role, State(role.name, "finished", role.state()))
+
+    # -- the roles' side of instructions -----------------------------------------------------------------------------
+
+    def _obey(self, role: Played, order: Order) -> None:
+        if not role.acts or role.mute == order.verb:
+            return
+        if order.verb == "start":
+            role.training = True
+            if role.mute == "data":
+                self._cannot_read(role)
+            elif role.is_trainer:
+                self._in(self._draw.uniform(0.5, 1) * self._train_seconds, lambda: self._end_of_data(role))
+        elif order.verb == "pause":
+            self._in(self._delay(), lambda: self._rest(role))
+        elif order.verb == "save":
+            self._in(self._delay(), lambda: self._save(role))
+        elif order.verb == "resume":
+            role.at_rest, role.training = False, not role.finished
+            if role.owes_the_end:
+                self._end_of_data(role)
+
+    def _rest(self, role: Played) -> None:
+        if role.acts:
+            role.at_rest, role.training = True, False
+            for _ in range(self._draw.choice((1, 1, 1, 2))):  # a message may come twice
+                self._say(role, State(role.name, "paused", role.state()))
+
+    def _save(self, role: Played) -> None:
+        if role.acts:
+            assert role.at_rest, f"{role.name} saves while it trains"
+            full = self._is_full() and self._draw.random() < 0.5
+            answer = (
+                {"error": "the disk is full"}
+                if full
+                else {"file": [role.name, 1, "abc"]}
+                if not role.is_trainer
+                else {}
+            )
+            self._say(role, State(role.name, "saved", answer))
+
+    def _is_full(self) -> bool:
+        begin, end = self._troubles.full
+        return begin <= self.now - self._began < end
+
+    # -- carrying out ------------------------------------------------------------------------------------------------
+
+    def play(self) -> Seen:
+        """To the end of the run, whatever that is."""
+        run = self._machine.run(self.now)
+        try:
+            instruction = next(run)
+            while True:
+                self._check(instruction)
+                self.seen.log.append((self.now, instruction))
+                answer = self._carry_out(instruction)
+                instruction = run.send((self.now, answer))
+        except StopIteration as end:
+            self.seen.result = end.value
+        except Error as error:
+            self.seen.error = error
+        self.seen.seconds = self.now - self._began
+        return self.seen
+
+    def _carry_out(self, said: Instruction) -> Any:
+        if isinstance(said, Await):
+            return self._await(said.until)
+        if isinstance(said, AskWhetherLives):
+            return not self._roles[said.role].dead
+        if isinstance(said, Connect):
+            self._verbs.append("connect")
+            for role in self._roles.values():
+                if role.acts and role.mute != "ready":
+                    self._say(role, Ready(role.name, role.metrics()), after=self._delay())
+        elif isinstance(said, TellAll):
+            self._tell(said.order)
+        elif isinstance(said, Tell):
+            self.seen.told.append(said.text)
+        elif isinstance(said, OpenCheckpoint | CloseCheckpoint | DropCheckpoint):
+            return self._disk(said)
+        return None
+
+    def _tell(self, order: Order) -> None:
+        self._verbs.append(order.verb)
+        if order.verb in ("pause", "save"):
+            self._outstanding, self._saved = set(self._roles), {}
+        for role in self._roles.values():
+            self._obey(role, order)
+
+    def _disk(self, said: OpenCheckpoint | CloseCheckpoint | DropCheckpoint) -> Any:
+        self.now += self._draw.choice((0.0, self._draw.uniform(0, 2)))
+        if isinstance(said, DropCheckpoint):
+            self._is_open = None
+            self.seen.refusals.append(self.now)
+        elif self._is_full() and self._draw.random() < 0.7:
+            return Refused("the disk is full")
+        elif isinstance(said, OpenCheckpoint):
+            self._is_open = FOLDER / f"checkpoint {len(self.seen.folders)}"
+            self.seen.folders.append(self._is_open)
+            return self._is_open
+        else:
+            self.seen.valid.append(said)
+            self.seen.valid_at.append(self.now)
+            self._is_open = None
+        return None
+
+    def _await(self, until: float) -> Event:
+        if not self._batch:
+            self._pass(until)
+            came = [Came(message) for message in self._mailbox]
+            ended = [Ended(self._lost)] if self._lost else []
+            asked = [Asked()] if self._asked else []
+            self.seen.idle_waits += not (came or ended or asked)
+            self._mailbox, self._asked = [], False
+            self._batch = [*came, *ended, *asked, Listened()]
+        event = self._batch.pop(0)
+        if isinstance(event, Came):
+            self._hear(event.message)
+        elif isinstance(event, Asked):
+            trainers = {name for name, role in self._roles.items() if role.is_trainer}
+            in_training = bool(self._verbs) and self._verbs[-1] in ("start", "resume")
+            self.seen.asked_in_training = in_training and not trainers <= self._heard["finished"]
+        return event
+
+    def _pass(self, until: float) -> None:
+        """Time passes until something has come, or until the machine would wait no longer; a launcher may wake late, or have slept."""
+        assert until <= self.now + 1.0, "a wait without an end"
+        while not (self._mailbox or self._lost or self._asked) and self.now < until:
+            self._go_to(min(until, self._later[0][0] if self._later else until))
+        if self._sleeps and self.now - self._began >= self._sleeps[0]:
+            self._sleeps.pop(0)
+            self._go_to(self.now + 60)
+        elif self._draw.random() < 0.1:
+            self._go_to(self.now + self._draw.uniform(0, 0.3))
+        assert self.now - self._began < LONGEST + 60 * len(self._troubles.sleeps), "the run does not end"
+
+    def _go_to(self, then: float) -> None:
+        while self._later and self._later[0][0] <= then:
+            at, _, what = heapq.heappop(self._later)
+            self.now = max(self.now, at)
+            what()
+        self.now = max(self.now, then)
+
+    # -- the rules ---------------------------------------------------------------------------------------------------
+
+    def _hear(self, message: Message) -> None:
+        self.seen.unreadable |= isinstance(message, State) and message.state == "unreadable"
+        if isinstance(message, Hello | Ready):
+            self._heard["hello" if isinstance(message, Hello) else "ready"].add(message.source)
+        if isinstance(message, State) and message.state == "finished":
+            self._heard["finished"].add(message.source)
+        if isinstance(message, State) and (self._verbs[-1], message.state) in (("pause", "paused"), ("save", "saved")):
+            self._outstanding.discard(message.source)
+            if message.state == "saved":
+                self._saved[message.source] = message.details
+
+    def _check(self, said: Instruction) -> None:
+        """That this instruction may come now."""
+        assert "abort" not in self._verbs, "an instruction after the order to abort"
+        if isinstance(said, Connect):
+            assert self._heard["hello"] == set(self._roles)
+            assert not self._verbs
+        elif isinstance(said, TellAll):
+            self._check_order(said.order)
+        elif isinstance(said, OpenCheckpoint):
+            assert self._verbs[-1] == "pause"
+            assert not self._outstanding
+            assert self._is_open is None, "two checkpoints at a time"
+        elif isinstance(said, CloseCheckpoint):
+            self._check_close(said)
+        elif isinstance(said, KeepMeasured):
+            assert self._verbs[-1] == "stop"
+        elif isinstance(said, ShowTotals):
+            assert "start" in self._verbs
+
+    def _check_order(self, order: Order) -> None:
+        before = self._verbs[-1] if self._verbs else ""
+        may_follow: dict[str, Sequence[str]] = {
+            "start": ("connect",), "pause": ("start", "resume", "pause", "save"), "save": ("pause",), "resume": ("pause", "save"),
+            "stop": ("save",), "abort": ("connect", "start", "pause", "save", "resume"),
+        }  # fmt: skip
+        assert before in may_follow[order.verb], f"{order.verb} after {before}"
+        if order.verb != "abort":
+            assert not self._outstanding, f"{order.verb}, though {self._outstanding} have not answered {before}"
+        if order.verb == "start":
+            assert self._heard["ready"] == set(self._roles), "started before all are ready"
+        if order.verb == "save":
+            assert order.folder == str(self._is_open)
+        if order.verb in ("resume", "stop"):
+            assert self._is_open is None, "a checkpoint is left open"
+
+    def _check_close(self, said: CloseCheckpoint) -> None:
+        assert self._is_open
+        assert self._verbs[-1] == "save"
+        assert not self._outstanding, f"closed, though {self._outstanding} have not saved"
+        assert said.saved == self._saved
+        assert not any("error" in state for state in said.saved.values()), "closed, though a role could not save"
+        trainers = {name: role for name, role in self._roles.items() if role.is_trainer}
+        assert said.trainers == {name: role.state() for name, role in trainers.items()}, "saved while training went on"
+        assert all(role.at_rest for role in self._roles.values())
+        assert said.finished <= all(role.finished for role in trainers.values())
