@@ -77,8 +77,8 @@ _encode = msgspec.json.encode
 
 
 class ServerProcess:
-    """The role's handle of a further process of it, which a thread listens to. `error` says what went wrong with the process, or that it is gone; `on_change` is
-    called when it does."""
+    """The role's handle of a further process of it, which a thread listens to. `error` says what went wrong with the process, or that it is gone; `on_change`
+    is called when it does."""
 
     def __init__(self, endpoint: str, process: BaseProcess, connection: Connection) -> None:
         self.endpoint = endpoint
