@@ -167,9 +167,6 @@ def test_functions_are_short() -> None:
     assert sizes[-1] <= 53
 
 
-SILENT = ("executor", "simulation", "sync")  # rooms in which not every public name is documented yet
-
-
 def public_names(body: Sequence[ast.stmt], owner: ast.ClassDef | None = None) -> Iterator[Public]:
     """The classes and functions of a module that others may use, each with the class that it is in."""
     for node in body:
@@ -205,7 +202,7 @@ def undocumented(room: str) -> Iterator[str]:
                 yield f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name} does not say what it raises"
 
 
-@pytest.mark.parametrize("room", sorted({path.relative_to(PACKAGE).parts[0] for path in MODULES} - {*SILENT}))
+@pytest.mark.parametrize("room", sorted({path.relative_to(PACKAGE).parts[0] for path in MODULES}))
 def test_public_names_say_what_they_are_and_what_they_raise(room: str) -> None:
     assert list(undocumented(room)) == []
 

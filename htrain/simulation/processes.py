@@ -43,9 +43,14 @@ class World(Protocol):
 class Held(Protocol):
     """The trainer or PS whose weights are synchronised."""
 
-    def hold_writes(self) -> None: ...
-    def at_rest(self) -> bool: ...
-    def release_writes(self) -> None: ...
+    def hold_writes(self) -> None:
+        """Let no step write them from now on."""
+
+    def at_rest(self) -> bool:
+        """Whether none does. Requires: `hold_writes`."""
+
+    def release_writes(self) -> None:
+        """Let steps write them again."""
 
 
 class Serving:
@@ -72,15 +77,19 @@ class Serving:
 
     @property
     def staleness(self) -> Mapping[int, int]:
+        """How many dense updates missed so many of others (HT 2.3)."""
         return self.machine.gates.histogram
 
     def hold_writes(self) -> None:
+        """Let no pass step weights from now on."""
         self.machine.hold()
 
     def at_rest(self) -> bool:
+        """Whether none does. Requires: `hold_writes`."""
         return self.machine.gates.await_rest(0)
 
     def release_writes(self) -> None:
+        """Let passes step weights again; those that have waited go on."""
         for each in self.machine.release():
             if isinstance(each, Run):
                 self._jobs.put(each.job)
@@ -148,12 +157,15 @@ class Training:
 
     @property
     def staleness(self) -> Mapping[int, int]:
+        """How many dense updates missed so many of others (HT 2.3)."""
         return self.gates.histogram
 
     def hold_writes(self) -> None:
+        """Let no step write weights from now on."""
         self.gates.hold()
 
     def at_rest(self) -> bool:
+        """Whether none does. Requires: `hold_writes`."""
         return self.gates.await_rest(0)
 
     def release_writes(self) -> None:

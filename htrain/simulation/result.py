@@ -63,10 +63,12 @@ class Simulated:
 
     @property
     def max_staleness(self) -> int:
+        """The largest staleness of a dense update (HT 2.3); 0 where there was none."""
         return max(self.staleness, default=0)
 
     @property
     def mean_staleness(self) -> float:
+        """The mean staleness of dense updates; 0 where there was none."""
         count = sum(self.staleness.values())
         return sum(value * n for value, n in self.staleness.items()) / count if count else 0.0
 

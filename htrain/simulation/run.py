@@ -230,10 +230,11 @@ class Simulation:
         return seconds * (1 + self._jitter * (2 * self._chance.random() - 1)) if self._jitter else seconds
 
     def bound(self) -> int:
+        """The bound on the staleness of a group's dense updates (HT 3.1.1); 0 for none."""
         return staleness_bound(self.cluster, self.plan.options, self.plan.options.net_replicas)
 
     def run(self) -> Simulated:
-        """Simulate to the end of all steps."""
+        """Simulate to the end of all steps. Raises PlanError where no step can end, naming who waits for whom."""
         total = self.steps * len(self.trainers) * self.plan.options.net_replicas
         self._warm, self._is_counting = int(total * _WARM_UP), False
         for trainer in self.trainers:

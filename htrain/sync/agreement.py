@@ -14,6 +14,7 @@ class Word:
     wants_pause: bool
 
     def numbers(self) -> tuple[float, float]:
+        """Both as 1 or 0, of which the sums over all trainers make a Verdict."""
         return float(self.has_data), float(self.wants_pause)
 
 
@@ -31,4 +32,5 @@ class Verdict:
 
     @property
     def stops(self) -> bool:
+        """Whether no further batch is opened."""
         return self.over or self.pause

@@ -45,6 +45,7 @@ class Liveness:
         self._warm = True
 
     def heard(self, role: str) -> None:
+        """The role has said that it lives: its silence begins anew. A role that is not watched is ignored."""
         if role in self._silence:
             self._silence[role] = 0.0
             self._told.discard(role)

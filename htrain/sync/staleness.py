@@ -48,7 +48,8 @@ class Context(Hashable, Protocol):
     """A step of a net replica. Any hashable value with a `trainer` serves; it must differ from all others in flight."""
 
     @property
-    def trainer(self) -> Hashable: ...
+    def trainer(self) -> Hashable:
+        """Whose step it is: `leave` forgets the steps of a trainer by it."""
 
 
 C = TypeVar("C", bound=Context)

@@ -108,6 +108,7 @@ def _asks_for_rows(op: Op) -> bool:
 
 
 def message_of(op: Op) -> int:
+    """The number by which a Send and its Recv know each other in the nets of a plan."""
     message = op.attrs["message"]
     assert isinstance(message, int)
     return message

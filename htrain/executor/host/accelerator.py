@@ -15,9 +15,11 @@ class Host:
     """No accelerator: nets as they are."""
 
     def net_of(self, step: Net) -> Net:
+        """The net of a step, as it is run: on a CPU, without a change."""
         return step
 
     def parameters_of(self, net: Net) -> Collection[str]:
+        """The names of those of its parameters that are on an accelerator: none."""
         return ()
 
 

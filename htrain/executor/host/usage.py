@@ -13,9 +13,11 @@ class ProcessUsage:
     """The role has a process of its own."""
 
     def cpu_seconds(self) -> float:
+        """CPU seconds of all threads of the process so far, those in the kernel included."""
         return time.process_time()
 
     def memory_bytes(self) -> int:
+        """Bytes of the process that are in memory now, pages that it shares with others included."""
         return int(psutil.Process(os.getpid()).memory_info().rss)
 
 
@@ -41,6 +43,7 @@ class ThreadUsage:
         return sum(self._used.values())
 
     def memory_bytes(self) -> int:
+        """Bytes of the role's parameters."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self._parameters())
 
 

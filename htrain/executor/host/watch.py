@@ -36,6 +36,7 @@ class Activity:
         self.what = what
 
     def end(self) -> None:
+        """The thread is done with what it began: until it begins something else, it cannot hang."""
         self.what = ""
 
     @contextmanager

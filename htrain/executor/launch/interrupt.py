@@ -26,6 +26,7 @@ class Interrupt:
         self._bell.ring()
 
     def close(self) -> None:
+        """Close the bell. Requires: no thread waits for it, and no signal's handler can still ring it."""
         self._bell.close()
 
 

@@ -65,15 +65,19 @@ class RoleRanks:
 
     @property
     def descriptors(self) -> Sequence[int]:
+        """Nothing: MPI does not tell when a rank ends."""
         return ()
 
     def lost(self) -> str:
+        """Always empty."""
         return ""  # mpiexec ends all ranks when one dies; silence is noticed by the launcher
 
     def lives(self, role: str) -> bool:
+        """Always False."""
         return False  # as far as is known: it may be on another host
 
     def end(self) -> None:
+        """Dismiss ranks that have no role; those that have one end when the launcher tells their roles to stop."""
         self.dismiss()
 
     def has_left(self) -> bool:
@@ -81,6 +85,7 @@ class RoleRanks:
         return self._waiting or _meet()
 
     def kill(self) -> None:
+        """Abort all ranks, this one included, with status 130: that of a process which Ctrl-C has ended."""
         MPI.COMM_WORLD.Abort(128 + signal.SIGINT)
 
 

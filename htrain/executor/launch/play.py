@@ -24,7 +24,7 @@ from htrain.plan.plan import Plan
 def play(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> None:
     """Be role `name` until the launcher says stop, or is gone.
 
-    A failure is reported to the launcher, never raised.
+    Raises nothing that goes wrong with the role: the launcher is told of it instead.
     """
     begin_thread()
     replicas = plan.options.net_replicas if role_of(name) == TRAINER else 1

@@ -31,15 +31,19 @@ class RoleThreads:
 
     @property
     def descriptors(self) -> Sequence[int]:
+        """Nothing: what goes wrong in a thread comes as a message."""
         return ()
 
     def lost(self) -> str:
+        """Always empty: a thread does not end by itself."""
         return ""
 
     def lives(self, role: str) -> bool:
+        """Whether the role's thread has not ended."""
         return any(thread.name == role and thread.is_alive() for thread in self._threads)
 
     def end(self) -> None:
+        """Wait for all threads, 15 s in all. One that hangs is left, and goes with the process."""
         deadline = time.monotonic() + _LAST_SECONDS
         for thread in self._threads:
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
@@ -62,9 +66,11 @@ class RoleProcesses:
 
     @property
     def descriptors(self) -> Sequence[int]:
+        """The connection to the supervisor; nothing once it has been closed by either side."""
         return (self._connection.fileno(),) if self._hears else ()
 
     def lost(self) -> str:
+        """A role whose process ended with a status other than 0, or else the supervisor, if it has ended, and how."""
         self._read()
         for role, status in self._statuses.items():
             if status:

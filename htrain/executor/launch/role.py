@@ -135,6 +135,7 @@ class RunningRole:
 
     @property
     def endpoints(self) -> dict[str, str]:
+        """The address of each of the role's endpoints, by name. Raises what went wrong with its further processes."""
         inboxes = [
             *(self.trainer.inboxes if self.trainer else ()),
             *(part.inbox for part in (self.server, self.centres) if part),
@@ -158,6 +159,10 @@ class RunningRole:
         self._parts.fill(self.settings.plan_folder)
 
     def start(self, book: dict[str, str]) -> None:
+        """Begin to work. `book` has the addresses of all endpoints of the run, by name.
+
+        Requires: `fill`. Raises DataError where a trainer cannot open its data.
+        """
         for server in (self.server, self.centres):
             if server:
                 server.start(book)
@@ -216,12 +221,14 @@ class RunningRole:
         )
 
     def pause(self) -> None:
+        """Begin no more steps or rounds; `quiet` says when those under way have ended."""
         if self.trainer:
             self.trainer.pause()
         if self.sync:
             self.sync.pause()
 
     def resume(self) -> None:
+        """Begin steps and rounds again."""
         if self.trainer:
             self.trainer.resume()
         if self.sync:
@@ -229,10 +236,12 @@ class RunningRole:
 
     @property
     def quiet(self) -> bool:
+        """Whether a paused role has no step and no round under way. A role that begins neither is always quiet."""
         return all(part.quiet for part in (self.trainer, self.sync) if part)
 
     @property
     def finished(self) -> bool:
+        """Whether a trainer has trained all data, or all that could be read; False for other roles."""
         return self.trainer is not None and self.trainer.finished
 
     @property
@@ -242,6 +251,7 @@ class RunningRole:
 
     @property
     def error(self) -> Exception | None:
+        """What has gone wrong in one of the role's threads or further processes; None while nothing has."""
         return next((part.error for part in (*self._processes, *self._threaded) if part.error), None)
 
     @property
@@ -251,6 +261,7 @@ class RunningRole:
         return [part for part in parts if part]
 
     def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of a trainer besides parameters; nothing of other roles."""
         return self.trainer.state() if self.trainer else {}
 
     def save(self, folder: Path) -> dict[str, Any]:
@@ -317,6 +328,7 @@ class RunningRole:
         return measured
 
     def stop(self) -> None:
+        """End all threads and further processes; what has arrived and is not served yet is dropped."""
         for process in self._processes:
             process.stop()
         for part in (self.sync, self.trainer, self.server, self.centres, self.collective):

@@ -70,10 +70,12 @@ class Supervisor:
 
 
 def encode_assignment(assignment: Assignment) -> bytes:
+    """The assignment in JSON, for a pipe or for MPI; a path becomes text."""
     return msgspec.json.encode(assignment, enc_hook=str)
 
 
 def decode_assignment(data: bytes) -> Assignment:
+    """The reverse of `encode_assignment`. Raises msgspec.DecodeError for other data."""
     return msgspec.json.decode(data, type=Assignment, dec_hook=lambda kind, value: kind(value))
 
 

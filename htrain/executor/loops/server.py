@@ -74,10 +74,12 @@ class Server:
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
+        """Those that serve; none before `start`."""
         return self._threads
 
     @property
     def passes_done(self) -> int:
+        """How many passes have run all of their stages."""
         return self.machine.passes_done
 
     @property
@@ -114,6 +116,7 @@ class Server:
 
     @property
     def sent_to(self) -> dict[str, int]:
+        """Bytes of tensors sent, by the role that they went to."""
         return sent_by_role(self._outboxes)
 
     def _guarded(self, loop: Callable[[_Worker], None], worker: _Worker) -> None:

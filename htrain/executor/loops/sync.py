@@ -57,6 +57,7 @@ class SyncLoop:
         self._deadline = 0.0  # of the round under way
 
     def start(self, book: dict[str, str]) -> None:
+        """Run rounds from now on. `book` has the addresses of all endpoints of the run, by name."""
         self._book = book
         self._bell = self._network.outbox(book)
         self._bell.send(self.machine.endpoint, _WAKE)  # connects
@@ -64,14 +65,17 @@ class SyncLoop:
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
+        """The one that runs the rounds."""
         return (self._thread,)
 
     @property
     def quiet(self) -> bool:
+        """Whether no round is under way while the holder is paused."""
         return self.machine.quiet
 
     @property
     def rounds_done(self) -> int:
+        """How many rounds have ended."""
         return self.machine.rounds_done
 
     def steps_done(self, n: int) -> None:
@@ -87,11 +91,13 @@ class SyncLoop:
             self._wake_if_due()
 
     def resume(self) -> None:
+        """Start rounds again; one that fell due meanwhile starts now."""
         with self._lock:
             self.machine.resume()
             self._wake_if_due()
 
     def stop(self) -> None:
+        """End the thread, in at most 10 s; a round that is under way is not finished."""
         self._stopping.set()
         if self._thread.ident is None:
             self.inbox.close()

@@ -123,6 +123,7 @@ class Trainer:
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
+        """Those of the replicas, of the data's reader and of `upcoming`; none before `start`."""
         others = self.upcoming.threads if self.upcoming else ()
         return [*self._threads, self._feed.thread, *others] if self._threads else []
 
@@ -149,6 +150,7 @@ class Trainer:
         self._order(paused=True)
 
     def resume(self) -> None:
+        """Let the replicas take batches again."""
         self._order(paused=False)
 
     def _order(self, *, paused: bool) -> None:
@@ -208,6 +210,7 @@ class Trainer:
 
     @property
     def sent_to(self) -> dict[str, int]:
+        """Bytes of tensors sent by the replicas, by the role that they went to."""
         return sent_by_role(self._outboxes)
 
     def _guarded(self, replica: Replica, source: Source) -> None:

@@ -43,6 +43,7 @@ class CacheTotals:
         return (self.run_out + self.stale) / asked if asked else float("nan")
 
     def to_dict(self) -> dict[str, Any]:
+        """For JSON: the fields, and both rates as soon as there are any."""
         rates = {"hit_rate": self.hit_rate, "invalid_rate": self.invalid_rate} if self.hits + self.misses else {}
         counts = {name: getattr(self, name) for name in _COUNTS}
         histograms = {"ages": list(self.ages), "lags": list(self.lags)}

@@ -311,6 +311,7 @@ def latest_checkpoint(run_folder: Path) -> tuple[Path, Manifest]:
 
 
 def no_checkpoint(run_folder: Path) -> CheckpointError:
+    """What to raise for a run that has no checkpoint to resume from."""
     return CheckpointError(
         f"{run_folder}: holds no complete checkpoint: the run ended before its first; start it again without --resume"
     )

@@ -101,6 +101,7 @@ class RunLog:
         return {name: value for name, value in rates.items() if math.isfinite(value)}
 
     def close(self) -> None:
+        """Close both files; charts that the disk refuses are dropped. A second call changes nothing."""
         if self._file.closed:
             return
         self._file.close()

@@ -38,10 +38,12 @@ class RunTotals:
 
     @property
     def max_staleness(self) -> int:
+        """The largest staleness of a dense update so far (HT 2.3); 0 before the first update."""
         return max(self.staleness, default=0)
 
     @property
     def mean_staleness(self) -> float:
+        """The mean staleness of dense updates so far; 0 before the first."""
         count = sum(self.staleness.values())
         return sum(value * n for value, n in self.staleness.items()) / count if count else 0.0
 

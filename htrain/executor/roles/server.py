@@ -72,6 +72,7 @@ class Centre:
     members: Sequence[str]
 
     def engine_of(self, group: int) -> Engine:
+        """The engine that runs the rounds of a group."""
         return self.engines[group % len(self.engines)]
 
     @property

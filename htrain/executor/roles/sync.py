@@ -99,6 +99,7 @@ class SyncMachine:
         self._take(self._rounds.pause())
 
     def resume(self) -> None:
+        """Start rounds again; one that fell due meanwhile is due now."""
         self.quiet = False
         self._take(self._rounds.resume())
 

@@ -125,11 +125,13 @@ class CollectiveLoop:
         self._book: dict[str, str] = {}
 
     def start(self, book: dict[str, str]) -> None:
+        """Reduce from now on. `book` has the addresses of all endpoints of the run, by name."""
         self._book = book
         self._thread.start()
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
+        """The one that reduces."""
         return (self._thread,)
 
     def verdict(self, step: int, deadline_seconds: float) -> Verdict:
@@ -143,6 +145,7 @@ class CollectiveLoop:
             return self._verdicts.pop(step)
 
     def stop(self) -> None:
+        """End the thread, in at most 10 s; buckets that wait for others are dropped."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=10)

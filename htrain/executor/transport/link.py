@@ -73,11 +73,14 @@ class Link:
         self._outbox.offer(LAUNCHER, Beat(self.role, metrics))
 
     def state(self, state: str, details: dict[str, Any]) -> None:
+        """Report one of the states that a State names, with its details."""
         self._outbox.send(LAUNCHER, State(self.role, state, details))
 
     def failed(self, error: Exception) -> None:
+        """Report the error by which the role ends: the name of its class, and its text."""
         self._outbox.send(LAUNCHER, Failed(self.role, type(error).__name__, str(error)))
 
     def close(self) -> None:
+        """Close both ways; what is not sent within a second is dropped. For the role's main thread."""
         self._inbox.close()
         self._outbox.close()

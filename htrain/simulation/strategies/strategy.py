@@ -76,6 +76,7 @@ class BesideParts:
 
     @property
     def is_first(self) -> bool:
+        """Whether it is the one that reads and writes the tables for all trainers that have the same cache."""
         return self.rank == 0
 
 

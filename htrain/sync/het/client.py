@@ -91,8 +91,10 @@ class HetCache:
     # -- a step ------------------------------------------------------------------------------------------------------
 
     def announce(self, keys: Ids) -> None:
-        """A batch with these distinct keys will be asked for. Batches are asked for in the order in which they were announced; when none
-        is announced any more, others may be asked for."""
+        """A batch with these distinct keys[u] will be asked for.
+
+        Batches are asked for in the order in which they were announced; when none is announced any more, others may be.
+        """
         self._num_announced += 1
         elsewhere = np.empty(keys.size, np.int64)
         count = loops.announce(self._at.index, self._at.meta, keys, elsewhere)
@@ -155,6 +157,7 @@ class HetCache:
         """Write (Algorithm 3): accumulate gradients[u,D], advance the clocks, and evict what is over capacity.
 
         With a staleness of 0 all that was written is evicted: it could never be read again.
+        Raises DataError for gradients of another shape.
         """
         if gradients.shape != (slots.size, self.width):
             raise DataError(

@@ -50,7 +50,7 @@ class Territory:
         self._short = most < 2**31
 
     def as_rows(self, rows: Ids) -> NDArray[np.int32] | Ids:
-        """Rows of a server as they travel: in 32 bits where they fit."""
+        """rows[n], numbers of a server's rows, as they travel: in 32 bits where all of its rows fit."""
         return rows.astype(np.int32) if self._short else rows
 
     def split(self, keys: Ids) -> tuple[Ids, Ids, Ids]:

@@ -24,6 +24,7 @@ class Slots:
 
     @property
     def num_taken(self) -> int:
+        """How many slots hold a row."""
         return len(self.key_of) - self.num_free
 
     @property

@@ -22,6 +22,7 @@ class SparseStep:
 
     @property
     def code(self) -> int:
+        """The optimizer as the compiled loops know it: SGD, ADAGRAD or ROWWISE_ADAGRAD."""
         return KINDS[self.kind]
 
     def state_width(self, width: int) -> int:

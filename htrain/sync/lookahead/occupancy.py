@@ -58,7 +58,7 @@ class Occupancy:
         return Placement(slots, fresh[:filled].copy(), evicted_keys[:evicted].copy(), evicted_slots[:evicted].copy())
 
     def find(self, keys: Ids) -> Ids:
-        """The slot of each key, -1 for one that is not here. No state changes."""
+        """The slots[n] of keys[n], -1 for one that is not here. No state changes."""
         slots = np.empty(keys.size, np.int64)
         loops.find_slots(self.keys, self.geometry.ways, self.geometry.sets, keys, slots)
         return slots

@@ -30,10 +30,12 @@ class Wishes:
 
     @classmethod
     def to_read(cls, wanted: Ids, width: int) -> "Wishes":
+        """Read the rows of wanted[m], of `width` numbers each; write none."""
         return cls(NOTHING, np.empty((0, width), np.float32), wanted)
 
     @classmethod
     def to_write(cls, keys: Ids, rows: Rows) -> "Wishes":
+        """Write rows[n,W] of keys[n] back; read none."""
         return cls(keys, rows, NOTHING)
 
 

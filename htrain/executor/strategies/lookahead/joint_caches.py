@@ -48,7 +48,10 @@ class JointCaches:
         return {name: keys for name, keys in victims.items() if keys.size}
 
     def take_victims(self, rows: Mapping[str, Rows]) -> None:
-        """The victims' rows: on the first trainer as they were read from the store, on others anything of the same shape."""
+        """The victims' rows[v,W], by cache.
+
+        On the first trainer they are as they were read from the store, on others anything of the same shape.
+        """
         if self._peers.is_first:
             rows = {name: self._caches[name].put_victims_right(fetched) for name, fetched in rows.items()}
         for name, shared in zip(rows, self._peers.share(list(rows.values())), strict=True):

@@ -37,7 +37,7 @@ class WindowOfTable:
     victims: deque[Ids] = field(default_factory=deque)
 
     def take(self, fetched: Rows) -> None:
-        """The rows of the wanted keys have come."""
+        """The rows of the wanted keys have come: fetched[m,W], in the order of the keys."""
         self.rows[self.wanted] = fetched
 
     @property
@@ -91,7 +91,7 @@ class TableCache:
     # -- ahead of training -------------------------------------------------------------------------------------------
 
     def announce(self, ids: Ids) -> None:
-        """The distinct ids of the next batch that has been read."""
+        """The distinct ids[u] of the next batch that has been read."""
         self._announced.append(ids)
 
     def announced(self) -> Ids:
@@ -161,12 +161,15 @@ class TableCache:
         return self._victims
 
     def put_victims_right(self, fetched: Rows) -> Rows:
-        """The rows of the victims as they are now, from those that were read from the store."""
+        """The rows[v,W] of the victims, put right in place from fetched[v,W], as they were read from the store.
+
+        Without `patch` they stay as they were read; how many of them were stale is counted all the same.
+        """
         self._put_right(self._read, self._victims, fetched)
         return fetched
 
     def take_victims(self, rows: Rows) -> None:
-        """The victims' rows into the victim table."""
+        """The victims' rows[v,W] into the victim table."""
         self.put(self._behind(self._victims), rows)
 
     def slots(self, ids: Ids) -> Ids:
@@ -244,5 +247,5 @@ class TableCache:
 
 
 def distinct(parts: Sequence[Ids]) -> Ids:
-    """The distinct ids of all parts, in each of which they are distinct."""
+    """The distinct ids[n] of all parts[k][n_k], in each of which they are distinct."""
     return parts[0] if len(parts) == 1 else dedupe(np.concatenate([NO_IDS, *parts]), -1)[0]
