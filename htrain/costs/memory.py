@@ -25,7 +25,7 @@ from htrain.ops.collective import gathered_bytes
 from htrain.sizes import memory_text
 from htrain.spec.centres import hosts_of, in_group
 from htrain.spec.cluster import Cluster
-from htrain.spec.footprint import ROLE_BYTES
+from htrain.spec.footprint import role_bytes
 from htrain.spec.options import Options
 
 
@@ -34,7 +34,7 @@ def memory_of(train: Net, tags: Mapping[int, str], cluster: Cluster, options: Op
 
     Requires: a train net with the blobs that are to be expected (htrain.costs.expected).
     """
-    found = {device: MemoryUse(own=ROLE_BYTES * cluster.processes_of(device)) for device in cluster.devices}
+    found = {device: MemoryUse(own=role_bytes(cluster.processes_of(device))) for device in cluster.devices}
     inputs = sum(train.blobs[name].num_bytes(options.batch_size) for name in train.inputs)
     ahead = contexts_of(TRAINER, cluster, options) + options.cache.batch_copies * batches_read_ahead(options)
     found[TRAINER] += MemoryUse(values=inputs * ahead)

@@ -19,7 +19,7 @@ from htrain.simulation.cache_rates import simulate_at
 from htrain.simulation.result import Simulated
 from htrain.sizing.bounds import bound_of, gain_of_sparse_ps, most_peers
 from htrain.spec.cluster import Cluster
-from htrain.spec.footprint import ROLE_BYTES
+from htrain.spec.footprint import role_bytes
 from htrain.spec.options import Options
 from htrain.spec.settings import Workers
 from htrain.tagging.shards import NO_LIMIT
@@ -190,7 +190,7 @@ class _Search:
         table_bytes = sum(
             load.holds.parameters for device, load in plan.loads.items() if role_of(device) == "sparse_ps"
         )
-        fewest = -(-table_bytes // max(1, cluster.sparse_ps_memory - ROLE_BYTES * cluster.sparse_ps_processes))
+        fewest = -(-table_bytes // max(1, cluster.sparse_ps_memory - role_bytes(cluster.sparse_ps_processes)))
         return plan, max(cluster.sparse_ps, fewest)
 
     def _compile(self, node: _Node) -> None:

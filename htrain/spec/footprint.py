@@ -3,3 +3,9 @@
 # A process with its imports, threads and sockets, before it holds anything: 287 to 289 MiB of a dense PS, 310 of a group PS, 313 to 346 of a
 # trainer, whose reader of data is the rest. Of these some 200 MiB are libraries, of which a host has one copy for all roles.
 ROLE_BYTES = 320 << 20
+FURTHER_BYTES = 48 << 20  # a process that a role has forked besides: most of what it has, it shares
+
+
+def role_bytes(processes: int) -> int:
+    """Bytes of a role that is so many processes, without what it holds."""
+    return ROLE_BYTES + (processes - 1) * FURTHER_BYTES

@@ -18,7 +18,7 @@ from htrain.net.placement import Shard
 from htrain.ops import OPS
 from htrain.sizes import memory_text
 from htrain.spec.cluster import Cluster
-from htrain.spec.footprint import ROLE_BYTES
+from htrain.spec.footprint import role_bytes
 from htrain.spec.options import Options
 
 _MOST_SPARSE_PS = 2000  # beyond that, larger ones are the answer
@@ -73,7 +73,7 @@ def place_tables(
     tables = {name: net.parameters[name] for name in sizes}
     if not cluster.sparse_ps:
         return {name: (Shard(name, 0, p.shape[0], "trainer"),) for name, p in tables.items()}
-    capacity = max(0, cluster.sparse_ps_memory - ROLE_BYTES * cluster.sparse_ps_processes)
+    capacity = max(0, cluster.sparse_ps_memory - role_bytes(cluster.sparse_ps_processes))
     if sum(sizes.values()) > capacity * cluster.sparse_ps:
         raise _too_much(sizes, cluster, _enough(tables.values(), sizes, capacity, forced))
     pieces = _cut(tables.values(), sizes, capacity, cluster.sparse_ps, forced)
@@ -153,7 +153,7 @@ def _enough(tables: Collection[Parameter], sizes: Mapping[str, int], capacity: i
 def _too_much(sizes: Mapping[str, int], cluster: Cluster, enough: int) -> PlacementError:
     largest, capacity = (
         max(sizes, key=sizes.__getitem__),
-        max(0, cluster.sparse_ps_memory - ROLE_BYTES * cluster.sparse_ps_processes),
+        max(0, cluster.sparse_ps_memory - role_bytes(cluster.sparse_ps_processes)),
     )
     cure = (
         f"{enough} sparse PSs of this size would do"
@@ -163,7 +163,7 @@ def _too_much(sizes: Mapping[str, int], cluster: Cluster, enough: int) -> Placem
     return PlacementError(
         f"the tables need {memory_text(sum(sizes.values()))} with optimizer state and what steps hold (largest: '{largest}', "
         f"{memory_text(sizes[largest])}), {cluster.sparse_ps} sparse PSs of {memory_text(cluster.sparse_ps_memory)} have room for "
-        f"{memory_text(capacity * cluster.sparse_ps)} beside their processes of {memory_text(ROLE_BYTES)}: {cure}"
+        f"{memory_text(capacity * cluster.sparse_ps)} beside their processes of {memory_text(role_bytes(cluster.sparse_ps_processes))}: {cure}"
     )
 
 

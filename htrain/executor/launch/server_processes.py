@@ -240,6 +240,5 @@ def _serving(parts: Assembly, endpoint: str, settings: RunSettings, network: Net
 
 
 def _report(server: Server) -> Report:
-    memory = psutil.Process().memory_info()
-    own = memory.rss - getattr(memory, "shared", 0)
-    return Report(server.passes_done, time.process_time(), own, dict(server.sent_to))
+    own = psutil.Process().memory_full_info().uss  # most of what it has is shared with the role that it was forked from
+    return Report(server.passes_done, time.process_time(), int(own), dict(server.sent_to))
