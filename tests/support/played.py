@@ -166,7 +166,8 @@ class PlayedRun:
         self._asked, self.seen.asked_at = True, self.now
 
     def _fault(self, role: Played, what: str) -> None:
-        if not role.acts or (what == "unreadable" and not (role.training and not role.finished)):
+        reads = role.is_trainer and role.training and not role.finished
+        if not role.acts or (what == "unreadable" and not reads):
             return
         if what == "unreadable":
             self._cannot_read(role)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -53,6 +54,7 @@ class Server:
         self._network = network
         self._workers = 1 if self.machine.serves_caches else workers
         self._queued = self._workers > 1 or is_held
+        self._is_held = is_held
         self._deciding = threading.Lock()  # of who asks the machine
         self._outboxes: list[Outbox] = []
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -185,15 +187,36 @@ class Server:
         worker.activity.begin("computing")
         began = time.thread_time()
         held = self.machine.holds_back(stage)
-        ready = engine.run(state, stage, send, ended=partial(self._wrote, job, granted) if held else None)
+        late: list[Any] = []
+        ready = engine.run(
+            state,
+            stage,
+            (lambda *message: late.append(message)) if self._is_held else send,
+            ended=partial(self._wrote, job, granted) if held else None,
+        )
         seconds = time.thread_time() - began
         worker.activity.end()
         if stage.writes and not held:
             self._wrote(job, granted)
         with self._deciding:
             granted += self.machine.ran(job, ready, seconds)
+        if self._is_held:
+            granted = self._counted(granted)
+            for message in late:
+                send(*message)
         if granted:
             self._carry_out(granted, worker)
+
+    def _counted(self, instructions: Sequence[Instruction]) -> list[Instruction]:
+        """Tell of passes that have ended, before their trainers hear of it; what is left to do.
+
+        A round that has the weights to itself is due behind a step, and is to be known of when that step's trainer comes to rest: a checkpoint would be made
+        between the two.
+        """
+        for each in instructions:
+            if isinstance(each, Ended):
+                self.on_step(each.passes)
+        return [each for each in instructions if not isinstance(each, Ended)]
 
     def _wrote(self, job: Job, granted: list[Instruction]) -> None:
         """A stage has written; what may run now is added to `granted`."""
