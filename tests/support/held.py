@@ -37,12 +37,10 @@ def hold_trainers(folder: Path, places: str) -> None:
 
 def main() -> None:
     folder, places, *words = sys.argv[1:]
-    rank = import_module("htrain.executor.launch.rank")
-    if not rank.is_rank():  # as `htrain run` does, which forks its roles from what has been loaded
-        os.environ.update(import_module("htrain.executor.launch.environment").role_environment(1))
+    # As `htrain run` does, which forks its roles from what has been loaded.
+    os.environ.update(import_module("htrain.executor.launch.environment").role_environment(1))
     hold_trainers(Path(folder), places)
-    if not rank.is_rank():
-        import_module("htrain.executor.launch.supervisor").fork_supervisor()
+    import_module("htrain.executor.launch.supervisor").fork_supervisor()
     sys.argv = ["htrain", *words]
     import_module("htrain.__main__").main()
 

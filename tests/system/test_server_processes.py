@@ -103,7 +103,12 @@ def test_a_process_that_dies_is_named_and_the_run_goes_on_under_another_number(
     again = start(
         tmp_path / "two", LONG, "--resume", str(tmp_path / "run"), "--epochs", "50", "--checkpoint-seconds", "0.5"
     )
-    while again.poll() is None and set((tmp_path / "run" / "checkpoints").iterdir()) <= before:
+    deadline = time.monotonic() + 60
+    while (
+        time.monotonic() < deadline
+        and again.poll() is None
+        and set((tmp_path / "run" / "checkpoints").iterdir()) <= before
+    ):
         time.sleep(0.05)
     again.send_signal(signal.SIGINT)
     _, said = again.communicate(timeout=60)

@@ -45,7 +45,6 @@ class Listens(msgspec.Struct, frozen=True, tag=True):
 class Report(msgspec.Struct, frozen=True, tag=True):
     """What a process has measured since it started; `memory_bytes` are those of its own, without the tables."""
 
-    passes: int = 0
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
     sent_to: dict[str, int] = {}
@@ -87,6 +86,7 @@ class ServerProcess:
         self.connection = connection
         self._process = process
         self._heard = threading.Condition()
+        self._saying = threading.Lock()  # several threads ask for reports, and words must not mix
         self._address = ""
         self._report = Report()
 
@@ -122,7 +122,7 @@ class ServerProcess:
         self._process.join()
 
     def _say(self, word: Serve | Tell | Leave) -> None:
-        with suppress(OSError):  # it is gone, which its listener hears
+        with self._saying, suppress(OSError):  # it is gone, which its listener hears
             self.connection.send_bytes(_encode(word))
 
     def _listen(self) -> None:
@@ -189,19 +189,14 @@ def _be_process(serve: Callable[[Connection], None], connection: Connection, not
     end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for the launcher to decide
         signal.signal(number, signal.SIG_IGN)
-    for other in (
-        not_ours
-    ):  # of its own connection, too, it holds one end only: else neither side would hear that the other is gone
+    # Of its own connection, too, it holds one end only: else neither side would hear that the other is gone.
+    for other in not_ours:
         other.close()
     status = 0
     try:
         serve(connection)
-    except (
-        EOFError,
-        BrokenPipeError,
-        ConnectionResetError,
-    ):  # the role is gone, or has no use for this process any more
-        pass
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the role is gone, or has no use for this process any more
     except BaseException as error:
         status = 1
         kind = type(error).__name__
@@ -217,10 +212,13 @@ def _serving(parts: Assembly, endpoint: str, settings: RunSettings, network: Net
 
     def serve(connection: Connection) -> None:
         begin_thread()
-        watch = Watch(Patience(settings.deadline_seconds, settings.warm_up_seconds))
+        before = _own_bytes()
+        patience = Patience(settings.deadline_seconds, settings.warm_up_seconds)
+        watch = Watch(patience)
         own = Network(network.scheme, network.host)
         own.spread = network.spread
         server = Server(endpoint, own, parts.server(), workers=threads, watch=watch)
+        server.on_step = lambda count: patience.warm()
         connection.send_bytes(_encode(Listens(server.inbox.address)))
         while True:
             if connection.poll(_TICK_SECONDS):
@@ -230,7 +228,7 @@ def _serving(parts: Assembly, endpoint: str, settings: RunSettings, network: Net
                 if isinstance(word, Serve):
                     server.start(word.book)
                 else:
-                    connection.send_bytes(_encode(_report(server)))
+                    connection.send_bytes(_encode(_report(server, before)))
             if server.error:
                 raise server.error
             if hangs := watch.tick():
@@ -239,6 +237,12 @@ def _serving(parts: Assembly, endpoint: str, settings: RunSettings, network: Net
     return serve
 
 
-def _report(server: Server) -> Report:
-    own = psutil.Process().memory_full_info().uss  # most of what it has is shared with the role that it was forked from
-    return Report(server.passes_done, time.process_time(), int(own), dict(server.sent_to))
+def _report(server: Server, before: int) -> Report:
+    return Report(time.process_time(), max(0, _own_bytes() - before), dict(server.sent_to))
+
+
+def _own_bytes() -> int:
+    """Memory that is no file's and no table's. What was there `before` anything was served is for the most part the role's, too; to look which part would
+    mean to walk through all pages of the tables."""
+    memory = psutil.Process().memory_info()
+    return int(memory.rss - getattr(memory, "shared", 0))
