@@ -65,6 +65,11 @@ class Played:
     def acts(self) -> bool:
         return not self.dead and not self.frozen
 
+    @property
+    def steps_on(self) -> bool:
+        """Whether it does steps: it trains, and has something to train."""
+        return self.training and self.mute not in ("data", "rows")
+
     def metrics(self) -> dict[str, Any]:
         of_trainer = {"examples": 8 * self.steps, "log_loss": 4.0 * self.steps, "positives": 2.0, "malformed": 0}
         return {"steps": self.steps, "cpu_seconds": 0.0, **(of_trainer if self.is_trainer else {})}
@@ -78,7 +83,8 @@ class Troubles:
     """What happens to a run. Times are seconds from its begin.
 
     `faults` are a time, a role and one of: dies, freezes, fails, unreadable, or the step of the run at which it falls mute; for a trainer that may be data:
-    then it cannot read a single row. The disk refuses within `full`; the launcher sleeps a minute at `sleeps`.
+    then it cannot read a single row; or rows: then it has done two steps before it cannot read on, sooner than it tells of them.
+    The disk refuses within `full`; the launcher sleeps a minute at `sleeps`.
     """
 
     asks: float | None = None
@@ -100,6 +106,7 @@ class Seen:
     told: list[str] = field(default_factory=list)
     guilty: set[str] = field(default_factory=set)
     seconds: float = 0.0
+    examples: int = 0  # trained by all
     refusals: list[float] = field(default_factory=list)
     asked_at: float | None = None
     asked_in_training: bool = (
@@ -217,7 +224,7 @@ class PlayedRun:
 
     def _beat(self, role: Played) -> None:
         if role.acts:
-            role.steps += role.training and self._draw.random() < 0.7
+            role.steps += role.steps_on and self._draw.random() < 0.7
             self._mailbox.append(Beat(role.name, role.metrics() if role.name in self._heard["ready"] else {}))
             self._in(BEAT_SECONDS, lambda: self._beat(role))
 
@@ -236,7 +243,8 @@ class PlayedRun:
             return
         if order.verb == "start":
             role.training = True
-            if role.mute == "data":
+            if role.mute in ("data", "rows"):
+                role.steps = 2 * (role.mute == "rows")
                 self._cannot_read(role)
             elif role.is_trainer:
                 self._in(self._draw.uniform(0.5, 1) * self._train_seconds, lambda: self._end_of_data(role))
@@ -251,6 +259,7 @@ class PlayedRun:
 
     def _rest(self, role: Played) -> None:
         if role.acts:
+            role.steps += role.steps_on and self._draw.random() < 0.5  # of which no beat has told
             role.at_rest, role.training = True, False
             for _ in range(self._draw.choice((1, 1, 1, 2))):  # a message may come twice
                 self._say(role, State(role.name, "paused", role.state()))
@@ -289,6 +298,7 @@ class PlayedRun:
         except Error as error:
             self.seen.error = error
         self.seen.seconds = self.now - self._began
+        self.seen.examples = sum(8 * role.steps for role in self._roles.values() if role.is_trainer)
         return self.seen
 
     def _carry_out(self, said: Instruction) -> Any:

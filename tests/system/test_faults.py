@@ -309,7 +309,7 @@ def test_a_reader_that_cannot_read_on_saves_what_was_trained_before(small: tuple
     )
     done = latest_checkpoint(tmp_path / "run")[1]
     assert not done.finished
-    assert done.examples > ROWS // 2
+    assert 0 < done.examples <= ROWS
     result = htrain.run(small[0], data=data, resume=tmp_path / "run", malformed_share=0.9, hosting="threads")
     assert result.totals.examples == ROWS
 

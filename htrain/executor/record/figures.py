@@ -45,11 +45,6 @@ class Figures:
         """Whether every trainer has done its first step of this run."""
         return all(self._reports[trainer]["steps"] > self._first[trainer]["steps"] for trainer in self._trainers)
 
-    @property
-    def examples(self) -> int:
-        """How many examples have been trained, in the runs that this one goes on from as well."""
-        return sum(int(self._reports.get(trainer, {}).get("examples", 0)) for trainer in self._trainers)
-
     def last_step(self, role: str) -> str:
         """The last step that a role has told of, for an error."""
         report = self._reports.get(role, {})

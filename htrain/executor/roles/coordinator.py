@@ -399,11 +399,16 @@ class CoordinatorMachine:
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def _checkpoint(self, *, finished: bool) -> Machine[bool]:
-        """Bring all roles to rest between steps, save them, and make the checkpoint valid. False where the disk refused, which has been told then."""
+        """Bring all roles to rest between steps, save them, and make the checkpoint valid. False where the disk refused, which has been told then.
+
+        Raises what a reader could not read where nothing has been trained: there is nothing to save.
+        """
         paused = yield from self._ask(
             "pause", "paused", max(self._settings.deadline_seconds, self._settings.warm_up_seconds)
         )
         trainers = {trainer: paused[trainer] for trainer in self._trainers}
+        if self._seen.unreadable and not self._have_trained(trainers):
+            raise self._seen.unreadable
         folder = yield from self._do(OpenCheckpoint(trainers))
         if isinstance(folder, Refused):
             return (yield from self._refused(folder))
@@ -434,12 +439,7 @@ class CoordinatorMachine:
         return self._seen.states
 
     def _last_save(self, *, finished: bool) -> Machine[None]:
-        """The checkpoint at the end of the run. A disk that refuses has a minute to be mended; then CheckpointError is raised.
-
-        None is made of a run that could not read a single row.
-        """
-        if self._seen.unreadable and not self._has_trained:
-            raise self._seen.unreadable
+        """The checkpoint at the end of the run. A disk that refuses has a minute to be mended; then CheckpointError is raised."""
         end = self._now + _LAST_SAVE_SECONDS
         while not (yield from self._checkpoint(finished=finished)):
             if self._now > end:
@@ -450,11 +450,10 @@ class CoordinatorMachine:
             while self._now < again:
                 yield from self._event(until=again)
 
-    @property
-    def _has_trained(self) -> bool:
-        """Whether this run has trained more than those that it goes on from."""
+    def _have_trained(self, trainers: States) -> bool:
+        """Whether this run has trained more than those that it goes on from. Trainers say it at rest; a report from before may miss their last steps."""
         before = sum(int(state["totals"]["examples"]) for state in self._settings.positions.values())
-        return self._figures.examples > before
+        return sum(int(state["totals"]["examples"]) for state in trainers.values()) > before
 
 
 def _refusal(saved: Mapping[str, Mapping[str, Any]]) -> Refused | None:

@@ -175,8 +175,8 @@ def tries_of_the_last_save(seen: Seen) -> list[float]:
     return [at for at, verb in orders[last:] if verb == "pause"]
 
 
-@given(seed=seeds, at=st.floats(5, 50), full_seconds=st.floats(0, 50))
-@quick
+@given(seed=seeds, at=st.floats(0, 50), full_seconds=st.floats(0, 50))
+@settings(quick, max_examples=300)
 def test_a_row_that_cannot_be_read_is_told_once_all_until_there_is_saved(
     seed: int, at: float, full_seconds: float
 ) -> None:
@@ -190,8 +190,9 @@ def test_a_row_that_cannot_be_read_is_told_once_all_until_there_is_saved(
     if seen.valid:
         assert str(seen.error).endswith(f"once the same data can be read, go on with --resume {FOLDER}")
         assert not seen.valid[-1].finished
-    else:  # nothing had been trained
+    else:
         assert str(seen.error) == "trainer:1:0: line 7: not a row"
+    assert bool(seen.valid) == (seen.examples > 0), "what had been trained is saved, though no report had told of it"
 
 
 @given(seed=seeds, at=st.floats(20, 50))
@@ -211,7 +212,17 @@ def test_no_checkpoint_is_made_of_a_run_that_could_not_read_a_single_row(seed: i
     troubles = Troubles(faults=tuple((0.0, role, "data") for role in ROLES if role.startswith("trainer")))
     seen = run_of(seed, troubles)
     assert re.fullmatch(r"trainer:\d:0: line 7: not a row", str(seen.error))
-    assert seen.orders == ["start", "abort"]
+    assert seen.orders == ["start", "pause", "abort"]
+
+
+@given(seed=seeds)
+@settings(quick, max_examples=10)
+def test_steps_that_no_report_has_told_of_are_saved_before_the_row_that_cannot_be_read_is_told(seed: int) -> None:
+    faults = ((0.0, "trainer:0:0", "data"), (0.0, "trainer:1:0", "rows"))
+    seen = run_of(seed, Troubles(faults=faults))
+    assert str(seen.error).endswith(f"once the same data can be read, go on with --resume {FOLDER}")
+    assert seen.valid[-1].trainers["trainer:1:0"]["totals"]["examples"] == 16
+    assert seen.orders == ["start", "pause", "save", "stop"]
 
 
 @pytest.mark.parametrize("seed", range(12))
