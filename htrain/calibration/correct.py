@@ -4,8 +4,10 @@ For each device i, with c_i and m_i the CPU seconds that the model gives an exam
 
     minimise over a, b   sum_i ((a c_i + b m_i) / y_i - 1)^2        with 1/20 <= a, b <= 20
 
-Ops then take a times, messages b times as long. Where messages have much the same share in all devices, what they take cannot be told from
-what ops take, and a = b.
+Ops then take a times, messages b times as long. Behind caches the plan only guesses how much is asked of sparse PSs: these do not count, and how many
+of a batch's ids are distinct stays as it was. A HET step has its messages, however many rows they carry; a window of a look-ahead cache that brings
+nothing has none, so that there messages are taken to be as many as the bytes that travelled say. Where messages have much the same share in all
+devices, what they take cannot be told from what ops take, and a = b.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +16,8 @@ import numpy as np
 
 from htrain.errors import CheckpointError
 from htrain.executor.record.measured import Measured
-from htrain.net.names import role_of
+from htrain.net.names import SPARSE_PS, role_of
+from htrain.spec.cache import Cache
 from htrain.spec.cluster import Cluster
 
 MOST = 20.0
@@ -35,19 +38,30 @@ class Correction:
     error_after: float
 
 
-def correct(cluster: Cluster, measured: Measured) -> tuple[Cluster, Correction]:
-    """The cluster with rates that meet a run's CPU seconds. Raises CheckpointError when the run was too short to say anything."""
+def correct(cluster: Cluster, measured: Measured, cache: Cache) -> tuple[Cluster, Correction]:
+    """The cluster with rates that meet the CPU seconds of a run behind `cache`.
+
+    Raises CheckpointError when the run was too short to say anything.
+    """
+
+    def travelled(device: str) -> float:
+        return _travelled(measured, device) if cache.holds_rows and not cache.hits_as_given else 1.0
+
     rows = [
-        (d.predicted_cpu_seconds, d.predicted_message_seconds, d.cpu_seconds)
+        (
+            d.predicted_cpu_seconds - d.predicted_message_seconds,
+            d.predicted_message_seconds * travelled(d.name),
+            d.cpu_seconds,
+        )
         for d in measured.devices
-        if d.cpu_seconds > 0 and d.predicted_cpu_seconds > 0
+        if d.cpu_seconds > 0 and d.predicted_cpu_seconds > 0 and not (cache.holds_rows and role_of(d.name) == SPARSE_PS)
     ]
     if not rows or measured.examples == 0:
         raise CheckpointError("the run was too short to measure: train for some seconds")
-    predicted, messages, seen = np.array(rows).T
-    ops, factor = _fit(predicted - messages, messages, seen)
-    before = float(np.abs(predicted / seen - 1).mean())
-    after = float(np.abs((ops * (predicted - messages) + factor * messages) / seen - 1).mean())
+    work, messages, seen = np.array(rows).T
+    ops, factor = _fit(work, messages, seen)
+    before = float(np.abs((work + messages) / seen - 1).mean())
+    after = float(np.abs((ops * work + factor * messages) / seen - 1).mean())
     changes = {name: max(1, round(getattr(cluster, name) / ops)) for name in _RATES}
     changes |= {
         "op_nanoseconds": max(1, round(cluster.op_nanoseconds * ops)),
@@ -56,13 +70,20 @@ def correct(cluster: Cluster, measured: Measured) -> tuple[Cluster, Correction]:
         "message_tensor_nanoseconds": max(1, round(cluster.message_tensor_nanoseconds * factor)),
         "message_bandwidth": max(1, round(cluster.message_bandwidth / factor)),
     }
-    changes["distinct_percent"] = _distinct(cluster, measured)
+    changes["distinct_percent"] = cluster.distinct_percent if cache.holds_rows else _distinct(cluster, measured)
     return replace(cluster, **changes), Correction(ops, factor, changes["distinct_percent"], before, after)
+
+
+def _travelled(measured: Measured, device: str) -> float:
+    """The bytes that a device sent and received, as a share of those that were predicted."""
+    mine = [e for e in measured.edges if device in (e.source, e.target)]
+    predicted = sum(e.predicted_bytes for e in mine)
+    return sum(e.measured_bytes for e in mine) / predicted if predicted else 1.0
 
 
 def _distinct(cluster: Cluster, measured: Measured) -> int:
     """What comes from and goes to sparse PSs are distinct ids, and rows and gradients of them."""
-    rows = [e for e in measured.edges if "sparse_ps" in (role_of(e.source), role_of(e.target))]
+    rows = [e for e in measured.edges if SPARSE_PS in (role_of(e.source), role_of(e.target))]
     predicted, seen = sum(e.predicted_bytes for e in rows), sum(e.measured_bytes for e in rows)
     return min(100, max(1, round(cluster.distinct_percent * seen / predicted))) if predicted else 100
 

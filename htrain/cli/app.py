@@ -31,6 +31,7 @@ from htrain.cli.flags import (
     training_flags,
     workers_flag,
 )
+from htrain.cli.partition import partition
 from htrain.cli.plans import check, diff, explain, show
 from htrain.cli.predict import calibrate, simulate, size
 from htrain.errors import UsageError
@@ -258,7 +259,7 @@ def eval_command(run_folder: Path, data: str, plan: Path | None, replica: str, a
     put(asdict(found), text, as_json)
 
 
-for command in (data, show, explain, check, diff, calibrate, simulate, size):
+for command in (data, partition, show, explain, check, diff, calibrate, simulate, size):
     commands.add_command(command)
 
 

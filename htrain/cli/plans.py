@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from htrain.cli.flags import FilePath, PlanCommand, json_flag, put, require_alone
 from htrain.spec.tree import document_of
@@ -28,8 +29,15 @@ if TYPE_CHECKING:
 def show(plan: Path, net: str, html: Path | None, run: Path | None, as_json: bool) -> None:
     """Show a plan: per device its ops, flops, bytes and memory; where tables and modules are, and why.
 
-    PLAN may be the folder of a run: then it is shown beside the plan that it was started with.
+    PLAN may be the folder of a run: then it is shown beside the plan that it was started with; or a partition of data, made by
+    `htrain partition`.
     """
+    files = import_module("htrain.data.partition_file")
+    if files.is_partition(plan):
+        require_alone(f"the partition {plan}", "net", "html", "run")
+        made = files.read_partition(plan)
+        put(to_builtins(made.facts), import_module("htrain.report.partition").partition_text(made), as_json)
+        return
     if run:
         require_alone("--run", "net")
     plan, run = _plan_and_run(plan, run)

@@ -1,0 +1,122 @@
+"""`htrain partition`: which worker trains each example, and which owns each row (HET-GMP 5.2)."""
+
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec import to_builtins
+
+from htrain.cli.flags import Command, FilePath, Finite, json_flag, put, tell
+
+
+@click.command(cls=Command)
+@click.argument("source", metavar="DATA")
+@click.option("--workers", required=True, type=click.IntRange(2, 65_536), help="Workers to divide the data among.")
+@click.option(
+    "--batch", required=True, type=click.IntRange(1), help="Examples of a worker's batch, whose fetches are made few."
+)
+@click.option("--out", required=True, type=FilePath(), help="The partition to write.")
+@click.option(
+    "--replicas",
+    default=0.0,
+    type=Finite(0, 1),
+    help="Share of the rows seen that each worker may hold a replica of, beside its own. [default: 0]",
+)
+@click.option(
+    "--sample-slack",
+    default=1.03,
+    type=Finite(1, 10),
+    help="Times its even share of the examples that a worker may have. [default: 1.03]",
+)
+@click.option(
+    "--row-slack",
+    default=1.05,
+    type=Finite(1, 10),
+    help="Times its even share of the rows that a worker may own. [default: 1.05]",
+)
+@click.option(
+    "--seed", default=0, type=click.IntRange(0), help="Another seed is another search for the best. [default: 0]"
+)
+@click.option(
+    "--malformed-share",
+    default=0.01,
+    type=Finite(0, 1),
+    help="More malformed rows than this share are an error; fewer are left out. [default: 0.01]",
+)
+@json_flag
+def partition(
+    source: str,
+    workers: int,
+    batch: int,
+    out: Path,
+    replicas: float,
+    sample_slack: float,
+    row_slack: float,
+    seed: int,
+    malformed_share: float,
+    as_json: bool,
+) -> None:
+    """Divide the examples and rows of DATA among workers, so that a batch needs few rows of others.
+
+    What is found is the same for the same data and flags, whatever the number of cores.
+
+    \b
+    htrain partition libfm:train.libfm --workers 8 --batch 128 --out train.partition
+    htrain show train.partition
+    """
+    divided = import_module("htrain.tagging.bigraph.divide")
+    request = import_module("htrain.tagging.bigraph").Request(workers, batch, sample_slack, row_slack, seed)
+    malformed = import_module("htrain.data").Malformed(malformed_share)
+    began, cpu = time.perf_counter(), time.process_time()
+    with _Progress(source) as progress:
+        made = divided.divide(
+            source, out, request, divided.Replication(replicas),
+            malformed=malformed, listener=divided.Listener(progress.examples, progress.step),
+        )  # fmt: skip
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    text = import_module("htrain.report.partition").partition_text(made)
+    left_out = (
+        f"{malformed.count:,} malformed rows left out, such as {malformed.examples[0]}\n" if malformed.count else ""
+    )
+    text = f"{text}\n{left_out}{out}: written in {seconds:.1f} s, {cpu:.1f} of CPU"
+    put({"path": str(out), "seconds": seconds, **to_builtins(made.facts)}, text, as_json)
+
+
+class _Progress:
+    """A bar while the data is read, on a terminal; a line for each step elsewhere, too."""
+
+    def __init__(self, source: str) -> None:
+        rich = import_module("rich.progress")
+        self._is_drawn = sys.stderr.isatty()
+        columns = (
+            rich.TextColumn("{task.description}"),
+            rich.BarColumn(),
+            rich.TextColumn("{task.completed:,.0f} examples"),
+        )
+        self._bar = rich.Progress(
+            *columns, console=import_module("rich.console").Console(stderr=True), transient=True, disable=not self._is_drawn
+        )  # fmt: skip
+        self._task = self._bar.add_task(
+            "reading", total=import_module("htrain.data.source").open_data(source).num_examples() or None
+        )
+
+    def __enter__(self) -> "_Progress":
+        self._bar.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._bar.__exit__(*raised)
+
+    def examples(self, number: int) -> None:
+        """So many have been read."""
+        self._bar.update(self._task, completed=number)
+
+    def step(self, what: str) -> None:
+        """What comes next."""
+        if self._is_drawn:
+            self._bar.update(self._task, description=what, total=None)
+        else:
+            tell(what)

@@ -1,0 +1,127 @@
+"""From data to a partition on a disk: read, partition, replicate, predict."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from htrain.data.identity import identity_of
+from htrain.data.malformed import Malformed
+from htrain.data.partition_file import (
+    VERSION,
+    Facts,
+    PartitionFile,
+    UsedRow,
+    arrays_of,
+    sealed,
+    small,
+    write_partition,
+)
+from htrain.data.reader import Dataset
+from htrain.data.source import open_data
+from htrain.errors import DataError
+from htrain.tagging.bigraph.fetches import Fetches, fetches
+from htrain.tagging.bigraph.graph import Bigraph, Floats, Longs
+from htrain.tagging.bigraph.of_data import Seen, read_bigraph
+from htrain.tagging.bigraph.partition import Request, partition
+from htrain.tagging.bigraph.replicas import replicas
+
+_MOST_USED = 10  # rows that are told
+Matrix = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Replication:
+    """Each worker may hold replicas of so large a share of all rows that were seen."""
+
+    share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Listener:
+    """What hears how far it is: how many examples have been read, and what is done next."""
+
+    examples: Callable[[int], None]
+    step: Callable[[str], None]
+
+
+def divide(
+    uri: str, out: Path, request: Request, replication: Replication, *, malformed: Malformed, listener: Listener
+) -> PartitionFile:
+    """Partition the data of a URI, and write what came of it to `out`.
+
+    Raises DataError for data that cannot be read or partitioned, for data that changes meanwhile, and for an `out` that cannot be written.
+    """
+    dataset: Dataset = open_data(uri)
+    before = identity_of(uri)
+    graph, seen = read_bigraph(dataset, malformed, on_examples=listener.examples)
+    if graph.num_samples < request.num_workers:
+        raise DataError(
+            f"'{uri}' has {graph.num_samples} examples, fewer than the {request.num_workers} workers that would share them"
+        )
+    listener.step(f"partitioning {graph.num_samples:,} samples and {graph.num_rows:,} rows")
+    found = partition(graph, request)
+    listener.step("choosing replicas")
+    held = replicas(
+        graph, found.samples, found.homes, num_workers=request.num_workers, batch_size=request.batch_size,
+        num_rows_each=int(replication.share * graph.num_rows),
+    )  # fmt: skip
+    arrays = small(found.samples), seen.words, small(found.homes), held.rows
+    facts = Facts(
+        version=VERSION,
+        uri=uri,
+        data=before,
+        tables=seen.tables.names,
+        table_rows=_sizes(seen),
+        num_examples=graph.num_samples,
+        num_seen=graph.num_rows,
+        num_edges=len(graph.rows),
+        num_workers=request.num_workers,
+        batch_size=request.batch_size,
+        seed=request.seed,
+        begun=found.begun,
+        rows=_matrix(found.fetches.rows),
+        replicated=_matrix(held.saved),
+        uses=_matrix(found.fetches.uses),
+        scattered_rows=(anywhere := _scattered(graph, request)).per_batch,
+        scattered_uses=anywhere.per_sample,
+        most_used=_most_used(graph, seen, found.homes),
+        digest="",
+    )
+    if difference := before.difference(identity_of(uri)):
+        raise DataError(f"'{uri}' was changed while it was partitioned: {difference}; partition it again")
+    made = PartitionFile(sealed(facts, arrays_of(*arrays)), *arrays)
+    write_partition(out, made)
+    return made
+
+
+def _scattered(graph: Bigraph, request: Request) -> Fetches:
+    """What is fetched where samples and rows are anywhere."""
+    random = np.random.default_rng(request.seed)
+    k = request.num_workers
+    return fetches(
+        graph,
+        random.permutation(graph.num_samples) % k,
+        random.permutation(graph.num_rows) % k,
+        num_workers=k,
+        batch_size=request.batch_size,
+    )
+
+
+def _most_used(graph: Bigraph, seen: Seen, homes: Longs) -> tuple[UsedRow, ...]:
+    used = np.diff(graph.level.row_starts[: _MOST_USED + 1])  # rows of a level are in falling order of use
+    rows = graph.row_order[: len(used)]
+    return tuple(
+        UsedRow(seen.tables.place(seen.key_of(row)), int(count), int(homes[row]))
+        for row, count in zip(rows.tolist(), used, strict=True)
+    )
+
+
+def _sizes(seen: Seen) -> tuple[int, ...]:
+    ends = (*seen.tables.starts[1:], seen.tables.num_rows)
+    return tuple(end - start for start, end in zip(seen.tables.starts, ends, strict=True))
+
+
+def _matrix(of: Floats) -> Matrix:
+    return tuple(tuple(map(float, row)) for row in of)

@@ -1,0 +1,81 @@
+"""The worker that owns each row: the one whose batches use it most, as far as rows are to be balanced."""
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from htrain.tagging.bigraph.chunks import in_chunks
+from htrain.tagging.bigraph.graph import Level, Longs
+
+
+def homes_of(level: Level, part: Longs, probability: NDArray[np.float32], *, num_workers: int, most: int) -> Longs:
+    """home[x], int32[m], no worker with more than `most` rows: those leave a worker that would have more whose absence costs its batches least.
+
+    Ties go to the worker with the lowest number. Requires: num_workers * most >= m.
+    """
+    home = np.empty(level.num_rows, np.int32)
+    in_chunks(level.num_rows, partial(_find_users, level, part, num_workers, home), num_edges=len(level.rows))
+    load = np.bincount(home, minlength=num_workers)
+    while load.max() > most:
+        crowded = int(load.argmax())
+        rows = np.flatnonzero(home == crowded)
+        target, uses = np.empty(len(rows), np.int32), np.empty((2, len(rows)), np.int32)
+        in_chunks(
+            len(rows),
+            partial(_find_others, level, part, OtherHomes(rows, load < most, crowded, target, uses)),
+            num_edges=len(level.rows) * len(rows) / level.num_rows,
+        )
+        used = probability[np.minimum(uses, len(probability) - 1)]
+        order = np.argsort(used[0] - used[1], kind="stable")[: load[crowded] - most]
+        for worker in np.flatnonzero(load < most):
+            moved = rows[order[target[order] == worker]][: most - load[worker]]
+            home[moved] = worker
+            load[worker] += len(moved)
+            load[crowded] -= len(moved)
+    return home
+
+
+@njit(nogil=True, cache=True)
+def _find_users(level, part, num_workers, home, begin, end):  # type: ignore[no-untyped-def]
+    """The worker that uses each row most; one that nobody uses is dealt out."""
+    counts = np.zeros(num_workers, np.int64)
+    row_starts, readers = level.row_starts, level.readers
+    for x in range(begin, end):
+        counts[:] = 0
+        for e in range(row_starts[x], row_starts[x + 1]):
+            counts[part[readers[e]]] += 1
+        best = x % num_workers if row_starts[x] == row_starts[x + 1] else 0
+        for i in range(num_workers):
+            if counts[i] > counts[best]:
+                best = i
+        home[x] = best
+
+
+class OtherHomes(NamedTuple):
+    """For rows of a crowded worker: target[j], the open worker that uses row rows[j] most, and by how many samples the crowded one and that one use it."""
+
+    rows: Longs
+    is_open: NDArray[np.bool_]
+    crowded: int
+    target: NDArray[np.int32]
+    uses: NDArray[np.int32]
+
+
+@njit(nogil=True, cache=True)
+def _find_others(level, part, others, begin, end):  # type: ignore[no-untyped-def]
+    num_workers = others.is_open.size
+    counts = np.zeros(num_workers, np.int32)
+    row_starts, readers = level.row_starts, level.readers
+    for j in range(begin, end):
+        counts[:] = 0
+        for e in range(row_starts[others.rows[j]], row_starts[others.rows[j] + 1]):
+            counts[part[readers[e]]] += 1
+        best = -1
+        for step in range(num_workers):  # where nobody else uses the rows, they are dealt out
+            i = (j + step) % num_workers
+            if others.is_open[i] and (best < 0 or counts[i] > counts[best]):
+                best = i
+        others.target[j], others.uses[0, j], others.uses[1, j] = best, counts[others.crowded], counts[best]

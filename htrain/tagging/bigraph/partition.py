@@ -1,0 +1,224 @@
+"""Samples and rows to workers, so that batches fetch few rows from others (HET-GMP 5.2; docs/decisions/bigraph.md).
+
+No single way to begin is best on every graph, so several are tried, and the one of least F_B is kept:
+
+    matching   clusters of samples that share rare rows, level by level; the coarsest are dealt out or linked, and improved on every level on the way back
+    mixture    labels of samples by a mixture of their rows, made into as many as there are workers by average linkage
+    scattered  every sample anywhere, as Algorithm 1 begins
+
+Which of them that is, a part of the samples of a large graph tells.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from htrain.tagging.bigraph.coarsen import DENSE, SPARSE, Rating, coarser_levels, dealt_out, linked
+from htrain.tagging.bigraph.fetches import Fetches, fetches, use_probability
+from htrain.tagging.bigraph.graph import Bigraph, Level, Longs, contracted
+from htrain.tagging.bigraph.homes import homes_of
+from htrain.tagging.bigraph.mixture import labelled, spread
+from htrain.tagging.bigraph.refine import Parts
+
+Levels = list[tuple[Level, Longs]]
+_COARSE = 64  # vertices of the coarsest level for each worker
+_LABELS = 16  # of a mixture, for each worker
+_TRIES, _DEALS = 2, 4
+_COARSE_SWEEPS, _SWEEPS, _LAST_SWEEPS = 40, 4, 12
+_MANY_IDS = 4  # of a sample: of fewer, a mixture learns nothing
+_LARGE_EDGES = 1 << 20  # a graph of more is large
+_SKETCH_EDGES = 1 << 18  # of the part of it that tells which start is best
+_MIXTURE_EDGES = 1 << 21  # of the part whose samples are labelled
+_SLACKS = (
+    1.1,
+    1.0,
+    0.5,
+    0.25,
+)  # times what a worker may have, for a cluster while labels are linked; smaller ones are dealt out
+_BETTER = 0.9  # of the mixture's F_B on the sketch: more is no reason to take another way
+_CLEAR = 0.5  # of the F_B of samples anywhere: a start that has less needs no comparison with those
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a graph is to be cut: `sample_slack` and `row_slack` are how many times its even share a worker may have."""
+
+    num_workers: int
+    batch_size: int
+    sample_slack: float = 1.03
+    row_slack: float = 1.05
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Partition:
+    """samples[s]: the worker of sample s, int32[n]; homes[x]: that of row x, int32[m]; what its batches fetch; and how it was begun."""
+
+    samples: Longs
+    homes: Longs
+    fetches: Fetches
+    begun: str
+
+
+def partition(graph: Bigraph, request: Request) -> Partition:
+    """The best of several starts. The same for the same graph and request, whatever the number of threads.
+
+    Raises ValueError for a request that makes no sense.
+    """
+    _check(request)
+    k = request.num_workers
+    begun, parts = _Search(graph, request).best()
+    homes = np.empty(graph.num_rows, np.int32)
+    homes[graph.row_order] = homes_of(
+        graph.level, parts.part, parts.probability, num_workers=k, most=_most(graph.num_rows, k, request.row_slack)
+    )
+    found = fetches(graph, parts.part, homes, num_workers=k, batch_size=request.batch_size)
+    return Partition(parts.part, homes, found, begun)
+
+
+def _check(request: Request) -> None:
+    for name, least in (("num_workers", 1), ("batch_size", 1), ("sample_slack", 1.0), ("row_slack", 1.0)):
+        if not getattr(request, name) >= least:
+            raise ValueError(f"{name}: {getattr(request, name)} is below {least}")
+
+
+def _most(count: int, num_workers: int, slack: float) -> int:
+    """How many of `count` a worker may have: never fewer than its even share, rounded up."""
+    return max(-(-count // num_workers), int(slack * count / num_workers))
+
+
+class _Search:
+    """The starts for one request, and what is known for all of them."""
+
+    def __init__(self, graph: Bigraph, request: Request) -> None:
+        self._graph = graph
+        self._request = request
+        self._num_workers = request.num_workers
+        self._most = _most(graph.num_samples, request.num_workers, request.sample_slack)
+        self._probability = use_probability(-(-graph.num_samples // request.num_workers), request.batch_size)
+        self._random = np.random.default_rng(request.seed)
+
+    def best(self) -> tuple[str, Parts]:
+        """The best partition of the samples, and how it was begun."""
+        graph = self._graph
+        ways = self._ways
+        if len(ways) > 1 and len(graph.rows) > _LARGE_EDGES:
+            name = self._best_on_sketch()
+            ways = {name: ways[name]}
+        tried = [(name, way()) for name, way in ways.items()]
+        if min(parts.cost for _, parts in tried) > _CLEAR * self._scattered_cost:
+            anywhere = self._random.permutation(graph.num_samples) % self._num_workers
+            tried.append(("scattered", self._refine(self._parts(graph.level, anywhere), _SWEEPS)))
+        begun, parts = min(tried, key=lambda each: each[1].cost)
+        self._refine(parts, _LAST_SWEEPS)
+        return begun, parts
+
+    def _best_on_sketch(self) -> str:
+        """The way that is best on a part of the graph; the mixture, which costs least, unless another is clearly better."""
+        sketch, _ = self._sketch(_SKETCH_EDGES)
+        costs = {name: way().cost for name, way in _Search(sketch, self._request)._ways.items()}
+        best = min(costs, key=costs.__getitem__)
+        return best if costs[best] < _BETTER * costs["mixture"] else "mixture"
+
+    @property
+    def _scattered_cost(self) -> float:
+        """About the F_B of samples anywhere."""
+        num_readers = np.diff(self._graph.level.row_starts)
+        k, last = self._num_workers, len(self._probability) - 1
+        used = self._probability[np.minimum(np.maximum(1, num_readers // k), last)]
+        return float(((np.minimum(num_readers, k) - 1) * used).sum()) / k
+
+    @property
+    def _ways(self) -> dict[str, Callable[[], Parts]]:
+        if len(self._graph.rows) < _MANY_IDS * self._graph.num_samples:
+            return {"matching": lambda: self._matching(SPARSE, self._linked)}
+        return {"matching": lambda: self._matching(DENSE, self._dealt), "mixture": self._mixture}
+
+    def _sketch(self, num_edges: int) -> tuple[Bigraph, Longs]:
+        """The graph of some samples, drawn at random, with about so many edges; and which they are."""
+        graph = self._graph
+        num = min(graph.num_samples, -(-num_edges * graph.num_samples // len(graph.rows)))
+        samples = np.sort(self._random.permutation(graph.num_samples)[:num])
+        return graph.of_samples(samples), samples
+
+    def _parts(self, level: Level, part: Longs) -> Parts:
+        return Parts(level, part, self._probability, self._num_workers)
+
+    def _refine(self, parts: Parts, sweeps: int) -> Parts:
+        parts.balance(most=self._most)
+        parts.refine(most=self._most, sweeps=sweeps, random=self._random)
+        return parts
+
+    def _mixture(self) -> Parts:
+        graph, k = self._graph, self._num_workers
+        is_large = len(graph.rows) > _MIXTURE_EDGES
+        part_of, samples = self._sketch(_MIXTURE_EDGES) if is_large else (graph, np.arange(graph.num_samples))
+        label = labelled(part_of.level, max(1, min(_LABELS * k, part_of.num_samples)), self._random)
+        coarse = contracted(part_of.level, label, int(label.max(initial=0)) + 1)
+        part = self._labels_apart(coarse, part_of.num_samples)[label]
+        if is_large:
+            part = spread(graph.level, samples, part, num_parts=k, most=self._most, random=self._random)
+        return self._refine(self._parts(graph.level, part), _SWEEPS)
+
+    def _labels_apart(self, coarse: Level, num_samples: int) -> Longs:
+        """A worker for each label: the best of several linkages, some of which make clusters that are too large at first, improved."""
+        k = self._num_workers
+        most = _most(num_samples, k, self._request.sample_slack)
+        ways = []
+        for slack in _SLACKS:
+            parts = self._parts(coarse, linked(coarse, most=int(slack * most), num_workers=k))
+            parts.balance(most=most)
+            parts.refine(most=most, sweeps=_COARSE_SWEEPS, random=self._random)
+            ways.append(parts)
+        return min(ways, key=lambda parts: parts.cost).part
+
+    def _matching(self, rating: Rating, coarsest: Callable[[Level], Parts]) -> Parts:
+        """The clusters of the first level are found once; what is above them, several times: the two best are combined."""
+        first = self._levels(self._graph.level, rating, num_levels=1)
+        level = first[-1][0] if first else self._graph.level
+        tries = sorted((self._once(level, rating, coarsest) for _ in range(_TRIES)), key=lambda parts: parts.cost)
+        best = self._combined(tries[0], tries[1])
+        part = best.part[first[0][1]] if first else best.part
+        return self._refine(self._parts(self._graph.level, part), _SWEEPS)
+
+    def _levels(self, level: Level, rating: Rating, *, within: Longs | None = None, num_levels: int = 99) -> Levels:
+        return coarser_levels(
+            level, rating, num_vertices=_COARSE * self._num_workers, random=self._random, within=within, num_levels=num_levels
+        )  # fmt: skip
+
+    def _once(self, level: Level, rating: Rating, coarsest: Callable[[Level], Parts]) -> Parts:
+        levels = self._levels(level, rating)
+        return self._finer(level, levels, coarsest(levels[-1][0] if levels else level).part)
+
+    def _dealt(self, level: Level) -> Parts:
+        """The best of several ways to deal vertices out."""
+        weights = [level.weight * self._random.uniform(1, 2, level.num_vertices) for _ in range(_DEALS)]
+        ways = [
+            self._refine(self._parts(level, dealt_out(weight, self._num_workers)), _COARSE_SWEEPS) for weight in weights
+        ]
+        return min(ways, key=lambda parts: parts.cost)
+
+    def _linked(self, level: Level) -> Parts:
+        if level.num_vertices > 4 * _COARSE * self._num_workers:
+            return self._dealt(level)
+        return self._parts(level, linked(level, most=self._most, num_workers=self._num_workers))
+
+    def _finer(self, level: Level, levels: Levels, part: Longs) -> Parts:
+        """From the coarsest level to `level`, improved on every one on the way."""
+        for coarse, cluster in reversed(levels):
+            parts = self._parts(coarse, part)
+            parts.refine(most=self._most, sweeps=_SWEEPS, random=self._random)
+            part = parts.part[cluster]
+        return self._refine(self._parts(level, part), _SWEEPS)
+
+    def _combined(self, best: Parts, other: Parts) -> Parts:
+        """The best, improved by moves of clusters that neither of two partitions cuts."""
+        within = best.part.astype(np.int64) * self._num_workers + other.part
+        levels = self._levels(best.level, DENSE, within=within)
+        part = best.part
+        for coarse, cluster in levels:
+            on = np.empty(coarse.num_vertices, np.int32)
+            on[cluster] = part
+            part = on
+        return min(best, self._finer(best.level, levels, part), key=lambda parts: parts.cost)
