@@ -1,13 +1,8 @@
-"""Checkpoints: exact round trips, and no damage, kill or strange manifest that goes unnoticed."""
+"""A checkpoint: exact round trips, and no damage or strange manifest that goes unnoticed."""
 
 import json
 import os
 import re
-import resource
-import shutil
-import signal
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,79 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from htrain.data.identity import DataIdentity
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.record.checkpoint import (
     VERSION,
-    Manifest,
-    ReaderPosition,
     SavedFile,
-    TrainerState,
-    TrainerTotals,
-    find_checkpoints,
-    latest_checkpoint,
     load_role_into,
-    new_checkpoint,
-    prune,
     read_manifest,
-    save_role,
     verified_path,
     verify,
     write_manifest,
 )
-from htrain.executor.record.identity import Identity, PlanIdentity
-
-ROLE = "group_ps:0:1"
-TRAINER = TrainerState(ReaderPosition(1, 4, 17), TrainerTotals(100, 10, 65.5, 31.0))
-IDENTITY = Identity(PlanIdentity("abc", {"trainers": 1}, {"seed": 0}), DataIdentity(1, "criteo", {}, ()))
-
-
-def tensors() -> dict[str, torch.Tensor]:
-    return {
-        "w": torch.arange(12, dtype=torch.float32).reshape(3, 4) / 7,
-        "ids": torch.tensor([1, -(2**62), 2**62]),
-        "half": torch.tensor([1.5, -2.25, 3e38]).to(torch.bfloat16),
-        "none": torch.empty(0, 4),
-        "scalar": torch.tensor(2.5),
-    }
-
-
-def manifest_of(folder: Path, examples: int, *files: SavedFile, sequence: int = 1) -> Manifest:
-    return Manifest(
-        VERSION,
-        folder.name,
-        sequence,
-        IDENTITY,
-        examples,
-        {"trainer:0:0": TRAINER},
-        dict.fromkeys([ROLE], *files) if files else {},
-    )
-
-
-def save(run: Path, examples: int, values: dict[str, torch.Tensor] | None = None) -> Path:
-    """A complete checkpoint of one role."""
-    folder, sequence = new_checkpoint(run, examples)
-    saved = save_role(folder, ROLE, values if values is not None else tensors())
-    write_manifest(folder, manifest_of(folder, examples, saved, sequence=sequence))
-    return folder
-
-
-def load(folder: Path, target: dict[str, torch.Tensor]) -> None:
-    manifest = read_manifest(folder)
-    verify(folder, manifest)
-    load_role_into(folder, ROLE, manifest, target)
-
-
-def latest(run: Path) -> Path:
-    return latest_checkpoint(run)[0]
-
-
-def cleared() -> dict[str, torch.Tensor]:
-    return {name: torch.zeros_like(value) for name, value in tensors().items()}
-
-
-def equal(seen: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> bool:
-    return seen.keys() == wanted.keys() and all(torch.equal(seen[name], wanted[name]) for name in wanted)
+from tests.support.checkpoints import ROLE, cleared, equal, load, manifest_of, save, tensors
 
 
 def test_parameters_of_every_dtype_and_shape_come_back_bit_for_bit(tmp_path: Path) -> None:
@@ -322,184 +255,6 @@ def test_manifest_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"abc", b"\xff\xfe\xfd"))
     with pytest.raises(CheckpointError, match=r"manifest\.json: damaged: "):
         read_manifest(path.parent)
-
-
-# Killed in the middle of a write
-
-
-def crash_while_saving(run: Path, examples: int, *, manifest: str) -> Path:
-    """What a kill leaves: some roles written, one half written, no manifest."""
-    folder, _ = new_checkpoint(run, examples)
-    save_role(folder, "sparse_ps:0", tensors())
-    (folder / "group_ps_0_1.partial").write_bytes(b"half")
-    if manifest:
-        (folder / manifest).write_text('{"version": 1, "plan_')
-    return folder
-
-
-@pytest.mark.parametrize("manifest", ["", "manifest.partial"])
-def test_interrupted_write_is_never_the_latest_checkpoint(tmp_path: Path, manifest: str) -> None:
-    good = save(tmp_path, 5)
-    crash_while_saving(tmp_path, 9, manifest=manifest)
-    assert latest(tmp_path) == good
-    target = cleared()
-    load(good, target)
-    assert equal(target, tensors())
-
-
-def test_interrupted_write_alone_is_no_checkpoint(tmp_path: Path) -> None:
-    folder = crash_while_saving(tmp_path, 9, manifest="manifest.partial")
-    with pytest.raises(CheckpointError, match="holds no complete checkpoint: the run ended before its first; start it"):
-        latest_checkpoint(tmp_path)
-    with pytest.raises(CheckpointError, match=r"no complete checkpoint \(No such file or directory: manifest\.json\)"):
-        read_manifest(folder)
-
-
-def test_saving_again_after_no_more_examples_does_not_touch_the_checkpoint_that_is_there(tmp_path: Path) -> None:
-    good = save(tmp_path, 5)
-    broken = crash_while_saving(tmp_path, 5, manifest="")
-    assert broken != good
-    assert latest(tmp_path) == good
-    load(good, cleared())
-    newer = save(tmp_path, 5)
-    assert latest(tmp_path) == newer
-
-
-def test_process_killed_while_it_writes_a_role_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
-    good = save(tmp_path, 5)
-    script = (
-        "import os, signal, sys, torch; from pathlib import Path; import htrain.executor.record.checkpoint as c\n"
-        "c.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "run = Path(sys.argv[1]); folder, _ = c.new_checkpoint(run, 9)\n"
-        "c.save_role(folder, 'group_ps:0:1', {'w': torch.ones(4)})\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, timeout=60, check=False)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert [p.name for p in (tmp_path / "checkpoints" / "examples_000000000009").iterdir()] == ["group_ps_0_1.partial"]
-    assert latest(tmp_path) == good
-    load(good, cleared())
-
-
-def test_full_disk_is_an_error_that_names_the_file_and_leaves_no_partial_file(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    try:
-        with pytest.raises(CheckpointError, match=r"sparse_ps_0\.safetensors: cannot be written: .*File too large"):
-            save_role(folder, "sparse_ps:0", {"t": torch.zeros(100_000)})
-        long = msgspec.structs.replace(manifest_of(folder, 0), name="abc" * 10_000)
-        with pytest.raises(CheckpointError, match=r"manifest\.json: cannot be written: File too large"):
-            write_manifest(folder, long)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert list(folder.iterdir()) == []
-
-
-def test_file_that_cannot_get_its_name_leaves_no_partial_file(tmp_path: Path) -> None:
-    for name in ("dense_ps_0.safetensors", "manifest.json"):
-        (tmp_path / name).mkdir()
-    with pytest.raises(CheckpointError, match=r"dense_ps_0\.safetensors: cannot be written: .*Is a directory"):
-        save_role(tmp_path, "dense_ps:0", tensors())
-    with pytest.raises(CheckpointError, match=r"manifest\.json: cannot be written: Is a directory"):
-        write_manifest(tmp_path, manifest_of(tmp_path, 0))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["dense_ps_0.safetensors", "manifest.json"]
-
-
-def test_folder_that_is_not_there_is_an_error_of_the_user(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"gone/dense_ps_0\.safetensors: cannot be written: "):
-        save_role(tmp_path / "gone", "dense_ps:0", tensors())
-    with pytest.raises(CheckpointError, match=r"gone/manifest\.json: cannot be written: No such file or directory"):
-        write_manifest(tmp_path / "gone", manifest_of(tmp_path, 0))
-
-
-# Several checkpoints
-
-
-@pytest.mark.parametrize("counts", [(90, 1000, 7), (5, 10**12 - 1, 10**12, 10**13), (10**13, 10**12, 1), (3, 3, 3)])
-def test_latest_checkpoint_is_the_one_that_was_made_last_whatever_its_name_says(
-    tmp_path: Path, counts: tuple[int, ...]
-) -> None:
-    for examples in counts:
-        folder = save(tmp_path, examples)
-        assert latest(tmp_path) == folder
-        prune(tmp_path)
-        assert latest(tmp_path) == folder
-    assert [manifest.examples for _, manifest in find_checkpoints(tmp_path).complete] == list(counts[:-3:-1])
-
-
-def test_a_checkpoint_under_another_name_is_its_owners(tmp_path: Path) -> None:
-    """Somebody has put one aside, in the manner of ours: it is neither the latest, nor pruned."""
-    aside = tmp_path / "checkpoints" / "examples_000000000009-007"
-    shutil.copytree(save(tmp_path, 9), aside)
-    for examples in (1, 2, 3):
-        newest = save(tmp_path, examples)
-    prune(tmp_path, keep=1)
-    assert latest(tmp_path) == newest
-    assert sorted((tmp_path / "checkpoints").iterdir()) == [newest, aside]
-    assert read_manifest(aside).examples == 9
-
-
-@pytest.mark.parametrize(
-    "spoil", [lambda f: (f / "manifest.json").write_text("{"), lambda f: os.truncate(f / "group_ps_0_1.safetensors", 3)]
-)
-def test_a_damaged_checkpoint_is_told_of_while_it_is_the_newest_and_never_removed(
-    tmp_path: Path, spoil: Callable[[Path], object]
-) -> None:
-    old, broken = save(tmp_path, 1), save(tmp_path, 2)
-    spoil(broken)
-    found = find_checkpoints(tmp_path)
-    assert [folder for folder, _ in found.complete] == [old]
-    assert len(found.damaged) == 1
-    with pytest.raises(DamagedCheckpoint, match=f"damaged: .*: remove its folder to use {old.name}$"):
-        latest_checkpoint(tmp_path)
-    newer = save(tmp_path, 3)
-    prune(tmp_path, keep=1)
-    assert find_checkpoints(tmp_path).damaged == ()
-    assert latest(tmp_path) == newer
-    assert broken.is_dir()
-    assert not old.exists()
-
-
-def test_run_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"nowhere: no such run folder$"):
-        latest_checkpoint(tmp_path / "nowhere")
-
-
-def test_pruning_keeps_the_newest_and_removes_what_kills_left(tmp_path: Path) -> None:
-    kept = [save(tmp_path, examples) for examples in (1, 2, 3)][1:]
-    crash_while_saving(tmp_path, 2, manifest="manifest.partial")
-    crash_while_saving(tmp_path, 8, manifest="")
-    (tmp_path / "checkpoints" / "notes.txt").write_text("mine")
-    prune(tmp_path)
-    assert sorted((tmp_path / "checkpoints").iterdir()) == [*kept, tmp_path / "checkpoints" / "notes.txt"]
-    prune(tmp_path, keep=1)
-    assert latest(tmp_path) == kept[-1]
-    load(kept[-1], cleared())
-
-
-def test_pruning_leaves_what_others_put_into_a_checkpoint(tmp_path: Path) -> None:
-    old, broken = save(tmp_path, 1), crash_while_saving(tmp_path, 2, manifest="")
-    for folder in (old, broken):
-        (folder / "notes.txt").write_text("mine")
-        (folder / "mine.safetensors").write_text("mine")
-    save(tmp_path, 3)
-    prune(tmp_path, keep=1)
-    for folder in (old, broken):
-        assert sorted(p.name for p in folder.iterdir()) == ["mine.safetensors", "notes.txt"]
-
-
-def test_a_folder_that_takes_no_checkpoint_is_named(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").write_text("a file")
-    with pytest.raises(
-        CheckpointError, match=r"checkpoints: no checkpoint can be written: (File exists|Not a directory)$"
-    ):
-        new_checkpoint(tmp_path, 5)
-
-
-def test_pruning_a_run_without_checkpoints_does_nothing(tmp_path: Path) -> None:
-    prune(tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_file_made_by_another_program_with_the_same_tensors_is_refused_by_its_checksum(tmp_path: Path) -> None:

@@ -1,13 +1,9 @@
-"""Ports over real sockets: what is sent arrives, in order; who cannot be reached is named; nothing waits for ever."""
+"""Ports over real sockets: what is sent arrives whole and in order, and nothing waits for ever."""
 
-import contextlib
-import re
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -15,59 +11,11 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from htrain.errors import PeerLost, RunError
+from htrain.errors import RunError
 from htrain.executor.engine.context import Context, Spread, process_endpoint
-from htrain.executor.transport.port import Inbox, Network, Outbox, sent_by_role
+from htrain.executor.transport.port import Network, sent_by_role
 from htrain.executor.transport.wire import Beat, Hello, Order, Ready, Values
-
-SCHEMES = ("inproc", "tcp")
-WAIT_SECONDS = 20.0
-MakeNetwork = Callable[[str], Network]
-
-
-@pytest.fixture
-def make_network() -> Iterator[MakeNetwork]:
-    """Networks that the test may close; one that does not end within 10 s fails the test."""
-    networks: list[Network] = []
-
-    def make(scheme: str) -> Network:
-        networks.append(Network(scheme))
-        return networks[-1]
-
-    yield make
-    for network in networks:
-        closing = threading.Thread(target=network.close, daemon=True)
-        closing.start()
-        closing.join(10)
-        assert not closing.is_alive(), "the network did not close within 10 s"
-
-
-@pytest.fixture(params=SCHEMES)
-def network(request: pytest.FixtureRequest, make_network: MakeNetwork) -> Network:
-    return make_network(request.param)
-
-
-def send_tensors(outbox: Outbox, peer: str, step: int, tensors: dict[str, torch.Tensor]) -> None:
-    outbox.send_values(peer, Values("a", Context(0, 0, 0, step), 1), list(tensors), list(tensors.values()))
-
-
-def receive(inbox: Inbox) -> tuple[object, dict[str, torch.Tensor]]:
-    got = inbox.receive(WAIT_SECONDS)
-    assert got is not None, "nothing came"
-    return got
-
-
-def receive_step(inbox: Inbox) -> int:
-    message, _ = receive(inbox)
-    assert isinstance(message, Values)
-    return message.context.step
-
-
-def closed_port() -> str:
-    """A TCP address at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+from tests.support.ports import SCHEMES, WAIT_SECONDS, MakeNetwork, receive, receive_step, send_tensors
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -256,85 +204,6 @@ def test_receiver_wakes_for_a_message_that_comes_while_it_waits(network: Network
     assert got == [(Beat("a", {"loss": 0.5}), {})]
 
 
-def test_peer_that_never_listened_is_lost_within_the_deadline(make_network: MakeNetwork) -> None:
-    address = closed_port()
-    outbox = make_network("tcp").outbox({"group_ps:0:1": address}, deadline_seconds=0.2)
-    began = time.monotonic()
-    with pytest.raises(
-        PeerLost, match=rf"^group_ps:0:1 did not take a message within 0.2 s: nobody answers at {address}$"
-    ):
-        outbox.send("group_ps:0:1", Ready("a"))
-    assert 0.2 <= time.monotonic() - began < 5
-    assert outbox.bytes_sent == {}
-
-
-def test_peer_that_has_gone_is_lost_and_the_others_are_not(network: Network) -> None:
-    gone, stays = network.inbox("gone"), network.inbox("stays")
-    outbox = network.outbox({"gone": gone.address, "stays": stays.address}, deadline_seconds=0.2)
-    outbox.send("gone", Ready("a"))
-    receive(gone)
-    gone.close()
-    with pytest.raises(PeerLost, match=r"^gone did not take a message within 0.2 s"):
-        send_until_lost(outbox, "gone")
-    outbox.send("stays", Ready("a"))
-    assert receive(stays) == (Ready("a"), {})
-
-
-def send_until_lost(outbox: Outbox, peer: str) -> None:
-    """ZeroMQ learns of a closed connection in the background: a few messages may still be taken."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        outbox.send(peer, Ready("a"))
-
-
-def test_peer_may_come_up_after_the_first_send_to_it(make_network: MakeNetwork) -> None:
-    network = make_network("tcp")
-    address = closed_port()
-    sender = threading.Thread(target=lambda: network.outbox({"late": address}).send("late", Ready("a")))
-    sender.start()
-    inbox = Inbox(network.context, "late", address)
-    assert receive(inbox) == (Ready("a"), {})
-    sender.join()
-
-
-def test_offer_drops_a_message_for_a_dead_peer_at_once_and_reaches_a_live_one(network: Network) -> None:
-    gone, stays = network.inbox("gone"), network.inbox("stays")
-    outbox = network.outbox({"gone": gone.address, "stays": stays.address}, deadline_seconds=1.0)
-    for inbox in (gone, stays):
-        outbox.send(inbox.name, Ready("a"))
-        receive(inbox)
-    gone.close()
-    with pytest.raises(PeerLost):
-        send_until_lost(outbox, "gone")
-    began = time.monotonic()
-    for _ in range(20):
-        outbox.offer("gone", Order("abort"))
-    assert time.monotonic() - began < 10, "twenty deadlines"
-    outbox.offer("stays", Order("abort"))
-    assert receive(stays) == (Order("abort"), {})
-
-
-def test_name_that_is_in_no_book_is_refused(network: Network) -> None:
-    with pytest.raises(PeerLost, match=r"^nobody is known as 'sparse_ps:9': the plan and the run disagree"):
-        network.outbox({}).send("sparse_ps:9", Ready("a"))
-
-
-@pytest.mark.parametrize("address", ["", "tcp://127.0.0.1", "carrier://pigeon"])
-def test_address_that_is_none_is_refused(address: str, make_network: MakeNetwork) -> None:
-    with pytest.raises(RunError, match=rf"^b has the address '{address}', which is none: "):
-        make_network("tcp").outbox({"b": address}).send("b", Ready("a"))
-
-
-def test_host_of_another_machine_cannot_be_listened_on(make_network: MakeNetwork) -> None:
-    network = make_network("tcp")
-    network.host = "192.0.2.1"
-    with pytest.raises(
-        RunError,
-        match=r"^trainer:0:0: cannot listen on tcp://192.0.2.1:\*: Cannot assign .*; give an address of this host$",
-    ):
-        network.inbox("trainer:0:0")
-
-
 def test_damaged_message_is_refused_and_the_next_one_is_read(network: Network) -> None:
     inbox = network.inbox("b")
     stranger = network.context.socket(zmq.PUSH)
@@ -344,22 +213,6 @@ def test_damaged_message_is_refused_and_the_next_one_is_read(network: Network) -
         inbox.receive(WAIT_SECONDS)
     network.outbox({"b": inbox.address}).send("b", Ready("a"))
     assert receive(inbox) == (Ready("a"), {})
-
-
-def test_stranger_that_speaks_another_protocol_is_refused_and_the_others_are_heard(make_network: MakeNetwork) -> None:
-    network = make_network("tcp")
-    inbox = network.inbox("b")
-    port = int(inbox.address.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port)) as stranger:
-        stranger.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50)
-        with pytest.raises(RunError, match=r"^a message cannot be read: "):
-            inbox.receive(WAIT_SECONDS)
-        network.outbox({"b": inbox.address}).send("b", Ready("a"))
-        got = None
-        while got is None:
-            with contextlib.suppress(RunError):
-                got = inbox.receive(WAIT_SECONDS)
-    assert got == (Ready("a"), {})
 
 
 def test_bytes_sent_counts_tensors_and_not_headers(network: Network) -> None:
@@ -391,111 +244,3 @@ def test_received_tensor_outlives_its_inbox_and_its_sender(network: Network) -> 
     network.close()
     assert torch.equal(received["large"], torch.arange(100_000))
     assert torch.equal(received["small"], torch.arange(4))
-
-
-def test_network_with_unsent_and_unread_messages_closes(network: Network) -> None:
-    inbox = network.inbox("b")
-    outbox = network.outbox({"b": inbox.address})
-    for step in range(50):
-        send_tensors(outbox, "b", step, {"x": torch.zeros(250_000)})
-    began = time.monotonic()
-    network.close()
-    assert time.monotonic() - began < 8
-
-
-def test_use_after_close_is_an_error_and_not_a_hang(network: Network) -> None:
-    inbox = network.inbox("b")
-    outbox = network.outbox({"b": inbox.address})
-    outbox.send("b", Ready("a"))
-    inbox.close()
-    outbox.close()
-    network.close()
-    with pytest.raises(RunError, match=r"^b: cannot receive: "):
-        inbox.receive(WAIT_SECONDS)
-    with pytest.raises(RunError, match=r"^b: no socket can be opened: "):
-        outbox.send("b", Ready("a"))
-    with pytest.raises(RunError, match=r"^c: no socket can be opened: [^;]*$"):
-        network.inbox("c")
-
-
-def test_threads_may_open_inboxes_and_outboxes_at_once() -> None:
-    """The roles of `--threads` come up while the pulses of others begin."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    network, failed = Network("inproc"), []
-
-    def open_inboxes(number: int) -> None:
-        for count in range(200):
-            network.inbox(f"{number}/{count}").close()
-
-    def open_outboxes() -> None:
-        try:
-            for _ in range(1000):
-                network.outbox({"0/7": "inproc://nowhere"}).close()
-        except RuntimeError as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=open_inboxes, args=(n,)) for n in range(3)] + [
-        threading.Thread(target=open_outboxes) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    sys.setswitchinterval(interval)
-    network.close()
-    assert not failed
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_thread_that_still_waits_keeps_its_socket_when_the_network_is_closed(scheme: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LEFT_OPEN, scheme], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.stdout, done.stderr, done.returncode) == ("closed\nheard Ready\n", "", 0)
-
-
-LEFT_OPEN = """
-import gc, sys, threading
-from htrain.executor.transport.port import Network
-from htrain.executor.transport.wire import Ready
-network = Network(sys.argv[1])
-inbox = network.inbox("b")
-outbox = network.outbox({"b": inbox.address})
-thread = threading.Thread(target=lambda: print("heard", type(inbox.receive(30)[0]).__name__))
-thread.start()
-network.close()
-del network
-gc.collect()
-print("closed", flush=True)
-outbox.send("b", Ready("a"))
-thread.join()
-"""
-
-
-SHORT_OF_FILES = """
-import os, resource, sys
-from htrain.errors import RunError
-from htrain.executor.transport.port import Network
-network = Network(sys.argv[1])
-inboxes = [network.inbox("first")]
-soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + int(sys.argv[2]), hard))
-try:
-    inboxes += [network.inbox(f"trainer:0:{number}") for number in range(100)]
-except RunError as error:
-    print(error)
-resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-network.close()
-"""
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("spare", [0, 20, 21])
-def test_too_few_open_files_are_named_with_their_cure(scheme: str, spare: int) -> None:
-    """In a process of its own: ZeroMQ aborts, an odd number of files left, where it is the one to find out."""
-    run = subprocess.run(
-        [sys.executable, "-c", SHORT_OF_FILES, scheme, str(spare)], capture_output=True, text=True, timeout=60
-    )
-    assert (run.returncode, run.stderr) == (0, "")
-    assert re.match(r"trainer:0:\d+: no socket can be opened: Too many open files.*ulimit -n", run.stdout)

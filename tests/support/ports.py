@@ -1,0 +1,37 @@
+"""What tests of ports send, and how they wait for it."""
+
+import socket
+from collections.abc import Callable
+
+import torch
+
+from htrain.executor.engine.context import Context
+from htrain.executor.transport.port import Inbox, Network, Outbox
+from htrain.executor.transport.wire import Values
+
+SCHEMES = ("inproc", "tcp")
+WAIT_SECONDS = 20.0
+MakeNetwork = Callable[[str], Network]
+
+
+def send_tensors(outbox: Outbox, peer: str, step: int, tensors: dict[str, torch.Tensor]) -> None:
+    outbox.send_values(peer, Values("a", Context(0, 0, 0, step), 1), list(tensors), list(tensors.values()))
+
+
+def receive(inbox: Inbox) -> tuple[object, dict[str, torch.Tensor]]:
+    got = inbox.receive(WAIT_SECONDS)
+    assert got is not None, "nothing came"
+    return got
+
+
+def receive_step(inbox: Inbox) -> int:
+    message, _ = receive(inbox)
+    assert isinstance(message, Values)
+    return message.context.step
+
+
+def closed_port() -> str:
+    """A TCP address at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
