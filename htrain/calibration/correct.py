@@ -43,14 +43,11 @@ def correct(cluster: Cluster, measured: Measured, cache: Cache) -> tuple[Cluster
 
     Raises CheckpointError when the run was too short to say anything.
     """
-
-    def travelled(device: str) -> float:
-        return _travelled(measured, device) if cache.holds_rows and not cache.hits_as_given else 1.0
-
+    looks_ahead = cache.holds_rows and not cache.hits_as_given
     rows = [
         (
             d.predicted_cpu_seconds - d.predicted_message_seconds,
-            d.predicted_message_seconds * travelled(d.name),
+            d.predicted_message_seconds * (_travelled(measured, d.name) if looks_ahead else 1.0),
             d.cpu_seconds,
         )
         for d in measured.devices

@@ -22,6 +22,7 @@ from htrain.cli.flags import (
     cluster_of,
     fc_splits,
     json_flag,
+    malformed_flag,
     options_of,
     put,
     require_alone,
@@ -188,12 +189,7 @@ def compile_command(
     type=Finite(2),
     help="A role that the launcher does not hear for this long is given up, though its process may live. [default: 60]",
 )
-@click.option(
-    "--malformed-share",
-    default=0.01,
-    type=Finite(0, 1),
-    help="More malformed rows than this share stop the run. [default: 0.01]",
-)
+@malformed_flag("the run")
 @workers_flag
 @click.option("--intra-op-threads", default=1, type=click.IntRange(1), help="torch threads per op. [default: 1]")
 @json_flag

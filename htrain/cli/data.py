@@ -8,7 +8,7 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
-from htrain.cli.flags import Command, FilePath, Finite, json_flag, put
+from htrain.cli.flags import Command, FilePath, Finite, json_flag, malformed_flag, put
 
 
 @click.group()
@@ -60,12 +60,7 @@ def criteo(out: Path, part: str, as_json: bool, **options: Any) -> None:
 @data.command(cls=Command)
 @click.argument("source")
 @click.option("--out", required=True, type=FilePath(), help="The packed file to write.")
-@click.option(
-    "--malformed-share",
-    default=0.01,
-    type=Finite(0, 1),
-    help="More malformed rows than this share stop the packing; fewer are left out. [default: 0.01]",
-)
+@malformed_flag("the packing; fewer are left out")
 @json_flag
 def pack(source: str, out: Path, malformed_share: float, as_json: bool) -> None:
     """Parse SOURCE once, and write its rows to a file that is read many times as fast: FORMAT:PATH becomes packed:OUT.

@@ -240,6 +240,12 @@ workers_flag = click.option(
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 
 
+def malformed_flag(stopped: str) -> Callable[[Function], Function]:
+    """--malformed-share, which says of how many malformed rows what is `stopped`."""
+    text = f"More malformed rows than this share stop {stopped}. [default: 0.01]"
+    return click.option("--malformed-share", default=0.01, type=Finite(0, 1), help=text)
+
+
 def finite(value: Any) -> Any:
     """JSON has no nan."""
     if isinstance(value, float) and not math.isfinite(value):

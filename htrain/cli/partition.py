@@ -9,12 +9,12 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
-from htrain.cli.flags import Command, FilePath, Finite, json_flag, put, tell
+from htrain.cli.flags import Command, FilePath, Finite, json_flag, malformed_flag, put, tell
 
 
 @click.command(cls=Command)
 @click.argument("source", metavar="DATA")
-@click.option("--workers", required=True, type=click.IntRange(2, 65_536), help="Workers to divide the data among.")
+@click.option("--workers", required=True, type=click.IntRange(2, 1024), help="Workers to divide the data among.")
 @click.option(
     "--batch", required=True, type=click.IntRange(1), help="Examples of a worker's batch, whose fetches are made few."
 )
@@ -40,12 +40,7 @@ from htrain.cli.flags import Command, FilePath, Finite, json_flag, put, tell
 @click.option(
     "--seed", default=0, type=click.IntRange(0), help="Another seed is another search for the best. [default: 0]"
 )
-@click.option(
-    "--malformed-share",
-    default=0.01,
-    type=Finite(0, 1),
-    help="More malformed rows than this share are an error; fewer are left out. [default: 0.01]",
-)
+@malformed_flag("the command; fewer are left out")
 @json_flag
 def partition(
     source: str,
@@ -71,10 +66,10 @@ def partition(
     request = import_module("htrain.tagging.bigraph").Request(workers, batch, sample_slack, row_slack, seed)
     malformed = import_module("htrain.data").Malformed(malformed_share)
     began, cpu = time.perf_counter(), time.process_time()
-    with _Progress(source) as progress:
+    with _Progress() as progress:
         made = divided.divide(
-            source, out, request, divided.Replication(replicas),
-            malformed=malformed, listener=divided.Listener(progress.examples, progress.step),
+            source, out, request, replicated=replicas, malformed=malformed,
+            listener=divided.Listener(progress.examples, progress.step),
         )  # fmt: skip
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     text = import_module("htrain.report.partition").partition_text(made)
@@ -88,7 +83,7 @@ def partition(
 class _Progress:
     """A bar while the data is read, on a terminal; a line for each step elsewhere, too."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self) -> None:
         rich = import_module("rich.progress")
         self._is_drawn = sys.stderr.isatty()
         columns = (
@@ -99,9 +94,7 @@ class _Progress:
         self._bar = rich.Progress(
             *columns, console=import_module("rich.console").Console(stderr=True), transient=True, disable=not self._is_drawn
         )  # fmt: skip
-        self._task = self._bar.add_task(
-            "reading", total=import_module("htrain.data.source").open_data(source).num_examples() or None
-        )
+        self._task = self._bar.add_task("reading", total=None)
 
     def __enter__(self) -> "_Progress":
         self._bar.__enter__()
@@ -110,9 +103,9 @@ class _Progress:
     def __exit__(self, *raised: Any) -> None:
         self._bar.__exit__(*raised)
 
-    def examples(self, number: int) -> None:
-        """So many have been read."""
-        self._bar.update(self._task, completed=number)
+    def examples(self, number: int, total: int) -> None:
+        """So many have been read, of so many."""
+        self._bar.update(self._task, completed=number, total=total or None)
 
     def step(self, what: str) -> None:
         """What comes next."""

@@ -32,30 +32,24 @@ Matrix = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
-class Replication:
-    """Each worker may hold replicas of so large a share of all rows that were seen."""
-
-    share: float = 0.0
-
-
-@dataclass(frozen=True)
 class Listener:
-    """What hears how far it is: how many examples have been read, and what is done next."""
+    """What hears how far it is: how many examples have been read, of how many (0: not known), and what is done next."""
 
-    examples: Callable[[int], None]
+    examples: Callable[[int, int], None]
     step: Callable[[str], None]
 
 
 def divide(
-    uri: str, out: Path, request: Request, replication: Replication, *, malformed: Malformed, listener: Listener
+    uri: str, out: Path, request: Request, *, replicated: float, malformed: Malformed, listener: Listener
 ) -> PartitionFile:
-    """Partition the data of a URI, and write what came of it to `out`.
+    """Partition the data of a URI, and write what came of it to `out`. Each worker may hold replicas of the share `replicated` of all rows seen.
 
     Raises DataError for data that cannot be read or partitioned, for data that changes meanwhile, and for an `out` that cannot be written.
     """
     dataset: Dataset = open_data(uri)
     before = identity_of(uri)
-    graph, seen = read_bigraph(dataset, malformed, on_examples=listener.examples)
+    total = dataset.num_examples()
+    graph, seen = read_bigraph(dataset, malformed, on_examples=lambda number: listener.examples(number, total))
     if graph.num_samples < request.num_workers:
         raise DataError(
             f"'{uri}' has {graph.num_samples} examples, fewer than the {request.num_workers} workers that would share them"
@@ -65,7 +59,7 @@ def divide(
     listener.step("choosing replicas")
     held = replicas(
         graph, found.samples, found.homes, num_workers=request.num_workers, batch_size=request.batch_size,
-        num_rows_each=int(replication.share * graph.num_rows),
+        num_rows_each=int(replicated * graph.num_rows),
     )  # fmt: skip
     arrays = small(found.samples), seen.words, small(found.homes), held.rows
     facts = Facts(

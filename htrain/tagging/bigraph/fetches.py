@@ -19,7 +19,7 @@ from htrain.tagging.bigraph.chunks import in_chunks
 from htrain.tagging.bigraph.graph import Bigraph, Floats, Longs
 
 _CERTAIN = 1e-7  # a row that a batch misses less often is in every batch
-_BLOCK = 4096  # rows that are summed one after another: sums are the same for any number of threads
+_BLOCK, _SUMS = 256, 16  # rows of a block; sums of every 16th block: they are the same for any number of threads
 
 
 def use_probability(num_samples: int, batch_size: int) -> NDArray[np.float32]:
@@ -63,12 +63,11 @@ def fetches(graph: Bigraph, samples: Longs, homes: Longs, *, num_workers: int, b
     tables = [use_probability(int(size), batch_size) for size in sizes]
     starts = np.append(0, np.cumsum([len(table) for table in tables]))
     level, homes = graph.level, homes[graph.row_order]
-    num_blocks = -(-graph.num_rows // _BLOCK)
-    sums = np.zeros((num_blocks, 2, num_workers, num_workers))
+    sums = np.zeros((_SUMS, 2, num_workers, num_workers))
     of_workers = Tables(np.concatenate(tables), starts)
     in_chunks(
-        num_blocks,
-        lambda begin, end: _sum_all(level, samples, homes, of_workers, sums[begin:end], begin),
+        _SUMS,
+        lambda begin, end: _sum_all(level, samples, homes, of_workers, Sums(sums, begin, end)),
         num_edges=len(graph.rows),
     )
     rows, uses = sums.sum(axis=0)
@@ -82,18 +81,25 @@ class Tables(NamedTuple):
     starts: Longs
 
 
+class Sums(NamedTuple):
+    """sums[b, 0, i, j]: the probabilities, and sums[b, 1, i, j] the uses, of the blocks of rows b, b + 16, ..., for b from `begin` to `end` - 1."""
+
+    sums: Floats
+    begin: int
+    end: int
+
+
 @njit(nogil=True, cache=True)
-def _sum_all(level, part, homes, tables, sums, first):  # type: ignore[no-untyped-def]
-    """sums[b, 0, i, j]: the probabilities, and sums[b, 1, i, j] the uses, of the rows of block first + b."""
-    num_workers = sums.shape[2]
-    counts = np.zeros(num_workers, np.int64)
-    row_starts, readers = level.row_starts, level.readers
-    for b in range(sums.shape[0]):
-        for x in range((first + b) * _BLOCK, min(row_starts.size - 1, (first + b + 1) * _BLOCK)):
-            counts[:] = 0
-            for e in range(row_starts[x], row_starts[x + 1]):
-                counts[part[readers[e]]] += 1
-            for i in range(num_workers):
-                size = tables.starts[i + 1] - tables.starts[i]
-                sums[b, 0, i, homes[x]] += tables.values[tables.starts[i] + min(counts[i], size - 1)]
-                sums[b, 1, i, homes[x]] += counts[i]
+def _sum_all(level, part, homes, tables, into):  # type: ignore[no-untyped-def]
+    row_starts, readers, sums = level.row_starts, level.readers, into.sums
+    num_rows, num_workers = row_starts.size - 1, sums.shape[2]
+    values, starts, counts = tables.values, tables.starts, np.zeros(sums.shape[2], np.int64)
+    for b in range(into.begin, into.end):
+        for first in range(b * _BLOCK, num_rows, _SUMS * _BLOCK):
+            for x in range(first, min(num_rows, first + _BLOCK)):
+                counts[:] = 0
+                for e in range(row_starts[x], row_starts[x + 1]):
+                    counts[part[readers[e]]] += 1
+                for i in range(num_workers):
+                    sums[b, 0, i, homes[x]] += values[starts[i] + min(counts[i], starts[i + 1] - starts[i] - 1)]
+                    sums[b, 1, i, homes[x]] += counts[i]

@@ -7,15 +7,14 @@ is read often lies close together, and a comparison of numbers says which rows m
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from htrain.tagging.bigraph.chunks import in_chunks
+from htrain.tagging.bigraph.chunks import Longs, in_chunks_of_edges
 
-Longs = NDArray[np.signedinteger[Any]]
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
 _NONE: Ints = np.empty(0, np.int32)
@@ -81,7 +80,7 @@ class Bigraph:
     @cached_property
     def row_order(self) -> Ints:
         """The row of the graph that each row of `level` is."""
-        return np.argsort(-np.bincount(self.rows, minlength=self.num_rows), kind="stable").astype(np.int32)
+        return by_falling(np.bincount(self.rows, minlength=self.num_rows))
 
     @cached_property
     def level(self) -> Level:
@@ -112,6 +111,23 @@ def _edges_of(starts, rows, samples, new_starts):  # type: ignore[no-untyped-def
         for j in range(new_starts[i + 1] - new_starts[i]):
             found[new_starts[i] + j] = rows[first + j]
     return found
+
+
+@njit(nogil=True, cache=True)
+def by_falling(counts):  # type: ignore[no-untyped-def]
+    """The places of counts from the largest to the smallest, those of equal ones ascending: int32."""
+    most = counts.max() if counts.size else 0
+    free = np.zeros(most + 2, np.int64)
+    for count in counts:
+        free[most - count + 1] += 1
+    for i in range(most + 1):
+        free[i + 1] += free[i]
+    order = np.empty(counts.size, np.int32)
+    for i in range(counts.size):
+        place = most - counts[i]
+        order[free[place]] = i
+        free[place] += 1
+    return order
 
 
 @njit(nogil=True, cache=True)
@@ -174,7 +190,7 @@ def _shared(starts, rows, mult, num_rows):  # type: ignore[no-untyped-def]
     uses = np.zeros(num_rows, np.int64)
     for e in range(rows.size):
         uses[rows[e]] += 1
-    order = np.argsort(-uses, kind="mergesort")
+    order = by_falling(uses)
     name, num_names = np.full(num_rows, -1, np.int32), 0
     for x in order:
         if uses[x] > 1:
@@ -193,7 +209,7 @@ def _shared(starts, rows, mult, num_rows):  # type: ignore[no-untyped-def]
 def counts_of(level: Level, part: Ints, num_parts: int, num_rows: int) -> Ints:
     """counts[x, p]: how many samples of part p use row x, of the first rows; vertices of part -1 do not count."""
     counts = np.zeros((num_rows, num_parts), np.int32)
-    in_chunks(num_rows, lambda begin, end: _count_all(level, part, counts, begin, end), num_edges=len(level.rows))
+    in_chunks_of_edges(level.row_starts[: num_rows + 1], lambda begin, end: _count_all(level, part, counts, begin, end))
     return counts
 
 

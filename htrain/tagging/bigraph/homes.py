@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from htrain.tagging.bigraph.chunks import in_chunks
+from htrain.tagging.bigraph.chunks import in_chunks, in_chunks_of_edges
 from htrain.tagging.bigraph.graph import Level, Longs
 
 
@@ -17,7 +17,7 @@ def homes_of(level: Level, part: Longs, probability: NDArray[np.float32], *, num
     Ties go to the worker with the lowest number. Requires: num_workers * most >= m.
     """
     home = np.empty(level.num_rows, np.int32)
-    in_chunks(level.num_rows, partial(_find_users, level, part, num_workers, home), num_edges=len(level.rows))
+    in_chunks_of_edges(level.row_starts, partial(_find_users, level, part, num_workers, home))
     load = np.bincount(home, minlength=num_workers)
     while load.max() > most:
         crowded = int(load.argmax())

@@ -24,18 +24,16 @@ from htrain.tagging.bigraph.refine import Parts
 Levels = list[tuple[Level, Longs]]
 _COARSE = 64  # vertices of the coarsest level for each worker
 _LABELS = 16  # of a mixture, for each worker
+_MOST_LABELS = 2048  # of a mixture, or two for each worker where that is more: each sample is held against all
+_MOST_LINKED = 4096  # vertices: average linkage takes the square of their number
 _TRIES, _DEALS = 2, 4
 _COARSE_SWEEPS, _SWEEPS, _LAST_SWEEPS = 40, 4, 12
 _MANY_IDS = 4  # of a sample: of fewer, a mixture learns nothing
 _LARGE_EDGES = 1 << 20  # a graph of more is large
-_SKETCH_EDGES = 1 << 18  # of the part of it that tells which start is best
-_MIXTURE_EDGES = 1 << 21  # of the part whose samples are labelled
-_SLACKS = (
-    1.1,
-    1.0,
-    0.5,
-    0.25,
-)  # times what a worker may have, for a cluster while labels are linked; smaller ones are dealt out
+_SKETCH_EDGES = 1 << 17  # of the part of it that tells which start is best
+_MIXTURE_EDGES = 1 << 20  # of the part whose samples are labelled
+# Times what a worker may have, for a cluster while labels are linked; smaller ones are dealt out
+_SLACKS = (1.1, 1.0, 0.5, 0.25)
 _BETTER = 0.9  # of the mixture's F_B on the sketch: more is no reason to take another way
 _CLEAR = 0.5  # of the F_B of samples anywhere: a start that has less needs no comparison with those
 
@@ -154,7 +152,8 @@ class _Search:
         graph, k = self._graph, self._num_workers
         is_large = len(graph.rows) > _MIXTURE_EDGES
         part_of, samples = self._sketch(_MIXTURE_EDGES) if is_large else (graph, np.arange(graph.num_samples))
-        label = labelled(part_of.level, max(1, min(_LABELS * k, part_of.num_samples)), self._random)
+        num_labels = min(_LABELS * k, max(_MOST_LABELS, 2 * k), part_of.num_samples)
+        label = labelled(part_of.level, max(1, num_labels), self._random)
         coarse = contracted(part_of.level, label, int(label.max(initial=0)) + 1)
         part = self._labels_apart(coarse, part_of.num_samples)[label]
         if is_large:
@@ -200,7 +199,7 @@ class _Search:
         return min(ways, key=lambda parts: parts.cost)
 
     def _linked(self, level: Level) -> Parts:
-        if level.num_vertices > 4 * _COARSE * self._num_workers:
+        if level.num_vertices > _MOST_LINKED:
             return self._dealt(level)
         return self._parts(level, linked(level, most=self._most, num_workers=self._num_workers))
 

@@ -97,6 +97,12 @@ def test_data_that_cannot_be_partitioned_is_one_error_and_nothing_is_written(
     assert not out.exists()
 
 
+def test_more_workers_than_a_partition_is_made_for_are_a_usage_error(tmp_path: Path) -> None:
+    result = run("partition", "libfm:a", "--workers", "1025", "--batch", "8", "--out", str(tmp_path / "a.partition"))
+    assert result.exit_code == 2
+    assert "1025 is not in the range 2<=x<=1024" in result.output
+
+
 def test_another_file_is_not_written_over(tmp_path: Path) -> None:
     uri, out = libfm_of_topics(tmp_path / "a.libfm"), tmp_path / "mine.txt"
     out.write_text("mine")

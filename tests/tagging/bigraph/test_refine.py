@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from htrain.tagging.bigraph.fetches import use_probability
 from htrain.tagging.bigraph.graph import Bigraph, Level, contracted
-from htrain.tagging.bigraph.refine import Parts, costs_on
+from htrain.tagging.bigraph.refine import Parts, _price, costs_on
 from tests.support.bigraphs import drawn_graph, planted_graph
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
@@ -59,6 +59,42 @@ def is_priced(level: Level, v: int, workers: int) -> bool:
     """Whether a vertex has rows of so many readers that prices are kept for them, which take homes to stay."""
     num_priced = 0 if len(level.mult) else level.num_rows_read_by(4 * workers)
     return bool((level.rows[level.starts[v] : level.starts[v + 1]] < num_priced).any())
+
+
+@given(counts=st.lists(st.integers(0, 12), min_size=2, max_size=6).filter(any))
+@quick
+def test_a_price_is_what_one_use_more_or_less_costs_of_a_row_whose_home_stays(counts: list[int]) -> None:
+    probability, workers = use_probability(60, 7), len(counts)
+    price = np.empty((2, workers), np.float32)
+    _price(np.array(counts, np.int32), probability, price)
+
+    def cost(by: list[int]) -> float:
+        used = sorted(float(probability[min(count, len(probability) - 1)]) for count in by)
+        return sum(used[:-1])
+
+    for i in range(workers):
+        with_one_more = [count + (j == i) for j, count in enumerate(counts)]
+        assert price[0, i] == pytest.approx(cost(with_one_more) - cost(counts), abs=1e-5)
+        if counts[i]:
+            with_one_less = [count - (j == i) for j, count in enumerate(counts)]
+            assert price[1, i] == pytest.approx(cost(counts) - cost(with_one_less), abs=1e-5)
+
+
+def test_a_sample_whose_rows_are_priced_moves_where_all_rows_cost_least() -> None:
+    """Many readers, clear homes: then prices are exact."""
+    graph, topic = planted_graph(2000, topics=4, share=0.95, fields=6, vocabulary=40)
+    part, probability = (topic % 4).astype(np.int64), use_probability(500, 64)
+    parts = Parts(graph.level, part, probability, 4)
+    before = cost_by_hand(graph.level, part, probability, 4)
+    for v in range(12):
+        assert is_priced(graph.level, v, 4)
+        found, costs = np.zeros(4, np.int32), np.empty(4)
+        costs_on(parts.state, v, found, np.empty(5, np.int32), costs)
+        for target in range(4):
+            moved = part.copy()
+            moved[v] = target
+            by_hand = cost_by_hand(graph.level, moved, probability, 4) - before
+            assert (costs[target] - costs[part[v]]) / 4 == pytest.approx(by_hand, abs=2e-3)
 
 
 def test_prices_are_kept_up_to_date_while_vertices_move() -> None:
