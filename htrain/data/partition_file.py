@@ -24,7 +24,7 @@ from safetensors.numpy import save
 
 from htrain.data.identity import DataIdentity
 from htrain.errors import DataError
-from htrain.files import require_regular, write_file
+from htrain.files import place_to_write, require_regular, write_file
 
 KEY = "htrain.partition"
 VERSION = 1
@@ -122,6 +122,14 @@ def write_partition(path: Path, partition: PartitionFile) -> None:
     data = save(arrays, {KEY: msgspec.json.encode(partition.facts).decode()})
     try:
         write_file(path, data, _is_partition)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def require_writable(path: Path) -> None:
+    """Raises DataError where `write_partition` would, before the work is done."""
+    try:
+        place_to_write(path, _is_partition)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
 

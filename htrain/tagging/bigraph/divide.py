@@ -14,6 +14,7 @@ from htrain.data.partition_file import (
     PartitionFile,
     UsedRow,
     arrays_of,
+    require_writable,
     sealed,
     small,
     write_partition,
@@ -46,6 +47,7 @@ def divide(
 
     Raises DataError for data that cannot be read or partitioned, for data that changes meanwhile, and for an `out` that cannot be written.
     """
+    require_writable(out)
     dataset: Dataset = open_data(uri)
     before = identity_of(uri)
     total = dataset.num_examples()

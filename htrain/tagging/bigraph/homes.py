@@ -1,4 +1,8 @@
-"""The worker that owns each row: the one whose batches use it most, as far as rows are to be balanced."""
+"""The worker that owns each row: the one whose batches use it most, as far as rows are to be balanced.
+
+A row that the batches of several workers use as good as alike costs as much on any of them, but whoever owns it serves it to the others: such rows go to the
+worker that serves least, or one of them would serve all the rows that everybody uses.
+"""
 
 from functools import partial
 from typing import NamedTuple
@@ -8,7 +12,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from htrain.tagging.bigraph.chunks import in_chunks, in_chunks_of_edges
-from htrain.tagging.bigraph.graph import Level, Longs
+from htrain.tagging.bigraph.graph import Level, Longs, counts_of
+
+_OFTEN = 16  # readers of a row that can be used alike by several workers: of fewer, one use is too much of a difference
+_ALIKE = 0.01  # of the probability that a batch uses a row: less makes no difference
 
 
 def homes_of(level: Level, part: Longs, probability: NDArray[np.float32], *, num_workers: int, most: int) -> Longs:
@@ -18,6 +25,8 @@ def homes_of(level: Level, part: Longs, probability: NDArray[np.float32], *, num
     """
     home = np.empty(level.num_rows, np.int32)
     in_chunks_of_edges(level.row_starts, partial(_find_users, level, part, num_workers, home))
+    num_often = level.num_rows_read_by(max(_OFTEN, num_workers))
+    _share_out(counts_of(level, part, num_workers, num_often), probability, home)
     load = np.bincount(home, minlength=num_workers)
     while load.max() > most:
         crowded = int(load.argmax())
@@ -36,6 +45,23 @@ def homes_of(level: Level, part: Longs, probability: NDArray[np.float32], *, num
             load[worker] += len(moved)
             load[crowded] -= len(moved)
     return home
+
+
+@njit(nogil=True, cache=True)
+def _share_out(counts, probability, home):  # type: ignore[no-untyped-def]
+    """Give the first rows to those who serve least, of the workers whose batches use them as good as most."""
+    num_workers, last = counts.shape[1], probability.size - 1
+    served = np.zeros(num_workers)
+    for x in range(counts.shape[0]):
+        most = probability[min(counts[x, home[x]], last)]
+        total, best = 0.0, home[x]
+        for i in range(num_workers):
+            used = probability[min(counts[x, i], last)]
+            total += used
+            if used >= (1 - _ALIKE) * most and served[i] < served[best]:
+                best = i
+        home[x] = best
+        served[best] += total - probability[min(counts[x, best], last)]
 
 
 @njit(nogil=True, cache=True)

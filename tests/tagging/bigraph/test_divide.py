@@ -103,6 +103,15 @@ def test_more_workers_than_a_partition_is_made_for_are_a_usage_error(tmp_path: P
     assert "1025 is not in the range 2<=x<=1024" in result.output
 
 
+def test_a_place_that_cannot_be_written_is_told_before_the_data_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = libfm_of_topics(tmp_path / "a.libfm")
+    monkeypatch.setattr("htrain.tagging.bigraph.divide.read_bigraph", lambda *_, **__: pytest.fail("the data was read"))
+    result = run("partition", uri, "--workers", "2", "--batch", "8", "--out", str(tmp_path / "absent" / "a"))
+    assert f"cannot be written: {tmp_path / 'absent'} is not a folder" in str(result.exception)
+
+
 def test_another_file_is_not_written_over(tmp_path: Path) -> None:
     uri, out = libfm_of_topics(tmp_path / "a.libfm"), tmp_path / "mine.txt"
     out.write_text("mine")
