@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from htrain.tagging.bigraph.chunks import in_chunks, in_chunks_of_edges
 from htrain.tagging.bigraph.graph import Level, Longs, counts_of
 
-_OFTEN = 16  # readers of a row that can be used alike by several workers: of fewer, one use is too much of a difference
+_OFTEN = 128  # readers of a row that several workers may use alike: of fewer, one use makes a difference
 _ALIKE = 0.01  # of the probability that a batch uses a row: less makes no difference
 
 

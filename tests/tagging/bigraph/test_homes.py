@@ -23,7 +23,7 @@ def test_without_a_limit_each_row_is_where_most_use_it_and_with_one_none_has_mor
     free = homes_of(graph.level, samples, probability, num_workers=workers, most=graph.num_rows)
     used = probability[np.minimum(counts, len(probability) - 1)]
     assert (used[np.arange(graph.num_rows), free] >= 0.99 * used.max(axis=1)).all()
-    rare = counts.sum(axis=1) < 16
+    rare = counts.sum(axis=1) < 128
     assert (counts[np.arange(graph.num_rows), free] == counts.max(axis=1))[rare].all()
     most = -(-graph.num_rows // workers)
     limited = homes_of(graph.level, samples, probability, num_workers=workers, most=most)
