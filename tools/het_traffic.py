@@ -17,10 +17,10 @@ import numpy as np
 
 from htrain.data import START, Malformed, open_data
 from htrain.sync.het.client import HetCache
-from htrain.sync.het.messages import Territory
 from htrain.sync.het.policy import POLICIES
 from htrain.sync.het.server import HetServer
-from htrain.sync.het.steps import SparseStep
+from htrain.sync.row_steps import SparseStep
+from htrain.sync.territory import Territory
 
 KEY_BYTES, CLOCK_BYTES = 4, 4
 UNCACHED_KEY_BYTES = 8

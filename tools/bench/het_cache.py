@@ -16,9 +16,10 @@ import numpy as np
 
 from htrain.ops.sparse_loops import dedupe
 from htrain.sync.het.client import HetCache
-from htrain.sync.het.messages import Answer, Request, Territory
+from htrain.sync.het.messages import Answer, Request
 from htrain.sync.het.policy import POLICIES
-from htrain.sync.het.steps import SparseStep
+from htrain.sync.row_steps import SparseStep
+from htrain.sync.territory import Territory
 
 WARM_BATCHES = 60
 

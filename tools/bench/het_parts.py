@@ -18,9 +18,10 @@ from htrain.ops.het import UNBOUNDED as NO_BOUND
 from htrain.ops.het import row_width
 from htrain.spec.cluster import Cluster
 from htrain.sync.het.client import UNBOUNDED, HetCache
-from htrain.sync.het.messages import Request, Territory
+from htrain.sync.het.messages import Request
 from htrain.sync.het.server import HetServer
-from htrain.sync.het.steps import SparseStep
+from htrain.sync.row_steps import SparseStep
+from htrain.sync.territory import Territory
 
 ROWS, CAPACITY, IDS = 2_600_000, 520_000, 13_312  # 26 tables of 100,000 rows, a fifth of them, and a batch of 512
 PARTS = ("HetAnnounce", "HetAsk", "HetPush", "HetPull", "HetRead", "HetWrite")

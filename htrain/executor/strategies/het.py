@@ -12,9 +12,9 @@ from htrain.net.net import Net, Op
 from htrain.ops.het import REQUEST
 from htrain.spec.cache import HetCache as Asked
 from htrain.sync.het.client import UNBOUNDED, HetCache
-from htrain.sync.het.messages import Territory
 from htrain.sync.het.server import HetServer
-from htrain.sync.het.steps import SparseStep
+from htrain.sync.row_steps import SparseStep
+from htrain.sync.territory import Territory
 
 
 class Het(RunsCache[Asked]):

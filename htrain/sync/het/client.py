@@ -26,7 +26,7 @@ from htrain.errors import DataError
 from htrain.spec.policies import POLICIES as KNOWN
 from htrain.sync.het import loops
 from htrain.sync.het.counts import CacheCounts
-from htrain.sync.het.messages import Answer, Clocks, Ids, Request, Rows, Territory
+from htrain.sync.het.messages import Answer, Clocks, Request, Rows
 from htrain.sync.het.policy import (
     CURRENT,
     FIRST_LIMIT,
@@ -39,8 +39,9 @@ from htrain.sync.het.policy import (
 )
 from htrain.sync.het.scored import victims_by
 from htrain.sync.het.slots import Slots
-from htrain.sync.het.steps import SparseStep
 from htrain.sync.index import find
+from htrain.sync.row_steps import SparseStep
+from htrain.sync.territory import Ids, Territory
 
 UNBOUNDED = 2**30  # a staleness that no clock reaches
 _HEADROOM = 1024

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from htrain.sync.het.messages import Ids
+from htrain.sync.territory import Ids
 
 _AGES = 20
 

@@ -20,8 +20,8 @@ from htrain.sync.het.policy import (
     forget,
     used,
 )
-from htrain.sync.het.steps import step_in_place, stepped
 from htrain.sync.index import find, home_of, insert, remove
+from htrain.sync.row_steps import step_in_place, stepped
 
 _CHUNK = (
     128  # rows whose memory is asked for together before it is used: a miss of the CPU's caches then costs a fraction

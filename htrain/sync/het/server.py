@@ -9,8 +9,8 @@ from numba import njit
 
 from htrain.errors import DataError
 from htrain.sync.het.messages import Answer, Clocks, Ids, Request, Rows
-from htrain.sync.het.steps import SparseStep, step_in_place
 from htrain.sync.index import find, insert, new_index
+from htrain.sync.row_steps import SparseStep, step_in_place
 
 _LAGS = 20
 

@@ -6,9 +6,10 @@ import torch
 
 from htrain.errors import DataError
 from htrain.sync.het.client import UNBOUNDED, HetCache
-from htrain.sync.het.messages import Answer, Request, Territory
+from htrain.sync.het.messages import Answer, Request
 from htrain.sync.het.server import HetServer
-from htrain.sync.het.steps import SparseStep
+from htrain.sync.row_steps import SparseStep
+from htrain.sync.territory import Territory
 
 ROWS, WIDTH, LR = 400, 4, 0.05
 SGD = SparseStep("sgd", LR)
