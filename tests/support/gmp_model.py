@@ -1,0 +1,67 @@
+"""Section 5.3 of HET-GMP over dictionaries, a row at a time, in double precision."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+EPS = 1e-6
+LR = 0.1
+
+
+def step(kind: str, row: np.ndarray, state: np.ndarray, grad: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One optimizer step."""
+    if kind == "sgd":
+        return row - LR * grad, state
+    state = state + (grad**2 if kind == "adagrad" else np.mean(grad**2))
+    return row - LR * grad / (np.sqrt(state) + EPS), state
+
+
+@dataclass
+class Primary:
+    row: np.ndarray
+    state: np.ndarray
+    clock: int = 0
+
+    def update(self, kind: str, grad: np.ndarray, count: int) -> None:
+        self.row, self.state = step(kind, self.row, self.state, grad)
+        self.clock += count
+
+
+@dataclass
+class Replica:
+    """What a worker has of a row: as it came and as its own updates that have left make it, `seen` updates of the primary, and what has not left."""
+
+    row: np.ndarray
+    state: np.ndarray
+    seen: int
+    pending: list[np.ndarray] = field(default_factory=list)
+
+    def value(self, kind: str) -> np.ndarray:
+        return step(kind, self.row, self.state, np.sum(self.pending, axis=0))[0] if self.pending else self.row
+
+    def leave(self, kind: str) -> tuple[np.ndarray, int]:
+        """Its own updates leave: their sum, and how many they are."""
+        grad, count = np.sum(self.pending, axis=0), len(self.pending)
+        self.row, self.state = step(kind, self.row, self.state, grad)
+        self.seen += count
+        self.pending = []
+        return grad, count
+
+    def come(self, primary: Primary) -> None:
+        self.row, self.state, self.seen = primary.row, primary.state, primary.clock
+
+
+def distance(one: tuple[int, float], other: tuple[int, float]) -> float:
+    """How far (clock, p) is behind (clock, p), as the paper prints it: |c_i p_j / p_i - c_j| with p_i >= p_j, below 0 where it is ahead."""
+    (clock, expected), (its_clock, its_expected) = one, other
+    if expected >= its_expected:
+        return its_clock - clock * its_expected / expected
+    return its_clock * expected / its_expected - clock
+
+
+def behind(key: int, sample: Sequence[int], clocks: dict[int, int], expected: dict[int, float]) -> Iterable[float]:
+    """How far a row is behind each other row of a sample that is at its worker."""
+    for other in sample:
+        if other != key and other in clocks and expected[other] > 0 and expected[key] > 0:
+            yield distance((clocks[key], expected[key]), (clocks[other], expected[other]))
