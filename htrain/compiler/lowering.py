@@ -40,7 +40,7 @@ def lowered(
     Also its units, the tags of the ops that have no choice, and the shards of every table.
     """
     strategies, cache = strategies_of(cluster, options), cache_of(cluster, options)
-    workers = cluster.groups * cluster.trainers if options.lockstep and not options.cache.averages_rows else 1
+    workers = cluster.groups * cluster.trainers if options.lockstep and not options.holder.averages_rows else 1
     forward = fuse_forward(split_fcs(forward_net(captured, options), fc_splits), options)
     net, gradients = add_gradients(narrow_fcs(forward, options), 1 / workers)
     for strategy in strategies:
@@ -48,17 +48,23 @@ def lowered(
     net = add_optimizers(net, gradients, options)
     for strategy in strategies:
         net = strategy.steps(net)
-    owners = pinned_tables((n for n, p in net.parameters.items() if p.kind == "table"), net, cluster)
-    if options.sparse_sync.store == "mapped":
-        shards = place_tables(net, without_limits(cluster), table_splits, owners)
-    else:
-        shards = place_tables(net, cluster, table_splits, owners, held_by_steps(net, cluster, options))
+    shards = cache.shards(net) or _placed(net, cluster, options, table_splits)
     net = cache.lookups(net, shards)
     net = copy_constants(net, fixed_tags(net, table_owners(shards)))
     fixed: Tags = fixed_tags(net, table_owners(shards))
     for strategy in strategies:
         fixed = strategy.tags(net, fixed)
     return net, find_units(net, fixed, kept_together(net, fixed, cluster)), fixed, shards
+
+
+def _placed(
+    net: Net, cluster: Cluster, options: Options, table_splits: Mapping[str, int]
+) -> dict[str, tuple[Shard, ...]]:
+    """The shards of every table on sparse PSs."""
+    owners = pinned_tables((n for n, p in net.parameters.items() if p.kind == "table"), net, cluster)
+    if options.sparse_sync.store == "mapped":
+        return place_tables(net, without_limits(cluster), table_splits, owners)
+    return place_tables(net, cluster, table_splits, owners, held_by_steps(net, cluster, options))
 
 
 def forward_net(captured: Captured, options: Options) -> Net:

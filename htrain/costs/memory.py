@@ -36,7 +36,7 @@ def memory_of(train: Net, tags: Mapping[int, str], cluster: Cluster, options: Op
     """
     found = {device: MemoryUse(own=role_bytes(cluster.processes_of(device))) for device in cluster.devices}
     inputs = sum(train.blobs[name].num_bytes(options.batch_size) for name in train.inputs)
-    ahead = contexts_of(TRAINER, cluster, options) + options.cache.batch_copies * batches_read_ahead(options)
+    ahead = contexts_of(TRAINER, cluster, options) + options.holder.batch_copies * batches_read_ahead(options)
     found[TRAINER] += MemoryUse(values=inputs * ahead)
     for device, held in _parameters(train, tags, cluster, options):
         found[device] += held

@@ -45,4 +45,4 @@ def busy_cores(device: str, cluster: Cluster, options: Options) -> int:
 
 def batches_read_ahead(options: Options) -> int:
     """Batches that a trainer holds beside those of its steps: the reader's queue, and those that a cache is told of."""
-    return 2 * options.net_replicas + 1 + (options.window if options.cache.holds_rows else 0)
+    return 2 * options.net_replicas + 1 + (options.window if options.holder.holds_rows else 0)

@@ -98,7 +98,7 @@ class Assembly:
         """First values for every parameter; files come from the plan's `folder`. Raises PlanError."""
         for net in self.init_nets().values():
             for store in self._stores_of(net):
-                fill(store, net, folder)
+                fill(store, net, folder, self.cache_half.originals)
 
     def init_nets(self) -> dict[NetName, Net]:
         """The nets with first values for what this role has. Its device hosts centres in every group, the role those of its own."""

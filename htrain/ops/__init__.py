@@ -10,6 +10,7 @@ from htrain.ops import (
     embedding,
     fc,
     fields,
+    gmp,
     het,
     init,
     interaction,
@@ -28,7 +29,7 @@ from htrain.ops.vjp import vjp_definition
 
 _FAMILIES = (
     fc, low_precision, elementwise, matrix, interaction,
-    reduce, shape, embedding, fields, served, het, lookahead, loss, optimizer, comm, averaging, collective, compress, init, transfer,
+    reduce, shape, embedding, fields, served, het, gmp, lookahead, loss, optimizer, comm, averaging, collective, compress, init, transfer,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}
 _GENERIC = {

@@ -8,8 +8,13 @@ is sharded, an FC's weight however it is split, and every group starts from the 
 `first_column` say where in the whole a part begins.
 """
 
-import torch
+from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from htrain.net.net import Op
 from htrain.ops import row_init
 from htrain.ops.base import OpDef, no_outputs
 
@@ -42,6 +47,21 @@ def _zero_rows(parameter: torch.Tensor, *, rows: tuple[int, ...], first_row: int
 
 def _from_file(parameter: torch.Tensor, **attrs: object) -> None:
     raise AssertionError("the executor reads a parameter's file; it knows the plan's folder")
+
+
+def fill_rows(op: Op, parameter: torch.Tensor, rows: NDArray[np.int64]) -> None:
+    """Run a fill on a parameter whose row r is row rows[r] of the whole: no range of it. Not for FileFill."""
+    attrs: dict[str, Any] = {name: value for name, value in op.attrs.items() if name not in ("first_row", "seed")}
+    seed: Any = op.attrs.get("seed", 0)
+    if op.type == "UniformFill":
+        row_init.fill_uniform_at(_rows_of(parameter).numpy(), seed, rows, **attrs)
+    elif op.type == "NormalFill":
+        row_init.fill_normal_at(_rows_of(parameter).numpy(), seed, rows, **attrs)
+    elif op.type == "ConstantFill":
+        _constant(parameter, **attrs)
+    else:
+        assert op.type == "ZeroRows", op.type
+        parameter[torch.from_numpy(np.flatnonzero(np.isin(rows, attrs["rows"])))] = 0.0
 
 
 DEFINITIONS = (

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 Rows = NDArray[np.float32]
 
 
+Numbers = NDArray[np.int64]
+
+
 def fill_uniform(out: Rows, seed: int, first_row: int, low: float, high: float, *, first_column: int = 0) -> None:
     """Fill out[R,D] in place with uniform values in [low, high); out[r, d] is [first_row + r, first_column + d] of its parameter."""
     _uniform(out, np.uint64(seed), first_row=first_row, first_column=first_column, low=low, high=high)
@@ -17,6 +20,16 @@ def fill_uniform(out: Rows, seed: int, first_row: int, low: float, high: float, 
 def fill_normal(out: Rows, seed: int, first_row: int, mean: float, std: float, *, first_column: int = 0) -> None:
     """Fill out[R,D] in place with normal values (Box-Muller); which ones is as in `fill_uniform`."""
     _normal(out, np.uint64(seed), first_row=first_row, first_column=first_column, mean=mean, std=std)
+
+
+def fill_uniform_at(out: Rows, seed: int, rows: Numbers, low: float, high: float) -> None:
+    """As `fill_uniform`; out[r] is row rows[r] of its parameter."""
+    _uniform_at(out, np.uint64(seed), rows, low=low, high=high)
+
+
+def fill_normal_at(out: Rows, seed: int, rows: Numbers, mean: float, std: float) -> None:
+    """As `fill_normal`; out[r] is row rows[r] of its parameter."""
+    _normal_at(out, np.uint64(seed), rows, mean=mean, std=std)
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -58,3 +71,15 @@ def _normal(out, seed, first_row, first_column, mean, std):  # type: ignore[no-u
             first = (np.float64(bits >> np.uint64(32)) + 1.0) / 4294967296.0  # in (0, 1]: its logarithm is finite
             second = np.float64(bits & np.uint64(0xFFFFFFFF)) / 4294967296.0
             out[r, d] = mean + std * math.sqrt(-2.0 * math.log(first)) * math.cos(2.0 * math.pi * second)
+
+
+@njit(nogil=True, cache=True)
+def _uniform_at(out, seed, rows, low, high):  # type: ignore[no-untyped-def]
+    for r in range(out.shape[0]):
+        _uniform(out[r : r + 1], seed, rows[r], 0, low, high)
+
+
+@njit(nogil=True, cache=True)
+def _normal_at(out, seed, rows, mean, std):  # type: ignore[no-untyped-def]
+    for r in range(out.shape[0]):
+        _normal(out[r : r + 1], seed, rows[r], 0, mean, std)

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 from htrain.costs.loads import COST_MODEL, DeviceLoad
 from htrain.errors import ClusterError, PlanError, UsageError
-from htrain.net.names import Device, NetName
+from htrain.net.names import SPARSE_PS, TRAINER, Device, NetName, role_of
 from htrain.net.net import Net
 from htrain.net.placement import Decision, Search, Shard
 from htrain.onnx_format.files import MOST_BYTES, net_of, to_model, write_net
@@ -66,6 +66,16 @@ class Plan(NetsOfPlan):
     ops: Mapping[str, Source] = field(default_factory=dict)
     strategies: Mapping[str, Source] = field(default_factory=dict)
     cost_model: int = COST_MODEL
+
+    @property
+    def processes(self) -> tuple[tuple[str, ...], ...]:
+        """The roles of each process of a run."""
+        roles = self.cluster.roles
+        if not self.options.sparse_sync.beside:
+            return tuple((role,) for role in roles)
+        trainers = [role for role in roles if role_of(role) == TRAINER]
+        servers = [role for role in roles if role_of(role) == SPARSE_PS]
+        return tuple(zip(trainers, servers, strict=True))
 
     def save(self, folder: Path) -> None:
         """Write the folder: whole, or not at all; an older plan there is replaced, and nothing else.

@@ -49,7 +49,7 @@ def _full_lock(plan: Plan, loads: Mapping[str, DeviceLoad]) -> Iterator[str]:
     processes, cores = cluster.sparse_ps_processes, cluster.shared_cores or cluster.sparse_ps_cores
     full = [device for device, load in loads.items() if role_of(device) == SPARSE_PS and load.lock >= _FULL]
     more = next((n for n in _MORE if n > processes and n * _LEAST_CORES <= cores), 0)
-    if full and more and not plan.options.cache.holds_rows:
+    if full and more and not plan.options.holder.holds_rows:
         yield (
             f"Python's lock is held {max(loads[device].lock for device in full):.0%} of the time on {full[0]}{' and others' * (len(full) > 1)}: "
             f"--sparse-ps-processes {more} gives its steps {more} locks"

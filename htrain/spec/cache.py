@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
 from htrain.errors import ClusterError, UsageError
-from htrain.spec.fields import Count, Section, about
+from htrain.spec.fields import Count, about
 from htrain.spec.policies import POLICIES
+from htrain.spec.row_holder import RowHolder
 
 if TYPE_CHECKING:
     from htrain.spec.cluster import Cluster
@@ -25,35 +26,8 @@ Window = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
 @dataclass(frozen=True)
-class Cache(Section):
-    """What stands between a trainer and the tables.
-
-    With `holds_rows`, rows stay on the trainers, which then have one net replica. With `averages_rows`, a trainer's own rows take its own gradient, and
-    replicas of a row are averaged.
-    """
-
-    holds_rows: ClassVar[bool] = False
-    averages_rows: ClassVar[bool] = False
-    server_row_bytes: ClassVar[int] = 0  # what a sparse PS keeps beside each row
-    batch_copies: ClassVar[int] = (
-        1  # times the bytes of a batch that is open: the batch, and what the cache keeps of its ids
-    )
-    hits_as_given: ClassVar[bool] = False  # the cost model takes its hits from the cluster's `cache_hit_percent`
-
-    @property
-    def reads_ahead(self) -> int:
-        """The most batches that a trainer reads ahead of the present one."""
-        return 1
-
-    @property
-    def no_prefetch(self) -> str:
-        """Why rows of the next batch cannot be asked for before a step has ended; "" where they can."""
-        return ""
-
-    @property
-    def whole(self) -> bool:
-        """Whether all tables are behind the cache."""
-        return False
+class Cache(RowHolder):
+    """A cache of tables that are elsewhere, or none."""
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,17 @@ def compatible(cluster: Cluster, options: Options) -> tuple[Cluster, Options]:
     """
     for section in (options.dense_sync, options.sparse_sync, options.cache):
         section.require(cluster, options)
-    if cluster.sparse_ps_processes > 1 and options.cache.holds_rows:
+    if cluster.sparse_ps_processes > 1 and options.holder.holds_rows:
         raise ClusterError(
-            f"sparse_ps_processes is {cluster.sparse_ps_processes}: behind the {options.cache.kind} cache, requests change clocks and rows together, and one "
-            "process serves them: leave it out, or the cache"
+            f"sparse_ps_processes is {cluster.sparse_ps_processes}: with {options.holder.kind}, requests change clocks and rows together, and one "
+            "process serves them: leave it out"
         )
     if not options.dense_sync.uses_dense_ps:
         cluster = replace(cluster, dense_ps=0)
     if not options.sparse_sync.served:
         cluster = replace(cluster, sparse_ps=0)
-    if options.lockstep or options.cache.holds_rows:
+    elif options.sparse_sync.beside:
+        cluster = replace(cluster, sparse_ps=cluster.groups * cluster.trainers)
+    if options.lockstep or options.holder.holds_rows:
         options = replace(options, net_replicas=1)
     return cluster, options

@@ -36,7 +36,7 @@ def require_effect(options: Options, cluster: Cluster, said: Collection[str], *,
 
 def require_counts(options: Options, cluster: Cluster, given: Collection[str]) -> None:
     """Raises UsageError for the first field of a cluster, of `given`, that stands for devices which these options leave without work."""
-    for name, why in _idle_devices(options):
+    for name, why in (*_idle_devices(options), *_placed_devices(options)):
         if name in given and getattr(cluster, name):
             raise UsageError(
                 f"--{name.replace('_', '-')} {getattr(cluster, name)} (or {name} in the cluster file) has no effect: {why}"
@@ -75,6 +75,12 @@ def _idle_devices(options: Options) -> Iterator[tuple[str, str]]:
         yield "sparse_ps", f"sparse sync {sparse.kind} has all tables on every trainer; a sparse PS serves {served}"
 
 
+def _placed_devices(options: Options) -> Iterator[tuple[str, str]]:
+    """Devices whose number is not the user's to say."""
+    if options.sparse_sync.beside:
+        yield "sparse_ps", f"sparse sync {options.sparse_sync.kind} puts a sparse PS beside each trainer"
+
+
 _COUNTS = ("groups", "trainers", "group_ps", "sparse_ps", "dense_ps")
 
 
@@ -87,13 +93,13 @@ def _why_idle(name: str, options: Options, cluster: Cluster, searched: bool) -> 
 
 
 def _replicas(o: Options, c: Cluster) -> str:
-    if o.net_replicas == 1 or not (o.lockstep or o.cache.holds_rows):
+    if o.net_replicas == 1 or not (o.lockstep or o.holder.holds_rows):
         return ""
-    return f"a trainer {'behind a cache' if o.cache.holds_rows else 'in lockstep with others'} has one net replica"
+    return f"a trainer {'behind a cache' if o.holder.holds_rows else 'in lockstep with others'} has one net replica"
 
 
 def _prefetch(o: Options, c: Cluster) -> str:
-    return o.cache.no_prefetch if o.prefetch else ""
+    return o.holder.no_prefetch if o.prefetch else ""
 
 
 def _between(o: Options, c: Cluster) -> str:
@@ -109,7 +115,7 @@ def _compress(o: Options, c: Cluster) -> str:
 def _rows(o: Options, c: Cluster) -> str:
     if not c.sparse_ps:
         return "no rows travel to or from a sparse PS: there is none"
-    return f"all tables are behind the {o.cache.kind} cache, whose rows travel as they are" if o.cache.whole else ""
+    return f"all tables are behind {o.holder.kind}, whose rows travel as they are" if o.holder.whole else ""
 
 
 _RULES: Mapping[str, Why] = {

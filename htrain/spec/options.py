@@ -10,6 +10,7 @@ from htrain.spec.dense_sync import DENSE_SYNCS, Bmuf, DenseSync
 from htrain.spec.fields import Question, about
 from htrain.spec.numerics import Compression, Fusions, Numerics
 from htrain.spec.optimizers import DENSE_OPTIMIZERS, SPARSE_OPTIMIZERS, Adagrad, Optimizer
+from htrain.spec.row_holder import RowHolder
 from htrain.spec.sparse_sync import SPARSE_SYNCS, SparseSync, TableServers
 
 
@@ -55,11 +56,16 @@ class Options:
         return self.dense_sync.lockstep or self.sparse_sync.lockstep
 
     @property
+    def holder(self) -> RowHolder:
+        """What stands between a trainer and the tables: the cache, or where tables live does itself."""
+        return self.sparse_sync if isinstance(self.sparse_sync, RowHolder) else self.cache
+
+    @property
     def window(self) -> int:
         """The most batches that a trainer reads ahead of the present one."""
-        return self.cache.reads_ahead
+        return self.holder.reads_ahead
 
     @property
     def looks_ahead(self) -> bool:
         """Whether the next batch's rows are asked for before a step has ended; without staleness there is nothing to ask for ahead."""
-        return self.prefetch and not self.cache.no_prefetch
+        return self.prefetch and not self.holder.no_prefetch

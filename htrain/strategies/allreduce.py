@@ -13,7 +13,7 @@ class AllReduced(Strategy[AllReduce]):
     """Dense weights are on every trainer. Where rows are averaged, dense gradients are, too: each trainer's own gradient is of its own mean."""
 
     def gradients(self, net: Net, gradients: Gradients) -> tuple[Net, Gradients]:
-        return all_reduce_gradients(net, gradients, self.section.bucket_bytes, mean=self.options.cache.averages_rows)
+        return all_reduce_gradients(net, gradients, self.section.bucket_bytes, mean=self.options.holder.averages_rows)
 
 
 def all_reduce_gradients(

@@ -6,11 +6,11 @@ from typing import Generic, TypeVar
 
 from htrain.net.net import Net
 from htrain.net.placement import Shard
-from htrain.spec.cache import Cache
 from htrain.spec.cluster import Cluster
 from htrain.spec.fields import Section
 from htrain.spec.halves import HALVES
 from htrain.spec.options import Options
+from htrain.spec.row_holder import RowHolder
 from htrain.transform.shard_lookups import shard_lookups
 
 S = TypeVar("S", bound=Section)
@@ -59,20 +59,24 @@ class Strategy(Generic[S]):
 class HoldsRows(Strategy[S]):
     """The compile half of what stands between trainers and tables."""
 
+    def shards(self, net: Net) -> dict[str, tuple[Shard, ...]] | None:
+        """The shards of every table in row order, where it is not the compiler's to say. Requires: tables are whole."""
+        return None
+
     def lookups(self, net: Net, shards: Mapping[str, Sequence[Shard]]) -> Net:
         """Cut tables, and put their lookups and optimizer steps where rows are. Requires: `shards` of each table in row order."""
         return shard_lookups(net, shards)
 
 
 def strategies_of(cluster: Cluster, options: Options) -> tuple[Strategy[Section], ...]:
-    """The compile halves of what the options choose, in the order in which they change a net."""
+    """The compile halves of what the options choose besides, in the order in which they change a net."""
     chosen: tuple[Section, ...] = (options.dense_sync, options.sparse_sync)
-    return tuple(_half(section, cluster, options) for section in chosen)
+    return tuple(_half(section, cluster, options) for section in chosen if section is not options.holder)
 
 
 def cache_of(cluster: Cluster, options: Options) -> HoldsRows[Section]:
-    """The compile half of the cache that the options choose."""
-    half = _half(options.cache, cluster, options)
+    """The compile half of what stands between trainers and tables."""
+    half = _half(options.holder, cluster, options)
     assert isinstance(half, HoldsRows)
     return half
 
@@ -80,5 +84,5 @@ def cache_of(cluster: Cluster, options: Options) -> HoldsRows[Section]:
 def _half(section: Section, cluster: Cluster, options: Options) -> Strategy[Section]:
     own = HALVES.get(type(section))
     found = own.compile if own else import_module(f"htrain.strategies.{section.home}").COMPILE if section.home else None
-    half: type[Strategy[Section]] = found or (HoldsRows if isinstance(section, Cache) else Strategy)
+    half: type[Strategy[Section]] = found or (HoldsRows if isinstance(section, RowHolder) else Strategy)
     return half(section, cluster, options)

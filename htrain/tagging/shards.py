@@ -45,7 +45,7 @@ def held_by_steps(net: Net, cluster: Cluster, options: Options) -> dict[str, int
     sized = expected_blobs(net, cluster, options.batch_size)
     steps = contexts_of("sparse_ps", cluster, options)
     held = {
-        name: options.cache.server_row_bytes * p.shape[0] for name, p in net.parameters.items() if p.kind == "table"
+        name: options.holder.server_row_bytes * p.shape[0] for name, p in net.parameters.items() if p.kind == "table"
     }
     for table, ids, rows in (read for op in net.ops for read in OPS[op.type].reads(op)):
         ways = 2 if net.parameters[table].trained else 1  # rows, and their gradients

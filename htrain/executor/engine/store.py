@@ -3,11 +3,13 @@
 import math
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from htrain.errors import PlanError, RunError
@@ -16,9 +18,11 @@ from htrain.net.net import Net, Op, Parameter
 from htrain.ops import OPS
 from htrain.ops.accelerated import device
 from htrain.ops.base import dtype_of
+from htrain.ops.init import fill_rows
 from htrain.plan.plan import values_file
 
 Store = dict[str, torch.Tensor]
+_ROWS_AT_ONCE = 1 << 18
 
 
 def allocate(
@@ -80,12 +84,30 @@ def _in_one_piece(parameters: Sequence[Parameter], mapped: Path | None, *, share
     return dict(zip((p.name for p in parameters), whole.split(rows), strict=True))
 
 
-def fill(store: Store, init_net: Net, folder: Path) -> None:
-    """Give parameters their first values, as `init_net` says; files come from the plan's `folder`. Raises PlanError."""
+def whole_of(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The piece of memory that consecutive parts were cut from."""
+    rows = sum(len(part) for part in parts)
+    return parts[0].as_strided((rows, *parts[0].shape[1:]), parts[0].stride(), parts[0].storage_offset())
+
+
+Originals = Callable[[Parameter], NDArray[np.int64] | None]
+
+
+def fill(store: Store, init_net: Net, folder: Path, originals: Originals = lambda parameter: None) -> None:
+    """Give parameters their first values, as `init_net` says; files come from the plan's `folder`. Raises PlanError.
+
+    Row r of a parameter is row `originals`(parameter)[r] of its whole, where these are numbered anew.
+    """
     values = values_file(folder) if any(op.type == "FileFill" for op in init_net.ops) else folder
     for op in init_net.ops:
         target = store[op.inputs[0]]
-        if op.type == "FileFill":
+        rows = originals(init_net.parameters[op.inputs[0]])
+        if rows is not None:
+            if op.type == "FileFill":
+                _load_rows(target, init_net.parameters[op.inputs[0]], rows, values)
+            else:
+                fill_rows(op, target, rows)
+        elif op.type == "FileFill":
             _load(target, init_net.parameters[op.inputs[0]], op, values)
         elif target.device.type == "cpu":
             OPS[op.type].kernel(target, **op.attrs)
@@ -103,6 +125,21 @@ def _load(target: torch.Tensor, parameter: Parameter, op: Op, path: Path) -> Non
             )
         target.copy_(value)
     except (SafetensorError, OSError, RuntimeError) as error:
+        raise PlanError(f"{path}: no usable value of '{parameter.name}': {' '.join(str(error).split())}") from error
+
+
+def _load_rows(target: torch.Tensor, parameter: Parameter, rows: NDArray[np.int64], path: Path) -> None:
+    """Rows of a table from anywhere in its file, which is read once, a part after another."""
+    order = np.argsort(rows, kind="stable")
+    try:
+        with safe_open(path, "pt") as file:
+            whole = file.get_slice(parameter.whole)
+            for first in range(0, whole.get_shape()[0], _ROWS_AT_ONCE):
+                begin, end = np.searchsorted(rows, (first, first + _ROWS_AT_ONCE), sorter=order)
+                if begin < end:
+                    here = torch.from_numpy(order[begin:end])
+                    target[here] = whole[first : first + _ROWS_AT_ONCE][torch.from_numpy(rows)[here] - first]
+    except (SafetensorError, OSError, RuntimeError, IndexError) as error:
         raise PlanError(f"{path}: no usable value of '{parameter.name}': {' '.join(str(error).split())}") from error
 
 

@@ -8,20 +8,19 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
 
 from htrain.errors import UsageError
-from htrain.executor.launch.play import play
+from htrain.executor.launch.play import part_of, play_all
 from htrain.executor.launch.rank import call_role, leave
 from htrain.executor.launch.supervisor import Assignment, decode_assignment, encode_assignment
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
-from htrain.net.names import device_of
 from htrain.own.registry import load_own
-from htrain.plan.plan import load_part
 
 _LAST_SECONDS = 10.0  # for all ranks to end that have been told to
 
@@ -37,12 +36,13 @@ def own_host() -> str:
     return "127.0.0.1" if len(set(names)) == 1 else socket.gethostbyname(socket.gethostname())
 
 
-def require_ranks(roles: Sequence[str]) -> None:
-    """Raises UsageError when there are not as many ranks as roles and one more."""
+def require_ranks(processes: Sequence[Sequence[str]]) -> None:
+    """Raises UsageError when there are not as many ranks as processes of roles and one more."""
     size = MPI.COMM_WORLD.Get_size()
-    if size != len(roles) + 1:
+    if size != len(processes) + 1:
+        each = "role" if all(len(roles) == 1 for roles in processes) else "worker"
         raise UsageError(
-            f"mpiexec started {size} ranks; this plan wants {len(roles) + 1}: one per role and one for the launcher"
+            f"mpiexec started {size} ranks; this plan wants {len(processes) + 1}: one per {each} and one for the launcher"
         )
 
 
@@ -52,10 +52,10 @@ class RoleRanks:
     def __init__(self) -> None:
         self._waiting = True
 
-    def assign(self, roles: Sequence[str], settings: RunSettings, launcher: Launcher) -> None:
+    def assign(self, processes: Sequence[Sequence[str]], settings: RunSettings, launcher: Launcher) -> None:
         """Requires: there are as many ranks as `require_ranks` asks for."""
         self._waiting = False
-        _broadcast(encode_assignment(Assignment(list(roles), settings, launcher)))
+        _broadcast(encode_assignment(Assignment(list(map(list, processes)), settings, launcher)))
 
     def dismiss(self) -> None:
         """Send the other ranks home, unless they have their roles."""
@@ -97,11 +97,12 @@ def follow() -> None:
         return
     assignment = decode_assignment(data)
     network = Network("tcp", host)
-    role = assignment.roles[rank() - 1]
-    call_role(role)
+    roles = assignment.processes[rank() - 1]
+    call_role(roles[0])
     load_own(assignment.settings.ops)
-    plan = load_part(assignment.settings.plan_folder, device_of(role))
-    play(role, plan, assignment.settings, network=network, launcher=assignment.launcher)
+    play_all(
+        roles, partial(part_of, assignment.settings.plan_folder), assignment.settings, network, assignment.launcher
+    )
     network.close()
     _meet()
     leave()

@@ -1,7 +1,7 @@
 """Playing a role: build, report, obey the launcher, leave (docs/concepts.md)."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher, Link
 from htrain.executor.transport.port import Network
 from htrain.net.names import TRAINER, device_of, role_of
-from htrain.plan.plan import Plan
+from htrain.plan.plan import Plan, load_part
+
+_LAST_SECONDS = 15.0  # for all of a process to end that have been told to
 
 
 def play(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> None:
@@ -68,7 +70,7 @@ def _divided(
 
     Where all roles share one process, they share its lock, too, and there is no use in dividing one of them.
     """
-    if plan.cluster.processes_of(device_of(name)) == 1 or network.scheme == "inproc":
+    if plan.cluster.processes_of(device_of(name)) == 1 or network.is_shared:
         return None, (), None
     try:
         parts = assembled(name, plan, settings, shared=True)
@@ -129,6 +131,23 @@ def _told(error: Exception) -> dict[str, Any]:
         "kind": type(error).__name__,
         "error": str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}",
     }
+
+
+def part_of(plan_folder: Path, role: str) -> Plan:
+    """What a role has to know of a plan. Raises PlanError."""
+    return load_part(plan_folder, device_of(role))
+
+
+def play_all(
+    roles: Sequence[str], plan_of: Callable[[str], Plan], settings: RunSettings, network: Network, launcher: Launcher
+) -> None:
+    """Be all of some roles in this process, the first of them in this thread; `plan_of` gives what each has to know of the plan."""
+    network.is_shared = network.is_shared or len(roles) > 1
+    first, *others = roles
+    threads = [thread_role(role, plan_of(role), settings, network, launcher) for role in others]
+    play(first, plan_of(first), settings, network, launcher)
+    for thread in threads:
+        thread.join(_LAST_SECONDS)
 
 
 def thread_role(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> threading.Thread:

@@ -53,16 +53,18 @@ class RoleThreads:
 
 
 class RoleProcesses:
-    """A process per role, forked from a supervisor. That leads their process group."""
+    """A process for the roles of each of `processes`, forked from a supervisor. That leads their process group."""
 
-    def __init__(self, roles: Sequence[str], settings: RunSettings, launcher: Launcher, num_threads: int) -> None:
+    def __init__(
+        self, processes: Sequence[Sequence[str]], settings: RunSettings, launcher: Launcher, num_threads: int
+    ) -> None:
         self._supervisor = start_supervisor(num_threads)
         self._connection = self._supervisor.connection
         self._hears = True
         self._statuses: dict[str, int] = {}
         self.pids: dict[str, int] = {}
         with suppress(OSError):  # a supervisor that is gone: `lost` says so
-            self._connection.send_bytes(encode_assignment(Assignment(list(roles), settings, launcher)))
+            self._connection.send_bytes(encode_assignment(Assignment(list(map(list, processes)), settings, launcher)))
 
     @property
     def descriptors(self) -> Sequence[int]:

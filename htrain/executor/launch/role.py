@@ -76,10 +76,12 @@ class RunningRole:
         self._parts = parts or assembled(name, plan, settings)
         self._processes = processes
         self.store, self.caches, self._cache = self._parts.store, self._parts.caches, self._parts.cache_half
+        self._neighbours: dict[str, dict[str, Any]] = network.shared("caches", dict)
+        self._neighbours[name] = self.caches
         self._meeting: dict[str, str] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._outboxes: list[Outbox] = []  # with these, the ways of look-ahead caches to the tables
-        self._usage = ThreadUsage(self._threads, self.store.values) if network.scheme == "inproc" else ProcessUsage()
+        self._usage = ThreadUsage(self._threads, self.store.values) if network.is_shared else ProcessUsage()
         self._build()
 
     def _build(self) -> None:
@@ -163,6 +165,7 @@ class RunningRole:
 
         Requires: `fill`. Raises DataError where a trainer cannot open its data.
         """
+        self._cache.stand_beside(self.caches, self._neighbours)
         for server in (self.server, self.centres):
             if server:
                 server.start(book)

@@ -70,7 +70,7 @@ def _run_rank(settings: RunSettings, *, resume: bool, num_threads: int, console:
     def assign(
         plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: Launcher, num_threads: int
     ) -> WorkerPool:
-        pool.assign(plan.cluster.roles, settings, launcher)
+        pool.assign(plan.processes, settings, launcher)
         return pool
 
     status = 1
@@ -107,7 +107,7 @@ def _run(
         dataset = open_data(settings.data)
         check_inputs(plan, dataset)
         if hosting == "mpi":
-            import_module("htrain.executor.launch.mpi").require_ranks(plan.cluster.roles)
+            import_module("htrain.executor.launch.mpi").require_ranks(plan.processes)
         _check_folder(settings.run_folder, resume=resume)
         with (
             claimed(settings.run_folder) as claim,
@@ -173,7 +173,7 @@ def _local_pool(
     if hosting == "threads":
         torch.set_num_threads(num_threads)
         return RoleThreads(plan.cluster.roles, plan, settings, network, launcher)
-    return RoleProcesses(plan.cluster.roles, settings, launcher, num_threads)
+    return RoleProcesses(plan.processes, settings, launcher, num_threads)
 
 
 def check_inputs(plan: Plan, dataset: Dataset) -> None:

@@ -11,11 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import TypeVar
 
 import msgspec
 import psutil
@@ -23,16 +25,15 @@ import psutil
 from htrain.errors import Error
 from htrain.executor.host.process import end_with_parent
 from htrain.executor.launch.environment import role_environment
-from htrain.executor.launch.play import play
+from htrain.executor.launch.play import part_of, play_all
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
-from htrain.net.names import device_of
 from htrain.own.registry import load_own
-from htrain.plan.plan import load_part
 from htrain.printable import one_line
 
 _COMMAND = "from htrain.executor.launch.supervisor import main; main({})"
+P = TypeVar("P", bound=BaseProcess)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # for the launcher to decide
 _TICK_SECONDS = 0.5  # a process that a role has forked may hold open what would tell of the role's end
 _LAST_SECONDS = 3.0  # for roles that are on their way out
@@ -40,9 +41,9 @@ _LAST_SECONDS = 3.0  # for roles that are on their way out
 
 @dataclass(frozen=True)
 class Assignment:
-    """What is to be played."""
+    """What is to be played: the roles of each process."""
 
-    roles: list[str]
+    processes: list[list[str]]
     settings: RunSettings
     launcher: Launcher
 
@@ -160,24 +161,29 @@ def supervise(connection: Connection) -> int:
         return 1
     gc.freeze()  # pages of what is loaded stay shared: a collection in a role would write to all of them
     fork = multiprocessing.get_context("fork")
-    roles = [fork.Process(target=_be_role, args=(role, assignment, connection), name=role) for role in assignment.roles]
+    processes = {
+        fork.Process(target=_be_roles, args=(roles, assignment, connection), name=roles[0]): roles
+        for roles in assignment.processes
+    }
     try:
-        for role in roles:
-            role.start()
-            _say(connection, Started(role.name, role.pid or 0))
-        _watch(roles, connection)
+        for process, roles in processes.items():
+            process.start()
+            for role in roles:
+                _say(connection, Started(role, process.pid or 0))
+        _watch(processes, connection)
     finally:
-        _end(role for role in roles if role.pid)
+        _end(process for process in processes if process.pid)
     return 0
 
 
-def _watch(roles: Iterable[BaseProcess], connection: Connection) -> None:
+def _watch(processes: Mapping[P, Sequence[str]], connection: Connection) -> None:
     """Until all have ended, or the launcher has closed its end."""
-    living = list(roles)
-    while living and connection not in wait([connection, *(role.sentinel for role in living)], _TICK_SECONDS):
-        for role in [role for role in living if role.exitcode is not None]:
-            living.remove(role)
-            _say(connection, Ended(role.name, role.exitcode or 0))
+    living = list(processes)
+    while living and connection not in wait([connection, *(process.sentinel for process in living)], _TICK_SECONDS):
+        for process in [process for process in living if process.exitcode is not None]:
+            living.remove(process)
+            for role in processes[process]:
+                _say(connection, Ended(role, process.exitcode or 0))
 
 
 def _say(connection: Connection, event: Started | Ended) -> None:
@@ -195,18 +201,19 @@ def _end(roles: Iterable[BaseProcess]) -> None:
         role.join()
 
 
-def _be_role(role: str, assignment: Assignment, connection: Connection) -> None:
-    """A role's process: play it, then leave without the supervisor's own way out."""
+def _be_roles(roles: Sequence[str], assignment: Assignment, connection: Connection) -> None:
+    """A process of roles: play them, then leave without the supervisor's own way out."""
     end_with_parent()
     connection.close()
     status = 0
     try:
         network = Network("tcp")
-        plan = load_part(assignment.settings.plan_folder, device_of(role))
-        play(role, plan, assignment.settings, network, assignment.launcher)
+        play_all(
+            roles, partial(part_of, assignment.settings.plan_folder), assignment.settings, network, assignment.launcher
+        )
         network.close()
     except BaseException as error:
-        print(one_line(f"{role}: {type(error).__name__}: {error}"), file=sys.stderr)
+        print(one_line(f"{roles[0]}: {type(error).__name__}: {error}"), file=sys.stderr)
         status = 1
     sys.stderr.flush()
     os._exit(status)

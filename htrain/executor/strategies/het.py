@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from htrain.executor.engine.store import Store
+from htrain.executor.engine.store import Store, whole_of
 from htrain.executor.record.cache_totals import add_counts, added
 from htrain.executor.strategies.strategy import RunsCache
 from htrain.net.net import Net, Op
@@ -80,15 +80,9 @@ def _client(op: Op) -> HetCache:
 
 def _server(op: Op, store: Store) -> HetServer:
     tables, states = ([store[name] for name in names] for names in _held(op))
-    table = _whole(tables)
-    state = _whole(states) if states else torch.empty(table.shape[0], 0)
+    table = whole_of(tables)
+    state = whole_of(states) if states else torch.empty(table.shape[0], 0)
     return HetServer(table.numpy(), state.numpy(), staleness=_staleness(op), step=_step(op))
-
-
-def _whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The piece of memory that consecutive parts were cut from."""
-    rows = sum(len(part) for part in parts)
-    return parts[0].as_strided((rows, *parts[0].shape[1:]), parts[0].stride(), parts[0].storage_offset())
 
 
 RUN = Het

@@ -1,9 +1,12 @@
 """What a strategy may run on a role. The role asks all that its plan chooses, and knows none by name."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.store import Store
@@ -11,16 +14,16 @@ from htrain.executor.host.patience import Patience
 from htrain.executor.loops.replica import Replica
 from htrain.executor.loops.upcoming import Upcoming
 from htrain.executor.transport.peers import Peers
-from htrain.net.net import Net
+from htrain.net.net import Net, Parameter
 from htrain.plan.plan import Plan
-from htrain.spec.cache import Cache
 from htrain.spec.dense_sync import DenseSync
 from htrain.spec.fields import Section
 from htrain.spec.halves import HALVES
+from htrain.spec.row_holder import RowHolder
 from htrain.sync.rounds import SyncRounds
 
 S = TypeVar("S", bound=Section)
-C = TypeVar("C", bound=Cache)
+C = TypeVar("C", bound=RowHolder)
 D = TypeVar("D", bound=DenseSync)
 
 
@@ -84,6 +87,13 @@ class RunsCache(RunHalf[C]):
         """The caches of a net by the name of their parameter, and slots that they hold; those among `accelerated` are on this process's accelerator."""
         return {}
 
+    def originals(self, parameter: Parameter) -> NDArray[np.int64] | None:
+        """The rows of a parameter as they are numbered in the model, and in checkpoints; None where they are as they stand."""
+        return None
+
+    def stand_beside(self, own: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> None:
+        """The caches of the role, by the names of their parameters, stand in one process with those of `others`, by role. Requires: no step has begun."""
+
     def upcoming(self, parts: TrainerParts) -> Upcoming | None:
         """Where a trainer's steps come from, if not straight from its data."""
         return None
@@ -100,9 +110,9 @@ def sync_of(plan: Plan, role: str) -> RunsSync[Any]:
 
 
 def cache_of(plan: Plan, role: str) -> RunsCache[Any]:
-    """The run half of a plan's cache."""
-    half = _half(plan.options.cache, RunsCache)
-    return half(plan.options.cache, plan, role)
+    """The run half of what a plan has between trainers and tables."""
+    half = _half(plan.options.holder, RunsCache)
+    return half(plan.options.holder, plan, role)
 
 
 R = TypeVar("R")

@@ -34,10 +34,11 @@ _LEFT_OPEN: list[zmq.Context] = []
 
 class Network:
     """Where endpoints of one process live: `scheme` is `inproc` for roles that share a process, `tcp` for others. `spread` says which process of a role
-    takes a pass, where it has several."""
+    takes a pass, where it has several; `is_shared` whether several roles are in this process."""
 
     def __init__(self, scheme: str = "tcp", host: str = "127.0.0.1") -> None:
         self.scheme = scheme
+        self.is_shared = scheme == "inproc"
         self.host = host
         self.spread = Spread()
         self.context = zmq.Context(io_threads=1)

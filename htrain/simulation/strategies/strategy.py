@@ -50,7 +50,7 @@ class PlaysCache:
 
 def plays_of(plan: Plan) -> type[PlaysCache]:
     """How the caches of a plan are played. Raises PlanError for a cache of a user's own, whose decisions are elsewhere."""
-    section = plan.options.cache
+    section = plan.options.holder
     if type(section) in HALVES or not section.runs:
         raise PlanError(
             f"what a cache of the kind {section.kind} asks for is not known here: say --cache-hit-percent instead"
@@ -131,7 +131,7 @@ def beside_of(plan: Plan) -> type[RunsBeside] | None:
     something: nobody knows what."""
     if not has_threads(plan):
         return None
-    section = plan.options.cache
+    section = plan.options.holder
     if type(section) in HALVES:
         raise PlanError(
             f"the plan has a cache of kind {section.kind}, which has threads of its own that the simulation does not know: run it, in tools/netlab.py "

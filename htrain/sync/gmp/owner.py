@@ -67,6 +67,15 @@ class GmpOwner:
         _gather(self._table, wanted, values)
         return Answer(values, self._state[old], self.clocks[old], stale)
 
+    def push_arrays(self, counts: Ids, keys: Ids, clocks: Clocks, gradients: Rows) -> None:
+        """`push`, as an op calls it."""
+        self.push(Request(counts, keys, clocks, gradients))
+
+    def pull_arrays(self, counts: Ids, keys: Ids, clocks: Clocks, gradients: Rows) -> tuple[Rows, Rows, Clocks, Clocks]:
+        """`pull`, as an op calls it."""
+        answer = self.pull(Request(counts, keys, clocks, gradients))
+        return answer.rows, answer.states, answer.clocks, answer.stale
+
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _push(self, rows: Ids, gradients: Rows, updates: Clocks) -> None:

@@ -156,6 +156,10 @@ class GmpWorker:
             out[mine] = rows
         return out
 
+    def read_arrays(self, slots: Ids, answers: Sequence[Sequence[np.ndarray]]) -> Rows:
+        """`read`, as an op calls it."""
+        return self.read(slots, [Answer(*parts) for parts in answers])
+
     def write(self, slots: Ids, gradients: Rows) -> None:
         """Update: gradients[u,D] go to the rows. Raises DataError for gradients of another shape."""
         if gradients.shape != (slots.size, self.width):

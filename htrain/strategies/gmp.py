@@ -1,0 +1,236 @@
+"""Tables in the trainers, by a partition of the data; replicas of others' rows within bounds (HET-GMP 5)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from htrain.data.numbering import Numbering, open_numbering
+from htrain.errors import UsageError
+from htrain.net.names import SPARSE_PS, Device, number_of
+from htrain.net.net import Attr, BatchDim, Init, Net, Op, Parameter
+from htrain.net.placement import Shard
+from htrain.ops.gmp import ANSWER, REQUEST, UNBOUNDED, milli, row_width
+from htrain.spec.sparse_sync import Gmp as Asked
+from htrain.strategies.behind import Behind, flush_nets
+from htrain.strategies.strategy import HoldsRows
+from htrain.tagging.columns import Piece, columns_of
+
+
+class Gmp(HoldsRows[Asked]):
+    """A worker's primaries are a range of each table; lookups go to them, to its replicas, and to other workers."""
+
+    @cached_property
+    def numbering(self) -> Numbering:
+        """The rows of the partition. Raises DataError where it cannot be read, UsageError where it is for another number of workers."""
+        found = open_numbering(Path(self.section.partition))
+        if found.num_workers != self.cluster.groups:
+            raise UsageError(
+                f"{self.section.partition}: a partition among {found.num_workers} workers, the cluster has {self.cluster.groups} groups: want --groups "
+                f"{found.num_workers}, or a partition made with --workers {self.cluster.groups}"
+            )
+        return found
+
+    def shards(self, net: Net) -> dict[str, tuple[Shard, ...]]:
+        tables = {name: p for name, p in net.parameters.items() if p.kind == "table"}
+        for name, table in tables.items():
+            if not table.trained:
+                raise UsageError(
+                    f"table '{name}' is frozen: sparse sync gmp trains all tables; hold them another way (--sparse-sync)"
+                )
+        columns = self._columns(net)
+        for pattern, device in self.cluster.pin:
+            if any(pattern == name for name in tables):
+                raise UsageError(f"pin {pattern}: {device} has no effect: the partition says where tables are")
+        return {name: self._cut(p, columns[name]) for name, p in tables.items()}
+
+    def lookups(self, net: Net, shards: Mapping[str, Sequence[Shard]]) -> Net:
+        columns = self._columns(net)
+        behind = _by_width(net)
+        for width, tables in behind.items():
+            pieces = {table: columns[table] for table in tables}
+            net = _Behind(net, f"replicas_{width}", pieces, shards, self).rewrite()
+        return self._padded(net, columns)
+
+    def nets(self, parts: Mapping[str, Net]) -> Mapping[str, Net]:
+        return flush_nets(parts, "Gmp", REQUEST, ANSWER)
+
+    def notes(self, train: Net) -> Iterator[str]:
+        facts = self.numbering.facts
+        bound = "no bound on staleness" if self.section.staleness == "unbounded" else f"s = {self.section.staleness}"
+        yield (
+            f"a batch needs {facts.rows_per_batch:.0f} rows of other workers, as the partition predicts ({facts.scattered_rows:.0f} where rows and samples are "
+            f"anywhere); {max(map(len, self.replicas), default=0):,} replicas on a worker at most ({bound}, writes {self.section.write})"
+        )
+        if self.options.batch_size != facts.batch_size:
+            yield (
+                f"the partition was made for batches of {facts.batch_size}, the plan has {self.options.batch_size}: figures of a batch are of the former"
+            )
+        if self.section.inter and (
+            ragged := sorted({op.module for op in train.ops if op.type == "Dedupe" and _ragged(train, op)})
+        ):
+            yield f"rows of {', '.join(ragged)} are not held to other rows of a sample: their ids come as lists of any length"
+
+    @cached_property
+    def replicas(self) -> tuple[Sequence[int], ...]:
+        """The rows, of all tables, that each worker has replicas of."""
+        numbering = self.numbering
+        return tuple(
+            [row for rows in numbering.secondaries(worker).values() for row in rows]
+            for worker in range(numbering.num_workers)
+        )
+
+    def _columns(self, net: Net) -> dict[str, tuple[Piece, ...]]:
+        """What of the data looks up each table. Raises UsageError for a table of which the partition says nothing."""
+        numbering = self.numbering
+        found = columns_of(net, numbering.facts.inputs)
+        for name, parameter in net.parameters.items():
+            if parameter.kind != "table":
+                continue
+            if name not in found:
+                raise UsageError(
+                    f"table '{name}' is looked up by ids that the model computes from those of the data: a partition says nothing of its rows; have the ids as "
+                    "columns of the data, or hold tables another way (--sparse-sync)"
+                )
+            for piece, end in zip(
+                found[name], (*(p.first_row for p in found[name][1:]), parameter.shape[0]), strict=True
+            ):
+                rows = numbering.bounds(piece.table)[-1]
+                if piece.first_row + rows > end:
+                    raise UsageError(
+                        f"table '{name}' has {end - piece.first_row:,} rows for those of '{piece.table}' in the partition, which has {rows:,}: compile the "
+                        "model for the data that was partitioned"
+                    )
+        return found
+
+    def _cut(self, table: Parameter, pieces: Sequence[Piece]) -> tuple[Shard, ...]:
+        """A shard for each worker and piece; rows that no id of the data means go with those before them."""
+        cuts: list[tuple[int, int]] = []  # first row, worker
+        for piece in pieces:
+            bounds = self.numbering.bounds(piece.table)
+            cuts += [(piece.first_row + bounds[k], k) for k in range(len(bounds) - 1) if bounds[k] < bounds[k + 1]]
+        cuts = [(0 if place == 0 else first, worker) for place, (first, worker) in enumerate(cuts)]
+        ends = [*(first for first, _ in cuts[1:]), table.shape[0]]
+        return tuple(
+            Shard(table.name, first, end - first, str(Device(SPARSE_PS, worker)))
+            for (first, worker), end in zip(cuts, ends, strict=True)
+        )
+
+    def _padded(self, net: Net, columns: Mapping[str, tuple[Piece, ...]]) -> Net:
+        """Padding ids by their new numbers."""
+        return net.with_ops(self._renumbered(op, columns) for op in net.ops)
+
+    def _renumbered(self, op: Op, columns: Mapping[str, tuple[Piece, ...]]) -> Op:
+        padding = op.attrs.get("padding_idx", -1)
+        if op.type not in ("Dedupe", "DedupeSharded", "MaskPlaces") or padding == -1:
+            return op
+        assert isinstance(padding, int)
+        piece = max((p for p in columns[op.module] if p.first_row <= padding), key=lambda p: p.first_row)
+        row = int(self.numbering.renumber(piece.table, np.array([padding - piece.first_row]))[0])
+        return replace(op, attrs={**op.attrs, "padding_idx": piece.first_row + row})
+
+
+class _Behind(Behind):
+    """The rewriting of a net for the tables of one width."""
+
+    family, request, answer = "Gmp", REQUEST, ANSWER
+
+    def __init__(
+        self,
+        net: Net,
+        name: str,
+        pieces: Mapping[str, Sequence[Piece]],
+        shards: Mapping[str, Sequence[Shard]],
+        gmp: Gmp,
+    ) -> None:
+        super().__init__(net, name, tuple(pieces), shards, gmp.options.sparse_optimizer)
+        self.gmp, self.pieces = gmp, pieces
+
+    def holds(self) -> Parameter:
+        shape = (self._replicas, row_width(self.width, self.optimizer.kind))
+        return Parameter(self.name, shape, "float32", "cache", Init("constant", (0.0,)), trained=False)
+
+    def beside_ids(self) -> Sequence[str]:
+        return [name for op in self.dedupes for name in self._places(op)]
+
+    def asked(self) -> dict[str, Attr]:
+        numbering, section = self.gmp.numbering, self.gmp.section
+        sources = self._sources
+        first_keys = self.territory["first_keys"]
+        assert isinstance(first_keys, tuple)
+        first = dict(zip((op.inputs[0] for op in self.lookups), first_keys, strict=True))
+        order = {op.inputs[0]: number for number, op in enumerate(self.lookups)}
+        return {
+            "num_tables": len(self.ids), "owners": tuple(map(number_of, self.servers)),
+            "place_tables": tuple(order[op.module] for op in self.dedupes for _ in self._places(op)),
+            "sources": "\n".join(piece.table for _, piece in sources), "source_keys": tuple(first[table] + piece.first_row for table, piece in sources),
+            "partition": numbering.digest, "width": self.width, "staleness": self._staleness, "intra": section.intra, "inter": section.inter,
+            "deferred": section.write == "deferred", "asked": self._rows(numbering.facts.rows), "replicated": self._rows(numbering.facts.replicated),
+            "secondaries": self._replicas, **self.step(),
+        }  # fmt: skip
+
+    def pushed(self) -> dict[str, Attr]:
+        tables = [op.inputs[0] for op in self.lookups]
+        return {
+            "partition": self.gmp.numbering.digest, "tables": "\n".join(tables), "sources": "\n".join(piece.table for _, piece in self._sources),
+            "source_tables": tuple(tables.index(table) for table, _ in self._sources), "source_rows": tuple(piece.first_row for _, piece in self._sources),
+            "staleness": self._staleness, **self.step(),
+        }  # fmt: skip
+
+    def pulled(self) -> dict[str, Attr]:
+        return {"barrier": self._staleness == 0}
+
+    @property
+    def _sources(self) -> list[tuple[str, Piece]]:
+        """What of the data looks up each table, in the order in which keys number their rows."""
+        return [(op.inputs[0], piece) for op in self.lookups for piece in self.pieces[op.inputs[0]]]
+
+    @property
+    def _staleness(self) -> int:
+        bound = self.gmp.section.staleness
+        return UNBOUNDED if bound == "unbounded" else bound
+
+    @property
+    def _replicas(self) -> int:
+        """The most that a worker has of these tables."""
+        tables = [piece.table for pieces in self.pieces.values() for piece in pieces]
+        numbering = self.gmp.numbering
+        held = [numbering.secondaries(worker) for worker in range(numbering.num_workers)]
+        return max(1, *(sum(len(rows.get(table, ())) for table in tables) for rows in held))
+
+    def _places(self, dedupe: Op) -> Sequence[str]:
+        """Where the rows of a batch's samples are among those of a table, as far as each sample has as many."""
+        return (
+            dedupe.outputs[1:]
+            if self.gmp.section.inter and self._staleness > 0 and not _ragged(self.net, dedupe)
+            else ()
+        )
+
+    def _rows(self, matrix: Sequence[Sequence[float]]) -> tuple[int, ...]:
+        """What a batch needs of each server, in the mean over the other workers, as far as it is of these tables."""
+        share = sum(map(len, self.pieces.values())) / len(self.gmp.numbering.facts.tables)
+        workers = range(len(matrix))
+        numbers = [number_of(server) for server in self.servers]
+        return milli(min(1.0, share) * sum(matrix[i][k] for i in workers if i != k) / len(matrix) for k in numbers)
+
+
+def _ragged(net: Net, dedupe: Op) -> bool:
+    """Whether the ids of a table come as lists of any length."""
+    return any(
+        not isinstance(dim := net.blob(name).shape[0], BatchDim) or dim.bound or dim.per_example != 1
+        for name in dedupe.outputs[1:]
+    )
+
+
+def _by_width(net: Net) -> dict[int, list[str]]:
+    """The tables by the width of their rows."""
+    found: dict[int, list[str]] = {}
+    for name, parameter in net.parameters.items():
+        if parameter.kind == "table":
+            found.setdefault(parameter.shape[1], []).append(name)
+    return found
+
+
+COMPILE = Gmp
