@@ -14,6 +14,7 @@ from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS
 from htrain.compiler.pipeline import compile_net
 from htrain.data import CRITEO, open_data
 from htrain.errors import UsageError
+from htrain.executor.launch.earlier import beginning_of
 from htrain.executor.launch.evaluate import Evaluation, evaluate_run
 from htrain.executor.launch.run import Hosting, check_inputs, run_plan
 from htrain.executor.record.run_folder import read_record
@@ -212,6 +213,7 @@ def run(
     data: str,
     out: str | Path = "",
     resume: str | Path = "",
+    begin_with: str | Path = "",
     epochs: int = 1,
     hosting: Hosting = "processes",
     deterministic: bool = False,
@@ -225,16 +227,21 @@ def run(
 ) -> RunResult:
     """Train a plan: into the new folder `out`, or on from the last checkpoint of the folder `resume`.
 
+    A new run may `begin_with` the last checkpoint of another, of the same model: its weights, tables and optimizer states, whatever cluster it had.
+
     `hosting` is `processes`, one per role, or `threads` of this process. Progress goes to `console`, standard error by default.
     Raises what `htrain.errors` lists under RunError, and errors of the plan, data or checkpoint.
     """
     require_arguments(
-        "run", plan=plan, data=data, out=out, resume=resume, epochs=epochs, hosting=hosting, deterministic=deterministic,
+        "run", plan=plan, data=data, out=out, resume=resume, begin_with=begin_with, epochs=epochs, hosting=hosting, deterministic=deterministic,
         checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds, malformed_share=malformed_share,
         workers=workers, num_threads=num_threads,
     )  # fmt: skip
     if bool(out) == bool(resume):
         raise UsageError("run: give either out=, a new run folder, or resume=, the folder of a run to go on with")
+    if begin_with and resume:
+        raise UsageError("run: begin_with= is for a new run: resume= goes on from the run's own checkpoint")
+    beginning = beginning_of(Path(begin_with)) if begin_with else None
     settings = RunSettings(
         Path(plan),
         data,
@@ -246,6 +253,7 @@ def run(
         deterministic=deterministic,
         malformed_share=malformed_share,
         workers=workers,
+        begin_with=(beginning.plan, beginning.checkpoint) if beginning else ("", ""),
     )
     return run_plan(
         settings, hosting=hosting, resume=bool(resume), num_threads=num_threads, console=console or Console(stderr=True)

@@ -164,6 +164,11 @@ def compile_command(
 )
 @click.option("--out", type=FilePath(), help="A new run folder.")
 @click.option("--resume", type=FilePath(), help="Go on from the last checkpoint of this run folder.")
+@click.option(
+    "--begin-with",
+    type=FilePath(),
+    help="Begin with weights, tables and optimizer states of the last checkpoint of this run folder, of any cluster.",
+)
 @click.option("--epochs", default=1, type=click.IntRange(1), help="Passes over the data. [default: 1]")
 @click.option("--threads", is_flag=True, help="All roles as threads of this process.")
 @click.option(
@@ -198,6 +203,7 @@ def run(
     data: str,
     out: Path | None,
     resume: Path | None,
+    begin_with: Path | None,
     threads: bool,
     intra_op_threads: int,
     as_json: bool,
@@ -222,7 +228,14 @@ def run(
         os.environ.update(role_environment(intra_op_threads))
         import_module("htrain.executor.launch.supervisor").fork_supervisor()
     result = htrain.run(
-        plan, data=data, out=out or "", resume=resume or "", hosting=hosting, num_threads=intra_op_threads, **settings
+        plan,
+        data=data,
+        out=out or "",
+        resume=resume or "",
+        begin_with=begin_with or "",
+        hosting=hosting,
+        num_threads=intra_op_threads,
+        **settings,
     )
     totals = result.totals
     text = (

@@ -2,21 +2,34 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from htrain.costs.roles import staleness_bound
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
 from htrain.executor.engine.store import Store, allocate, fill
 from htrain.executor.host.accelerator import Host, accelerator_of
+from htrain.executor.record.checkpoint import ROWS
 from htrain.executor.roles.endpoints import holder_number, sync_endpoint
 from htrain.executor.roles.server import Centre, ServerMachine
 from htrain.executor.roles.sync import SyncMachine
 from htrain.executor.strategies.strategy import cache_of, sync_of
 from htrain.net.names import DENSE_PS, NetName, Role, device_of
-from htrain.net.net import Net
+from htrain.net.net import Net, Parameter
 from htrain.plan.plan import Plan
 from htrain.spec.centres import EACH
+
+
+class Earlier(Protocol):
+    """The parameters of another run."""
+
+    def copy_into(self, net: Net, parameter: Parameter, target: torch.Tensor, rows: NDArray[np.int64] | None) -> None:
+        """Give a parameter of an init net its values. Raises CheckpointError."""
+
 
 NOTHING = Net("", (), (), outputs=(), blobs={}, parameters={})
 
@@ -99,6 +112,23 @@ class Assembly:
         for net in self.init_nets().values():
             for store in self._stores_of(net):
                 fill(store, net, folder, self.cache_half.originals)
+
+    def copy_from(self, earlier: Earlier) -> None:
+        """The values of another run in the place of first values. Raises CheckpointError for what is not there."""
+        for net in self.init_nets().values():
+            for store in self._stores_of(net):
+                for name in dict.fromkeys(op.inputs[0] for op in net.ops):
+                    parameter = net.parameters[name]
+                    earlier.copy_into(net, parameter, store[name], self.cache_half.originals(parameter))
+
+    def row_numbers(self) -> dict[str, torch.Tensor]:
+        """The numbers that rows have in the model, of tables whose rows are no range of it, as checkpoints keep them."""
+        found: dict[str, torch.Tensor] = {}
+        for name, parameter in self.engine.program.net.parameters.items():
+            rows = self.cache_half.originals(parameter) if parameter.kind == "table" else None
+            if rows is not None:
+                found[f"{name}{ROWS}"] = torch.from_numpy(rows)
+        return found
 
     def init_nets(self) -> dict[NetName, Net]:
         """The nets with first values for what this role has. Its device hosts centres in every group, the role those of its own."""

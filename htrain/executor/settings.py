@@ -15,7 +15,8 @@ class RunSettings:
     steps, when all compile their loops, for `warm_up_seconds`. The launcher gives up a role that is silent for `liveness_seconds`.
     `workers` are the threads of a PS that run ops, `auto` for one on each of its cores, as far as there are steps to serve.
     `checkpoint_seconds` is the time between two checkpoints, or `end` for none but the last. `stop_after_steps` ends every
-    replica early. `ops` are the files, and modules of packages, with ops of the user's own, which every process of the run loads.
+    replica early. `begin_with` are the plan and the checkpoint of another run, whose parameters come in the place of first values. `ops` are the files, and
+    modules of packages, with ops of the user's own, which every process of the run loads.
     """
 
     plan_folder: Path
@@ -31,5 +32,6 @@ class RunSettings:
     workers: Workers = "auto"
     stop_after_steps: int | None = None
     restore: str = ""
+    begin_with: tuple[str, str] = ("", "")
     ops: tuple[str, ...] = ()
     positions: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -24,6 +24,11 @@ def in_group(host: str) -> bool:
     return role_of(host) == GROUP
 
 
+def is_owed(parameter: str) -> bool:
+    """Whether a parameter is what a host has left out of what it has sent: nothing at first."""
+    return parameter.endswith(f":owed{EACH}")
+
+
 def centre_name(weight: str, host: str) -> str:
     """The parameter that is the centre of a weight: of its name on a dense PS, where the weight is not."""
     return f"{weight}:centre" if in_group(host) else weight

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 
 from htrain.data import START, Dataset, Malformed, open_data
 from htrain.data.evaluation import auc, entropy
@@ -15,14 +14,13 @@ from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
 from htrain.executor.launch.run import check_inputs
-from htrain.executor.record.checkpoint import Manifest, latest_checkpoint, verified_path
-from htrain.net.names import DENSE_PS, GROUP, SPARSE_PS, Role
+from htrain.executor.record.checkpoint import latest_checkpoint
+from htrain.executor.record.parameters import load_parameters
 from htrain.net.net import Net, Op
 from htrain.net.rewriting import as_made, only_needed
 from htrain.ops import OPS
 from htrain.ops.bundle import Bundle
 from htrain.plan.plan import Plan, load_plan
-from htrain.spec.centres import centre_name
 
 _BATCH = 4096
 
@@ -88,64 +86,6 @@ def _from_table(train: Net, table: str, ids: str, rows: str, device: str) -> Op:
     return Op(
         "LookupShards", (*(p.name for p in shards), ids), (rows,), {"bounds": bounds}, node_name=device, module=table
     )
-
-
-def load_parameters(plan: Plan, net: Net, folder: Path, manifest: Manifest, replica: str) -> dict[str, torch.Tensor]:
-    """Every parameter of `net`, mapped from the files of the roles that own it. Raises CheckpointError."""
-    group = _group(plan, replica)
-    found: dict[str, torch.Tensor] = {}
-    for role in sorted(manifest.files):
-        found.update(_read(folder, manifest, role, _centres_at(role, plan) if group < 0 else {}))
-    for role in sorted(role for role in manifest.files if _serves(role, group)):
-        found.update(_read(folder, manifest, role, {name: name for name in net.parameters.keys() - found.keys()}))
-    missing = net.parameters.keys() - found.keys()
-    if missing:
-        raise CheckpointError(f"{folder}: holds no value of '{min(missing)}'")
-    return found
-
-
-def _read(folder: Path, manifest: Manifest, role: str, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    """Of the parameters `names[name]` those that the file of a role has, mapped from it, by name."""
-    if not names:
-        return {}
-    path = verified_path(folder, manifest.files[role])
-    try:
-        with safe_open(path, "pt") as file:
-            held = set(file.keys())
-            return {name: file.get_tensor(names[name]) for name in sorted(names) if names[name] in held}
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-
-
-def _centres_at(role: str, plan: Plan) -> dict[str, str]:
-    """What a role of a group may have of the centres, where these are with groups: the parameter of each weight's."""
-    host = Role.parse(role).host
-    if host.kind != GROUP:
-        return {}
-    return {name: centre_name(name, of) for name, of in plan.centers.items() if of == str(host)}
-
-
-def _group(plan: Plan, replica: str) -> int:
-    """The group whose dense replica to read; -1 for the centre."""
-    if replica == "center":
-        return -1 if plan.centers else 0
-    kind, _, number = replica.partition(":")
-    if kind != "group" or not number.isdigit() or int(number) >= plan.cluster.groups:
-        raise CheckpointError(f"'{replica}': want center, or group:N with N below {plan.cluster.groups}")
-    return int(number)
-
-
-def _serves(role: str, group: int) -> bool:
-    """Whether a role's parameters belong to the replica: sparse PSs always, dense PSs for the centre, a group's own for a group.
-
-    What the centre lacks (weights that are not trained) comes from group 0, whose roles sort behind `dense_ps`.
-    """
-    of = Role.parse(role)
-    if of.kind == SPARSE_PS:
-        return True
-    if of.kind == DENSE_PS:
-        return group < 0
-    return of.group == max(group, 0)
 
 
 def evaluate(plan: Plan, net: Net, parameters: Mapping[str, torch.Tensor], dataset: Dataset) -> Evaluation:

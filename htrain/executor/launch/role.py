@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from htrain.costs.roles import server_threads
 from htrain.data import Malformed, Position, open_data
 from htrain.errors import CheckpointError
@@ -14,6 +16,7 @@ from htrain.executor.engine.store import Store
 from htrain.executor.host.patience import Patience
 from htrain.executor.host.usage import ProcessUsage, ThreadUsage
 from htrain.executor.host.watch import Watch
+from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.server_processes import ServerProcess
 from htrain.executor.loops.feed import Feed
 from htrain.executor.loops.replica import Replica
@@ -155,10 +158,23 @@ class RunningRole:
     def _fill(self) -> None:
         if self.settings.restore:
             folder = Path(self.settings.restore)
-            load_role_into(folder, self.name, read_manifest(folder), self.store)
+            self._load(folder)
             self._restore_totals()
             return
         self._parts.fill(self.settings.plan_folder)
+        if all(self.settings.begin_with):
+            self._parts.copy_from(Earlier(Beginning(*self.settings.begin_with)))
+
+    def _load(self, folder: Path) -> None:
+        """The parameters of a checkpoint of this run. Raises CheckpointError."""
+        numbers = self._parts.row_numbers()
+        seen = {name: torch.empty_like(rows) for name, rows in numbers.items()}
+        load_role_into(folder, self.name, read_manifest(folder), {**self.store, **seen})
+        for name, rows in numbers.items():
+            if not torch.equal(rows, seen[name]):
+                raise CheckpointError(
+                    f"{folder}: '{name}' are other rows than those of the plan's partition: resume with the partition of the run"
+                )
 
     def start(self, book: dict[str, str]) -> None:
         """Begin to work. `book` has the addresses of all endpoints of the run, by name.
@@ -273,7 +289,7 @@ class RunningRole:
             return {}
         try:
             with self._main.at("saving", num_bytes=self._num_bytes):
-                saved = save_role(folder, self.name, self.store)
+                saved = save_role(folder, self.name, {**self.store, **self._parts.row_numbers()})
         except CheckpointError as error:
             return {"error": str(error)}
         return {"file": [saved.name, saved.num_bytes, saved.digest]}

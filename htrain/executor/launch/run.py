@@ -15,6 +15,7 @@ from rich.console import Console
 from htrain.data import Dataset, open_data
 from htrain.errors import CheckpointError, DataError, Error
 from htrain.executor.launch.coordinator import Coordinator, Outside, WorkerPool
+from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.interrupt import interrupts
 from htrain.executor.launch.pool import RoleProcesses, RoleThreads
 from htrain.executor.record.checkpoint import find_checkpoints
@@ -116,6 +117,8 @@ def _run(
             if claim.taken_over:
                 progress.note(f"{settings.run_folder}: taken over from {claim.taken_over}, which is gone")
             identity = identify(plan, settings.data)
+            if all(settings.begin_with):
+                Earlier(Beginning(*settings.begin_with)).require(plan)
             if resume:
                 settings = resumed(settings, identity, find_checkpoints(settings.run_folder), progress.note)
             start_record(settings.run_folder, _record(settings), resume=resume)
@@ -164,7 +167,13 @@ def _check_folder(folder: Path, *, resume: bool) -> None:
 
 
 def _record(settings: RunSettings) -> RunRecord:
-    return RunRecord(str(settings.plan_folder.resolve()), settings.data, settings.epochs, settings.deterministic)
+    return RunRecord(
+        str(settings.plan_folder.resolve()),
+        settings.data,
+        settings.epochs,
+        settings.deterministic,
+        settings.begin_with[1],
+    )
 
 
 def _local_pool(

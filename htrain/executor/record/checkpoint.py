@@ -28,6 +28,7 @@ from htrain.files import read_file
 
 VERSION = 2
 MANIFEST = "manifest.json"
+ROWS = ":rows"  # ends the name of the numbers of a table's rows, where they are no range
 _CHUNK_BYTES = 1 << 22
 _MOST_MANIFEST_BYTES = 1 << 28
 _VERIFYING_THREADS = 4

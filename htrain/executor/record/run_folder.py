@@ -28,13 +28,14 @@ _MOST_TRIES = 100  # at a folder that others make and remove
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
-class RunRecord(msgspec.Struct, forbid_unknown_fields=True):
+class RunRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """run.json in the run folder: what `--resume` needs to go on, and `eval` to find the plan."""
 
     plan: str
     data: str
     epochs: int
     deterministic: bool
+    begun_with: str = ""
 
 
 class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,7 +4,6 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -76,9 +75,9 @@ class Interleaving:
             )  # fmt: skip
             worker.stand_beside(self.owners[k])
             self.sides.append(Side(worker))
-        self.secondaries = [set(key for key in secondaries[k] if key < rows and key // EACH != k) for k in range(workers)]
+        self.secondaries = [{key for key in secondaries[k] if key < rows and key // EACH != k} for k in range(workers)]
         self.rows = rows
-        self.updates = {k: 0 for k in range(rows)}
+        self.updates = dict.fromkeys(range(rows), 0)
         self.sums = {k: np.zeros(WIDTH) for k in range(rows)}
         self.start = {k: p.row.copy() for k, p in self.primaries.items()}
 
@@ -94,7 +93,9 @@ class Interleaving:
         before = {key: (r.seen + len(r.pending)) for key, r in side.replicas.items()}
         self._leave(k, least=max(1, self.bounds.staleness) if self.bounds.deferred else 1)
         side.sent, side.leaving = side.leaving, []
-        slots, requests = side.worker.ask(np.array(keys), np.array([[places[key] for key in sample] for sample in samples]))
+        slots, requests = side.worker.ask(
+            np.array(keys), np.array([[places[key] for key in sample] for sample in samples])
+        )
         assert before == {key: (r.seen + len(r.pending)) for key, r in side.replicas.items()}
         side.requests = dict(enumerate(requests))
         side.batches.append(Batch(samples, keys, slots))
@@ -132,7 +133,11 @@ class Interleaving:
         for owner, request in side.requests.items():
             pushed, fetched, _ = request.counts
             checked = request.keys[pushed + fetched :]
-            asked |= {int(row) + EACH * owner for row, clock in zip(checked, request.clocks[pushed:], strict=True) if clock < 0}
+            asked |= {
+                int(row) + EACH * owner
+                for row, clock in zip(checked, request.clocks[pushed:], strict=True)
+                if clock < 0
+            }
         return asked
 
     def read(self, k: int) -> None:
@@ -182,7 +187,9 @@ class Interleaving:
             return
         self.owners[owner].push(request)
         mine = [one for one in side.sent if one[0] // EACH == owner]
-        assert sorted(int(row) + EACH * owner for row in request.keys[: request.counts[0]]) == sorted(key for key, _, _ in mine)
+        assert sorted(int(row) + EACH * owner for row in request.keys[: request.counts[0]]) == sorted(
+            key for key, _, _ in mine
+        )
         for key, grad, count in mine:
             self.primaries[key].update(self.kind, grad, count)
         side.sent = [one for one in side.sent if one[0] // EACH != owner]

@@ -1,0 +1,72 @@
+"""The parameters of a checkpoint, by their names in a plan's nets: mapped from the files of the roles that own them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from htrain.errors import CheckpointError
+from htrain.executor.record.checkpoint import Manifest, verified_path
+from htrain.net.names import DENSE_PS, GROUP, SPARSE_PS, Role
+from htrain.net.net import Net
+from htrain.plan.plan import Plan
+from htrain.spec.centres import centre_name
+
+
+def load_parameters(plan: Plan, net: Net, folder: Path, manifest: Manifest, replica: str) -> dict[str, torch.Tensor]:
+    """Every parameter of `net`, mapped from the files of the roles that own it. Raises CheckpointError."""
+    group = _group(plan, replica)
+    found: dict[str, torch.Tensor] = {}
+    for role in sorted(manifest.files):
+        found.update(_read(folder, manifest, role, _centres_at(role, plan) if group < 0 else {}))
+    for role in sorted(role for role in manifest.files if _serves(role, group)):
+        found.update(_read(folder, manifest, role, {name: name for name in net.parameters.keys() - found.keys()}))
+    missing = net.parameters.keys() - found.keys()
+    if missing:
+        raise CheckpointError(f"{folder}: holds no value of '{min(missing)}'")
+    return found
+
+
+def _read(folder: Path, manifest: Manifest, role: str, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
+    """Of the parameters `names[name]` those that the file of a role has, mapped from it, by name."""
+    if not names:
+        return {}
+    path = verified_path(folder, manifest.files[role])
+    try:
+        with safe_open(path, "pt") as file:
+            held = set(file.keys())
+            return {name: file.get_tensor(names[name]) for name in sorted(names) if names[name] in held}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+
+
+def _centres_at(role: str, plan: Plan) -> dict[str, str]:
+    """What a role of a group may have of the centres, where these are with groups: the parameter of each weight's."""
+    host = Role.parse(role).host
+    if host.kind != GROUP:
+        return {}
+    return {name: centre_name(name, of) for name, of in plan.centers.items() if of == str(host)}
+
+
+def _group(plan: Plan, replica: str) -> int:
+    """The group whose dense replica to read; -1 for the centre."""
+    if replica == "center":
+        return -1 if plan.centers else 0
+    kind, _, number = replica.partition(":")
+    if kind != "group" or not number.isdigit() or int(number) >= plan.cluster.groups:
+        raise CheckpointError(f"'{replica}': want center, or group:N with N below {plan.cluster.groups}")
+    return int(number)
+
+
+def _serves(role: str, group: int) -> bool:
+    """Whether a role's parameters belong to the replica: sparse PSs always, dense PSs for the centre, a group's own for a group.
+
+    What the centre lacks (weights that are not trained) comes from group 0, whose roles sort behind `dense_ps`.
+    """
+    of = Role.parse(role)
+    if of.kind == SPARSE_PS:
+        return True
+    if of.kind == DENSE_PS:
+        return group < 0
+    return of.group == max(group, 0)
