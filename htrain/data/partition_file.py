@@ -2,18 +2,23 @@
 
 A safetensors file, whose metadata holds `htrain.partition`, the Facts as JSON, and whose tensors are
 
-| tensor           | dtype, shape       | holds                                                                                          |
-|------------------|--------------------|------------------------------------------------------------------------------------------------|
-| `samples`        | uint8 or 16 [n]    | the worker of each example, in the order of one reader of the data                               |
-| `seen`           | uint64[ceil(R/64)] | a bit for each row of all tables, one after another, that is set where the data uses the row     |
-| `owners`         | uint8 or 16 [m]    | the worker of each row that is seen, in order                                                    |
-| `secondaries.I`  | int32[b]           | the seen rows, by their numbers from 0 to m - 1, of which worker I holds a replica besides       |
+| tensor           | dtype, shape         | holds                                                                                        |
+|------------------|----------------------|----------------------------------------------------------------------------------------------|
+| `samples`        | uint8 or 16 [n]      | the worker of each example, in the order of one reader of the data                             |
+| `seen`           | uint64[ceil(R/64)]   | a bit for each row of all tables, one after another, that is set where the data uses the row   |
+| `owners`         | uint64[ceil(m/64),b] | the worker of each row that is seen, in b bits: bit i of word [w, j] is bit j of row 64 w + i's |
+| `updates`        | float16[m]           | of each row that is seen, how many updates a step brings: on how many workers a batch uses it  |
+| `secondaries.I`  | int32[s]             | the seen rows, by their numbers from 0 to m - 1, of which worker I holds a replica besides     |
 
-Their `digest` is of the facts and of all tensors, so that no bit of them can change unseen.
+The facts have a digest of each tensor, and their `digest` is of the facts, so that no bit of the file can change unseen, and one tensor can be read without the
+others.
 """
 
-from dataclasses import dataclass
-from hashlib import blake2b
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +28,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from htrain.data.identity import DataIdentity
+from htrain.data.numbering_loops import from_planes, to_planes
 from htrain.errors import DataError
 from htrain.files import place_to_write, require_regular, write_file
 
 KEY = "htrain.partition"
-VERSION = 1
+VERSION = 2
+_PIECE = 1 << 21  # numbers of a tensor that are read at once
 _HEAD_BYTES = 1 << 24
 Array = np.ndarray
 
@@ -66,6 +73,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scattered_rows: float
     scattered_uses: float
     most_used: tuple[UsedRow, ...]
+    digests: dict[str, str]
     digest: str
 
     @property
@@ -86,13 +94,27 @@ def _remote(matrix: tuple[tuple[float, ...], ...]) -> float:
 
 @dataclass(frozen=True)
 class PartitionFile:
-    """The facts, and the arrays of the table above."""
+    """The facts, and the arrays of the table above; owners[m] are numbers here."""
 
     facts: Facts
     samples: Array
     seen: Array
     owners: Array
+    updates: Array
     secondaries: tuple[Array, ...]
+
+    def tensors(self) -> dict[str, Array]:
+        """The tensors of the file by name."""
+        planes = np.zeros((-(-len(self.owners) // 64), bits_of(self.facts.num_workers)), np.uint64)
+        to_planes(self.owners, planes)
+        return {"samples": self.samples, "seen": self.seen, "owners": planes, "updates": self.updates} | {
+            f"secondaries.{worker}": rows for worker, rows in enumerate(self.secondaries)
+        }
+
+
+def bits_of(num_workers: int) -> int:
+    """Bits of a worker's number."""
+    return max(1, (num_workers - 1).bit_length())
 
 
 def small(workers: Array) -> Array:
@@ -100,26 +122,31 @@ def small(workers: Array) -> Array:
     return workers.astype(np.uint8 if workers.max(initial=0) < 256 else np.uint16)
 
 
-def sealed(facts: Facts, arrays: dict[str, Array]) -> Facts:
-    """The facts with the digest of themselves and of named arrays."""
-    digest = blake2b(msgspec.json.encode(msgspec.structs.replace(facts, digest="")), digest_size=16)
-    for name, array in sorted(arrays.items()):
-        digest.update(f"{name} {array.dtype} {array.shape};".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return msgspec.structs.replace(facts, digest=digest.hexdigest())
+def sealed(partition: PartitionFile) -> PartitionFile:
+    """The partition with the digests of its tensors and of its facts."""
+    digests = {name: _digest(array) for name, array in partition.tensors().items()}
+    facts = msgspec.structs.replace(partition.facts, digests=digests)
+    return replace(partition, facts=msgspec.structs.replace(facts, digest=_digest_of_facts(facts)))
 
 
-def arrays_of(samples: Array, seen: Array, owners: Array, secondaries: tuple[Array, ...]) -> dict[str, Array]:
-    """The tensors of a file by name."""
-    return {"samples": samples, "seen": seen, "owners": owners} | {
-        f"secondaries.{worker}": rows for worker, rows in enumerate(secondaries)
-    }
+def _digest_of_facts(facts: Facts) -> str:
+    return blake2b(msgspec.json.encode(msgspec.structs.replace(facts, digest="")), digest_size=16).hexdigest()
+
+
+def _digest(array: Array) -> str:
+    """Most CPUs have instructions for SHA-256."""
+    digest = sha256(np.ascontiguousarray(array).data)
+    digest.update(_kind(array.dtype, array.shape))
+    return digest.hexdigest()
+
+
+def _kind(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    return f"{dtype} {shape}".encode()
 
 
 def write_partition(path: Path, partition: PartitionFile) -> None:
     """Write a partition, whole or not at all, over nothing but another. Raises DataError for a place that cannot be written."""
-    arrays = arrays_of(partition.samples, partition.seen, partition.owners, partition.secondaries)
-    data = save(arrays, {KEY: msgspec.json.encode(partition.facts).decode()})
+    data = save(partition.tensors(), {KEY: msgspec.json.encode(partition.facts).decode()})
     try:
         write_file(path, data, _is_partition)
     except OSError as error:
@@ -141,23 +168,66 @@ def _is_partition(path: Path) -> bool:
 
 def read_partition(path: Path) -> PartitionFile:
     """A partition. Raises DataError for what is none, is of another version, or was damaged."""
+    facts = read_facts(path)
+    arrays = {name: np.concatenate([*read_tensor(path, facts, name)]) for name in facts.digests}
+    owners = small(np.full(facts.num_seen, facts.num_workers - 1))
+    from_planes(arrays["owners"], owners)
+    secondaries = tuple(arrays[f"secondaries.{worker}"] for worker in range(facts.num_workers))
+    return PartitionFile(facts, arrays["samples"], arrays["seen"], owners, arrays["updates"], secondaries)
+
+
+def read_facts(path: Path) -> Facts:
+    """The facts of a partition. Raises DataError as `read_partition` does."""
+    with _reading(path) as file:
+        facts = _facts(path, (file.metadata() or {}).get(KEY))
+        if _digest_of_facts(facts) != facts.digest:
+            raise _damaged(path)
+        if set(file.keys()) != set(facts.digests) or not _names(facts) <= set(facts.digests):
+            raise DataError(f"{path}: is damaged: arrays are missing; make it again")
+        planes = [-(-facts.num_seen // 64), bits_of(facts.num_workers)]
+        shapes = {"samples": [facts.num_examples], "seen": [-(-sum(facts.table_rows) // 64)], "owners": planes}
+        if any(file.get_slice(name).get_shape() != shape for name, shape in shapes.items()):
+            raise _damaged(path)
+    return facts
+
+
+def read_tensor(path: Path, facts: Facts, name: str) -> Iterator[Array]:
+    """A tensor of the partition with these facts, by pieces of its first axis. Raises DataError, behind the last piece, where it is not what was written."""
+    digest = sha256()
+    with _reading(path) as file:
+        stored = file.get_slice(name)
+        shape = tuple(stored.get_shape())
+        whole = math.prod(shape) <= _PIECE
+        rows = max(1, _PIECE * shape[0] // max(1, math.prod(shape)))
+        for begin in range(0, max(1, shape[0]), max(1, rows)):
+            piece = file.get_tensor(name) if whole else stored[begin : min(shape[0], begin + rows)]
+            digest.update(piece.data)
+            yield piece
+    digest.update(_kind(piece.dtype, shape))
+    if digest.hexdigest() != facts.digests[name]:
+        raise _damaged(path)
+
+
+def _names(facts: Facts) -> set[str]:
+    return {"samples", "seen", "owners", "updates", *(f"secondaries.{worker}" for worker in range(facts.num_workers))}
+
+
+def _damaged(path: Path) -> DataError:
+    return DataError(f"{path}: is damaged: its digest is another than when it was written; make it again")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Any]:
     try:
         require_regular(path)
         with safe_open(path, "numpy") as file:
-            facts = _facts(path, (file.metadata() or {}).get(KEY))
-            arrays: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            yield file
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     except SafetensorError as error:
         raise DataError(
             f"{path}: is no partition of htrain's; make one with: htrain partition DATA --out FILE"
         ) from error
-    secondaries = tuple(arrays.get(f"secondaries.{worker}") for worker in range(facts.num_workers))
-    if {"samples", "seen", "owners"} - arrays.keys() or any(rows is None for rows in secondaries):
-        raise DataError(f"{path}: is damaged: arrays are missing; make it again")
-    if sealed(facts, arrays) != facts:
-        raise DataError(f"{path}: is damaged: its digest is another than when it was written; make it again")
-    return PartitionFile(facts, arrays["samples"], arrays["seen"], arrays["owners"], secondaries)  # type: ignore[arg-type]
 
 
 def is_partition(path: Path) -> bool:

@@ -15,7 +15,6 @@ from htrain.data.partition_file import (
     Facts,
     PartitionFile,
     UsedRow,
-    arrays_of,
     is_partition,
     read_partition,
     sealed,
@@ -27,16 +26,16 @@ from htrain.errors import DataError
 
 def made() -> PartitionFile:
     arrays = (
-        np.array([0, 1, 1], np.uint8), np.array([0b1101], np.uint64), np.array([1, 0, 1], np.uint8),
+        np.array([0, 1, 1], np.uint8), np.array([0b1101], np.uint64), np.array([1, 0, 1], np.uint8), np.array([1, 0.5, 2], np.float16),
         (np.array([0], np.int32), np.array([], np.int32)),
     )  # fmt: skip
     even = ((0.0, 1.5), (2.5, 0.0))
     facts = Facts(
-        version=1, uri="libfm:a", data=DataIdentity(1, "libfm", {}, ()), tables=("t",), table_rows=(4,), num_examples=3, num_seen=3,
+        version=2, uri="libfm:a", data=DataIdentity(1, "libfm", {}, ()), tables=("t",), table_rows=(4,), num_examples=3, num_seen=3,
         num_edges=6, num_workers=2, batch_size=2, seed=0, begun="mixture", rows=even, replicated=((0.0, 0.5), (0.0, 0.0)), uses=even,
-        scattered_rows=3.0, scattered_uses=2.0, most_used=(UsedRow("t[0]", 3, 1),), digest="",
+        scattered_rows=3.0, scattered_uses=2.0, most_used=(UsedRow("t[0]", 3, 1),), digests={}, digest="",
     )  # fmt: skip
-    return PartitionFile(sealed(facts, arrays_of(*arrays)), *arrays)
+    return sealed(PartitionFile(facts, *arrays))
 
 
 def test_what_is_read_is_what_was_written_and_figures_are_those_of_its_matrices(tmp_path: Path) -> None:
@@ -44,8 +43,9 @@ def test_what_is_read_is_what_was_written_and_figures_are_those_of_its_matrices(
     write_partition(path, partition)
     found = read_partition(path)
     assert found.facts == partition.facts
-    for name, array in arrays_of(found.samples, found.seen, found.owners, found.secondaries).items():
-        wanted = arrays_of(partition.samples, partition.seen, partition.owners, partition.secondaries)[name]
+    assert found.owners.tolist() == [1, 0, 1]
+    for name, array in found.tensors().items():
+        wanted = partition.tensors()[name]
         assert array.dtype == wanted.dtype
         assert array.tolist() == wanted.tolist()
     assert found.facts.rows_per_batch == (1.5 + 2.5 - 0.5) / 2
@@ -76,7 +76,7 @@ def test_another_version_and_other_files_are_refused_by_name(tmp_path: Path) -> 
     path = tmp_path / "a.partition"
     document = msgspec.json.decode(msgspec.json.encode(made().facts)) | {"version": 7}
     path.write_bytes(save({"samples": np.zeros(1, np.uint8)}, {KEY: msgspec.json.encode(document).decode()}))
-    with pytest.raises(DataError, match="is a partition of version 7, this htrain reads 1; make it again"):
+    with pytest.raises(DataError, match="is a partition of version 7, this htrain reads 2; make it again"):
         read_partition(path)
     path.write_bytes(save({"samples": np.zeros(1, np.uint8)}))
     with pytest.raises(DataError, match="is no partition of htrain's; make one with: htrain partition DATA --out FILE"):

@@ -13,7 +13,6 @@ from htrain.data.partition_file import (
     Facts,
     PartitionFile,
     UsedRow,
-    arrays_of,
     require_writable,
     sealed,
     small,
@@ -27,6 +26,7 @@ from htrain.tagging.bigraph.graph import Bigraph, Floats, Longs
 from htrain.tagging.bigraph.of_data import Seen, read_bigraph
 from htrain.tagging.bigraph.partition import Request, partition
 from htrain.tagging.bigraph.replicas import replicas
+from htrain.tagging.bigraph.updates import updates_of
 
 _MOST_USED = 10  # rows that are told
 Matrix = tuple[tuple[float, ...], ...]
@@ -63,7 +63,8 @@ def divide(
         graph, found.samples, found.homes, num_workers=request.num_workers, batch_size=request.batch_size,
         num_rows_each=int(replicated * graph.num_rows),
     )  # fmt: skip
-    arrays = small(found.samples), seen.words, small(found.homes), held.rows
+    listener.step("counting updates")
+    updates = updates_of(graph, found.samples, num_workers=request.num_workers, batch_size=request.batch_size)
     facts = Facts(
         version=VERSION,
         uri=uri,
@@ -83,11 +84,12 @@ def divide(
         scattered_rows=(anywhere := _scattered(graph, request)).per_batch,
         scattered_uses=anywhere.per_sample,
         most_used=_most_used(graph, seen, found.homes),
+        digests={},
         digest="",
     )
     if difference := before.difference(identity_of(uri)):
         raise DataError(f"'{uri}' was changed while it was partitioned: {difference}; partition it again")
-    made = PartitionFile(sealed(facts, arrays_of(*arrays)), *arrays)
+    made = sealed(PartitionFile(facts, small(found.samples), seen.words, small(found.homes), updates, held.rows))
     write_partition(out, made)
     return made
 
