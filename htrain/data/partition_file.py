@@ -29,6 +29,7 @@ from safetensors.numpy import save
 
 from htrain.data.identity import DataIdentity
 from htrain.data.numbering_loops import from_planes, to_planes
+from htrain.data.schema import Input
 from htrain.errors import DataError
 from htrain.files import place_to_write, require_regular, write_file
 
@@ -48,7 +49,7 @@ class UsedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was partitioned and how, and what its batches fetch.
+    """What was partitioned and how, and what its batches fetch. `inputs` are those of the data's schema, whose ids look up the rows of `tables`.
 
     rows[i][j] are the distinct rows of worker j that a batch of worker i needs in the mean, and of those replicated[i][j] are read from a replica.
     uses[i][j] are the uses of worker j's rows by the samples of worker i, over all samples. `scattered_rows` and `scattered_uses` are what a batch and
@@ -58,6 +59,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     uri: str
     data: DataIdentity
+    inputs: tuple[Input, ...]
     tables: tuple[str, ...]
     table_rows: tuple[int, ...]
     num_examples: int

@@ -31,7 +31,7 @@ def made() -> PartitionFile:
     )  # fmt: skip
     even = ((0.0, 1.5), (2.5, 0.0))
     facts = Facts(
-        version=2, uri="libfm:a", data=DataIdentity(1, "libfm", {}, ()), tables=("t",), table_rows=(4,), num_examples=3, num_seen=3,
+        version=2, uri="libfm:a", data=DataIdentity(1, "libfm", {}, ()), inputs=(), tables=("t",), table_rows=(4,), num_examples=3, num_seen=3,
         num_edges=6, num_workers=2, batch_size=2, seed=0, begun="mixture", rows=even, replicated=((0.0, 0.5), (0.0, 0.0)), uses=even,
         scattered_rows=3.0, scattered_uses=2.0, most_used=(UsedRow("t[0]", 3, 1),), digests={}, digest="",
     )  # fmt: skip

@@ -13,9 +13,10 @@ from htrain.errors import CheckpointError
 from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
-from htrain.executor.launch.run import check_inputs
+from htrain.executor.launch.run import check_inputs, check_numbers
 from htrain.executor.record.checkpoint import latest_checkpoint
 from htrain.executor.record.parameters import load_parameters
+from htrain.executor.strategies.strategy import cache_of
 from htrain.net.net import Net, Op
 from htrain.net.rewriting import as_made, only_needed
 from htrain.ops import OPS
@@ -51,6 +52,8 @@ def evaluate_run(plan_folder: Path, run_folder: Path, data: str, *, replica: str
         )
     dataset = open_data(data).for_loss(plan.options.loss)
     check_inputs(plan, dataset)
+    dataset = cache_of(plan, plan.cluster.roles[0]).numbered(dataset)
+    check_numbers(plan, dataset)
     net = forward_net(plan.train)
     parameters = load_parameters(plan, net, folder, manifest, replica)
     return evaluate(plan, net, parameters, dataset)

@@ -27,6 +27,7 @@ from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.roles.coordinator import RunResult
 from htrain.executor.settings import RunSettings
+from htrain.executor.strategies.strategy import cache_of
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
 from htrain.own.registry import places_of
@@ -107,6 +108,7 @@ def _run(
         settings = replace(settings, ops=places_of((*plan.ops, *plan.strategies)))
         dataset = open_data(settings.data)
         check_inputs(plan, dataset)
+        check_numbers(plan, dataset)
         if hosting == "mpi":
             import_module("htrain.executor.launch.mpi").require_ranks(plan.processes)
         _check_folder(settings.run_folder, resume=resume)
@@ -194,6 +196,26 @@ def check_inputs(plan: Plan, dataset: Dataset) -> None:
             raise DataError(
                 f"{dataset.source.name}: the plan wants input '{name}' as {wanted}, the data has {seen}; compile the model with --data for this data"
             )
+
+
+def check_numbers(plan: Plan, dataset: Dataset) -> None:
+    """Raises DataError where data is numbered by another partition than a plan's tables, or by one where these are by none."""
+    wanted, name = cache_of(plan, plan.cluster.roles[0]).partition, dataset.source.name
+    if dataset.partition == wanted:
+        return
+    if not wanted:
+        raise DataError(
+            f"{name}: was packed by a partition, its rows have other numbers than the model's: train it with --sparse-sync gmp, or give the data that it was "
+            "packed from"
+        )
+    found = (
+        f"was packed by another partition (digest {dataset.partition[:12]}, the plan has {wanted[:12]})"
+        if dataset.partition
+        else "is not packed"
+    )
+    raise DataError(
+        f"{name}: {found}: sparse sync gmp wants htrain data pack DATA --partition FILE, with the partition of the plan"
+    )
 
 
 def input_columns(dataset: Dataset) -> dict[str, str]:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from htrain.costs.expected import expected, expected_blobs
 from htrain.errors import CheckpointError
-from htrain.net.names import WORKERS, device_of, role_of
+from htrain.net.names import TRAINER, WORKERS, device_of, role_of
 from htrain.net.net import Net
 from htrain.plan.plan import Plan
 from htrain.sizes import memory_text
@@ -48,7 +49,8 @@ class Edge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """measured.json of a run: `seconds` and `examples` of its steady part."""
+    """measured.json of a run: `seconds` and `examples` of its steady part. rows[i][j] are the distinct rows of worker j that a batch of worker i needed, where
+    workers hold each other's tables."""
 
     seconds: float
     examples: int
@@ -56,6 +58,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     eps: float
     devices: tuple[MeasuredDevice, ...]
     edges: tuple[Edge, ...]
+    rows: tuple[tuple[float, ...], ...] = ()
 
 
 def measure(plan: Plan, before: Reports, after: Reports, seconds: float) -> Measured:
@@ -73,7 +76,20 @@ def measure(plan: Plan, before: Reports, after: Reports, seconds: float) -> Meas
         edges=tuple(
             Edge(*pair, predicted.get(pair, 0.0), edges.get(pair, 0) / max(1, examples)) for pair in sorted(names)
         ),
+        rows=_rows(plan, before, after),
     )
+
+
+def _rows(plan: Plan, before: Reports, after: Reports) -> tuple[tuple[float, ...], ...]:
+    found = []
+    for role in (role for role in plan.cluster.roles if role_of(role) == TRAINER):
+        needed, earlier = (np.array(r.get(role, {}).get("caches", {}).get("needed", ())) for r in (after, before))
+        if not needed.size:
+            return ()
+        steps = _grown(before, after, [role], "steps")
+        grown = needed - earlier if earlier.size else needed
+        found.append(tuple((grown / max(1.0, steps)).tolist()))
+    return tuple(found)
 
 
 def _devices(
@@ -176,6 +192,10 @@ def measured_text(measured: Measured) -> str:
     lines.append(f"{'bytes of an example':<28}{'predicted':>12}{'measured':>10}")
     for kinds, (predicted, seen) in _by_roles(measured.edges).items():
         lines.append(f"{kinds[0] + ' to ' + kinds[1]:<28}{predicted:>12,.0f}{seen:>10,.0f}")
+    if measured.rows:
+        lines.append("rows of a worker (column) that a batch of another (line) needed")
+    for i, row in enumerate(measured.rows):
+        lines.append(f"{i:<4}" + "".join(f"{'own' if i == j else f'{rows:,.1f}':>10}" for j, rows in enumerate(row)))
     return "\n".join(lines)
 
 

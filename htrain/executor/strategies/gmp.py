@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from htrain.data import Dataset
 from htrain.data.numbering import Numbering, open_numbering
+from htrain.data.renumbered import renumbered
 from htrain.errors import PlanError
 from htrain.executor.engine.store import Store, whole_of
 from htrain.executor.record.cache_totals import added
@@ -66,6 +68,13 @@ class SharedOwner:
 class Gmp(RunsCache[Asked]):
     """Tables that are served together lie in one piece of memory, one behind the other, and so do their optimizer's states."""
 
+    @property
+    def partition(self) -> str:
+        return next(str(op.attrs["partition"]) for op in self._net.ops if "partition" in op.attrs)
+
+    def numbered(self, dataset: Dataset) -> Dataset:
+        return renumbered(dataset, self.numbering)
+
     def joined(self, net: Net) -> Iterator[Sequence[str]]:
         for op in net.ops:
             if op.type == "GmpPush":
@@ -103,18 +112,23 @@ class Gmp(RunsCache[Asked]):
 
     def report(self, caches: Iterable[Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        pairs: dict[str, Ids] = {}  # rows of one table may be looked up in tables of several widths: they count once
         for cache in caches:
             if isinstance(cache, GmpWorker):
                 _add(found, cache)
+                pairs[cache.rows] = np.stack([cache.counts.needed, cache.counts.fetched, cache.counts.synced])
             elif isinstance(cache, SharedOwner):
                 found["lags"] = added(found.get("lags", ()), cache.gaps.tolist())
+        if pairs:
+            needed, fetched, synced = np.sum([*pairs.values()], axis=0).tolist()
+            found |= {"needed": needed, "fetched": fetched, "synced": synced}
         return found
 
     @cached_property
     def numbering(self) -> Numbering:
         """The rows of the plan's partition. Raises DataError where it cannot be read, PlanError for another than the plan was compiled with."""
         found = open_numbering(Path(self.section.partition))
-        wanted = next(str(op.attrs["partition"]) for op in self._net.ops if "partition" in op.attrs)
+        wanted = self.partition
         if found.digest != wanted:
             raise PlanError(
                 f"{self.section.partition}: is another partition than the plan was compiled with (digest {found.digest[:12]}, the plan has {wanted[:12]}): "
@@ -136,7 +150,7 @@ class Gmp(RunsCache[Asked]):
         secondaries, updates = self._secondaries(op, worker)
         bound = Bounds(_staleness(op), attrs["intra"], attrs["inter"], attrs["deferred"])
         return GmpWorker(
-            territory, attrs["width"], number=number, bounds=bound, step=_step(op), secondaries=secondaries,
+            territory, attrs["width"], rows=attrs["sources"], number=number, bounds=bound, step=_step(op), secondaries=secondaries,
             expected=Expected(self._own_updates(op, territory, number), updates),
         )  # fmt: skip
 
@@ -174,15 +188,14 @@ def _add(found: dict[str, Any], cache: GmpWorker) -> None:
     """Add what a worker has counted to a role's report."""
     counts = cache.counts
     mine = {
-        "hits": counts.replicas, "misses": int(counts.fetched.sum()), "stale": counts.intra_syncs, "own": counts.own, "intra_checks": counts.intra_checks,
+        "hits": counts.own + counts.replicas, "misses": int(counts.fetched.sum()), "stale": int(counts.synced.sum()), "own": counts.own,
+        "intra_checks": counts.intra_checks,
         "intra_syncs": counts.intra_syncs, "inter_checks": counts.inter_checks, "inter_syncs": counts.inter_syncs, "useless": counts.useless,
     }  # fmt: skip
     for name, count in mine.items():
         found[name] = found.get(name, 0) + count
     known = found.get("bytes", {})
     found["bytes"] = {kind: known.get(kind, 0) + int(each.sum()) for kind, each in counts.bytes.items()}
-    for name, each in (("needed", counts.needed), ("fetched", counts.fetched), ("synced", counts.synced)):
-        found[name] = added(found.get(name, ()), each.tolist())
 
 
 def _numbers(op: Op, name: str) -> tuple[int, ...]:

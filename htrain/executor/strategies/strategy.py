@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from htrain.data import Dataset
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.store import Store
 from htrain.executor.host.patience import Patience
@@ -69,6 +70,15 @@ class RunsCache(RunHalf[C]):
     def announced(self) -> int:
         """Batches that a trainer has open, so that its cache has heard of them."""
         return 1
+
+    @property
+    def partition(self) -> str:
+        """The digest of the partition by which rows are numbered, and data is to be packed; "" where rows are numbered as in the model."""
+        return ""
+
+    def numbered(self, dataset: Dataset) -> Dataset:
+        """Data with the rows that this plan's tables have. Raises DataError for data that is numbered by another partition."""
+        return dataset
 
     @property
     def device(self) -> str:

@@ -80,12 +80,13 @@ class _Awaited:
 
 
 class GmpWorker:
-    """Worker `number` of as many as `territory` has owners; rows have width D. `secondaries`[m] are the keys of rows that it has replicas of. One thread at a
-    time."""
+    """Worker `number` of as many as `territory` has owners; rows have width D. `secondaries`[m] are the keys of rows that it has replicas of; `rows` says in
+    words which rows keys number. One thread at a time."""
 
     def __init__(
-        self, territory: Territory, width: int, *, number: int, bounds: Bounds, step: SparseStep, secondaries: Ids, expected: Expected
+        self, territory: Territory, width: int, *, number: int, bounds: Bounds, step: SparseStep, secondaries: Ids, expected: Expected, rows: str = ""
     ) -> None:  # fmt: skip
+        self.rows = rows
         self.counts = GmpCounts(territory.num_servers)
         self.width = width
         self.bounds = bounds

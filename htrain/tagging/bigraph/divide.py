@@ -69,6 +69,7 @@ def divide(
         version=VERSION,
         uri=uri,
         data=before,
+        inputs=dataset.schema.inputs,
         tables=seen.tables.names,
         table_rows=_sizes(seen),
         num_examples=graph.num_samples,
