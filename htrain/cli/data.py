@@ -60,9 +60,14 @@ def criteo(out: Path, part: str, as_json: bool, **options: Any) -> None:
 @data.command(cls=Command)
 @click.argument("source")
 @click.option("--out", required=True, type=FilePath(), help="The packed file to write.")
+@click.option(
+    "--partition",
+    type=FilePath(),
+    help="A partition of `htrain partition`: pack each worker's examples apart, with the numbers that it gives rows.",
+)
 @malformed_flag("the packing; fewer are left out")
 @json_flag
-def pack(source: str, out: Path, malformed_share: float, as_json: bool) -> None:
+def pack(source: str, out: Path, partition: Path | None, malformed_share: float, as_json: bool) -> None:
     """Parse SOURCE once, and write its rows to a file that is read many times as fast: FORMAT:PATH becomes packed:OUT.
 
     \b
@@ -70,9 +75,16 @@ def pack(source: str, out: Path, malformed_share: float, as_json: bool) -> None:
     htrain run plan/ --data packed:train.packed --out runs/a
     """
     malformed = import_module("htrain.data").Malformed(malformed_share)
-    totals = import_module("htrain.data.pack").pack(source, out, malformed=malformed)
+    if partition:
+        packed = import_module("htrain.data.pack_by_partition").pack_by_partition(
+            source, partition, out, malformed=malformed
+        )
+        totals, table = packed.totals, import_module("htrain.report.drift").drift_text(packed) + "\n"
+    else:
+        packed = totals = import_module("htrain.data.pack").pack(source, out, malformed=malformed)
+        table = ""
     left_out = (
         f"; {totals.malformed:,} malformed rows left out, such as {malformed.examples[0]}" if totals.malformed else ""
     )
     text = f"{out}: {totals.examples:,} examples, {out.stat().st_size / 1e6:,.1f} MB{left_out}; read it as packed:{out}"
-    put({"path": str(out), **to_builtins(totals)}, text, as_json)
+    put({"path": str(out), **to_builtins(packed)}, table + text, as_json)

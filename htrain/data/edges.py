@@ -23,6 +23,11 @@ class Tables:
         """The number of a table's first row."""
         return self.starts[self.names.index(table)]
 
+    def rows_of(self, table: str) -> int:
+        """How many rows a table has."""
+        number = self.names.index(table)
+        return (*self.starts, self.num_rows)[number + 1] - self.starts[number]
+
     def place(self, key: int) -> str:
         """A row by its table, as TABLE[ROW]."""
         table = int(np.searchsorted(self.starts, key, side="right")) - 1

@@ -53,13 +53,13 @@ def numbering_of(partition: PartitionFile, *, name: str = "the partition") -> "N
 class Numbering:
     """New numbers of rows: a bijection of each table's rows, so that each worker's are one range.
 
-    It is made of the facts of a partition and of `tensor`, which gives a tensor of it by name, in pieces. Replicas and updates are read when they are first
-    asked for, and raise DataError then for a file that has changed.
+    It is made of the `facts` of a partition, which messages call `name`, and of `tensor`, which gives a tensor of it by name, in pieces. Replicas and updates
+    are read when they are first asked for, and raise DataError then for a file that has changed.
     """
 
     def __init__(self, facts: Facts, tensor: Tensor, *, name: str) -> None:
         """Raises DataError where tensors do not belong together."""
-        self.facts, self._tensor = facts, tensor
+        self.facts, self.name, self._tensor = facts, name, tensor
         ends = np.cumsum(facts.table_rows, dtype=np.int64)
         starts = (ends - np.array(facts.table_rows, np.int64)).tolist()
         self.tables = Tables(facts.tables, tuple(starts), int(ends[-1]), never_repeat=False)
@@ -97,6 +97,14 @@ class Numbering:
     def owned(self, table: str) -> tuple[int, ...]:
         """How many of each worker's rows are seen ones: the first of its range."""
         return tuple(self._tables[table].owned.tolist())
+
+    def sections(self) -> Longs:
+        """Where parts of the new rows of all tables begin, int64[2 T K]: of each table, of each worker, the seen rows that it owns, then its unseen ones."""
+        tables = self._tables.values()
+        firsts = [
+            table.start + np.stack([table.bounds[:-1], table.bounds[:-1] + table.owned], axis=1) for table in tables
+        ]
+        return np.concatenate(firsts).reshape(-1)
 
     def renumber(self, table: str, ids: Longs) -> Longs:
         """The new numbers int64[N] of original ids int64[N]. Raises DataError for an id that the table does not have."""

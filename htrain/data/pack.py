@@ -1,6 +1,8 @@
 """Parse data once and keep it: any source to a packed file (htrain.data.formats.packed)."""
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,21 +27,28 @@ def pack(uri: str, out: Path, *, malformed: Malformed) -> Totals:
     Raises DataError for data that cannot be read or holds too many malformed rows, for files that change meanwhile, and for an
     `out` that cannot be written.
     """
+    with packing(uri, out) as (file, dataset, stamps):
+        return _write(file, dataset, Header(VERSION, uri, stamps, dataset.schema.inputs), malformed)
+
+
+@contextmanager
+def packing(uri: str, out: Path) -> Iterator[tuple[BinaryIO, Dataset, tuple[Stamp, ...]]]:
+    """The file that will be `out`, the dataset that goes into it, and the files that this is read from. Raises DataError as `pack` does."""
     dataset, files = open_data(uri), files_of(uri)
+    if dataset.partition:
+        raise DataError(f"'{uri}': was packed by a partition, which gave its rows other numbers; pack its source")
     try:
         if any(out.exists() and out.samefile(file) for file in files):
             raise DataError(f"{out}: is what would be packed; give another --out")
         before = _stamps(files, out)
-        header = Header(VERSION, uri, before, dataset.schema.inputs)
         with new_file(out, _is_packed) as file:
-            totals = _write(file, dataset, header, malformed)
+            yield file, dataset, before
             file.flush()
             os.fsync(file.fileno())
             if _stamps(files, out) != before:
                 raise DataError(f"'{uri}' was written to while it was packed; pack it again when it is whole")
     except OSError as error:
         raise DataError(f"{out}: cannot be written: {error.strerror or error}") from error
-    return totals
 
 
 def _is_packed(path: Path) -> bool:
@@ -63,9 +72,14 @@ def _write(file: BinaryIO, dataset: Dataset, header: Header, malformed: Malforme
         ):  # chunks without rows are blocks too: a block's number is its chunk's
             writer.write(empty)
         writer.write(to_batch(rows, columns))
+    return finished(writer, dataset, malformed, {})
+
+
+def finished(writer: PackedWriter, dataset: Dataset, malformed: Malformed, metadata: Mapping[bytes, bytes]) -> Totals:
+    """Write what ends a packed file, and more `metadata` with it. Returns what is in the file; raises DataError where nothing is."""
     totals = Totals(sum(block.rows for block in writer.blocks), len(writer.blocks), malformed.count)
     if not totals.examples:
         none = f"no row of {dataset.source.name} can be read"
         raise DataError(f"{malformed.examples[0]} ({none})" if malformed.examples else none)
-    writer.finish({KEY: msgspec.json.encode(totals)})
+    writer.finish({KEY: msgspec.json.encode(totals), **metadata})
     return totals

@@ -36,11 +36,17 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A source and the schema of its rows. With a `loss`, batches hold labels as it takes them."""
+    """A source and the schema of its rows. With a `loss`, batches hold labels as it takes them.
+
+    With a `partition`, ids are the new numbers of rows that the partition of this digest gives them (htrain.data.numbering). Examples that were packed for
+    `num_workers` workers are read by so many shards, or by one; 0: by any number.
+    """
 
     source: Source
     schema: Schema
     loss: str = ""
+    partition: str = ""
+    num_workers: int = 0
 
     def for_loss(self, loss: str) -> "Dataset":
         """The dataset for training with `loss`: labels that it does not take are refused where they stand."""

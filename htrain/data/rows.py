@@ -25,6 +25,17 @@ class Rows:
             {name: _cut(values, starts, start, end) for name, (values, starts) in self.lists.items()},
         )
 
+    def take(self, places: Array) -> "Rows":
+        """Examples places[n], in that order, in memory of their own."""
+        fixed = {name: values[places] for name, values in self.fixed.items()}
+        return Rows(len(places), fixed, {name: _taken(*each, places) for name, each in self.lists.items()})
+
+    @property
+    def num_bytes(self) -> int:
+        """What the arrays take."""
+        arrays = [*self.fixed.values(), *(array for each in self.lists.values() for array in each)]
+        return sum(array.nbytes for array in arrays)
+
     def columns(self) -> dict[str, Array]:
         """The arrays of a batch: a list becomes `name` and `name_offsets`, the start of each example's part."""
         columns = dict(self.fixed)
@@ -36,6 +47,12 @@ class Rows:
 
 def _cut(values: Array, starts: Array, start: int, end: int) -> tuple[Array, Array]:
     return values[starts[start] : starts[end]], starts[start : end + 1] - starts[start]
+
+
+def _taken(values: Array, starts: Array, places: Array) -> tuple[Array, Array]:
+    counts = np.diff(starts)[places]
+    new = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    return values[np.repeat(starts[places] - new[:-1], counts) + np.arange(new[-1])], new
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

@@ -6,10 +6,13 @@
 | record batch c                  | the rows of the source's chunk c, as one reader of the whole source has them     |
 | a last record batch, empty      | in its metadata what is known at the end only: `htrain.packed`, Totals as JSON;  |
 |                                 | `htrain.blocks`, an index of the blocks with their digests; and `htrain.seal`, a |
-|                                 | digest of all that is no block (htrain.data.seal)                                |
+|                                 | digest of all that is no block (htrain.data.seal). With a partition,             |
+|                                 | `htrain.workers`: the worker of each block, in two bytes each                    |
 
-With the source's chunks as blocks, a reader of a packed file gives the batches of its source in the source's order. A file is read by
-read(), not mapped: one that is cut short while it is in use is then an error, not a signal that kills the process. A block is held against
+With the source's chunks as blocks, a reader of a packed file gives the batches of its source in the source's order. In a file that was packed by a partition
+for K workers, a block has examples of one worker, in the source's order: block j of worker w is chunk j K + w, so that shard w of K reads what is worker w's.
+
+A file is read by read(), not mapped: one that is cut short while it is in use is then an error, not a signal that kills the process. A block is held against
 its digest when it is read, everything else when the file is opened.
 """
 
@@ -21,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from htrain.data.format import Format
@@ -32,8 +36,9 @@ from htrain.data.schema import Input, Schema
 from htrain.data.seal import BLANK, Block, digest_of, from_index, seal_of
 from htrain.errors import DataError
 
-KEY, BLOCKS, SEAL = b"htrain.packed", b"htrain.blocks", b"htrain.seal"
-VERSION = 2
+KEY, BLOCKS, SEAL, WORKERS = b"htrain.packed", b"htrain.blocks", b"htrain.seal", b"htrain.workers"
+VERSION = 3
+_READ = (2, VERSION)  # a file of version 2 has no partition
 _SCHEMA_AT = 8  # behind Arrow's magic: a mark, the length of the schema's message, and the message
 
 
@@ -50,12 +55,14 @@ class _Version(msgspec.Struct):
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was packed: the URI with its options, the files behind it, and the inputs of its schema."""
+    """What was packed: the URI with its options, the files behind it, and the inputs of its schema; and by which partition, for how many workers."""
 
     version: int
     uri: str
     files: tuple[Stamp, ...]
     inputs: tuple[Input, ...]
+    partition: str = ""
+    num_workers: int = 0
 
     @property
     def schema(self) -> Schema:
@@ -80,24 +87,25 @@ def stamp(path: Path, folder: Path) -> Stamp:
 def open_packed(path: Path) -> Dataset:
     """A packed file. Raises DataError when it is none, or when a file that it came from is there and has changed."""
     with _reading(path) as opened:
-        source = PackedSource(path, opened.header, opened.totals, opened.seal)
+        source = PackedSource(path, opened.header, opened.totals, opened.seal, opened.workers)
     header = source.header
     for packed in header.files:
         file = path.parent / packed.path
         if file.exists() and stamp(file, path.parent) != packed:
             again = f"htrain data pack '{header.uri}' --out {path}"
             raise DataError(f"{path}: was packed from {file} as it was before it changed: pack it again ({again})")
-    return Dataset(source, header.schema)
+    return Dataset(source, header.schema, partition=header.partition, num_workers=header.num_workers)
 
 
 @dataclass(frozen=True)
 class PackedSource:
-    """A chunk is a block, or a part of one where shards are many."""
+    """A chunk is a block, or a part of one where shards are many. Blocks that are workers' have `workers`, and are not cut."""
 
     path: Path
     header: Header
     totals: Totals
     seal: bytes
+    workers: tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -109,30 +117,59 @@ class PackedSource:
         return self.totals.examples
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
-        """See `Source`. Raises DataError for a file that was packed again meanwhile, and for a block that has changed."""
-        num_parts = self._num_parts(num_shards)
+        """See `Source`. Raises DataError for a file that was packed again meanwhile, for a block that has changed, and for shards that are not the workers
+        which the file was packed for.
+        """
         with _reading(self.path) as file:
             if file.seal != self.seal:
                 raise DataError(f"{self.path}: was packed again while it was read; start again")
-            for number in range(first + (shard - first) % num_shards, file.totals.blocks * num_parts, num_shards):
-                rows = file.rows(number // num_parts)
-                part = number % num_parts
-                rows = rows.cut(rows.count * part // num_parts, rows.count * (part + 1) // num_parts)
-                malformed.saw(rows.count, 0, str)
-                yield number, rows
+            for number, part in self._parts(num_shards):
+                if number >= first and number % num_shards == shard:
+                    rows = part.cut(file.rows(part.block))
+                    malformed.saw(rows.count, 0, str)
+                    yield number, rows
 
     def place(self, *, number: int, row: int, num_shards: int) -> str:
         """The file, and the number of the row in it."""
-        block, part = divmod(number, self._num_parts(num_shards))
+        part = dict(self._parts(num_shards))[number]
         with _reading(self.path) as file:
-            before = sum(b.rows for b in file.blocks[:block])
-            return (
-                f"{self.path}: row {before + file.blocks[block].rows * part // self._num_parts(num_shards) + row + 1}"
+            before = sum(b.rows for b in file.blocks[: part.block])
+            return f"{self.path}: row {before + file.blocks[part.block].rows * part.number // part.num_parts + row + 1}"
+
+    def _parts(self, num_shards: int) -> list[tuple[int, "_Part"]]:
+        """The chunks by their numbers, in order. Raises DataError for shards that are not the workers."""
+        if not self.workers:
+            num_parts = self._num_parts(num_shards)
+            numbers = range(self.totals.blocks * num_parts)
+            return [(number, _Part(number // num_parts, number % num_parts, num_parts)) for number in numbers]
+        num_workers = self.header.num_workers
+        if num_shards not in (1, num_workers):
+            raise DataError(
+                f"{self.path}: packed for {num_workers} workers, the run has {num_shards} trainers: pack it again with a partition for {num_shards}"
             )
+        ends = list(range(num_workers))  # the number of each worker's next chunk
+        parts = []
+        for block, worker in enumerate(self.workers):
+            parts.append((ends[worker], _Part(block, 0, 1)))
+            ends[worker] += num_workers
+        return sorted(parts, key=lambda part: part[0])
 
     def _num_parts(self, num_shards: int) -> int:
         """Blocks are cut where there are few, so that shards are of about one size. One shard: not at all."""
         return 1 if num_shards == 1 else max(1, -(-8 * num_shards // max(1, self.totals.blocks)))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Part `number` of `num_parts` of a block."""
+
+    block: int
+    number: int
+    num_parts: int
+
+    def cut(self, rows: Rows) -> Rows:
+        """The part of the block's rows."""
+        return rows.cut(rows.count * self.number // self.num_parts, rows.count * (self.number + 1) // self.num_parts)
 
 
 @dataclass(frozen=True)
@@ -145,6 +182,7 @@ class _File:
     totals: Totals
     blocks: list[Block]
     seal: bytes
+    workers: tuple[int, ...]
 
     def rows(self, number: int) -> Rows:
         """The rows of a block. Raises ValueError for one that does not hold together."""
@@ -192,7 +230,16 @@ def _opened(path: Path, descriptor: int) -> _File:
         seal = last[SEAL]
         if _seal_now(descriptor, blocks, seal) != seal:
             raise ValueError("its bytes have changed since it was written")
-        return _File(descriptor, reader.schema, header, totals=totals, blocks=blocks, seal=seal)
+        workers = _workers(last, header, len(blocks))
+        return _File(descriptor, reader.schema, header, totals=totals, blocks=blocks, seal=seal, workers=workers)
+
+
+def _workers(last: dict[bytes, bytes], header: Header, num_blocks: int) -> tuple[int, ...]:
+    """The worker of each block; none without a partition. Raises ValueError where they are not those of the header."""
+    workers = tuple(np.frombuffer(last.get(WORKERS, b""), "<u2").tolist())
+    if len(workers) != (num_blocks if header.partition else 0) or any(w >= header.num_workers for w in workers):
+        raise ValueError("its blocks are not those of its workers")
+    return workers
 
 
 def header_bytes(start: bytes) -> int:
@@ -224,8 +271,8 @@ def _header(reader: pa.RecordBatchFileReader) -> Header:
     if raw is None:
         raise ValueError("an Arrow file that something else wrote")
     version = msgspec.json.decode(raw, type=_Version).version
-    if version != VERSION:
-        raise ValueError(f"of version {version}, this htrain reads version {VERSION}")
+    if version not in _READ:
+        raise ValueError(f"of version {version}, this htrain reads versions {' and '.join(map(str, _READ))}")
     header = msgspec.json.decode(raw, type=Header)
     if not is_sound(header.schema) or not reader.schema.equals(arrow_schema(header.schema)):
         raise ValueError("its columns are not those of its schema")
