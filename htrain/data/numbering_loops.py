@@ -197,15 +197,16 @@ def rank_in_owner(owners, rows, owner, rank):  # type: ignore[no-untyped-def]
     records, far, planes, words = owners.records, owners.far, len(owners.planes), len(owners.words)
     words_mask, behind, bits = np.uint64(words - 1), np.uint64(words * planes), np.uint64(planes)
     rows_of_record = np.uint64(64 * words)
-    for i in range(rows.size):
+    for i in range(rows.size):  # what is read here is only to be near below
         row = np.uint64(rows[i])
-        record, first, k = row // rows_of_record, ((row >> _6) & words_mask) * bits, _NONE
-        for j in range(planes):
-            k |= ((records[record, first + np.uint64(j)] >> (row & _63)) & _1) << np.uint64(j)
-        owner[i] = np.int64(k)
+        record, first = row // rows_of_record, ((row >> _6) & words_mask) * bits
+        rank[i] = np.int64(records[record, first] ^ records[record, behind])
     for i in range(rows.size):
-        row, k = np.uint64(rows[i]), np.uint64(owner[i])
+        row, k = np.uint64(rows[i]), _NONE
         record, here = row // rows_of_record, (row >> _6) & words_mask
+        for j in range(planes):
+            k |= ((records[record, here * bits + np.uint64(j)] >> (row & _63)) & _1) << np.uint64(j)
+        owner[i] = np.int64(k)
         near = records[record, behind + (k >> _2)] >> (_16 * (k & _3))
         count = far[row >> _FAR, k] + np.int64(near & _LOW)
         below = (_1 << (row & _63)) - _1

@@ -3,7 +3,7 @@
     python tools/bench/numbering.py [--rows 1000000000] [--seen 0.03] [--workers 8] [--tables 1]
 
 Rows that are seen, and who owns them, are drawn. The file is written, and read from the page cache; opening checks that no bit of it has changed. Ids are
-drawn of the seen rows, and of all. A line for each figure: the best of five, and all of them, as CPU seconds of the process, for the loops run on one core.
+drawn of the seen rows, and of all. A line for each figure: the best of five runs, and all of them, by CPU seconds; the loops run on one core.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def drawn(asked: argparse.Namespace) -> PartitionFile:
 
 
 def timed(work: Callable[[], object]) -> list[float]:
-    """Seconds of several runs, of CPU and by the clock whichever is more: a process that waits for the disk has spent none."""
+    """CPU seconds of several runs, the best first."""
     seconds = []
     for _ in range(_RUNS):
         began = time.process_time()
