@@ -57,7 +57,7 @@ def test_no_module_but_those_of_ops_and_passes_has_a_list_of_ops() -> None:
 # Where a strategy may be named: its own three places, its ops, the tables of the spec, the words of older plans, and the public names.
 STRATEGIES = {
     "easgd": "easgd|elastic", "het": r"\bhet\b|Het(?![a-z])", "lookahead": "look_?-?ahead", "parameter_server": "parameter_?server",
-    "table_servers": "table_?servers", "model_averaging": "model_?averag", "bmuf": "bmuf|block_?momentum",
+    "table_servers": "table_?servers", "model_averaging": "model_?averag", "bmuf": "bmuf|block_?momentum", "gmp": "gmp",
 }  # fmt: skip
 ROOMS = (
     "strategies", "executor/strategies", "simulation/strategies", "sync", "ops",

@@ -9,8 +9,8 @@ from htrain.data.edges import tables_of
 from htrain.data.malformed import Malformed
 from htrain.data.numbering import Numbering
 from htrain.data.reader import Dataset, Source
-from htrain.data.rows import Array, Rows
-from htrain.data.schema import Input, Schema
+from htrain.data.rows import Rows
+from htrain.data.schema import Schema
 from htrain.errors import DataError
 
 
@@ -52,26 +52,19 @@ def new_schema(schema: Schema, numbering: Numbering) -> Schema:
 
 
 def new_rows(rows: Rows, schema: Schema, numbering: Numbering) -> Rows:
-    """Rows of a schema with new numbers for ids. What fills up a list stays 0."""
+    """Rows of a schema with new numbers for ids, those that fill up a list included: a model takes them for ids, too."""
     fixed, lists = dict(rows.fixed), dict(rows.lists)
     for each in schema.inputs:
         if each.kind == "bag":
             values, starts = lists[each.name]
             lists[each.name] = numbering.renumber(each.tables[0], values), starts
         elif each.kind == "padded":
-            fixed[each.name] = _new_padded(fixed[each.name], fixed[f"{each.name}_length"], each, numbering)
+            fixed[each.name] = numbering.renumber(each.tables[0], fixed[each.name].reshape(-1)).reshape(-1, each.width)
         elif each.kind == "ids":
             ids = fixed[each.name]
             columns = [numbering.renumber(table, ids[:, c]) for c, table in enumerate(each.tables)]
             fixed[each.name] = np.stack(columns, axis=1)
     return Rows(rows.count, fixed, lists)
-
-
-def _new_padded(ids: Array, length: Array, each: Input, numbering: Numbering) -> Array:
-    is_there = np.arange(each.width) < length[:, None]
-    new = np.zeros_like(ids)
-    new[is_there] = numbering.renumber(each.tables[0], ids[is_there])
-    return new
 
 
 @dataclass(frozen=True)

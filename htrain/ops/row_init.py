@@ -76,10 +76,10 @@ def _normal(out, seed, first_row, first_column, mean, std):  # type: ignore[no-u
 @njit(nogil=True, cache=True)
 def _uniform_at(out, seed, rows, low, high):  # type: ignore[no-untyped-def]
     for r in range(out.shape[0]):
-        _uniform(out[r : r + 1], seed, rows[r], 0, low, high)
+        _uniform(out[r : r + 1], seed, first_row=rows[r], first_column=0, low=low, high=high)
 
 
 @njit(nogil=True, cache=True)
 def _normal_at(out, seed, rows, mean, std):  # type: ignore[no-untyped-def]
     for r in range(out.shape[0]):
-        _normal(out[r : r + 1], seed, rows[r], 0, mean, std)
+        _normal(out[r : r + 1], seed, first_row=rows[r], first_column=0, mean=mean, std=std)

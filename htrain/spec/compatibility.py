@@ -17,7 +17,7 @@ def compatible(cluster: Cluster, options: Options) -> tuple[Cluster, Options]:
         section.require(cluster, options)
     if cluster.sparse_ps_processes > 1 and options.holder.holds_rows:
         raise ClusterError(
-            f"sparse_ps_processes is {cluster.sparse_ps_processes}: with {options.holder.kind}, requests change clocks and rows together, and one "
+            f"sparse_ps_processes is {cluster.sparse_ps_processes}: behind {options.holder.words}, requests change clocks and rows together, and one "
             "process serves them: leave it out"
         )
     if not options.dense_sync.uses_dense_ps:

@@ -16,8 +16,8 @@ from htrain.spec.tree import dashed, flag_text, flags, flat
 
 Why = Callable[[Options, Cluster], str]  # why an option has no effect, or nothing
 OF_TABLES = (  # flags that say nothing of a model without tables
-    "sparse_optimizer", "sparse_lr", "row_dtype", "row_gradient_dtype", "table_store",
-    *(name for name in flags() if name.startswith("cache")),
+    "sparse_optimizer", "sparse_lr", "cache",
+    *(name for name, flag in flags().items() if flag.section in ("cache", "sparse_sync") and not flag.chooses_kind),
 )  # fmt: skip
 OF_WEIGHTS = ("dense_optimizer", "dense_lr", "fc_dtype", "fc_gradient_dtype")
 
@@ -115,7 +115,7 @@ def _compress(o: Options, c: Cluster) -> str:
 def _rows(o: Options, c: Cluster) -> str:
     if not c.sparse_ps:
         return "no rows travel to or from a sparse PS: there is none"
-    return f"all tables are behind {o.holder.kind}, whose rows travel as they are" if o.holder.whole else ""
+    return f"all tables are behind {o.holder.words}, whose rows travel as they are" if o.holder.whole else ""
 
 
 _RULES: Mapping[str, Why] = {

@@ -23,6 +23,11 @@ class RowHolder(Section):
     hits_as_given: ClassVar[bool] = False  # the cost model takes its hits from the cluster's `cache_hit_percent`
 
     @property
+    def words(self) -> str:
+        """What sentences call it."""
+        return f"the {self.kind} cache"
+
+    @property
     def reads_ahead(self) -> int:
         """The most batches that a trainer reads ahead of the present one."""
         return 1

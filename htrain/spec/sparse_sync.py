@@ -103,6 +103,11 @@ class Gmp(SparseSync, RowHolder):
     inter: Annotated[bool, about("Hold replicas to the other rows of a sample.", flag="gmp-inter")] = True
 
     @property
+    def words(self) -> str:
+        """What sentences call it."""
+        return f"sparse sync {self.kind}"
+
+    @property
     def no_prefetch(self) -> str:
         """With staleness 0, a row must be as new as the step that reads it."""
         return "" if self.staleness else "sparse sync gmp without staleness asks for nothing ahead"

@@ -124,7 +124,7 @@ class Gmp(HoldsRows[Asked]):
 
     def _renumbered(self, op: Op, columns: Mapping[str, tuple[Piece, ...]]) -> Op:
         padding = op.attrs.get("padding_idx", -1)
-        if op.type not in ("Dedupe", "DedupeSharded", "MaskPlaces") or padding == -1:
+        if padding == -1 or op.module not in columns:
             return op
         assert isinstance(padding, int)
         piece = max((p for p in columns[op.module] if p.first_row <= padding), key=lambda p: p.first_row)

@@ -90,7 +90,7 @@ def back(found: list[Example], numbering: Numbering) -> list[Example]:
     }
     old = []
     for label, dense, a, c, length, *ids in found:
-        padded = [originals["b"][int(row)] if i < length else row for i, row in enumerate(ids[:3])]
+        padded = [originals["b"][int(row)] for row in ids[:3]]
         old.append(
             (
                 label,

@@ -391,6 +391,10 @@ NOT_SAMPLED = {
         "over a cache, no tensor: tests/sync/het, tests/system/test_het.py",
     ),
     **dict.fromkeys(
+        ("GmpAsk", "GmpFlush", "GmpFlushed", "GmpPush", "GmpPull", "GmpRead", "GmpWrite"),
+        "over a cache, no tensor: tests/sync/gmp, tests/system/test_gmp.py",
+    ),
+    **dict.fromkeys(
         ("LookaheadAnnounce", "LookaheadSlots", "FlushVictims", "LookaheadRequest", "LookaheadAnswer"),
         "over a cache, no tensor: tests/sync/lookahead, tests/executor/loops/test_lookahead.py",
     ),

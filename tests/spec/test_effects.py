@@ -21,6 +21,7 @@ TWO = Cluster(groups=2)
 WORKERS = Cluster(groups=2, group_ps=0, dense_ps=0)
 HET: Mapping[str, Any] = {"cache": "het"}
 AHEAD: Mapping[str, Any] = {"cache": "lookahead"}
+GMP: Mapping[str, Any] = {"sparse_sync": "gmp", "dense_sync": "allreduce", "partition": "p"}
 
 # What belongs to a strategy that is not chosen cannot be said.
 OTHERS = [
@@ -42,6 +43,11 @@ OTHERS = [
     ({"sparse_eps": 0.5, "sparse_optimizer": "sgd"}, "--sparse-eps 0.5 has no effect: it belongs to --sparse-optimizer adagrad or --sparse-optimizer roww"),
     ({"bucket_bytes": 4096}, "--bucket-bytes 4096 has no effect: it belongs to --dense-sync allreduce"),
     ({"row_dtype": "int8", "sparse_sync": "allgather"}, "--row-dtype int8 has no effect: it belongs to --sparse-sync ps"),
+    ({"partition": "p"}, "--partition p has no effect: it belongs to --sparse-sync gmp, and sparse sync is ps"),
+    ({"gmp_staleness": 5}, "--gmp-staleness 5 has no effect: it belongs to --sparse-sync gmp"),
+    ({"gmp_write": "deferred"}, "--gmp-write deferred has no effect: it belongs to --sparse-sync gmp"),
+    ({"gmp_intra": False}, "--gmp-intra False has no effect: it belongs to --sparse-sync gmp"),
+    ({"gmp_inter": False, "sparse_sync": "allgather"}, "--gmp-inter False has no effect: it belongs to --sparse-sync gmp"),
     ({"cache_window": 5}, "--cache-window 5 has no effect: it belongs to --cache het or --cache lookahead, and the cache is none"),
     ({"cache_capacity": "20%"}, "--cache-capacity 20% has no effect: it belongs to --cache het, and the cache is none"),
     ({"cache_staleness": 5, **AHEAD}, "--cache-staleness 5 has no effect: it belongs to --cache het, and the cache is lookahead"),
@@ -64,6 +70,8 @@ IDLE = [
     (WORKERS, {"activation_dtype": "int8"}, "--activation-dtype int8 has no effect: nothing travels between trainers and group PSs"),
     (Cluster(sparse_ps=0), {"row_dtype": "int8"}, "--row-dtype int8 has no effect: no rows travel"),
     (TWO, {"row_gradient_dtype": "bfloat16", **HET}, "--row-gradient-dtype bfloat16 has no effect: all tables are behind the het cache"),
+    (WORKERS, {"gmp_inter": True, "gmp_staleness": 0, **GMP}, "--gmp-inter True has no effect: without staleness every replica that is read is as new"),
+    (WORKERS, {"gmp_intra": True, "gmp_staleness": "unbounded", **GMP}, "--gmp-intra True has no effect: replicas have no bound"),
     (Cluster(), {"cache_average": 2, **AHEAD}, "--cache-average 2 has no effect: there is one trainer"),
     (Cluster(), {"prefetch": True, **AHEAD}, "--prefetch True has no effect: a look-ahead cache brings"),
 ]  # fmt: skip

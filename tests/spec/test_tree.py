@@ -82,7 +82,13 @@ def test_no_default_is_a_number_that_stands_for_a_word() -> None:
     """0 is a value where it means none of it: a seed, a staleness, a decay, shares of what may be nothing."""
     zeros = {name for name, value in flat(Options()).items() if not isinstance(value, bool) and value in (0, -1)}
     assert zeros == {"seed"}
-    meant = {("HetCache", "staleness", 0), ("Adam", "beta1", 0), ("Adam", "beta2", 0), ("Bmuf", "momentum", 0)}
+    meant = {
+        ("HetCache", "staleness", 0),
+        ("Gmp", "staleness", 0),
+        ("Adam", "beta1", 0),
+        ("Adam", "beta2", 0),
+        ("Bmuf", "momentum", 0),
+    }
     for name in questions():
         for section in sections_of(name):
             for field in fields_of(section).values():

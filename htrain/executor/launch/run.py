@@ -33,6 +33,7 @@ from htrain.executor.transport.port import Network
 from htrain.own.registry import places_of
 from htrain.plan.check import check_plan
 from htrain.plan.plan import Plan, load_plan
+from htrain.spec.sparse_sync import SPARSE_SYNCS
 
 if TYPE_CHECKING:
     from htrain.executor.launch.mpi import RoleRanks
@@ -204,9 +205,10 @@ def check_numbers(plan: Plan, dataset: Dataset) -> None:
     if dataset.partition == wanted:
         return
     if not wanted:
+        kinds = " or ".join(kind for kind, section in SPARSE_SYNCS.items() if section.beside)
         raise DataError(
-            f"{name}: was packed by a partition, its rows have other numbers than the model's: train it with --sparse-sync gmp, or give the data that it was "
-            "packed from"
+            f"{name}: was packed by a partition, its rows have other numbers than the model's: train it with --sparse-sync {kinds}, or give "
+            "the data that it was packed from"
         )
     found = (
         f"was packed by another partition (digest {dataset.partition[:12]}, the plan has {wanted[:12]})"
@@ -214,7 +216,7 @@ def check_numbers(plan: Plan, dataset: Dataset) -> None:
         else "is not packed"
     )
     raise DataError(
-        f"{name}: {found}: sparse sync gmp wants htrain data pack DATA --partition FILE, with the partition of the plan"
+        f"{name}: {found}: {plan.options.holder.words} wants htrain data pack DATA --partition FILE, with the partition of the plan"
     )
 
 

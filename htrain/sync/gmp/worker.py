@@ -136,7 +136,12 @@ class GmpWorker:
         self.counts.intra_checks += intra
         self._count_kinds(keys, slots)
         return slots, self._requests(
-            keys, slots, forced, fetched[:num_fetched], checked[:num_checked], clocks[:num_checked]
+            keys,
+            slots,
+            forced,
+            fetched=fetched[:num_fetched],
+            checked=checked[:num_checked],
+            clocks=clocks[:num_checked],
         )
 
     def read(self, slots: Ids, answers: Sequence[Answer]) -> Rows:
@@ -185,7 +190,9 @@ class GmpWorker:
         self._written = []
         self._push_out(np.flatnonzero(self._meta[:, loops.PENDING] > 0), least=1)
         none = np.empty(0, np.int64)
-        return self._requests(none, none, np.empty(0, np.bool_), none, none, np.empty(0, np.int32))
+        return self._requests(
+            none, none, np.empty(0, np.bool_), fetched=none, checked=none, clocks=np.empty(0, np.int32)
+        )
 
     def gap_of(self, key: int, clock: int) -> int | None:
         """By how many updates a row's replica is behind a primary with that clock; None where there is no replica that has come."""

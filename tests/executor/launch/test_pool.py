@@ -24,7 +24,7 @@ def play(role, *_):
     print("a role prints", role)
     os.write(1, b"a library of it, too")
     time.sleep(60)
-module.load_part, module.play = (lambda *_: None), play
+module.play_all = lambda roles, *_: play(*roles)
 module.main({})
 """
 Maker = Callable[[], RoleProcesses]
@@ -38,7 +38,11 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Maker]:
 
     def begin() -> RoleProcesses:
         settings = RunSettings(tmp_path, "synthetic:", tmp_path)
-        pools.append(pool := RoleProcesses(ROLES, settings, Launcher("tcp://nowhere", this_process()), num_threads=1))
+        pools.append(
+            pool := RoleProcesses(
+                [[role] for role in ROLES], settings, Launcher("tcp://nowhere", this_process()), num_threads=1
+            )
+        )
         deadline = time.monotonic() + 60
         while not all(pool.lives(role) for role in ROLES):
             assert time.monotonic() < deadline, pool.lost()
