@@ -94,6 +94,11 @@ class Gmp(HoldsRows[Asked]):
                     f"table '{name}' is looked up by ids that the model computes from those of the data: a partition says nothing of its rows; have the ids as "
                     "columns of the data, or hold tables another way (--sparse-sync)"
                 )
+            if len({piece.first_row for piece in found[name]}) < len(found[name]):
+                raise UsageError(
+                    f"table '{name}' is looked up by the ids of {' and '.join(piece.table for piece in found[name])} alike, whose rows the partition "
+                    "numbers apart: give each a table of its own, or have them share one in the data, too"
+                )
             for piece, end in zip(
                 found[name], (*(p.first_row for p in found[name][1:]), parameter.shape[0]), strict=True
             ):

@@ -84,7 +84,9 @@ def _without_caches(train: Net) -> Net:
 
 def _from_table(train: Net, table: str, ids: str, rows: str, device: str) -> Op:
     """The lookup of the rows of `ids` in all shards of a table."""
-    shards = [p for p in train.parameters.values() if p.kind == "table" and p.whole == table]
+    shards = sorted(
+        (p for p in train.parameters.values() if p.kind == "table" and p.whole == table), key=lambda p: p.first_row
+    )
     bounds = (*(p.first_row for p in shards), shards[-1].first_row + shards[-1].shape[0])
     return Op(
         "LookupShards", (*(p.name for p in shards), ids), (rows,), {"bounds": bounds}, node_name=device, module=table

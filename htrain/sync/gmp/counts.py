@@ -11,14 +11,16 @@ KINDS = ("rows", "gradients", "keys", "clocks")
 
 @dataclass
 class GmpCounts:
-    """Distinct rows of batches: the worker's `own`, read from `replicas`, `fetched` for one batch from each owner [K].
+    """Distinct rows of batches: the worker's `own`, read from `replicas`, `fetched` for one batch from each owner [K]; `needed` of each owner, in all.
 
-    `intra_checks` are secondaries whose clock was checked, of which `intra_syncs` came anew; `inter_checks` are pairs of a sample's rows that were compared,
-    for which `inter_syncs` secondaries came. `useless` ones of these had no update that had not been seen. `bytes`[kind][K] went to and came from each owner.
+    `written` are the updates of rows, its own included. `intra_checks` are secondaries whose clock was checked, of which `intra_syncs` came anew;
+    `inter_checks` are pairs of a sample's rows that were compared, for which `inter_syncs` secondaries came. `useless` ones of these had no update that had not
+    been seen. `synced` secondaries came from each owner, for whatever reason. `bytes`[kind][K] went to and came from each owner.
     """
 
     num_workers: int
     own: int = 0
+    written: int = 0
     replicas: int = 0
     intra_checks: int = 0
     intra_syncs: int = 0

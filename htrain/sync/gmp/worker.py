@@ -107,6 +107,7 @@ class GmpWorker:
         self._index = new_index(num_slots)
         index_all(self._index, self._key_of)
         self._written: list[Ids] = []
+        self._written_own: list[tuple[Ids, Rows]] = []
         self._outgoing: list[tuple[Ids, Clocks, Rows]] = []
         self._awaited: list[_Awaited] = []
 
@@ -119,7 +120,7 @@ class GmpWorker:
     def ask(self, keys: Ids, samples: Ids) -> tuple[Ids, list[Request]]:
         """Read's first half: slots[u] of distinct keys[u], and a request to each owner. samples[b,f] are places among keys of a sample's rows, or -1.
 
-        Requires: the batch before has been read. Raises DataError for a key that no owner has.
+        Requires: the batch before has been read; without staleness, by all workers. Raises DataError for a key that no owner has.
         """
         assert not self._awaited, "read the batch before asking for the next"
         slots = self._placed(keys)
@@ -172,9 +173,12 @@ class GmpWorker:
             raise DataError(
                 f"{slots.size} rows of width {self.width} are written, the gradients are {list(gradients.shape)}"
             )
+        self.counts.written += slots.size
         mine = np.flatnonzero(slots < 0)
-        if mine.size and self._owner:
-            self._owner.write(-1 - slots[mine], gradients[mine])
+        if mine.size:
+            self._written_own.append((-1 - slots[mine], gradients[mine]))
+        if self.bounds.staleness:
+            self._write_own()
         written = np.empty(slots.size, np.int64)
         count = loops.write(slots, self._num_secondaries, meta=self._meta, rows=self._rows, width=self.width, grads=gradients, written=written)  # fmt: skip
         self._written.append(written[:count])
@@ -188,6 +192,7 @@ class GmpWorker:
     def flush(self) -> list[Request]:
         """A request to each owner with every update that has not left."""
         self._written = []
+        self._write_own()
         self._push_out(np.flatnonzero(self._meta[:, loops.PENDING] > 0), least=1)
         none = np.empty(0, np.int64)
         return self._requests(
@@ -246,8 +251,16 @@ class GmpWorker:
         self.counts.inter_checks += pairs
         self.counts.inter_syncs += marked
 
+    def _write_own(self) -> None:
+        """Its own rows are stepped. Without staleness not before it asks for the next step: others may still be about to read for the last one."""
+        written, self._written_own = self._written_own, []
+        if self._owner:
+            for rows, gradients in written:
+                self._owner.write(rows, gradients)
+
     def _push_written(self) -> None:
         """What was written since the last request leaves, if it is time."""
+        self._write_own()
         written, self._written = self._written, []
         least = max(1, self.bounds.staleness) if self.bounds.deferred else 1
         for slots in written:

@@ -1,0 +1,229 @@
+"""HET-GMP as whole runs: tables in the workers, by a partition of the data (HET-GMP 5)."""
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gmp_data import (
+    BATCH,
+    BagNet,
+    FieldNet,
+    OneTable,
+    PaddedNet,
+    Parts,
+    divided,
+    drawn,
+    examples_of,
+    joint_losses,
+    write_examples,
+)
+from harness import relative_differences, run_roles
+from joint import joint_losses_of
+from torch import nn
+
+import htrain
+from htrain.errors import DataError, Error, UsageError
+from htrain.executor.assembly import Assembly
+from htrain.executor.launch.earlier import Earlier, beginning_of
+from htrain.executor.launch.role import RunningRole
+from htrain.executor.settings import RunSettings
+from htrain.plan.plan import Plan, load_plan
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
+from htrain.sync.gmp.messages import Answer, Request
+from htrain.sync.gmp.owner import GmpOwner
+
+OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad")
+MODELS = (FieldNet, PaddedNet, OneTable, BagNet)
+
+
+def options_of(parts: Parts, **flags: object) -> Options:
+    asked = {"batch_size": BATCH, "sparse_lr": 0.1, "bucket_bytes": 4096, "gmp_staleness": 0, **flags}
+    return with_flags(dense_sync="allreduce", sparse_sync="gmp", partition=str(parts.partition), **asked)  # type: ignore[arg-type]
+
+
+def arguments_of(model: nn.Module) -> set[str]:
+    return set(inspect.signature(model.forward).parameters)
+
+
+def planned(model: nn.Module, parts: Parts, workers: int, options: Options) -> Plan:
+    inputs = {name: value for name, value in examples_of(parts.source).items() if name in arguments_of(model)}
+    cluster = this_machine(groups=workers, trainers=1, group_ps=0)
+    return htrain.compile(model, example_inputs=inputs, cluster=cluster, options=options, self_check=False)
+
+
+def trained(plan: Plan, parts: Parts, folder: Path) -> dict[str, RunningRole]:
+    return run_roles(
+        plan, folder / "plan", RunSettings(folder / "plan", parts.packed, folder / "run", deadline_seconds=20)
+    )
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Parts]:
+    """By the number of workers."""
+    folder = tmp_path_factory.mktemp("gmp")
+    source = write_examples(folder, "a", BATCH * 120)
+    return {workers: divided(source, folder, workers) for workers in (2, 3, 4)}
+
+
+@pytest.mark.parametrize(("workers", "kind", "optimizer"), [
+    *((workers, FieldNet, optimizer) for workers in (2, 4) for optimizer in OPTIMIZERS), *((3, kind, "adagrad") for kind in MODELS[1:]),
+])  # fmt: skip
+def test_without_staleness_workers_train_as_one_on_their_joint_batches(
+    workers: int, kind: type[nn.Module], optimizer: str, parts: dict[int, Parts], tmp_path: Path
+) -> None:
+    model, options = drawn(kind), options_of(parts[workers], sparse_optimizer=optimizer)
+    losses, _ = joint_losses(model, parts[workers], options, workers, arguments_of(model))
+    roles = trained(planned(model, parts[workers], workers, options), parts[workers], tmp_path)
+    assert len(losses) >= 30
+    assert max(relative_differences(joint_losses_of(roles, workers), losses)) < 1e-4
+
+
+def test_without_staleness_deferred_writes_are_not(parts: dict[int, Parts], tmp_path: Path) -> None:
+    model, options = drawn(FieldNet), options_of(parts[3], gmp_write="deferred", sparse_optimizer="sgd")
+    losses, _ = joint_losses(model, parts[3], options, 3, arguments_of(model))
+    roles = trained(planned(model, parts[3], 3, options), parts[3], tmp_path)
+    assert max(relative_differences(joint_losses_of(roles, 3), losses)) < 1e-4
+
+
+@pytest.mark.parametrize("write", ["through", "deferred"])
+@pytest.mark.parametrize("staleness", [1, 4])
+def test_a_replica_that_is_read_is_within_its_bound_and_all_updates_come_to_their_owners(
+    staleness: int, write: str, parts: dict[int, Parts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gaps: list[int] = []
+    pull = GmpOwner.pull
+
+    def watched(self: GmpOwner, request: Request) -> Answer:
+        answer = pull(self, request)
+        pushed, fetched, checked = (int(n) for n in request.counts)
+        kept = np.setdiff1d(np.arange(checked), answer.stale)
+        rows = request.keys[pushed + fetched :].astype(np.int64)[kept]
+        gaps.extend((self.clocks[rows] - request.clocks[pushed:][kept]).tolist())
+        return answer
+
+    monkeypatch.setattr(GmpOwner, "pull", watched)
+    options = options_of(parts[4], gmp_staleness=staleness, gmp_write=write)
+    roles = trained(planned(drawn(FieldNet), parts[4], 4, options), parts[4], tmp_path)
+    assert gaps
+    assert max(gaps) == staleness
+    written = sum(sum(cache.counts.written for cache in roles[f"trainer:{w}:0"].caches.values()) for w in range(4))
+    arrived = sum(int(owner.clocks.sum()) for w in range(4) for owner in roles[f"sparse_ps:{w}"].caches.values())
+    assert arrived == written
+
+
+class Columns(nn.Module):
+    """A table for each column of synthetic data."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(rows, 2) for _ in range(columns))
+        self.top = nn.Linear(2, 1)
+
+    def forward(self, sparse: torch.Tensor) -> torch.Tensor:
+        return self.top(sum(table(sparse[:, c]) for c, table in enumerate(self.tables)))
+
+
+def test_rows_of_each_pair_of_workers_are_those_predicted(tmp_path: Path) -> None:
+    rows = 60
+    source = f"synthetic:?rows={BATCH * 1200}&table_rows={rows}&communities=3"
+    parts = divided(source, tmp_path, 3)
+    roles = trained(planned(Columns(rows, 26), parts, 3, options_of(parts, gmp_staleness=10)), parts, tmp_path)
+    for i in range(3):
+        role = roles[f"trainer:{i}:0"]
+        assert role.trainer
+        needed = np.array(role.metrics()["caches"]["needed"]) / role.trainer.totals.steps
+        predicted = np.array(parts.numbering.facts.rows[i])
+        others = [j for j in range(3) if j != i]
+        np.testing.assert_allclose(needed[others], predicted[others], rtol=0.03)
+
+
+def test_another_number_of_workers_begins_with_a_checkpoint_bit_for_bit(
+    parts: dict[int, Parts], tmp_path: Path
+) -> None:
+    model = drawn(OneTable)
+    planned(model, parts[3], 3, options_of(parts[3], gmp_staleness=5)).save(tmp_path / "three")
+    planned(model, parts[2], 2, options_of(parts[2])).save(tmp_path / "two")
+    htrain.run(tmp_path / "three", data=parts[3].packed, out=tmp_path / "a", hosting="threads")
+    first = htrain.evaluate(tmp_path / "a", data=parts[2].source)
+    three, two = load_plan(tmp_path / "three"), load_plan(tmp_path / "two")
+    before, after = (_wholes(plan, tmp_path / "a") for plan in (three, two))
+    assert before.keys() == after.keys()
+    assert any(name.endswith("accumulator") for name in before)
+    for name, values in before.items():
+        assert torch.equal(values, after[name]), name
+    assert htrain.evaluate(tmp_path / "a", data=parts[3].packed).log_loss == pytest.approx(first.log_loss, rel=1e-6)
+    htrain.run(tmp_path / "two", data=parts[2].packed, out=tmp_path / "b", begin_with=tmp_path / "a", hosting="threads")
+    assert htrain.evaluate(tmp_path / "b", data=parts[2].source).log_loss < first.log_loss
+
+
+def _wholes(plan: Plan, run: Path) -> dict[str, torch.Tensor]:
+    """Tables and their states in original rows, as the roles of a plan that begins with a run have them."""
+    earlier, found = Earlier(beginning_of(run)), {}
+    for role in (role for role in plan.cluster.roles if role.startswith("sparse_ps")):
+        parts = Assembly(plan, role, replicas=1)
+        parts.server()
+        parts.copy_from(earlier)
+        for name, parameter in parts.engine.program.net.parameters.items():
+            rows = parts.cache_half.originals(parameter)
+            if rows is not None:
+                owner = plan.train.parameters[parameter.of] if parameter.kind == "state" else parameter
+                whole = owner.whole + (name.removeprefix(owner.name) if parameter.kind == "state" else "")
+                total = sum(shard.num_rows for shard in plan.tables[owner.whole])
+                into = found.setdefault(whole, torch.full((total, *parameter.shape[1:]), float("nan")))
+                into[torch.from_numpy(rows)] = parts.store[name]
+    return found
+
+
+def test_what_does_not_belong_together_is_refused_in_a_line(parts: dict[int, Parts], tmp_path: Path) -> None:
+    model = drawn(FieldNet)
+    planned(model, parts[2], 2, options_of(parts[2])).save(tmp_path / "plan")
+
+    def refused(data: str, says: str, kind: type[Error] = DataError) -> None:
+        with pytest.raises(kind, match=says):
+            htrain.run(tmp_path / "plan", data=data, out=tmp_path / "run", hosting="threads")
+        assert not (tmp_path / "run").exists()
+
+    refused(parts[2].source, "is not packed: sparse sync gmp wants htrain data pack DATA --partition FILE")
+    refused(parts[3].packed, "was packed by another partition")
+    with pytest.raises(UsageError, match="a partition among 2 workers, the cluster has 3 groups"):
+        planned(model, parts[2], 3, options_of(parts[2]))
+    options = options_of(Parts("", tmp_path / "none.partition", ""))
+    with pytest.raises(DataError, match=r"none\.partition: cannot be read: No such file"):
+        planned(model, parts[2], 2, options)
+    plain = htrain.compile(
+        model, example_inputs={n: v for n, v in examples_of(parts[2].source).items() if n in arguments_of(model)},
+        cluster=this_machine(groups=1, trainers=1, group_ps=0, sparse_ps=1), options=Options(batch_size=BATCH), self_check=False,
+    )  # fmt: skip
+    plain.save(tmp_path / "plan")
+    refused(parts[2].packed, "was packed by a partition, its rows have other numbers than the model's")
+
+
+class Hashed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.top = nn.Embedding(20, 4), nn.Linear(4, 1)
+
+    def forward(self, sparse: torch.Tensor) -> torch.Tensor:
+        return self.top(self.a(sparse[:, 0] % 20))
+
+
+class Small(Hashed):
+    def forward(self, sparse: torch.Tensor) -> torch.Tensor:
+        return self.top(self.a(sparse[:, 0]))
+
+
+def test_a_table_that_the_partition_says_nothing_of_is_refused_by_name(parts: dict[int, Parts]) -> None:
+    with pytest.raises(UsageError, match=r"table 'a\.weight' is looked up by ids that the model computes"):
+        planned(Hashed(), parts[2], 2, options_of(parts[2]))
+    with pytest.raises(
+        UsageError, match=r"table 'a\.weight' has 20 rows for those of 'a' in the partition, which has 40"
+    ):
+        planned(Small(), parts[2], 2, options_of(parts[2]))
+    frozen = drawn(FieldNet)
+    frozen.b.weight.requires_grad = False  # type: ignore[union-attr]
+    with pytest.raises(UsageError, match=r"table 'b\.weight' is frozen"):
+        planned(frozen, parts[2], 2, options_of(parts[2]))
