@@ -55,16 +55,18 @@ def coarser_levels(
     num_vertices: int,
     random: np.random.Generator,
     within: Longs | None = None,
-    num_levels: int = 99,
+    enough: int = 0,
 ) -> list[tuple[Level, Longs]]:
     """Levels of ever fewer vertices, down to about `num_vertices`, each with cluster[v] for the vertices v of the level before.
+
+    They end where a level has no more than `enough`, which does not change what the levels before it are.
 
     No cluster has samples of different numbers in within[v], where that is given.
     """
     levels: list[tuple[Level, Longs]] = []
     block = np.zeros(level.num_vertices, np.int32) if within is None else within.astype(np.int32)
     most = max(2, 2 * int(level.weight.sum()) // num_vertices)
-    while level.num_vertices > num_vertices and len(levels) < num_levels:
+    while level.num_vertices > max(num_vertices, enough):
         order = random.permutation(level.num_vertices)
         by_row = (np.maximum(1, np.diff(level.row_starts) - 1) ** -rating.readers).astype(np.float32)
         joined = _joined(level, order.astype(np.int32), block, Limits(most, rating.even, by_row))

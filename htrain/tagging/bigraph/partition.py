@@ -23,6 +23,7 @@ from htrain.tagging.bigraph.refine import Parts
 
 Levels = list[tuple[Level, Longs]]
 _COARSE = 64  # vertices of the coarsest level for each worker
+_COMMON = 4  # times as many: what has more is made coarser once for all tries
 _LABELS = 16  # of a mixture, for each worker
 _MOST_LABELS = 2048  # of a mixture, or two for each worker where that is more: each sample is held against all
 _MOST_LINKED = 4096  # vertices: average linkage takes the square of their number
@@ -173,18 +174,18 @@ class _Search:
         return min(ways, key=lambda parts: parts.cost).part
 
     def _matching(self, rating: Rating, coarsest: Callable[[Level], Parts]) -> Parts:
-        """The clusters of the first level are found once; what is above them, several times: the two best are combined."""
-        first = self._levels(self._graph.level, rating, num_levels=1)
-        level = first[-1][0] if first else self._graph.level
+        """The clusters of large levels are found once; what is above them, several times: the two best are combined."""
+        finest = self._graph.level
+        common = self._levels(finest, rating, enough=_COMMON * _COARSE * self._num_workers)
+        level = common[-1][0] if common else finest
         tries = sorted((self._once(level, rating, coarsest) for _ in range(_TRIES)), key=lambda parts: parts.cost)
         best = self._combined(tries[0], tries[1])
-        part = best.part[first[0][1]] if first else best.part
-        return self._refine(self._parts(self._graph.level, part), _SWEEPS)
+        return self._finer(finest, common[:-1], best.part[common[-1][1]]) if common else best
 
-    def _levels(self, level: Level, rating: Rating, *, within: Longs | None = None, num_levels: int = 99) -> Levels:
+    def _levels(self, level: Level, rating: Rating, *, within: Longs | None = None, enough: int = 0) -> Levels:
         return coarser_levels(
-            level, rating, num_vertices=_COARSE * self._num_workers, random=self._random, within=within, num_levels=num_levels
-        )  # fmt: skip
+            level, rating, num_vertices=_COARSE * self._num_workers, random=self._random, within=within, enough=enough
+        )
 
     def _once(self, level: Level, rating: Rating, coarsest: Callable[[Level], Parts]) -> Parts:
         levels = self._levels(level, rating)
