@@ -10,6 +10,38 @@ import click
 from msgspec import to_builtins
 
 from htrain.cli.flags import Command, FilePath, Finite, json_flag, malformed_flag, put, tell
+from htrain.errors import UsageError
+
+_LINKS = 10.0  # HET-GMP 7.2
+
+
+class _Hosts(click.ParamType):
+    """How many hosts, or how many workers on each."""
+
+    name = "N|N,N,.."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        texts = str(value).split(",")
+        if not all(text.isascii() and text.isdigit() and 1 <= int(text) <= 1024 for text in texts):
+            self.fail(f"'{value}': want a number of hosts, or the workers of each, such as 4,2,2", param, ctx)
+        return tuple(map(int, texts))
+
+
+def _standing(hosts: tuple[int, ...], links: float | None, workers: int) -> tuple[tuple[int, ...], float]:
+    """The workers of each host and what a row of another host costs; none and 1 where all are on one. Raises UsageError for flags that do not go together."""
+    if hosts == (1,):
+        if links is not None:
+            raise UsageError("--links has no effect while all workers stand on one host: say --hosts, too")
+        return (), 1.0
+    text = ",".join(map(str, hosts))
+    if len(hosts) == 1 and workers % hosts[0]:
+        raise UsageError(
+            f"--hosts {text}: {workers} workers do not stand evenly on them: say how many on each, such as 4,2,2"
+        )
+    if len(hosts) > 1 and sum(hosts) != workers:
+        raise UsageError(f"--hosts {text} has {sum(hosts)} workers, --workers {workers}: they are to be the same")
+    of_hosts = hosts if len(hosts) > 1 else (workers // hosts[0],) * hosts[0]
+    return of_hosts, _LINKS if links is None else links
 
 
 @click.command(cls=Command)
@@ -17,6 +49,17 @@ from htrain.cli.flags import Command, FilePath, Finite, json_flag, malformed_fla
 @click.option("--workers", required=True, type=click.IntRange(2, 1024), help="Workers to divide the data among.")
 @click.option(
     "--batch", required=True, type=click.IntRange(1), help="Examples of a worker's batch, whose fetches are made few."
+)
+@click.option(
+    "--hosts",
+    default="1",
+    type=_Hosts(),
+    help="Hosts on which the workers stand, in order of their numbers: how many hosts, evenly, or the workers of each, such as 4,2,2. [default: 1]",
+)
+@click.option(
+    "--links",
+    type=Finite(1, 1e6),
+    help="How many rows of the own host one of another host costs as much as. [default: 10]",
 )
 @click.option("--out", required=True, type=FilePath(), help="The partition to write.")
 @click.option(
@@ -46,6 +89,8 @@ def partition(
     source: str,
     workers: int,
     batch: int,
+    hosts: tuple[int, ...],
+    links: float | None,
     out: Path,
     replicas: float,
     sample_slack: float,
@@ -60,10 +105,13 @@ def partition(
 
     \b
     htrain partition libfm:train.libfm --workers 8 --batch 128 --out train.partition
+    htrain partition libfm:train.libfm --workers 8 --batch 128 --hosts 2 --links 10 --out train.partition
     htrain show train.partition
     """
     divided = import_module("htrain.tagging.bigraph.divide")
-    request = import_module("htrain.tagging.bigraph").Request(workers, batch, sample_slack, row_slack, seed)
+    request = import_module("htrain.tagging.bigraph").Request(
+        workers, batch, sample_slack, row_slack, seed, *_standing(hosts, links, workers)
+    )
     malformed = import_module("htrain.data").Malformed(malformed_share)
     began, cpu = time.perf_counter(), time.process_time()
     with _Progress() as progress:

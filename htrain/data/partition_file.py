@@ -53,7 +53,8 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     rows[i][j] are the distinct rows of worker j that a batch of worker i needs in the mean, and of those replicated[i][j] are read from a replica.
     uses[i][j] are the uses of worker j's rows by the samples of worker i, over all samples. `scattered_rows` and `scattered_uses` are what a batch and
-    a sample fetch where samples and rows are anywhere.
+    a sample fetch where samples and rows are anywhere. hosts[g] workers stand on host g, in order of their numbers, and a row of another host costs as much as
+    `link_cost` of the own; where `hosts` is empty, all are on one.
     """
 
     version: int
@@ -76,12 +77,36 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scattered_uses: float
     most_used: tuple[UsedRow, ...]
     digests: dict[str, str]
-    digest: str
+    hosts: tuple[int, ...] = ()
+    link_cost: float = 1.0
+    digest: str = ""
 
     @property
     def rows_per_batch(self) -> float:
         """F_B, with what replicas save."""
         return _remote(self.rows) - _remote(self.replicated)
+
+    @property
+    def rows_between_hosts(self) -> float:
+        """Those of F_B that are of other hosts."""
+        host_of = [host for host, size in enumerate(self.hosts) for _ in range(size)]
+        found = zip(self.rows, self.replicated, strict=True)
+        return (
+            sum(
+                rows[j] - held[j]
+                for i, (rows, held) in enumerate(found)
+                for j in range(self.num_workers)
+                if self.hosts and host_of[i] != host_of[j]
+            )
+            / self.num_workers
+        )
+
+    @property
+    def scattered_between_hosts(self) -> float:
+        """Those of `scattered_rows` that are of other hosts."""
+        k = self.num_workers
+        apart = k * k - sum(size * size for size in self.hosts or (k,))
+        return self.scattered_rows * apart / max(1, k * k - k)
 
     @property
     def uses_per_sample(self) -> float:

@@ -28,6 +28,7 @@ def _summary(made: PartitionFile) -> str:
     lines = [f"{'fetched from other workers':<32}{'here':>12}{'anywhere':>12}{'saved':>10}"]
     for name, here, anywhere in (
         ("distinct rows of a batch, F_B", facts.rows_per_batch, facts.scattered_rows),
+        *_by_links(facts),
         ("uses of a sample, F1", facts.uses_per_sample, facts.scattered_uses),
     ):
         saved = f"{1 - here / anywhere:.1%}" if anywhere else "-"
@@ -43,16 +44,35 @@ def _summary(made: PartitionFile) -> str:
     return "\n".join(lines)
 
 
+def _by_links(facts: Facts) -> list[tuple[str, float, float]]:
+    """F_B by where its rows are, where workers stand on several hosts, and with those of other hosts taken for as many as they cost."""
+    if len(facts.hosts) < 2:
+        return []
+    between, anywhere = facts.rows_between_hosts, facts.scattered_between_hosts
+    inside, anywhere_inside = facts.rows_per_batch - between, facts.scattered_rows - anywhere
+    cost = facts.link_cost
+    return [
+        ("  of other hosts", between, anywhere),
+        ("  of the same host", inside, anywhere_inside),
+        (f"  other hosts' taken {cost:g} times", cost * between + inside, cost * anywhere + anywhere_inside),
+    ]
+
+
 def _matrix(facts: Facts) -> str:
-    """Distinct rows of a batch by worker (line) and owner (column), replicas taken off."""
+    """Distinct rows of a batch by worker (line) and owner (column), replicas taken off; a bar and an empty line stand between hosts."""
     rows = np.array(facts.rows) - np.array(facts.replicated)
     even = facts.scattered_rows / max(1, facts.num_workers - 1)
-    heads = "".join(f"{worker:>9}" for worker in range(facts.num_workers))
+    firsts = set(np.cumsum(facts.hosts[:-1]).tolist())
     lines = [
         f"rows that a batch of a worker (line) needs of another (column); {even:,.1f} of each where all are anywhere",
-        f"{'':<6}{heads}",
+        f"{'':<6}{_cells(list(map(str, range(facts.num_workers))), firsts)}",
     ]
     for worker, row in enumerate(rows):
-        cells = "".join(f"{'own' if owner == worker else f'{value:,.1f}':>9}" for owner, value in enumerate(row))
-        lines.append(f"{worker:<6}{cells}")
+        cells = ["own" if owner == worker else f"{value:,.1f}" for owner, value in enumerate(row)]
+        lines += [""] * (worker in firsts) + [f"{worker:<6}{_cells(cells, firsts)}"]
     return "\n".join(lines)
+
+
+def _cells(texts: list[str], firsts: set[int]) -> str:
+    """Texts in columns, with a bar before the first of each further host."""
+    return "".join(f"{' |' if number in firsts else ''}{text:>9}" for number, text in enumerate(texts))

@@ -27,6 +27,7 @@ from htrain.tagging.bigraph import Bigraph, Request, fetches, partition
 from htrain.tagging.bigraph.algorithm1 import algorithm1
 from htrain.tagging.bigraph.fetches import use_probability
 from htrain.tagging.bigraph.homes import homes_of
+from htrain.tagging.bigraph.links import one_host
 from htrain.tagging.bigraph.of_data import read_bigraph
 from htrain.tagging.bigraph.replicas import replicas
 
@@ -75,7 +76,7 @@ def at_home(graph: Bigraph, samples: np.ndarray, asked: argparse.Namespace, batc
     k = asked.workers
     homes = np.empty(graph.num_rows, np.int32)
     homes[graph.row_order] = homes_of(
-        graph.level, samples, use_probability(-(-graph.num_samples // k), batch), num_workers=k,
+        graph.level, samples, use_probability(-(-graph.num_samples // k), batch), links=one_host(k),
         most=int(_ROW_SLACK * graph.num_rows / k) + 1,
     )  # fmt: skip
     return samples, homes
@@ -140,7 +141,7 @@ def warm_up() -> None:
         rows = random.permuted(np.tile(np.arange(500), (900, 1)), axis=1)[:, :fields].reshape(-1).astype(np.int32)
         graph = Bigraph(np.arange(901) * fields, rows, 500)
         found = partition(graph, Request(2, 8))
-        replicas(graph, found.samples, found.homes, num_workers=2, batch_size=8, num_rows_each=5)
+        replicas(graph, found.samples, found.homes, links=one_host(2), batch_size=8, num_rows_each=5)
         algorithm1(graph, num_workers=2, batch_size=8, rounds=1, objective="soft")
 
 
@@ -183,7 +184,7 @@ def main() -> None:
                 cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
                 found = fetches(graph, samples, homes, num_workers=asked.workers, batch_size=batch)
                 held = replicas(
-                    graph, samples, homes, num_workers=asked.workers, batch_size=batch, num_rows_each=int(asked.replicas * graph.num_rows)
+                    graph, samples, homes, links=one_host(asked.workers), batch_size=batch, num_rows_each=int(asked.replicas * graph.num_rows)
                 )  # fmt: skip
                 left = found.per_batch - float(held.saved.sum()) / asked.workers
                 loads = [

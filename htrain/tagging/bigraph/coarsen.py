@@ -121,9 +121,9 @@ def _joined(level, order, block, limits):  # type: ignore[no-untyped-def]
     return cluster
 
 
-def linked(level: Level, *, most: int, num_workers: int) -> Longs:
+def linked(level: Level, *, most: int, shares: Longs) -> Longs:
     """part[v] by average linkage: the two clusters that share most for their sizes are made one, again and again, while one has at most `most` samples; what is
-    left is dealt out, the largest first, to the worker with the fewest samples.
+    left is dealt out as by `dealt_out`.
 
     Takes num_vertices^2 numbers and num_vertices^3 steps at most.
     """
@@ -139,14 +139,14 @@ def linked(level: Level, *, most: int, num_workers: int) -> Longs:
     )
     names, cluster = np.unique(_linked(linking), return_inverse=True)
     weight = np.bincount(cluster, weights=level.weight, minlength=len(names))
-    return dealt_out(weight, num_workers)[cluster]
+    return dealt_out(weight, shares)[cluster]
 
 
-def dealt_out(weight: NDArray[Any], num_workers: int) -> Longs:
-    """part[v]: vertices in the order of their weight, the heaviest first, each to the worker that has least."""
-    part, load = np.empty(len(weight), np.int64), np.zeros(num_workers)
+def dealt_out(weight: NDArray[Any], shares: Longs) -> Longs:
+    """part[v]: vertices in the order of their weight, the heaviest first, each to the part that then has least for its share."""
+    part, load = np.empty(len(weight), np.int64), np.zeros(len(shares))
     for v in np.argsort(-weight, kind="stable"):
-        part[v] = load.argmin()
+        part[v] = ((load + weight[v]) / shares).argmin()
         load[part[v]] += weight[v]
     return part
 

@@ -60,7 +60,7 @@ def divide(
     found = partition(graph, request)
     listener.step("choosing replicas")
     held = replicas(
-        graph, found.samples, found.homes, num_workers=request.num_workers, batch_size=request.batch_size,
+        graph, found.samples, found.homes, links=request.links, batch_size=request.batch_size,
         num_rows_each=int(replicated * graph.num_rows),
     )  # fmt: skip
     listener.step("counting updates")
@@ -86,6 +86,8 @@ def divide(
         scattered_uses=anywhere.per_sample,
         most_used=_most_used(graph, seen, found.homes),
         digests={},
+        hosts=request.hosts,
+        link_cost=request.link_cost,
         digest="",
     )
     if difference := before.difference(identity_of(uri)):

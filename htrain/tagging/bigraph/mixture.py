@@ -118,13 +118,12 @@ def _count(level, labels, s, by):  # type: ignore[no-untyped-def]
             lifts[x, at] = np.log(np.float32(1 + counts[x, at] * (num_samples / (row_starts[x + 1] - row_starts[x]))))
 
 
-def spread(
-    level: Level, chosen: Longs, part: Longs, *, num_parts: int, most: int, random: np.random.Generator
-) -> Longs:
-    """part[s] of every sample, int32, from those of the chosen samples: the others follow their rows, as under `labelled`, while a part has room.
+def spread(level: Level, chosen: Longs, part: Longs, *, most: Longs, random: np.random.Generator) -> Longs:
+    """part[s] of every sample, int32, from those of the chosen samples: the others follow their rows, as under `labelled`, while part p has fewer than most[p].
 
     Requires: the level is the finest. Only rows that many read speak, so that memory is at most one number an edge.
     """
+    num_parts = len(most)
     known = np.full(level.num_vertices, -1, np.int32)
     known[chosen] = part
     counts = counts_of(level, known, num_parts, level.num_rows_read_by(num_parts))

@@ -6,11 +6,11 @@ No single way to begin is best on every graph, so several are tried, and the one
     mixture    labels of samples by a mixture of their rows, made into as many as there are workers by average linkage
     scattered  every sample anywhere, as Algorithm 1 begins
 
-Which of them that is, a part of the samples of a large graph tells.
+Which of them that is, a part of the samples of a large graph tells. Where workers stand on several hosts, samples are cut by hosts first, then inside each.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from htrain.tagging.bigraph.coarsen import DENSE, SPARSE, Rating, coarser_levels
 from htrain.tagging.bigraph.fetches import Fetches, fetches, use_probability
 from htrain.tagging.bigraph.graph import Bigraph, Level, Longs, contracted
 from htrain.tagging.bigraph.homes import homes_of
+from htrain.tagging.bigraph.links import Links, links_of, one_host
 from htrain.tagging.bigraph.mixture import labelled, spread
 from htrain.tagging.bigraph.refine import Parts
 
@@ -41,13 +42,24 @@ _CLEAR = 0.5  # of the F_B of samples anywhere: a start that has less needs no c
 
 @dataclass(frozen=True)
 class Request:
-    """How a graph is to be cut: `sample_slack` and `row_slack` are how many times its even share a worker may have."""
+    """How a graph is to be cut: `sample_slack` and `row_slack` are how many times its even share a worker may have.
+
+    hosts[g] workers stand on host g, in order of their numbers, and a row of another host costs as much as `link_cost` of the own; all are on one host where
+    `hosts` is empty.
+    """
 
     num_workers: int
     batch_size: int
     sample_slack: float = 1.03
     row_slack: float = 1.05
     seed: int = 0
+    hosts: tuple[int, ...] = ()
+    link_cost: float = 1.0
+
+    @property
+    def links(self) -> Links:
+        """Between the hosts."""
+        return links_of(self.hosts, self.link_cost) if len(self.hosts) > 1 else one_host(self.num_workers)
 
 
 @dataclass(frozen=True)
@@ -67,19 +79,50 @@ def partition(graph: Bigraph, request: Request) -> Partition:
     """
     _check(request)
     k = request.num_workers
-    begun, parts = _Search(graph, request).best()
+    if len(request.hosts) > 1:
+        begun, parts = _by_hosts(graph, request)
+    else:
+        begun, parts = _Search(graph, request, np.ones(k, np.int64)).best()
     homes = np.empty(graph.num_rows, np.int32)
     homes[graph.row_order] = homes_of(
-        graph.level, parts.part, parts.probability, num_workers=k, most=_most(graph.num_rows, k, request.row_slack)
+        graph.level,
+        parts.part,
+        parts.probability,
+        links=request.links,
+        most=_most(graph.num_rows, k, request.row_slack),
     )
     found = fetches(graph, parts.part, homes, num_workers=k, batch_size=request.batch_size)
     return Partition(parts.part, homes, found, begun)
 
 
 def _check(request: Request) -> None:
-    for name, least in (("num_workers", 1), ("batch_size", 1), ("sample_slack", 1.0), ("row_slack", 1.0)):
+    leasts = {"num_workers": 1, "batch_size": 1, "sample_slack": 1.0, "row_slack": 1.0, "link_cost": 1.0}
+    for name, least in leasts.items():
         if not getattr(request, name) >= least:
             raise ValueError(f"{name}: {getattr(request, name)} is below {least}")
+    if request.hosts and (min(request.hosts) < 1 or sum(request.hosts) != request.num_workers):
+        raise ValueError(f"hosts: {request.hosts} are not the {request.num_workers} workers")
+
+
+def _by_hosts(graph: Bigraph, request: Request) -> tuple[str, Parts]:
+    """Hosts first, then the workers of each; then samples move by what a row of another host costs.
+
+    A host may be fuller than even by half of what its workers may, so that its own cut has room.
+    """
+    n, k = graph.num_samples, request.num_workers
+    most = np.full(k, _most(n, k, request.sample_slack))
+    of_hosts = replace(request, sample_slack=(1 + request.sample_slack) / 2)
+    begun, among = _Search(graph, of_hosts, np.array(request.hosts)).best()
+    part = np.empty(n, np.int32)
+    for host, size in enumerate(request.hosts):
+        mine = np.flatnonzero(among.part == host)
+        inside = replace(request, num_workers=size, sample_slack=max(1.0, most[0] * size / max(1, len(mine))))
+        _, found = _Search(graph.of_samples(mine), inside, np.ones(size, np.int64)).best()
+        part[mine] = sum(request.hosts[:host]) + found.part
+    parts = Parts(graph.level, part, use_probability(-(-n // k), request.batch_size), request.links)
+    parts.balance(most=most)
+    parts.refine(most=most, sweeps=_LAST_SWEEPS, random=np.random.default_rng(request.seed))
+    return f"{begun}, by hosts", parts
 
 
 def _most(count: int, num_workers: int, slack: float) -> int:
@@ -88,14 +131,16 @@ def _most(count: int, num_workers: int, slack: float) -> int:
 
 
 class _Search:
-    """The starts for one request, and what is known for all of them."""
+    """The starts for one request, and what is known for all of them: to parts of which number i is to have the samples of shares[i] workers."""
 
-    def __init__(self, graph: Bigraph, request: Request) -> None:
+    def __init__(self, graph: Bigraph, request: Request, shares: Longs) -> None:
         self._graph = graph
         self._request = request
-        self._num_workers = request.num_workers
-        self._most = _most(graph.num_samples, request.num_workers, request.sample_slack)
-        self._probability = use_probability(-(-graph.num_samples // request.num_workers), request.batch_size)
+        self._shares = shares
+        self._links = one_host(len(shares))
+        self._num_workers = int(shares.sum())
+        self._most = self._most_of(graph.num_samples)
+        self._probability = use_probability(-(-graph.num_samples // self._num_workers), request.batch_size)
         self._random = np.random.default_rng(request.seed)
 
     def best(self) -> tuple[str, Parts]:
@@ -107,7 +152,8 @@ class _Search:
             ways = {name: ways[name]}
         tried = [(name, way()) for name, way in ways.items()]
         if min(parts.cost for _, parts in tried) > _CLEAR * self._scattered_cost:
-            anywhere = self._random.permutation(graph.num_samples) % self._num_workers
+            workers = self._random.permutation(graph.num_samples) % self._num_workers
+            anywhere = np.repeat(np.arange(len(self._shares)), self._shares)[workers]
             tried.append(("scattered", self._refine(self._parts(graph.level, anywhere), _SWEEPS)))
         begun, parts = min(tried, key=lambda each: each[1].cost)
         self._refine(parts, _LAST_SWEEPS)
@@ -116,7 +162,7 @@ class _Search:
     def _best_on_sketch(self) -> str:
         """The way that is best on a part of the graph; the mixture, which costs least, unless another is clearly better."""
         sketch, _ = self._sketch(_SKETCH_EDGES)
-        costs = {name: way().cost for name, way in _Search(sketch, self._request)._ways.items()}
+        costs = {name: way().cost for name, way in _Search(sketch, self._request, self._shares)._ways.items()}
         best = min(costs, key=costs.__getitem__)
         return best if costs[best] < _BETTER * costs["mixture"] else "mixture"
 
@@ -124,7 +170,7 @@ class _Search:
     def _scattered_cost(self) -> float:
         """About the F_B of samples anywhere."""
         num_readers = np.diff(self._graph.level.row_starts)
-        k, last = self._num_workers, len(self._probability) - 1
+        k, last = len(self._shares), len(self._probability) - 1
         used = self._probability[np.minimum(np.maximum(1, num_readers // k), last)]
         return float(((np.minimum(num_readers, k) - 1) * used).sum()) / k
 
@@ -142,7 +188,12 @@ class _Search:
         return graph.of_samples(samples), samples
 
     def _parts(self, level: Level, part: Longs) -> Parts:
-        return Parts(level, part, self._probability, self._num_workers)
+        return Parts(level, part, self._probability, self._links)
+
+    def _most_of(self, num_samples: int) -> Longs:
+        """How many of `num_samples` each part may have."""
+        slack = self._request.sample_slack
+        return np.array([_most(int(share) * num_samples, self._num_workers, slack) for share in self._shares])
 
     def _refine(self, parts: Parts, sweeps: int) -> Parts:
         parts.balance(most=self._most)
@@ -158,16 +209,15 @@ class _Search:
         coarse = contracted(part_of.level, label, int(label.max(initial=0)) + 1)
         part = self._labels_apart(coarse, part_of.num_samples)[label]
         if is_large:
-            part = spread(graph.level, samples, part, num_parts=k, most=self._most, random=self._random)
+            part = spread(graph.level, samples, part, most=self._most, random=self._random)
         return self._refine(self._parts(graph.level, part), _SWEEPS)
 
     def _labels_apart(self, coarse: Level, num_samples: int) -> Longs:
         """A worker for each label: the best of several linkages, some of which make clusters that are too large at first, improved."""
-        k = self._num_workers
-        most = _most(num_samples, k, self._request.sample_slack)
+        most = self._most_of(num_samples)
         ways = []
         for slack in _SLACKS:
-            parts = self._parts(coarse, linked(coarse, most=int(slack * most), num_workers=k))
+            parts = self._parts(coarse, linked(coarse, most=int(slack * most.max()), shares=self._shares))
             parts.balance(most=most)
             parts.refine(most=most, sweeps=_COARSE_SWEEPS, random=self._random)
             ways.append(parts)
@@ -194,15 +244,13 @@ class _Search:
     def _dealt(self, level: Level) -> Parts:
         """The best of several ways to deal vertices out."""
         weights = [level.weight * self._random.uniform(1, 2, level.num_vertices) for _ in range(_DEALS)]
-        ways = [
-            self._refine(self._parts(level, dealt_out(weight, self._num_workers)), _COARSE_SWEEPS) for weight in weights
-        ]
+        ways = [self._refine(self._parts(level, dealt_out(weight, self._shares)), _COARSE_SWEEPS) for weight in weights]
         return min(ways, key=lambda parts: parts.cost)
 
     def _linked(self, level: Level) -> Parts:
         if level.num_vertices > _MOST_LINKED:
             return self._dealt(level)
-        return self._parts(level, linked(level, most=self._most, num_workers=self._num_workers))
+        return self._parts(level, linked(level, most=int(self._most.max()), shares=self._shares))
 
     def _finer(self, level: Level, levels: Levels, part: Longs) -> Parts:
         """From the coarsest level to `level`, improved on every one on the way."""
@@ -214,7 +262,7 @@ class _Search:
 
     def _combined(self, best: Parts, other: Parts) -> Parts:
         """The best, improved by moves of clusters that neither of two partitions cuts."""
-        within = best.part.astype(np.int64) * self._num_workers + other.part
+        within = best.part.astype(np.int64) * len(self._shares) + other.part
         levels = self._levels(best.level, DENSE, within=within)
         part = best.part
         for coarse, cluster in levels:

@@ -1,13 +1,13 @@
 """Moves of vertices between workers by the exact marginal of F_B.
 
-With a row's home on the worker that uses it most, a row costs sum over i of p(c_i), less the largest of them. What a vertex's rows cost on each worker
-follows from the counts alone, so that homes need not be known until the end.
+With a row's home on the worker that uses it most, a row costs sum over i of p(c_i), less the largest of them; where workers stand on several hosts, what
+`htrain.tagging.bigraph.links` says. What a vertex's rows cost on each worker follows from the counts alone, so that homes need not be known until the end.
 
 Vertices are looked at in blocks: all of a block against the same counts, in parallel, and then moved one after another. What comes of it does not depend on
 the number of threads.
 
 Counts are kept for the rows that at least as many vertices read as there are workers, which is at most one number an edge; for the others, their readers are
-asked. For the rows of single samples that many more read, what one use more costs on each worker is kept, too, and what the last use of each worker costs: they
+asked. On one host, for the rows of single samples that many more read, what one use more costs on each worker is kept, too, and what the last use costs: they
 are brought up to date when a reader moves. There a home that would follow the sample is taken to stay, which of so many readers is one in two at most.
 """
 
@@ -19,7 +19,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from htrain.tagging.bigraph.chunks import in_chunks, is_worth_threads
-from htrain.tagging.bigraph.graph import Level, Longs, counts_of
+from htrain.tagging.bigraph.graph import Floats, Level, Longs, counts_of
+from htrain.tagging.bigraph.links import Links, add_linked_costs, linked_cost
 
 _BLOCKS = 64  # of a sweep: the more, the fresher are the counts that a vertex is moved by
 _LEAST_BLOCK = 32  # vertices
@@ -41,24 +42,28 @@ class State(NamedTuple):
     counts: NDArray[np.int32]
     prices: NDArray[np.float32]
     room: Longs  # samples that each worker may take
+    links: Links
 
 
 class Parts:
     """Which worker each vertex of a level is on, `part[v]`, and how many samples of each worker use each row."""
 
-    def __init__(self, level: Level, part: Longs, probability: NDArray[np.float32], num_workers: int) -> None:
+    def __init__(self, level: Level, part: Longs, probability: NDArray[np.float32], links: Links) -> None:
         self.level = level
         self.part = np.ascontiguousarray(part, np.int32)
         self.probability = probability
-        self._num_workers = num_workers
+        self._num_workers = num_workers = len(links.host_of)
         num_counted = level.num_rows_read_by(num_workers)
-        num_priced = 0 if level.mult.size else level.num_rows_read_by(_PRICED * num_workers)
+        is_priced = not level.mult.size and len(links.starts) == 2
+        num_priced = level.num_rows_read_by(_PRICED * num_workers) if is_priced else 0
         counts = counts_of(level, self.part, num_workers, num_counted)
         prices = np.empty((num_priced, 2, num_workers), np.float32)
         in_chunks(num_priced, partial(_price_all, counts, probability, prices), num_edges=len(level.rows))
         room = np.zeros(num_workers, np.int64)
         num_shared = level.num_rows_read_by(2)
-        self.state = State(level, self.part, probability, num_shared, counts=counts, prices=prices, room=room)
+        self.state = State(
+            level, self.part, probability, num_shared, counts=counts, prices=prices, room=room, links=links
+        )
         self._edges_each = len(level.rows) / max(1, level.num_vertices)
         self._awake = np.ones(level.num_vertices, np.bool_)  # whose move may pay, as far as is known
 
@@ -69,11 +74,11 @@ class Parts:
 
     @property
     def cost(self) -> float:
-        """F_B with every row on the worker that uses it most."""
+        """F_B, a row of another host taken for as many as it costs, with every row on the worker where it costs least."""
         return float(_cost(self.state)) / self._num_workers
 
-    def refine(self, *, most: int, sweeps: int, random: np.random.Generator) -> None:
-        """Move vertices to where they cost less, while a worker has at most `most` samples, until few move or after so many sweeps."""
+    def refine(self, *, most: Longs, sweeps: int, random: np.random.Generator) -> None:
+        """Move vertices to where they cost less, while worker i has at most most[i] samples, until few move or after so many sweeps."""
         for _ in range(sweeps):
             order = random.permutation(np.flatnonzero(self._awake))
             self.state.room[:] = most - self.loads
@@ -95,8 +100,8 @@ class Parts:
             num_moved += _move_all(self.state, block, targets, self._awake)
         return num_moved
 
-    def balance(self, *, most: int) -> None:
-        """Move vertices away from workers with more than `most` samples, those first for which it costs least.
+    def balance(self, *, most: Longs) -> None:
+        """Move vertices away from workers i with more than most[i] samples, those first for which it costs least.
 
         Where vertices are single samples, no worker has more afterwards.
         """
@@ -117,6 +122,23 @@ class Parts:
             order = order[losses[order] < _LOST]
             if not _move_out(self.state, vertices[order], targets[order], crowded):
                 return
+
+
+class Scratch(NamedTuple):
+    """What `costs_on` works in: found[N] and sums[2, hosts], which are zero before and after, and touched[N + 1]."""
+
+    found: NDArray[np.int32]
+    touched: NDArray[np.int32]
+    sums: Floats
+
+
+@njit(nogil=True, cache=True)
+def scratch_for(links):  # type: ignore[no-untyped-def]
+    """One for workers on these hosts."""
+    num_workers = links.host_of.size
+    return Scratch(
+        np.zeros(num_workers, np.int32), np.empty(num_workers + 1, np.int32), np.zeros((2, links.starts.size - 1))
+    )
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -148,15 +170,14 @@ def _price(count, probability, price):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def costs_on(state, v, found, touched, costs):  # type: ignore[no-untyped-def]
-    """costs[i]: what the rows of vertex v cost more with it on worker i than without it, but for a term that is the same for all i.
-
-    `found`[N] is zero before and after; `touched`[N + 1] is scratch.
-    """
+def costs_on(state, v, scratch, costs):  # type: ignore[no-untyped-def]
+    """costs[i]: what the rows of vertex v cost more with it on worker i than without it, but for a term that is the same for all i."""
     # Arrays are taken out of the state once: in a loop, each time would count references
     starts, rows, mult, _, row_starts, readers, times = state.level
     part, probability, counts, prices = state.part, state.probability, state.counts, state.prices
     num_counted, num_priced, at = counts.shape[0], prices.shape[0], part[v]
+    links, is_flat = state.links, state.links.starts.size == 2
+    found, touched, sums = scratch
     costs[:] = 0.0
     for e in range(starts[v], starts[v + 1]):
         x = rows[e]
@@ -182,7 +203,10 @@ def costs_on(state, v, found, touched, costs):  # type: ignore[no-untyped-def]
                 found[i] += times[f] if times.size else 1
         uses = mult[e] if mult.size else 1
         found[at] -= uses
-        _add_costs(found, touched[:num_touched], uses, probability, costs)
+        if is_flat:
+            _add_costs(found, touched[:num_touched], uses, probability, costs)
+        else:
+            add_linked_costs(found, touched[:num_touched], uses, probability, links, sums, costs)
         for t in range(num_touched):
             found[touched[t]] = 0
 
@@ -222,11 +246,10 @@ def _propose(state, block, targets, begin, end):  # type: ignore[no-untyped-def]
     """targets[j]: the worker with room on which vertex block[j] costs least, its own where none is better."""
     part, room, weight = state.part, state.room, state.level.weight
     num_workers = room.size
-    found, costs = np.zeros(num_workers, np.int32), np.empty(num_workers, np.float64)
-    touched = np.empty(num_workers + 1, np.int32)
+    scratch, costs = scratch_for(state.links), np.empty(num_workers)
     for j in range(begin, end):
         v = block[j]
-        costs_on(state, v, found, touched, costs)
+        costs_on(state, v, scratch, costs)
         best = part[v]
         for i in range(num_workers):
             if costs[i] < costs[best] - _LEAST_GAIN and room[i] >= weight[v]:
@@ -272,11 +295,10 @@ def _wake(state, v, awake):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _find_ways_out(state, vertices, targets, losses, begin, end):  # type: ignore[no-untyped-def]
     """For each vertex the worker with room for it on which it costs least, and what it costs more there; nothing where none has room."""
-    found, costs = np.zeros(state.room.size, np.int32), np.empty(state.room.size, np.float64)
-    touched = np.empty(state.room.size + 1, np.int32)
+    scratch, costs = scratch_for(state.links), np.empty(state.room.size)
     for j in range(begin, end):
         v = vertices[j]
-        costs_on(state, v, found, touched, costs)
+        costs_on(state, v, scratch, costs)
         for i in range(costs.size):
             loss = costs[i] - costs[state.part[v]]
             if i != state.part[v] and state.room[i] >= state.level.weight[v] and loss < losses[j]:
@@ -299,15 +321,11 @@ def _move_out(state, vertices, targets, crowded):  # type: ignore[no-untyped-def
 @njit(nogil=True, cache=True)
 def _cost(state):  # type: ignore[no-untyped-def]
     _, _, _, _, row_starts, readers, times = state.level
-    part, probability, total = state.part, state.probability, 0.0
+    part, probability, links, total = state.part, state.probability, state.links, 0.0
     found = np.zeros(state.room.size, np.int32)
     for x in range(row_starts.size - 1):
         for e in range(row_starts[x], row_starts[x + 1]):
             found[part[readers[e]]] += times[e] if times.size else 1
-        most = 0
-        for i in range(found.size):
-            total += _p(probability, found[i])
-            most = max(most, found[i])
-            found[i] = 0
-        total -= _p(probability, most)
+        total += linked_cost(found, probability, links)
+        found[:] = 0
     return total

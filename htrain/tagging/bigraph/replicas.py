@@ -1,15 +1,19 @@
 """Which rows each worker holds a replica of, beside its own: 2D partitioning, a vertex-cut (HET-GMP 5.2, equation 6).
 
-The rows that are not its own with the largest count(x, i), until its budget is spent. A row has one primary, where it lives, and any number of secondaries.
+The rows that are not its own with the largest count(x, i), until its budget is spent; where workers stand on several hosts, those that cost its batches most.
+A row has one primary, where it lives, and any number of secondaries.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from htrain.tagging.bigraph.fetches import use_probability
 from htrain.tagging.bigraph.graph import Bigraph, Floats, Ints, Longs
+from htrain.tagging.bigraph.links import Links, costs_of_pairs
 
 
 @dataclass(frozen=True)
@@ -21,32 +25,36 @@ class Replicas:
 
 
 def replicas(
-    graph: Bigraph, samples: Longs, homes: Longs, *, num_workers: int, batch_size: int, num_rows_each: int
+    graph: Bigraph, samples: Longs, homes: Longs, *, links: Links, batch_size: int, num_rows_each: int
 ) -> Replicas:
     """At most `num_rows_each` secondaries on each worker, of rows that its samples use; ties go to the row with the lowest number."""
+    costs, num_workers = costs_of_pairs(links), len(links.host_of)
     found, saved = [], np.zeros((num_workers, num_workers))
     for worker in range(num_workers):
         mine = np.flatnonzero(samples == worker)
         counts = _counts(graph.starts, graph.rows, mine, graph.num_rows)
         counts[homes == worker] = 0
-        rows = _largest(counts, num_rows_each)
         probability = use_probability(len(mine), batch_size)
+        rows = np.flatnonzero(counts)
         used = probability[np.minimum(counts[rows], len(probability) - 1)]
+        places = _largest((used * costs[worker][homes[rows]], counts[rows]), num_rows_each)
+        rows, used = rows[places], used[places]
         saved[worker] = np.bincount(homes[rows], weights=used, minlength=num_workers)
         found.append(rows.astype(np.int32))
     return Replicas(tuple(found), saved)
 
 
-def _largest(counts: Ints, number: int) -> Longs:
-    """The rows of the `number` largest counts above 0, ascending."""
+def _largest(keys: tuple[NDArray[Any], ...], number: int) -> Longs:
+    """The places of the `number` largest of the first keys, ascending; the next keys choose among equal ones, and then the lowest place."""
+    if not keys or len(keys[0]) <= number:
+        return np.arange(len(keys[0]) if keys else number)
     if number <= 0:
         return np.empty(0, np.int64)
-    used = np.flatnonzero(counts)
-    if len(used) > number:
-        least = np.partition(counts[used], len(used) - number)[len(used) - number]
-        above = used[counts[used] > least]
-        used = np.concatenate([above, used[counts[used] == least][: number - len(above)]])
-    return np.sort(used)
+    key = keys[0]
+    least = np.partition(key, len(key) - number)[len(key) - number]
+    above, equal = np.flatnonzero(key > least), np.flatnonzero(key == least)
+    chosen = _largest(tuple(other[equal] for other in keys[1:]), number - len(above))
+    return np.sort(np.concatenate([above, equal[chosen]]))
 
 
 @njit(nogil=True, cache=True)

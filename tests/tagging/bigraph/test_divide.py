@@ -103,6 +103,71 @@ def test_more_workers_than_a_partition_is_made_for_are_a_usage_error(tmp_path: P
     assert "1025 is not in the range 2<=x<=1024" in result.output
 
 
+def test_by_hosts_the_table_tells_what_crosses_them_and_the_matrix_keeps_them_apart(tmp_path: Path) -> None:
+    uri, out = libfm_of_topics(tmp_path / "a.libfm"), tmp_path / "a.partition"
+    result = run(
+        "partition", uri, "--workers", "4", "--batch", "32", "--hosts", "2", "--replicas", "0.02", "--out", str(out)
+    )
+    assert result.exit_code == 0, result.output
+    facts = read_partition(out).facts
+    assert (facts.hosts, facts.link_cost) == ((2, 2), 10.0)
+    rows = np.array(facts.rows) - np.array(facts.replicated)
+    assert facts.rows_between_hosts == pytest.approx((rows[:2, 2:].sum() + rows[2:, :2].sum()) / 4)
+    assert facts.rows_between_hosts < 0.6 * facts.scattered_between_hosts
+    assert facts.scattered_between_hosts == pytest.approx(facts.scattered_rows * 2 / 3)
+    lines = result.output.splitlines()
+    (between,) = (line.split() for line in lines if line.startswith("  of other hosts"))
+    assert between[3:5] == [f"{facts.rows_between_hosts:,.2f}", f"{facts.scattered_between_hosts:,.2f}"]
+    assert any(line.startswith("  other hosts' taken 10 times") for line in lines)
+    first = next(number for number, line in enumerate(lines) if line.split()[:2] == ["0", "own"])
+    assert [line[:1] for line in lines[first : first + 5]] == ["0", "1", "", "2", "3"]
+    assert lines[first].index("|") == 6 + 2 * 9 + 1
+    uneven = run(
+        "partition",
+        uri,
+        "--workers",
+        "4",
+        "--batch",
+        "32",
+        "--hosts",
+        "3,1",
+        "--links",
+        "2",
+        "--out",
+        str(out),
+        "--json",
+    )
+    document = json.loads(uneven.stdout)
+    assert (document["hosts"], document["link_cost"]) == ([3, 1], 2.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--hosts", "3"), "--hosts 3: 4 workers do not stand evenly on them: say how many on each, such as 4,2,2"),
+        (("--hosts", "3,2"), "--hosts 3,2 has 5 workers, --workers 4: they are to be the same"),
+        (("--links", "5"), "--links has no effect while all workers stand on one host: say --hosts, too"),
+    ],
+)
+def test_hosts_that_do_not_come_out_are_a_usage_error(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    result = run(
+        "partition", "libfm:a", "--workers", "4", "--batch", "8", *words, "--out", str(tmp_path / "a.partition")
+    )
+    assert isinstance(result.exception, UsageError)
+    assert said in str(result.exception)
+
+
+@pytest.mark.parametrize("hosts", ["0", "2,", "a", "2,x", "99999", "\u0664"])
+def test_hosts_are_numbers(tmp_path: Path, hosts: str) -> None:
+    result = run(
+        "partition", "libfm:a", "--workers", "4", "--batch", "8", "--hosts", hosts, "--out", str(tmp_path / "a")
+    )
+    assert result.exit_code == 2
+    assert f"'{hosts}': want a number of hosts, or the workers of each, such as 4,2,2" in " ".join(
+        result.output.split()
+    )
+
+
 def test_a_place_that_cannot_be_written_is_told_before_the_data_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

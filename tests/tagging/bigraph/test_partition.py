@@ -13,6 +13,7 @@ from htrain.tagging.bigraph import Bigraph, Partition, Request, chunks, fetches,
 from htrain.tagging.bigraph.algorithm1 import algorithm1
 from htrain.tagging.bigraph.fetches import use_probability
 from htrain.tagging.bigraph.homes import homes_of
+from htrain.tagging.bigraph.links import one_host
 from htrain.tagging.bigraph.partition import _most
 from tests.support.bigraphs import drawn_graph, planted_graph
 
@@ -81,7 +82,7 @@ def planted_homes(graph: Bigraph, topic: np.ndarray) -> tuple[np.ndarray, np.nda
     samples = (topic % 8).astype(np.int32)
     homes = np.empty(graph.num_rows, np.int32)
     homes[graph.row_order] = homes_of(
-        graph.level, samples, use_probability(1500, 64), num_workers=8, most=_most(graph.num_rows, 8, 1.05)
+        graph.level, samples, use_probability(1500, 64), links=one_host(8), most=_most(graph.num_rows, 8, 1.05)
     )
     return samples, homes
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from htrain.tagging.bigraph.fetches import use_probability
 from htrain.tagging.bigraph.graph import Bigraph, Level, contracted
-from htrain.tagging.bigraph.refine import Parts, _price, costs_on
+from htrain.tagging.bigraph.links import one_host
+from htrain.tagging.bigraph.refine import Parts, _price, costs_on, scratch_for
 from tests.support.bigraphs import drawn_graph, planted_graph
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
@@ -40,13 +41,12 @@ def test_the_cost_of_parts_and_of_every_move_is_that_of_all_rows(seed: int, work
     random = np.random.default_rng(seed)
     part = random.integers(0, workers, level.num_vertices)
     probability = use_probability(10, 3)
-    parts = Parts(level, part, probability, workers)
+    parts = Parts(level, part, probability, one_host(workers))
     assert parts.cost == pytest.approx(cost_by_hand(level, part, probability, workers), abs=1e-5)
     for v in random.permutation(level.num_vertices)[:8]:
-        found, costs = np.zeros(workers, np.int32), np.empty(workers)
-        touched = np.empty(workers + 1, np.int32)
-        costs_on(parts.state, v, found, touched, costs)
-        assert not found.any()
+        scratch, costs = scratch_for(parts.state.links), np.empty(workers)
+        costs_on(parts.state, v, scratch, costs)
+        assert not scratch.found.any()
         for target in range(workers):
             moved = part.copy()
             moved[v] = target
@@ -84,12 +84,12 @@ def test_a_sample_whose_rows_are_priced_moves_where_all_rows_cost_least() -> Non
     """Many readers, clear homes: then prices are exact."""
     graph, topic = planted_graph(2000, topics=4, share=0.95, fields=6, vocabulary=40)
     part, probability = (topic % 4).astype(np.int64), use_probability(500, 64)
-    parts = Parts(graph.level, part, probability, 4)
+    parts = Parts(graph.level, part, probability, one_host(4))
     before = cost_by_hand(graph.level, part, probability, 4)
     for v in range(12):
         assert is_priced(graph.level, v, 4)
-        found, costs = np.zeros(4, np.int32), np.empty(4)
-        costs_on(parts.state, v, found, np.empty(5, np.int32), costs)
+        costs = np.empty(4)
+        costs_on(parts.state, v, scratch_for(parts.state.links), costs)
         for target in range(4):
             moved = part.copy()
             moved[v] = target
@@ -101,9 +101,9 @@ def test_prices_are_kept_up_to_date_while_vertices_move() -> None:
     graph, _ = planted_graph(3000, topics=16, share=0.6, vocabulary=300)
     probability = use_probability(750, 64)
     random = np.random.default_rng(0)
-    parts = Parts(graph.level, random.permutation(3000) % 4, probability, 4)
-    parts.refine(most=800, sweeps=5, random=random)
-    again = Parts(graph.level, parts.part, probability, 4)
+    parts = Parts(graph.level, random.permutation(3000) % 4, probability, one_host(4))
+    parts.refine(most=np.full(4, 800), sweeps=5, random=random)
+    again = Parts(graph.level, parts.part, probability, one_host(4))
     assert (parts.state.counts == again.state.counts).all()
     assert len(parts.state.prices)
     assert parts.state.prices == pytest.approx(again.state.prices)
@@ -115,9 +115,9 @@ def test_sweeps_make_it_better_and_no_worker_gets_too_much(seed: int, workers: i
     graph, _ = planted_graph(400, topics=8, share=0.7, fields=5, vocabulary=64, seed=seed)
     random = np.random.default_rng(seed)
     probability = use_probability(-(-400 // workers), 16)
-    parts = Parts(graph.level, random.permutation(400) % workers, probability, workers)
+    parts = Parts(graph.level, random.permutation(400) % workers, probability, one_host(workers))
     before, most = parts.cost, int(1.05 * 400 / workers) + 1
-    parts.refine(most=most, sweeps=8, random=random)
+    parts.refine(most=np.full(workers, most), sweeps=8, random=random)
     assert parts.cost < before
     assert parts.loads.max() <= most
 
@@ -129,8 +129,8 @@ def test_what_is_too_much_for_a_worker_is_moved_to_others(seed: int, workers: in
     random = np.random.default_rng(seed)
     part = np.minimum(random.geometric(0.5, level.num_vertices) - 1, workers - 1)
     most = -(-level.num_vertices // workers)
-    parts = Parts(level, part, use_probability(most, 4), workers)
-    parts.balance(most=most)
+    parts = Parts(level, part, use_probability(most, 4), one_host(workers))
+    parts.balance(most=np.full(workers, most))
     assert parts.loads.sum() == level.num_vertices
     assert parts.loads.max() <= most
 
@@ -138,6 +138,6 @@ def test_what_is_too_much_for_a_worker_is_moved_to_others(seed: int, workers: in
 def test_what_leaves_a_crowded_worker_is_what_costs_least() -> None:
     """Samples 0 to 3 share a row; 4 and 5 have rows of their own, and may go."""
     graph = Bigraph(np.arange(7), np.array([0, 0, 0, 0, 1, 2], np.int32), 3)
-    parts = Parts(graph.level, np.zeros(6, np.int64), use_probability(3, 2), 2)
-    parts.balance(most=4)
+    parts = Parts(graph.level, np.zeros(6, np.int64), use_probability(3, 2), one_host(2))
+    parts.balance(most=np.full(2, 4))
     assert parts.part.tolist() == [0, 0, 0, 0, 1, 1]

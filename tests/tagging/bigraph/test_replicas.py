@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from htrain.tagging.bigraph.links import one_host
 from htrain.tagging.bigraph.replicas import replicas
 from tests.support.bigraphs import counts_by_hand, drawn_graph, probability_by_hand
 
@@ -16,7 +17,7 @@ def test_each_worker_holds_the_rows_of_others_that_it_uses_most(seed: int, worke
     random = np.random.default_rng(seed)
     samples, homes = random.integers(0, workers, graph.num_samples), random.integers(0, workers, graph.num_rows)
     counts, sizes = counts_by_hand(graph, samples, workers), np.bincount(samples, minlength=workers)
-    found = replicas(graph, samples, homes, num_workers=workers, batch_size=7, num_rows_each=budget)
+    found = replicas(graph, samples, homes, links=one_host(workers), batch_size=7, num_rows_each=budget)
     for worker, rows in enumerate(found.rows):
         others = [x for x in range(graph.num_rows) if homes[x] != worker and counts[x, worker]]
         best = sorted(others, key=lambda x: (-counts[x, worker], x))[:budget]
