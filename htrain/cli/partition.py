@@ -83,6 +83,7 @@ def _standing(hosts: tuple[int, ...], links: float | None, workers: int) -> tupl
 @click.option(
     "--seed", default=0, type=click.IntRange(0), help="Another seed is another search for the best. [default: 0]"
 )
+@click.option("--from", "old", type=FilePath(), help="Begin from the owners of this older partition: few rows move.")
 @malformed_flag("the command; fewer are left out")
 @json_flag
 def partition(
@@ -96,6 +97,7 @@ def partition(
     sample_slack: float,
     row_slack: float,
     seed: int,
+    old: Path | None,
     malformed_share: float,
     as_json: bool,
 ) -> None:
@@ -116,7 +118,7 @@ def partition(
     began, cpu = time.perf_counter(), time.process_time()
     with _Progress() as progress:
         made = divided.divide(
-            source, out, request, replicated=replicas, malformed=malformed,
+            source, out, request, old=old, replicated=replicas, malformed=malformed,
             listener=divided.Listener(progress.examples, progress.step),
         )  # fmt: skip
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu

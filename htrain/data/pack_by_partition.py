@@ -46,7 +46,9 @@ def pack_by_partition(uri: str, partition: Path, out: Path, *, malformed: Malfor
     with packing(uri, out) as (file, dataset, stamps):
         require_tables(dataset, numbering)
         schema, drift = new_schema(dataset.schema, numbering), DriftCounter(numbering)
-        header = Header(VERSION, uri, stamps, schema.inputs, numbering.digest, numbering.num_workers)
+        header = Header(
+            VERSION, uri, stamps, schema.inputs, partition=numbering.digest, num_workers=numbering.num_workers
+        )
         blocks = _Blocks(file, header)
         is_partitioned = not numbering.facts.data.difference(identity_of(uri))
         assign = _labels(uri, partition, numbering) if is_partitioned else by_known_rows(numbering, schema)

@@ -48,13 +48,15 @@ class UsedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     owner: int
 
 
-class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What was partitioned and how, and what its batches fetch. `inputs` are those of the data's schema, whose ids look up the rows of `tables`.
 
     rows[i][j] are the distinct rows of worker j that a batch of worker i needs in the mean, and of those replicated[i][j] are read from a replica.
     uses[i][j] are the uses of worker j's rows by the samples of worker i, over all samples. `scattered_rows` and `scattered_uses` are what a batch and
     a sample fetch where samples and rows are anywhere. hosts[g] workers stand on host g, in order of their numbers, and a row of another host costs as much as
     `link_cost` of the own; where `hosts` is empty, all are on one.
+
+    `known_rows` had been seen by an older partition from which this one began; of them, `moved_rows` have another owner now.
     """
 
     version: int
@@ -79,6 +81,8 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digests: dict[str, str]
     hosts: tuple[int, ...] = ()
     link_cost: float = 1.0
+    known_rows: int = 0
+    moved_rows: int = 0
     digest: str = ""
 
     @property
@@ -200,7 +204,9 @@ def read_partition(path: Path) -> PartitionFile:
     owners = small(np.full(facts.num_seen, facts.num_workers - 1))
     from_planes(arrays["owners"], owners)
     secondaries = tuple(arrays[f"secondaries.{worker}"] for worker in range(facts.num_workers))
-    return PartitionFile(facts, arrays["samples"], arrays["seen"], owners, arrays["updates"], secondaries)
+    return PartitionFile(
+        facts, arrays["samples"], arrays["seen"], owners=owners, updates=arrays["updates"], secondaries=secondaries
+    )
 
 
 def read_facts(path: Path) -> Facts:

@@ -17,6 +17,8 @@ def partition_text(made: PartitionFile) -> str:
         "",
         _summary(made),
     ]
+    if facts.known_rows:
+        parts += [f"of {facts.known_rows:,} rows that the old partition had seen, {facts.moved_rows:,} have moved"]
     if facts.num_workers <= _MOST_WORKERS:
         parts += ["", _matrix(facts)]
     used = ", ".join(f"{row.place} by {row.examples:,} on {row.owner}" for row in facts.most_used)

@@ -8,6 +8,7 @@ import numpy as np
 
 from htrain.data.identity import identity_of
 from htrain.data.malformed import Malformed
+from htrain.data.numbering import open_numbering
 from htrain.data.partition_file import (
     VERSION,
     Facts,
@@ -24,7 +25,8 @@ from htrain.errors import DataError
 from htrain.tagging.bigraph.fetches import Fetches, fetches
 from htrain.tagging.bigraph.graph import Bigraph, Floats, Longs
 from htrain.tagging.bigraph.of_data import Seen, read_bigraph
-from htrain.tagging.bigraph.partition import Request, partition
+from htrain.tagging.bigraph.partition import Partition, Request, partition
+from htrain.tagging.bigraph.repartition import UNKNOWN, owners_before, repartition
 from htrain.tagging.bigraph.replicas import replicas
 from htrain.tagging.bigraph.updates import updates_of
 
@@ -41,30 +43,33 @@ class Listener:
 
 
 def divide(
-    uri: str, out: Path, request: Request, *, replicated: float, malformed: Malformed, listener: Listener
+    uri: str,
+    out: Path,
+    request: Request,
+    *,
+    old: Path | None = None,
+    replicated: float,
+    malformed: Malformed,
+    listener: Listener,
 ) -> PartitionFile:
     """Partition the data of a URI, and write what came of it to `out`. Each worker may hold replicas of the share `replicated` of all rows seen.
 
-    Raises DataError for data that cannot be read or partitioned, for data that changes meanwhile, and for an `out` that cannot be written.
+    With an `old` partition, the search begins from its owners. Raises DataError for an old one that does not belong, for data that cannot be read or
+    partitioned, for data that changes meanwhile, and for an `out` that cannot be written.
     """
     require_writable(out)
-    dataset: Dataset = open_data(uri)
+    dataset = _original(uri)
     before = identity_of(uri)
     total = dataset.num_examples()
     graph, seen = read_bigraph(dataset, malformed, on_examples=lambda number: listener.examples(number, total))
-    if graph.num_samples < request.num_workers:
-        raise DataError(
-            f"'{uri}' has {graph.num_samples} examples, fewer than the {request.num_workers} workers that would share them"
-        )
+    _require_enough(uri, graph, request)
     listener.step(f"partitioning {graph.num_samples:,} samples and {graph.num_rows:,} rows")
-    found = partition(graph, request)
+    found, before_it = _found(graph, seen, request, old)
     listener.step("choosing replicas")
     held = replicas(
         graph, found.samples, found.homes, links=request.links, batch_size=request.batch_size,
         num_rows_each=int(replicated * graph.num_rows),
     )  # fmt: skip
-    listener.step("counting updates")
-    updates = updates_of(graph, found.samples, num_workers=request.num_workers, batch_size=request.batch_size)
     facts = Facts(
         version=VERSION,
         uri=uri,
@@ -85,6 +90,7 @@ def divide(
         scattered_rows=(anywhere := _scattered(graph, request)).per_batch,
         scattered_uses=anywhere.per_sample,
         most_used=_most_used(graph, seen, found.homes),
+        **_moves(before_it, found.homes),
         digests={},
         hosts=request.hosts,
         link_cost=request.link_cost,
@@ -92,9 +98,42 @@ def divide(
     )
     if difference := before.difference(identity_of(uri)):
         raise DataError(f"'{uri}' was changed while it was partitioned: {difference}; partition it again")
-    made = sealed(PartitionFile(facts, small(found.samples), seen.words, small(found.homes), updates, held.rows))
+    listener.step("counting updates")
+    updates = updates_of(graph, found.samples, num_workers=request.num_workers, batch_size=request.batch_size)
+    samples, owners = small(found.samples), small(found.homes)
+    made = sealed(PartitionFile(facts, samples, seen.words, owners=owners, updates=updates, secondaries=held.rows))
     write_partition(out, made)
     return made
+
+
+def _original(uri: str) -> Dataset:
+    """The data of a URI, which has original ids."""
+    dataset = open_data(uri)
+    if dataset.partition:
+        raise DataError(f"'{uri}': was packed by a partition, which gave its rows other numbers; partition its source")
+    return dataset
+
+
+def _require_enough(uri: str, graph: Bigraph, request: Request) -> None:
+    """Raises DataError for fewer examples than workers."""
+    if graph.num_samples < request.num_workers:
+        raise DataError(
+            f"'{uri}' has {graph.num_samples} examples, fewer than the {request.num_workers} workers that would share them"
+        )
+
+
+def _found(graph: Bigraph, seen: Seen, request: Request, old: Path | None) -> tuple[Partition, Longs]:
+    """The partition, and the owner that each row had before it."""
+    if old is None:
+        return partition(graph, request), np.full(graph.num_rows, UNKNOWN)
+    owners = owners_before(seen, open_numbering(old), request.num_workers)
+    return repartition(graph, request, owners), owners
+
+
+def _moves(before: Longs, after: Longs) -> dict[str, int]:
+    """How many rows had an owner, and how many of them have another one now."""
+    is_known = before != UNKNOWN
+    return {"known_rows": int(is_known.sum()), "moved_rows": int((before != after)[is_known].sum())}
 
 
 def _scattered(graph: Bigraph, request: Request) -> Fetches:
