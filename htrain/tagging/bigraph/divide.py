@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from htrain.tagging.bigraph.graph import Bigraph, Floats, Longs
 from htrain.tagging.bigraph.of_data import Seen, read_bigraph
 from htrain.tagging.bigraph.partition import Partition, Request, partition
 from htrain.tagging.bigraph.repartition import UNKNOWN, owners_before, repartition
-from htrain.tagging.bigraph.replicas import replicas
+from htrain.tagging.bigraph.replicas import Replicas, replicas
 from htrain.tagging.bigraph.updates import updates_of
 
 _MOST_USED = 10  # rows that are told
@@ -80,9 +81,6 @@ def divide(
         num_examples=graph.num_samples,
         num_seen=graph.num_rows,
         num_edges=len(graph.rows),
-        num_workers=request.num_workers,
-        batch_size=request.batch_size,
-        seed=request.seed,
         begun=found.begun,
         rows=_matrix(found.fetches.rows),
         replicated=_matrix(held.saved),
@@ -91,19 +89,22 @@ def divide(
         scattered_uses=anywhere.per_sample,
         most_used=_most_used(graph, seen, found.homes),
         **_moves(before_it, found.homes),
+        **_asked(request),
         digests={},
-        hosts=request.hosts,
-        link_cost=request.link_cost,
         digest="",
     )
     if difference := before.difference(identity_of(uri)):
         raise DataError(f"'{uri}' was changed while it was partitioned: {difference}; partition it again")
     listener.step("counting updates")
-    updates = updates_of(graph, found.samples, num_workers=request.num_workers, batch_size=request.batch_size)
-    samples, owners = small(found.samples), small(found.homes)
-    made = sealed(PartitionFile(facts, samples, seen.words, owners=owners, updates=updates, secondaries=held.rows))
+    made = _sealed(facts, graph, seen, found, held)
     write_partition(out, made)
     return made
+
+
+def _asked(request: Request) -> dict[str, Any]:
+    """What facts keep of a request."""
+    names = ("num_workers", "batch_size", "seed", "hosts", "link_cost")
+    return {name: getattr(request, name) for name in names}
 
 
 def _original(uri: str) -> Dataset:
@@ -112,6 +113,13 @@ def _original(uri: str) -> Dataset:
     if dataset.partition:
         raise DataError(f"'{uri}': was packed by a partition, which gave its rows other numbers; partition its source")
     return dataset
+
+
+def _sealed(facts: Facts, graph: Bigraph, seen: Seen, found: Partition, held: Replicas) -> PartitionFile:
+    """The partition as a file has it, with the updates that a step is expected to bring each row."""
+    updates = updates_of(graph, found.samples, num_workers=facts.num_workers, batch_size=facts.batch_size)
+    samples, owners = small(found.samples), small(found.homes)
+    return sealed(PartitionFile(facts, samples, seen.words, owners=owners, updates=updates, secondaries=held.rows))
 
 
 def _require_enough(uri: str, graph: Bigraph, request: Request) -> None:
@@ -130,7 +138,7 @@ def _found(graph: Bigraph, seen: Seen, request: Request, old: Path | None) -> tu
     return repartition(graph, request, owners), owners
 
 
-def _moves(before: Longs, after: Longs) -> dict[str, int]:
+def _moves(before: Longs, after: Longs) -> dict[str, Any]:
     """How many rows had an owner, and how many of them have another one now."""
     is_known = before != UNKNOWN
     return {"known_rows": int(is_known.sum()), "moved_rows": int((before != after)[is_known].sum())}

@@ -54,10 +54,11 @@ def repartition(graph: Bigraph, request: Request, before: Longs) -> Partition:
     probability = use_probability(-(-num_samples // k), request.batch_size)
     part = np.empty(num_samples, np.int32)
     _follow(graph.starts, graph.rows, before, np.full(k, most), part)
-    parts = Parts(graph.level, part, probability, k)
-    parts.refine(most=most, sweeps=_SWEEPS, random=np.random.default_rng(request.seed))
-    homes = homes_of(graph.level, parts.part, probability, num_workers=k, most=most_rows)
-    _stay(graph.level, parts.part, probability, before[graph.row_order], np.full(k, most_rows), homes)
+    parts = Parts(graph.level, part, probability, request.links)
+    parts.refine(most=np.full(k, most), sweeps=_SWEEPS, random=np.random.default_rng(request.seed))
+    homes = homes_of(graph.level, parts.part, probability, links=request.links, most=most_rows)
+    if len(request.hosts) < 2:  # a row that costs as much at its old owner may be nearer to others where it is
+        _stay(graph.level, parts.part, probability, before[graph.row_order], np.full(k, most_rows), homes)
     of_row = np.empty(graph.num_rows, np.int32)
     of_row[graph.row_order] = homes
     found = fetches(graph, parts.part, of_row, num_workers=k, batch_size=request.batch_size)
