@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from htrain.spec.numerics import Compression, Fusions, Numerics
     from htrain.spec.optimizers import Adagrad, Adam, RowwiseAdagrad, Sgd
     from htrain.spec.options import Options
-    from htrain.spec.sparse_sync import AllGather, SparseSync, TableServers
+    from htrain.spec.sparse_sync import AllGather, Gmp, SparseSync, TableServers
 
 __all__ = [
-    "Adagrad", "Adam", "AllGather", "AllReduce", "Bmuf", "Cache", "Cluster", "Compression", "Cost", "DenseSync", "Easgd", "Error", "Fusions", "HetCache",
+    "Adagrad", "Adam", "AllGather", "AllReduce", "Bmuf", "Cache", "Cluster", "Compression", "Cost", "DenseSync", "Easgd", "Error", "Fusions", "Gmp", "HetCache",
     "InRounds", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd",
     "SparseSync", "TableServers", "about", "compile", "evaluate", "register", "register_policy", "register_strategy", "run", "simulate", "size",
 ]  # fmt: skip
@@ -48,7 +48,7 @@ _HOMES = {
     **dict.fromkeys(("Sgd", "Adagrad", "RowwiseAdagrad", "Adam"), "htrain.spec.optimizers"),
     **dict.fromkeys(("Numerics", "Compression", "Fusions"), "htrain.spec.numerics"),
     **dict.fromkeys(("Easgd", "ModelAveraging", "Bmuf", "AllReduce", "ParameterServer"), "htrain.spec.dense_sync"),
-    **dict.fromkeys(("TableServers", "AllGather"), "htrain.spec.sparse_sync"),
+    **dict.fromkeys(("TableServers", "AllGather", "Gmp"), "htrain.spec.sparse_sync"),
     **dict.fromkeys(("NoCache", "HetCache", "LookAheadCache"), "htrain.spec.cache"),
     "Plan": "htrain.plan.plan",
     "Error": "htrain.errors",

@@ -133,12 +133,17 @@ def size(
     on_try: Callable[[Candidate], None] = lambda candidate: None,
 ) -> Candidate:
     """The fewest hosts of `cluster`'s kinds that reach `eps` in simulation; see `htrain.sizing.search.size`. What rows caches ask for is found as
-    `simulate` finds it."""
+    `simulate` finds it. Raises UsageError where the number of workers is not to be searched, and what `compile` does."""
     _require_model("size", model)
     require_arguments(
         "size", cluster=cluster, options=options, data=data, example_inputs=example_inputs, logit=logit, label=label, fc_splits=fc_splits, eps=eps,
         most_groups=most_groups, workers=workers, trace=trace, zipf=zipf, trace_batches=trace_batches,
     )  # fmt: skip
+    if options.sparse_sync.beside:
+        raise UsageError(
+            f"size searches how many workers it takes, {options.holder.words} has as many as its partition: htrain compile a plan for each partition, and "
+            "htrain simulate it"
+        )
     rates_of = _rates_of(options, trace, zipf, trace_batches)
     require_effect(checked(options), validated(vars(cluster), where="the cluster"), given(options), searched=True)
     schema = open_data(data).schema if data else CRITEO
