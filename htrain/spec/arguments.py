@@ -28,7 +28,8 @@ _KINDS: Mapping[str, Any] = {
     "rules": str, "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"], "hosting": Literal["processes", "threads", "mpi"],
 }  # fmt: skip
 _CLASSES: Mapping[str, type | tuple[type, ...]] = {
-    "cluster": Cluster, "options": Options, "plan": (str, Path), "out": (str, Path), "resume": (str, Path), "begin_with": (str, Path), "run_folder": (str, Path),
+    "cluster": Cluster, "options": Options, "plan": (str, Path), "out": (str, Path), "resume": (str, Path), "begin_with": (str, Path),
+    "run_folder": (str, Path),
     "example_inputs": Mapping,
 }  # fmt: skip
 

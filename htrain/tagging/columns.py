@@ -1,5 +1,6 @@
 """Which columns of the data the ids of each table are: found by running the ops that lead to them on numbers that can be told apart."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,8 +11,11 @@ from htrain.net.net import BatchDim, Net
 from htrain.net.slices import leading_to
 from htrain.ops import OPS
 
-_SHIFT = 40  # a marker is a column's number above it, and below it what a model adds to ids
-_PROBES = (1, 3)  # what columns' numbers are multiplied by: what is not a column's own number differs between the two
+_SHIFT, _BITS = (
+    40,
+    20,
+)  # a marker is a column's number, of so many bits, above it, and below it what a model adds to ids
+_PROBES = (1, 2)  # columns have other numbers in each: what is computed of some of them is no other's in both
 _BATCH = 2
 
 
@@ -37,10 +41,12 @@ def columns_of(net: Net, inputs: Sequence[Input]) -> dict[str, tuple[Piece, ...]
     return found
 
 
-def _probed(net: Net, ids: Sequence[str], inputs: Sequence[Input], factor: int) -> tuple[Piece, ...] | None:
+def _probed(net: Net, ids: Sequence[str], inputs: Sequence[Input], probe: int) -> tuple[Piece, ...] | None:
     """What a probe tells of some ids; None where they are no column's."""
-    markers = [(each.name, table) for each in inputs for table in each.tables]
-    values = _marked(net, inputs, factor)
+    tables = [table for each in inputs for table in each.tables]
+    numbers = random.Random(probe).sample(range(1, 1 << _BITS), len(tables))
+    columns = dict(zip(numbers, tables, strict=True))
+    values = _marked(net, inputs, numbers)
     for place in leading_to(net.ops, ids):
         op = net.ops[place]
         if any(name not in values for name in op.inputs):
@@ -51,20 +57,19 @@ def _probed(net: Net, ids: Sequence[str], inputs: Sequence[Input], factor: int) 
         if name not in values:
             return None
         for value in values[name].flatten().tolist():
-            number, rest = divmod(int(value), factor << _SHIFT)
-            if not 0 < number <= len(markers) or rest >= 1 << _SHIFT:
+            number, rest = divmod(int(value), 1 << _SHIFT)
+            if number not in columns:
                 return None
-            seen.add(Piece(markers[number - 1][1], rest))
+            seen.add(Piece(columns[number], rest))
     return tuple(sorted(seen, key=lambda piece: (piece.first_row, piece.table)))
 
 
-def _marked(net: Net, inputs: Sequence[Input], factor: int) -> dict[str, torch.Tensor]:
-    """A batch whose ids are markers of their columns."""
+def _marked(net: Net, inputs: Sequence[Input], numbers: Sequence[int]) -> dict[str, torch.Tensor]:
+    """A batch whose ids are markers of their columns, which have these numbers."""
     values: dict[str, torch.Tensor] = {}
-    number = 0
+    left = iter(numbers)
     for each in inputs:
-        marks = [(number + k + 1) * factor << _SHIFT for k in range(len(each.tables))]
-        number += len(each.tables)
+        marks = [next(left) << _SHIFT for _ in each.tables]
         if each.name not in net.blobs:
             continue
         shape = [d.at(_BATCH) if isinstance(d, BatchDim) else d for d in net.blobs[each.name].shape]

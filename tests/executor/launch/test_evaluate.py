@@ -11,7 +11,7 @@ from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags
 
 
-def test_a_cached_tables_shards_are_read_in_row_order_though_a_server_has_the_first_and_the_last(
+def test_shards_of_a_cached_table_are_read_in_row_order_whatever_a_server_has_of_them(
     tmp_path: Path,
 ) -> None:
     _, captured = model_of("wide_deep.py")

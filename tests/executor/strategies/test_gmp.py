@@ -1,0 +1,75 @@
+"""Workers and owners as threads use them: each worker's own thread, and one that serves it for all others."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from htrain.executor.strategies.gmp import SharedOwner
+from htrain.sync.gmp.owner import GmpOwner
+from htrain.sync.gmp.worker import Bounds, Expected, GmpWorker
+from htrain.sync.row_steps import SparseStep
+from htrain.sync.territory import Territory
+
+WORKERS, EACH, WIDTH, STEPS, BATCH = 8, 20, 2, 1000, 12
+RATE = 1.0 / 1024  # sums of such steps are exact
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_no_update_is_lost_or_doubled_by_eight_workers_in_a_thousand_steps(deferred: bool) -> None:
+    """Gradients are whole numbers, so that every order of steps comes to the same row."""
+    rows, step = WORKERS * EACH, SparseStep("sgd", RATE)
+    tables = np.zeros((WORKERS, EACH, WIDTH), np.float32)
+    owners = [SharedOwner(GmpOwner(table, np.zeros((EACH, 0), np.float32), staleness=4, step=step)) for table in tables]
+    wanted = np.zeros((WORKERS, rows, WIDTH), np.int64)
+    updates = np.zeros((WORKERS, rows), np.int64)
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        random = np.random.default_rng(number)
+        others = np.setdiff1d(np.arange(rows), np.arange(EACH * number, EACH * (number + 1)))
+        secondaries = np.sort(random.choice(others, 30, replace=False))
+        worker = GmpWorker(
+            Territory([EACH * k for k in range(WORKERS)], list(range(WORKERS)), [0] * WORKERS, rows), WIDTH, number=number,
+            bounds=Bounds(4, deferred=deferred), step=step, secondaries=secondaries,
+            expected=Expected(np.ones(EACH, np.float32), np.ones(30, np.float32)),
+        )  # fmt: skip
+        worker.stand_beside(owners[number])
+
+        def asked() -> tuple[np.ndarray, np.ndarray, list[list[np.ndarray]]]:
+            keys = np.sort(random.choice(rows, BATCH, replace=False))
+            slots, requests = worker.ask(keys, np.arange(BATCH).reshape(-1, 3))
+            return keys, slots, exchanged(requests)
+
+        def exchanged(requests: list) -> list:  # type: ignore[type-arg]
+            found = []
+            for owner, request in zip(owners, requests, strict=True):
+                parts = request.counts, request.keys, request.clocks, request.gradients
+                owner.push_arrays(*parts)
+                found.append(owner.pull_arrays(*parts))
+            return found
+
+        try:
+            following = asked()
+            for _ in range(STEPS):
+                keys, slots, answers = following
+                worker.read_arrays(slots, answers)
+                following = asked()  # a batch ahead
+                gradients = random.integers(-3, 4, (BATCH, WIDTH))
+                worker.write(slots, gradients.astype(np.float32))
+                wanted[number, keys] += gradients
+                updates[number, keys] += 1
+            worker.read_arrays(following[1], following[2])
+            worker.read_arrays(np.empty(0, np.int64), exchanged(worker.flush()))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(WORKERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not errors
+    assert np.array_equal(tables.reshape(rows, WIDTH), -RATE * wanted.sum(0))
+    clocks = np.concatenate([owner.clocks for owner in owners])
+    assert np.array_equal(clocks, updates.sum(0))
