@@ -84,6 +84,7 @@ def _standing(hosts: tuple[int, ...], links: float | None, workers: int) -> tupl
     "--seed", default=0, type=click.IntRange(0), help="Another seed is another search for the best. [default: 0]"
 )
 @click.option("--from", "old", type=FilePath(), help="Begin from the owners of this older partition: few rows move.")
+@click.option("--at-random", is_flag=True, help="Divide without a search: a control for what one gains.")
 @malformed_flag("the command; fewer are left out")
 @json_flag
 def partition(
@@ -98,6 +99,7 @@ def partition(
     row_slack: float,
     seed: int,
     old: Path | None,
+    at_random: bool,
     malformed_share: float,
     as_json: bool,
 ) -> None:
@@ -110,16 +112,16 @@ def partition(
     htrain partition libfm:train.libfm --workers 8 --batch 128 --hosts 2 --links 10 --out train.partition
     htrain show train.partition
     """
-    divided = import_module("htrain.tagging.bigraph.divide")
-    request = import_module("htrain.tagging.bigraph").Request(
-        workers, batch, sample_slack, row_slack, seed, *_standing(hosts, links, workers)
-    )
+    if at_random and old:
+        raise UsageError("--from has no effect: --at-random searches for nothing")
+    divided, bigraph = import_module("htrain.tagging.bigraph.divide"), import_module("htrain.tagging.bigraph")
+    request = bigraph.Request(workers, batch, sample_slack, row_slack, seed, *_standing(hosts, links, workers))
     malformed = import_module("htrain.data").Malformed(malformed_share)
     began, cpu = time.perf_counter(), time.process_time()
     with _Progress() as progress:
         made = divided.divide(
             source, out, request, old=old, replicated=replicas, malformed=malformed,
-            listener=divided.Listener(progress.examples, progress.step),
+            listener=divided.Listener(progress.examples, progress.step), way=bigraph.at_random if at_random else bigraph.partition,
         )  # fmt: skip
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     text = import_module("htrain.report.partition").partition_text(made)

@@ -23,14 +23,14 @@ from htrain.data.partition_file import (
 from htrain.data.reader import Dataset
 from htrain.data.source import open_data
 from htrain.errors import DataError
-from htrain.tagging.bigraph.fetches import Fetches, fetches
 from htrain.tagging.bigraph.graph import Bigraph, Floats, Longs
 from htrain.tagging.bigraph.of_data import Seen, read_bigraph
-from htrain.tagging.bigraph.partition import Partition, Request, partition
+from htrain.tagging.bigraph.partition import Partition, Request, at_random, partition
 from htrain.tagging.bigraph.repartition import UNKNOWN, owners_before, repartition
 from htrain.tagging.bigraph.replicas import Replicas, replicas
 from htrain.tagging.bigraph.updates import updates_of
 
+Way = Callable[[Bigraph, Request], Partition]
 _MOST_USED = 10  # rows that are told
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -52,8 +52,9 @@ def divide(
     replicated: float,
     malformed: Malformed,
     listener: Listener,
+    way: Way = partition,
 ) -> PartitionFile:
-    """Partition the data of a URI, and write what came of it to `out`. Each worker may hold replicas of the share `replicated` of all rows seen.
+    """Partition the data of a URI in some `way`, and write what came of it to `out`. Each worker may hold replicas of the share `replicated` of all rows seen.
 
     With an `old` partition, the search begins from its owners. Raises DataError for an old one that does not belong, for data that cannot be read or
     partitioned, for data that changes meanwhile, and for an `out` that cannot be written.
@@ -65,7 +66,7 @@ def divide(
     graph, seen = read_bigraph(dataset, malformed, on_examples=lambda number: listener.examples(number, total))
     _require_enough(uri, graph, request)
     listener.step(f"partitioning {graph.num_samples:,} samples and {graph.num_rows:,} rows")
-    found, before_it = _found(graph, seen, request, old)
+    found, before_it = _found(graph, seen, request, old, way)
     listener.step("choosing replicas")
     held = replicas(
         graph, found.samples, found.homes, links=request.links, batch_size=request.batch_size,
@@ -85,7 +86,7 @@ def divide(
         rows=_matrix(found.fetches.rows),
         replicated=_matrix(held.saved),
         uses=_matrix(found.fetches.uses),
-        scattered_rows=(anywhere := _scattered(graph, request)).per_batch,
+        scattered_rows=(anywhere := at_random(graph, request).fetches).per_batch,
         scattered_uses=anywhere.per_sample,
         most_used=_most_used(graph, seen, found.homes),
         **_moves(before_it, found.homes),
@@ -130,10 +131,10 @@ def _require_enough(uri: str, graph: Bigraph, request: Request) -> None:
         )
 
 
-def _found(graph: Bigraph, seen: Seen, request: Request, old: Path | None) -> tuple[Partition, Longs]:
+def _found(graph: Bigraph, seen: Seen, request: Request, old: Path | None, way: Way) -> tuple[Partition, Longs]:
     """The partition, and the owner that each row had before it."""
     if old is None:
-        return partition(graph, request), np.full(graph.num_rows, UNKNOWN)
+        return way(graph, request), np.full(graph.num_rows, UNKNOWN)
     owners = owners_before(seen, open_numbering(old), request.num_workers)
     return repartition(graph, request, owners), owners
 
@@ -142,19 +143,6 @@ def _moves(before: Longs, after: Longs) -> dict[str, Any]:
     """How many rows had an owner, and how many of them have another one now."""
     is_known = before != UNKNOWN
     return {"known_rows": int(is_known.sum()), "moved_rows": int((before != after)[is_known].sum())}
-
-
-def _scattered(graph: Bigraph, request: Request) -> Fetches:
-    """What is fetched where samples and rows are anywhere."""
-    random = np.random.default_rng(request.seed)
-    k = request.num_workers
-    return fetches(
-        graph,
-        random.permutation(graph.num_samples) % k,
-        random.permutation(graph.num_rows) % k,
-        num_workers=k,
-        batch_size=request.batch_size,
-    )
 
 
 def _most_used(graph: Bigraph, seen: Seen, homes: Longs) -> tuple[UsedRow, ...]:

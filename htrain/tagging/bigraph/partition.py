@@ -95,6 +95,19 @@ def partition(graph: Bigraph, request: Request) -> Partition:
     return Partition(parts.part, homes, found, begun)
 
 
+def at_random(graph: Bigraph, request: Request) -> Partition:
+    """Samples and rows anywhere, as many on each worker as on others: a control for what a search gains.
+
+    Raises ValueError for a request that makes no sense.
+    """
+    _check(request)
+    k, random = request.num_workers, np.random.default_rng(request.seed)
+    samples = (random.permutation(graph.num_samples) % k).astype(np.int32)
+    homes = (random.permutation(graph.num_rows) % k).astype(np.int32)
+    found = fetches(graph, samples, homes, num_workers=k, batch_size=request.batch_size)
+    return Partition(samples, homes, found, "chance")
+
+
 def _check(request: Request) -> None:
     leasts = {"num_workers": 1, "batch_size": 1, "sample_slack": 1.0, "row_slack": 1.0, "link_cost": 1.0}
     for name, least in leasts.items():

@@ -73,6 +73,22 @@ def test_the_command_writes_what_show_tells(tmp_path: Path) -> None:
     assert "--net has no effect beside the partition" in str(refused.exception)
 
 
+def test_a_control_has_samples_and_rows_anywhere_and_replicas_like_any_other(tmp_path: Path) -> None:
+    uri, out = libfm_of_topics(tmp_path / "a.libfm"), tmp_path / "a.partition"
+    words = ("partition", uri, "--workers", "4", "--batch", "32", "--at-random", "--out", str(out))
+    assert run(*words).exit_code == 0
+    bare = read_partition(out)
+    assert bare.facts.begun == "chance"
+    assert bare.facts.rows_per_batch == pytest.approx(bare.facts.scattered_rows)
+    for workers in (bare.samples, bare.owners):
+        counts = np.bincount(workers, minlength=4)
+        assert counts.max() - counts.min() <= 1
+    assert run(*words, "--replicas", "0.05").exit_code == 0
+    held = read_partition(out)
+    assert held.samples.tolist() == bare.samples.tolist()
+    assert held.facts.rows_per_batch < 0.95 * bare.facts.rows_per_batch
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
