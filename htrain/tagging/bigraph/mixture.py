@@ -20,6 +20,7 @@ from htrain.tagging.bigraph.graph import Level, Longs, counts_of
 
 _ROUNDS = 3
 _BLOCKS = 64  # of the samples that are spread
+_SURE = 8.0  # how much more the rows of a sample speak for its part than for any other, where a move can hardly pay
 _CROWD = 1.5  # times its even share of the samples that a label may have
 
 
@@ -118,8 +119,13 @@ def _count(level, labels, s, by):  # type: ignore[no-untyped-def]
             lifts[x, at] = np.log(np.float32(1 + counts[x, at] * (num_samples / (row_starts[x + 1] - row_starts[x]))))
 
 
-def spread(level: Level, chosen: Longs, part: Longs, *, most: Longs, random: np.random.Generator) -> Longs:
-    """part[s] of every sample, int32, from those of the chosen samples: the others follow their rows, as under `labelled`, while part p has fewer than most[p].
+def spread(
+    level: Level, chosen: Longs, part: Longs, *, most: Longs, random: np.random.Generator
+) -> tuple[Longs, NDArray[np.bool_]]:
+    """part[s] of every sample, int32, and which of them are sure, from the parts of the chosen samples.
+
+    The others follow their rows, as under `labelled`, while part p has fewer than most[p]. One is sure whose rows speak clearly more for its part than
+    for others.
 
     Requires: the level is the finest. Only rows that many read speak, so that memory is at most one number an edge.
     """
@@ -131,37 +137,33 @@ def spread(level: Level, chosen: Longs, part: Longs, *, most: Longs, random: np.
     share = ((load + 1) / (len(chosen) + num_parts)).astype(np.float32)
     order = random.permutation(np.flatnonzero(known < 0))
     block, room = max(1, -(-len(order) // _BLOCKS)), most - load
+    is_sure = np.zeros(level.num_vertices, np.bool_)
     for begin in range(0, len(order), block):
         mine = order[begin : begin + block]
         in_chunks(
             len(mine),
-            partial(_follow_rows, level, Spread(counts, share, known, room), mine),
+            partial(_follow_rows, level, Spread(counts, share, known, room, is_sure), mine),
             num_edges=len(level.rows) / _BLOCKS,
         )
-        _find_room(known, room, mine)
-    return known
+        _find_room(known, room, is_sure, mine)
+    return known, is_sure
 
 
 class Spread(NamedTuple):
-    """counts[x, i] of the known samples of part i, each part's share of them, known[s], -1 of none yet, and the room that is left in each part."""
+    """counts[x, i] of the known samples of part i, each part's share of them, known[s], -1 of none yet, the room that is left in each part, and is_sure[s]."""
 
     counts: NDArray[np.int32]
     share: NDArray[np.float32]
     known: NDArray[np.int32]
     room: Longs
+    is_sure: NDArray[np.bool_]
 
 
 @njit(nogil=True, cache=True, fastmath=True)
 def _follow_rows(level, spread, block, begin, end):  # type: ignore[no-untyped-def]
     """The part of each sample of a block, by the same counts."""
-    starts, rows, counts, share, room, known = (
-        level.starts,
-        level.rows,
-        spread.counts,
-        spread.share,
-        spread.room,
-        spread.known,
-    )
+    starts, rows = level.starts, level.rows
+    counts, share, known, room, is_sure = spread
     num_parts = share.size
     votes = np.empty(num_parts, np.float32)
     for j in range(begin, end):
@@ -179,13 +181,17 @@ def _follow_rows(level, spread, block, begin, end):  # type: ignore[no-untyped-d
         for i in range(num_parts):
             if room[i] > 0 and (room[best] <= 0 or votes[i] > votes[best]):
                 best = i
-        known[s] = best
+        known[s], next_best = best, np.float32(-1e30)
+        for i in range(num_parts):
+            if i != best:
+                next_best = max(next_best, votes[i])
+        is_sure[s] = votes[best] - next_best >= _SURE
 
 
 @njit(nogil=True, cache=True)
-def _find_room(known, room, block):  # type: ignore[no-untyped-def]
+def _find_room(known, room, is_sure, block):  # type: ignore[no-untyped-def]
     """Those for whose part there is no room any more go where there is most."""
     for s in block:
         if room[known[s]] <= 0:
-            known[s] = np.argmax(room)
+            known[s], is_sure[s] = np.argmax(room), False
         room[known[s]] -= 1

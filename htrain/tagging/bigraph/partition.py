@@ -24,11 +24,11 @@ from htrain.tagging.bigraph.refine import Parts
 
 Levels = list[tuple[Level, Longs]]
 _COARSE = 64  # vertices of the coarsest level for each worker
-_COMMON = 4  # times as many: what has more is made coarser once for all tries
+_COMMON = 2  # times as many: what has more is made coarser once for all tries
 _LABELS = 16  # of a mixture, for each worker
 _MOST_LABELS = 2048  # of a mixture, or two for each worker where that is more: each sample is held against all
 _MOST_LINKED = 4096  # vertices: average linkage takes the square of their number
-_TRIES, _DEALS = 2, 4
+_TRIES, _DEALS = 3, 4
 _COARSE_SWEEPS, _SWEEPS, _LAST_SWEEPS = 40, 4, 12
 _MANY_IDS = 4  # of a sample: of fewer, a mixture learns nothing
 _LARGE_EDGES = 1 << 20  # a graph of more is large
@@ -222,7 +222,10 @@ class _Search:
         coarse = contracted(part_of.level, label, int(label.max(initial=0)) + 1)
         part = self._labels_apart(coarse, part_of.num_samples)[label]
         if is_large:
-            part = spread(graph.level, samples, part, most=self._most, random=self._random)
+            part, is_sure = spread(graph.level, samples, part, most=self._most, random=self._random)
+            parts = self._parts(graph.level, part)
+            parts.let_rest(is_sure)
+            return self._refine(parts, _SWEEPS)
         return self._refine(self._parts(graph.level, part), _SWEEPS)
 
     def _labels_apart(self, coarse: Level, num_samples: int) -> Longs:

@@ -67,6 +67,10 @@ class Parts:
         self._edges_each = len(level.rows) / max(1, level.num_vertices)
         self._awake = np.ones(level.num_vertices, np.bool_)  # whose move may pay, as far as is known
 
+    def let_rest(self, is_sure: NDArray[np.bool_]) -> None:
+        """Do not look at some of the vertices until one moves with which they share a row of few readers."""
+        self._awake &= ~is_sure
+
     @property
     def loads(self) -> Longs:
         """Samples of each worker."""

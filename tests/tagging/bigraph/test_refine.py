@@ -109,6 +109,15 @@ def test_prices_are_kept_up_to_date_while_vertices_move() -> None:
     assert parts.state.prices == pytest.approx(again.state.prices)
 
 
+def test_a_vertex_that_rests_moves_only_when_one_beside_it_has_moved() -> None:
+    """Samples 0 to 2 share a row, as do 3 to 5; 2 and 5 are each on the other's worker, and 2 rests."""
+    graph = Bigraph(np.arange(7), np.array([0, 0, 0, 1, 1, 1], np.int32), 2)
+    parts = Parts(graph.level, np.array([0, 0, 1, 1, 1, 0]), use_probability(3, 2), one_host(2))
+    parts.let_rest(np.arange(6) != 5)
+    parts.refine(most=np.full(2, 4), sweeps=4, random=np.random.default_rng(0))
+    assert parts.part.tolist() == [0, 0, 1, 1, 1, 1], "what moved is beside 3 and 4 alone"
+
+
 @given(seed=seeds, workers=st.integers(2, 6))
 @settings(quick, max_examples=20)
 def test_sweeps_make_it_better_and_no_worker_gets_too_much(seed: int, workers: int) -> None:
