@@ -4,6 +4,7 @@
     python tools/bench/partitions.py 'libfm:frappe.libfm.gz?rows=5382' --batch 128 --batch 2048
     python tools/bench/partitions.py pairs:gowalla.txt.gz
     python tools/bench/partitions.py topics:50000 --share 0.5 [--topics 64] [--workers 8] [--seeds 3]
+    python tools/bench/partitions.py topics:50000 --hosts 4,4    # workers on hosts: by hosts first, beside flat
 
 A graph is data of any format; the pairs of a file of adjacency lists; or samples of 26 ids, of which a share is of the sample's topic, whose own
 partition is then the "planted" one. A line for each: how much of F_B and F1 is saved beside samples and rows anywhere, the balance of samples and rows,
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice, permutations
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +29,14 @@ from htrain.tagging.bigraph import Bigraph, Request, fetches, partition
 from htrain.tagging.bigraph.algorithm1 import algorithm1
 from htrain.tagging.bigraph.fetches import use_probability
 from htrain.tagging.bigraph.homes import homes_of
-from htrain.tagging.bigraph.links import one_host
+from htrain.tagging.bigraph.links import costs_of_pairs, links_of, one_host
 from htrain.tagging.bigraph.of_data import read_bigraph
 from htrain.tagging.bigraph.replicas import replicas
 
 Found = tuple[np.ndarray, np.ndarray]
 _FIELDS = 26
 _ROW_SLACK = 1.05
+_MOST_ORDERS = 40_320  # of workers on hosts: all of 8
 
 
 def graph_of(name: str, asked: argparse.Namespace) -> tuple[Bigraph, np.ndarray | None]:
@@ -125,7 +128,14 @@ def ways(
         yield f"Algorithm 1, {objective}, 5 rounds", lambda seed, objective=objective: algorithm1(
             graph, num_workers=asked.workers, batch_size=batch, rounds=5, objective=objective, seed=seed
         )  # fmt: skip
+
+    def by_hosts(seed: int) -> Found:
+        found = partition(fresh(graph), Request(asked.workers, batch, seed=seed, hosts=asked.hosts, link_cost=10.0))
+        return found.samples, found.homes
+
     yield "htrain", ours
+    if asked.hosts:
+        yield "htrain, by hosts", by_hosts
     if find_spec("pymetis"):
         yield "METIS", lambda seed: metis(graph, asked, seed)
     if find_spec("mtkahypar"):
@@ -145,6 +155,18 @@ def warm_up() -> None:
         algorithm1(graph, num_workers=2, batch_size=8, rounds=1, objective="soft")
 
 
+def across(rows: np.ndarray, hosts: tuple[int, ...]) -> str:
+    """What crosses hosts of F_B, as the workers are numbered and with hosts chosen as well as a few thousand ways to choose them allow; and the rest."""
+    if not hosts:
+        return ""
+    apart = links_of(hosts, 2.0)
+    is_apart = costs_of_pairs(apart) == 2
+    orders = islice(permutations(range(len(rows))), _MOST_ORDERS)
+    best = min(float(rows[np.ix_(order, order)][is_apart].sum()) for order in orders) / len(rows)
+    between = float(rows[is_apart].sum()) / len(rows)
+    return f"{between:>11.2f}{best:>11.2f}"
+
+
 def fresh(graph: Bigraph) -> Bigraph:
     """The same, without what has been found of it before."""
     return Bigraph(graph.starts, graph.rows, graph.num_rows)
@@ -161,6 +183,9 @@ def main() -> None:
     parser.add_argument(
         "--replicas", type=float, default=0.01, help="share of the rows on each worker, for the last column"
     )
+    parser.add_argument(
+        "--hosts", type=lambda text: tuple(map(int, text.split(","))), default=(), help="workers of each host"
+    )
     asked = parser.parse_args()
     warm_up()
     graph, topic = graph_of(asked.graph, asked)
@@ -169,6 +194,7 @@ def main() -> None:
     )
     print(
         f"{'':<30}{'F_B saved':>11}{'F1 saved':>11}{'samples':>9}{'rows':>7}{'CPU s':>8}{'wall s':>8}{f'F_B, {asked.replicas:.0%} replicated':>22}"
+        + (f"{'between':>11}{'at best':>11}" if asked.hosts else "")
     )
     random = np.random.default_rng(0)
     anywhere = random.permutation(graph.num_samples) % asked.workers, random.permutation(graph.num_rows) % asked.workers
@@ -193,7 +219,8 @@ def main() -> None:
                 ]
                 print(
                     f"{name:<30}{1 - found.per_batch / scattered.per_batch:>11.1%}{1 - found.per_sample / scattered.per_sample:>11.1%}"
-                    f"{loads[0]:>9.3f}{loads[1]:>7.2f}{cpu:>8.2f}{wall:>8.2f}{1 - left / scattered.per_batch:>22.1%}",
+                    f"{loads[0]:>9.3f}{loads[1]:>7.2f}{cpu:>8.2f}{wall:>8.2f}{1 - left / scattered.per_batch:>22.1%}"
+                    + across(found.rows, asked.hosts),
                     flush=True,
                 )
 
