@@ -23,6 +23,7 @@ from htrain.spec.options import Options
 from htrain.spec.tree import dashed, flag_of, flag_text, flags, questions, sections_of
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+_SAME_NAMES = 2  # flags that a command has under a name of the tree's, and does not take from there
 _MADE = "<!-- made by `python tools/reference.py` -->\n\n"
 
 
@@ -36,18 +37,16 @@ def _flags() -> Iterator[str]:
     tree = set(fields_of(Cluster)) | set(flags())
     for name, command in _commands(commands, "htrain"):
         yield f"## `{name}`\n\n{_words(command.help or '')}\n"
-        rows = [
-            p
-            for p in command.params
-            if isinstance(p, click.Option) and str(p.name).removeprefix("cluster_") not in tree
-        ]
+        every = [p for p in command.params if isinstance(p, click.Option)]
+        own = [p for p in every if str(p.name).removeprefix("cluster_") not in tree]
+        others = len(every) - len(own)
+        takes_tree = others > _SAME_NAMES
         yield "| flag | says |\n|---|---|"
-        for flag in rows:
+        for flag in own if takes_tree else every:
             yield f"| `{_shown(flag)}` | {_cell(flag.help or '')}{' Required.' if flag.required else ''} |"
-        others = len([p for p in command.params if isinstance(p, click.Option)]) - len(rows)
         yield (
             f"\nAnd those of [{'the options and the cluster' if others > len(fields_of(Cluster)) else 'the cluster'}](options.md).\n"
-            if others > 2
+            if takes_tree
             else ""
         )
 
