@@ -15,7 +15,7 @@ from htrain.sync.row_steps import SparseStep
 from htrain.sync.territory import Territory
 from tests.support import gmp_model as model
 
-EACH, WIDTH, FIELDS = 3, 2, 3
+EACH, WIDTH, FIELDS = 2, 2, 3
 Samples = st.lists(st.lists(st.integers(0, 4 * EACH - 1), min_size=FIELDS, max_size=FIELDS), min_size=1, max_size=3)
 KINDS = ("sgd", "adagrad", "rowwise_adagrad")
 
@@ -237,7 +237,7 @@ class Interleaving:
 class Workers(RuleBasedStateMachine):
     @initialize(
         workers=st.integers(2, 4), kind=st.sampled_from(KINDS), staleness=st.integers(1, 4), intra=st.booleans(), inter=st.booleans(), deferred=st.booleans(),
-        secondaries=st.lists(st.sets(st.integers(0, 4 * EACH - 1)), min_size=4, max_size=4),
+        secondaries=st.lists(st.sets(st.integers(0, 4 * EACH - 1), min_size=EACH), min_size=4, max_size=4),
     )  # fmt: skip
     def begin(
         self, workers: int, kind: str, staleness: int, intra: bool, inter: bool, deferred: bool, secondaries: list[set[int]]
@@ -260,6 +260,16 @@ class Workers(RuleBasedStateMachine):
     @rule(k=st.integers(0, 3))
     def read(self, k: int) -> None:
         self.all.read(k % len(self.all.sides))
+
+    @rule(k=st.integers(0, 3), samples=Samples, ahead=Samples, again=st.integers(1, 4))
+    def step(self, k: int, samples: list[list[int]], ahead: list[list[int]], again: int) -> None:
+        """Whole steps of one worker, each batch asked for before the one before is written."""
+        k %= len(self.all.sides)
+        for batch in [samples, ahead] * again:
+            self.all.ask(k, batch)
+            self.all.write(k)
+            self.serve_all(k)
+            self.all.read(k)
 
     @rule(k=st.integers(0, 3))
     def write(self, k: int) -> None:
