@@ -56,9 +56,9 @@ def planned(model: nn.Module, parts: Parts, workers: int, options: Options) -> P
 
 
 def trained(plan: Plan, parts: Parts, folder: Path) -> dict[str, RunningRole]:
-    return run_roles(
-        plan, folder / "plan", RunSettings(folder / "plan", parts.packed, folder / "run", deadline_seconds=20)
-    )
+    """The roles at the end of the data. The first of them compile their loops, which takes a minute on a busy machine."""
+    settings = RunSettings(folder / "plan", parts.packed, folder / "run", deadline_seconds=20)
+    return run_roles(plan, folder / "plan", settings, seconds=300)
 
 
 @pytest.fixture(scope="module")
