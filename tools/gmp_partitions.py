@@ -19,6 +19,7 @@ from bench.partitions import Found, fresh, graph_of, warm_up
 from htrain.tagging.bigraph import Bigraph, Request, at_random, fetches, partition
 from htrain.tagging.bigraph.algorithm1 import algorithm1
 from htrain.tagging.bigraph.homes import homes_of
+from htrain.tagging.bigraph.links import one_host
 from htrain.tagging.bigraph.replicas import replicas
 
 ROUNDS = (1, 3, 5)
@@ -46,7 +47,7 @@ def bicut(graph: Bigraph, asked: Asked, seed: int = 0) -> Found:
     homes = np.empty(graph.num_rows, np.int32)
     by_uses = np.arange(graph.num_samples + 2, dtype=np.float32)
     homes[graph.row_order] = homes_of(
-        graph.level, samples, by_uses, num_workers=asked.workers, most=graph.num_rows
+        graph.level, samples, by_uses, links=one_host(asked.workers), most=graph.num_rows
     )  # nothing limits the rows of a worker
     return samples, homes
 
@@ -88,7 +89,12 @@ def lines(graph: Bigraph, asked: Asked) -> Iterator[str]:
         found = fetches(graph, samples, homes, num_workers=k, batch_size=batch)
         base = base or found
         held = replicas(
-            graph, samples, homes, num_workers=k, batch_size=batch, num_rows_each=int(asked.replicas * graph.num_rows)
+            graph,
+            samples,
+            homes,
+            links=one_host(k),
+            batch_size=batch,
+            num_rows_each=int(asked.replicas * graph.num_rows),
         )
         left = found.per_batch - float(held.saved.sum()) / k
         most = [np.bincount(part, minlength=k).max() * k / len(part) for part in (samples, homes)]

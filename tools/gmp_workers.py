@@ -11,6 +11,7 @@ from htrain.sync.gmp.worker import Bounds, Expected, GmpWorker
 from htrain.sync.row_steps import SparseStep
 from htrain.sync.territory import Territory
 from htrain.tagging.bigraph import Bigraph
+from htrain.tagging.bigraph.links import one_host
 from htrain.tagging.bigraph.replicas import replicas
 from htrain.tagging.bigraph.updates import updates_of
 
@@ -42,7 +43,12 @@ def layout_of(
     key_of = np.empty(graph.num_rows, np.int64)
     key_of[order] = np.arange(graph.num_rows)
     held = replicas(
-        graph, samples, homes, num_workers=num_workers, batch_size=batch, num_rows_each=int(replicated * graph.num_rows)
+        graph,
+        samples,
+        homes,
+        links=one_host(num_workers),
+        batch_size=batch,
+        num_rows_each=int(replicated * graph.num_rows),
     )
     return Layout(
         key_of=key_of,

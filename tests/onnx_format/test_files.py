@@ -45,6 +45,13 @@ HET_STEP = {"staleness": -1, "optimizer": "sgd", "lr": 0.1, "eps": 1e-10}
 HET_CACHE = {"first_keys": (0, 30), "capacity": 20, "policy": "light-lfu", **HET_STEP}
 CLOCKS, CLOCKS_2 = (("clocks", UNIQUE[1], "int32"), ("stale", UNIQUE[1], "int32"))
 REQUEST = (("counts", (3,), I64), ("keys", UNIQUE[1], "int32"), CLOCKS, ROWS)
+GMP_STEP = {"staleness": 3, "optimizer": "adagrad", "lr": 0.1, "eps": 1e-10}
+GMP_OF = {"partition": "ab12", "tables": "a\nb", "sources": "u\nv", "source_tables": (0, 1), "source_rows": (0, 4)}
+GMP_HELD = {
+    "num_tables": 2, "first_keys": (0, 30), "owners": (0, 2), "place_tables": (1,), "sources": "u\nv", "source_keys": (0, 34), "partition": "ab12",
+    "intra": True, "inter": False, "deferred": True, "asked": (1500, 0), "replicated": (250, 0), "secondaries": 20,
+}  # fmt: skip
+STATES = ("states", (UNIQUE[1][0], 4), F32)
 SAMPLES: tuple[Sample, ...] = (
     *each("Abs Cos Erf Exp HardSigmoid HardSwish Log Log1p Mish Neg Reciprocal Rsqrt Sin Softplus Sqrt Swish Ceil", X),
     *each("Floor IsNaN Round Sign Identity Relu Sigmoid Tanh ZerosLike Detach", X),
@@ -187,6 +194,21 @@ SAMPLES: tuple[Sample, ...] = (
         {"num_tables": 1, "width": 4},
     ),
     ("HetWrite", (weight("cache", 20, 8), UNIQUE, ROWS), {}),
+    (
+        "GmpAsk",
+        (weight("cache", 20, 12), UNIQUE, ("other", UNIQUE[1], I64), ("places", (B, 3), I64)),
+        {**HET, **GMP_STEP, **GMP_HELD},
+    ),
+    ("GmpFlush", (weight("cache", 20, 12),), HET),
+    ("GmpFlushed", (weight("cache", 20, 12), ROWS, STATES, CLOCKS, CLOCKS_2), {}),
+    ("GmpPush", (weight("clock", 50), TABLE, *REQUEST), {"num_tables": 1, **GMP_OF, **GMP_STEP}),
+    ("GmpPull", (weight("clock", 50), TABLE, weight("acc", 50, 4), *REQUEST), {"num_tables": 1, "barrier": True}),
+    (
+        "GmpRead",
+        (weight("cache", 20, 12), UNIQUE, ("o", UNIQUE[1], I64), ROWS, STATES, CLOCKS, CLOCKS_2),
+        {"num_tables": 1, "width": 4},
+    ),
+    ("GmpWrite", (weight("cache", 20, 12), UNIQUE, ROWS), {}),
     ("FCBfloat16", (X, weight("w", 4, 6), weight("b", 4)), {}),
     ("FCInt8", (X, weight("v", 4, 6)), {}),
     ("QuantizeRows", (X,), {}),
