@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from htrain.compiler.fusing import fuse_forward
+from htrain.errors import UsageError
 from htrain.frontend.captured import Captured
 from htrain.net.net import Net
 from htrain.net.placement import Shard, Split
@@ -37,7 +38,8 @@ def lowered(
 ) -> tuple[Net, list[Unit], Tags, dict[str, tuple[Shard, ...]]]:
     """The train net before tagging: lookups, loss, gradients and steps are in it, and tables have their devices.
 
-    Also its units, the tags of the ops that have no choice, and the shards of every table.
+    Also its units, the tags of the ops that have no choice, and the shards of every table. Raises UsageError for splits of tables that are not the compiler's
+    to cut.
     """
     strategies, cache = strategies_of(cluster, options), cache_of(cluster, options)
     workers = cluster.groups * cluster.trainers if options.lockstep and not options.holder.averages_rows else 1
@@ -48,7 +50,13 @@ def lowered(
     net = add_optimizers(net, gradients, options)
     for strategy in strategies:
         net = strategy.steps(net)
-    shards = cache.shards(net) or _placed(net, cluster, options, table_splits)
+    shards = cache.shards(net)
+    if shards is None:
+        shards = _placed(net, cluster, options, table_splits)
+    elif table_splits:
+        raise UsageError(
+            f"--split-table {next(iter(table_splits))} has no effect: {options.holder.words} says where rows are"
+        )
     net = cache.lookups(net, shards)
     net = copy_constants(net, fixed_tags(net, table_owners(shards)))
     fixed: Tags = fixed_tags(net, table_owners(shards))

@@ -16,18 +16,34 @@ and in the flush net, at a pause or at the end,
 attributes of HetAsk and HetPush say which. With `barrier`, HetPull waits until all workers have pushed (a staleness of 0).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from htrain.net.net import BatchDim, Blob, Dim, Net, Op, numel
+from htrain.net.net import Blob, Op
+from htrain.ops.asked_rows import (
+    REQUEST,
+    answers_of,
+    ask_signatures,
+    flush,
+    infer_flush,
+    infer_read,
+    keys_of,
+    moved,
+    num_rows,
+    number,
+    pull_arrays,
+    read_in_evaluation,
+    request_of,
+    request_tensors,
+    row_width,
+)
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs
 from htrain.ops.cache_rates import ShardRates
 from htrain.ops.expectation import Counts, Expectation, rows_like
 
-REQUEST = ("counts", "keys", "clocks", "gradients")
 ANSWER = ("rows", "clocks", "stale")
 UNBOUNDED = -1  # an attribute staleness without a bound
 # Of a client, measured by `python tools/bench/role_memory.py`:
@@ -36,12 +52,7 @@ SPARE_SLOTS = 1024  # rows that it has room for beyond its capacity
 
 
 def _announce(cache: Any, *ids: torch.Tensor, first_keys: tuple[int, ...]) -> None:
-    cache.announce(_keys(ids, first_keys))
-
-
-def _keys(ids: Sequence[torch.Tensor], first_keys: Sequence[int]) -> np.ndarray:
-    """Row r of table t is key first_keys[t] + r."""
-    return np.concatenate([i.numpy() + first for i, first in zip(ids, first_keys, strict=True)])
+    cache.announce(keys_of(ids, first_keys))
 
 
 def _ask(
@@ -61,19 +72,8 @@ def _ask(
 ) -> tuple[torch.Tensor, ...]:
     """Shard i holds the keys from bounds[i] on as rows from first_rows[i] on of server
     servers[i], the last of bounds is their number; the rest says what the cache is."""
-    slots, requests = cache.ask(_keys(ids, first_keys))
-    return (torch.from_numpy(slots), *_request_tensors(requests))
-
-
-def _request_tensors(requests: Sequence[Any]) -> list[torch.Tensor]:
-    return [torch.from_numpy(np.ascontiguousarray(getattr(r, part))) for r in requests for part in REQUEST]
-
-
-def _flush(
-    cache: Any, *, bounds: tuple[int, ...], servers: tuple[int, ...], first_rows: tuple[int, ...], width: int
-) -> tuple[torch.Tensor, ...]:
-    """The attributes are those of HetAsk."""
-    return tuple(_request_tensors(cache.flush()))
+    slots, requests = cache.ask(keys_of(ids, first_keys))
+    return (torch.from_numpy(slots), *request_tensors(requests))
 
 
 def _push(
@@ -83,16 +83,14 @@ def _push(
 
 
 def _pull(server: Any, *rest: torch.Tensor, num_tables: int, barrier: bool) -> tuple[torch.Tensor, ...]:
-    request = (tensor.numpy() for tensor in rest[-len(REQUEST) :])
-    return tuple(torch.from_numpy(part) for part in server.pull_arrays(*request))
+    return pull_arrays(server, rest)
 
 
 def _read(
     cache: Any, slots: torch.Tensor, *rest: torch.Tensor, num_tables: int, width: int
 ) -> tuple[torch.Tensor, ...]:
-    ids, parts = rest[:num_tables], [tensor.numpy() for tensor in rest[num_tables:]]
-    answers = [parts[i : i + len(ANSWER)] for i in range(0, len(parts), len(ANSWER))]
-    rows = torch.from_numpy(cache.read_arrays(slots.numpy(), answers))
+    ids = rest[:num_tables]
+    rows = torch.from_numpy(cache.read_arrays(slots.numpy(), answers_of(rest[num_tables:], len(ANSWER))))
     return rows.split([i.numel() for i in ids])
 
 
@@ -105,54 +103,20 @@ def _write(cache: Any, slots: torch.Tensor, *gradients: torch.Tensor) -> None:
 
 
 def _flushed(cache: Any, *answers: torch.Tensor) -> None:
-    parts = [tensor.numpy() for tensor in answers]
-    cache.read_arrays(np.empty(0, np.int64), [parts[i : i + len(ANSWER)] for i in range(0, len(parts), len(ANSWER))])
-
-
-def row_width(width: int, optimizer: str) -> int:
-    """Numbers that a cache holds of a row: the row, its accumulated gradient, and the optimizer's state."""
-    return {"sgd": 2 * width, "adagrad": 3 * width, "rowwise_adagrad": 2 * width + 1}[optimizer]
-
-
-def request_signatures(ask: Op, rows: Dim) -> list[Signature]:
-    """The shapes and dtypes of what goes to each server; there are at most `rows` entries of each kind."""
-    bounds, servers, first_rows, width = (ask.attrs[n] for n in ("bounds", "servers", "first_rows", "width"))
-    assert isinstance(bounds, tuple)
-    assert isinstance(servers, tuple)
-    assert isinstance(first_rows, tuple)
-    assert isinstance(width, int)
-    ends = [first + end - start for first, start, end in zip(first_rows, bounds, bounds[1:], strict=False)]
-    keys = "int32" if max(ends) < 2**31 else "int64"
-    one: list[Signature] = [((3,), "int64"), ((rows,), keys), ((rows,), "int32"), ((rows, width), "float32")]
-    return one * (max(servers) + 1)
+    cache.read_arrays(np.empty(0, np.int64), answers_of(answers, len(ANSWER)))
 
 
 def _ask_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
-    _, *ids = inputs
-    per_example = sum(b.shape[0].per_example for b in ids if isinstance(b.shape[0], BatchDim))
-    rows = BatchDim(max(1, per_example), bound=True)
-    return [((rows,), "int64"), *request_signatures(op, rows)]
-
-
-def _flush_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
-    return request_signatures(op, BatchDim(1, bound=True))
+    return ask_signatures(op, inputs[1:])
 
 
 def _pull_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
-    num_tables = op.attrs["num_tables"]
-    assert isinstance(num_tables, int)
+    num_tables = number(op, "num_tables")
     held = inputs[1 : -len(REQUEST)]
     widths = [b.shape[1] if len(b.shape) > 1 else 1 for b in (held[0], *held[num_tables : num_tables + 1])]
     rows = inputs[-3].shape[0]
     width = sum(w for w in widths if isinstance(w, int))
     return [((rows, width), "float32"), ((rows,), "int32"), ((rows,), "int32")]
-
-
-def _read_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
-    num_tables, width = op.attrs["num_tables"], op.attrs["width"]
-    assert isinstance(num_tables, int)
-    assert isinstance(width, int)
-    return [((i.shape[0], width), "float32") for i in inputs[2 : 2 + num_tables]]
 
 
 # What is done with a row, as so many keys found (Cost.keys): fitted to what `python tools/bench/het_parts.py` prints.
@@ -167,37 +131,26 @@ _STEPPED, _SUMMED, _ANSWERED = (
 _ROOT = 0.2  # of a number that Adagrad steps by a square root of its own
 
 
-def _moved(blobs: Iterable[Blob], batch_size: int) -> float:
-    """Bytes of rows, clocks and keys, read and written."""
-    return 2.0 * sum(b.num_bytes(batch_size) for b in blobs)
-
-
-def _rows(blobs: Iterable[Blob], batch_size: int) -> float:
-    return float(sum(numel(b.shape[:1], batch_size) for b in blobs))
-
-
 def _announce_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    return Cost(0.0, _moved(inputs[1:], batch_size), _rows(inputs[1:], batch_size))
+    return Cost(0.0, moved(inputs[1:], batch_size), num_rows(inputs[1:], batch_size))
 
 
 def _ask_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
     """The batch's ids, and what leaves the cache for them, or since nothing may stay; gradients that leave are copied twice."""
     gradients = outputs[len(REQUEST) :: len(REQUEST)]
     asked, leaves = (_ASKED, _EVICTED) if op.attrs["staleness"] else (_ASKED_ANEW, _EMPTIED)
-    keys = asked * _rows(inputs[1:], batch_size) + leaves * _rows(gradients, batch_size)
-    return Cost(0.0, _moved((*inputs[1:], *outputs, *gradients), batch_size), keys)
+    keys = asked * num_rows(inputs[1:], batch_size) + leaves * num_rows(gradients, batch_size)
+    return Cost(0.0, moved((*inputs[1:], *outputs, *gradients), batch_size), keys)
 
 
 def _read_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
     """The batch's rows: those that servers have answered, and those that were here, which are stepped by what they have accumulated."""
-    num_tables, width = op.attrs["num_tables"], op.attrs["width"]
-    assert isinstance(num_tables, int)
-    assert isinstance(width, int)
+    num_tables, width = number(op, "num_tables"), number(op, "width")
     answers = inputs[2 + num_tables :: len(ANSWER)]
-    fetched = _rows(answers, batch_size)
-    found = max(0.0, _rows(inputs[1:2], batch_size) - fetched)
+    fetched = num_rows(answers, batch_size)
+    found = max(0.0, num_rows(inputs[1:2], batch_size) - fetched)
     keys = (_FOUND + _ROOT * _roots(inputs[0], width)) * found + _FETCHED * fetched
-    return Cost(0.0, _moved((*answers, *outputs), batch_size), keys)
+    return Cost(0.0, moved((*answers, *outputs), batch_size), keys)
 
 
 def _roots(cache: Blob, width: int) -> int:
@@ -207,7 +160,7 @@ def _roots(cache: Blob, width: int) -> int:
 
 
 def _write_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    return Cost(0.0, _moved(inputs[1:], batch_size), _WRITTEN * _rows(inputs[1:2], batch_size))
+    return Cost(0.0, moved(inputs[1:], batch_size), _WRITTEN * num_rows(inputs[1:2], batch_size))
 
 
 def _push_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -216,18 +169,18 @@ def _push_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_si
     if op.attrs["staleness"] == 0:
         return Cost(0.0, 0.0)
     keys = _STEPPED + _ROOT * _width(gradients) * (op.attrs["optimizer"] == "adagrad")
-    return Cost(0.0, 2 * _moved((gradients,), batch_size), keys * _rows((gradients,), batch_size))
+    return Cost(0.0, 2 * moved((gradients,), batch_size), keys * num_rows((gradients,), batch_size))
 
 
 def _pull_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
     """Rows and clocks of what is fetched or checked; behind a barrier, the step of what all have pushed besides."""
     keys, gradients = inputs[-3], inputs[-1]
-    pushed = _rows((gradients,), batch_size)
-    answered = _ANSWERED * (_rows((keys,), batch_size) - pushed)
+    pushed = num_rows((gradients,), batch_size)
+    answered = _ANSWERED * (num_rows((keys,), batch_size) - pushed)
     if not op.attrs["barrier"]:
-        return Cost(0.0, _moved(outputs, batch_size), answered)
+        return Cost(0.0, moved(outputs, batch_size), answered)
     stepped = _SUMMED + _ROOT * _width(gradients) * (_width(outputs[0]) == 2 * _width(gradients))
-    return Cost(0.0, _moved((*outputs, gradients), batch_size), answered + stepped * pushed)
+    return Cost(0.0, moved((*outputs, gradients), batch_size), answered + stepped * pushed)
 
 
 def _width(rows: Blob) -> int:
@@ -238,7 +191,7 @@ def _width(rows: Blob) -> int:
 
 def _flush_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
     """As many rows as a whole cache has, at a pause: no part of a step."""
-    return Cost(0.0, _moved(outputs, batch_size))
+    return Cost(0.0, moved(outputs, batch_size))
 
 
 def _client_bytes(op: Op, inputs: Sequence[Blob], batch_size: int) -> float:
@@ -283,18 +236,6 @@ def _expected_read(op: Op, counts: Counts, expectation: Expectation) -> Counts:
     return rows_like(op.outputs, op.inputs[2:], counts)
 
 
-def _request(op: Op) -> Sequence[str]:
-    """The blobs by which a server is asked for rows."""
-    return op.inputs[-len(REQUEST) :]
-
-
-def _read_in_evaluation(op: Op, net: Net) -> Mapping[str, str]:
-    """The rows of each table, and their ids."""
-    num_tables = op.attrs["num_tables"]
-    assert isinstance(num_tables, int)
-    return dict(zip(op.outputs, op.inputs[2 : 2 + num_tables], strict=True))
-
-
 DEFINITIONS = (
     OpDef(
         "HetAnnounce",
@@ -323,7 +264,7 @@ DEFINITIONS = (
         keeps=_client_bytes,
         expected=_expected_request,
     ),
-    OpDef("HetFlush", _flush, _flush_infer, _flush_cost, None, many=True, effects=True, on_host=True, work="gather"),
+    OpDef("HetFlush", flush, infer_flush, _flush_cost, None, many=True, effects=True, on_host=True, work="gather"),
     OpDef("HetFlushed", _flushed, no_outputs, _flush_cost, None, effects=True, on_host=True, work="scatter"),
     OpDef(
         "HetPush",
@@ -348,13 +289,13 @@ DEFINITIONS = (
         on_host=True,
         work="gather",
         serves_cache=True,
-        asked_by=_request,
+        asked_by=request_of,
         expected=_expected_answer,
     ),
     OpDef(
         "HetRead",
         _read,
-        _read_infer,
+        infer_read,
         _read_cost,
         None,
         many=True,
@@ -364,7 +305,7 @@ DEFINITIONS = (
         phase="take",
         work="gather",
         expected=_expected_read,
-        evaluated=_read_in_evaluation,
+        evaluated=read_in_evaluation,
     ),
     OpDef(
         "HetWrite", _write, no_outputs, _write_cost, None, effects=True, on_host=True, place="reader", work="scatter"

@@ -11,6 +11,7 @@ from htrain.net.names import TRAINER, NetName, number_of, shard_name
 from htrain.net.net import Attr, Init, Net, Op, Parameter
 from htrain.net.placement import Shard
 from htrain.ops import OPS
+from htrain.ops.asked_rows import REQUEST
 from htrain.ops.builder import NetBuilder
 from htrain.spec.optimizers import Adagrad, Optimizer, RowwiseAdagrad
 from htrain.transform.shard_lookups import shard_parameters
@@ -25,11 +26,10 @@ class Behind:
     Requires: lowered lookups with their optimizer steps; `shards` of each of `tables` in row order, on sparse PSs.
     Ensures:  the ids of all tables of a cache are known before its first row is used; each sparse PS gets one request per cache and step.
 
-    A subclass says what its `family` of ops is called, the parts of a `request` and of an `answer`, and what attributes its ops have.
+    A subclass says what its `family` of ops is called, the parts of an `answer`, and what attributes its ops have.
     """
 
     family: ClassVar[str]
-    request: ClassVar[Sequence[str]]
     answer: ClassVar[Sequence[str]]
 
     def __init__(
@@ -102,14 +102,14 @@ class Behind:
         builder.parameter(self.holds())
         names = [builder.fresh(f"{self.name}_slots")]
         for server in self.servers:
-            names += [builder.fresh(f"{self.name}_{part}_{number_of(server)}") for part in self.request]
+            names += [builder.fresh(f"{self.name}_{part}_{number_of(server)}") for part in REQUEST]
         self.announce()
         self.slots, *request = builder.add(
             f"{self.family}Ask", (self.name, *self.ids, *self.beside_ids()), attrs=self.territory | self.asked(), module=self.name, outputs=names
         )  # fmt: skip
         answers: list[str] = []
         for k, server in enumerate(self.servers):
-            answers += self._serve(server, request[k * len(self.request) : (k + 1) * len(self.request)])
+            answers += self._serve(server, request[k * len(REQUEST) : (k + 1) * len(REQUEST)])
         attrs: dict[str, Attr] = {"num_tables": len(self.ids), "width": self.width}
         rows = [op.outputs[0] for op in self.lookups]
         builder.add(
@@ -170,7 +170,7 @@ class Behind:
 _ANSWERED = {"clocks": "row_clocks"}  # the request has a blob of that name
 
 
-def flush_nets(parts: Mapping[str, Net], family: str, request: Sequence[str], answer: Sequence[str]) -> dict[str, Net]:
+def flush_nets(parts: Mapping[str, Net], family: str, answer: Sequence[str]) -> dict[str, Net]:
     """The flush net of a trainer's net, by its name; without ops where that has no cache.
 
     Ensures: its messages are those of a step's lookups, so that the sparse PSs need no other nets.
@@ -179,7 +179,7 @@ def flush_nets(parts: Mapping[str, Net], family: str, request: Sequence[str], an
     ops: list[Op] = []
     for ask in (op for op in trainer.ops if op.type == f"{family}Ask"):
         read = next(op for op in trainer.ops if op.type == f"{family}Read" and op.inputs[0] == ask.inputs[0])
-        servers = (len(ask.outputs) - 1) // len(request)
+        servers = (len(ask.outputs) - 1) // len(REQUEST)
         names, answers = ask.outputs[1:], read.inputs[-servers * len(answer) :]
         attrs = {name: ask.attrs[name] for name in ("bounds", "servers", "first_rows", "width")}
         ops.append(Op(f"{family}Flush", ask.inputs[:1], names, attrs, node_name=ask.node_name, module=ask.module))

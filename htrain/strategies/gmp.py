@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from htrain.data.numbering import Numbering, open_numbering
 from htrain.errors import UsageError
 from htrain.net.names import SPARSE_PS, Device, number_of
 from htrain.net.net import Attr, BatchDim, Init, Net, Op, Parameter
 from htrain.net.placement import Shard
-from htrain.ops.gmp import ANSWER, REQUEST, UNBOUNDED, milli, row_width
+from htrain.ops.asked_rows import row_width
+from htrain.ops.gmp import ANSWER, UNBOUNDED, milli
 from htrain.spec.sparse_sync import Gmp as Asked
 from htrain.strategies.behind import Behind, flush_nets
 from htrain.strategies.strategy import HoldsRows
@@ -42,7 +45,7 @@ class Gmp(HoldsRows[Asked]):
                 )
         columns = self._columns(net)
         for pattern, device in self.cluster.pin:
-            if any(pattern == name for name in tables):
+            if any(fnmatchcase(name, pattern) for name in tables):
                 raise UsageError(f"pin {pattern}: {device} has no effect: the partition says where tables are")
         return {name: self._cut(p, columns[name]) for name, p in tables.items()}
 
@@ -55,14 +58,14 @@ class Gmp(HoldsRows[Asked]):
         return self._padded(net, columns)
 
     def nets(self, parts: Mapping[str, Net]) -> Mapping[str, Net]:
-        return flush_nets(parts, "Gmp", REQUEST, ANSWER)
+        return flush_nets(parts, "Gmp", ANSWER)
 
     def notes(self, train: Net) -> Iterator[str]:
         facts = self.numbering.facts
         bound = "no bound on staleness" if self.section.staleness == "unbounded" else f"s = {self.section.staleness}"
         yield (
             f"a batch needs {facts.rows_per_batch:.0f} rows of other workers, as the partition predicts ({facts.scattered_rows:.0f} where rows and samples are "
-            f"anywhere); {max(map(len, self.replicas), default=0):,} replicas on a worker at most ({bound}, writes {self.section.write})"
+            f"anywhere); {max(sum(map(len, held.values())) for held in self.replicas):,} replicas on a worker at most ({bound}, writes {self.section.write})"
         )
         if self.options.batch_size != facts.batch_size:
             yield (
@@ -74,13 +77,9 @@ class Gmp(HoldsRows[Asked]):
             yield f"rows of {', '.join(ragged)} are not held to other rows of a sample: their ids come as lists of any length"
 
     @cached_property
-    def replicas(self) -> tuple[Sequence[int], ...]:
-        """The rows, of all tables, that each worker has replicas of."""
-        numbering = self.numbering
-        return tuple(
-            [row for rows in numbering.secondaries(worker).values() for row in rows]
-            for worker in range(numbering.num_workers)
-        )
+    def replicas(self) -> Sequence[Mapping[str, NDArray[np.int64]]]:
+        """The rows, by table of the partition, that each worker has replicas of."""
+        return [self.numbering.secondaries(worker) for worker in range(self.numbering.num_workers)]
 
     def _columns(self, net: Net) -> dict[str, tuple[Piece, ...]]:
         """What of the data looks up each table. Raises UsageError for a table of which the partition says nothing."""
@@ -140,7 +139,7 @@ class Gmp(HoldsRows[Asked]):
 class _Behind(Behind):
     """The rewriting of a net for the tables of one width."""
 
-    family, request, answer = "Gmp", REQUEST, ANSWER
+    family, answer = "Gmp", ANSWER
 
     def __init__(
         self,
@@ -201,9 +200,7 @@ class _Behind(Behind):
     def _replicas(self) -> int:
         """The most that a worker has of these tables."""
         tables = [piece.table for pieces in self.pieces.values() for piece in pieces]
-        numbering = self.gmp.numbering
-        held = [numbering.secondaries(worker) for worker in range(numbering.num_workers)]
-        return max(1, *(sum(len(rows.get(table, ())) for table in tables) for rows in held))
+        return max(1, *(sum(len(held.get(table, ())) for table in tables) for held in self.gmp.replicas))
 
     def _places(self, dedupe: Op) -> Sequence[str]:
         """Where the rows of a batch's samples are among those of a table, as far as each sample has as many."""

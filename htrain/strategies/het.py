@@ -8,7 +8,8 @@ from htrain.errors import UsageError
 from htrain.net.names import TRAINER, NetName
 from htrain.net.net import Attr, Init, Net, Parameter
 from htrain.net.placement import Shard
-from htrain.ops.het import ANSWER, REQUEST, UNBOUNDED, row_width
+from htrain.ops.asked_rows import row_width
+from htrain.ops.het import ANSWER, UNBOUNDED
 from htrain.spec.cache import HetCache, capacity_rows
 from htrain.spec.optimizers import Optimizer
 from htrain.strategies.behind import Behind, flush_nets
@@ -31,7 +32,7 @@ class Het(HoldsRows[HetCache]):
         return net
 
     def nets(self, parts: Mapping[str, Net]) -> Mapping[str, Net]:
-        return flush_nets(parts, "Het", REQUEST, ANSWER)
+        return flush_nets(parts, "Het", ANSWER)
 
     def notes(self, train: Net) -> Iterator[str]:
         for ask in (op for op in train.ops if op.type == "HetAsk"):
@@ -92,7 +93,7 @@ def _own_capacities(tables: Mapping[str, Parameter], cache: HetCache) -> dict[st
 class _Behind(Behind):
     """One cache's rewriting of a net."""
 
-    family, request, answer = "Het", REQUEST, ANSWER
+    family, answer = "Het", ANSWER
 
     def __init__(self, net: Net, spec: CacheSpec, shards: Mapping[str, Sequence[Shard]], optimizer: Optimizer) -> None:
         super().__init__(net, spec.name, spec.tables, shards, optimizer)

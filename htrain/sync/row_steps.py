@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
+from htrain.sync.index import find, insert
+
 SGD, ADAGRAD, ROWWISE_ADAGRAD = range(3)
 KINDS = {"sgd": SGD, "adagrad": ADAGRAD, "rowwise_adagrad": ROWWISE_ADAGRAD}
 
@@ -69,3 +71,28 @@ def step_in_place(row, grad, state, kind, lr, eps):  # type: ignore[no-untyped-d
         rate = rate / (np.sqrt(state[0]) + floor)
     for d in range(row.size):
         row[d] -= rate * grad[d]
+
+
+@njit(nogil=True, cache=True)
+def step_rows(table, state, rows, grads, step, lr, eps):  # type: ignore[no-untyped-def]
+    """One step with grads[n,D] on each of rows[n], one after another."""
+    for i in range(rows.size):
+        step_in_place(table[rows[i]], grads[i], state=state[rows[i]], kind=step, lr=lr, eps=eps)
+
+
+@njit(nogil=True, cache=True)
+def sum_by_row(rows, grads, index, distinct, summed, places):  # type: ignore[no-untyped-def]
+    """The sums of grads[n,D] for each row: distinct[m], summed[m,D], and where each of rows[n] is among them. How many. Requires: an empty index for n."""
+    count = 0
+    for i in range(rows.size):
+        at = find(index, rows[i])
+        if at < 0:
+            at = count
+            insert(index, rows[i], at)
+            distinct[at] = rows[i]
+            summed[at] = 0.0
+            count += 1
+        places[i] = at
+        for d in range(grads.shape[1]):
+            summed[at, d] += grads[i, d]
+    return count

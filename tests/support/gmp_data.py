@@ -1,16 +1,14 @@
 """Examples of a few topics, partitioned and packed, and what PyTorch makes of the same batches."""
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from harness import sparse_and_dense_steps
+from joint import losses_on, shard_of
 from torch import nn
 
-from htrain.data import START, Dataset, Malformed, open_data
+from htrain.data import Malformed
 from htrain.data.numbering import Numbering, open_numbering
 from htrain.data.pack_by_partition import pack_by_partition
 from htrain.spec.options import Options
@@ -157,16 +155,7 @@ def drawn(kind: type[nn.Module]) -> nn.Module:
 
 def examples_of(source: str) -> dict[str, torch.Tensor]:
     """What a model of any kind is captured with."""
-    batch = next(batches_of(open_data(source), 0, 1))
-    batch.pop("label")
-    return batch
-
-
-def batches_of(dataset: Dataset, shard: int, shards: int) -> Any:
-    for batch in dataset.batches(
-        batch_size=BATCH, shard=shard, num_shards=shards, epochs=1, start=START, malformed=Malformed()
-    ):
-        yield {name: torch.from_numpy(column) for name, column in batch.columns.items()}
+    return {name: value for name, value in shard_of(source, BATCH, 0, 1)[0].items() if name != "label"}
 
 
 def in_original_ids(batch: dict[str, torch.Tensor], numbering: Numbering) -> dict[str, torch.Tensor]:
@@ -185,26 +174,10 @@ def in_original_ids(batch: dict[str, torch.Tensor], numbering: Numbering) -> dic
     return found
 
 
-def joint_losses(
-    model: nn.Module, parts: Parts, options: Options, workers: int, arguments: set[str]
-) -> tuple[list[float], nn.Module]:
-    """PyTorch on the joint batches of all workers: the mean of their losses, those without data counting zero."""
-    model = copy.deepcopy(model)
-    steps = sparse_and_dense_steps(model, options)
-    criterion = nn.BCEWithLogitsLoss()
-    numbering, dataset = parts.numbering, open_data(parts.packed)
-    shards = [[in_original_ids(b, numbering) for b in batches_of(dataset, w, workers)] for w in range(workers)]
-    losses = []
-    for step in range(max(map(len, shards))):
-        model.zero_grad()
-        total = torch.zeros(())
-        for shard in shards:
-            if step < len(shard):
-                batch = shard[step]
-                outputs = model(**{name: value for name, value in batch.items() if name in arguments})
-                total = total + criterion(outputs.reshape(-1), batch["label"]) / workers
-        total.backward()  # type: ignore[no-untyped-call]
-        for optimizer in steps:
-            optimizer.step()
-        losses.append(total.item())
-    return losses, model
+def joint_losses(model: nn.Module, parts: Parts, options: Options, workers: int) -> list[float]:
+    """PyTorch on the joint batches of all workers."""
+    numbering = parts.numbering
+    shards = [
+        [in_original_ids(b, numbering) for b in shard_of(parts.packed, BATCH, w, workers)] for w in range(workers)
+    ]
+    return losses_on(model, shards, options)[0]

@@ -5,16 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-EPS = 1e-6
-LR = 0.1
-
-
-def step(kind: str, row: np.ndarray, state: np.ndarray, grad: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One optimizer step."""
-    if kind == "sgd":
-        return row - LR * grad, state
-    state = state + (grad**2 if kind == "adagrad" else np.mean(grad**2))
-    return row - LR * grad / (np.sqrt(state) + EPS), state
+from tests.support.het_model import step
 
 
 @dataclass

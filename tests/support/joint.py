@@ -1,6 +1,7 @@
 """Trainers in lockstep, and PyTorch on their joint batches."""
 
 import copy
+import inspect
 
 import torch
 from harness import sparse_and_dense_steps
@@ -26,19 +27,25 @@ JOINT = with_flags(
 
 def joint_losses(model: nn.Module, data: str, options: Options, workers: int) -> tuple[list[float], nn.Module]:
     """PyTorch on the joint batches of all workers: the mean of their losses, those without data counting zero."""
+    return losses_on(model, [shard_of(data, options.batch_size, w, workers) for w in range(workers)], options)
+
+
+def losses_on(
+    model: nn.Module, shards: list[list[dict[str, torch.Tensor]]], options: Options
+) -> tuple[list[float], nn.Module]:
+    """The same on batches that are there, by worker; a model takes of them what it has arguments for."""
     model = copy.deepcopy(model)
     steps = sparse_and_dense_steps(model, options)
     criterion = nn.BCEWithLogitsLoss()
-    shards = [shard_of(data, options.batch_size, w, workers) for w in range(workers)]
+    arguments = inspect.signature(model.forward).parameters
     losses = []
     for step in range(max(map(len, shards))):
         model.zero_grad()
         total = torch.zeros(())
         for shard in shards:
             if step < len(shard):
-                batch = dict(shard[step])
-                label = batch.pop("label")
-                total = total + criterion(model(**batch).reshape(-1), label) / workers
+                batch = {name: value for name, value in shard[step].items() if name in arguments}
+                total = total + criterion(model(**batch).reshape(-1), shard[step]["label"]) / len(shards)
         total.backward()  # type: ignore[no-untyped-call]
         for optimizer in steps:
             optimizer.step()

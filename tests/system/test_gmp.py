@@ -33,8 +33,9 @@ from htrain.plan.plan import Plan, load_plan
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
-from htrain.sync.gmp.messages import Answer, Request
+from htrain.sync.gmp.messages import Answer
 from htrain.sync.gmp.owner import GmpOwner
+from htrain.sync.request import Request
 
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad")
 MODELS = (FieldNet, PaddedNet, OneTable, BagNet)
@@ -76,7 +77,7 @@ def test_without_staleness_workers_train_as_one_on_their_joint_batches(
     workers: int, kind: type[nn.Module], optimizer: str, parts: dict[int, Parts], tmp_path: Path
 ) -> None:
     model, options = drawn(kind), options_of(parts[workers], sparse_optimizer=optimizer)
-    losses, _ = joint_losses(model, parts[workers], options, workers, arguments_of(model))
+    losses = joint_losses(model, parts[workers], options, workers)
     roles = trained(planned(model, parts[workers], workers, options), parts[workers], tmp_path)
     assert len(losses) >= 30
     assert max(relative_differences(joint_losses_of(roles, workers), losses)) < 1e-4
@@ -84,7 +85,7 @@ def test_without_staleness_workers_train_as_one_on_their_joint_batches(
 
 def test_without_staleness_deferred_writes_are_not(parts: dict[int, Parts], tmp_path: Path) -> None:
     model, options = drawn(FieldNet), options_of(parts[3], gmp_write="deferred", sparse_optimizer="sgd")
-    losses, _ = joint_losses(model, parts[3], options, 3, arguments_of(model))
+    losses = joint_losses(model, parts[3], options, 3)
     roles = trained(planned(model, parts[3], 3, options), parts[3], tmp_path)
     assert max(relative_differences(joint_losses_of(roles, 3), losses)) < 1e-4
 
@@ -227,3 +228,14 @@ def test_a_table_that_the_partition_says_nothing_of_is_refused_by_name(parts: di
     frozen.b.weight.requires_grad = False  # type: ignore[union-attr]
     with pytest.raises(UsageError, match=r"table 'b\.weight' is frozen"):
         planned(frozen, parts[2], 2, options_of(parts[2]))
+
+
+def test_who_says_where_rows_are_is_the_partition_alone(parts: dict[int, Parts]) -> None:
+    model, options = drawn(FieldNet), options_of(parts[2])
+    inputs = {name: value for name, value in examples_of(parts[2].source).items() if name in arguments_of(model)}
+    cluster = this_machine(groups=2, trainers=1, group_ps=0)
+    with pytest.raises(UsageError, match="--split-table a.weight has no effect: sparse sync gmp says where rows are"):
+        htrain.compile(model, example_inputs=inputs, cluster=cluster, options=options, table_splits={"a.weight": 2})
+    pinned = this_machine(groups=2, trainers=1, group_ps=0, sparse_ps=2, pin=(("a.*", "sparse_ps:0"),))
+    with pytest.raises(UsageError, match=r"pin a\.\*: sparse_ps:0 has no effect: the partition says where tables are"):
+        htrain.compile(model, example_inputs=inputs, cluster=pinned, options=options)

@@ -16,8 +16,9 @@ import numpy as np
 
 from htrain.ops.sparse_loops import dedupe
 from htrain.sync.het.client import HetCache
-from htrain.sync.het.messages import Answer, Request
+from htrain.sync.het.messages import Answer
 from htrain.sync.het.policy import POLICIES
+from htrain.sync.request import Request
 from htrain.sync.row_steps import SparseStep
 from htrain.sync.territory import Territory
 

@@ -18,8 +18,8 @@ from htrain.ops.het import UNBOUNDED as NO_BOUND
 from htrain.ops.het import row_width
 from htrain.spec.cluster import Cluster
 from htrain.sync.het.client import UNBOUNDED, HetCache
-from htrain.sync.het.messages import Request
 from htrain.sync.het.server import HetServer
+from htrain.sync.request import Request
 from htrain.sync.row_steps import SparseStep
 from htrain.sync.territory import Territory
 

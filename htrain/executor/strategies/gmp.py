@@ -12,18 +12,18 @@ from htrain.data import Dataset
 from htrain.data.numbering import Numbering, open_numbering
 from htrain.data.renumbered import renumbered
 from htrain.errors import PlanError
-from htrain.executor.engine.store import Store, whole_of
+from htrain.executor.engine.store import Store
 from htrain.executor.record.cache_totals import added
+from htrain.executor.strategies.served import held_by, rows_of, step_of
 from htrain.executor.strategies.strategy import RunsCache
 from htrain.net.names import SPARSE_PS, Device, Role, device_of
 from htrain.net.net import Net, Op, Parameter
-from htrain.ops.gmp import REQUEST, UNBOUNDED, texts
+from htrain.ops.gmp import UNBOUNDED, texts
 from htrain.spec.sparse_sync import Gmp as Asked
 from htrain.sync.gmp import worker
-from htrain.sync.gmp.messages import Clocks, Rows
 from htrain.sync.gmp.owner import GmpOwner
 from htrain.sync.gmp.worker import Bounds, Expected, GmpWorker
-from htrain.sync.row_steps import SparseStep
+from htrain.sync.request import Clocks, Rows
 from htrain.sync.territory import Ids, Territory
 
 
@@ -78,7 +78,7 @@ class Gmp(RunsCache[Asked]):
     def joined(self, net: Net) -> Iterator[Sequence[str]]:
         for op in net.ops:
             if op.type == "GmpPush":
-                yield from _held(op)
+                yield from held_by(op)
 
     def caches(self, net: Net, store: Store, accelerated: Collection[str]) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -150,7 +150,7 @@ class Gmp(RunsCache[Asked]):
         secondaries, updates = self._secondaries(op, worker)
         bound = Bounds(_staleness(op), attrs["intra"], attrs["inter"], attrs["deferred"])
         return GmpWorker(
-            territory, attrs["width"], rows=attrs["sources"], number=number, bounds=bound, step=_step(op), secondaries=secondaries,
+            territory, attrs["width"], rows=attrs["sources"], number=number, bounds=bound, step=step_of(op), secondaries=secondaries,
             expected=Expected(self._own_updates(op, territory, number), updates),
         )  # fmt: skip
 
@@ -211,29 +211,13 @@ def _pieces(push: Op, table: str) -> Iterator[tuple[str, int]]:
     return ((source, first) for source, of, first in parts if of == number)
 
 
-def _held(push: Op) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The tables that a GmpPush serves, and their states."""
-    count = push.attrs["num_tables"]
-    assert isinstance(count, int)
-    held = push.inputs[1 : -len(REQUEST)]
-    return held[:count], held[count:]
-
-
-def _step(op: Op) -> SparseStep:
-    attrs: Mapping[str, Any] = op.attrs
-    return SparseStep(attrs["optimizer"], attrs["lr"], attrs["eps"])
-
-
 def _staleness(op: Op) -> int:
     bound: Any = op.attrs["staleness"]
     return bound if bound != UNBOUNDED else worker.UNBOUNDED
 
 
 def _owner(op: Op, store: Store) -> SharedOwner:
-    tables, states = ([store[name] for name in names] for names in _held(op))
-    table = whole_of(tables)
-    state = whole_of(states).numpy() if states else np.empty((table.shape[0], 0), np.float32)
-    return SharedOwner(GmpOwner(table.numpy(), state, staleness=_staleness(op), step=_step(op)))
+    return SharedOwner(GmpOwner(*rows_of(op, store), staleness=_staleness(op), step=step_of(op)))
 
 
 RUN = Gmp

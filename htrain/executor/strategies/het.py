@@ -3,17 +3,14 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-
-from htrain.executor.engine.store import Store, whole_of
+from htrain.executor.engine.store import Store
 from htrain.executor.record.cache_totals import add_counts, added
+from htrain.executor.strategies.served import held_by, rows_of, step_of
 from htrain.executor.strategies.strategy import RunsCache
 from htrain.net.net import Net, Op
-from htrain.ops.het import REQUEST
 from htrain.spec.cache import HetCache as Asked
 from htrain.sync.het.client import UNBOUNDED, HetCache
 from htrain.sync.het.server import HetServer
-from htrain.sync.row_steps import SparseStep
 from htrain.sync.territory import Territory
 
 
@@ -27,7 +24,7 @@ class Het(RunsCache[Asked]):
     def joined(self, net: Net) -> Iterator[Sequence[str]]:
         for op in net.ops:
             if op.type == "HetPush":
-                yield from _held(op)
+                yield from held_by(op)
 
     def caches(self, net: Net, store: Store, accelerated: Collection[str]) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -51,19 +48,6 @@ class Het(RunsCache[Asked]):
         return found
 
 
-def _held(push: Op) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The tables that a HetPush serves, and their states."""
-    count = push.attrs["num_tables"]
-    assert isinstance(count, int)
-    held = push.inputs[1 : -len(REQUEST)]
-    return held[:count], held[count:]
-
-
-def _step(op: Op) -> SparseStep:
-    attrs: Mapping[str, Any] = op.attrs
-    return SparseStep(attrs["optimizer"], attrs["lr"], attrs["eps"])
-
-
 def _staleness(op: Op) -> int:
     bound: Any = op.attrs["staleness"]
     return bound if bound >= 0 else UNBOUNDED
@@ -74,15 +58,12 @@ def _client(op: Op) -> HetCache:
     *bounds, num_keys = attrs["bounds"]
     territory = Territory(bounds, attrs["servers"], attrs["first_rows"], num_keys)
     return HetCache(
-        territory, attrs["width"], capacity=attrs["capacity"], staleness=_staleness(op), policy=attrs["policy"], step=_step(op),
+        territory, attrs["width"], capacity=attrs["capacity"], staleness=_staleness(op), policy=attrs["policy"], step=step_of(op),
     )  # fmt: skip
 
 
 def _server(op: Op, store: Store) -> HetServer:
-    tables, states = ([store[name] for name in names] for names in _held(op))
-    table = whole_of(tables)
-    state = whole_of(states) if states else torch.empty(table.shape[0], 0)
-    return HetServer(table.numpy(), state.numpy(), staleness=_staleness(op), step=_step(op))
+    return HetServer(*rows_of(op, store), staleness=_staleness(op), step=step_of(op))
 
 
 RUN = Het

@@ -20,8 +20,9 @@ from htrain.simulation.id_sources import Ids
 from htrain.simulation.numbering import Numbering
 from htrain.simulation.strategies.strategy import PlaysCache, Round
 from htrain.sync.het.client import UNBOUNDED, HetCache
-from htrain.sync.het.messages import Answer, Request
+from htrain.sync.het.messages import Answer
 from htrain.sync.het.server import HetServer
+from htrain.sync.request import Request
 from htrain.sync.row_steps import SparseStep
 from htrain.sync.territory import Territory
 

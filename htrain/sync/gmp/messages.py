@@ -1,29 +1,17 @@
-"""What a worker and the owner of rows say to each other: one request and one answer per owner and step (HET-GMP 6)."""
+"""What the owner of rows answers a worker to one request of a step (HET-GMP 6).
+
+Of a request, the clock of a row that is pushed says of how many updates its gradient is the sum, and that of a row that is checked how many updates of the
+primary a secondary has seen, or ANYHOW where it is to come whatever that is.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from htrain.sync.territory import Ids
+from htrain.sync.request import Clocks, Rows
 
-Clocks = NDArray[np.int32]
-Rows = NDArray[np.float32]
 ANYHOW = -1  # a clock that every primary is ahead of
-
-
-@dataclass(frozen=True)
-class Request:
-    """`counts`[3]: rows pushed, fetched, checked; `keys`[sum of these], in that order, are rows of the owner.
-
-    `clocks`[pushed + checked]: of how many updates each gradient is the sum, then how many updates of the primary a secondary has seen, or ANYHOW where
-    it is to come whatever that is. `gradients`[pushed,D]. Pushes come first: a row may be pushed and asked for at once.
-    """
-
-    counts: Ids
-    keys: NDArray[np.int32] | Ids
-    clocks: Clocks
-    gradients: Rows
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ push in a round is summed per row and becomes one optimizer step when the first 
 import numpy as np
 from numba import njit
 
-from htrain.errors import DataError
-from htrain.sync.gmp.messages import ANYHOW, Answer, Clocks, Request, Rows
-from htrain.sync.index import find, insert, new_index
-from htrain.sync.row_steps import SparseStep, step_in_place
+from htrain.sync.gmp.messages import ANYHOW, Answer
+from htrain.sync.index import new_index
+from htrain.sync.request import Clocks, Request, Rows
+from htrain.sync.row_steps import SparseStep, step_rows, sum_by_row
 from htrain.sync.territory import Ids
 
 _GAPS = 20
@@ -49,14 +49,14 @@ class GmpOwner:
 
         Raises DataError for a request that does not hold together, and for a row that is not here; nothing has changed then.
         """
-        rows = self._checked(request)
+        rows = request.rows_among(*self._table.shape)
         count = int(request.counts[0])
         self._push(rows[:count], request.gradients, request.clocks[:count])
 
     def pull(self, request: Request) -> Answer:
         """Rows that are fetched, and those checked that are behind their primary by more than the staleness."""
         self._end_round()
-        rows = self._checked(request)
+        rows = request.rows_among(*self._table.shape)
         pushed, fetched, checked = (int(n) for n in request.counts)
         asked, seen = rows[pushed + fetched :], request.clocks[pushed:]
         places = np.empty(checked, np.int32)
@@ -88,29 +88,15 @@ class GmpOwner:
         if self._round:
             rows, grads, updates = (np.concatenate(parts) for parts in zip(*self._round, strict=True))
             self._round = []
-            distinct, summed, counted = np.empty_like(rows), np.empty_like(grads), np.empty_like(updates)
-            count = _sum(rows, grads, updates=updates, index=new_index(rows.size), distinct=distinct, summed=summed, counted=counted)  # fmt: skip
-            self._apply(distinct[:count], summed[:count], counted[:count])
+            distinct, summed, places = np.empty_like(rows), np.empty_like(grads), np.empty_like(rows)
+            count = sum_by_row(rows, grads, new_index(rows.size), distinct=distinct, summed=summed, places=places)
+            counted = np.bincount(places, weights=updates, minlength=count).astype(np.int32)
+            self._apply(distinct[:count], summed[:count], counted)
 
     def _apply(self, rows: Ids, grads: Rows, updates: Clocks) -> None:
         step = self._step
-        _apply(self._table, self._state, clocks=self.clocks, rows=rows, grads=grads, updates=updates, step=step.code, lr=step.lr, eps=step.eps)  # fmt: skip
-
-    def _checked(self, request: Request) -> Ids:
-        """The rows of a request that holds together."""
-        counts = request.counts
-        if counts.shape != (3,) or counts.min(initial=0) < 0:
-            raise DataError(f"a worker's request has the counts {counts.tolist()}, want three counts")
-        pushed, fetched, checked = (int(n) for n in counts)
-        wanted = (pushed + fetched + checked,), (pushed + checked,), (pushed, self._table.shape[1])
-        seen = request.keys.shape, request.clocks.shape, request.gradients.shape
-        if seen != wanted:
-            raise DataError(f"a worker's request brings keys, clocks and gradients {seen}, want {wanted}")
-        rows = request.keys.astype(np.int64)
-        if rows.size and not 0 <= rows.min() <= rows.max() < len(self._table):
-            bad = rows[(rows < 0) | (rows >= len(self._table))][0]
-            raise DataError(f"a worker asks for row {bad}, this owner holds {len(self._table)}")
-        return rows
+        step_rows(self._table, self._state, rows=rows, grads=grads, step=step.code, lr=step.lr, eps=step.eps)
+        np.add.at(self.clocks, rows, updates)
 
 
 @njit(nogil=True, cache=True)
@@ -118,14 +104,6 @@ def _gather(table, rows, out):  # type: ignore[no-untyped-def]
     for i in range(rows.size):
         for d in range(table.shape[1]):
             out[i, d] = table[rows[i], d]
-
-
-@njit(nogil=True, cache=True)
-def _apply(table, state, clocks, rows, grads, updates, step, lr, eps):  # type: ignore[no-untyped-def]
-    for i in range(rows.size):
-        row = rows[i]
-        step_in_place(table[row], grads[i], state=state[row], kind=step, lr=lr, eps=eps)
-        clocks[row] += updates[i]
 
 
 @njit(nogil=True, cache=True)
@@ -145,23 +123,4 @@ def _check(clocks, rows, seen, staleness, stale, gaps):  # type: ignore[no-untyp
             bucket += 1
             gap >>= 1
         gaps[bucket] += 1
-    return count
-
-
-@njit(nogil=True, cache=True)
-def _sum(rows, grads, updates, index, distinct, summed, counted):  # type: ignore[no-untyped-def]
-    count = 0
-    for i in range(rows.size):
-        at = find(index, rows[i])
-        if at < 0:
-            at = count
-            insert(index, rows[i], at)
-            distinct[at], counted[at] = rows[i], updates[i]
-            for d in range(grads.shape[1]):
-                summed[at, d] = grads[i, d]
-            count += 1
-            continue
-        counted[at] += updates[i]
-        for d in range(grads.shape[1]):
-            summed[at, d] += grads[i, d]
     return count

@@ -29,8 +29,9 @@ import numpy as np
 from htrain.errors import DataError
 from htrain.sync.gmp import loops
 from htrain.sync.gmp.counts import GmpCounts
-from htrain.sync.gmp.messages import Answer, Clocks, Request, Rows
+from htrain.sync.gmp.messages import Answer
 from htrain.sync.index import index_all, new_index
+from htrain.sync.request import Clocks, Pushed, Request, Rows, requests_of
 from htrain.sync.row_steps import SparseStep
 from htrain.sync.territory import Ids, Territory
 
@@ -108,7 +109,7 @@ class GmpWorker:
         index_all(self._index, self._key_of)
         self._written: list[Ids] = []
         self._written_own: list[tuple[Ids, Rows]] = []
-        self._outgoing: list[tuple[Ids, Clocks, Rows]] = []
+        self._outgoing: list[Pushed] = []
         self._awaited: list[_Awaited] = []
 
     def stand_beside(self, owner: Owner) -> None:
@@ -275,31 +276,21 @@ class GmpWorker:
             step=step.code, lr=step.lr, eps=step.eps, keys=keys, updates=updates, grads=grads,
         )  # fmt: skip
         if count:
-            self._outgoing.append((keys[:count], updates[:count], grads[:count]))
+            self._outgoing.append(Pushed(keys[:count], updates[:count], grads[:count]))
 
     def _requests(
         self, keys: Ids, slots: Ids, forced: np.ndarray, fetched: Ids, checked: Ids, clocks: Clocks
     ) -> list[Request]:
         """One request to each owner: what leaves, then the rows at places `fetched`, then those at `checked`."""
         pushed, self._outgoing = self._outgoing, []
-        push_keys = np.concatenate([np.empty(0, np.int64), *(p[0] for p in pushed)])
-        updates = np.concatenate([np.empty(0, np.int32), *(p[1] for p in pushed)])
-        grads = np.concatenate([np.empty((0, self.width), np.float32), *(p[2] for p in pushed)])
-        out, fetch, check = (self._territory.split(k) for k in (push_keys, keys[fetched], keys[checked]))
         requests = []
-        for server in range(self._territory.num_servers):
-            push_order, push_rows = _part(out, server)
-            fetch_order, fetch_rows = _part(fetch, server)
-            check_order, check_rows = _part(check, server)
-            asked = checked[check_order]
-            request = Request(
-                np.array([push_rows.size, fetch_rows.size, check_rows.size], np.int64),
-                self._territory.as_rows(np.concatenate([push_rows, fetch_rows, check_rows])),
-                np.concatenate([updates[push_order], clocks[check_order]]),
-                grads[push_order],
-            )
-            self._awaited.append(_Awaited(slots[fetched[fetch_order]], slots[asked], forced[asked]))
-            self.counts.fetched[server] += fetch_rows.size
+        asked = requests_of(
+            self._territory, self.width, pushed, fetch=keys[fetched], check=keys[checked], clocks=clocks
+        )
+        for server, (request, fetch, check) in enumerate(asked):
+            places = checked[check]
+            self._awaited.append(_Awaited(slots[fetched[fetch]], slots[places], forced[places]))
+            self.counts.fetched[server] += fetch.size
             self._account(server, gradients=request.gradients, clocks=request.clocks, keys=request.keys)
             requests.append(request)
         return requests
@@ -340,8 +331,3 @@ class GmpWorker:
         counts.replicas += int(((slots >= 0) & (slots < self._num_secondaries)).sum())
         _, _, starts = self._territory.split(keys[slots >= 0])
         counts.needed += np.diff(starts)
-
-
-def _part(split: tuple[Ids, Ids, Ids], server: int) -> tuple[Ids, Ids]:
-    order, rows, starts = split
-    return order[starts[server] : starts[server + 1]], rows[starts[server] : starts[server + 1]]

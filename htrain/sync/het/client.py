@@ -26,7 +26,7 @@ from htrain.errors import DataError
 from htrain.spec.policies import POLICIES as KNOWN
 from htrain.sync.het import loops
 from htrain.sync.het.counts import CacheCounts
-from htrain.sync.het.messages import Answer, Clocks, Request, Rows
+from htrain.sync.het.messages import Answer
 from htrain.sync.het.policy import (
     CURRENT,
     FIRST_LIMIT,
@@ -40,20 +40,12 @@ from htrain.sync.het.policy import (
 from htrain.sync.het.scored import victims_by
 from htrain.sync.het.slots import Slots
 from htrain.sync.index import find
+from htrain.sync.request import Clocks, Pushed, Request, Rows, requests_of
 from htrain.sync.row_steps import SparseStep
 from htrain.sync.territory import Ids, Territory
 
 UNBOUNDED = 2**30  # a staleness that no clock reaches
 _HEADROOM = 1024
-
-
-@dataclass(frozen=True)
-class _Pushed:
-    """Updates on their way out: keys[n], clocks[n], grads[n,D]."""
-
-    keys: Ids
-    clocks: Clocks
-    grads: Rows
 
 
 @dataclass(frozen=True)
@@ -85,7 +77,7 @@ class HetCache:
         self._victims = victims_by(score) if score else None
         self._limit = FIRST_LIMIT if self._policy != SCORED else 0
         self._num_announced = 0
-        self._outgoing: list[_Pushed] = []
+        self._outgoing: list[Pushed] = []
         self._awaited: list[_Awaited] = []
         self._at = Slots(2 * width + step.state_width(width), capacity + _HEADROOM)
 
@@ -237,23 +229,11 @@ class HetCache:
     def _requests(self, keys: Ids, slots: Ids, fetched: Ids, checked: Ids, clocks: Clocks) -> list[Request]:
         """One request per server: what waits to be pushed, then the rows at positions `fetched`, then those at `checked`."""
         pushed, self._outgoing = self._outgoing, []
-        push_keys = np.concatenate([np.empty(0, np.int64), *(p.keys for p in pushed)])
-        push_clocks = np.concatenate([np.empty(0, np.int32), *(p.clocks for p in pushed)])
-        grads = np.concatenate([np.empty((0, self.width), np.float32), *(p.grads for p in pushed)])
-        out, fetch, check = (self._territory.split(k) for k in (push_keys, keys[fetched], keys[checked]))
         requests = []
-        for k in range(self._territory.num_servers):
-            push_order, push_rows = _part(out, k)
-            fetch_order, fetch_rows = _part(fetch, k)
-            check_order, check_rows = _part(check, k)
-            everything = np.concatenate([push_rows, fetch_rows, check_rows])
-            request = Request(
-                np.array([push_rows.size, fetch_rows.size, check_rows.size], np.int64),
-                self._territory.as_rows(everything),
-                np.concatenate([push_clocks[push_order], clocks[check_order]]),
-                grads[push_order] if self._territory.num_servers > 1 else grads,
-            )
-            self._awaited.append(_Awaited(slots[fetched[fetch_order]], slots[checked[check_order]]))
+        for request, fetch, check in requests_of(
+            self._territory, self.width, pushed, fetch=keys[fetched], check=keys[checked], clocks=clocks
+        ):
+            self._awaited.append(_Awaited(slots[fetched[fetch]], slots[checked[check]]))
             self._account(gradients=request.gradients, clocks=request.clocks, keys=request.keys)
             requests.append(request)
         return requests
@@ -312,14 +292,9 @@ class HetCache:
         arguments = (self._at.meta, self._at.key_of, self._at.rows, slots, self.width)
         self._keep(pushed, loops.push_out(*arguments, pushed.keys, pushed.clocks, pushed.grads))
 
-    def _buffers(self, count: int) -> _Pushed:
-        return _Pushed(np.empty(count, np.int64), np.empty(count, np.int32), np.empty((count, self.width), np.float32))
+    def _buffers(self, count: int) -> Pushed:
+        return Pushed(np.empty(count, np.int64), np.empty(count, np.int32), np.empty((count, self.width), np.float32))
 
-    def _keep(self, pushed: _Pushed, count: int) -> None:
+    def _keep(self, pushed: Pushed, count: int) -> None:
         if count:
-            self._outgoing.append(_Pushed(pushed.keys[:count], pushed.clocks[:count], pushed.grads[:count]))
-
-
-def _part(split: tuple[Ids, Ids, Ids], server: int) -> tuple[Ids, Ids]:
-    order, rows, starts = split
-    return order[starts[server] : starts[server + 1]], rows[starts[server] : starts[server + 1]]
+            self._outgoing.append(Pushed(pushed.keys[:count], pushed.clocks[:count], pushed.grads[:count]))

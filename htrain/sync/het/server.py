@@ -7,10 +7,11 @@ step when the first of them pulls. The caller lets nobody pull before all have p
 import numpy as np
 from numba import njit
 
-from htrain.errors import DataError
-from htrain.sync.het.messages import Answer, Clocks, Ids, Request, Rows
-from htrain.sync.index import find, insert, new_index
-from htrain.sync.row_steps import SparseStep, step_in_place
+from htrain.sync.het.messages import Answer
+from htrain.sync.index import new_index
+from htrain.sync.request import Clocks, Request, Rows
+from htrain.sync.row_steps import SparseStep, step_rows, sum_by_row
+from htrain.sync.territory import Ids
 
 _LAGS = 20
 
@@ -71,41 +72,23 @@ class HetServer:
         if self._round:
             rows, grads = (np.concatenate(parts) for parts in zip(*self._round, strict=True))
             self._round = []
-            distinct, summed = np.empty_like(rows), np.empty_like(grads)
-            count = _sum(rows, grads, new_index(rows.size), distinct, summed)
+            distinct, summed, places = np.empty_like(rows), np.empty_like(grads), np.empty_like(rows)
+            count = sum_by_row(rows, grads, new_index(rows.size), distinct=distinct, summed=summed, places=places)
             self._apply(distinct[:count], summed[:count])
 
     def _apply(self, rows: Ids, grads: Rows) -> None:
         step = self._step
-        _apply(self._table, self._state, rows=rows, grads=grads, step=step.code, lr=step.lr, eps=step.eps)
+        step_rows(self._table, self._state, rows=rows, grads=grads, step=step.code, lr=step.lr, eps=step.eps)
 
     def _checked(self, request: Request) -> tuple[Ids, Clocks]:
         """The rows and clocks of a request that holds together."""
-        counts = request.counts
-        if counts.shape != (3,) or counts.min(initial=0) < 0:
-            raise DataError(f"a request of a cache has the counts {counts.tolist()}, want three counts")
-        evicted, fetched, checked = (int(n) for n in counts)
-        wanted = (evicted + fetched + checked,), (evicted + checked,), (evicted, self._table.shape[1])
-        seen = request.keys.shape, request.clocks.shape, request.gradients.shape
-        if seen != wanted:
-            raise DataError(f"a request of a cache brings keys, clocks and gradients {seen}, want {wanted}")
-        rows = request.keys.astype(np.int64)
-        if rows.size and not 0 <= rows.min() <= rows.max() < len(self._table):
-            bad = rows[(rows < 0) | (rows >= len(self._table))][0]
-            raise DataError(f"a cache asks for row {bad}, this server holds {len(self._table)}")
-        return rows, request.clocks
+        return request.rows_among(*self._table.shape), request.clocks
 
 
 @njit(nogil=True, cache=True)
 def _advance(clocks, rows, current):  # type: ignore[no-untyped-def]
     for i in range(rows.size):
         clocks[rows[i]] = max(clocks[rows[i]], current[i])
-
-
-@njit(nogil=True, cache=True)
-def _apply(table, state, rows, grads, step, lr, eps):  # type: ignore[no-untyped-def]
-    for i in range(rows.size):
-        step_in_place(table[rows[i]], grads[i], state=state[rows[i]], kind=step, lr=lr, eps=eps)
 
 
 @njit(nogil=True, cache=True)
@@ -134,20 +117,3 @@ def _gather(table, state, clocks, rows, values, row_clocks):  # type: ignore[no-
         for d in range(state.shape[1]):
             values[i, width + d] = state[row, d]
         row_clocks[i] = clocks[row]
-
-
-@njit(nogil=True, cache=True)
-def _sum(rows, grads, index, distinct, summed):  # type: ignore[no-untyped-def]
-    count = 0
-    for i in range(rows.size):
-        at = find(index, rows[i])
-        if at < 0:
-            insert(index, rows[i], count)
-            distinct[count] = rows[i]
-            for d in range(grads.shape[1]):
-                summed[count, d] = grads[i, d]
-            count += 1
-            continue
-        for d in range(grads.shape[1]):
-            summed[at, d] += grads[i, d]
-    return count

@@ -3,9 +3,10 @@
 import numpy as np
 
 from htrain.sync.het import loops
-from htrain.sync.het.messages import Ids, Rows
 from htrain.sync.het.policy import ABOVE, AHEAD, LIST, UNLISTED, Lists, Meta, new_lists
 from htrain.sync.index import add_counts, index_all, new_index
+from htrain.sync.request import Rows
+from htrain.sync.territory import Ids
 
 
 class Slots:

@@ -22,8 +22,9 @@ from htrain.ops.het import REQUEST
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 from htrain.sync.het.client import HetCache
-from htrain.sync.het.messages import Answer, Request
+from htrain.sync.het.messages import Answer
 from htrain.sync.het.server import HetServer
+from htrain.sync.request import Request
 
 LR = 0.05
 HET = with_flags(

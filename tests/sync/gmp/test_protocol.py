@@ -8,12 +8,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from htrain.sync.gmp.messages import Answer, Request
+from htrain.sync.gmp.messages import Answer
 from htrain.sync.gmp.owner import GmpOwner
 from htrain.sync.gmp.worker import Bounds, Expected, GmpWorker
+from htrain.sync.request import Request
 from htrain.sync.row_steps import SparseStep
 from htrain.sync.territory import Territory
 from tests.support import gmp_model as model
+from tests.support.het_model import EPS, LR
 
 EACH, WIDTH, FIELDS = 2, 2, 3
 Samples = st.lists(st.lists(st.integers(0, 4 * EACH - 1), min_size=FIELDS, max_size=FIELDS), min_size=1, max_size=3)
@@ -52,7 +54,7 @@ class Interleaving:
     def __init__(self, workers: int, kind: str, bounds: Bounds, secondaries: list[set[int]]) -> None:
         self.kind, self.bounds = kind, bounds
         random = self.random = np.random.default_rng(0)
-        step = SparseStep(kind, model.LR, model.EPS)
+        step = SparseStep(kind, LR, EPS)
         rows = EACH * workers
         table = random.standard_normal((rows, WIDTH)).astype(np.float32)
         state = np.zeros((rows, step.state_width(WIDTH)), np.float32)
@@ -231,7 +233,7 @@ class Interleaving:
             self.owners[owner].read(np.array([row]), out)
             np.testing.assert_allclose(out[0], primary.row, rtol=1e-3, atol=1e-4)
             if self.kind == "sgd":
-                np.testing.assert_allclose(out[0], self.start[key] - model.LR * self.sums[key], rtol=1e-3, atol=1e-4)
+                np.testing.assert_allclose(out[0], self.start[key] - LR * self.sums[key], rtol=1e-3, atol=1e-4)
 
 
 class Workers(RuleBasedStateMachine):

@@ -6,8 +6,9 @@ import torch
 
 from htrain.errors import DataError
 from htrain.sync.het.client import UNBOUNDED, HetCache
-from htrain.sync.het.messages import Answer, Request
+from htrain.sync.het.messages import Answer
 from htrain.sync.het.server import HetServer
+from htrain.sync.request import Request
 from htrain.sync.row_steps import SparseStep
 from htrain.sync.territory import Territory
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from htrain.sync.het.client import HetCache
-from htrain.sync.het.messages import Answer, Request
+from htrain.sync.het.messages import Answer
 from htrain.sync.het.server import HetServer
+from htrain.sync.request import Request
 from htrain.sync.row_steps import SparseStep
 from htrain.sync.territory import Territory
 from tests.support import het_model

@@ -12,9 +12,10 @@ from htrain.errors import DataError
 from htrain.spec.policies import POLICIES
 from htrain.sync.het import policy as p
 from htrain.sync.het.client import UNBOUNDED, HetCache
-from htrain.sync.het.messages import Answer, Request
+from htrain.sync.het.messages import Answer
 from htrain.sync.het.scored import victims_by
 from htrain.sync.het.server import HetServer
+from htrain.sync.request import Request
 from htrain.sync.row_steps import SparseStep
 from htrain.sync.territory import Territory
 
