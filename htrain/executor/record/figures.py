@@ -8,6 +8,7 @@ from htrain.net.names import TRAINER, role_of
 from htrain.plan.plan import Plan
 
 _WINDOW_SECONDS = 5.0
+SHORTEST_STEADY_SECONDS = 2.5  # roles report twice a second, each at its own time: over less, what one has sent does not go with what others have trained
 
 
 class Figures:
@@ -63,7 +64,7 @@ class Figures:
 
     def measured(self, now: float) -> Measured:
         """Predicted against measured, over the steady part; over all of a run that is too short to have one."""
-        if len(self._steady) > 1:
+        if len(self._steady) > 1 and self._steady[1][0] - self._steady[0][0] >= SHORTEST_STEADY_SECONDS:
             (then, before), (now, after) = self._steady
         else:
             then, before, after = self._began, self._first, self._reports

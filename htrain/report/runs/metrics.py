@@ -15,6 +15,7 @@ from typing import Annotated, Any, BinaryIO
 import msgspec
 
 from htrain.errors import CheckpointError
+from htrain.executor.record.figures import SHORTEST_STEADY_SECONDS
 from htrain.files import require_regular
 
 FILE = "metrics.jsonl"
@@ -155,11 +156,12 @@ def _line(data: bytes) -> Line | None:
 
 @dataclass
 class _Part:
-    """A part of a run: where its reports begin in the file, and, of each trainer, when its steps began and its examples last grew."""
+    """A part of a run: where its reports begin in the file, and at which second, and, of each trainer, when its steps began and its examples last grew."""
 
     began: float
     sync_rounds: float
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    seconds: "array[float]" = field(default_factory=lambda: array("d"))
     stepped: dict[str, int] = field(default_factory=dict)
     first_steps: dict[str, float] = field(default_factory=dict)
     grew: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -200,6 +202,7 @@ class _Reader:
             self._part = _Part(began, self._part.sync_rounds + self._last.sync_rounds)
             self._window.clear()
         self._part.offsets.append(offset)
+        self._part.seconds.append(line.seconds)
         self._window.append(line)
         while len(self._window) > 2 and line.seconds - self._window[1].seconds > _WINDOW_SECONDS:
             self._window.popleft()
@@ -234,11 +237,11 @@ class _Reader:
 
     def _steady(self) -> tuple[int, int]:
         """The reports from which on all trainers had made a step, and until which none was at its end; the first and the last where there
-        are no such, as a run's own figures have it."""
+        are no such, or they are close to each other, as a run's own figures have it."""
         part, last = self._part, len(self._part.offsets) - 1
         if self._trainers <= part.stepped.keys():
             begin, end = max(part.stepped.values()), min(number for _, number in part.grew.values()) - 1
-            if begin < end:
+            if begin < end and part.seconds[end] - part.seconds[begin] >= SHORTEST_STEADY_SECONDS:
                 return begin, end
         return 0, last
 

@@ -53,6 +53,18 @@ def test_of_a_run_that_is_too_short_for_a_steady_part_all_is_measured(plan: Plan
     assert (measured.seconds, measured.examples) == (2.0, 60)
 
 
+def test_a_steady_part_of_a_few_reports_is_none(plan: Plan) -> None:
+    """A server that told of its bytes just before trainers did half their steps would seem to have sent half of what it did."""
+    figures = Figures(plan)
+    tell(figures, plan, 0)
+    figures.begin(1.0)
+    for now, steps in ((2.0, 1), (2.5, 9), (3.0, 20)):
+        tell(figures, plan, steps)
+        figures.totals(now, ends=now == 3.0)
+    measured = figures.measured(3.0)
+    assert (measured.seconds, measured.examples) == (2.0, 400)
+
+
 def test_an_error_names_the_last_step_that_a_role_has_told_of(plan: Plan) -> None:
     figures = Figures(plan)
     figures.report("trainer:0:0", {"steps": 12})
