@@ -1,10 +1,12 @@
-"""Hosts as network namespaces of this machine, with links of a given rate, to run a plan on: one role a host. Needs root.
+"""Hosts as network namespaces of this machine, with links of a given rate, to run a plan on: one process a host. Needs root.
 
     python tools/netlab.py run plan/ --data criteo:train.tsv --out runs/lab --rate 100mbit
+    python tools/netlab.py run plan/ --data packed:train.packed --out runs/lab --rate 1gbit --sites 5,4 --between 100mbit
     python tools/netlab.py --clean
 
-Every host has a link to one bridge, which `tc tbf` limits both ways. mpiexec starts a rank in every host, the launcher in the first; ranks find
-each other over MPI, and values travel over ZeroMQ across the links. A lab that ends takes its namespaces and the processes in them along,
+Every host has a link to the bridge of its site, which `tc tbf` limits both ways. Where there are several sites, each bridge has an uplink, limited as well, to
+one that joins them. mpiexec starts a rank in every host, the launcher in the first; ranks find each other over MPI, and values travel over ZeroMQ across the
+links. A lab that ends takes its namespaces and the processes in them along,
 except after SIGKILL: `--clean` removes what labs left whose process is gone.
 """
 
@@ -18,7 +20,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -44,7 +47,7 @@ _ACROSS_LINKS = (  # MPI would take the short way, through the memory of this ma
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that a host's link has carried, headers included."""
+    """Bytes that the link of a host has carried, or the uplink of a site, headers included: received and sent by the host, or by the site."""
 
     host: str
     received: int
@@ -53,26 +56,42 @@ class Traffic:
 
 @dataclass(frozen=True)
 class LabRun:
-    """What a run in a lab did: where `launcher` and each role was and what its link carried; measured.json, of the steady part."""
+    """What a run in a lab did: where `launcher` and each role was and what its link carried, as did the uplinks of sites; measured.json, of the steady part."""
 
     roles: dict[str, Traffic]
+    uplinks: tuple[Traffic, ...]
     measured: Measured
 
 
 class Lab:
-    """`num_hosts` namespaces, each on a link of `rate` and one-way `delay` to a bridge in a namespace of its own.
+    """`num_hosts` namespaces, each on a link of `rate` and one-way `delay` to the bridge of its site. The first sites[0] hosts are of the first site, and so
+    on; sites reach each other over uplinks of the rate `between`. Without `sites`, all are of one.
 
     `rate` and `delay` are as tc writes them (`100mbit`, `5ms`; a delay needs netem in the kernel). Hosts are there inside `with`, and gone
     after it. Their names carry this process's id.
-    Raises UsageError for a rate or delay that cannot be, RunError, when entered, where this machine cannot make them.
+    Raises UsageError for a rate, a delay or sites that cannot be, RunError, when entered, where this machine cannot make them.
     """
 
-    def __init__(self, num_hosts: int, *, rate: str = "100mbit", delay: str = "0ms") -> None:
+    def __init__(
+        self,
+        num_hosts: int,
+        *,
+        rate: str = "100mbit",
+        delay: str = "0ms",
+        sites: Sequence[int] = (),
+        between: str = "100mbit",
+    ) -> None:
         self.name = f"netlab{os.getpid()}x{next(_LABS)}"
         self.hosts = [f"{self.name}h{k}" for k in range(num_hosts)]
         self._switch = f"{self.name}sw"
         self._rate = bits_per_second(rate)
         self._delay = _checked_delay(delay)
+        self._sites = tuple(sites) or (num_hosts,)
+        self._between = bits_per_second(between)
+        if sum(self._sites) != num_hosts or min(self._sites) < 1:
+            raise UsageError(
+                f"sites of {', '.join(map(str, self._sites))} hosts: want {num_hosts} in all, and one at least in each"
+            )
 
     def __enter__(self) -> "Lab":
         _require_tools()
@@ -88,57 +107,79 @@ class Lab:
 
     def _build(self) -> None:
         _sh("ip", "netns", "add", self._switch)
-        _sh("ip", "-n", self._switch, "link", "add", "br0", "type", "bridge")
-        _sh("ip", "-n", self._switch, "link", "set", "br0", "up")
+        self._join_sites()
+        site_of = [site for site, hosts in enumerate(self._sites) for _ in range(hosts)]
         addresses = {host: f"10.77.{k >> 8}.{k & 255}" for k, host in enumerate(self.hosts, 1)}
         names = "".join(f"{address} {host}\n" for host, address in addresses.items())
         for k, (host, address) in enumerate(addresses.items()):
             _sh("ip", "netns", "add", host)
             (ETC / host).mkdir(parents=True, exist_ok=True)
             (ETC / host / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-            self._link(host, f"p{k}", address)
+            self._link(host, f"p{k}", address, site=site_of[k])
 
-    def _link(self, host: str, port: str, address: str) -> None:
-        """A cable from a host to the bridge, limited at both ends."""
+    def _join_sites(self) -> None:
+        """A bridge for each site, and cables from all to one between them, limited at both ends."""
+        bridges = [f"br{site}" for site in range(len(self._sites))]
+        for bridge in [*bridges, "between"] if len(bridges) > 1 else bridges:
+            _sh("ip", "-n", self._switch, "link", "add", bridge, "type", "bridge")
+            _sh("ip", "-n", self._switch, "link", "set", bridge, "up")
+        for site, bridge in enumerate(bridges if len(bridges) > 1 else ()):
+            _sh("ip", "-n", self._switch, "link", "add", f"up{site}", "type", "veth", "peer", "name", f"down{site}")
+            for end, master in ((f"up{site}", bridge), (f"down{site}", "between")):
+                _sh("ip", "-n", self._switch, "link", "set", end, "master", master, "up")
+                self._limit(self._switch, end, self._between)
+
+    def _link(self, host: str, port: str, address: str, *, site: int) -> None:
+        """A cable from a host to the bridge of its site, limited at both ends."""
         ends = ["eth0", "netns", host, "type", "veth", "peer", "name", port, "netns", self._switch]
         _sh("ip", "link", "add", *ends)
-        _sh("ip", "-n", self._switch, "link", "set", port, "master", "br0", "up")
+        _sh("ip", "-n", self._switch, "link", "set", port, "master", f"br{site}", "up")
         _sh("ip", "-n", host, "addr", "add", f"{address}/16", "dev", "eth0")
         for device in ("eth0", "lo"):
             _sh("ip", "-n", host, "link", "set", device, "up")
-        self._limit(host, "eth0")
-        self._limit(self._switch, port)
+        self._limit(host, "eth0", self._rate)
+        self._limit(self._switch, port, self._rate)
 
-    def _limit(self, namespace: str, device: str) -> None:
+    def _limit(self, namespace: str, device: str, rate: int) -> None:
         """Delay, if any, and then a token bucket of 2 ms of the rate."""
-        burst = str(max(_LEAST_BURST, self._rate // 8 // 500))
+        burst = str(max(_LEAST_BURST, rate // 8 // 500))
         where = ["root"]
         add = ["tc", "-n", namespace, "qdisc", "add", "dev", device]
         if self._delay != "0ms":
             _sh(*add, "root", "handle", "1:", "netem", "delay", self._delay, "limit", "10000")
             where = ["parent", "1:1"]
-        _sh(*add, *where, "tbf", "rate", f"{self._rate}bit", "burst", burst, "latency", "400ms")
+        _sh(*add, *where, "tbf", "rate", f"{rate}bit", "burst", burst, "latency", "400ms")
 
     def traffic(self) -> dict[str, Traffic]:
         """What each host's link has carried so far."""
-        return {host: _link_traffic(host) for host in self.hosts}
+        return {host: _link_traffic(host, "eth0") for host in self.hosts}
+
+    def uplinks(self) -> tuple[Traffic, ...]:
+        """What each site's uplink has carried so far; none where there is one site."""
+        sites = range(len(self._sites) if len(self._sites) > 1 else 0)
+        return tuple(replace(_link_traffic(self._switch, f"up{site}"), host=f"site {site}") for site in sites)
 
     def run_plan(self, plan_folder: Path, data: str, out: Path, *, epochs: int = 1, timeout: float = 600.0) -> LabRun:
-        """Run a plan with the launcher on the first host and each role on its own, at most for `timeout` seconds.
+        """Run a plan with the launcher on the first host and each process on its own, at most for `timeout` seconds.
 
-        Raises UsageError when there are not as many hosts as roles and one more, RunError with what htrain said when the run fails.
+        Raises UsageError when there are not as many hosts as processes and one more, RunError with what htrain said when the run fails.
         """
-        roles = ("launcher", *load_plan(plan_folder).cluster.roles)
-        if len(roles) != len(self.hosts):
+        processes = (("launcher",), *load_plan(plan_folder).processes)
+        if len(processes) != len(self.hosts):
+            each = "role" if all(len(roles) == 1 for roles in processes) else "worker"
             raise UsageError(
-                f"the lab has {len(self.hosts)} hosts; {plan_folder} wants {len(roles)}: one per role and one for the launcher"
+                f"the lab has {len(self.hosts)} hosts; {plan_folder} wants {len(processes)}: one per {each} and one for the launcher"
             )
         command = [str(BIN / "htrain"), "run", str(plan_folder.resolve()), "--data", data, "--out", str(out.resolve())]
-        before = self.traffic()
+        before, up_before = self.traffic(), self.uplinks()
         _finish(self.ranks([*command, "--epochs", str(epochs)]), timeout)
-        after = self.traffic()
-        carried = (_since(before[host], after[host]) for host in self.hosts)
-        return LabRun(dict(zip(roles, carried, strict=True)), load_measured(out))
+        after, up_after = self.traffic(), self.uplinks()
+        by_role = {
+            role: _since(before[host], after[host])
+            for roles, host in zip(processes, self.hosts, strict=True)
+            for role in roles
+        }
+        return LabRun(by_role, tuple(map(_since, up_before, up_after)), load_measured(out))
 
     def ranks(self, command: list[str]) -> list[str]:
         """mpiexec's words for a rank in every host, which bears the host's name."""
@@ -210,9 +251,9 @@ def _sh(*words: str) -> str:
     return run.stdout
 
 
-def _link_traffic(host: str) -> Traffic:
-    (link,) = json.loads(_sh("ip", "-n", host, "-j", "-s", "link", "show", "eth0"))
-    return Traffic(host, link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"])
+def _link_traffic(namespace: str, device: str) -> Traffic:
+    (link,) = json.loads(_sh("ip", "-n", namespace, "-j", "-s", "link", "show", device))
+    return Traffic(namespace, link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"])
 
 
 def _since(before: Traffic, after: Traffic) -> Traffic:
@@ -246,10 +287,13 @@ def unwind_when_ended() -> None:
 
 
 def _run(asked: argparse.Namespace) -> None:
-    with Lab(len(load_plan(asked.plan).cluster.roles) + 1, rate=asked.rate, delay=asked.delay) as lab:
+    hosts = len(load_plan(asked.plan).processes) + 1
+    with Lab(hosts, rate=asked.rate, delay=asked.delay, sites=asked.sites, between=asked.between) as lab:
         found = lab.run_plan(asked.plan, asked.data, asked.out, epochs=asked.epochs, timeout=asked.timeout)
     for role, carried in found.roles.items():
         print(f"{role:<16}{carried.host:<18}{carried.received / 1e6:>10.2f} MB in{carried.sent / 1e6:>10.2f} MB out")
+    for carried in found.uplinks:
+        print(f"{carried.host:<34}{carried.received / 1e6:>10.2f} MB in{carried.sent / 1e6:>10.2f} MB out")
     print(f"{found.measured.eps:,.0f} EPS over {found.measured.seconds:.1f} s")
 
 
@@ -260,12 +304,25 @@ def _parsed() -> argparse.Namespace:
     run.add_argument("plan", type=Path)
     run.add_argument("--data", required=True)
     run.add_argument("--out", type=Path, required=True)
-    for name, default in (("rate", "100mbit"), ("delay", "0ms"), ("epochs", 1), ("timeout", 600.0)):
+    for name, default in (
+        ("rate", "100mbit"),
+        ("delay", "0ms"),
+        ("between", "100mbit"),
+        ("epochs", 1),
+        ("timeout", 600.0),
+    ):
         run.add_argument(f"--{name}", type=type(default), default=default)
+    run.add_argument(
+        "--sites", type=_counts, default=(), help="hosts of each site, the launcher's first among them: 5,4"
+    )
     asked = parser.parse_args()
     if not asked.clean and asked.command is None:
         parser.error("say what to do: run PLAN, or --clean")
     return asked
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(","))
 
 
 def main() -> None:

@@ -141,25 +141,46 @@ def test_sigterm_ends_a_run_and_leaves_nothing_behind(tmp_path: Path, alone: Pat
     assert not [p for p in inside if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
+def seconds_of(lab: Lab, source: int, target: int, num_bytes: int) -> float:
+    """What bytes take from a host to another, from the moment that it listens."""
+    receiver = start(lab.hosts[target], RECEIVE)
+    deadline = time.monotonic() + 20
+    listening = ["ip", "netns", "exec", lab.hosts[target], "ss", "-ltn"]
+    while "LISTEN" not in subprocess.run(listening, capture_output=True, text=True).stdout:
+        assert time.monotonic() < deadline, "the receiver did not come up"
+        time.sleep(0.05)
+    start(lab.hosts[source], SEND.format(f"10.77.0.{target + 1}", num_bytes)).wait(60)
+    return float(receiver.communicate(timeout=60)[0])
+
+
 @namespaces_here
 def test_bytes_between_hosts_take_as_long_as_the_links_rate_says() -> None:
     with Lab(2, rate="40mbit") as lab:
-        receiver = start(lab.hosts[1], RECEIVE)
-        deadline = time.monotonic() + 20
-        while (
-            "LISTEN"
-            not in subprocess.run(
-                ["ip", "netns", "exec", lab.hosts[1], "ss", "-ltn"], capture_output=True, text=True
-            ).stdout
-        ):
-            assert time.monotonic() < deadline, "the receiver did not come up"
-            time.sleep(0.05)
-        start(lab.hosts[0], SEND.format("10.77.0.2", 10_000_000)).wait(60)
-        seconds = float(receiver.communicate(timeout=60)[0])
+        seconds = seconds_of(lab, 0, 1, 10_000_000)
         moved = lab.traffic()
+        assert lab.uplinks() == ()
     assert 1.7 < seconds < 6  # 10 MB at 40 Mbit/s: 2 s
     assert 10_000_000 < moved[lab.hosts[0]].sent < 11_500_000
     assert 10_000_000 < moved[lab.hosts[1]].received < 11_500_000
+
+
+@namespaces_here
+def test_bytes_between_sites_take_as_long_as_the_uplinks_rate_says_and_no_others_are_on_it() -> None:
+    with Lab(3, rate="1gbit", sites=(2, 1), between="40mbit") as lab:
+        inside = seconds_of(lab, 0, 1, 10_000_000)
+        before = lab.uplinks()
+        across = seconds_of(lab, 1, 2, 10_000_000)
+        one, other = lab.uplinks()
+    assert inside < 1.5 < 1.7 < across < 6
+    assert max(link.sent + link.received for link in before) < 100_000
+    assert 10_000_000 < one.sent < 11_500_000
+    assert 10_000_000 < other.received < 11_500_000
+
+
+@pytest.mark.parametrize("sites", [(2, 2), (3, 0), (4, -1)])
+def test_sites_that_are_not_of_all_hosts_are_refused(sites: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match="want 3 in all, and one at least in each"):
+        Lab(3, sites=sites)
 
 
 @namespaces_here
