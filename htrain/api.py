@@ -204,7 +204,7 @@ def _rates_of(
     """Raises UsageError for what says nothing of these options."""
     source = source_of(trace, zipf, seed)
     if source:
-        require_cache(options.cache, source)
+        require_cache(options.holder, source)
     elif trace_batches != MOST_BATCHES:
         raise UsageError(
             f"--trace-batches {trace_batches} has no effect: there are no batches to look at (--trace or --zipf)"

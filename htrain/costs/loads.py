@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-COST_MODEL = 3  # which way of counting loads this is: to be raised when plans of before would have other loads today
+COST_MODEL = 4  # which way of counting loads this is: to be raised when plans of before would have other loads today
 RESOURCES = {"cpu": "CPU", "network": "network", "lock": "Python lock"}  # what may be busy, by the name of its share
 
 

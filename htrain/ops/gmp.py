@@ -56,7 +56,7 @@ def texts(op: Op, name: str) -> tuple[str, ...]:
     return tuple(value.split("\n"))
 
 
-def _samples(ids: Sequence[torch.Tensor], places: Sequence[torch.Tensor], tables: Sequence[int]) -> np.ndarray:
+def samples_of(ids: Sequence[torch.Tensor], places: Sequence[torch.Tensor], tables: Sequence[int]) -> np.ndarray:
     """int64[B,F]: the places, among the rows of all tables, of each sample's rows; -1 for none."""
     if not places:
         return np.empty((0, 0), np.int64)
@@ -99,7 +99,7 @@ def _ask(
     worker has. The rest says what is held, and how rows step.
     """
     ids, places = rest[:num_tables], rest[num_tables:]
-    slots, requests = cache.ask(keys_of(ids, first_keys), _samples(ids, places, place_tables))
+    slots, requests = cache.ask(keys_of(ids, first_keys), samples_of(ids, places, place_tables))
     return (torch.from_numpy(slots), *request_tensors(requests))
 
 
@@ -207,13 +207,23 @@ def _worker_bytes(op: Op, inputs: Sequence[Blob], batch_size: int) -> float:
 
 
 def _expected_request(op: Op, counts: Counts, expectation: Expectation) -> Counts:
-    """What a worker asks of each owner and is answered, as the partition predicts it: rows of others, and clocks of secondaries, which are seldom too old."""
+    """What a worker asks of each owner and is answered, as the partition predicts it, where no trace tells more: rows of others, and clocks of secondaries.
+
+    All workers are taken to update a secondary as often as this one does: it comes anew when the others have done so more than s times, and deferred updates
+    leave s together. What comes for the sake of other rows of a sample is not foreseen.
+    """
     count = number(op, "num_tables")
     slots, *request = op.outputs
     sizes = {slots: sum(counts.get(name, 0.0) for name in op.inputs[1 : 1 + count])}
     alike = []
+    others, staleness = len(_milli(op, "asked")) - 1, number(op, "staleness")
+    bound = math.inf if staleness == UNBOUNDED else staleness
+    together = max(1, bound) if op.attrs["deferred"] else 1
+    is_checked = bool(op.attrs["intra"]) and bound < math.inf
     for asked, replicated in zip(_milli(op, "asked"), _milli(op, "replicated"), strict=True):
-        alike.append(ShardRates(fetched=asked - replicated, pushed=asked, checked=replicated))
+        fetched, checked = asked - replicated, replicated * is_checked
+        pushed, stale = fetched + replicated / together, checked * min(1.0, others / (bound + 1))
+        alike.append(ShardRates(fetched, pushed, checked, stale))
     for owner, shard in enumerate(expectation.rates.shards(op.inputs[0], alike)):
         _, keys, clocks, gradients = request[owner * len(REQUEST) : (owner + 1) * len(REQUEST)]
         answer = next(o.outputs for o in expectation.net.ops if o.type == "GmpPull" and keys in o.inputs)

@@ -14,7 +14,8 @@ from htrain.simulation.result import Simulated
 from htrain.simulation.run import simulate
 from htrain.simulation.steady_part import Steady, steady_part
 from htrain.simulation.strategies.strategy import Round, plays_of
-from htrain.spec.cache import CACHES, Cache
+from htrain.spec.cache import CACHES
+from htrain.spec.row_holder import RowHolder
 from htrain.spec.settings import Workers
 
 MOST_BATCHES = 1000
@@ -33,14 +34,18 @@ def source_of(trace: str, zipf: float | Literal["none"], seed: int = 0) -> IdSou
     return Trace(trace) if trace else None
 
 
-def require_cache(cache: Cache, source: IdSource) -> None:
-    """Raises UsageError where there is no cache whose rates a source of ids could tell."""
-    if not cache.holds_rows:
-        flag = "--zipf" if isinstance(source, Zipf) else "--trace"
-        said = f"{source.exponent:g}" if isinstance(source, Zipf) else str(source)
+def require_cache(holder: RowHolder, source: IdSource) -> None:
+    """Raises UsageError where nothing holds rows whose rates a source of ids could tell."""
+    flag = "--zipf" if isinstance(source, Zipf) else "--trace"
+    said = f"{source.exponent:g}" if isinstance(source, Zipf) else str(source)
+    if not holder.holds_rows:
         kinds = " or ".join(kind for kind, section in CACHES.items() if section.holds_rows)
         raise UsageError(
             f"{flag} {said} has no effect: it says what rows a cache asks for, and the plan has none (--cache {kinds})"
+        )
+    if holder.by_partition and isinstance(source, Zipf):
+        raise UsageError(
+            f"{flag} {said}: ids that are drawn are not those of the partition of {holder.words}: give its data, --trace packed:FILE"
         )
 
 
@@ -52,7 +57,7 @@ def rates_of(plan: Plan, source: IdSource, *, most_batches: int = MOST_BATCHES) 
     beginning do not count.
     Raises UsageError for a plan without a cache, PlanError for a cache whose decisions are not known, DataError for data that the plan does not take.
     """
-    require_cache(plan.options.cache, source)
+    require_cache(plan.options.holder, source)
     rounds: list[Round] = []
     plays = plays_of(plan)(plan, source, most_batches)
     look = max(_FIRST_LOOK, plays.least_rounds)
@@ -113,7 +118,7 @@ def _what_decides(plan: Plan) -> object:
     caches = [
         (op.type, op.inputs, tuple(sorted(op.attrs.items()))) for op in plan.train.ops if _is_cache(plan, op.inputs)
     ]
-    return plan.cluster.groups, plan.cluster.trainers, plan.options.batch_size, plan.options.cache, tuple(caches)
+    return plan.cluster.groups, plan.cluster.trainers, plan.options.batch_size, plan.options.holder, tuple(caches)
 
 
 def _is_cache(plan: Plan, inputs: Sequence[str]) -> bool:

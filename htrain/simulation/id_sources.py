@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from htrain.data import START, Malformed, open_data
 from htrain.data.formats.synthetic import odd_step, zipf_ranks
 from htrain.errors import PlanError
-from htrain.executor.launch.run import check_inputs
+from htrain.executor.launch.run import check_inputs, check_numbers
 from htrain.net.net import Net, Op, numel
 from htrain.net.slices import leading_to
 from htrain.ops import OPS
@@ -44,6 +44,7 @@ class Trace:
         """Raises DataError for data that the plan does not take, PlanError for ids that are computed of parameters."""
         dataset, train = open_data(self.data), plan.train
         check_inputs(plan, dataset)
+        check_numbers(plan, dataset)
         leading = _leading_to(train, tables)
         read = dataset.batches(
             batch_size=plan.options.batch_size,

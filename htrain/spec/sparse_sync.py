@@ -88,6 +88,7 @@ class Gmp(SparseSync, RowHolder):
     lockstep = True
     beside = True
     holds_rows = True
+    by_partition = True
     server_row_bytes = 4  # a clock
     batch_copies = 3  # its distinct ids, and where each stands
     partition: Annotated[str, about("The partition of the data, made by htrain partition.", flag="partition")] = ""

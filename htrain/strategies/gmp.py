@@ -211,7 +211,7 @@ class _Behind(Behind):
         )
 
     def _rows(self, matrix: Sequence[Sequence[float]]) -> tuple[int, ...]:
-        """What a batch needs of each server, in the mean over the other workers, as far as it is of these tables."""
+        """What a batch needs of each server, in the mean over all workers, as far as it is of these tables; the one beside it needs nothing."""
         share = sum(map(len, self.pieces.values())) / len(self.gmp.numbering.facts.tables)
         workers = range(len(matrix))
         numbers = [number_of(server) for server in self.servers]

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -84,7 +85,7 @@ class Gmp(RunsCache[Asked]):
         made: dict[str, Any] = {}
         for op in net.ops:
             if op.type == "GmpAsk":
-                made[op.inputs[0]] = self._worker(op)
+                made[op.inputs[0]] = self.worker(op)
             elif op.type == "GmpPush":
                 made[op.inputs[0]] = _owner(op, store)
         return made
@@ -127,7 +128,7 @@ class Gmp(RunsCache[Asked]):
     @cached_property
     def numbering(self) -> Numbering:
         """The rows of the plan's partition. Raises DataError where it cannot be read, PlanError for another than the plan was compiled with."""
-        found = open_numbering(Path(self.section.partition))
+        found = _opened(self.section.partition)
         wanted = self.partition
         if found.digest != wanted:
             raise PlanError(
@@ -141,14 +142,15 @@ class Gmp(RunsCache[Asked]):
         """The role's part of a step."""
         return self.plan.net_of(device_of(self.role))
 
-    def _worker(self, op: Op) -> GmpWorker:
+    def worker(self, op: Op) -> GmpWorker:
+        """The worker of a GmpAsk, whose rows and steps are as wide as its attributes say."""
         attrs: Mapping[str, Any] = op.attrs
         *bounds, num_keys = attrs["bounds"]
         territory = Territory(bounds, attrs["servers"], attrs["first_rows"], num_keys)
         worker = Role.parse(self.role).group or 0
         number = attrs["owners"].index(worker) if worker in attrs["owners"] else -1
         secondaries, updates = self._secondaries(op, worker)
-        bound = Bounds(_staleness(op), attrs["intra"], attrs["inter"], attrs["deferred"])
+        bound = Bounds(staleness_of(op), attrs["intra"], attrs["inter"], attrs["deferred"])
         return GmpWorker(
             territory, attrs["width"], rows=attrs["sources"], number=number, bounds=bound, step=step_of(op), secondaries=secondaries,
             expected=Expected(self._own_updates(op, territory, number), updates),
@@ -184,6 +186,19 @@ class Gmp(RunsCache[Asked]):
         return updates
 
 
+_open: WeakValueDictionary[str, Numbering] = WeakValueDictionary()
+_opening = threading.Lock()
+
+
+def _opened(partition: str) -> Numbering:
+    """The numbering in a file: one for all roles of a process that have it, as it may be large. Raises DataError as `open_numbering`."""
+    with _opening:
+        found = _open.get(partition)
+        if found is None:
+            _open[partition] = found = open_numbering(Path(partition))
+        return found
+
+
 def _add(found: dict[str, Any], cache: GmpWorker) -> None:
     """Add what a worker has counted to a role's report."""
     counts = cache.counts
@@ -211,13 +226,14 @@ def _pieces(push: Op, table: str) -> Iterator[tuple[str, int]]:
     return ((source, first) for source, of, first in parts if of == number)
 
 
-def _staleness(op: Op) -> int:
+def staleness_of(op: Op) -> int:
+    """The bound that an op has as an attribute."""
     bound: Any = op.attrs["staleness"]
     return bound if bound != UNBOUNDED else worker.UNBOUNDED
 
 
 def _owner(op: Op, store: Store) -> SharedOwner:
-    return SharedOwner(GmpOwner(*rows_of(op, store), staleness=_staleness(op), step=step_of(op)))
+    return SharedOwner(GmpOwner(*rows_of(op, store), staleness=staleness_of(op), step=step_of(op)))
 
 
 RUN = Gmp

@@ -91,7 +91,7 @@ class GmpWorker:
         self.counts = GmpCounts(territory.num_servers)
         self.width = width
         self.bounds = bounds
-        self._number = number
+        self.number = number
         self._own = _NOBODY
         self._owner: Owner | None = None
         self._territory = territory
@@ -114,7 +114,7 @@ class GmpWorker:
 
     def stand_beside(self, owner: Owner) -> None:
         """Read and write its own rows there from now on. Requires: no step has been asked for."""
-        self._owner, self._own = owner, self._number
+        self._owner, self._own = owner, self.number
 
     # -- a step ------------------------------------------------------------------------------------------------------
 
