@@ -36,3 +36,27 @@ def build(schema: Schema, dim: int = 16) -> nn.Module:
 def build_128(schema: Schema) -> nn.Module:
     """Wide & Deep with rows of 128, the width that HET is measured with (HET 5.1)."""
     return build(schema, dim=128)
+
+
+class WideDeepLinear(nn.Module):
+    """An MLP of the dense features; its last layer and the rows go into the logit as they are."""
+
+    def __init__(self, schema: Schema, dim: int, hidden: list[int]) -> None:
+        super().__init__()
+        self.embeddings = FieldEmbeddings(schema, dim)
+        self.deep = mlp([num_dense(schema), *hidden], last_activation=True)
+        self.logit = nn.Linear(schema.input("sparse").width * dim + hidden[-1], 1)
+
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        """dense[B,D], ids[B,F] -> logit[B]."""
+        return self.logit(torch.cat([self.embeddings(sparse).flatten(1), self.deep(dense)], dim=1)).squeeze(1)
+
+
+def build_linear(schema: Schema) -> nn.Module:
+    """Wide & Deep whose deep part is of the dense features alone, with rows of 128: nearly all that workers exchange is rows."""
+    return WideDeepLinear(schema, dim=128, hidden=[64])
+
+
+def build_narrow(schema: Schema) -> nn.Module:
+    """Wide & Deep with rows of 128 and an MLP so narrow that rows are most of what workers exchange."""
+    return (WideDeepDense if num_dense(schema) else WideDeep)(schema, dim=128, hidden=[32])

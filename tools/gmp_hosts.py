@@ -1,0 +1,164 @@
+"""Two hosts of four workers, with a slower link between: by hosts, flat, random (HET-GMP 7.3, Figure 9), and what each link carries. Needs root.
+
+    python tools/gmp_hosts.py [--sites 4,4] [--rate 1gbit] [--between 100mbit] [--batch 128] [--steps 60] [--replicas 0.01]
+                              [--localities 0.9,0.7] [--frappe frappe.libfm.gz]
+
+Wide & deep with rows of 128, by HET-GMP with s = 100 and deferred writes, on the links of tools/netlab.py. A partition by hosts takes a row of the other
+host for ten times one of its own. Each plan runs twice, for `--steps` and for twice as many, and what the longer run's links carried beyond the shorter one's
+is compared with what the plan predicts: rows of each pair of workers by the partition's own matrix, AllReduce by its formula, no header of a packet. EPS are
+those of the longer run's steady part; all workers share this machine's cores. `bound` is what the uplink's bytes allow.
+"""
+
+import argparse
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from gmp_lab import MODELS, Links, System, Where, grown
+from netlab import LabRun, bits_per_second, unwind_when_ended
+from precision import parts
+
+from htrain.costs.collectives import collectives_of, exchange_of
+from htrain.data.partition_file import Facts, read_partition
+from htrain.errors import Error
+from htrain.executor.record.measured import predicted_edges
+from htrain.net.names import TRAINER, WORKERS, number_of, role_of
+from htrain.plan.plan import Plan
+from htrain.spec.tree import with_flags
+
+GMP: dict[str, object] = {"gmp_staleness": 100, "gmp_write": "deferred"}
+WAYS = ("random", "flat", "by hosts")
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Found:
+    """One line: EPS; bytes of an example that each worker's link and each uplink carried, both ways, and those that were predicted; rows of a batch by pair of
+    workers, predicted and counted."""
+
+    eps: float
+    links: Array
+    predicted_links: Array
+    uplinks: Array
+    predicted_uplinks: Array
+    rows: Array
+    predicted_rows: Array
+
+
+def pair_bytes(plan: Plan, facts: Facts) -> Array:
+    """bytes[i,j] that worker i sends worker j for an example of the whole cluster: what it asks of j's tables, what it answers j, and its part of AllReduce.
+    The plan's own edges are shared out as the partition says that rows are."""
+    rows = np.array(facts.rows) - np.array(facts.replicated)
+    np.fill_diagonal(rows, 0)
+    share = rows / np.maximum(rows.sum(axis=0), 1e-9)
+    sent = _ring(plan, len(rows))
+    for (source, target), num_bytes in predicted_edges(plan).items():
+        owner = number_of(target if source == TRAINER else source)
+        if source == TRAINER:
+            sent[:, owner] += num_bytes * share[:, owner]
+        else:
+            sent[owner] += num_bytes * share[:, owner]
+    return sent
+
+
+def _ring(plan: Plan, workers: int) -> Array:
+    """What an AllReduce sends from each worker to the next, as gloo's ring does, for an example of the whole cluster."""
+    net, batch = plan.step_net(WORKERS), plan.options.batch_size
+    assert net is not None
+    travels = sum(exchange_of(op, net, plan.cluster, batch).num_bytes for op in collectives_of(net))
+    return travels / (workers * batch) * np.roll(np.eye(workers), 1, axis=1)
+
+
+def across(sent: Array, sites: tuple[int, ...]) -> Array:
+    """Of each site, the bytes that come to it and leave it."""
+    site = np.repeat(np.arange(len(sites)), sites)
+    apart = sent * (site[:, None] != site[None, :])
+    return np.array([apart[site == k].sum() + apart[:, site == k].sum() for k in range(len(sites))])
+
+
+def measure(system: System, model: str, data: str, links: Links, asked: argparse.Namespace) -> Found:
+    workers = sum(links.sites)
+    options = with_flags(batch_size=asked.batch, net_replicas=1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plan, packed = system.planned(model, data, folder, workers=workers, options=options, sites=links.sites)
+        facts = read_partition(folder / "train.partition").facts
+        epochs = max(1, round(asked.steps * workers * asked.batch / facts.num_examples))
+        short, long = (links.run(plan, packed, folder, epochs=n * epochs, name=f"run{n}") for n in (1, 2))
+        return _found(plan, facts, long, grown(short, long), links.sites, epochs * facts.num_examples)
+
+
+def _found(plan: Plan, facts: Facts, long: LabRun, more: LabRun, sites: tuple[int, ...], examples: int) -> Found:
+    sent = pair_bytes(plan, facts)
+    carried = [more.roles[role] for role in plan.cluster.roles if role_of(role) == TRAINER]
+    return Found(
+        long.measured.eps,
+        np.array([(c.received + c.sent) / examples for c in carried]),
+        sent.sum(axis=0) + sent.sum(axis=1),
+        np.array([(c.received + c.sent) / examples for c in more.uplinks]),
+        across(sent, sites),
+        np.array(long.measured.rows),
+        np.array(facts.rows) - np.array(facts.replicated),
+    )
+
+
+def print_table(label: str, model: str, data: str, links: Links, asked: argparse.Namespace) -> None:
+    workers = sum(links.sites)
+    site = np.repeat(np.arange(len(links.sites)), links.sites)
+    print(
+        f"\n{label}: {workers} workers on hosts of {asked.sites}, links of {links.rate}, {links.between} between; batches of {asked.batch}"
+    )
+    print(
+        f"{'partition':<10}{'EPS':>9}{'bound':>9}{'of random':>11}{'rows of the host':>18}{'of the other':>14}{'uplink B/ex':>13}"
+        f"{'predicted':>11}{'worst link':>12}{'worst pair':>12}"
+    )
+    first = 0.0
+    for way in asked.ways.split(","):
+        found = measure(System(way, Where(way, asked.replicas), GMP), model, data, links, asked)
+        first = first or found.eps
+        own = (site[:, None] == site[None, :]) & ~np.eye(workers, dtype=bool)
+        inside, outside = (
+            found.predicted_rows[where].sum() / workers for where in (own, site[:, None] != site[None, :])
+        )
+        pairs = ~np.eye(workers, dtype=bool)
+        off = np.abs(found.rows[pairs] / found.predicted_rows[pairs] - 1).max()
+        busiest = found.uplinks.max() / 2  # each way
+        links_off = np.concatenate([found.links / found.predicted_links, found.uplinks / found.predicted_uplinks]) - 1
+        worst = links_off[np.abs(links_off).argmax()]
+        print(
+            f"{way:<10}{found.eps:>9,.0f}{bits_per_second(links.between) / 8 / busiest:>9,.0f}{found.eps / first:>10.2f}x{inside:>18.1f}{outside:>14.1f}"
+            f"{found.uplinks.max():>13,.1f}{found.predicted_uplinks[found.uplinks.argmax()]:>11,.1f}{worst:>+12.1%}{off:>12.1%}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (
+        ("sites", "4,4"), ("rate", "1gbit"), ("between", "100mbit"), ("batch", 128), ("steps", 60), ("replicas", 0.01), ("localities", "0.9,0.7"),
+        ("examples", 61_440), ("table-rows", 5_000), ("ways", ",".join(WAYS)),
+    ):  # fmt: skip
+        parser.add_argument(f"--{name}", type=type(default), default=default)
+    parser.add_argument("--frappe", type=Path)
+    asked = parser.parse_args()
+    unwind_when_ended()
+    links = Links(asked.rate, tuple(int(n) for n in asked.sites.split(",")), asked.between)
+    try:
+        for locality in [word for word in asked.localities.split(",") if word]:
+            data = f"synthetic:?rows={asked.examples}&table_rows={asked.table_rows}&locality={locality}"
+            print_table(
+                f"synthetic, locality {locality}", f"{MODELS / 'wide_deep.py'}:build_linear", data, links, asked
+            )
+        if asked.frappe:
+            with tempfile.TemporaryDirectory() as folder:
+                train, _ = parts(asked.frappe, Path(folder))
+                print_table("Frappe", f"{MODELS / 'wide_deep.py'}:build_narrow", train, links, asked)
+    except Error as error:
+        print(f"gmp_hosts: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""HET-GMP's systems on a cluster of network namespaces: what the tools of its figures share. Needs root.
+
+Every worker has a host with a link of its own; hosts of a site share an uplink to the other site. Cores are shared by all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from netlab import Lab, LabRun, Traffic
+
+import htrain
+from htrain.data import Malformed
+from htrain.data.pack_by_partition import pack_by_partition
+from htrain.plan.plan import Plan
+from htrain.spec.cluster import Cluster
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
+from htrain.tagging.bigraph import Request, at_random, partition
+from htrain.tagging.bigraph.divide import Listener, divide
+
+MODELS = Path(__file__).parents[1] / "models"
+LINK_COST = 10.0  # of a row of another site, where a partition knows of sites: 1 Gbit/s beside 100 Mbit/s
+
+
+@dataclass(frozen=True)
+class Where:
+    """How samples and rows are divided: `way` is by a search that knows the sites ("by hosts"), by one that does not ("flat"), or "random"; each worker holds
+    replicas of the share `replicas` of all rows."""
+
+    way: str
+    replicas: float = 0.01
+
+    def divided(
+        self, data: str, folder: Path, *, workers: int, batch: int, sites: Sequence[int] = ()
+    ) -> tuple[Path, str]:
+        """The partition, and the data packed by it. F_B between sites is told of every partition, whether it was searched for or not."""
+        out, packed = folder / "train.partition", folder / "train.packed"
+        cost = LINK_COST if self.way == "by hosts" else 1.0
+        request = Request(workers, batch, hosts=tuple(sites) if len(sites) > 1 else (), link_cost=cost)
+        quiet = Listener(lambda number, total: None, lambda what: None)
+        way = at_random if self.way == "random" else partition
+        divide(data, out, request, replicated=self.replicas, malformed=Malformed(0.01), listener=quiet, way=way)
+        pack_by_partition(data, out, packed, malformed=Malformed(0.01))
+        return out, f"packed:{packed}"
+
+
+@dataclass(frozen=True)
+class System:
+    """One line of a figure: HET-GMP by a partition, or, without one, groups of one trainer and a sparse PS, with options of their own."""
+
+    name: str
+    where: Where | None = None
+    flags: dict[str, object] = field(default_factory=dict)
+
+    def planned(
+        self, model: str, data: str, folder: Path, *, workers: int, options: Options, sites: Sequence[int] = ()
+    ) -> tuple[Plan, str]:
+        """Its plan, saved in `folder`, and the data to run it with."""
+        flags: dict[str, object] = {"dense_sync": "allreduce", **self.flags}
+        if self.where:
+            batch = options.batch_size
+            file, data = self.where.divided(data, folder, workers=workers, batch=batch, sites=sites)
+            flags |= {"sparse_sync": "gmp", "partition": str(file)}
+        options = with_flags(options, **flags)
+        cluster = Cluster(groups=workers, trainers=1, group_ps=0, sparse_ps=1)
+        plan = htrain.compile(model, data=data, cluster=cluster, options=options)
+        plan.save(folder / "plan")
+        return plan, data
+
+
+@dataclass(frozen=True)
+class Links:
+    """How fast each host's link is, and the uplinks between sites, where there are several; sites[s] workers stand on each."""
+
+    rate: str
+    sites: tuple[int, ...] = ()
+    between: str = "100mbit"
+
+    def run(
+        self, plan: Plan, data: str, folder: Path, *, epochs: int, name: str = "run", timeout: float = 3000
+    ) -> LabRun:
+        """Run a plan that is in `folder`; the launcher, and a sparse PS of its own, are on the first site."""
+        hosts = len(plan.processes) + 1
+        sites = (hosts - sum(self.sites[1:]), *self.sites[1:]) if len(self.sites) > 1 else ()
+        with Lab(hosts, rate=self.rate, sites=sites, between=self.between) as lab:
+            return lab.run_plan(folder / "plan", data, folder / name, epochs=epochs, timeout=timeout)
+
+
+def grown(one: LabRun, other: LabRun) -> LabRun:
+    """What the longer run's links have carried beyond the shorter one's: no start of a run is in it, and no end."""
+    roles = {role: _less(other.roles[role], carried) for role, carried in one.roles.items()}
+    return replace(other, roles=roles, uplinks=tuple(map(_less, other.uplinks, one.uplinks)))
+
+
+def _less(carried: Traffic, before: Traffic) -> Traffic:
+    return Traffic(carried.host, carried.received - before.received, carried.sent - before.sent)
