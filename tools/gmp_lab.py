@@ -3,9 +3,10 @@
 Every worker has a host with a link of its own; hosts of a site share an uplink to the other site. Cores are shared by all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from netlab import Lab, LabRun, Traffic
 
@@ -13,13 +14,14 @@ import htrain
 from htrain.data import Malformed
 from htrain.data.pack_by_partition import pack_by_partition
 from htrain.plan.plan import Plan
-from htrain.spec.cluster import Cluster
+from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 from htrain.tagging.bigraph import Request, at_random, partition
 from htrain.tagging.bigraph.divide import Listener, divide
 
 MODELS = Path(__file__).parents[1] / "models"
+NOTHING: Mapping[str, object] = MappingProxyType({})
 LINK_COST = 10.0  # of a row of another site, where a partition knows of sites: 1 Gbit/s beside 100 Mbit/s
 
 
@@ -54,16 +56,24 @@ class System:
     flags: dict[str, object] = field(default_factory=dict)
 
     def planned(
-        self, model: str, data: str, folder: Path, *, workers: int, options: Options, sites: Sequence[int] = ()
+        self,
+        model: str,
+        data: str,
+        folder: Path,
+        *,
+        workers: int,
+        options: Options,
+        sites: Sequence[int] = (),
+        changes: Mapping[str, object] = NOTHING,
     ) -> tuple[Plan, str]:
-        """Its plan, saved in `folder`, and the data to run it with."""
+        """Its plan, saved in `folder`, and the data to run it with; `changes` are of the cluster, which is this machine with them."""
         flags: dict[str, object] = {"dense_sync": "allreduce", **self.flags}
         if self.where:
             batch = options.batch_size
             file, data = self.where.divided(data, folder, workers=workers, batch=batch, sites=sites)
             flags |= {"sparse_sync": "gmp", "partition": str(file)}
         options = with_flags(options, **flags)
-        cluster = Cluster(groups=workers, trainers=1, group_ps=0, sparse_ps=1)
+        cluster = replace(this_machine(groups=workers, trainers=1, group_ps=0, sparse_ps=1), **changes)
         plan = htrain.compile(model, data=data, cluster=cluster, options=options)
         plan.save(folder / "plan")
         return plan, data

@@ -155,7 +155,7 @@ def corrected_by(by: Configuration, rates: Cluster, data: str, rows: int, folder
     """The rates, corrected by a run, whose finding is printed."""
     plan = compiled(by, rates, data)
     found, correction = correct(
-        plan.cluster, measured_in_lab(plan, by, data, rows, folder), cache=by.cache or NoCache()
+        plan.cluster, measured_in_lab(plan, by, data, rows, folder), holder=by.cache or NoCache()
     )
     print(f"{by.model}, batch {by.batch_size}, {by.sync or DENSE_SYNC.kind}: {factors_text(correction)}", flush=True)
     return found

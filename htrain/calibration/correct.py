@@ -5,9 +5,9 @@ For each device i, with c_i and m_i the CPU seconds that the model gives an exam
     minimise over a, b   sum_i ((a c_i + b m_i) / y_i - 1)^2        with 1/20 <= a, b <= 20
 
 Ops then take a times, messages b times as long. Behind caches the plan only guesses how much is asked of sparse PSs: these do not count, and how many
-of a batch's ids are distinct stays as it was. A HET step has its messages, however many rows they carry; a window of a look-ahead cache that brings
-nothing has none, so that there messages are taken to be as many as the bytes that travelled say. Where messages have much the same share in all
-devices, what they take cannot be told from what ops take, and a = b.
+of a batch's ids are distinct stays as it was; a partition tells both. A HET step has its messages, however many rows they carry; a window of a look-ahead
+cache that brings nothing has none, so that there messages are taken to be as many as the bytes that travelled say. Where messages have much the same share
+in all devices, what they take cannot be told from what ops take, and a = b.
 """
 
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ import numpy as np
 from htrain.errors import CheckpointError
 from htrain.executor.record.measured import Measured
 from htrain.net.names import SPARSE_PS, role_of
-from htrain.spec.cache import Cache
 from htrain.spec.cluster import Cluster
+from htrain.spec.row_holder import RowHolder
 
 MOST = 20.0
 _LEAST_DIFFERENCE = 0.1  # between the shares that messages have in the CPU seconds of devices
@@ -38,12 +38,13 @@ class Correction:
     error_after: float
 
 
-def correct(cluster: Cluster, measured: Measured, cache: Cache) -> tuple[Cluster, Correction]:
-    """The cluster with rates that meet the CPU seconds of a run behind `cache`.
+def correct(cluster: Cluster, measured: Measured, holder: RowHolder) -> tuple[Cluster, Correction]:
+    """The cluster with rates that meet the CPU seconds of a run, where `holder` stands between trainers and tables.
 
     Raises CheckpointError when the run was too short to say anything.
     """
-    looks_ahead = cache.holds_rows and not cache.hits_as_given
+    guesses = holder.holds_rows and not holder.by_partition
+    looks_ahead = guesses and not holder.hits_as_given
     rows = [
         (
             d.predicted_cpu_seconds - d.predicted_message_seconds,
@@ -51,7 +52,7 @@ def correct(cluster: Cluster, measured: Measured, cache: Cache) -> tuple[Cluster
             d.cpu_seconds,
         )
         for d in measured.devices
-        if d.cpu_seconds > 0 and d.predicted_cpu_seconds > 0 and not (cache.holds_rows and role_of(d.name) == SPARSE_PS)
+        if d.cpu_seconds > 0 and d.predicted_cpu_seconds > 0 and not (guesses and role_of(d.name) == SPARSE_PS)
     ]
     if not rows or measured.examples == 0:
         raise CheckpointError("the run was too short to measure: train for some seconds")
@@ -67,7 +68,7 @@ def correct(cluster: Cluster, measured: Measured, cache: Cache) -> tuple[Cluster
         "message_tensor_nanoseconds": max(1, round(cluster.message_tensor_nanoseconds * factor)),
         "message_bandwidth": max(1, round(cluster.message_bandwidth / factor)),
     }
-    changes["distinct_percent"] = cluster.distinct_percent if cache.holds_rows else _distinct(cluster, measured)
+    changes["distinct_percent"] = cluster.distinct_percent if holder.holds_rows else _distinct(cluster, measured)
     return replace(cluster, **changes), Correction(ops, factor, changes["distinct_percent"], before, after)
 
 

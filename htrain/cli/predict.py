@@ -198,7 +198,7 @@ def calibrate(
         record = import_module("htrain.executor.record.run_folder").read_record(run_folder)
         plan = import_module("htrain.plan.plan").load_plan(Path(record.plan))
         measured = import_module("htrain.executor.record.measured").load_measured(run_folder)
-        cluster, correction = correct.correct(plan.cluster, measured, plan.options.cache)
+        cluster, correction = correct.correct(plan.cluster, measured, plan.options.holder)
         text, document = correct.factors_text(correction), asdict(correction)
         comment = f"corrected by {run_folder}: {text}"
     else:

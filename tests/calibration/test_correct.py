@@ -9,6 +9,7 @@ from htrain.errors import CheckpointError
 from htrain.executor.record.measured import Edge, Measured, MeasuredDevice
 from htrain.spec.cache import HetCache, LookAheadCache, NoCache
 from htrain.spec.cluster import Cluster
+from htrain.spec.sparse_sync import Gmp
 
 CLUSTER = Cluster()
 factors = st.floats(0.06, 19.0)
@@ -98,3 +99,13 @@ def test_a_het_step_has_its_messages_however_many_rows_they_carry() -> None:
     edges = (Edge("trainer", "sparse_ps:0", 600.0, 14.0), Edge("sparse_ps:0", "trainer", 400.0, 6.0))
     _, found = correct(CLUSTER, Measured(5.0, 1000, 1.0, 1.0, (trainer, busy), edges), HetCache())
     assert (found.ops, found.messages) == (pytest.approx(2.0), pytest.approx(2.0))
+
+
+def test_by_a_partition_servers_count_and_the_share_of_distinct_ids_stays() -> None:
+    """What travels is predicted, though a trainer holds rows."""
+    trainer = device("trainer", 1e-5, 0.05, 500.0, times=(3.0, 2.0))
+    server = device("sparse_ps:0", 2e-6, 0.02, 3000.0, times=(3.0, 2.0))
+    edge = Edge("trainer", "sparse_ps:0", 1000.0, 500.0)
+    corrected, found = correct(CLUSTER, Measured(5.0, 1000, 1.0, 1.0, (trainer, server), (edge,)), Gmp(partition="p"))
+    assert (found.ops, found.messages) == (pytest.approx(3.0, rel=1e-3), pytest.approx(2.0, rel=1e-3))
+    assert corrected.distinct_percent == CLUSTER.distinct_percent
