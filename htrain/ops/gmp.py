@@ -46,7 +46,7 @@ from htrain.ops.expectation import Counts, Expectation, rows_like
 ANSWER = ("rows", "states", "row_clocks", "stale")
 UNBOUNDED = -1  # an attribute staleness without a bound
 _THOUSANDTHS = 1000  # numbers of rows in attributes are whole
-SLOT_BYTES = 60  # a secondary's clocks, its key, and the index at its fullest
+SLOT_BYTES = 68  # a secondary's clocks, its key, and the index at its fullest
 
 
 def texts(op: Op, name: str) -> tuple[str, ...]:

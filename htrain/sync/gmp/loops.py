@@ -1,7 +1,7 @@
 """The hot loops of a worker over flat arrays; `htrain.sync.gmp.worker` says what they do and when. Numba, nogil.
 
 `rows`[slots, 2D+S] holds of each row what came of its owner, the gradient of its own updates since that have not left, and the optimizer's state as it
-came. `meta`[slots, 4] are the columns below. A row of the worker's own has no slot: -1 - its number stands in the place of one.
+came. `meta`[slots, 6] are the columns below. A row of the worker's own has no slot: -1 - its number stands in the place of one.
 """
 
 import numpy as np
@@ -14,6 +14,8 @@ from htrain.sync.row_steps import step_in_place, stepped
 SEEN, PENDING, PINS, IS_HERE = range(
     4
 )  # updates of the primary in the row, own ones that have not left, steps under way that read it, whether it has come
+CAME, SINCE = 4, 5  # the step for which it came last, own updates that were not in what came
+COLUMNS = 6
 MISSING = np.iinfo(np.int64).min  # in the place of a slot: the row is another's, and has none
 
 
@@ -103,8 +105,9 @@ def push_out(slots, least, num_secondaries, meta, key_of, rows, width, step, lr,
 
 
 @njit(nogil=True, cache=True)
-def absorb(slots, meta, rows, width, values, states, clocks, num_fetched, useful):  # type: ignore[no-untyped-def]
-    """Rows that have come: values[n,D], of those from `num_fetched` on also states[.,S] and clocks[.]. Updates of its own that have not left stay on top.
+def absorb(slots, meta, rows, width, values, states, clocks, num_fetched, now, useful):  # type: ignore[no-untyped-def]
+    """Rows that have come for step `now`: values[n,D], of those from `num_fetched` on also states[.,S] and clocks[.]. Updates of its own that have not left
+    stay on top.
 
     useful[i] is whether the i-th of those had been here with fewer updates.
     """
@@ -120,6 +123,7 @@ def absorb(slots, meta, rows, width, values, states, clocks, num_fetched, useful
         useful[at] = meta[slot, IS_HERE] and clocks[at] > meta[slot, SEEN]
         meta[slot, SEEN] = clocks[at]
         meta[slot, IS_HERE] = 1
+        meta[slot, CAME], meta[slot, SINCE] = now, meta[slot, PENDING]
 
 
 @njit(nogil=True, cache=True)
@@ -148,6 +152,7 @@ def write(slots, num_secondaries, meta, rows, width, grads, written):  # type: i
         for d in range(width):
             rows[slot, width + d] += grads[i, d]
         meta[slot, PENDING] += 1
+        meta[slot, SINCE] += 1
         meta[slot, PINS] -= 1
         written[count] = slot
         count += 1
@@ -167,12 +172,13 @@ def let_go(slots, num_secondaries, index, meta, key_of, free, num_free):  # type
 
 
 @njit(nogil=True, cache=True)
-def too_far(samples, slots, num_secondaries, meta, clocks, own_updates, updates, staleness, forced):  # type: ignore[no-untyped-def]
+def too_far(samples, slots, num_secondaries, meta, now, own_updates, updates, staleness, forced):  # type: ignore[no-untyped-def]
     """Mark in forced[u] the secondaries that are behind another row of one of samples[b,f], places among the batch's keys or -1 (HET-GMP 5.3, inter).
 
-    Rows i and j of a sample whose primaries are to have p_i and p_j updates a step, p_i >= p_j, are too far from each other where
-    |c_i p_j / p_i - c_j| > staleness: in any order, min(p_i, p_j) |c_i / p_i - c_j / p_j|. Only rows that are here have a clock: primaries of its own, whose
-    `clocks` these are and `own_updates` expected, and secondaries that have come, with `updates`. (Pairs compared, rows marked).
+    Rows i and j of a sample whose primaries are to have p_i and p_j updates a step are too far from each other where min(p_i, p_j) |t_i - t_j| > staleness,
+    t = c / p the step to which a row's clock has come. Clocks run from when a row came last, so that an error of p does not add up: a secondary that came for
+    step t and has had u updates here that were not in it is at step t + u / p, if not at `now`, and primaries of its own are at `now`. Only rows that are here
+    have a clock: these, whose `own_updates` are expected, and secondaries that have come, with `updates`. (Pairs compared, rows marked).
     """
     pairs = marked = 0
     fields = samples.shape[1]
@@ -186,12 +192,11 @@ def too_far(samples, slots, num_secondaries, meta, clocks, own_updates, updates,
                 continue
             slot = slots[place]
             if slot < 0 and slot != MISSING:
-                row = -1 - slot
-                expected[f] = own_updates[row]
-                steps[f] = clocks[row] / expected[f] if expected[f] > 0 else 0.0
+                expected[f], steps[f] = own_updates[-1 - slot], now
             elif 0 <= slot < num_secondaries and meta[slot, IS_HERE]:
                 expected[f] = updates[slot]
-                steps[f] = (meta[slot, SEEN] + meta[slot, PENDING]) / expected[f] if expected[f] > 0 else 0.0
+                if expected[f] > 0:
+                    steps[f] = min(np.float64(now), meta[slot, CAME] + meta[slot, SINCE] / expected[f])
                 replicas += not forced[place]
         if replicas == 0:
             continue

@@ -100,7 +100,7 @@ class GmpWorker:
         self._num_secondaries = secondaries.size
         num_slots = secondaries.size + _SPARE
         self._rows = np.zeros((num_slots, 2 * width + step.state_width(width)), np.float32)
-        self._meta = np.zeros((num_slots, 4), np.int32)
+        self._meta = np.zeros((num_slots, loops.COLUMNS), np.int32)
         self._key_of = np.full(num_slots, -1, np.int64)
         self._key_of[: secondaries.size] = secondaries
         self._free = np.arange(num_slots - 1, secondaries.size - 1, -1)
@@ -111,6 +111,7 @@ class GmpWorker:
         self._written_own: list[tuple[Ids, Rows]] = []
         self._outgoing: list[Pushed] = []
         self._awaited: list[_Awaited] = []
+        self._now = 0  # the step that was asked for last
 
     def stand_beside(self, owner: Owner) -> None:
         """Read and write its own rows there from now on. Requires: no step has been asked for."""
@@ -124,6 +125,7 @@ class GmpWorker:
         Requires: the batch before has been read; without staleness, by all workers. Raises DataError for a key that no owner has.
         """
         assert not self._awaited, "read the batch before asking for the next"
+        self._now += 1
         slots = self._placed(keys)
         self._push_written()
         forced = np.zeros(keys.size, np.bool_)
@@ -244,9 +246,8 @@ class GmpWorker:
         bounds = self.bounds
         if not bounds.inter or not samples.size or not self._num_secondaries or not 0 < bounds.staleness < UNBOUNDED:
             return  # without staleness the check of clocks leaves no row that is not fresh
-        clocks = self._owner.clocks if self._owner else np.empty(0, np.int32)
         pairs, marked = loops.too_far(
-            samples, slots, self._num_secondaries, meta=self._meta, clocks=clocks, own_updates=self._expected.own, updates=self._expected.secondaries,
+            samples, slots, self._num_secondaries, meta=self._meta, now=self._now, own_updates=self._expected.own, updates=self._expected.secondaries,
             staleness=bounds.staleness, forced=forced,
         )  # fmt: skip
         self.counts.inter_checks += pairs
@@ -310,7 +311,7 @@ class GmpWorker:
         was_here = self._meta[asked.checked[stale], loops.IS_HERE] > 0
         loops.absorb(
             slots, self._meta, self._rows, width=self.width, values=answer.rows, states=answer.states, clocks=answer.clocks,
-            num_fetched=asked.fetched.size, useful=useful,
+            num_fetched=asked.fetched.size, now=self._now, useful=useful,
         )  # fmt: skip
         inter = asked.inter[stale]
         self.counts.intra_syncs += int((useful & ~inter).sum())

@@ -46,6 +46,7 @@ class Side:
     answers: dict[int, Answer] = field(default_factory=dict)
     leaving: list[Update] = field(default_factory=list)  # by the next request
     sent: list[Update] = field(default_factory=list)  # by the present one
+    step: int = 0
 
 
 class Interleaving:
@@ -100,6 +101,7 @@ class Interleaving:
         )
         assert before == {key: (r.seen + len(r.pending)) for key, r in side.replicas.items()}
         side.requests = dict(enumerate(requests))
+        side.step += 1
         side.batches.append(Batch(samples, keys, slots))
         self._must_come(k, side.batches[-1])
 
@@ -112,8 +114,8 @@ class Interleaving:
     def _must_come(self, k: int, batch: Batch) -> None:
         """Secondaries that are too far behind another row of a sample are asked for whatever their clock is, and no others that are here."""
         side = self.sides[k]
-        clocks = {key: r.seen + len(r.pending) for key, r in side.replicas.items()}
-        clocks |= {key: p.clock for key, p in self.primaries.items() if key // EACH == k}
+        clocks = {key: r.clock_at(side.step, self.expected[key]) for key, r in side.replicas.items()}
+        clocks |= {key: p * side.step for key, p in self.expected.items() if key // EACH == k}
         far = {
             key
             for sample in batch.samples
@@ -170,7 +172,7 @@ class Interleaving:
             if key // EACH == k:
                 self.primaries[key].update(self.kind, grad, 1)
             elif key in side.replicas or key in side.passing:
-                {**side.passing, **side.replicas}[key].pending.append(grad)
+                {**side.passing, **side.replicas}[key].write(grad)
         for key in [key for key in side.passing if key not in still]:
             self._leave_one(k, key)
 
@@ -203,7 +205,7 @@ class Interleaving:
         for key in came:
             primary = self.primaries[key]
             held = side.replicas if key in self.secondaries[k] else side.passing
-            held.setdefault(key, model.Replica(primary.row, primary.state, primary.clock)).come(primary)
+            held.setdefault(key, model.Replica(primary.row, primary.state, primary.clock)).come(primary, side.step)
         if self.bounds.intra and side.batches:
             for key in side.batches[-1].keys:  # the promise of 5.3, at the moment of the answer
                 if key in self.secondaries[k] and key // EACH == owner:
