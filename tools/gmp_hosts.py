@@ -5,7 +5,8 @@
 
 Wide & deep with rows of 128, by HET-GMP with s = 100 and deferred writes, on the links of tools/netlab.py. A partition by hosts takes a row of the other
 host for ten times one of its own. Each plan runs twice, for `--steps` and for twice as many, and what the longer run's links carried beyond the shorter one's
-is compared with what the plan predicts: rows of each pair of workers by the partition's own matrix, AllReduce by its formula, no header of a packet. EPS are
+is compared with what is predicted: rows by playing the workers over the data, of each pair by the partition's own matrix, AllReduce by its formula, and the
+header of each message. Headers of packets are taken off what was carried, 66 bytes for each that the link has counted, acknowledgements among them. EPS are
 those of the longer run's steady part; all workers share this machine's cores. `bound` is what the uplink's bytes allow.
 """
 
@@ -16,27 +17,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from gmp_lab import MODELS, Links, System, Where, grown
-from netlab import LabRun, bits_per_second, unwind_when_ended
+from netlab import LabRun, Traffic, bits_per_second, unwind_when_ended
 from precision import parts
 
 from htrain.costs.collectives import collectives_of, exchange_of
 from htrain.data.partition_file import Facts, read_partition
 from htrain.errors import Error
+from htrain.executor.engine.context import Context
 from htrain.executor.record.measured import predicted_edges
+from htrain.executor.transport.wire import Frame, Values, bundle_of, encode
 from htrain.net.names import TRAINER, WORKERS, number_of, role_of
+from htrain.net.net import Net
+from htrain.ops.cache_rates import Rates
 from htrain.plan.plan import Plan
+from htrain.simulation.cache_rates import rates_of
+from htrain.simulation.id_sources import Trace
 from htrain.spec.tree import with_flags
 
 GMP: dict[str, object] = {"gmp_staleness": 100, "gmp_write": "deferred"}
+PACKET_BYTES = 66  # headers of Ethernet, IP and TCP with timestamps
 WAYS = ("random", "flat", "by hosts")
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
 class Found:
-    """One line: EPS; bytes of an example that each worker's link and each uplink carried, both ways, and those that were predicted; rows of a batch by pair of
-    workers, predicted and counted."""
+    """One line: EPS; bytes of an example that each worker's link and each uplink carried, both ways, and those that were predicted; rows that a batch needs by
+    pair of workers, counted and predicted, and of the latter those that are not read from replicas."""
 
     eps: float
     links: Array
@@ -45,16 +54,17 @@ class Found:
     predicted_uplinks: Array
     rows: Array
     predicted_rows: Array
+    fetched: Array
 
 
-def pair_bytes(plan: Plan, facts: Facts) -> Array:
+def pair_bytes(plan: Plan, facts: Facts, rates: Rates) -> Array:
     """bytes[i,j] that worker i sends worker j for an example of the whole cluster: what it asks of j's tables, what it answers j, and its part of AllReduce.
-    The plan's own edges are shared out as the partition says that rows are."""
+    The plan's own edges, at the rates that were played, are shared out as the partition says that rows are."""
     rows = np.array(facts.rows) - np.array(facts.replicated)
     np.fill_diagonal(rows, 0)
     share = rows / np.maximum(rows.sum(axis=0), 1e-9)
-    sent = _ring(plan, len(rows))
-    for (source, target), num_bytes in predicted_edges(plan).items():
+    sent = _ring(plan, len(rows)) + _headers(plan, len(rows))
+    for (source, target), num_bytes in predicted_edges(plan, rates).items():
         owner = number_of(target if source == TRAINER else source)
         if source == TRAINER:
             sent[:, owner] += num_bytes * share[:, owner]
@@ -69,6 +79,24 @@ def _ring(plan: Plan, workers: int) -> Array:
     assert net is not None
     travels = sum(exchange_of(op, net, plan.cluster, batch).num_bytes for op in collectives_of(net))
     return travels / (workers * batch) * np.roll(np.eye(workers), 1, axis=1)
+
+
+def _headers(plan: Plan, workers: int) -> Array:
+    """What stands before the tensors of messages: each worker has one for each other, and one as an owner, for a batch."""
+    num_bytes = sum(
+        len(_head(plan.step_net(device), peer)) for device, peer in ((TRAINER, "sparse_ps:0"), ("sparse_ps:0", TRAINER))
+    )
+    return num_bytes / (workers * plan.options.batch_size) * (1 - np.eye(workers))
+
+
+def _head(net: Net | None, peer: str) -> Frame:
+    """The first frame of the message to a peer, of empty tensors."""
+    assert net is not None
+    names = [name for op in net.ops if op.type == "Send" and op.attrs["peer"] == peer for name in op.inputs]
+    blobs = [net.blob(name) for name in names]
+    tensors = [torch.empty((0,) * len(b.shape), dtype=getattr(torch, b.dtype)) for b in blobs]
+    values = Values(f"{TRAINER}:0:0", Context(0, 0, 0, 1000), 128)
+    return encode(values, bundle_of(names, tensors))[0]
 
 
 def across(sent: Array, sites: tuple[int, ...]) -> Array:
@@ -87,21 +115,26 @@ def measure(system: System, model: str, data: str, links: Links, asked: argparse
         facts = read_partition(folder / "train.partition").facts
         epochs = max(1, round(asked.steps * workers * asked.batch / facts.num_examples))
         short, long = (links.run(plan, packed, folder, epochs=n * epochs, name=f"run{n}") for n in (1, 2))
-        return _found(plan, facts, long, grown(short, long), links.sites, epochs * facts.num_examples)
+        sent = pair_bytes(plan, facts, rates_of(plan, Trace(packed, epochs=4)))
+        return _found(facts, long, grown(short, long), epochs * facts.num_examples, sent=sent, sites=links.sites)
 
 
-def _found(plan: Plan, facts: Facts, long: LabRun, more: LabRun, sites: tuple[int, ...], examples: int) -> Found:
-    sent = pair_bytes(plan, facts)
-    carried = [more.roles[role] for role in plan.cluster.roles if role_of(role) == TRAINER]
+def _found(facts: Facts, long: LabRun, more: LabRun, examples: int, *, sent: Array, sites: tuple[int, ...]) -> Found:
+    carried = [traffic for role, traffic in more.roles.items() if role_of(role) == TRAINER]
     return Found(
         long.measured.eps,
-        np.array([(c.received + c.sent) / examples for c in carried]),
+        np.array([_bytes(c) / examples for c in carried]),
         sent.sum(axis=0) + sent.sum(axis=1),
-        np.array([(c.received + c.sent) / examples for c in more.uplinks]),
+        np.array([_bytes(c) / examples for c in more.uplinks]),
         across(sent, sites),
         np.array(long.measured.rows),
+        np.array(facts.rows),
         np.array(facts.rows) - np.array(facts.replicated),
     )
+
+
+def _bytes(carried: Traffic) -> int:
+    return carried.received + carried.sent - PACKET_BYTES * carried.packets
 
 
 def print_table(label: str, model: str, data: str, links: Links, asked: argparse.Namespace) -> None:
@@ -119,9 +152,7 @@ def print_table(label: str, model: str, data: str, links: Links, asked: argparse
         found = measure(System(way, Where(way, asked.replicas), GMP), model, data, links, asked)
         first = first or found.eps
         own = (site[:, None] == site[None, :]) & ~np.eye(workers, dtype=bool)
-        inside, outside = (
-            found.predicted_rows[where].sum() / workers for where in (own, site[:, None] != site[None, :])
-        )
+        inside, outside = (found.fetched[where].sum() / workers for where in (own, site[:, None] != site[None, :]))
         pairs = ~np.eye(workers, dtype=bool)
         off = np.abs(found.rows[pairs] / found.predicted_rows[pairs] - 1).max()
         busiest = found.uplinks.max() / 2  # each way

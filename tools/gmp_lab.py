@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from netlab import Lab, LabRun, Traffic
+from netlab import Lab, LabRun, since
 
 import htrain
 from htrain.data import Malformed
@@ -99,9 +99,5 @@ class Links:
 
 def grown(one: LabRun, other: LabRun) -> LabRun:
     """What the longer run's links have carried beyond the shorter one's: no start of a run is in it, and no end."""
-    roles = {role: _less(other.roles[role], carried) for role, carried in one.roles.items()}
-    return replace(other, roles=roles, uplinks=tuple(map(_less, other.uplinks, one.uplinks)))
-
-
-def _less(carried: Traffic, before: Traffic) -> Traffic:
-    return Traffic(carried.host, carried.received - before.received, carried.sent - before.sent)
+    roles = {role: since(carried, other.roles[role]) for role, carried in one.roles.items()}
+    return replace(other, roles=roles, uplinks=tuple(map(since, one.uplinks, other.uplinks)))

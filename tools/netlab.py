@@ -47,11 +47,13 @@ _ACROSS_LINKS = (  # MPI would take the short way, through the memory of this ma
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that the link of a host has carried, or the uplink of a site, headers included: received and sent by the host, or by the site."""
+    """Bytes that the link of a host has carried, or the uplink of a site, headers included: received and sent by the host, or by the site; and in
+    how many `packets`, of both ways."""
 
     host: str
     received: int
     sent: int
+    packets: int
 
 
 @dataclass(frozen=True)
@@ -175,11 +177,11 @@ class Lab:
         _finish(self.ranks([*command, "--epochs", str(epochs)]), timeout)
         after, up_after = self.traffic(), self.uplinks()
         by_role = {
-            role: _since(before[host], after[host])
+            role: since(before[host], after[host])
             for roles, host in zip(processes, self.hosts, strict=True)
             for role in roles
         }
-        return LabRun(by_role, tuple(map(_since, up_before, up_after)), load_measured(out))
+        return LabRun(by_role, tuple(map(since, up_before, up_after)), load_measured(out))
 
     def ranks(self, command: list[str]) -> list[str]:
         """mpiexec's words for a rank in every host, which bears the host's name."""
@@ -253,11 +255,15 @@ def _sh(*words: str) -> str:
 
 def _link_traffic(namespace: str, device: str) -> Traffic:
     (link,) = json.loads(_sh("ip", "-n", namespace, "-j", "-s", "link", "show", device))
-    return Traffic(namespace, link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"])
+    rx, tx = link["stats64"]["rx"], link["stats64"]["tx"]
+    return Traffic(namespace, rx["bytes"], tx["bytes"], rx["packets"] + tx["packets"])
 
 
-def _since(before: Traffic, after: Traffic) -> Traffic:
-    return Traffic(after.host, after.received - before.received, after.sent - before.sent)
+def since(before: Traffic, after: Traffic) -> Traffic:
+    """What a link has carried between two moments."""
+    return Traffic(
+        after.host, after.received - before.received, after.sent - before.sent, after.packets - before.packets
+    )
 
 
 def _finish(words: list[str], timeout: float) -> None:

@@ -15,6 +15,7 @@ from htrain.costs.expected import expected, expected_blobs
 from htrain.errors import CheckpointError
 from htrain.net.names import TRAINER, WORKERS, device_of, role_of
 from htrain.net.net import Net
+from htrain.ops.cache_rates import NO_RATES, Rates
 from htrain.plan.plan import Plan
 from htrain.sizes import memory_text
 from htrain.spec.centres import in_group
@@ -117,10 +118,10 @@ def _grown(before: Reports, after: Reports, roles: Any, key: str) -> float:
     return sum(float(after.get(r, {}).get(key, 0)) - float(before.get(r, {}).get(key, 0)) for r in roles)
 
 
-def predicted_edges(plan: Plan) -> dict[tuple[str, str], float]:
-    """Bytes that one example sends from device to device, its share of the background sync included."""
+def predicted_edges(plan: Plan, rates: Rates = NO_RATES) -> dict[tuple[str, str], float]:
+    """Bytes that one example sends from device to device, its share of the background sync included; what holds rows asks for them at `rates`, where known."""
     batch = plan.options.batch_size
-    sizes = expected_blobs(plan.train, plan.cluster, batch)
+    sizes = expected_blobs(plan.train, plan.cluster, batch, rates)
     edges: dict[tuple[str, str], float] = {}
     for device in plan.cluster.devices:
         nets = (plan.step_net(device), batch), (plan.sync_net(device), batch * plan.options.dense_sync.round_steps)
