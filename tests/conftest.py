@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fuzz", type=int, default=1, help="times as many tries of tests/system/test_fuzz.py, other ones each time"
     )
     parser.addoption(
-        "--drawn-plans", type=int, default=24, help="how many drawn plans tests/system/test_drawn_runs.py runs"
+        "--drawn-plans", type=int, default=14, help="how many drawn plans tests/system/test_drawn_runs.py runs"
     )
 
 

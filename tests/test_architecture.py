@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -187,9 +188,15 @@ def raises(node: ast.AST) -> bool:
     return any((isinstance(child, ast.Raise) and child.exc is not None) or raises(child) for child in inner)
 
 
+@cache
+def all_public_names() -> dict[Path, list[Public]]:
+    """Those of each module."""
+    return {path: list(public_names(ast.parse(path.read_text()).body)) for path in MODULES}
+
+
 def undocumented(room: str) -> Iterator[str]:
     """The public names of a room that do not say what they are, or what they raise; an override is documented where it is declared."""
-    found = {path: list(public_names(ast.parse(path.read_text()).body)) for path in MODULES}
+    found = all_public_names()
     declared = {node.name for names in found.values() for node, owner in names if owner and ast.get_docstring(node)}
     declared |= {"convert", "get_metavar", "invoke"}  # of click
     for path, names in found.items():

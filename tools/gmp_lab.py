@@ -18,7 +18,7 @@ from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 from htrain.tagging.bigraph import Request, at_random, partition
-from htrain.tagging.bigraph.divide import Listener, divide
+from htrain.tagging.bigraph.divide import divide
 
 MODELS = Path(__file__).parents[1] / "models"
 NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -40,9 +40,8 @@ class Where:
         out, packed = folder / "train.partition", folder / "train.packed"
         cost = LINK_COST if self.way == "by hosts" else 1.0
         request = Request(workers, batch, hosts=tuple(sites) if len(sites) > 1 else (), link_cost=cost)
-        quiet = Listener(lambda number, total: None, lambda what: None)
         way = at_random if self.way == "random" else partition
-        divide(data, out, request, replicated=self.replicas, malformed=Malformed(0.01), listener=quiet, way=way)
+        divide(data, out, request, replicated=self.replicas, malformed=Malformed(0.01), way=way)
         pack_by_partition(data, out, packed, malformed=Malformed(0.01))
         return out, f"packed:{packed}"
 

@@ -22,14 +22,16 @@ _KINDS: Mapping[str, Any] = {
     "seed": Annotated[int, Meta(ge=0, le=2**63 - 1)], "eps": Annotated[float, Meta(ge=1)], "time_limit_seconds": Annotated[float, Meta(ge=0.1)],
     "deadline_seconds": Annotated[float, Meta(ge=1)], "liveness_seconds": Annotated[float, Meta(ge=2)],
     "checkpoint_seconds": CheckpointSeconds,
+    "num_workers": Annotated[int, Meta(ge=2, le=1024)], "batch_size": Count, "replicas": Annotated[float, Meta(ge=0, le=1)],
+    "sample_slack": Annotated[float, Meta(ge=1, le=10)], "row_slack": Annotated[float, Meta(ge=1, le=10)], "link_cost": Annotated[float, Meta(ge=1, le=1e6)],
     "malformed_share": Annotated[float, Meta(ge=0, le=1)],
-    "deterministic": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str,
+    "deterministic": bool, "at_random": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str,
     "table_splits": dict[str, int], "fc_splits": Literal["auto"] | dict[str, Split],
     "rules": str, "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"], "hosting": Literal["processes", "threads", "mpi"],
 }  # fmt: skip
 _CLASSES: Mapping[str, type | tuple[type, ...]] = {
     "cluster": Cluster, "options": Options, "plan": (str, Path), "out": (str, Path), "resume": (str, Path), "begin_with": (str, Path),
-    "run_folder": (str, Path),
+    "run_folder": (str, Path), "partition": (str, Path),
     "example_inputs": Mapping,
 }  # fmt: skip
 

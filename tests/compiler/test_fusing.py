@@ -20,20 +20,23 @@ def stepped_without_fusions(model: str, *counts: tuple[str, int]) -> dict[str, t
     return stepped(train_net(model, PLAIN, **dict(counts)))
 
 
+ALONE, DIVIDED = {}, {"group_ps": 2, "sparse_ps": 2}
+
+
 @pytest.mark.parametrize("model", ["dlrm.py", "wide_deep.py", "deepfm.py", "dcn.py"])
 @pytest.mark.parametrize(
-    "fusions",
+    ("fusions", "counts"),
     [
-        ["relu"],
-        ["fields"],
-        ["fields", "tables"],
-        ["interaction"],
-        ["fields", "tables", "interaction", "pairs"],
-        ["steps"],
+        (["relu"], ALONE),
+        (["fields"], ALONE),
+        (["fields", "tables"], ALONE),
+        (["interaction"], ALONE),
+        (["fields", "tables", "interaction", "pairs"], ALONE),
+        (["fields", "tables", "interaction", "pairs"], DIVIDED),
+        (["steps"], DIVIDED),
     ],
-    ids="-".join,
+    ids=lambda value: "-".join(value) or "alone",
 )
-@pytest.mark.parametrize("counts", [{}, {"group_ps": 2, "sparse_ps": 2}])
 def test_a_step_of_the_fused_net_is_that_of_the_net(fusions: list[str], model: str, counts: dict[str, int]) -> None:
     fused = train_net(
         model, with_flags(PLAIN, fast_products=True, **{f"fuse_{name}": True for name in fusions}), **counts

@@ -13,7 +13,7 @@ from htrain.data.numbering import Numbering, open_numbering
 from htrain.data.pack_by_partition import pack_by_partition
 from htrain.spec.options import Options
 from htrain.tagging.bigraph import Request
-from htrain.tagging.bigraph.divide import Listener, divide
+from htrain.tagging.bigraph.divide import divide
 
 ROWS = (40, 30, 24, 35)  # of the tables a, d, b, c: two columns, a list of at most LENGTH, and one of any length
 LENGTH = 4
@@ -76,14 +76,12 @@ def divided(
 ) -> Parts:
     """Data that is there, divided among workers."""
     partition, packed = folder / f"{workers}.partition", folder / f"{workers}.packed"
-    listener = Listener(lambda number, total: None, lambda what: None)
     divide(
         source,
         partition,
         Request(workers, batch, 1.03, 1.05, seed),
         replicated=replicas,
         malformed=Malformed(),
-        listener=listener,
     )
     pack_by_partition(source, partition, packed, malformed=Malformed())
     return Parts(source, partition, f"packed:{packed}")

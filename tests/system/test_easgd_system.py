@@ -65,8 +65,7 @@ def test_weights_on_the_trainer_and_on_its_group_ps_are_both_synchronised(
     assert htrain.evaluate(tmp_path / "run", data=TEST).ne < 1
 
 
-@pytest.mark.parametrize("through", ["dense_ps", "groups"])
-@pytest.mark.parametrize("kind", ["model_averaging", "bmuf"])
+@pytest.mark.parametrize(("kind", "through"), [("model_averaging", "dense_ps"), ("bmuf", "groups")])
 def test_groups_at_a_fixed_rate_are_equal_at_their_last_round_whatever_data_each_has(
     kind: str, through: str, tmp_path: Path
 ) -> None:

@@ -126,7 +126,7 @@ OPTIONS = st.builds(
 )
 
 
-@settings(max_examples=24, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=14, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     name=st.sampled_from(ZOO),
     options=OPTIONS,
@@ -163,7 +163,7 @@ def test_any_placement_of_any_zoo_model_follows_pytorch(
     assert max(relative_differences(losses, reference(name, data(name), options))) <= 1e-4
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     options=OPTIONS,
     group_ps=st.integers(0, 3),

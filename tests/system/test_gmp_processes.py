@@ -2,15 +2,18 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
 from gmp_data import BATCH, FieldNet, Parts, drawn, examples_of, parts_of
-from whole_runs import ENDLESS, HTRAIN, start, start_held, wait_for_examples, wait_until_held
+from whole_runs import ENDLESS, HTRAIN, parameters, start, start_held, wait_for_examples, wait_until_held
 
 import htrain
 from htrain.spec.cluster import this_machine
@@ -21,19 +24,31 @@ STEPS = 100
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Parts]:
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    """Data of two workers."""
+    return parts_of(tmp_path_factory.mktemp("gmp") / "data", 2, count=2 * BATCH * STEPS)
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory, parts: Parts) -> tuple[Path, Parts]:
     """A plan of two workers, and its data."""
-    folder = tmp_path_factory.mktemp("gmp")
-    parts = parts_of(folder / "data", 2, count=2 * BATCH * STEPS)
+    return plan_of(tmp_path_factory.mktemp("plan"), parts, staleness=3), parts
+
+
+def plan_of(folder: Path, parts: Parts, staleness: int) -> Path:
     options = with_flags(
-        batch_size=BATCH, dense_sync="allreduce", sparse_sync="gmp", partition=str(parts.partition), gmp_staleness=3
+        batch_size=BATCH,
+        dense_sync="allreduce",
+        sparse_sync="gmp",
+        partition=str(parts.partition),
+        gmp_staleness=staleness,
     )
     inputs = {
         name: value for name, value in examples_of(parts.source).items() if name in ("sparse", "seen", "seen_length")
     }
     cluster = this_machine(groups=2, trainers=1, group_ps=0)
     htrain.compile(drawn(FieldNet), example_inputs=inputs, cluster=cluster, options=options).save(folder / "plan")
-    return folder / "plan", parts
+    return folder / "plan"
 
 
 def processes_of(run: Path) -> dict[str, int]:
@@ -54,6 +69,40 @@ def test_a_worker_is_one_process_which_is_named_when_it_is_killed_and_the_run_go
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert f"(process {found['trainer:1:0']}) was killed by signal 9" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_late_worker_is_waited_for_and_nothing_is_applied_twice(parts: Parts, tmp_path: Path) -> None:
+    """Without staleness a run is that of the joint batches, however late a worker is."""
+    plan, epochs = plan_of(tmp_path, parts, staleness=0), 8
+    htrain.run(plan, data=parts.packed, out=tmp_path / "undisturbed", epochs=epochs, hosting="threads")
+    run = tmp_path / "run"
+    process = start(plan, parts.packed, "--out", str(run), "--epochs", str(epochs))
+    wait_for_examples(run, process, 1)
+    late = processes_of(run)["trainer:1:0"]
+    os.kill(late, signal.SIGSTOP)
+    time.sleep(3)
+    assert process.poll() is None
+    os.kill(late, signal.SIGCONT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    wanted, found = parameters(tmp_path / "undisturbed"), parameters(run)
+    assert wanted.keys() == found.keys()
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_a_worker_that_stays_away_is_named(planned: tuple[Path, Parts], tmp_path: Path) -> None:
+    plan, parts = planned
+    process = start(plan, parts.packed, "--out", str(tmp_path / "run"), "--liveness-seconds", "4", *ENDLESS)
+    wait_for_examples(tmp_path / "run", process, 1)
+    os.kill(processes_of(tmp_path / "run")["trainer:1:0"], signal.SIGSTOP)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    last = errors.splitlines()[-1]
+    assert re.match(r"htrain: (trainer:1:0|sparse_ps:1) has been silent for 4 s, though its process lives", last), (
+        errors
+    )
     assert "Traceback" not in errors
 
 

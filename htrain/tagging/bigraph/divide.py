@@ -43,6 +43,9 @@ class Listener:
     step: Callable[[str], None]
 
 
+QUIET = Listener(lambda number, total: None, lambda what: None)
+
+
 def divide(
     uri: str,
     out: Path,
@@ -51,7 +54,7 @@ def divide(
     old: Path | None = None,
     replicated: float,
     malformed: Malformed,
-    listener: Listener,
+    listener: Listener = QUIET,
     way: Way = partition,
 ) -> PartitionFile:
     """Partition the data of a URI in some `way`, and write what came of it to `out`. Each worker may hold replicas of the share `replicated` of all rows seen.

@@ -1,0 +1,81 @@
+"""The Python API of what comes before a plan: data is divided among workers, and packed, as by `htrain partition` and `htrain data pack`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from htrain.data.formats.packed import Totals
+from htrain.data.malformed import Malformed
+from htrain.data.pack import pack as pack_rows
+from htrain.data.pack_by_partition import PackedParts, pack_by_partition
+from htrain.data.partition_file import PartitionFile
+from htrain.errors import UsageError
+from htrain.spec.arguments import require_arguments
+from htrain.tagging.bigraph import Request
+from htrain.tagging.bigraph import at_random as divided_at_random
+from htrain.tagging.bigraph import partition as search
+from htrain.tagging.bigraph.divide import Listener, divide
+
+
+def partition(
+    data: str,
+    *,
+    out: str | Path,
+    num_workers: int,
+    batch_size: int,
+    hosts: Sequence[int] = (),
+    link_cost: float = 10.0,
+    replicas: float = 0.0,
+    sample_slack: float = 1.03,
+    row_slack: float = 1.05,
+    seed: int = 0,
+    begin_with: str | Path = "",
+    at_random: bool = False,
+    malformed_share: float = 0.01,
+    on_step: Callable[[str], None] = lambda what: None,
+) -> PartitionFile:
+    """Divide the examples and rows of `data`, FORMAT:PATH, among workers, so that a batch of `batch_size` needs few rows of others (HET-GMP 5.2), and write
+    that to the file `out`. The same for the same data and arguments, whatever the number of threads.
+
+    hosts[g] workers stand on host g, in order of their numbers, and a row of another host costs as much as `link_cost` of the own; without `hosts`, all are on
+    one. Each worker may hold replicas of the share `replicas` of all rows seen, and has at most `sample_slack` times its even share of the examples and
+    `row_slack` times that of the rows. The search begins from the owners of an older partition, `begin_with`; with `at_random` nothing is searched for.
+
+    Raises DataError for data that cannot be read or partitioned, an older partition that does not belong, and an `out` that cannot be written, UsageError for
+    arguments that make no sense.
+    """
+    require_arguments(
+        "partition", data=data, out=out, num_workers=num_workers, batch_size=batch_size, link_cost=link_cost, replicas=replicas, sample_slack=sample_slack,
+        row_slack=row_slack, seed=seed, begin_with=begin_with, at_random=at_random, malformed_share=malformed_share,
+    )  # fmt: skip
+    if begin_with and at_random:
+        raise UsageError("partition: begin_with= has no effect with at_random=True, which searches for nothing")
+    if hosts and (min(hosts) < 1 or sum(hosts) != num_workers):
+        raise UsageError(
+            f"partition: hosts: {list(hosts)} are not the {num_workers} workers: say how many stand on each"
+        )
+    of_hosts = tuple(hosts) if len(hosts) > 1 else ()
+    return divide(
+        data,
+        Path(out),
+        Request(num_workers, batch_size, sample_slack, row_slack, seed, of_hosts, link_cost if of_hosts else 1.0),
+        old=Path(begin_with) if begin_with else None,
+        replicated=replicas,
+        malformed=Malformed(malformed_share),
+        listener=Listener(lambda number, total: None, on_step),
+        way=divided_at_random if at_random else search,
+    )
+
+
+def pack(
+    data: str, *, out: str | Path, partition: str | Path = "", malformed_share: float = 0.01
+) -> Totals | PackedParts:
+    """Parse `data`, FORMAT:PATH, once, and write its rows to the file `out`, which is read many times as fast, as `packed:OUT`.
+
+    By a `partition`, each worker's examples are apart, rows have the numbers that it gives them, and what batches need of others is counted beside what was
+    predicted. Raises DataError for data that cannot be read, a partition that does not belong, and an `out` that cannot be written.
+    """
+    require_arguments("pack", data=data, out=out, partition=partition, malformed_share=malformed_share)
+    malformed = Malformed(malformed_share)
+    if partition:
+        return pack_by_partition(data, Path(partition), Path(out), malformed=malformed)
+    return pack_rows(data, Path(out), malformed=malformed)
