@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--html",
     type=FilePath(),
-    help="Write a page for a browser: the net by device, every decision, a run over time.",
+    help="Write a page for a browser: the net by device, every decision, a run over time; or what batches of a partition fetch.",
 )
 @click.option(
     "--run", type=FilePath(), help="Show this run of the plan: predicted against measured, and why they differ."
@@ -34,7 +34,7 @@ def show(plan: Path, net: str, html: Path | None, run: Path | None, as_json: boo
     PLAN may be the folder of a run: then it is shown beside the plan that it was started with; a partition of data, made by
     `htrain partition`; or packed data, made by `htrain data pack`, by its name or as packed:FILE.
     """
-    if _show_data(plan, as_json):
+    if _show_data(plan, html, as_json):
         return
     if run:
         require_alone("--run", "net")
@@ -53,12 +53,14 @@ def show(plan: Path, net: str, html: Path | None, run: Path | None, as_json: boo
     put({**_document(loaded), **({"net": net, "text": text} if net else {})}, text, as_json)
 
 
-def _show_data(path: Path, as_json: bool) -> bool:
+def _show_data(path: Path, html: Path | None, as_json: bool) -> bool:
     """Show a partition or packed data; False where `path` is neither."""
     files = import_module("htrain.data.partition_file")
     if files.is_partition(path):
-        require_alone(f"the partition {path}", "net", "html", "run")
+        require_alone(f"the partition {path}", "net", "run")
         made = files.read_partition(path)
+        if html:
+            import_module("htrain.report.partition_page").write_partition_page(made, html)
         put(to_builtins(made.facts), import_module("htrain.report.partition").partition_text(made), as_json)
         return True
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""`htrain show` of what is no plan: a partition, and packed data; what cannot be read is one line."""
+"""`htrain show` of what is no plan: a partition as a page, and packed data; what cannot be read is one line."""
 
 import json
 import os
@@ -9,9 +9,12 @@ import pytest
 from click.testing import CliRunner
 from forked import Commands
 from gmp_data import BATCH, Parts, divided, write_examples
+from pages import Page
 
 from htrain.cli.app import commands as htrain
 from htrain.data.packed_contents import packed_contents
+from htrain.data.partition_file import read_partition
+from htrain.report.partition import partition_text
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +40,18 @@ def shown(folder: Path, *words: str) -> str:
     return result.stdout
 
 
+def test_a_partition_is_printed_and_drawn_on_a_page(folder: Path, tmp_path: Path) -> None:
+    made = read_partition(folder / "2.partition")
+    said = shown(folder, f"{folder}/2.partition", "--html", f"{tmp_path}/p.html")
+    assert said.rstrip() == partition_text(made).rstrip()
+    page = Page((tmp_path / "p.html").read_text())
+    assert page.labels == ["By the partition", "Samples and rows anywhere"]
+    assert page.table("fetched").texts[1][1] == f"{made.facts.rows_per_batch:,.2f}"
+    document = json.loads(shown(folder, f"{folder}/2.partition", "--json", "--html", f"{tmp_path}/q.html"))
+    assert msgspec.convert(document, type(made.facts)) == made.facts
+    assert (tmp_path / "q.html").read_bytes() == (tmp_path / "p.html").read_bytes()
+
+
 @pytest.mark.parametrize("prefix", ["", "packed:"])
 def test_packed_data_is_printed_by_either_name(folder: Path, prefix: str) -> None:
     found = packed_contents(folder / "2.packed")
@@ -55,6 +70,8 @@ def test_packed_data_is_printed_by_either_name(folder: Path, prefix: str) -> Non
     ("words", "said", "status"),
     [
         (["damaged.partition"], "damaged.partition: is damaged: its digest is another than when it was written; make it again", 1),
+        (["2.partition", "--html", "nowhere/p.html"], "nowhere/p.html: cannot be written: ", 1),
+        (["2.partition", "--html", "a.csv"], "a.csv: cannot be written: it holds something that htrain did not write there", 1),
         (["2.partition", "--net", "train"], "--net has no effect beside the partition 2.partition", 2),
         (["2.partition", "--run", "a"], "--run has no effect beside the partition 2.partition", 2),
         (["damaged.packed"], "damaged.packed: is no packed file, or a damaged one (block ", 1),
