@@ -11,6 +11,7 @@ from htrain.plan.text import bottleneck_of, fold, found_text
 from htrain.report import sections
 from htrain.report.boxes import Picture, picture_of
 from htrain.report.drawing import drawing
+from htrain.report.fetches_of_plan import fetches_of_plan
 from htrain.report.layout import layout_of
 from htrain.report.rendering import rendered, write_page
 from htrain.report.runs.beside import beside
@@ -40,6 +41,7 @@ def report_html(plan: Plan, run: Run | None = None) -> str:
         beside=beside(plan, run) if run else None,
         charts=charts(run.history, plan.predicted_eps) if run and run.history else (),
         frame=FRAME,
+        fetches=fetches_of_plan(plan, run.measured if run else None),
     )
 
 
