@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @click.argument("plan", type=FilePath())
 @click.option("--net", default="", help="Print one net as text: train, trainer, group_ps_0, ...")
 @click.option(
-    "--html", type=FilePath(), help="Write a page for a browser: the net by device, every decision, a run over time."
+    "--html",
+    type=FilePath(),
+    help="Write a page for a browser: the net by device, every decision, a run over time; or what batches of a partition fetch.",
 )
 @click.option(
     "--run", type=FilePath(), help="Show this run of the plan: predicted against measured, and why they differ."
@@ -29,14 +31,10 @@ if TYPE_CHECKING:
 def show(plan: Path, net: str, html: Path | None, run: Path | None, as_json: bool) -> None:
     """Show a plan: per device its ops, flops, bytes and memory; where tables and modules are, and why.
 
-    PLAN may be the folder of a run: then it is shown beside the plan that it was started with; or a partition of data, made by
-    `htrain partition`.
+    PLAN may be the folder of a run: then it is shown beside the plan that it was started with; a partition of data, made by
+    `htrain partition`; or packed data, made by `htrain data pack`, by its name or as packed:FILE.
     """
-    files = import_module("htrain.data.partition_file")
-    if files.is_partition(plan):
-        require_alone(f"the partition {plan}", "net", "html", "run")
-        made = files.read_partition(plan)
-        put(to_builtins(made.facts), import_module("htrain.report.partition").partition_text(made), as_json)
+    if _show_data(plan, html, as_json):
         return
     if run:
         require_alone("--run", "net")
@@ -53,6 +51,27 @@ def show(plan: Path, net: str, html: Path | None, run: Path | None, as_json: boo
     texts = import_module("htrain.plan.text")
     text = texts.net_text(loaded, net) if net else texts.plan_text(loaded)
     put({**_document(loaded), **({"net": net, "text": text} if net else {})}, text, as_json)
+
+
+def _show_data(path: Path, html: Path | None, as_json: bool) -> bool:
+    """Show a partition or packed data; False where `path` is neither."""
+    files = import_module("htrain.data.partition_file")
+    if files.is_partition(path):
+        require_alone(f"the partition {path}", "net", "run")
+        made = files.read_partition(path)
+        if html:
+            import_module("htrain.report.partition_page").write_partition_page(made, html)
+        put(to_builtins(made.facts), import_module("htrain.report.partition").partition_text(made), as_json)
+        return True
+    if path.is_dir():
+        return False
+    data = import_module("htrain.data.packed_contents")
+    packed = data.packed_file(path)
+    if packed:
+        require_alone(f"the packed data {packed}", "net", "html", "run")
+        contents = data.packed_contents(packed)
+        put(to_builtins(contents), import_module("htrain.report.packed").packed_text(contents), as_json)
+    return packed is not None
 
 
 def _plan_and_run(plan: Path, run: Path | None) -> tuple[Path, Path | None]:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import msgspec
 import pyarrow as pa
 
-from htrain.data.formats.packed import KEY, VERSION, Header, Stamp, Totals, stamp
+from htrain.data.formats.packed import KEY, VERSION, Header, Stamp, Totals, looks_packed, stamp
 from htrain.data.malformed import Malformed
 from htrain.data.packed_rows import arrow_schema, to_batch
 from htrain.data.packed_writer import PackedWriter
@@ -17,8 +17,6 @@ from htrain.data.reader import Dataset
 from htrain.data.source import files_of, open_data
 from htrain.errors import DataError
 from htrain.files import new_file
-
-_HEAD_BYTES = 1 << 20  # the header of a packed file is in them
 
 
 def pack(uri: str, out: Path, *, malformed: Malformed) -> Totals:
@@ -41,7 +39,7 @@ def packing(uri: str, out: Path) -> Iterator[tuple[BinaryIO, Dataset, tuple[Stam
         if any(out.exists() and out.samefile(file) for file in files):
             raise DataError(f"{out}: is what would be packed; give another --out")
         before = _stamps(files, out)
-        with new_file(out, _is_packed) as file:
+        with new_file(out, looks_packed) as file:
             yield file, dataset, before
             file.flush()
             os.fsync(file.fileno())
@@ -49,13 +47,6 @@ def packing(uri: str, out: Path) -> Iterator[tuple[BinaryIO, Dataset, tuple[Stam
                 raise DataError(f"'{uri}' was written to while it was packed; pack it again when it is whole")
     except OSError as error:
         raise DataError(f"{out}: cannot be written: {error.strerror or error}") from error
-
-
-def _is_packed(path: Path) -> bool:
-    """Whether a file is a packed one, damaged or not: those can be made again."""
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    return head.startswith(b"ARROW1") and KEY in head
 
 
 def _stamps(files: list[Path], out: Path) -> tuple[Stamp, ...]:

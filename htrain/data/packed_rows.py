@@ -19,6 +19,11 @@ def arrow_schema(schema: Schema) -> pa.Schema:
     return pa.schema([pa.field("label", pa.float32()), *(field for item in schema.inputs for field in _fields(item))])
 
 
+def stored_dtype(item: Input) -> str:
+    """The dtype in which a packed file has an input's numbers or ids."""
+    return "float32" if item.kind == "dense" else str(np.min_scalar_type(max(item.rows) - 1))
+
+
 def _fields(item: Input) -> list[pa.Field]:
     if item.kind == "dense":
         return [pa.field(item.name, pa.list_(pa.float32(), item.width))]

@@ -1,18 +1,19 @@
 """The report page: what was predicted, what limits it, where everything is, and why. One file; nothing is loaded from elsewhere."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from htrain.costs.expected import expected, expected_blobs
 from htrain.errors import PlanError
-from htrain.files import has_seal, place_to_write, sealed, write_file
 from htrain.plan.plan import Plan
 from htrain.plan.text import bottleneck_of, fold, found_text
 from htrain.report import sections
 from htrain.report.boxes import Picture, picture_of
 from htrain.report.drawing import drawing
+from htrain.report.fetches_of_plan import fetches_of_plan
 from htrain.report.layout import layout_of
-from htrain.report.rendering import rendered
+from htrain.report.rendering import rendered, write_page
 from htrain.report.runs.beside import beside
 from htrain.report.runs.charts import FRAME, charts
 from htrain.report.runs.folder import Run
@@ -40,16 +41,13 @@ def report_html(plan: Plan, run: Run | None = None) -> str:
         beside=beside(plan, run) if run else None,
         charts=charts(run.history, plan.predicted_eps) if run and run.history else (),
         frame=FRAME,
+        fetches=fetches_of_plan(plan, run.measured if run else None),
     )
 
 
 def write_report(plan: Plan, path: Path, run: Run | None = None) -> None:
     """Write the page to `path`: whole, or not at all; an older page there is replaced, and nothing else. Raises PlanError."""
-    try:
-        place_to_write(path, has_seal)
-        write_file(path, sealed(report_html(plan, run), "<!-- {} -->"), has_seal)
-    except OSError as error:
-        raise PlanError(f"{path}: cannot be written: {error.strerror or error}") from error
+    write_page(path, partial(report_html, plan, run), PlanError)
 
 
 def _picture(plan: Plan) -> Picture:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from htrain.data.partition_file import Facts, PartitionFile
+from htrain.report.fetches import balances_of, figures_of, replicas_of
 
 _MOST_WORKERS = 16  # of whom the matrix is drawn
 
@@ -21,43 +22,25 @@ def partition_text(made: PartitionFile) -> str:
         parts += [f"of {facts.known_rows:,} rows that the old partition had seen, {facts.moved_rows:,} have moved"]
     if facts.num_workers <= _MOST_WORKERS:
         parts += ["", _matrix(facts)]
+    else:
+        parts += ["", "rows by pairs of workers are drawn by: htrain show FILE --html PAGE"]
     used = ", ".join(f"{row.place} by {row.examples:,} on {row.owner}" for row in facts.most_used)
     return "\n".join([*parts, "", f"most used: {used}"])
 
 
 def _summary(made: PartitionFile) -> str:
-    facts, k = made.facts, made.facts.num_workers
     lines = [f"{'fetched from other workers':<32}{'here':>12}{'anywhere':>12}{'saved':>10}"]
-    for name, here, anywhere in (
-        ("distinct rows of a batch, F_B", facts.rows_per_batch, facts.scattered_rows),
-        *_by_links(facts),
-        ("uses of a sample, F1", facts.uses_per_sample, facts.scattered_uses),
-    ):
-        saved = f"{1 - here / anywhere:.1%}" if anywhere else "-"
-        lines.append(f"{name:<32}{here:>12,.2f}{anywhere:>12,.2f}{saved:>10}")
-    for name, workers in (("examples", made.samples), ("rows", made.owners)):
-        counts = np.bincount(workers, minlength=k)
+    for figure in figures_of(made.facts):
+        name = "  " * figure.is_part + figure.name
+        lines.append(f"{name:<32}{figure.here:>12,.2f}{figure.anywhere:>12,.2f}{figure.saved:>10}")
+    for balance in balances_of(made):
         lines.append(
-            f"{name + ' of a worker':<32}{counts.min():>12,} to {counts.max():,}, {counts.max() * k / len(workers):.3f} times the even share at most"
+            f"{balance.name:<32}{balance.least:>12,} to {balance.most:,}, {balance.times:.3f} times the even share at most"
         )
-    held = [len(rows) for rows in made.secondaries]
-    if any(held):
-        lines.append(f"{'replicas on a worker':<32}{min(held):>12,} to {max(held):,}")
+    fewest, most = replicas_of(made)
+    if most:
+        lines.append(f"{'replicas on a worker':<32}{fewest:>12,} to {most:,}")
     return "\n".join(lines)
-
-
-def _by_links(facts: Facts) -> list[tuple[str, float, float]]:
-    """F_B by where its rows are, where workers stand on several hosts, and with those of other hosts taken for as many as they cost."""
-    if len(facts.hosts) < 2:
-        return []
-    between, anywhere = facts.rows_between_hosts, facts.scattered_between_hosts
-    inside, anywhere_inside = facts.rows_per_batch - between, facts.scattered_rows - anywhere
-    cost = facts.link_cost
-    return [
-        ("  of other hosts", between, anywhere),
-        ("  of the same host", inside, anywhere_inside),
-        (f"  other hosts' taken {cost:g} times", cost * between + inside, cost * anywhere + anywhere_inside),
-    ]
 
 
 def _matrix(facts: Facts) -> str:

@@ -1,14 +1,18 @@
 """Templates filled with values. What comes from a plan or a run is untrusted: wherever it is put, it is made printable and escaped here."""
 
 from base64 import b64encode
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from htrain.errors import Error
 from htrain.executor.record.progress import duration
+from htrain.files import has_seal, place_to_write, sealed, write_file
 from htrain.report.names import called, printable
 from htrain.sizes import bandwidth_text, memory_text, traffic_text
 
@@ -23,6 +27,18 @@ def rendered(template: str, **values: object) -> str:
         .get_template(template)
         .render(**values, policy=policy, style=Markup(_asset("style.css")), script=Markup(script))
     )
+
+
+def write_page(path: Path, page: Callable[[], str], error: type[Error]) -> None:
+    """Write what `page` makes to `path`: whole, or not at all; an older page there is replaced, and nothing else.
+
+    Raises `error` for a place that cannot be written, before the page is made.
+    """
+    try:
+        place_to_write(path, has_seal)
+        write_file(path, sealed(page(), "<!-- {} -->"), has_seal)
+    except OSError as found:
+        raise error(f"{path}: cannot be written: {found.strerror or found}") from found
 
 
 @cache

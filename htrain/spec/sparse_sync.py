@@ -33,6 +33,11 @@ class SparseSync(Section):
         ),
     ] = "memory"
 
+    @property
+    def partition_file(self) -> str:
+        """The partition of the data by which tables are held, as it was named; "" where there is none."""
+        return ""
+
 
 @dataclass(frozen=True)
 class TableServers(SparseSync):
@@ -102,6 +107,10 @@ class Gmp(SparseSync, RowHolder):
     ] = "through"
     intra: Annotated[bool, about("Hold replicas to their primaries.", flag="gmp-intra")] = True
     inter: Annotated[bool, about("Hold replicas to the other rows of a sample.", flag="gmp-inter")] = True
+
+    @property
+    def partition_file(self) -> str:
+        return self.partition
 
     @property
     def words(self) -> str:

@@ -39,6 +39,7 @@ from htrain.errors import DataError
 KEY, BLOCKS, SEAL, WORKERS = b"htrain.packed", b"htrain.blocks", b"htrain.seal", b"htrain.workers"
 VERSION = 3
 _READ = (2, VERSION)  # a file of version 2 has no partition
+_HEAD_BYTES = 1 << 20  # the header of a packed file is in them
 _SCHEMA_AT = 8  # behind Arrow's magic: a mark, the length of the schema's message, and the message
 
 
@@ -78,6 +79,13 @@ class Totals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     malformed: int
 
 
+def looks_packed(path: Path) -> bool:
+    """Whether a file is a packed one, damaged or not. Raises OSError for one that cannot be read."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    return head.startswith(b"ARROW1") and KEY in head
+
+
 def stamp(path: Path, folder: Path) -> Stamp:
     """What `path` is now, for a packed file in `folder`. Raises OSError."""
     found = path.stat()
@@ -86,7 +94,7 @@ def stamp(path: Path, folder: Path) -> Stamp:
 
 def open_packed(path: Path) -> Dataset:
     """A packed file. Raises DataError when it is none, or when a file that it came from is there and has changed."""
-    with _reading(path) as opened:
+    with reading(path) as opened:
         source = PackedSource(path, opened.header, opened.totals, opened.seal, opened.workers)
     header = source.header
     for packed in header.files:
@@ -120,7 +128,7 @@ class PackedSource:
         """See `Source`. Raises DataError for a file that was packed again meanwhile, for a block that has changed, and for shards that are not the workers
         which the file was packed for.
         """
-        with _reading(self.path) as file:
+        with reading(self.path) as file:
             if file.seal != self.seal:
                 raise DataError(f"{self.path}: was packed again while it was read; start again")
             for number, part in self._parts(num_shards):
@@ -132,7 +140,7 @@ class PackedSource:
     def place(self, *, number: int, row: int, num_shards: int) -> str:
         """The file, and the number of the row in it."""
         part = dict(self._parts(num_shards))[number]
-        with _reading(self.path) as file:
+        with reading(self.path) as file:
             before = sum(b.rows for b in file.blocks[: part.block])
             return f"{self.path}: row {before + file.blocks[part.block].rows * part.number // part.num_parts + row + 1}"
 
@@ -173,7 +181,7 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _File:
+class OpenFile:
     """An open packed file whose seal holds."""
 
     descriptor: int
@@ -187,10 +195,8 @@ class _File:
     def rows(self, number: int) -> Rows:
         """The rows of a block. Raises ValueError for one that does not hold together."""
         block = self.blocks[number]
+        data = self.content(number)
         try:
-            data = os.pread(self.descriptor, block.length, block.offset)
-            if digest_of(data) != block.digest:
-                raise ValueError("its bytes have changed since it was written")
             rows = to_rows(pa.ipc.read_record_batch(pa.py_buffer(data), self.columns), self.header.schema)
         except (ValueError, pa.ArrowException) as error:
             raise ValueError(f"block {number}: {error}") from error
@@ -198,10 +204,18 @@ class _File:
             raise ValueError(f"block {number}: has {rows.count} rows, want {block.rows}")
         return rows
 
+    def content(self, number: int) -> bytes:
+        """The bytes of a block. Raises ValueError for one that has changed."""
+        block = self.blocks[number]
+        data = os.pread(self.descriptor, block.length, block.offset)
+        if digest_of(data) != block.digest:
+            raise ValueError(f"block {number}: its bytes have changed since it was written")
+        return data
+
 
 @contextmanager
-def _reading(path: Path) -> Iterator[_File]:
-    """The open file, looked over. Whatever is wrong with it, then or later, becomes a DataError."""
+def reading(path: Path) -> Iterator[OpenFile]:
+    """The open file, looked over. Raises DataError for whatever is wrong with it, then or later."""
     again = f"pack the data again: htrain data pack SOURCE --out {path}"
     try:
         with path.open("rb", buffering=0) as file:
@@ -214,7 +228,7 @@ def _reading(path: Path) -> Iterator[_File]:
         raise DataError(f"{path}: is no packed file, or a damaged one ({_one_line(error)}); {again}") from error
 
 
-def _opened(path: Path, descriptor: int) -> _File:
+def _opened(path: Path, descriptor: int) -> OpenFile:
     with pa.OSFile(str(path)) as file:
         reader = pa.ipc.open_file(file)
         header = _header(reader)
@@ -231,7 +245,7 @@ def _opened(path: Path, descriptor: int) -> _File:
         if _seal_now(descriptor, blocks, seal) != seal:
             raise ValueError("its bytes have changed since it was written")
         workers = _workers(last, header, len(blocks))
-        return _File(descriptor, reader.schema, header, totals=totals, blocks=blocks, seal=seal, workers=workers)
+        return OpenFile(descriptor, reader.schema, header, totals=totals, blocks=blocks, seal=seal, workers=workers)
 
 
 def _workers(last: dict[bytes, bytes], header: Header, num_blocks: int) -> tuple[int, ...]:

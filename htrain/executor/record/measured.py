@@ -85,7 +85,7 @@ def _rows(plan: Plan, before: Reports, after: Reports) -> tuple[tuple[float, ...
     found = []
     for role in (role for role in plan.cluster.roles if role_of(role) == TRAINER):
         needed, earlier = (np.array(r.get(role, {}).get("caches", {}).get("needed", ())) for r in (after, before))
-        if not needed.size:
+        if not needed.size or (earlier.size and earlier.shape != needed.shape):
             return ()
         steps = _grown(before, after, [role], "steps")
         grown = needed - earlier if earlier.size else needed

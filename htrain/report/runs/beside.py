@@ -32,6 +32,7 @@ class Beside:
             "hit_rate": self.run.hit_rate,
             "verdict": list(self.verdict),
             "comparison": to_builtins(found) if found else None,
+            "rows": to_builtins(self.run.measured.rows) if self.run.measured else (),
             "gaps": {name: list(sentences) for name, sentences in self.gaps.items()},
         }
 

@@ -52,6 +52,12 @@ class RunLine(msgspec.Struct, frozen=True):
     caches: Caches = Caches()
 
 
+class RoleCaches(msgspec.Struct, frozen=True):
+    """What a role's caches needed of each worker, where workers hold each other's tables: distinct rows, summed over its batches."""
+
+    needed: tuple[Count, ...] = ()
+
+
 class RoleLine(msgspec.Struct, frozen=True):
     """One role's part of a report."""
 
@@ -62,6 +68,7 @@ class RoleLine(msgspec.Struct, frozen=True):
     memory_bytes: Count = 0
     sent_to: dict[str, Count] = {}
     seconds_waited: Count = 0
+    caches: RoleCaches = RoleCaches()
 
 
 Line = RunLine | RoleLine
@@ -92,7 +99,7 @@ class Moment:
     @property
     def reports(self) -> dict[str, dict[str, Any]]:
         """What each role said, as JSON has it."""
-        return {role: msgspec.structs.asdict(line) for role, line in self.roles.items()}
+        return {role: msgspec.to_builtins(line) for role, line in self.roles.items()}
 
 
 @dataclass(frozen=True)
