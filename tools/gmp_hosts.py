@@ -5,12 +5,13 @@
 
 Wide & deep with rows of 128, by HET-GMP with s = 100 and deferred writes, on the links of tools/netlab.py. A partition by hosts takes a row of the other
 host for ten times one of its own. Each plan runs twice, for `--steps` and for twice as many, and what the longer run's links carried beyond the shorter one's
-is compared with what is predicted: rows by playing the workers over the data, of each pair by the partition's own matrix, AllReduce by its formula, and the
-header of each message. Headers of packets are taken off what was carried, 66 bytes for each that the link has counted, acknowledgements among them. EPS are
-those of the longer run's steady part; all workers share this machine's cores. `bound` is what the uplink's bytes allow.
+is compared with what is predicted: rows by playing the workers over the data, AllReduce by its formula, and the header of each message. Headers of packets are
+taken off what was carried, 66 bytes for each that the link has counted, acknowledgements among them. EPS are those of the longer run's steady part; all workers
+share this machine's cores. `bound` is what the uplink's bytes allow.
 """
 
 import argparse
+import itertools
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -26,17 +27,19 @@ from htrain.costs.collectives import collectives_of, exchange_of
 from htrain.data.partition_file import Facts, read_partition
 from htrain.errors import Error
 from htrain.executor.engine.context import Context
-from htrain.executor.record.measured import predicted_edges
 from htrain.executor.transport.wire import Frame, Values, bundle_of, encode
-from htrain.net.names import TRAINER, WORKERS, number_of, role_of
-from htrain.net.net import Net
-from htrain.ops.cache_rates import Rates
+from htrain.net.names import TRAINER, WORKERS, role_of
+from htrain.net.net import Net, Op
+from htrain.ops.asked_rows import number, row_width
 from htrain.plan.plan import Plan
-from htrain.simulation.cache_rates import rates_of
 from htrain.simulation.id_sources import Trace
+from htrain.simulation.strategies.gmp import PlaysGmp
 from htrain.spec.tree import with_flags
 
 GMP: dict[str, object] = {"gmp_staleness": 100, "gmp_write": "deferred"}
+_PLAYED = 120  # batches of each worker, twice
+_COUNTS_BYTES = 24  # of a request: how many rows it has of each kind
+_GLOO_WORD_BYTES = 48
 PACKET_BYTES = 66  # headers of Ethernet, IP and TCP with timestamps
 WAYS = ("random", "flat", "by hosts")
 Array = np.ndarray
@@ -57,28 +60,48 @@ class Found:
     fetched: Array
 
 
-def pair_bytes(plan: Plan, facts: Facts, rates: Rates) -> Array:
+def pair_bytes(plan: Plan, packed: str) -> Array:
     """bytes[i,j] that worker i sends worker j for an example of the whole cluster: what it asks of j's tables, what it answers j, and its part of AllReduce.
-    The plan's own edges, at the rates that were played, are shared out as the partition says that rows are."""
-    rows = np.array(facts.rows) - np.array(facts.replicated)
-    np.fill_diagonal(rows, 0)
-    share = rows / np.maximum(rows.sum(axis=0), 1e-9)
-    sent = _ring(plan, len(rows)) + _headers(plan, len(rows))
-    for (source, target), num_bytes in predicted_edges(plan, rates).items():
-        owner = number_of(target if source == TRAINER else source)
-        if source == TRAINER:
-            sent[:, owner] += num_bytes * share[:, owner]
-        else:
-            sent[owner] += num_bytes * share[:, owner]
-    return sent
+
+    Rows are those of the workers' own decisions, played over the data; the first half, in which replicas come, does not count.
+    """
+    plays = PlaysGmp(plan, Trace(packed, epochs=4), most_batches=1 << 20)
+    rounds = plays.rounds()
+    count = sum(1 for _ in itertools.islice(rounds, _PLAYED))
+    half = [tables.pairs.copy() for tables in plays.tables]
+    counted = sum(1 for _ in itertools.islice(rounds, count))
+    workers = plan.cluster.groups
+    sent = _ring(plan, workers) + _headers(plan, workers)
+    for tables, before in zip(plays.tables, half, strict=True):
+        pairs = (tables.pairs - before) / max(1, counted) / (workers * plan.options.batch_size)
+        asked, answered = _request_bytes(tables.ask), _answer_bytes(tables.ask)
+        sent += pairs @ asked + (pairs @ answered).T
+    return sent + _COUNTS_BYTES / (workers * plan.options.batch_size) * (1 - np.eye(workers))
+
+
+def _request_bytes(ask: Op) -> Array:
+    """Of a row that is pushed, fetched, checked, and found stale: its key, its clock, its gradient."""
+    width = number(ask, "width")
+    return np.array([8 + 4 * width, 4, 8, 0])
+
+
+def _answer_bytes(ask: Op) -> Array:
+    """Of the same: the row, and of one that was stale its state, clock and place."""
+    width = number(ask, "width")
+    state = row_width(width, str(ask.attrs["optimizer"])) - 2 * width
+    return np.array([0, 4 * width, 0, 4 * width + 4 * state + 8])
 
 
 def _ring(plan: Plan, workers: int) -> Array:
-    """What an AllReduce sends from each worker to the next, as gloo's ring does, for an example of the whole cluster."""
+    """What an AllReduce sends from each worker to the next, as gloo's ring does, for an example of the whole cluster: two parts of each worker go round twice,
+    and before each of them go two words forward, of what comes, and one back, of who is ready."""
     net, batch = plan.step_net(WORKERS), plan.options.batch_size
     assert net is not None
-    travels = sum(exchange_of(op, net, plan.cluster, batch).num_bytes for op in collectives_of(net))
-    return travels / (workers * batch) * np.roll(np.eye(workers), 1, axis=1)
+    travels = [exchange_of(op, net, plan.cluster, batch).num_bytes for op in collectives_of(net)]
+    transfers = 2 * 2 * (workers - 1) * len(travels)
+    following = np.roll(np.eye(workers), 1, axis=1)
+    forward = sum(travels) + 2 * _GLOO_WORD_BYTES * transfers
+    return (forward * following + _GLOO_WORD_BYTES * transfers * following.T) / (workers * batch)
 
 
 def _headers(plan: Plan, workers: int) -> Array:
@@ -115,7 +138,7 @@ def measure(system: System, model: str, data: str, links: Links, asked: argparse
         facts = read_partition(folder / "train.partition").facts
         epochs = max(1, round(asked.steps * workers * asked.batch / facts.num_examples))
         short, long = (links.run(plan, packed, folder, epochs=n * epochs, name=f"run{n}") for n in (1, 2))
-        sent = pair_bytes(plan, facts, rates_of(plan, Trace(packed, epochs=4)))
+        sent = pair_bytes(plan, packed)
         return _found(facts, long, grown(short, long), epochs * facts.num_examples, sent=sent, sites=links.sites)
 
 

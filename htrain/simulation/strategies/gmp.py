@@ -77,7 +77,10 @@ class _Asked:
 
 
 class _Tables:
-    """The tables of one width, at all workers. `ids` and `places` are the blobs that tell what a batch needs of them."""
+    """The tables of one width, at all workers. `ids` and `places` are the blobs that tell what a batch needs of them.
+
+    pairs[i,k] are the rows that worker i has pushed to owner k, fetched and had checked there so far, and of the latter those that were stale: int64[K,K,4].
+    """
 
     def __init__(self, ask: Op, plan: Plan) -> None:
         attrs: Mapping[str, Any] = {**ask.attrs, "width": 0, "optimizer": "sgd", "lr": 0.0}
@@ -95,6 +98,7 @@ class _Tables:
             for role in plan.cluster.roles
             if role_of(role) == TRAINER
         ]
+        self.pairs = np.zeros((len(self.workers), len(self._owners), 4), np.int64)
         self._counted = self._counts()
         self._asked: list[_Asked] = []
         self._read: list[_Asked] = []
@@ -112,6 +116,10 @@ class _Tables:
             sizes.append([i.numel() for i in ids])
         answers = [[o.pull(request) for o, request in zip(self._owners, asked, strict=True)] for asked in requests]
         self._asked = [_Asked(*each) for each in zip(slots, answers, strict=True)]
+        self.pairs += [
+            [(*request.counts, answer.stale.size) for request, answer in zip(*each, strict=True)]
+            for each in zip(requests, answers, strict=True)
+        ]
         return self._rates(np.array(sizes).mean(0).tolist(), requests, answers)
 
     def read(self) -> None:

@@ -14,6 +14,7 @@ from htrain.plan.plan import Plan
 from htrain.simulation.cache_rates import rates_of
 from htrain.simulation.id_sources import Trace, Zipf
 from htrain.simulation.run import sized_nets
+from htrain.simulation.strategies.gmp import PlaysGmp
 from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags
 
@@ -95,6 +96,18 @@ def test_workers_of_a_run_ask_for_as_much(parts: Parts, tmp_path: Path, write: s
     found = exchanged(rates)
     for kind, count in counted.items():
         assert found[kind] == pytest.approx(count, rel=0.12, abs=0.4), (kind, found, counted)
+
+
+def test_rows_by_pair_of_workers_add_up(parts: Parts) -> None:
+    plays = PlaysGmp(plan_of(parts, gmp_staleness=3), Trace(parts.packed), STEPS)
+    rounds = [found.rates for found in plays.rounds()]
+    (tables,) = plays.tables
+    assert not tables.pairs[range(WORKERS), range(WORKERS)].any()
+    for kind, name in enumerate(("pushed", "fetched", "checked", "stale")):
+        wanted = [
+            sum(getattr(rates[tables.name].shards[k], name) for rates in rounds) * WORKERS for k in range(WORKERS)
+        ]
+        assert tables.pairs[:, :, kind].sum(axis=0).tolist() == pytest.approx(wanted)
 
 
 def test_messages_of_the_simulation_are_of_that_size(parts: Parts) -> None:
