@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 import psutil
 import torch
 
+_THREAD, _SCHEDULED = 4, 2  # of a clock's number in Linux
+
 
 class ProcessUsage:
     """The role has a process of its own."""
@@ -38,8 +40,8 @@ class ThreadUsage:
     def cpu_seconds(self) -> float:
         """CPU seconds of all of the role's threads so far."""
         for thread in (threading.current_thread(), *self._threads()):
-            if thread.ident is not None and thread.is_alive():
-                self._used[thread.ident] = _seconds_of(thread.ident, self._used.get(thread.ident, 0.0))
+            if thread.native_id is not None and thread.is_alive():
+                self._used[thread.native_id] = _seconds_of(thread.native_id, self._used.get(thread.native_id, 0.0))
         return sum(self._used.values())
 
     def memory_bytes(self) -> int:
@@ -47,9 +49,13 @@ class ThreadUsage:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._parameters())
 
 
-def _seconds_of(ident: int, last: float) -> float:
-    """A thread's CPU seconds; `last` when it has just ended."""
+def _seconds_of(native_id: int, last: float) -> float:
+    """The CPU seconds of a thread of this process by the kernel's number of it; `last` when it has just ended.
+
+    Its clock is named as the kernel does it (a thread's, by the scheduler), since `time.pthread_getcpuclockid` looks into the thread's memory, which is gone
+    once it has ended: a process whose threads ended while they were counted died of it.
+    """
     try:
-        return time.clock_gettime(time.pthread_getcpuclockid(ident))
+        return time.clock_gettime((~native_id << 3) | _THREAD | _SCHEDULED)
     except OSError:
         return last

@@ -47,6 +47,27 @@ def test_a_thread_that_has_ended_still_counts() -> None:
     assert usage.cpu_seconds() >= 0.2
 
 
+class Seeming(threading.Thread):
+    """A thread that is taken to live, as one is that ends just after it was asked."""
+
+    def is_alive(self) -> bool:
+        return True
+
+
+def test_a_thread_that_ends_while_it_is_counted_is_no_harm() -> None:
+    together = threading.Event()  # so that each has a stack of its own, few of which are kept when they have ended
+    threads = [Seeming(target=together.wait) for _ in range(200)]
+    usage = ThreadUsage(lambda: [], lambda: [])
+    own = usage.cpu_seconds()
+    for thread in threads:
+        thread.start()
+    together.set()
+    for thread in threads:
+        thread.join()
+    others = ThreadUsage(lambda: threads, lambda: [])
+    assert own <= others.cpu_seconds() < own + 10
+
+
 def test_memory_is_that_of_the_roles_parameters() -> None:
     usage = ThreadUsage(lambda: [], lambda: [torch.zeros(3, 4), torch.zeros(5, dtype=torch.int8)])
     assert usage.memory_bytes() == 53
