@@ -37,7 +37,6 @@ from htrain.simulation.strategies.gmp import PlaysGmp
 from htrain.spec.tree import with_flags
 
 GMP: dict[str, object] = {"gmp_staleness": 100, "gmp_write": "deferred"}
-_PLAYED = 120  # batches of each worker, twice
 _COUNTS_BYTES = 24  # of a request: how many rows it has of each kind
 _GLOO_WORD_BYTES = 48
 PACKET_BYTES = 66  # headers of Ethernet, IP and TCP with timestamps
@@ -60,16 +59,18 @@ class Found:
     fetched: Array
 
 
-def pair_bytes(plan: Plan, packed: str) -> Array:
+def pair_bytes(plan: Plan, packed: str, epochs: int, steps: int) -> Array:
     """bytes[i,j] that worker i sends worker j for an example of the whole cluster: what it asks of j's tables, what it answers j, and its part of AllReduce.
 
-    Rows are those of the workers' own decisions, played over the data; the first half, in which replicas come, does not count.
+    Rows are those of the workers' own decisions, played over as many `epochs` of the data as the longer run has; of their first `steps`, which the shorter one
+    has, too, nothing counts.
     """
-    plays = PlaysGmp(plan, Trace(packed, epochs=4), most_batches=1 << 20)
+    plays = PlaysGmp(plan, Trace(packed, epochs), most_batches=1 << 20)
     rounds = plays.rounds()
-    count = sum(1 for _ in itertools.islice(rounds, _PLAYED))
+    for _ in itertools.islice(rounds, steps):
+        pass
     half = [tables.pairs.copy() for tables in plays.tables]
-    counted = sum(1 for _ in itertools.islice(rounds, count))
+    counted = sum(1 for _ in rounds)
     workers = plan.cluster.groups
     sent = _ring(plan, workers) + _headers(plan, workers)
     for tables, before in zip(plays.tables, half, strict=True):
@@ -138,7 +139,8 @@ def measure(system: System, model: str, data: str, links: Links, asked: argparse
         facts = read_partition(folder / "train.partition").facts
         epochs = max(1, round(asked.steps * workers * asked.batch / facts.num_examples))
         short, long = (links.run(plan, packed, folder, epochs=n * epochs, name=f"run{n}") for n in (1, 2))
-        sent = pair_bytes(plan, packed)
+        steps = epochs * facts.num_examples // (workers * asked.batch)
+        sent = pair_bytes(plan, packed, 2 * epochs, steps)
         return _found(facts, long, grown(short, long), epochs * facts.num_examples, sent=sent, sites=links.sites)
 
 
