@@ -44,12 +44,12 @@ def partition(
     arguments that make no sense.
     """
     require_arguments(
-        "partition", data=data, out=out, num_workers=num_workers, batch_size=batch_size, link_cost=link_cost, replicas=replicas, sample_slack=sample_slack,
-        row_slack=row_slack, seed=seed, begin_with=begin_with, at_random=at_random, malformed_share=malformed_share,
+        "partition", data=data, out=out, num_workers=num_workers, batch_size=batch_size, hosts=hosts, link_cost=link_cost, replicas=replicas,
+        sample_slack=sample_slack, row_slack=row_slack, seed=seed, begin_with=begin_with, at_random=at_random, malformed_share=malformed_share,
     )  # fmt: skip
     if begin_with and at_random:
         raise UsageError("partition: begin_with= has no effect with at_random=True, which searches for nothing")
-    if hosts and (min(hosts) < 1 or sum(hosts) != num_workers):
+    if hosts and sum(hosts) != num_workers:
         raise UsageError(
             f"partition: hosts: {list(hosts)} are not the {num_workers} workers: say how many stand on each"
         )

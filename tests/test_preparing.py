@@ -69,6 +69,8 @@ def test_a_partition_begins_with_the_owners_of_another_and_knows_hosts(source: s
         ({"num_workers": 1}, "partition: num_workers: Expected `int` >= 2, got 1"),
         ({"batch_size": 0}, "partition: batch_size: Expected `int` >= 1, got 0"),
         ({"replicas": 1.5}, "partition: replicas: Expected `float` <= 1.0, got 1.5"),
+        ({"hosts": (2, 0)}, r"partition: hosts: Expected `int` >= 1 - at `\$\[1\]`, got \(2, 0\)"),
+        ({"hosts": "2"}, "partition: hosts: Expected `array`, got `str`, got '2'"),
         ({"hosts": (3, 2)}, r"partition: hosts: \[3, 2\] are not the 2 workers: say how many stand on each"),
         ({"at_random": True, "begin_with": "a"}, "begin_with= has no effect with at_random=True"),
         ({"out": 3}, "partition: out: is a int, want a str or Path"),

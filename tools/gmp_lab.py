@@ -11,14 +11,10 @@ from types import MappingProxyType
 from netlab import Lab, LabRun, since
 
 import htrain
-from htrain.data import Malformed
-from htrain.data.pack_by_partition import pack_by_partition
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
-from htrain.tagging.bigraph import Request, at_random, partition
-from htrain.tagging.bigraph.divide import divide
 
 MODELS = Path(__file__).parents[1] / "models"
 NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -39,10 +35,10 @@ class Where:
         """The partition, and the data packed by it. F_B between sites is told of every partition, whether it was searched for or not."""
         out, packed = folder / "train.partition", folder / "train.packed"
         cost = LINK_COST if self.way == "by hosts" else 1.0
-        request = Request(workers, batch, hosts=tuple(sites) if len(sites) > 1 else (), link_cost=cost)
-        way = at_random if self.way == "random" else partition
-        divide(data, out, request, replicated=self.replicas, malformed=Malformed(0.01), way=way)
-        pack_by_partition(data, out, packed, malformed=Malformed(0.01))
+        htrain.partition(
+            data, out=out, num_workers=workers, batch_size=batch, hosts=sites, link_cost=cost, replicas=self.replicas, at_random=self.way == "random",
+        )  # fmt: skip
+        htrain.pack(data, out=packed, partition=out)
         return out, f"packed:{packed}"
 
 

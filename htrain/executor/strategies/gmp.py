@@ -128,14 +128,7 @@ class Gmp(RunsCache[Asked]):
     @cached_property
     def numbering(self) -> Numbering:
         """The rows of the plan's partition. Raises DataError where it cannot be read, PlanError for another than the plan was compiled with."""
-        found = _opened(self.section.partition)
-        wanted = self.partition
-        if found.digest != wanted:
-            raise PlanError(
-                f"{self.section.partition}: is another partition than the plan was compiled with (digest {found.digest[:12]}, the plan has {wanted[:12]}): "
-                "compile the plan again"
-            )
-        return found
+        return _opened(self.section.partition, self.partition)
 
     @property
     def _net(self) -> Net:
@@ -186,16 +179,22 @@ class Gmp(RunsCache[Asked]):
         return updates
 
 
-_open: WeakValueDictionary[str, Numbering] = WeakValueDictionary()
+_open: WeakValueDictionary[str, Numbering] = WeakValueDictionary()  # by their digests: a file may become another
 _opening = threading.Lock()
 
 
-def _opened(partition: str) -> Numbering:
-    """The numbering in a file: one for all roles of a process that have it, as it may be large. Raises DataError as `open_numbering`."""
+def _opened(partition: str, wanted: str) -> Numbering:
+    """The numbering of the digest `wanted` in a file: one for all roles of a process that have it, as it may be large. Raises as `Gmp.numbering`."""
     with _opening:
-        found = _open.get(partition)
+        found = _open.get(wanted)
         if found is None:
-            _open[partition] = found = open_numbering(Path(partition))
+            found = open_numbering(Path(partition))
+            if found.digest != wanted:
+                said = f"digest {found.digest[:12]}, the plan has {wanted[:12]}"
+                raise PlanError(
+                    f"{partition}: is another partition than the plan was compiled with ({said}): compile the plan again"
+                )
+            _open[wanted] = found
         return found
 
 

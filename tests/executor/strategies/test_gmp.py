@@ -1,11 +1,15 @@
 """Workers and owners as threads use them: each worker's own thread, and one that serves it for all others."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
+from gmp_data import write_examples
 
-from htrain.executor.strategies.gmp import SharedOwner
+import htrain
+from htrain.errors import PlanError
+from htrain.executor.strategies.gmp import SharedOwner, _opened
 from htrain.sync.gmp.owner import GmpOwner
 from htrain.sync.gmp.worker import Bounds, Expected, GmpWorker
 from htrain.sync.row_steps import SparseStep
@@ -73,3 +77,16 @@ def test_no_update_is_lost_or_doubled_by_eight_workers_in_a_thousand_steps(defer
     assert np.array_equal(tables.reshape(rows, WIDTH), -RATE * wanted.sum(0))
     clocks = np.concatenate([owner.clocks for owner in owners])
     assert np.array_equal(clocks, updates.sum(0))
+
+
+def test_a_partition_that_is_made_anew_under_the_same_name_is_another(tmp_path: Path) -> None:
+    """Roles of a process share what they have read of a partition, which may still be in memory when the file has become another."""
+    source, out = write_examples(tmp_path, "a", 200), tmp_path / "a.partition"
+    first = htrain.partition(source, out=out, num_workers=2, batch_size=BATCH).facts.digest
+    held = _opened(str(out), first)
+    assert _opened(str(out), first) is held
+    other = htrain.partition(source, out=out, num_workers=3, batch_size=BATCH).facts.digest
+    assert _opened(str(out), other).num_workers == 3
+    assert held.num_workers == 2
+    with pytest.raises(PlanError, match="is another partition than the plan was compiled with"):
+        _opened(str(out), "none")

@@ -118,6 +118,13 @@ def test_what_a_run_measured_at_its_end_serves_where_metrics_are_gone(plan: Plan
     assert "Trainers waited" not in run_text(beside(plan, run))
 
 
+def test_a_run_of_a_few_reports_is_measured_over_all_of_them(plan: Plan, tmp_path: Path) -> None:
+    """Roles report at times of their own: a part of a second between its first steps and its end says little, as for the run itself."""
+    moments = [(float(t), reports_at(plan, t, eps=1000.0)) for t in (0, 1, 2, 3)]
+    run = read_run(plan, write_run(tmp_path / "a", plan, moments))
+    assert run.measured == measure(plan, moments[0][1], moments[-1][1], 3)
+
+
 def test_a_run_that_reported_once_has_nothing_to_compare(plan: Plan, tmp_path: Path) -> None:
     run = read_run(plan, write_run(tmp_path / "a", plan, [(1, reports_at(plan, 1))]))
     assert run.measured is None
