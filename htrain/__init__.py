@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from htrain.ops.user_ops import register
     from htrain.plan.plan import Plan
     from htrain.preparing import pack, partition
+    from htrain.serving import serve
     from htrain.spec.cache import Cache, HetCache, LookAheadCache, NoCache
     from htrain.spec.cluster import Cluster
     from htrain.spec.dense_sync import AllReduce, Bmuf, DenseSync, Easgd, InRounds, ModelAveraging, ParameterServer
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Adagrad", "Adam", "AllGather", "AllReduce", "Bmuf", "Cache", "Cluster", "Compression", "Cost", "DenseSync", "Easgd", "Error", "Fusions", "Gmp", "HetCache",
     "InRounds", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd",
-    "SparseSync", "TableServers", "about", "compile", "evaluate", "pack", "partition", "register", "register_policy", "register_strategy", "run", "simulate",
-    "size",
+    "SparseSync", "TableServers", "about", "compile", "evaluate", "pack", "partition", "register", "register_policy", "register_strategy", "run", "serve",
+    "simulate", "size",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -46,6 +47,7 @@ _HOMES = {
     "simulate": "htrain.api",
     "size": "htrain.api",
     **dict.fromkeys(("partition", "pack"), "htrain.preparing"),
+    "serve": "htrain.serving",
     "Cluster": "htrain.spec.cluster",
     "Options": "htrain.spec.options",
     **dict.fromkeys(("Sgd", "Adagrad", "RowwiseAdagrad", "Adam"), "htrain.spec.optimizers"),

@@ -17,11 +17,12 @@ from htrain.cli.flags import (
     FilePath,
     Finite,
     PlanCommand,
-    Value,
+    checkpoint_flag,
     cluster_flags,
     cluster_of,
     fc_splits,
     json_flag,
+    liveness_flag,
     malformed_flag,
     options_of,
     put,
@@ -35,9 +36,9 @@ from htrain.cli.flags import (
 from htrain.cli.partition import partition
 from htrain.cli.plans import check, diff, explain, show
 from htrain.cli.predict import calibrate, simulate, size
+from htrain.cli.serve import serve
 from htrain.errors import UsageError
 from htrain.executor.launch.environment import role_environment
-from htrain.spec.settings import CheckpointSeconds
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -176,24 +177,14 @@ def compile_command(
     is_flag=True,
     help="One net replica per trainer, no prefetch; with one trainer, a run repeats bit for bit.",
 )
-@click.option(
-    "--checkpoint-seconds",
-    default=300.0,
-    type=Value(CheckpointSeconds),
-    help="Seconds between checkpoints, or end for the last only. [default: 300]",
-)
+@checkpoint_flag
 @click.option(
     "--deadline-seconds",
     default=60.0,
     type=Finite(1),
     help="A role that hears nothing for this long gives up; in its first steps it waits longer. [default: 60]",
 )
-@click.option(
-    "--liveness-seconds",
-    default=60.0,
-    type=Finite(2),
-    help="A role that the launcher does not hear for this long is given up, though its process may live. [default: 60]",
-)
+@liveness_flag("role")
 @malformed_flag("the run")
 @workers_flag
 @click.option("--intra-op-threads", default=1, type=click.IntRange(1), help="torch threads per op. [default: 1]")
@@ -268,7 +259,7 @@ def eval_command(run_folder: Path, data: str, plan: Path | None, replica: str, a
     put(asdict(found), text, as_json)
 
 
-for command in (data, partition, show, explain, check, diff, calibrate, simulate, size):
+for command in (data, partition, show, explain, check, diff, calibrate, simulate, size, serve):
     commands.add_command(command)
 
 

@@ -32,7 +32,7 @@ from htrain.spec.cluster_file import load_options, said_in
 from htrain.spec.effects import require_counts, require_effect, require_hosts
 from htrain.spec.fields import REQUIRED, Field, alternatives, choices, fields_of, is_pairs, parse, plain, table_of
 from htrain.spec.options import Options
-from htrain.spec.settings import Workers
+from htrain.spec.settings import CheckpointSeconds, Workers
 from htrain.spec.tree import Flag, dashed, flag_at, flag_text, flags, flat, questions, with_flags
 
 Function = Callable[..., None]
@@ -237,6 +237,11 @@ workers_flag = click.option(
     help="Threads of a PS that run ops; auto is one a core. [default: auto]",
 )  # fmt: skip
 
+checkpoint_flag = click.option(
+    "--checkpoint-seconds", default=300.0, type=Value(CheckpointSeconds),
+    help="Seconds between checkpoints, or end for the last only. [default: 300]",
+)  # fmt: skip
+
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 
 
@@ -244,6 +249,12 @@ def malformed_flag(stopped: str) -> Callable[[Function], Function]:
     """--malformed-share, which says of how many malformed rows what is `stopped`."""
     text = f"More malformed rows than this share stop {stopped}. [default: 0.01]"
     return click.option("--malformed-share", default=0.01, type=Finite(0, 1), help=text)
+
+
+def liveness_flag(role: str) -> Callable[[Function], Function]:
+    """--liveness-seconds, after which a silent `role` is given up."""
+    text = f"A {role} that the launcher does not hear for this long is given up, though its process may live. [default: 60]"
+    return click.option("--liveness-seconds", default=60.0, type=Finite(2), help=text)
 
 
 def finite(value: Any) -> Any:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from htrain.membership.served import Serving
 from htrain.spec.settings import CheckpointSeconds, Workers
 
 
@@ -16,7 +17,8 @@ class RunSettings:
     `workers` are the threads of a PS that run ops, `auto` for one on each of its cores, as far as there are steps to serve.
     `checkpoint_seconds` is the time between two checkpoints, or `end` for none but the last. `stop_after_steps` ends every
     replica early. `begin_with` are the plan and the checkpoint of another run, whose parameters come in the place of first values. `ops` are the files, and
-    modules of packages, with ops of the user's own, which every process of the run loads.
+    modules of packages, with ops of the user's own, which every process of the run loads. `serving` is what sparse PSs are told that have no trainers beside
+    them, and serve workers from outside.
     """
 
     plan_folder: Path
@@ -35,3 +37,4 @@ class RunSettings:
     begin_with: tuple[str, str] = ("", "")
     ops: tuple[str, ...] = ()
     positions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    serving: Serving | None = None

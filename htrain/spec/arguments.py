@@ -21,6 +21,7 @@ _KINDS: Mapping[str, Any] = {
     "trace": str, "zipf": Annotated[float, Meta(ge=0, le=10)] | Literal["none"], "trace_batches": Count,
     "seed": Annotated[int, Meta(ge=0, le=2**63 - 1)], "eps": Annotated[float, Meta(ge=1)], "time_limit_seconds": Annotated[float, Meta(ge=0.1)],
     "deadline_seconds": Annotated[float, Meta(ge=1)], "liveness_seconds": Annotated[float, Meta(ge=2)],
+    "lease_seconds": Annotated[float, Meta(ge=1)],
     "checkpoint_seconds": CheckpointSeconds,
     "num_workers": Annotated[int, Meta(ge=2, le=1024)], "batch_size": Count, "hosts": tuple[Count, ...], "replicas": Annotated[float, Meta(ge=0, le=1)],
     "sample_slack": Annotated[float, Meta(ge=1, le=10)], "row_slack": Annotated[float, Meta(ge=1, le=10)], "link_cost": Annotated[float, Meta(ge=1, le=1e6)],

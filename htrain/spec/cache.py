@@ -49,6 +49,7 @@ class HetCache(Cache):
     home = "het"
     runs = True
     holds_rows = True
+    is_joined = True
     server_row_bytes = 4  # a clock
     batch_copies = 8  # its distinct ids, where each stands, the index of them (`python tools/bench/role_memory.py`)
     hits_as_given = True

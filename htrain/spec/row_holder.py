@@ -11,12 +11,14 @@ class RowHolder(Section):
     """What stands between a trainer and the tables.
 
     With `holds_rows`, rows stay on the trainers, which then have one net replica. With `averages_rows`, a trainer's own rows take its own gradient, and
-    replicas of a row are averaged. `by_partition` says that rows and examples are where a partition of the data has them.
+    replicas of a row are averaged. `by_partition` says that rows and examples are where a partition of the data has them, `is_joined` that workers from
+    outside may hold rows as trainers do.
     """
 
     holds_rows: ClassVar[bool] = False
     averages_rows: ClassVar[bool] = False
     by_partition: ClassVar[bool] = False
+    is_joined: ClassVar[bool] = False
     server_row_bytes: ClassVar[int] = 0  # what a sparse PS keeps beside each row
     batch_copies: ClassVar[int] = (
         1  # times the bytes of a batch that is open: the batch, and what the cache keeps of its ids

@@ -21,7 +21,7 @@ _UNUSED_EPS = 1e-10  # of an optimizer without one, whose steps do not read it
 
 
 class Het(HoldsRows[HetCache]):
-    """Lookups and optimizer steps of cached tables go through caches on the trainers, which are emptied at a pause and at the end."""
+    """Lookups and optimizer steps of cached tables go through caches on the trainers, which push every update at a pause and at the end."""
 
     def lookups(self, net: Net, shards: Mapping[str, Sequence[Shard]]) -> Net:
         caches = choose_caches(net, self.section)

@@ -101,4 +101,4 @@ def test_dense_replicas_are_equal_to_the_last_bit_and_every_update_is_in_the_tab
     first, *others = (roles[f"trainer:{w}:0"].store for w in range(4))
     assert first
     assert all(torch.equal(tensor, other[name]) for other in others for name, tensor in first.items())
-    assert all(cache.resident == 0 for w in range(4) for cache in roles[f"trainer:{w}:0"].caches.values())
+    assert all(cache.unsent == 0 for w in range(4) for cache in roles[f"trainer:{w}:0"].caches.values())

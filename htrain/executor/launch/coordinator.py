@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,6 +32,7 @@ from htrain.executor.roles.coordinator import (
     OpenCheckpoint,
     Refused,
     RunResult,
+    ServingMachine,
     ShowTotals,
     Tell,
     TellAll,
@@ -66,12 +67,13 @@ class WorkerPool(Protocol):
 @dataclass(frozen=True)
 class Outside:
     """What a run has around it: `interrupt` says whether the user asks to stop; `on_totals` is called about twice a second, `tell` with news,
-    `give_sign` every second, by any thread."""
+    `give_sign` every second, by any thread; `on_book` once with the addresses of all endpoints."""
 
     interrupt: Interrupt
     on_totals: Callable[[RunTotals, dict[str, dict[str, Any]]], None]
     tell: Callable[[str], None]
     give_sign: Callable[[], None]
+    on_book: Callable[[Mapping[str, str]], None] = lambda book: None
 
 
 class Coordinator:
@@ -93,7 +95,8 @@ class Coordinator:
 
     def run(self, pool: WorkerPool) -> RunResult:
         """Bring `pool` together, train to the end of the data, checkpoint, end. Raises what CoordinatorMachine.run does."""
-        machine = CoordinatorMachine(self._plan, self._settings, tells_of_ends=bool(pool.descriptors))
+        kind = ServingMachine if self._settings.serving else CoordinatorMachine
+        machine = kind(self._plan, self._settings, tells_of_ends=bool(pool.descriptors))
         try:
             return self._drive(machine.run(time.monotonic()), pool)
         except KeyboardInterrupt:
@@ -163,6 +166,7 @@ class Coordinator:
         self._pulse = LauncherPulse(self._network, said.book, self._outside.give_sign)
         with self._saves.unless_refused("where roles run"):
             (self._settings.run_folder / "roles.json").write_text(json.dumps(said.places, indent=1) + "\n")
+        self._outside.on_book(said.book)
         for role in self._plan.cluster.roles:
             self._outbox.send(f"{role}/control", Addresses(said.book))
 

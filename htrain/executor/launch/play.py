@@ -70,7 +70,7 @@ def _divided(
 
     Where all roles share one process, they share its lock, too, and there is no use in dividing one of them.
     """
-    if plan.cluster.processes_of(device_of(name)) == 1 or network.is_shared:
+    if plan.cluster.processes_of(device_of(name)) == 1 or network.is_shared or settings.serving:
         return None, (), None
     try:
         parts = assembled(name, plan, settings, shared=True)

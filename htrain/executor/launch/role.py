@@ -19,6 +19,7 @@ from htrain.executor.host.watch import Watch
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.server_processes import ServerProcess
 from htrain.executor.loops.feed import Feed
+from htrain.executor.loops.members import Members, addresses_in, members_endpoint
 from htrain.executor.loops.replica import Replica
 from htrain.executor.loops.server import Server
 from htrain.executor.loops.sync import SyncLoop
@@ -30,7 +31,8 @@ from htrain.executor.strategies.strategy import TrainerParts
 from htrain.executor.transport.collective import CollectiveLoop, Connector
 from htrain.executor.transport.peers import Peers
 from htrain.executor.transport.port import Inbox, Network, Outbox, sent_by_role
-from htrain.net.names import TRAINER, WORKERS, Role, device_of, role_of
+from htrain.membership.served import Serving
+from htrain.net.names import TRAINER, WORKERS, Role, device_of, number_of, role_of
 from htrain.plan.plan import Plan
 
 
@@ -69,6 +71,7 @@ class RunningRole:
         self.sync: SyncLoop | None = None
         self.centres: Server | None = None  # of a group's share of the centres
         self.collective: CollectiveLoop | None = None
+        self.members: Members | None = None  # workers from outside, in the place of trainers
         self.malformed = Malformed(settings.malformed_share)
         self.patience = Patience(settings.deadline_seconds, settings.warm_up_seconds)
         self.watch = Watch(self.patience)
@@ -91,7 +94,9 @@ class RunningRole:
         """Put the machines behind threads, and open the endpoints."""
         parts, options, settings = self._parts, self.plan.options, self.settings
         held = parts.sync_half.holds_writes
-        if role_of(self.name) == TRAINER:
+        if settings.serving:
+            self.members = self._make_members(settings.serving)
+        elif role_of(self.name) == TRAINER:
             self.collective = self._make_collective()
             self.trainer = Trainer(
                 self.name, self._network, engine=parts.engine, replicas=parts.replicas, bound=parts.bound,
@@ -124,6 +129,12 @@ class RunningRole:
         for part in (*self._processes, *self._threaded):
             part.on_change = self._on_change
 
+    def _make_members(self, serving: Serving) -> Members:
+        """What serves workers from outside with this sparse PS's rows."""
+        server = number_of(self.device)
+        caches = serving.served.at(server)
+        return Members(server, serving, [self.caches[cache.slots[cache.devices.index(server)]] for cache in caches])
+
     def _make_collective(self) -> CollectiveLoop | None:
         """The trainer's place among all trainers, where they step together."""
         net = self.plan.step_net(WORKERS)
@@ -148,7 +159,8 @@ class RunningRole:
             *([self.collective.inbox] if self.collective else ()),
             *self._inboxes.values(),
         ]
-        return {inbox.name: inbox.address for inbox in inboxes} | self._meeting | self._further_endpoints()
+        own = {inbox.name: inbox.address for inbox in inboxes} | self._meeting | self._further_endpoints()
+        return own | ({members_endpoint(self.members.server): self.members.address} if self.members else {})
 
     def fill(self) -> None:
         """First values for every parameter, or those of a checkpoint. Raises PlanError, CheckpointError."""
@@ -193,6 +205,8 @@ class RunningRole:
             self.sync.start(book)
         if self.collective:
             self.collective.start(book)
+        if self.members and self.settings.serving:
+            self.members.start(addresses_in(book, self.settings.serving.served.num_servers))
 
     def _start_trainer(self, trainer: Trainer, book: dict[str, str]) -> None:
         cluster = self.plan.cluster
@@ -245,6 +259,8 @@ class RunningRole:
             self.trainer.pause()
         if self.sync:
             self.sync.pause()
+        if self.members:
+            self.members.pause()
 
     def resume(self) -> None:
         """Begin steps and rounds again."""
@@ -252,6 +268,8 @@ class RunningRole:
             self.trainer.resume()
         if self.sync:
             self.sync.resume()
+        if self.members:
+            self.members.resume()
 
     @property
     def quiet(self) -> bool:
@@ -274,9 +292,9 @@ class RunningRole:
         return next((part.error for part in (*self._processes, *self._threaded) if part.error), None)
 
     @property
-    def _threaded(self) -> Sequence[Trainer | Server | SyncLoop | CollectiveLoop]:
+    def _threaded(self) -> Sequence[Trainer | Server | SyncLoop | CollectiveLoop | Members]:
         """What has threads."""
-        parts = (self.trainer, self.server, self.centres, self.sync, self.collective)
+        parts = (self.trainer, self.server, self.centres, self.sync, self.collective, self.members)
         return [part for part in parts if part]
 
     def state(self) -> dict[str, Any]:
@@ -333,6 +351,7 @@ class RunningRole:
             "sync_rounds": self.sync.rounds_done if self.sync else 0,
             **({"caches": caches} if caches else {}),
             **({"bytes_reduced": self.collective.bytes_reduced} if self.collective else {}),
+            **({"members": self.members.report()} if self.members else {}),
         }
         if self.trainer:
             totals = self.trainer.totals
@@ -350,7 +369,7 @@ class RunningRole:
         """End all threads and further processes; what has arrived and is not served yet is dropped."""
         for process in self._processes:
             process.stop()
-        for part in (self.sync, self.trainer, self.server, self.centres, self.collective):
+        for part in (self.sync, self.trainer, self.server, self.centres, self.collective, self.members):
             if part:
                 part.stop()
         for inbox in self._inboxes.values() if not self._outboxes else ():  # else the threads that use them close them

@@ -56,7 +56,7 @@ def run_plan(settings: RunSettings, *, hosting: Hosting, resume: bool, num_threa
         resume=resume,
         num_threads=num_threads,
         console=console,
-        make_pool=_local_pool,
+        make_pool=local_pool,
     )
 
 
@@ -112,7 +112,7 @@ def _run(
         check_numbers(plan, dataset)
         if hosting == "mpi":
             import_module("htrain.executor.launch.mpi").require_ranks(plan.processes)
-        _check_folder(settings.run_folder, resume=resume)
+        check_folder(settings.run_folder, resume=resume)
         with (
             claimed(settings.run_folder) as claim,
             Progress(console, dataset.num_examples() * settings.epochs) as progress,
@@ -161,7 +161,7 @@ def _train(
         log.close()
 
 
-def _check_folder(folder: Path, *, resume: bool) -> None:
+def check_folder(folder: Path, *, resume: bool) -> None:
     """Whether there is something to go on with. Raises CheckpointError, and UsageError for a new run in a folder that holds something else than an owner."""
     if resume and not folder.is_dir():
         raise CheckpointError(f"{folder}: no such run folder")
@@ -179,9 +179,10 @@ def _record(settings: RunSettings) -> RunRecord:
     )
 
 
-def _local_pool(
+def local_pool(
     plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: Launcher, num_threads: int
 ) -> WorkerPool:
+    """The roles of a plan on this machine, as threads of this process or as processes."""
     if hosting == "threads":
         torch.set_num_threads(num_threads)
         return RoleThreads(plan.cluster.roles, plan, settings, network, launcher)

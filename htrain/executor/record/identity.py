@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from htrain.data.identity import DataIdentity, identity_of
+from htrain.data.identity import READER, DataIdentity, identity_of
 from htrain.errors import UsageError
 from htrain.plan.plan import Plan
 from htrain.spec.migrations import NEWEST, migrated
@@ -53,6 +53,11 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     plan: PlanIdentity
     data: DataIdentity
+
+
+def identify_served(plan: Plan) -> Identity:
+    """What the checkpoints of servers belong to whose workers have data of their own."""
+    return Identity(PlanIdentity.of(plan), DataIdentity(READER, "that of workers from outside", {}, ()))
 
 
 def identify(plan: Plan, data: str) -> Identity:

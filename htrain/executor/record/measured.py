@@ -62,6 +62,9 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: tuple[tuple[float, ...], ...] = ()
 
 
+NOTHING_MEASURED = Measured(0.0, 0, predicted_eps=0.0, eps=0.0, devices=(), edges=())
+
+
 def measure(plan: Plan, before: Reports, after: Reports, seconds: float) -> Measured:
     """Compare a plan with the reports of its roles, `seconds` apart."""
     examples = int(_grown(before, after, plan.cluster.roles, "examples"))

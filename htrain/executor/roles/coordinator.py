@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import htrain.errors as errors
 from htrain.errors import CheckpointError, Error, Interrupted, PeerLost, RunError
 from htrain.executor.record.figures import Figures
-from htrain.executor.record.measured import Measured
+from htrain.executor.record.measured import NOTHING_MEASURED, Measured
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.roles.saving import SaveSchedule
 from htrain.executor.settings import RunSettings
@@ -242,12 +242,16 @@ class CoordinatorMachine:
         yield from self._do(ShowTotals(totals, self._figures.reports))
         yield from self._do(TellAll(Order("stop")))
         self._takes_orders = False
-        measured = self._figures.measured(self._now)
-        if stopped:
-            raise self._why_stopped(totals)
-        yield from self._do(KeepMeasured(measured))
         assert self._saves.last
+        if stopped:
+            return self._left_off(RunResult(totals, self._saves.last, train_seconds, NOTHING_MEASURED))
+        measured = self._figures.measured(self._now)
+        yield from self._do(KeepMeasured(measured))
         return RunResult(totals, self._saves.last, train_seconds, measured)
+
+    def _left_off(self, result: RunResult) -> RunResult:
+        """All is saved, and the run has stopped before the end of its data. Raises why."""
+        raise self._why_stopped(result.totals)
 
     def _do(self, instruction: Instruction) -> Machine[Any]:
         """Have something done; what came of it."""
@@ -454,6 +458,19 @@ class CoordinatorMachine:
         """Whether this run has trained more than those that it goes on from. Trainers say it at rest; a report from before may miss their last steps."""
         before = sum(int(state["totals"]["examples"]) for state in self._settings.positions.values())
         return sum(int(state["totals"]["examples"]) for state in trainers.values()) > before
+
+
+class ServingMachine(CoordinatorMachine):
+    """Runs sparse PSs that serve workers from outside a plan, until the user asks them to stop."""
+
+    @property
+    def _is_trained(self) -> bool:
+        """Never: workers come and go."""
+        return False
+
+    def _left_off(self, result: RunResult) -> RunResult:
+        """That is how it ends."""
+        return result
 
 
 def _refusal(saved: Mapping[str, Mapping[str, Any]]) -> Refused | None:

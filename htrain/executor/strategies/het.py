@@ -7,7 +7,10 @@ from htrain.executor.engine.store import Store
 from htrain.executor.record.cache_totals import add_counts, added
 from htrain.executor.strategies.served import held_by, rows_of, step_of
 from htrain.executor.strategies.strategy import RunsCache
+from htrain.membership.served import ServedCache, ServedTable
+from htrain.net.names import number_of
 from htrain.net.net import Net, Op
+from htrain.plan.plan import Plan
 from htrain.spec.cache import HetCache as Asked
 from htrain.sync.het.client import UNBOUNDED, HetCache
 from htrain.sync.het.server import HetServer
@@ -35,6 +38,11 @@ class Het(RunsCache[Asked]):
                 made[op.inputs[0]] = _server(op, store)
         return made
 
+    def served(self) -> tuple[ServedCache, ...]:
+        """Each cache of a trainer, as a worker from outside may have it."""
+        ops = self.plan.train.ops
+        return tuple(_served(op, ops, self.plan) for op in ops if op.type == "HetAsk")
+
     def report(self, caches: Iterable[Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for cache in caches:
@@ -46,6 +54,30 @@ class Het(RunsCache[Asked]):
             elif isinstance(cache, HetServer):
                 found["lags"] = added(found.get("lags", ()), cache.lags.tolist())
         return found
+
+
+def _served(ask: Op, ops: Sequence[Op], plan: Plan) -> ServedCache:
+    """A cache, its tables in the order of their keys, and who holds their rows."""
+    attrs: Mapping[str, Any] = ask.attrs
+    table_of = {op.outputs[0]: op.module for op in ops if op.type == "Dedupe"}
+    pushes = sorted((op for op in ops if op.type == "HetPush" and op.module == ask.module), key=_number)
+    tables = [table_of[ids] for ids in ask.inputs[1:]]
+    firsts = zip(tables, attrs["first_keys"], strict=True)
+    return ServedCache(
+        ask.inputs[0],
+        tuple(ServedTable(name, first, sum(s.num_rows for s in plan.tables[name])) for name, first in firsts),
+        width=attrs["width"],
+        devices=tuple(map(_number, pushes)),
+        slots=tuple(op.inputs[0] for op in pushes),
+        bounds=attrs["bounds"],
+        servers=attrs["servers"],
+        first_rows=attrs["first_rows"],
+        **{name: attrs[name] for name in ("capacity", "staleness", "policy", "optimizer", "lr", "eps")},
+    )
+
+
+def _number(push: Op) -> int:
+    return number_of(push.node_name)
 
 
 def _staleness(op: Op) -> int:

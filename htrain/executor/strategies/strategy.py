@@ -15,6 +15,7 @@ from htrain.executor.host.patience import Patience
 from htrain.executor.loops.replica import Replica
 from htrain.executor.loops.upcoming import Upcoming
 from htrain.executor.transport.peers import Peers
+from htrain.membership.served import ServedCache
 from htrain.net.net import Net, Parameter
 from htrain.plan.plan import Plan
 from htrain.spec.dense_sync import DenseSync
@@ -107,6 +108,10 @@ class RunsCache(RunHalf[C]):
     def upcoming(self, parts: TrainerParts) -> Upcoming | None:
         """Where a trainer's steps come from, if not straight from its data."""
         return None
+
+    def served(self) -> tuple[ServedCache, ...]:
+        """What the plan's servers can offer to workers from outside: nothing where these could not hold rows of their own."""
+        return ()
 
     def report(self, caches: Iterable[Any]) -> dict[str, Any]:
         """What a role says of its caches; empty where it has none."""

@@ -169,20 +169,47 @@ class HetCache:
             grads=gradients,
         )
         if self.staleness == 0:
-            loose = np.empty(slots.size, np.int64)
-            self._take_out(loose[: loops.unpinned(self._at.meta, slots, loose)])
+            self._take_out_unpinned(slots)
 
     def trim(self) -> None:
         """Algorithm 3, line 5: evict rows over capacity, which a batch of more rows than that leaves behind."""
         self._make_room(self.resident - self.capacity)
 
+    def let_go(self, slots: Ids) -> None:
+        """Instead of Write: nothing is written to `slots`, which were read. Rows that must not be read again leave."""
+        loops.let_go(self._at.meta, slots)
+        if self.staleness == 0:
+            self._take_out_unpinned(slots)
+
     def flush(self) -> list[Request]:
-        """A request to each server with every update that has not been pushed. The cache is empty then, but for rows of steps under way."""
+        """A request to each server with every update that has not been pushed, but those of rows of steps under way.
+
+        Rows stay, with their clocks: they are then what their servers hold, as far as this worker has changed them.
+        """
         resident = np.flatnonzero(self._at.key_of >= 0)
-        loose = np.empty(resident.size, np.int64)
-        self._take_out(loose[: loops.unpinned(self._at.meta, resident, loose)])
+        pushed, step = self._buffers(resident.size), self._step
+        count = loops.push_kept(
+            self._at.meta, self._at.key_of, rows=self._at.rows, slots=resident, width=self.width, step=step.code, lr=step.lr, eps=step.eps,
+            keys=pushed.keys, clocks=pushed.clocks, grads=pushed.grads,
+        )  # fmt: skip
+        self._keep(pushed, count)
+        return self.outgoing()
+
+    def outgoing(self) -> list[Request]:
+        """A request to each server with the updates that have left the cache and were not sent, and nothing asked."""
         none = np.empty(0, np.int64)
         return self._requests(none, none, none, none, np.empty(0, np.int32))
+
+    def take_over(self, pushed: Pushed) -> None:
+        """Updates of rows that are not here leave with the next request."""
+        self._keep(pushed, pushed.keys.size)
+
+    @property
+    def unsent(self) -> int:
+        """Rows with updates that were not pushed."""
+        waiting = sum(pushed.keys.size for pushed in self._outgoing)
+        resident = np.flatnonzero(self._at.key_of >= 0)
+        return waiting + int(loops.unsent(self._at.meta, self._at.rows, resident, self.width))
 
     @property
     def resident(self) -> int:
@@ -275,6 +302,10 @@ class HetCache:
         limit = bring_back(self._at.meta, self._at.lists, np.flatnonzero(self._at.key_of >= 0), self._limit)
         self._limit = int(limit) or self._limit
         return bool(limit)
+
+    def _take_out_unpinned(self, slots: Ids) -> None:
+        loose = np.empty(slots.size, np.int64)
+        self._take_out(loose[: loops.unpinned(self._at.meta, slots, loose)])
 
     def _take_out(self, slots: Ids) -> None:
         pushed = self._buffers(slots.size)

@@ -149,6 +149,42 @@ def push_out(meta, key_of, rows, slots, width, keys, clocks, grads):  # type: ig
 
 
 @njit(nogil=True, cache=True)
+def push_kept(meta, key_of, rows, slots, width, step, lr, eps, keys, clocks, grads):  # type: ignore[no-untyped-def]
+    """Rows that stay, and are what their server makes of them: updates since the last push are kept to be pushed, and taken into the row. How many.
+
+    Clocks stay: a row may be read as long as if nothing had been pushed.
+    """
+    pushed = 0
+    for slot in slots:
+        grad = rows[slot, width : 2 * width]
+        if meta[slot, PINS] > 0 or not np.any(grad != 0.0):
+            continue
+        pushed = _push(
+            meta, key_of, rows=rows, slot=slot, width=width, at=pushed, keys=keys, clocks=clocks, grads=grads
+        )
+        step_in_place(rows[slot, :width], grad, state=rows[slot, 2 * width :], kind=step, lr=lr, eps=eps)
+        grad[:] = 0.0
+    return pushed
+
+
+@njit(nogil=True, cache=True)
+def unsent(meta, rows, slots, width):  # type: ignore[no-untyped-def]
+    """How many rows have updates that were not pushed."""
+    count = 0
+    for slot in slots:
+        if meta[slot, CURRENT] > meta[slot, START] and np.any(rows[slot, width : 2 * width] != 0.0):
+            count += 1
+    return count
+
+
+@njit(nogil=True, cache=True)
+def let_go(meta, slots):  # type: ignore[no-untyped-def]
+    """Rows that were read and will not be written."""
+    for slot in slots:
+        meta[slot, PINS] -= 1
+
+
+@njit(nogil=True, cache=True)
 def settle_in(index, meta, key_of, rows, width, free, num_free, keys, ahead, announced, slots):  # type: ignore[no-untyped-def]
     """Give each miss, slots[i] < 0, a free slot, pinned and awaited. How many slots are free then. Requires: enough of them.
 

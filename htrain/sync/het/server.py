@@ -7,6 +7,7 @@ step when the first of them pulls. The caller lets nobody pull before all have p
 import numpy as np
 from numba import njit
 
+from htrain.errors import DataError
 from htrain.sync.het.messages import Answer
 from htrain.sync.index import new_index
 from htrain.sync.request import Clocks, Request, Rows
@@ -29,6 +30,22 @@ class HetServer:
         self._step = step
         self._round: list[tuple[Ids, Rows]] = []
 
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+        return int(self._table.shape[1])
+
+    def check(self, request: Request) -> None:
+        """Raises DataError for a request that does not hold together, and for a row that is not here."""
+        self._checked(request)
+
+    def look(self, rows: Ids) -> Rows:
+        """rows[n,D] as they stand, for an evaluation. Raises DataError for a row that is not here."""
+        bad = rows[(rows < 0) | (rows >= len(self._table))]
+        if bad.size:
+            raise DataError(f"row {bad[0]} is asked for, this server holds {len(self._table)}")
+        return np.take(self._table, rows, axis=0)
+
     def push(self, request: Request) -> None:
         """Evict: c_g = max(c_g, c_c), and the accumulated gradients go to the rows as one optimizer step each.
 
@@ -44,8 +61,12 @@ class HetServer:
             self._apply(rows, request.gradients)
 
     def pull(self, request: Request) -> Answer:
-        """Fetch, and CheckValid's second condition: rows fetched, and those checked that are stale, c_g > c_c + s."""
+        """Fetch, and CheckValid's second condition: rows fetched, and those checked that are stale, c_g > c_c + s. Behind a barrier, a round is over."""
         self._end_round()
+        return self.answer(request)
+
+    def answer(self, request: Request) -> Answer:
+        """`pull` in the middle of a round."""
         rows, clocks = self._checked(request)
         evicted, fetched, checked = (int(n) for n in request.counts)
         asked = rows[evicted + fetched :]

@@ -80,6 +80,8 @@ class Interleaving:
             possible.append(partial(self.read, side))
         if side.batches and side.batches[0].rows is not None:
             possible.append(partial(self.write, side))
+        if side.idle and which % 5 == 4:
+            possible.append(partial(self.flush, side))
         possible[which % len(possible)]()
         self.compare_clocks()
         self.check_lemma()
@@ -125,17 +127,23 @@ class Interleaving:
         side.model.drop(side.vanished())
         assert side.cache.resident <= max(self.capacity, sum(len(b.keys) for b in side.batches))
 
+    def flush(self, side: Side) -> None:
+        side.model.flush({key for batch in side.batches for key in batch.keys})
+        for request in side.cache.flush():
+            self.server.push(request)
+            side.cache.read(np.empty(0, np.int64), [self.server.pull(request)])
+        self.compare_rows()
+
     def end(self) -> None:
-        """Every worker to its end; what is left goes to the server."""
+        """Every worker to its end; what is left goes to the server, and is sent once."""
         for who, side in enumerate(self.sides):
             while side.batches or not side.idle:
-                self.move(who, -1, [])
-            for request in side.cache.flush():
-                self.server.push(request)
-                side.cache.read(np.empty(0, np.int64), [self.server.pull(request)])
-            side.model.ask([], set(), list(side.model.cache))
-            side.model.reach_server()
-            assert side.cache.resident == 0
+                self.move(who, 1, [])
+            self.flush(side)
+            assert side.cache.unsent == 0
+            (request,) = side.cache.flush()
+            assert not request.keys.size
+            side.cache.read(np.empty(0, np.int64), [self.server.pull(request)])
         self.compare_rows()
 
     def compare_rows(self) -> None:
@@ -174,7 +182,7 @@ class Protocol(RuleBasedStateMachine):
     def begin(self, drawn: tuple[int, int, int, str, str]) -> None:
         self.run = Interleaving(*drawn)
 
-    @rule(who=st.integers(0, 3), which=st.integers(0, 2), keys=Keys)
+    @rule(who=st.integers(0, 3), which=st.integers(0, 4), keys=Keys)
     def move(self, who: int, which: int, keys: list[int]) -> None:
         self.run.move(who, which, keys)
 

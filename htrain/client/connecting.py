@@ -1,0 +1,73 @@
+"""Joining servers: by the folder that they run in, or by address."""
+
+import os
+import socket
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from htrain.client.link import Where
+from htrain.client.tables import Tables
+from htrain.errors import UsageError
+from htrain.membership.served import FILE, Address
+
+TOKEN = "HTRAIN_TOKEN"  # of the environment
+
+
+def connect(
+    where: str | Path,
+    *,
+    token: str = "",
+    worker: str = "",
+    capacity: int | None = None,
+    gradient_scale: float | Literal["mean"] = "mean",
+    deadline_seconds: float = 60.0,
+    round_seconds: float = 1800.0,
+) -> Tables:
+    """Join the servers of `htrain serve`: by the folder that it runs in, or by address, `HOST:PORT`, with its token (or that of $HTRAIN_TOKEN).
+
+    `worker` names this one among others; a process that joins under the name of another takes its place. `capacity` are the rows of each cache, by default
+    as the plan has them. Gradients are scaled by `gradient_scale`: `mean` divides by the number of torch.distributed's workers, as DistributedDataParallel
+    does for weights. A server that does not answer for `deadline_seconds` is lost; with a staleness of 0, other workers are waited for up to `round_seconds`.
+    Raises UsageError for a place that is none, PeerLost where nobody answers, RunError where this worker is refused.
+    """
+    if capacity is not None and capacity < 1:
+        raise UsageError(f"connect: capacity: {capacity} is no number of rows")
+    address, known = _found(str(where), token)
+    name = worker or f"{socket.gethostname()}:{os.getpid()}"
+    joined = Where(address, known, name, deadline_seconds, round_seconds)
+    return Tables(joined, capacity=capacity, gradient_scale=gradient_scale)
+
+
+def _found(where: str, token: str) -> tuple[str, str]:
+    """The address of a server, and its token."""
+    folder = Path(where)
+    if folder.is_dir():
+        return _read(folder, token)
+    address = where.removeprefix("tcp://")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise UsageError(f"connect: '{where}' is neither a folder that 'htrain serve' runs in nor an address HOST:PORT")
+    word = token or os.environ.get(TOKEN, "")
+    if not word:
+        raise UsageError(
+            f"connect: {address} wants a token: give token=, or set {TOKEN}; it stands in {FILE} of the folder that 'htrain serve' runs in"
+        )
+    return f"tcp://{address}", word
+
+
+def _read(folder: Path, token: str) -> tuple[str, str]:
+    path = folder / FILE
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Address)
+    except FileNotFoundError:
+        cure = (
+            f"serve it first: htrain serve {folder} --out RUN, and connect to RUN"
+            if (folder / "plan.yaml").exists()
+            else "is 'htrain serve' running there?"
+        )
+        raise UsageError(f"connect: {folder}: holds no {FILE}: {cure}") from None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UsageError(f"connect: {path}: cannot be read: {error}") from error
+    return found.address, token or found.token

@@ -1,0 +1,98 @@
+"""Embeddings whose rows live on the servers of a plan, in the place of nn.Embedding and nn.EmbeddingBag in any module."""
+
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from htrain.client.tables import Tables
+
+
+class HetEmbedding(nn.Module):
+    """y[...,D] = rows of ids[...], as nn.Embedding: rows come through this worker's cache and are trained by `tables.step()`.
+
+    In evaluation (`eval()`, or without gradients) rows are read as the servers have them, and nothing is trained. The module has no parameters: an
+    optimizer, or DistributedDataParallel, sees only what is beside it.
+    """
+
+    def __init__(self, tables: Tables, table: str, *, padding_idx: int | None = None) -> None:
+        """Raises DataError for a table that is not served."""
+        super().__init__()
+        cache, found = tables.place_of(table)
+        self.tables = tables
+        self.table = found.name
+        self.num_embeddings, self.embedding_dim = found.rows, cache.width
+        self.padding_idx = padding_idx
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Raises DataError for an id out of range, PeerLost where a server does not answer."""
+        rows, inverse = _rows(self.tables, self.table, ids, self.training)
+        padding = _place(self.padding_idx, ids, inverse)
+        return F.embedding(inverse.reshape(ids.shape), rows, padding_idx=padding)
+
+    def extra_repr(self) -> str:
+        """As nn.Embedding's."""
+        return f"{self.num_embeddings}, {self.embedding_dim}, table={self.table!r}"
+
+
+class HetEmbeddingBag(nn.Module):
+    """y[B,D] = the sum, mean or maximum of each bag's rows, as nn.EmbeddingBag; see `HetEmbedding`."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        table: str,
+        *,
+        mode: Literal["sum", "mean", "max"] = "mean",
+        padding_idx: int | None = None,
+        include_last_offset: bool = False,
+    ) -> None:
+        """Raises DataError for a table that is not served."""
+        super().__init__()
+        cache, found = tables.place_of(table)
+        self.tables = tables
+        self.table = found.name
+        self.num_embeddings, self.embedding_dim = found.rows, cache.width
+        self.mode = mode
+        self.padding_idx = padding_idx
+        self.include_last_offset = include_last_offset
+
+    def forward(
+        self, ids: torch.Tensor, offsets: torch.Tensor | None = None, per_sample_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Of ids[n] with offsets[B], or of ids[B,L]. Raises DataError for an id out of range, PeerLost where a server does not answer."""
+        rows, inverse = _rows(self.tables, self.table, ids, self.training)
+        padding = _place(self.padding_idx, ids, inverse)
+        return F.embedding_bag(
+            inverse.reshape(ids.shape),
+            rows,
+            offsets,
+            mode=self.mode,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset,
+            padding_idx=padding,
+        )
+
+    def extra_repr(self) -> str:
+        """As nn.EmbeddingBag's."""
+        return f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}, table={self.table!r}"
+
+
+def _rows(tables: Tables, table: str, ids: torch.Tensor, training: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """rows[u,D] on the device of ids, and which of them each id has."""
+    if training and torch.is_grad_enabled():
+        lookup = tables.read(table, ids)
+        return lookup.rows.to(ids.device), lookup.inverse.to(ids.device)
+    distinct, inverse = np.unique(ids.detach().cpu().numpy(), return_inverse=True)
+    rows = tables.look(table, distinct)
+    return rows.to(ids.device), torch.from_numpy(inverse.reshape(-1)).to(ids.device)
+
+
+def _place(padding_idx: int | None, ids: torch.Tensor, inverse: torch.Tensor) -> int | None:
+    """Which of the rows is that of padding."""
+    if padding_idx is None:
+        return None
+    found = (ids.reshape(-1) == padding_idx).nonzero()
+    return int(inverse[found[0, 0]]) if len(found) else None

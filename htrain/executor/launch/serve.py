@@ -1,0 +1,157 @@
+"""Serving a plan's tables to workers from outside: its sparse PSs, without trainers, until told to stop (docs/how-to/serve-tables.md)."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from htrain.errors import CheckpointError, PlanError, UsageError
+from htrain.executor.launch.coordinator import Coordinator, Outside
+from htrain.executor.launch.earlier import Beginning, Earlier
+from htrain.executor.launch.interrupt import interrupts
+from htrain.executor.launch.run import check_folder, local_pool
+from htrain.executor.loops.members import members_endpoint
+from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.executor.record.identity import Identity, identify_served
+from htrain.executor.record.progress import Progress
+from htrain.executor.record.resume import resumed
+from htrain.executor.record.run_folder import Claim, RunRecord, claimed, start_record
+from htrain.executor.record.run_log import RunLog
+from htrain.executor.record.serving_news import ServingNews
+from htrain.executor.record.totals import RunTotals
+from htrain.executor.roles.coordinator import RunResult
+from htrain.executor.settings import RunSettings
+from htrain.executor.strategies.strategy import cache_of
+from htrain.executor.transport.port import Network
+from htrain.files import read_file
+from htrain.membership.served import FILE, Address, Listening, Served, Serving
+from htrain.own.registry import places_of
+from htrain.plan.check import check_plan
+from htrain.plan.plan import Plan, load_plan
+from htrain.spec.cache import CACHES
+
+_MOST_BYTES = 1 << 16
+ANY_PORT = 0
+
+
+def served_by(plan: Plan) -> Served:
+    """What a plan's sparse PSs can serve to workers from outside. Raises PlanError where that is nothing."""
+    caches = cache_of(plan, plan.cluster.roles[0]).served()
+    if not caches:
+        kinds = " or ".join(kind for kind, section in CACHES.items() if section.is_joined)
+        raise PlanError(
+            f"the plan has nothing to serve: workers from outside hold rows in a cache, its trainers have {plan.options.holder.words}; "
+            f"compile it with --cache {kinds}"
+        )
+    return Served(plan.digest, plan.model, plan.cluster.sparse_ps, caches)
+
+
+def serve_plan(
+    settings: RunSettings,
+    *,
+    host: str,
+    port: int,
+    lease_seconds: float,
+    resume: bool,
+    num_threads: int,
+    console: Console,
+) -> RunResult:
+    """Run a plan's sparse PSs for workers from outside, until interrupted; then they are saved.
+
+    Raises PlanError, CheckpointError, UsageError for what cannot start; PeerLost when a server died.
+    """
+    network = Network("tcp")
+    try:
+        whole = check_plan(load_plan(settings.plan_folder))
+        served = served_by(whole)
+        check_folder(settings.run_folder, resume=resume)
+        listening = _listening(settings.run_folder, host, port, lease_seconds=lease_seconds, resume=resume)
+        settings = replace(settings, ops=places_of((*whole.ops, *whole.strategies)), serving=Serving(served, listening))
+        with claimed(settings.run_folder) as claim, Progress(console, 0) as progress:
+            identity = identify_served(whole)
+            if all(settings.begin_with):
+                Earlier(Beginning(*settings.begin_with)).require(whole)
+            if resume:
+                settings = resumed(settings, identity, find_checkpoints(settings.run_folder), progress.note)
+            record = RunRecord(str(settings.plan_folder.resolve()), "", 1, False, settings.begin_with[1])
+            start_record(settings.run_folder, record, resume=resume)
+            return _serve(
+                whole, settings, identity, network=network, num_threads=num_threads, claim=claim, tell=progress.note
+            )
+    finally:
+        network.close()
+
+
+def _serve(
+    plan: Plan,
+    settings: RunSettings,
+    identity: Identity,
+    *,
+    network: Network,
+    num_threads: int,
+    claim: Claim,
+    tell: Callable[[str], None],
+) -> RunResult:
+    """In a folder that is ours."""
+    log, news = RunLog(settings.run_folder, tell), ServingNews()
+    endpoints: dict[str, str] = {}
+
+    def on_totals(totals: RunTotals, reports: dict[str, dict[str, Any]]) -> None:
+        if endpoints:  # the first time: now they serve
+            _publish(settings, endpoints, tell)
+            endpoints.clear()
+        log.write(totals, reports)
+        for text in news.of(totals.seconds, reports):
+            tell(text)
+
+    servers = replace(plan, cluster=replace(plan.cluster, groups=0, dense_ps=0))  # none of the roles of trainers
+    try:
+        with interrupts() as interrupt:
+            outside = Outside(interrupt, on_totals, tell, claim.give_sign, endpoints.update)
+            coordinator = Coordinator(servers, network, settings, identity, outside)
+            pool = local_pool(servers, settings, "processes", network, coordinator.place, num_threads)
+            return coordinator.run(pool)
+    finally:
+        log.close()
+
+
+def _listening(folder: Path, host: str, port: int, *, lease_seconds: float, resume: bool) -> Listening:
+    """Where to listen. Servers that are started again are found where they were, by the token that workers have."""
+    before = _published(folder) if resume else None
+    if before and port == ANY_PORT:
+        host, _, known = before.address.removeprefix("tcp://").rpartition(":")
+        port = int(known)
+    return Listening(host, port, before.token if before else token_urlsafe(24), lease_seconds)
+
+
+def _published(folder: Path) -> Address | None:
+    try:
+        return msgspec.json.decode(read_file(folder / FILE, most_bytes=_MOST_BYTES), type=Address)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{folder / FILE}: damaged: {error}; remove it to serve with another token") from error
+
+
+def _publish(settings: RunSettings, book: Mapping[str, str], tell: Callable[[str], None]) -> None:
+    """Write where to join, for nobody but this user to read. Raises UsageError where the disk refuses."""
+    assert settings.serving
+    place = Address(book[members_endpoint(0)], settings.serving.listening.token)
+    path = settings.run_folder / FILE
+    partial = path.with_name(f".{FILE}.partial")
+    try:
+        partial.unlink(missing_ok=True)
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(place)))
+        partial.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+    tell(f"serving {', '.join(settings.serving.served.tables)} at {place.address}")
+    tell(
+        f"workers join with htrain.client.connect({str(settings.run_folder)!r}), or by address with the token in {FILE}"
+    )

@@ -1,0 +1,207 @@
+"""Strangers, workers that vanish or come twice, servers that were started again: each a clear error, or training goes on."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from serving import Kind, Serve
+
+from htrain.client import link as client_link
+from htrain.client.connecting import connect
+from htrain.client.modules import HetEmbedding
+from htrain.client.tables import Tables
+from htrain.errors import PeerLost, RunError, UsageError
+from htrain.membership.messages import Ask, Join, Refused, encode, from_server
+from htrain.membership.sockets import Caller
+
+TABLE = {"a": np.zeros((50, 4), np.float32)}
+
+
+def train(tables: Tables, *ids: int) -> None:
+    HetEmbedding(tables, "a")(torch.tensor(ids)).sum().backward()
+    tables.step()
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def told(servers: Serve) -> str:
+    return "\n".join(servers.members[0].report()["news"])
+
+
+def test_a_stranger_is_turned_away_and_counted() -> None:
+    with Serve(TABLE) as servers:
+        with pytest.raises(RunError, match=r"the token is not the one of this server: it stands in serving.json"):
+            connect(f"127.0.0.1:{servers.ports[0]}", token="guessed")
+        caller = Caller([servers.members[0].address])
+        for frames in (
+            [b""],
+            [b"\xff\x00junk"],
+            [b"\x91\xa4none", b"x" * 100],
+            encode(Join(1, "word", "w" * 5000, 1, "")),
+        ):
+            caller.send(0, frames)
+        caller.send(0, encode(Ask(77, 1, [(0, 0, 0)], [8], False), [np.empty(0)] * 3))
+        got = caller.receive(5.0)
+        assert got
+        refused = from_server(got[1][0])
+        assert isinstance(refused, Refused)
+        assert refused.kind == "member"
+        caller.close()
+        with servers.connect() as tables:
+            train(tables, 1)
+        assert servers.members[0].counts.strangers == 5
+    np.testing.assert_allclose(servers.table("a")[:3, 0], [0, -0.1, 0], rtol=1e-6)
+
+
+def test_another_version_is_told_from_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_link, "VERSION", 2)
+    with (
+        Serve(TABLE) as servers,
+        pytest.raises(RunError, match="speaks version 2 of the protocol, this server version 1"),
+    ):
+        servers.connect()
+
+
+def test_a_request_that_does_not_hold_together_changes_nothing() -> None:
+    with Serve(TABLE) as servers:
+        tables = servers.connect("w")
+        train(tables, 1)
+        session = tables._link._session
+        caller = Caller([servers.members[0].address])
+        keys, clocks, rows = np.array([3], np.int64), np.ones(1, np.int32), np.ones((1, 4), np.float32)
+        for arrays, said in (
+            ([keys, clocks, rows[:, :3]], "brings 12 bytes"),
+            ([keys, clocks], "in 2 frames"),
+            ([keys + 900, clocks, rows], "asks for row 903"),
+        ):
+            caller.send(0, encode(Ask(session, 2, [(1, 0, 0)], [8], True), arrays))
+            got = caller.receive(5.0)
+            assert got
+            refused = from_server(got[1][0])
+            assert isinstance(refused, Refused)
+            assert said in refused.reason
+        caller.close()
+        train(tables, 2)
+        tables.close()
+    np.testing.assert_allclose(servers.table("a")[:4, 0], [0, -0.1, -0.1, 0], rtol=1e-6)
+
+
+def test_a_worker_that_vanishes_costs_what_it_had_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a barrier the others go on as soon as its lease has run out."""
+    with Serve(TABLE, Kind(staleness=100), lease_seconds=1.0) as servers:
+        gone, stays = servers.connect("gone"), servers.connect("stays")
+        gone.warm()
+        monkeypatch.setattr("htrain.client.tables._UNSENT_SECONDS", 0.0)
+        train(gone, 1, 2, 3)
+        train(stays, 1)
+        wait_until(lambda: any(m.unsent == 3 for m in servers.members[0]._membership.members.values()))
+        gone._link._ended.set()  # as a process that was killed: it says nothing any more
+        wait_until(lambda: "gone" in told(servers) and "not heard" in told(servers))
+        assert "updates of 3 rows that it had not sent are lost (at most 100 of each)" in told(servers)
+        train(stays, 1)
+        with pytest.raises(
+            PeerLost, match=r"this worker cannot go on: it is no member here: its lease has run out.*tables.rejoin"
+        ):
+            gone.flush()
+        assert gone.rejoin() == 3
+        train(gone, 4)
+        gone.close()
+        stays.close()
+    np.testing.assert_allclose(servers.table("a")[:5, 0], [0, -0.2, 0, 0, -0.1], rtol=1e-6)
+
+
+def test_a_round_does_not_wait_for_a_worker_that_has_vanished() -> None:
+    with Serve(TABLE, Kind(staleness=0), lease_seconds=1.0) as servers:
+        gone, stays = servers.connect("gone", gradient_scale=1.0), servers.connect("stays", gradient_scale=1.0)
+        gone._link._ended.set()
+        for _ in range(3):
+            train(stays, 1)
+        stays.close()
+        gone._link.drop()
+    np.testing.assert_allclose(servers.table("a")[1, 0], -0.3, rtol=1e-6)
+
+
+def test_others_that_never_come_are_named_after_a_while() -> None:
+    with Serve(TABLE, Kind(staleness=0)) as servers:
+        idle, waits = servers.connect("idle"), servers.connect("waits", round_seconds=1.0)
+        train(waits, 1)
+        with pytest.raises(PeerLost, match=r"has waited 1 s for idle: with a staleness of 0 all workers step together"):
+            train(waits, 1)
+        waits._link.drop()
+        idle.close()
+
+
+def test_a_process_that_joins_under_a_name_takes_its_place() -> None:
+    with Serve(TABLE) as servers:
+        first, second = servers.connect("w"), servers.connect("w")
+        train(second, 1)
+        with pytest.raises(PeerLost, match="another process has joined under its name"):
+            train(first, 1)
+        second.close()
+        first._link.drop()
+
+
+def test_servers_that_were_started_again_are_gone_on_with_by_a_rejoin() -> None:
+    with Serve(TABLE) as servers:
+        tables = servers.connect("w")
+        tables.warm()
+        train(tables, 1)
+        tables.flush()
+        train(tables, 2, 3)
+        ports = servers.ports
+        servers.end()
+        with pytest.raises(PeerLost, match=r"127.0.0.1:\d+ did not answer within 1 s: is 'htrain serve' running there"):
+            Tables(
+                tables._where.__class__(tables._where.address, "word", "x", 1.0, 9.0), capacity=None, gradient_scale=1.0
+            )
+        servers.begin(ports)
+        with pytest.raises(PeerLost, match=r"the server was started anew; tables.rejoin\(\) begins anew"):
+            train(tables, 4)
+        assert tables.rejoin() == 2
+        train(tables, 4)
+        tables.close()
+    np.testing.assert_allclose(servers.table("a")[:5, 0], [0, -0.1, 0, 0, -0.1], rtol=1e-6)
+
+
+def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_applied_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every other answer of the servers goes nowhere."""
+    monkeypatch.setattr(client_link, "_SAY_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(client_link, "_TURN_SECONDS", 0.02)
+    with Serve(TABLE, Kind(lr=1.0)) as servers:
+        sent: list[int] = []
+        for members in servers.members:
+            listener = members._listener
+            deliver = listener.send
+
+            def lossy(receiver: bytes, frames: list, deliver: Callable = deliver) -> None:  # type: ignore[type-arg]
+                sent.append(1)
+                if len(sent) % 2:
+                    deliver(receiver, frames)
+
+            monkeypatch.setattr(listener, "send", lossy)
+        tables = servers.connect("w")
+        for _ in range(10):
+            train(tables, 1, 30)
+            tables.flush()
+        tables.close()
+    np.testing.assert_allclose(servers.table("a")[[1, 30], 0], [-10, -10])
+
+
+def test_a_place_that_is_none_is_said(tmp_path: object) -> None:
+    places = {"nowhere": "neither a folder", "host:99999": "neither a folder", "127.0.0.1:1": "wants a token"}
+    for where, said in {**places, str(tmp_path): "holds no serving.json"}.items():
+        with pytest.raises(UsageError, match=said):
+            connect(where)
+    with pytest.raises(UsageError, match="capacity: 0 is no number of rows"):
+        connect("127.0.0.1:1", token="x", capacity=0)
+    with pytest.raises(PeerLost, match="did not answer within 1 s"):
+        connect("127.0.0.1:1", token="x", deadline_seconds=1.0)

@@ -1,0 +1,317 @@
+"""A worker from outside against plain PyTorch: lookups, steps, announced batches, several workers (HET 3)."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from serving import Kind, Serve
+from torch import nn
+
+from htrain.client.modules import HetEmbedding, HetEmbeddingBag
+from htrain.client.tables import Tables
+from htrain.errors import DataError, PeerLost, RunError
+
+ROWS, WIDTH = {"a": 60, "b": 45, "wide": 60}, {"a": 4, "b": 4, "wide": 1}
+Optimizer = Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
+
+
+def tables_of(seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {name: (0.3 * random.standard_normal((rows, WIDTH[name]))).astype(np.float32) for name, rows in ROWS.items()}
+
+
+class RowwiseAdagrad(torch.optim.Optimizer):
+    """One number of state for each row, the mean of its squared gradients."""
+
+    def __init__(self, weights: Sequence[torch.Tensor], lr: float, eps: float) -> None:
+        super().__init__(weights, {"lr": lr, "eps": eps})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                state = self.state[weight].setdefault("squares", torch.zeros(len(weight), 1))
+                state += (weight.grad**2).mean(1, keepdim=True)
+                weight -= group["lr"] * weight.grad / (state.sqrt() + group["eps"])
+
+
+def reference_optimizer(kind: Kind) -> Optimizer:
+    return {
+        "sgd": lambda weights: torch.optim.SGD(weights, kind.lr),
+        "adagrad": lambda weights: torch.optim.Adagrad(weights, kind.lr, eps=kind.eps),
+        "rowwise_adagrad": lambda weights: RowwiseAdagrad(weights, kind.lr, kind.eps),
+    }[kind.optimizer]
+
+
+class Model(nn.Module):
+    """Two lookups of one table, a bag, a table of width 1; `made` are the embeddings."""
+
+    def __init__(self, first: nn.Module, bag: nn.Module, wide: nn.Module) -> None:
+        super().__init__()
+        self.first, self.bag, self.wide = first, bag, wide
+        self.linear = nn.Linear(4, 1)
+
+    def forward(self, ids: torch.Tensor, others: torch.Tensor, bags: torch.Tensor) -> torch.Tensor:
+        deep = self.first(ids).mean(1) * self.first(others).sum(1) + self.bag(bags)
+        return torch.tanh(self.linear(deep)).squeeze(1) + self.wide(ids).sum((1, 2))
+
+
+def plain(tables: dict[str, np.ndarray]) -> Model:
+    torch.manual_seed(1)
+    modules = {
+        name: nn.Embedding.from_pretrained(torch.from_numpy(t.copy()), freeze=False) for name, t in tables.items()
+    }
+    bag = nn.EmbeddingBag.from_pretrained(torch.from_numpy(tables["b"].copy()), freeze=False, mode="sum")
+    return Model(modules["a"], bag, modules["wide"])
+
+
+def served(tables: Tables) -> Model:
+    torch.manual_seed(1)
+    return Model(HetEmbedding(tables, "a"), HetEmbeddingBag(tables, "b", mode="sum"), HetEmbedding(tables, "wide"))
+
+
+def batches(
+    count: int, size: int = 6, seed: int = 3
+) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    random = np.random.default_rng(seed)
+
+    def ids(rows: int, width: int) -> torch.Tensor:
+        return torch.from_numpy(np.minimum(random.zipf(1.4, (size, width)), rows) - 1)
+
+    return [
+        (ids(60, 3), ids(60, 2), ids(45, 5), torch.from_numpy(random.standard_normal(size).astype(np.float32)))
+        for _ in range(count)
+    ]
+
+
+def loss_of(model: Model, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    *inputs, label = batch
+    return ((model(*inputs) - label) ** 2).mean()
+
+
+def plain_losses(data: Sequence[tuple[torch.Tensor, ...]], kind: Kind) -> tuple[list[float], Model]:
+    model = plain(tables_of())
+    weights = [model.first.weight, model.bag.weight, model.wide.weight]
+    dense, sparse = torch.optim.SGD(model.linear.parameters(), 0.05), reference_optimizer(kind)(weights)
+    losses = []
+    for batch in data:
+        loss = loss_of(model, batch)
+        for optimizer in (dense, sparse):
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in (dense, sparse):
+            optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses, model
+
+
+def trained(tables: Tables, data: Sequence[tuple[torch.Tensor, ...]], *, announced: int = 0) -> list[float]:
+    model = served(tables)
+    dense = torch.optim.SGD(model.linear.parameters(), 0.05)
+    tables.step_after(dense)
+    losses, ahead = [], 0
+    for number, batch in enumerate(data):
+        while announced and ahead < min(len(data), number + announced):
+            ids, others, bags, _ = data[ahead]
+            tables.announce({"a": [ids, others], "b": bags, "wide": ids})
+            ahead += 1
+        loss = loss_of(model, batch)
+        dense.zero_grad()
+        loss.backward()
+        dense.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "staleness", "capacity", "announced"),
+    [
+        *(
+            (optimizer, 0, 1000, announced)
+            for optimizer in ("sgd", "adagrad", "rowwise_adagrad")
+            for announced in (0, 4)
+        ),
+        *(("sgd", *rest) for rest in ((3, 1000, 0), (3, 1000, 1), (100, 20, 4), (-1, 1000, 4))),
+    ],
+)
+def test_one_worker_follows_plain_pytorch(optimizer: str, staleness: int, capacity: int, announced: int) -> None:
+    """A lone worker reads its own updates, whatever its staleness; those that leave together are one step, which for SGD is the same."""
+    kind = Kind(staleness, capacity, optimizer=optimizer, lr=0.02)
+    data = batches(200)
+    wanted, model = plain_losses(data, kind)
+    with Serve(tables_of(), kind) as servers:
+        with servers.connect() as tables:
+            if announced != 1:
+                tables.warm()
+            losses = trained(tables, data, announced=announced)
+        np.testing.assert_allclose(losses, wanted, rtol=1e-5, atol=1e-5)
+        for name, module in (("a", model.first), ("b", model.bag), ("wide", model.wide)):
+            np.testing.assert_allclose(servers.table(name), module.weight.detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
+def test_without_staleness_workers_follow_their_joint_batch(workers: int, optimizer: str) -> None:
+    """Weights beside the tables are not trained here: DistributedDataParallel does that (tests/system/test_serve.py)."""
+    kind = Kind(0, optimizer=optimizer, lr=0.05)
+    shares = [batches(60, seed=10 + worker) for worker in range(workers)]
+    reference = plain(tables_of())
+    sparse = reference_optimizer(kind)([reference.first.weight, reference.bag.weight, reference.wide.weight])
+    wanted = []
+    for step in range(60):
+        sparse.zero_grad()
+        losses = [loss_of(reference, share[step]) for share in shares]
+        torch.stack(losses).mean().backward()
+        sparse.step()
+        wanted.append([float(loss.detach()) for loss in losses])
+    with Serve(tables_of(), kind) as servers, ThreadPoolExecutor(workers) as pool:
+        joined = [servers.connect(f"w{worker}", gradient_scale=1 / workers) for worker in range(workers)]
+        joined[0].warm()
+        torch.manual_seed(1)
+        models = [served(tables) for tables in joined]
+
+        def work(worker: int) -> list[float]:
+            tables, losses = joined[worker], []
+            for batch in shares[worker]:
+                loss = loss_of(models[worker], batch)
+                loss.backward()
+                tables.step()
+                losses.append(float(loss.detach()))
+            tables.close()
+            return losses
+
+        seen = list(pool.map(work, range(workers)))
+        np.testing.assert_allclose(np.transpose(seen), wanted, rtol=1e-5, atol=1e-5)
+        for name, module in (("a", reference.first), ("b", reference.bag), ("wide", reference.wide)):
+            np.testing.assert_allclose(servers.table(name), module.weight.detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_no_update_is_lost_or_doubled_over_eight_workers() -> None:
+    """SGD on a loss whose gradient is known: what the tables have moved by is the sum over all workers, whoever joins or leaves in the middle."""
+    before = tables_of()
+    kind = Kind(5, capacity=15, lr=1.0)
+    with Serve(before, kind) as servers, ThreadPoolExecutor(8) as pool:
+
+        def work(worker: int) -> np.ndarray:
+            random, total = np.random.default_rng(worker), np.zeros(60)
+            for _ in range(2):  # leaves, and comes back
+                with servers.connect(f"w{worker}") as tables:
+                    embedding = HetEmbedding(tables, "a")
+                    for number in range(40):
+                        ids = torch.from_numpy(np.minimum(random.zipf(1.3, 12), 60) - 1)
+                        embedding(ids).sum().backward()
+                        np.add.at(total, ids.numpy(), 1.0)
+                        tables.step()
+                        if number % 15 == 14:
+                            tables.flush()
+            return total
+
+        total = sum(pool.map(work, range(8)))
+        np.testing.assert_allclose(servers.table("a"), before["a"] - total[:, None], rtol=1e-4, atol=1e-3)
+        assert servers.members[0].counts.joined == servers.members[0].counts.left == 16
+
+
+def test_gradients_of_several_backward_passes_are_one_step() -> None:
+    kind = Kind(0, optimizer="adagrad", lr=0.1)
+    data = batches(24)
+    reference = plain(tables_of())
+    sparse = reference_optimizer(kind)([reference.first.weight, reference.bag.weight, reference.wide.weight])
+    with Serve(tables_of(), kind) as servers, servers.connect() as tables:
+        model = served(tables)
+        for number, batch in enumerate(data):
+            for each in (model, reference):
+                loss_of(each, batch).backward()
+            if number % 3 == 2:
+                tables.step()
+                sparse.step()
+                sparse.zero_grad()
+        tables.flush()
+        np.testing.assert_allclose(servers.table("a"), reference.first.weight.detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_evaluation_reads_what_the_servers_have_and_trains_nothing() -> None:
+    with Serve(tables_of(), Kind(100)) as servers, servers.connect() as tables:
+        tables.warm()
+        embedding, bag = HetEmbedding(tables, "a"), HetEmbeddingBag(tables, "b", mode="max")
+        ids = torch.tensor([[1, 2], [2, 3]])
+        embedding(ids).sum().backward()
+        tables.step()
+        assert tables.unsent == 3
+        with torch.no_grad():
+            seen = embedding(ids)
+        assert tables.unsent == 0
+        wanted = tables_of()["a"][ids.numpy()] - 0.1 * np.array([[[1], [2]], [[2], [1]]])
+        np.testing.assert_allclose(seen.numpy(), wanted, rtol=1e-6)
+        np.testing.assert_allclose(seen.numpy(), servers.table("a")[ids.numpy()])
+        bag.eval()
+        bags = torch.tensor([[1, 2, 44], [0, 0, 5]])
+        torch.testing.assert_close(
+            bag(bags), nn.EmbeddingBag.from_pretrained(torch.from_numpy(tables_of()["b"]), mode="max")(bags)
+        )
+        counts = tables.counts
+        assert counts["hits"] == 0
+        assert tables.counts["unsent"] == 0
+
+
+def test_rows_whose_loss_is_not_asked_for_are_let_go() -> None:
+    with Serve(tables_of(), Kind(0)) as servers, servers.connect() as tables:
+        tables.warm()
+        embedding = HetEmbedding(tables, "a")
+        for _ in range(3):
+            embedding(torch.tensor([5, 6]))
+            tables.step()
+        assert tables.unsent == 0
+        np.testing.assert_array_equal(servers.table("a"), tables_of()["a"])
+
+
+@pytest.mark.parametrize("padding", [None, 2])
+def test_bags_are_those_of_torch(padding: int | None) -> None:
+    weights = torch.from_numpy(tables_of()["b"].copy())
+    with Serve(tables_of(), Kind(0, lr=1.0)) as servers, servers.connect() as tables:
+        for mode in ("sum", "mean"):
+            before = torch.from_numpy(servers.table("b"))
+            reference = nn.EmbeddingBag.from_pretrained(
+                before.clone(), freeze=False, mode=mode, padding_idx=padding, include_last_offset=True
+            )
+            bag = HetEmbeddingBag(tables, "b", mode=mode, padding_idx=padding, include_last_offset=True)  # type: ignore[arg-type]
+            ids, offsets = torch.tensor([1, 2, 2, 4, 1, 7]), torch.tensor([0, 3, 3, 6])
+            scales = torch.rand(6) if mode == "sum" else None
+            for each in (bag, reference):
+                (each(ids, offsets, scales) ** 2).sum().backward()
+            tables.step()
+            tables.flush()
+            np.testing.assert_allclose(
+                servers.table("b"), (before - reference.weight.grad).numpy(), rtol=1e-5, atol=1e-6
+            )
+        assert not torch.equal(weights, before)
+
+
+def test_what_cannot_be_says_what_and_what_to_do() -> None:
+    with Serve(tables_of(), Kind(100)) as servers, servers.connect() as tables:
+        embedding = HetEmbedding(tables, "a")
+        with pytest.raises(DataError, match=r"table 'a': id 60 is out of range, it has 60 rows"):
+            embedding(torch.tensor([0, 60]))
+        with pytest.raises(DataError, match=r"table 'a': ids are float32, want integers"):
+            embedding(torch.tensor([0.5]))
+        with pytest.raises(DataError, match=r"no table 'c' is served; there are wide, a, b"):
+            HetEmbedding(tables, "c")
+        embedding(torch.tensor([1]))
+        with pytest.raises(RunError, match="flush between a lookup and its step: call"):
+            tables.flush()
+        tables.step()
+        tables.announce({"a": torch.tensor([3])})
+        with pytest.raises(DataError, match="with other ids than were announced"):
+            embedding(torch.tensor([4]))
+        (embedding(torch.tensor([3])) * torch.inf).sum().backward()
+        with pytest.raises(RunError, match="gradients of a, b are not finite"):
+            tables.step()
+        assert embedding(torch.empty(0, dtype=torch.int64)).shape == (0, 4)
+        tables.step()
+        for _ in range(1000):
+            embedding(torch.tensor([3]))
+        with pytest.raises(RunError, match="1000 lookups were not followed by a step"):
+            embedding(torch.tensor([3]))
+    with pytest.raises(PeerLost, match="has left its servers"):
+        embedding(torch.tensor([1]))

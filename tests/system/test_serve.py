@@ -1,0 +1,201 @@
+"""`htrain serve` as users run it, and loops that import `htrain.client` alone: the page's own, DistributedDataParallel, Frappe (HET 3, 5.2)."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from whole_runs import HTRAIN, ROOT, wait_until
+
+import htrain
+from htrain.client.connecting import connect
+from htrain.client.modules import HetEmbedding
+from htrain.errors import PeerLost, PlanError, UsageError
+
+PAGE = ROOT / "docs" / "how-to" / "serve-tables.md"
+RATE = 0.2  # of the plan of the page
+
+KILLED = """
+import sys, time, torch, htrain.client
+tables = htrain.client.connect(sys.argv[1], worker="killed")
+tables.announce({"user": torch.arange(5)})
+print("in", flush=True)
+time.sleep(60)
+"""
+
+
+class Served:
+    """An `htrain serve` that runs in a folder."""
+
+    def __init__(self, plan: Path, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        folder.parent.mkdir(exist_ok=True)
+        self._log = folder.with_suffix(".log").open("a+")
+        before = folder / "serving.json"
+        known = before.stat().st_mtime_ns if before.exists() else 0
+        command = [HTRAIN, "serve", str(plan), *(arguments or ("--out", str(folder)))]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
+        wait_until(lambda: before.exists() and before.stat().st_mtime_ns > known, self.process, "serving")
+
+    def told(self) -> str:
+        return self.folder.with_suffix(".log").read_text()
+
+    def stop(self, number: int = signal.SIGINT) -> str:
+        """What it printed at its end."""
+        self.process.send_signal(number)
+        out, _ = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, self.told()
+        return out
+
+
+@contextmanager
+def serving(plan: Path, folder: Path, *arguments: str) -> Iterator[Served]:
+    served = Served(plan, folder, *arguments)
+    try:
+        yield served
+    finally:
+        if served.process.poll() is None:
+            served.process.kill()
+            served.process.communicate()
+
+
+def tables_of(folder: Path) -> dict[str, torch.Tensor]:
+    """The tables of the last checkpoint, whole."""
+    last = max((folder / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    shards: dict[str, torch.Tensor] = {}
+    for path in sorted(last.glob("*.safetensors")):
+        shards |= load_file(path)
+    names = {
+        re.sub(r"/\d+$", "", name) for name in shards if name.endswith("weight") or re.search(r"weight/\d+$", name)
+    }
+    return {
+        name: torch.cat([shards[key] for key in sorted(shards) if re.fullmatch(f"{re.escape(name)}(/\\d+)?", key)])
+        for name in names
+    }
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the page, and its plan."""
+    folder = tmp_path_factory.mktemp("page")
+    for name, text in re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+        (folder / name).write_text(text)
+    run = subprocess.run([sys.executable, "make_plan.py"], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    return folder
+
+
+def script(folder: Path, *words: str) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=200, env=environment
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return run.stdout
+
+
+def test_the_loops_of_the_page_run(page: Path) -> None:
+    """One after another at the same servers: what one has trained, the next begins with."""
+    with serving(page / "plan", page / "runs" / "tables") as served:
+        found = re.match(r"(\S+) right; (.*)", script(page, "loop.py"))
+        assert found
+        assert float(found[1]) > 0.8  # half of all are liked
+        assert "'steps': 300" in found[2]
+        said = script(page, "-m", "torch.distributed.run", "--nproc-per-node", "2", "ddp.py")
+        assert sorted(re.findall(r"rank (\d): loss \S+, 200 steps", said)) == ["0", "1"]
+        assert "100 steps" in script(page, "lightning_loop.py")
+        wait_until(lambda: served.told().count("has left") == 4, served.process, "all have left")
+        out = served.stop(signal.SIGTERM)
+    assert re.match(r"served for \d+ s; checkpoint ", out)
+    told = served.told()
+    assert "serving user.weight, item.weight at tcp://127.0.0.1:" in told
+    assert "worker rank 1 has joined (process " in told
+    rows = [json.loads(line) for line in (served.folder / "metrics.jsonl").read_text().splitlines()]
+    last = [row for row in rows if row["role"] == "sparse_ps:0"][-1]["members"]
+    assert (last["joined"], last["left"], last["vanished"], last["workers"]) == (4, 4, 0, [])
+
+
+def test_a_killed_worker_and_servers_that_are_started_again(page: Path) -> None:
+    """What has been acknowledged and saved is there afterwards; a request is not carried out twice; who comes back goes on."""
+    folder = page / "runs" / "again"
+    ids = torch.arange(20)
+    with serving(page / "plan", folder, "--out", str(folder), "--lease-seconds", "2") as served:
+        other = subprocess.Popen([sys.executable, "-c", KILLED, str(folder)], stdout=subprocess.PIPE, text=True)
+        assert other.stdout
+        assert other.stdout.readline() == "in\n"
+        other.kill()
+        other.communicate()
+        tables = connect(folder, worker="stays", deadline_seconds=20)
+        embedding = HetEmbedding(tables, "user")
+        before = tables.look("user", ids)
+        embedding(ids).sum().backward()
+        tables.step()
+        tables.flush()
+        after = tables.look("user", ids)
+        torch.testing.assert_close(after, before - RATE)  # of Adagrad: the first step, whatever the gradient
+        wait_until(
+            lambda: "worker killed" in served.told() and "was not heard for 2 s" in served.told(),
+            served.process,
+            "noticed",
+        )
+        served.stop()
+    torch.testing.assert_close(tables_of(folder)["user.weight"][:20], after)
+    with serving(page / "plan", folder, "--resume", str(folder)) as served:
+        with pytest.raises(PeerLost, match=r"the server was started anew; tables.rejoin\(\) begins anew with its rows"):
+            embedding(ids).sum().backward()
+        assert tables.rejoin() == 0
+        torch.testing.assert_close(tables.look("user", ids), after)
+        embedding(ids).sum().backward()
+        tables.step()
+        tables.close()
+        served.stop()
+    torch.testing.assert_close(tables_of(folder)["user.weight"][:20], after - RATE / 2**0.5)
+
+
+def test_what_cannot_be_served_is_said(page: Path, tmp_path: Path) -> None:
+    for arguments, error, said in (
+        ({"out": tmp_path / "a", "listen": "no host"}, UsageError, "'no host' is no address of this host"),
+        (
+            {"out": tmp_path / "a", "resume": tmp_path / "a"},
+            UsageError,
+            "give either out=, a new run folder, or resume=",
+        ),
+        ({"out": page}, UsageError, "already holds a run"),
+    ):
+        with pytest.raises(error, match=said):
+            htrain.serve(page / "plan", **arguments)  # type: ignore[arg-type]
+    model = nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.Linear(8, 1), nn.Flatten(0))
+    htrain.compile(model, example_inputs={"input": torch.zeros(3, 2, dtype=torch.int64)}).save(tmp_path / "plain")
+    with pytest.raises(PlanError, match=r"the plan has nothing to serve: .* compile it with --cache het"):
+        htrain.serve(tmp_path / "plain", out=tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+    with pytest.raises(
+        UsageError, match=r"holds no serving.json: serve it first: htrain serve .* --out RUN, and connect to RUN"
+    ):
+        connect(page / "plan")
+
+
+def test_a_port_that_is_taken_is_said(page: Path) -> None:
+    folder = page / "runs" / "taken"
+    with serving(page / "plan", page / "runs" / "first") as served:
+        port = json.loads((served.folder / "serving.json").read_text())["address"].rpartition(":")[2]
+        command = [HTRAIN, "serve", str(page / "plan"), "--out", str(folder), "--listen", f"127.0.0.1:{port}"]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert run.returncode == 1
+        assert re.search(
+            r"sparse_ps:0: cannot listen on tcp://127.0.0.1:\d+: Address already in use; choose another with --listen",
+            run.stderr,
+        )
+        began = time.monotonic()
+        served.stop()
+        assert time.monotonic() - began < 20
