@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from harness import RowWiseAdagrad
 from serving import Kind, Serve
 from torch import nn
 
@@ -22,26 +23,11 @@ def tables_of(seed: int = 0) -> dict[str, np.ndarray]:
     return {name: (0.3 * random.standard_normal((rows, WIDTH[name]))).astype(np.float32) for name, rows in ROWS.items()}
 
 
-class RowwiseAdagrad(torch.optim.Optimizer):
-    """One number of state for each row, the mean of its squared gradients."""
-
-    def __init__(self, weights: Sequence[torch.Tensor], lr: float, eps: float) -> None:
-        super().__init__(weights, {"lr": lr, "eps": eps})
-
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for weight in group["params"]:
-                state = self.state[weight].setdefault("squares", torch.zeros(len(weight), 1))
-                state += (weight.grad**2).mean(1, keepdim=True)
-                weight -= group["lr"] * weight.grad / (state.sqrt() + group["eps"])
-
-
 def reference_optimizer(kind: Kind) -> Optimizer:
     return {
         "sgd": lambda weights: torch.optim.SGD(weights, kind.lr),
         "adagrad": lambda weights: torch.optim.Adagrad(weights, kind.lr, eps=kind.eps),
-        "rowwise_adagrad": lambda weights: RowwiseAdagrad(weights, kind.lr, kind.eps),
+        "rowwise_adagrad": lambda weights: RowWiseAdagrad(weights, kind.lr, kind.eps),
     }[kind.optimizer]
 
 

@@ -9,10 +9,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import ddp_workers
 import pytest
 import torch
+from harness import RowWiseAdagrad
 from safetensors.torch import load_file
 from torch import nn
 from whole_runs import HTRAIN, ROOT, wait_until
@@ -21,8 +24,10 @@ import htrain
 from htrain.client.connecting import connect
 from htrain.client.modules import HetEmbedding
 from htrain.errors import PeerLost, PlanError, UsageError
+from htrain.spec.tree import with_flags
 
 PAGE = ROOT / "docs" / "how-to" / "serve-tables.md"
+TABLES = {"user": ddp_workers.USERS, "item": ddp_workers.ITEMS}
 RATE = 0.2  # of the plan of the page
 
 KILLED = """
@@ -160,6 +165,48 @@ def test_a_killed_worker_and_servers_that_are_started_again(page: Path) -> None:
         tables.close()
         served.stop()
     torch.testing.assert_close(tables_of(folder)["user.weight"][:20], after - RATE / 2**0.5)
+
+
+@pytest.mark.parametrize(("optimizer", "workers"), [("sgd", 8), ("adagrad", 4)])
+def test_without_staleness_workers_of_ddp_follow_their_joint_batch(
+    optimizer: str, workers: int, tmp_path: Path
+) -> None:
+    """The reference is one model in PyTorch, whose loss is the mean over all shares."""
+    steps = 25
+    torch.manual_seed(0)
+    reference = ddp_workers.Model(*(nn.Embedding(rows, ddp_workers.DIM) for rows in TABLES.values()))
+    ddp_workers.weights_alike(reference)
+    inputs = {name: torch.zeros(4, dtype=torch.int64) for name in ("users", "items")}
+    options = with_flags(sparse_optimizer=optimizer, sparse_lr=0.1, cache="het", cache_staleness=0)  # type: ignore[arg-type]
+    cluster = htrain.Cluster(groups=1, trainers=1, group_ps=0, sparse_ps=2)
+    htrain.compile(reference, example_inputs=inputs, options=options, cluster=cluster).save(tmp_path / "plan")
+    with serving(tmp_path / "plan", tmp_path / "run") as served:
+        with connect(served.folder) as tables:
+            begun = [tables.look(name, torch.arange(rows)) for name, rows in TABLES.items()]
+        script = [sys.executable, str(ROOT / "tests" / "support" / "ddp_workers.py")]
+        words = [str(served.folder), str(workers), str(steps), str(tmp_path / "meeting")]
+        run = subprocess.run([*script, *words], capture_output=True, text=True, timeout=120)
+        assert run.returncode == 0, run.stderr[-2000:]
+        served.stop()
+    weights = [reference.user.weight, reference.item.weight]
+    for weight, values in zip(weights, begun, strict=True):
+        weight.data.copy_(values)
+    kinds = {
+        "sgd": torch.optim.SGD,
+        "adagrad": torch.optim.Adagrad,
+        "rowwise_adagrad": partial(RowWiseAdagrad, eps=1e-10),
+    }
+    dense, sparse = torch.optim.SGD(reference.scores.parameters(), 0.1), kinds[optimizer](weights, lr=0.1)
+    wanted = []
+    for shares in zip(*(ddp_workers.batches(rank, steps) for rank in range(workers)), strict=True):
+        losses = [nn.functional.binary_cross_entropy_with_logits(reference(*ids), label) for *ids, label in shares]
+        for each in (dense, sparse):
+            each.zero_grad()
+        torch.stack(losses).mean().backward()
+        for each in (dense, sparse):
+            each.step()
+        wanted.append([float(loss.detach()) for loss in losses])
+    torch.testing.assert_close(torch.tensor(json.loads(run.stdout)).T, torch.tensor(wanted), rtol=1e-5, atol=1e-5)
 
 
 def test_what_cannot_be_served_is_said(page: Path, tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ class Members:
         self.counts.vanished += 1
         self.counts.rows_lost += member.unsent
         bound = {cache.staleness for cache in self._serving.served.caches}
-        most = f"at most {max(bound)} of each" if min(bound, default=0) >= 0 else "without a bound"
+        most = f"at most {max(bound) + 1} of each" if min(bound, default=0) >= 0 else "without a bound"
         self._tell(
             f"worker {member.worker} ({member.place}) was not heard for {self._membership.lease_seconds:g} s and is a member no more: "
             f"updates of {member.unsent:,} rows that it had not sent are lost ({most})"
