@@ -1,13 +1,15 @@
 """Embeddings whose rows live on the servers of a plan, in the place of nn.Embedding and nn.EmbeddingBag in any module."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from htrain.client.tables import Tables
+from htrain.client.warm_up import summed
 
 
 class HetEmbedding(nn.Module):
@@ -29,8 +31,10 @@ class HetEmbedding(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Raises DataError for an id out of range, PeerLost where a server does not answer."""
         rows, inverse = _rows(self.tables, self.table, ids, self.training)
-        padding = _place(self.padding_idx, ids, inverse)
-        return F.embedding(inverse.reshape(ids.shape), rows, padding_idx=padding)
+        if self.padding_idx is None and rows.requires_grad and rows.device.type == "cpu" and self.tables.is_warm:
+            taken: torch.Tensor = _Take.apply(rows, inverse)
+            return taken.reshape(*ids.shape, self.embedding_dim)
+        return F.embedding(inverse.reshape(ids.shape), rows, padding_idx=_place(self.padding_idx, ids, inverse))
 
     def extra_repr(self) -> str:
         """As nn.Embedding's."""
@@ -78,6 +82,21 @@ class HetEmbeddingBag(nn.Module):
     def extra_repr(self) -> str:
         """As nn.EmbeddingBag's."""
         return f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}, table={self.table!r}"
+
+
+class _Take(torch.autograd.Function):
+    """y[n,D] = rows[inverse[n]] on a CPU: torch's own gradient takes several times as long."""
+
+    @staticmethod
+    def forward(context: Any, rows: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+        context.inverse, context.num_rows = inverse, len(rows)
+        return F.embedding(inverse, rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (gradient,) = gradients
+        return summed(gradient, context.inverse, context.num_rows), None
 
 
 def _rows(tables: Tables, table: str, ids: torch.Tensor, training: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from htrain.membership.served import ServedCache, ServedTable
 from htrain.sync.territory import Ids
@@ -66,11 +67,12 @@ def _play(like: ServedCache) -> None:
     cache = new_cache(small, _CAPACITY)
     for batch in range(8):
         ids = np.arange(batch, batch + 2 * _CAPACITY) % rows
-        keys, _ = dedupe(ids)
+        keys, inverse = dedupe(ids)
         cache.announce(keys)
         slots, requests = cache.ask(keys)
         cache.read_arrays(slots, [_answer(small, request.counts) for request in requests])
-        cache.write(slots, np.ones((keys.size, like.width), np.float32))
+        gradients = summed(torch.ones(ids.size, like.width), torch.from_numpy(inverse), keys.size)
+        cache.write(slots, gradients.numpy())
         cache.trim()
         _ = cache.unsent
     slots, requests = cache.ask(keys)
@@ -90,6 +92,13 @@ def dedupe(ids: Ids) -> tuple[Ids, Ids]:
     """The distinct ids of ids[n], and inverse[n], where among them each is. Compiled."""
     found: tuple[Ids, Ids] = import_module("htrain.ops.sparse_loops").dedupe(ids, -1)
     return found
+
+
+def summed(gradients: torch.Tensor, inverse: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """sums[num_rows,D] of gradients[n,D] by inverse[n]. Compiled."""
+    loops = import_module("htrain.ops.sparse_loops")
+    flat = gradients.reshape(len(inverse), -1).contiguous().numpy()
+    return torch.from_numpy(loops.take_rows_gradient(flat, inverse.numpy(), num_rows))
 
 
 def dedupe_at_once(ids: Ids) -> tuple[Ids, Ids]:
