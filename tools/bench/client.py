@@ -2,8 +2,8 @@
 
     python tools/bench/client.py [--rows 1000000] [--dim 32] [--zipf 1.05] [--capacity 100%] [--batch 2048] [--lookups 26] [--batches 60] [--rounds 5]
 
-A step is forward(ids), backward with a gradient that is given, and the step of the rows by SGD. Servers are a process beside. Keys are counted with repeats; what
-is announced is asked for while the step before computes. The two take turns, and figures are medians of rounds, with their range. torch runs one thread.
+A step is forward(ids), backward with a gradient that is given, and the step of the rows by SGD. Servers are a process beside. Keys are counted with repeats;
+what is announced is asked for while the step before computes. The two take turns, and figures are medians of rounds, with their range. torch runs one thread.
 """
 
 import argparse
@@ -155,9 +155,11 @@ def main() -> None:
     )
     for name, timed in found.items():
         wall, cpu = (sorted(keys / each[part] / 1e6 for each in timed) for part in (0, 1))
-        print(
-            f"{name:<13} {statistics.median(cpu):5.2f} M keys per CPU second ({cpu[0]:.2f} to {cpu[-1]:.2f}), {statistics.median(wall):5.2f} M a second ({wall[0]:.2f} to {wall[-1]:.2f})"
-        )
+        print(f"{name:<13} {_median(cpu)} M keys per CPU second, {_median(wall)} M a second")
+
+
+def _median(rates: list[float]) -> str:
+    return f"{statistics.median(rates):5.2f} ({rates[0]:.2f} to {rates[-1]:.2f})"
 
 
 if __name__ == "__main__":
