@@ -1,7 +1,10 @@
 """Frappe, one epoch of Wide & Deep: a distributed run reaches what plain PyTorch reaches (acceptance of issue 2, line 2)."""
 
 import gzip
+import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +47,22 @@ def test_two_groups_of_two_trainers_reach_the_auc_of_plain_pytorch(frappe: tuple
     assert result.totals.max_staleness <= 4
     assert found.auc >= 0.915
     assert found.auc >= plain.auc - 0.005
+
+
+@pytest.mark.parametrize("setting", ["adagrad:0", "sgd:100"])
+def test_a_loop_that_imports_the_client_alone_reaches_the_auc_of_plain_pytorch(setting: str) -> None:
+    command = [
+        sys.executable,
+        str(ROOT / "tools" / "client_frappe.py"),
+        "--frappe",
+        str(FRAPPE),
+        "--seeds",
+        "1",
+        "--only",
+        setting,
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert run.returncode == 0, run.stderr[-2000:]
+    found = json.loads(run.stdout)
+    assert found["client"] >= found["torch"] - 0.002
+    assert found["hits"] > 0.5 or setting == "adagrad:0"
