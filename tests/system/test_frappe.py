@@ -49,8 +49,7 @@ def test_two_groups_of_two_trainers_reach_the_auc_of_plain_pytorch(frappe: tuple
     assert found.auc >= plain.auc - 0.005
 
 
-@pytest.mark.parametrize("setting", ["adagrad:0", "sgd:100"])
-def test_a_loop_that_imports_the_client_alone_reaches_the_auc_of_plain_pytorch(setting: str) -> None:
+def test_a_loop_that_imports_the_client_alone_reaches_the_auc_of_plain_pytorch() -> None:
     command = [
         sys.executable,
         str(ROOT / "tools" / "client_frappe.py"),
@@ -65,4 +64,4 @@ def test_a_loop_that_imports_the_client_alone_reaches_the_auc_of_plain_pytorch(s
     assert run.returncode == 0, run.stderr[-2000:]
     found = json.loads(run.stdout)
     assert found["client"] >= found["torch"] - 0.002
-    assert found["hits"] > 0.5 or setting == "adagrad:0"
+    assert found["hits"] > 0.5
