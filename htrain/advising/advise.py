@@ -38,21 +38,18 @@ def advise(plan: Plan, uncached: Plan, source: IdSource, request: Request, liste
     if not any(record.asked.any() for record in records):
         raise DataError(f"{source}: no batch of it asks for a row: there is nothing to advise on")
     played = [Played(record, sizes, plan, request.grid, request.epochs) for record in records]
-    for number, key in enumerate(keys := list(_keys(request.grid)), 1):
-        listener.step(f"playing caches: {key[0]} {key[1]} window {key[2]}, {number} of {len(keys)}")
-        for each in played:
-            each.exchanged(*key)
+    grid = request.grid
+    for capacity in grid.capacities:
+        listener.step(f"playing caches of {capacity}")
+        for each, policy, window in product(played, grid.policies, grid.windows):
+            each.exchanged(capacity, policy, window)
     candidates = tuple(
         _candidate(plan, Setting(*key, staleness), played, str(source))
-        for key in keys
-        for staleness in request.grid.staleness
+        for key in product(grid.capacities, grid.policies, grid.windows)
+        for staleness in grid.staleness
     )
     listener.step("stack distances and Belady's bounds")
     return _advice(plan, uncached, request, played, candidates, str(source))
-
-
-def _keys(grid: Grid) -> Iterator[tuple[str, str, int]]:
-    return product(grid.capacities, grid.policies, grid.windows)
 
 
 def _candidate(plan: Plan, setting: Setting, played: Sequence[Played], source: str) -> Candidate:

@@ -27,7 +27,7 @@ class Played:
         self._bounds = [bound for bound in grid.staleness if bound != 0]
         numbers = tuple(_NO_BOUND if bound == "unbounded" else bound for bound in self._bounds)
         self.num_batches = epochs * accesses.num_batches
-        self.play = Play(epochs, self.num_batches // 2, numbers or (_NO_BOUND,), ahead=plan.options.looks_ahead)
+        self.play = Play(epochs, self.num_batches // 2, numbers or (_NO_BOUND,), ahead=plan.options.prefetch)
         self.counted = counted_of(record, self.play)
         self._most = int(np.diff(accesses.first).max(initial=1))
         self.num_accesses = int(record.asked.sum())

@@ -11,6 +11,7 @@ import click
 from msgspec import to_builtins
 
 import htrain
+from htrain.cli.advise import advise
 from htrain.cli.data import data
 from htrain.cli.door import open_door
 from htrain.cli.flags import (
@@ -268,7 +269,7 @@ def eval_command(run_folder: Path, data: str, plan: Path | None, replica: str, a
     put(asdict(found), text, as_json)
 
 
-for command in (data, partition, show, explain, check, diff, calibrate, simulate, size):
+for command in (data, partition, advise, show, explain, check, diff, calibrate, simulate, size):
     commands.add_command(command)
 
 

@@ -3,176 +3,200 @@
 Clients and servers are those of `htrain.sync.het.client` and `server`, with the same policies (`htrain.sync.het.policy`), step by step as all trainers take them in
 turns. What makes it small: every row that a trainer ever asks for has a slot of its own, so that nothing is looked up by a key, and nothing is copied. A row
 that has run out of staleness, or is too old for its server, is fetched where it is. Which rows stay therefore does not depend on the bound, and
-one pass counts for all of them; `start`, `current` and `known` are the clocks c_s, c_c and c_g of each bound.
+one pass counts for all of them. Without a bound of 0: such a cache holds nothing, and there is nothing to play.
 
-Without a bound of 0: such a cache holds nothing, and there is nothing to play.
+`meta`[slots, 16 or more] has the columns of the policy; in place of its two clocks those below, and behind them c_s and c_c of each bound. `known`[rows, bounds] is c_g. One
+trainer alone never finds a row that is too old for its server, and its servers have no say.
 """
 
 import numpy as np
 from numba import njit
 
 from htrain.sync.accesses import Accesses, Exchanged, Play, Size
-from htrain.sync.het.policy import AHEAD, FIRST_LIMIT, LIGHT_LFU, LIST, PINS, POLICIES, UNLISTED, USES, bring_back, choose_victims, forget, new_lists, used  # fmt: skip
+from htrain.sync.het.policy import (
+    AHEAD,
+    CURRENT,
+    FIRST_LIMIT,
+    LIGHT_LFU,
+    LIST,
+    PINS,
+    POLICIES,
+    START,
+    UNLISTED,
+    USES,
+    Meta,
+    bring_back,
+    choose_victims,
+    forget,
+    new_lists,
+    used,
+)
 
+ROW, PART = START, CURRENT  # of all rows, and of the counts
+IS_IN, CLOCKS = 8, 9  # behind the policy's; c_s and c_c of bound b are columns CLOCKS + 2 b and the next
+_LINE = 16  # numbers of a line of the CPU's caches
 _SPARE_LISTS = 4  # that new_lists has beyond the rows
 _HERE, _FETCHED, _NOT_STALE = np.int8(0), np.int8(1), np.int32(-1)
 
 
 def exchanged(accesses: Accesses, play: Play, size: Size) -> Exchanged:
     """Play caches of a size on all trainers. Requires: one of the policies of `htrain.sync.het.policy`."""
-    slots, bounds = len(accesses.rows), np.array(play.bounds, np.int32)
-    meta = np.zeros((slots, 8), np.int32)
-    meta[:, LIST] = UNLISTED
+    bounds = np.array(play.bounds, np.int32)
     lists = np.concatenate([new_lists(int(n)) for n in np.diff(accesses.first)])
     counts = [np.zeros((accesses.num_parts, width), np.int64) for width in (2, len(bounds), len(bounds))]
-    clocks = [np.zeros((rows, len(bounds)), np.int32) for rows in (slots, slots, accesses.num_rows)]
     together = np.diff(accesses.starts).reshape(-1, accesses.trainers).sum(1)
     answers = np.empty((int(together.max(initial=0)), len(bounds)), np.int32)
     _play(
-        accesses.slots, accesses.starts, accesses.first, accesses.rows, accesses.parts, play.epochs, play.counted,
-        meta, lists, np.zeros(slots, np.bool_), *clocks, answers, np.empty(answers.shape, np.int8),
+        accesses.slots, accesses.starts, accesses.first, play.epochs, play.counted, _new_meta(accesses, len(bounds)), lists,
+        np.zeros((accesses.num_rows, len(bounds)), np.int32), answers, np.empty(answers.shape, np.int8),
         size.capacity, POLICIES[size.policy], size.window, bounds, play.ahead, *counts,
     )  # fmt: skip
     return Exchanged(counts[0][:, 0], counts[0][:, 1], counts[1], counts[2])
 
 
+def _new_meta(accesses: Accesses, num_bounds: int) -> Meta:
+    columns = -(-(CLOCKS + 2 * num_bounds) // _LINE) * _LINE
+    meta = np.zeros((len(accesses.rows), columns), np.int32)
+    meta[:, ROW], meta[:, PART], meta[:, LIST] = accesses.rows, accesses.parts, UNLISTED
+    return meta
+
+
 @njit(nogil=True, cache=True)
-def _play(slots, starts, first, rows, parts, epochs, first_counted, meta, lists, is_in, start, current, known, answers, kinds, capacity, policy, window, bounds, ahead, counts, run_out, stale):  # type: ignore[no-untyped-def]  # fmt: skip
+def _play(slots, starts, first, epochs, first_counted, meta, lists, known, answers, kinds, capacity, policy, window, bounds, ahead, counts, run_out, stale):  # type: ignore[no-untyped-def]
     """All batches, from empty caches on. As in `htrain.simulation.strategies.het`, every trainer asks; servers, which have heard all of them, answer; the batch
     before is written; and then what was answered is read."""
     trainers = first.size - 1
     rounds = (starts.size - 1) // trainers
-    limits = np.full(trainers, FIRST_LIMIT, np.int64)
-    held = np.zeros(trainers, np.int64)
-    told, open_before = 0, -1
+    limits, held = np.full(trainers, FIRST_LIMIT, np.int64), np.zeros(trainers, np.int64)
+    told, unwritten = 0, -1
     for number in range(epochs * rounds):
-        counted = number >= first_counted
-        at = (number % rounds) * trainers
+        counted = np.int64(number >= first_counted)
+        at = number % rounds * trainers
         while window > 1 and told < min(epochs * rounds, number + window):
-            for slot in slots[starts[told % rounds * trainers] : starts[(told % rounds + 1) * trainers]]:
+            place = told % rounds * trainers
+            for slot in slots[starts[place] : starts[place + trainers]]:
                 meta[slot, AHEAD] += 1
             told += 1
-        begin = starts[at]
+        asked = slots[starts[at] : starts[at + trainers]]
         for t in range(trainers):
-            mine = slice(starts[at + t] - begin, starts[at + t + 1] - begin)
-            batch = slots[starts[at + t] : starts[at + t + 1]]
-            missed = _ask(batch, rows, parts, meta, is_in, start, current, known, kinds[mine], bounds, window > 1, counted, counts, run_out)
-            own = lists[first[t] + _SPARE_LISTS * t : first[t + 1] + _SPARE_LISTS * (t + 1)]
-            room = (first[t], first[t + 1], rows, parts, meta, own, is_in, start, current, known, policy, counted, counts)
-            left, limits[t] = _make_room(held[t] + missed - capacity, limits[t], *room)
-            held[t] += missed - left
-            _settle_in(batch, meta, is_in, start, current)
-        asked = slots[begin : starts[at + trainers]]
-        _answer(asked, rows, parts, meta, current, known, answers, kinds, bounds, counted, stale)
-        if not ahead:
-            _take(asked, rows, start, current, known, answers, kinds)
-        written = number if not ahead else open_before
-        if written >= 0:
-            for t in range(trainers):
-                place = written % rounds * trainers + t
-                own = lists[first[t] + _SPARE_LISTS * t : first[t + 1] + _SPARE_LISTS * (t + 1)]
-                _write(slots[starts[place] : starts[place + 1]], meta, own, current, policy, limits[t])
-                room = (first[t], first[t + 1], rows, parts, meta, own, is_in, start, current, known, policy, counted, counts)
-                left, limits[t] = _make_room(held[t] - capacity, limits[t], *room)
-                held[t] -= left
-        if ahead:
-            _take(asked, rows, start, current, known, answers, kinds)
-        open_before = number
+            batch, own = slots[starts[at + t] : starts[at + t + 1]], _lists_of(lists, first, t)
+            of_batch = kinds[starts[at + t] - starts[at] : starts[at + t + 1] - starts[at]]
+            missed = _ask(batch, meta, known, of_batch, bounds, window > 1, counted, counts, run_out)
+            surplus = held[t] + missed - capacity
+            gone, limits[t] = _make_room(surplus, limits[t], first[t], first[t + 1], meta, own, known, policy, counted, counts)
+            held[t] += missed - gone
+            _settle_in(batch, meta)
+        if trainers > 1:
+            _answer(asked, meta, known, answers, kinds, bounds, counted, stale)
+        if trainers > 1 and not ahead:
+            _take(asked, meta, known, answers, kinds)
+        written = unwritten if ahead else number
+        for t in range(trainers if written >= 0 else 0):
+            place, own = written % rounds * trainers + t, _lists_of(lists, first, t)
+            _write(slots[starts[place] : starts[place + 1]], meta, own, bounds.size, policy, limits[t])
+            surplus = held[t] - capacity
+            gone, limits[t] = _make_room(surplus, limits[t], first[t], first[t + 1], meta, own, known, policy, counted, counts)
+            held[t] -= gone
+        if trainers > 1 and ahead:
+            _take(asked, meta, known, answers, kinds)
+        unwritten = number
 
 
 @njit(nogil=True, cache=True)
-def _ask(batch, rows, parts, meta, is_in, start, current, known, kinds, bounds, announced, counted, counts, run_out):  # type: ignore[no-untyped-def]
+def _lists_of(lists, first, t):  # type: ignore[no-untyped-def]
+    return lists[first[t] + _SPARE_LISTS * t : first[t + 1] + _SPARE_LISTS * (t + 1)]
+
+
+@njit(nogil=True, cache=True)
+def _ask(batch, meta, known, kinds, bounds, announced, counted, counts, run_out):  # type: ignore[no-untyped-def]
     """Find and pin (Algorithm 2): kinds[i, b] says what is asked for under each bound. What has run out is pushed. How many are not here."""
     missed = 0
     for i in range(batch.size):
         slot = batch[i]
         meta[slot, AHEAD] -= announced
-        if not is_in[slot]:
+        if not meta[slot, IS_IN]:
             missed += 1
             kinds[i] = _FETCHED
             continue
         under_way = meta[slot, PINS]
         meta[slot, PINS] += 1
-        counts[parts[slot], 0] += counted
+        counts[meta[slot, PART], 0] += counted
         for b in range(bounds.size):
             kinds[i, b] = _HERE
-            if current[slot, b] + under_way - start[slot, b] > bounds[b]:
-                known[rows[slot], b] = max(known[rows[slot], b], current[slot, b])
-                start[slot, b] = current[slot, b]
+            start, current = meta[slot, CLOCKS + 2 * b], meta[slot, CLOCKS + 2 * b + 1]
+            if current + under_way - start > bounds[b]:
+                known[meta[slot, ROW], b] = max(known[meta[slot, ROW], b], current)
+                meta[slot, CLOCKS + 2 * b] = current
                 kinds[i, b] = _FETCHED
-                run_out[parts[slot], b] += counted
+                run_out[meta[slot, PART], b] += counted
     return missed
 
 
 @njit(nogil=True, cache=True)
-def _settle_in(batch, meta, is_in, start, current):  # type: ignore[no-untyped-def]
+def _settle_in(batch, meta):  # type: ignore[no-untyped-def]
     for slot in batch:
-        if not is_in[slot]:
-            is_in[slot] = True
-            start[slot] = 0
-            current[slot] = 0
+        if not meta[slot, IS_IN]:
+            meta[slot, IS_IN] = 1
+            meta[slot, CLOCKS:] = 0
             meta[slot, PINS] = 1
             meta[slot, USES] = 0
             meta[slot, LIST] = UNLISTED
 
 
 @njit(nogil=True, cache=True)
-def _answer(asked, rows, parts, meta, current, known, answers, kinds, bounds, counted, stale):  # type: ignore[no-untyped-def]
+def _answer(asked, meta, known, answers, kinds, bounds, counted, stale):  # type: ignore[no-untyped-def]
     """The servers' clocks of what is fetched, and of what they find stale: c_g > c_c + s, c_c being that with which the row will be read."""
     for i in range(asked.size):
         slot = asked[i]
         under_way = meta[slot, PINS] - 1
         for b in range(bounds.size):
-            clock = known[rows[slot], b]
-            is_stale = kinds[i, b] == _HERE and clock > current[slot, b] + under_way + bounds[b]
-            stale[parts[slot], b] += is_stale and counted
+            clock = known[meta[slot, ROW], b]
+            is_stale = kinds[i, b] == _HERE and clock > meta[slot, CLOCKS + 2 * b + 1] + under_way + bounds[b]
+            stale[meta[slot, PART], b] += is_stale and counted
             answers[i, b] = clock if is_stale or kinds[i, b] == _FETCHED else _NOT_STALE
 
 
 @njit(nogil=True, cache=True)
-def _take(asked, rows, start, current, known, answers, kinds):  # type: ignore[no-untyped-def]
+def _take(asked, meta, known, answers, kinds):  # type: ignore[no-untyped-def]
     """Answers become the rows' clocks; what a batch under way has added to a fetched row stays on top, that of a stale one is pushed."""
     for i in range(asked.size):
         slot = asked[i]
         for b in range(answers.shape[1]):
             if answers[i, b] == _NOT_STALE:
                 continue
-            updates = current[slot, b] - start[slot, b]
+            current = meta[slot, CLOCKS + 2 * b + 1]
+            updates = current - meta[slot, CLOCKS + 2 * b]
             if kinds[i, b] == _HERE and updates > 0:
-                known[rows[slot], b] = max(known[rows[slot], b], current[slot, b])
+                known[meta[slot, ROW], b] = max(known[meta[slot, ROW], b], current)
                 updates = 0
-            start[slot, b] = answers[i, b]
-            current[slot, b] = answers[i, b] + updates
+            meta[slot, CLOCKS + 2 * b] = answers[i, b]
+            meta[slot, CLOCKS + 2 * b + 1] = answers[i, b] + updates
 
 
 @njit(nogil=True, cache=True)
-def _write(batch, meta, lists, current, policy, limit):  # type: ignore[no-untyped-def]
+def _write(batch, meta, lists, num_bounds, policy, limit):  # type: ignore[no-untyped-def]
     for slot in batch:
-        for b in range(current.shape[1]):
-            current[slot, b] += 1
+        for b in range(num_bounds):
+            meta[slot, CLOCKS + 2 * b + 1] += 1
         meta[slot, PINS] -= 1
         used(meta, lists, slot, policy, limit)
 
 
 @njit(nogil=True, cache=True)
-def _make_room(surplus, limit, first, end, rows, parts, meta, lists, is_in, start, current, known, policy, counted, counts):  # type: ignore[no-untyped-def]
+def _make_room(surplus, limit, first, end, meta, lists, known, policy, counted, counts):  # type: ignore[no-untyped-def]
     """Evict `surplus` rows by the policy, as far as there are any that may go; how many have gone, and light-LFU's limit."""
     gone, spare = 0, True
     while gone < surplus:
         victims = np.empty(surplus - gone, np.int64)
         chosen = choose_victims(meta, lists, policy, victims.size, spare, victims)
         for slot in victims[:chosen]:
-            for b in range(current.shape[1]):
-                if current[slot, b] > start[slot, b]:
-                    known[rows[slot], b] = max(known[rows[slot], b], current[slot, b])
-            is_in[slot] = False
-            forget(meta, lists, slot)
-            counts[parts[slot], 1] += counted
+            _evict(slot, meta, lists, known)
+            counts[meta[slot, PART], 1] += counted
         gone += chosen
         if gone < surplus:
             back = np.int64(0)
             if policy == LIGHT_LFU:
-                back = bring_back(meta, lists, first + np.flatnonzero(is_in[first:end]), limit)
+                back = bring_back(meta, lists, first + np.flatnonzero(meta[first:end, IS_IN]), limit)
             if back:
                 limit = back
             elif spare:
@@ -180,3 +204,13 @@ def _make_room(surplus, limit, first, end, rows, parts, meta, lists, is_in, star
             else:
                 break
     return gone, limit
+
+
+@njit(nogil=True, cache=True)
+def _evict(slot, meta, lists, known):  # type: ignore[no-untyped-def]
+    for b in range(known.shape[1]):
+        start, current = meta[slot, CLOCKS + 2 * b], meta[slot, CLOCKS + 2 * b + 1]
+        if current > start:
+            known[meta[slot, ROW], b] = max(known[meta[slot, ROW], b], current)
+    meta[slot, IS_IN] = 0
+    forget(meta, lists, slot)
