@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Adagrad", "Adam", "AllGather", "AllReduce", "Bmuf", "Cache", "Cluster", "Compression", "Cost", "DenseSync", "Easgd", "Error", "Fusions", "Gmp", "HetCache",
     "InRounds", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd",
-    "SparseSync", "TableServers", "about", "advise", "compile", "evaluate", "pack", "partition", "register", "register_policy", "register_strategy", "run", "simulate",
-    "size",
+    "SparseSync", "TableServers", "about", "advise", "compile", "evaluate", "pack", "partition", "register", "register_policy", "register_strategy", "run",
+    "simulate", "size",
 ]  # fmt: skip
 __version__ = "0.1.0"
 

@@ -1,5 +1,7 @@
-"""The Python API of what comes before a plan: data is divided among workers, packed, and asked what cache it wants, as by `htrain partition`, `htrain data pack` and
-`htrain advise`."""
+"""The Python API of what comes before a plan: data is divided among workers, packed, and asked what cache it wants.
+
+As by `htrain partition`, `htrain data pack` and `htrain advise`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +15,7 @@ from htrain.advising.advise import Request as AdviceRequest
 from htrain.advising.advise import advise as advise_plan
 from htrain.advising.grid import require_grid
 from htrain.advising.recording import Listener as DataListener
+from htrain.advising.traffic import CONSTANTS
 from htrain.compiler.pipeline import compile_net
 from htrain.data import open_data
 from htrain.data.formats.packed import Totals
@@ -28,13 +31,12 @@ from htrain.spec.arguments import require_arguments
 from htrain.spec.cache import CACHES, NoCache
 from htrain.spec.cluster import Cluster, validated
 from htrain.spec.options import Options
+from htrain.spec.settings import MOST_ACCESSES
 from htrain.spec.tree import checked
 from htrain.tagging.bigraph import Request
 from htrain.tagging.bigraph import at_random as divided_at_random
 from htrain.tagging.bigraph import partition as search
 from htrain.tagging.bigraph.divide import Listener, divide
-
-MOST_ACCESSES = 1 << 21  # of what caches are asked for that `advise` keeps
 
 
 def partition(
@@ -117,15 +119,18 @@ def advise(
     on_examples: Callable[[int, int], None] = lambda number, total: None,
     on_step: Callable[[str], None] = lambda what: None,
 ) -> Advice:
-    """What cache a model wants on the data `data`, FORMAT:PATH: hit rates by policy, capacity, staleness and window beside Belady's bound, bytes of an example, and
-    what links allow; the knee is recommended, under the staleness of the cache of `options`.
+    """What cache a model wants on the data `data`, FORMAT:PATH: hit rates by policy, capacity, staleness and window beside
+    Belady's bound, bytes of an example, and what links allow. The knee is recommended, under the staleness of the cache
+    of `options`.
 
-    The data is read once. Of more than `most_accesses` distinct rows of batches, a sample of the rows is kept; 0 keeps all. The caches are those of all trainers of
-    `cluster`, and train for `epochs` passes, of which the later half of the batches counts. Raises DataError for data that cannot be read, does not fit the model or
-    has no batches, UsageError for settings that no cache can have, and what `htrain.compile` raises for the model.
+    The data is read once. Of more than `most_accesses` distinct rows of batches, a sample of the rows is kept; 0 keeps
+    all. The caches are those of all trainers of `cluster`, which train for `epochs` passes; the later half of the
+    batches counts. Raises DataError for data that cannot be read, does not fit the model or has no batches, UsageError
+    for settings that no cache can have, and what `htrain.compile` raises for the model.
     """
     require_arguments(
-        "advise", data=data, cluster=cluster, options=options, epochs=epochs, most_accesses=most_accesses, example_inputs=example_inputs, logit=logit, label=label,
+        "advise", data=data, cluster=cluster, options=options, epochs=epochs, most_accesses=most_accesses,
+        example_inputs=example_inputs, logit=logit, label=label,
     )  # fmt: skip
     options, grid = require_grid(checked(_cached(options)), grid)
     cluster = validated(vars(cluster), where="the cluster")
@@ -144,7 +149,8 @@ def advise(
         AdviceRequest(grid, epochs, most_accesses or 2**62),
         DataListener(lambda number: on_examples(min(number, total) if total else number, total), on_step),
     )
-    return replace(advice, cluster=cluster, options=replace(options, cache=advice.options.cache))
+    constants = {name: getattr(advice.cluster, name) for name in CONSTANTS}
+    return replace(advice, cluster=replace(cluster, **constants), options=replace(options, cache=advice.options.cache))
 
 
 def _cached(options: Options) -> Options:

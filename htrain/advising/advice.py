@@ -14,7 +14,8 @@ Staleness = int | Literal["unbounded"]
 
 @dataclass(frozen=True)
 class Grid:
-    """The settings that are tried: capacities as a user says them, such as 10%, policies, windows, and bounds of staleness."""
+    """The settings that are tried: capacities as a user says them, such as 10%, policies, windows, and bounds of
+    staleness."""
 
     capacities: tuple[str, ...] = ("0.5%", "1%", "2%", "5%", "10%", "20%", "50%")
     policies: tuple[str, ...] = ("light-lfu", "lru", "lfu")
@@ -34,7 +35,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Share:
-    """Of the distinct rows that batches ask for, those that the cache has, and those of them that are fetched again since they are too old (invalid)."""
+    """Of the distinct rows that batches ask for, those that the cache has, and those of them that are fetched again
+    since they are too old (invalid)."""
 
     hit_rate: float
     invalid: float
@@ -47,8 +49,8 @@ class Share:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of an example between its trainer and sparse PSs, both ways; and the EPS of the whole cluster that links of 1, 10 and 25 Gbit/s allow,
-    whatever takes them."""
+    """Bytes of an example between its trainer and sparse PSs, both ways; and the EPS of the whole cluster that links
+    of 1, 10 and 25 Gbit/s allow, whatever takes them."""
 
     bytes_per_example: float
     eps: tuple[float, ...]
@@ -67,7 +69,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Table:
-    """A table behind a cache: its rows, those that the data uses, and the distinct rows that a batch asks for. `cache` is the name of the cache."""
+    """A table behind a cache: its rows, those that the data uses, and the distinct rows that a batch asks for.
+    `cache` is the name of the cache."""
 
     name: str
     cache: str
@@ -78,7 +81,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Curve:
-    """LRU's miss ratio curve of a cache, as hit rates: a cache of sizes[i] rows has hits[i] of what it is asked for. `best` are Belady's bounds by capacity."""
+    """LRU's miss ratio curve of a cache, as hit rates: a cache of sizes[i] rows has hits[i] of what it is asked for.
+    `best` are Belady's bounds by capacity."""
 
     cache: str
     rows: int
@@ -89,8 +93,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class Basis:
-    """What figures are counted of: `accesses` are the distinct rows of all batches, of which the share `rate` of all rows was kept; `counted` batches of each trainer,
-    the last of `batches` over all epochs."""
+    """What figures are counted of: `accesses` are the distinct rows of all batches, of which the share `rate` of all
+    rows was kept; `counted` batches of each trainer, the last of `batches` over all epochs."""
 
     data: str
     model: str
@@ -105,8 +109,8 @@ class Basis:
 
 @dataclass(frozen=True)
 class Advice:
-    """What a cluster's caches are advised to be, and what that is chosen from. `uncached` is the traffic without a cache; `best` are Belady's bounds by capacity: hit
-    rates of all caches together."""
+    """What a cluster's caches are advised to be, and what that is chosen from. `uncached` is the traffic without a
+    cache; `best` are Belady's bounds by capacity: hit rates of all caches together."""
 
     basis: Basis
     tables: tuple[Table, ...]

@@ -1,4 +1,5 @@
-"""From a plan with a cache and a user's data to advice: one pass over the data, then every setting is played on what was kept of it."""
+"""From a plan with a cache and a user's data to advice: one pass over the data, then every setting is played on what
+was kept of it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from htrain.advising.groups import groups_of
 from htrain.advising.knee import recommended
 from htrain.advising.playing import Played, share_of, shares_by_table
 from htrain.advising.recording import Listener, read
-from htrain.advising.traffic import traffic_of, without_cache
+from htrain.advising.traffic import traffic_of, with_constants, without_cache
 from htrain.errors import DataError
 from htrain.ops.cache_rates import Rates
 from htrain.plan.plan import Plan
@@ -21,7 +22,8 @@ from htrain.spec.cache import Cache
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for: settings to try, how often the data comes, and how many accesses are kept of a pass over it, at most; of more, a sample."""
+    """What is asked for: settings to try, how often the data comes, and how many accesses are kept of a pass over it,
+    at most; of more, a sample."""
 
     grid: Grid
     epochs: int
@@ -29,9 +31,11 @@ class Request:
 
 
 def advise(plan: Plan, uncached: Plan, source: IdSource, request: Request, listener: Listener) -> Advice:
-    """Advice for `plan`, which has caches; `uncached` is the same without. The staleness of what is recommended is the plan's.
+    """Advice for `plan`, which has caches; `uncached` is the same without. The staleness of what is recommended is
+    the plan's.
 
-    Raises DataError for data that the plan does not take, or that has no batches; UsageError for a kind of cache that is of one size.
+    Raises DataError for data that the plan does not take, or that has no batches; UsageError for a kind of cache that
+    is of one size.
     """
     sizes = sizes_of(plan)
     records = read(plan, groups_of(plan.train, sizes.caches(plan)), source, request.budget, listener)
@@ -86,7 +90,7 @@ def _advice(
         uncached=traffic,
         best=best,
         recommended=chosen,
-        cluster=plan.cluster,
+        cluster=with_constants(plan, chosen, tables),
         options=replace(plan.options, cache=_section(plan, chosen.setting)),
     )
 

@@ -1,7 +1,8 @@
 """Belady's bound (1966): the most uses that any cache of a size can hit, which knows what comes.
 
-A row stays from one use to the next, or it leaves in between and is missed. Going through the batches, whenever more rows stay than there is room for, those leave
-whose next use is furthest: no other choice hits more often, also where the room changes from batch to batch. While a batch is asked for ahead, the rows of the one before it are pinned: they
+A row stays from one use to the next, or it leaves in between and is missed. Going through the batches, whenever more
+rows stay than there is room for, those leave whose next use is furthest: no other choice hits more often, also where
+the room changes from batch to batch. While a batch is asked for ahead, the rows of the one before it are pinned: they
 are hit for certain, and what they take of the cache is not there for others.
 """
 
@@ -22,7 +23,8 @@ def next_uses(sequence: Sequence) -> Ints:
 
 
 def best_hits(sequence: Sequence, following: Ints, capacity: int, *, num_parts: int, counted: int, ahead: bool) -> Longs:  # fmt: skip
-    """hits[p]: uses of rows of part p, from batch `counted` on, that the best cache of `capacity` rows has; `following` are the next uses."""
+    """hits[p]: uses of rows of part p, from batch `counted` on, that the best cache of `capacity` rows has;
+    `following` are the next uses."""
     hits = np.zeros(num_parts, np.int64)
     rounds = len(sequence.starts) - 1
     heads, links = np.full(rounds, _NEVER, np.int32), np.empty(len(sequence.slots), np.int32)
@@ -43,7 +45,8 @@ def _find_next(slots, starts, upcoming, following):  # type: ignore[no-untyped-d
 
 @njit(nogil=True, cache=True)
 def _best(slots, starts, parts, following, capacity, counted, ahead, heads, links, queued, queue, hits):  # type: ignore[no-untyped-def]
-    """heads[b] and links are lists of the rows that stay until batch b; `queue` is a heap of the batches with such lists, the last first."""
+    """heads[b] and links are lists of the rows that stay until batch b; `queue` is a heap of the batches with such
+    lists, the last first."""
     num_queued = staying = 0
     delay = 2 if ahead else 1
     for b in range(starts.size - 1):

@@ -1,7 +1,9 @@
 """From what was counted for a sample of rows to what all rows exchange, per batch of a trainer.
 
-How often each table is asked for is known for all rows. Where the sample has been asked for less than its share, it lacks rows that are used often, which caches have: the
-difference counts as hits, as in SHARDS-adj (Waldspurger et al. 2015), and runs out of staleness as a row does that every batch uses. With all rows in the sample, nothing is estimated.
+How often each table is asked for is known for all rows. Where the sample has been asked for less than its share, it
+lacks rows that are used often, which caches have: the difference counts as hits, as in SHARDS-adj (Waldspurger et al.
+2015), and runs out of staleness as a row does that every batch uses. With all rows in the sample, nothing is
+estimated.
 """
 
 from dataclasses import dataclass
@@ -20,7 +22,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Counted:
-    """The counted uses by part, of all rows and of rows not used before; `lacking` are those that the sample has less than its share, times one over the rate. The means are over `batches`."""
+    """The counted uses by part, of all rows and of rows not used before; `lacking` are those that the sample has less
+    than its share, times one over the rate. The means are over `batches`."""
 
     group: Group
     uses: Floats
@@ -58,7 +61,7 @@ def counted_of(recorded: Recorded, play: Play) -> Counted:
 
 def _first_parts(group: Group) -> Floats:
     """1 for the first part of each table: of a table without a row in the sample, it stands for all."""
-    return np.append(1.0, np.diff(group.tables) > 0)
+    return np.append(True, np.diff(group.tables) > 0).astype(np.float64)
 
 
 def _cold(accesses: Accesses, play: Play, group: Group) -> Floats:

@@ -17,8 +17,8 @@ _CHOSEN = ("capacity", "policy", "window")  # of a cache's section, by the grid
 def require_grid(options: Options, grid: Grid) -> tuple[Options, Grid]:
     """The options with a cache of the smallest size, and the grid with their staleness in it, sizes in rising order.
 
-    Raises UsageError for a grid without settings or with impossible ones, and for options whose cache is not of the kind that is chosen, or says itself what is to be
-    chosen.
+    Raises UsageError for a grid without settings or with impossible ones, and for options whose cache is not of the
+    kind that is chosen, or says itself what is to be chosen.
     """
     cache: Any = options.cache
     if not cache.hits_as_given:

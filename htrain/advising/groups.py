@@ -13,8 +13,8 @@ from htrain.sync.accesses import Longs
 
 @dataclass(frozen=True)
 class Group:
-    """Caches that are asked for the same rows, by whatever names; the first stands for all. Part p has the keys from cuts[p] to cuts[p+1]: one part is of one
-    table, and for each of the caches on one server."""
+    """Caches that are asked for the same rows, by whatever names; the first stands for all. Part p has the keys from
+    cuts[p] to cuts[p+1]: one part is of one table, and for each of the caches on one server."""
 
     caches: tuple[Keyed, ...]
     cuts: tuple[int, ...]

@@ -19,7 +19,8 @@ _NO_BOUND = 2**30  # a staleness that no clock reaches
 
 
 class Played:
-    """A record and what is found by playing it. All batches count but for the first half of those of all epochs, in which caches fill."""
+    """A record and what is found by playing it. All batches count but for the first half of those of all epochs, in
+    which caches fill."""
 
     def __init__(self, record: Recorded, sizes: Sizes, plan: Plan, grid: Grid, epochs: int) -> None:
         accesses = record.accesses
@@ -38,7 +39,8 @@ class Played:
         return capacity_rows(capacity, self.group.num_keys, where="--capacities")
 
     def exchanged(self, capacity: str, policy: str, window: int) -> Exchanged:
-        """What caches of that size exchange. Where all rows fit, nothing is evicted, and neither policy nor window matters."""
+        """What caches of that size exchange. Where all rows fit, nothing is evicted, and neither policy nor window
+        matters."""
         rows = max(1, round(self.rows_of(capacity) * self.counted.rate))
         size = Size(rows, policy, window) if rows < self._most else Size(self._most, self._grid.policies[0], 1)
         if size not in self._known:

@@ -1,8 +1,11 @@
-"""One pass over data: the rows that caches are asked for, all of them or a sample by row that fits a budget (SHARDS: Waldspurger et al. 2015).
+"""One pass over data: the rows that caches are asked for, all of them or a sample by row that fits a budget (SHARDS:
+Waldspurger et al. 2015).
 
-A row is in the sample where a hash of its key is below a threshold, with all of its accesses, so that what is kept is what a cache of the same share of the size
-would be asked for. When there are more accesses than the budget, the threshold is halved and those above it are dropped: what is left is what a lower
-threshold would have taken from the beginning. Of few rows, a smaller share would tell little; of those the earlier half of the batches is dropped instead.
+A row is in the sample where a hash of its key is below a threshold, with all of its accesses, so that what is kept is
+what a cache of the same share of the size would be asked for. When there are more accesses than the budget, the
+threshold is halved and those above it are dropped: what is left is what a lower threshold would have taken from the
+beginning. Of few rows, a smaller share would tell little; of those the earlier half of the batches is dropped
+instead.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +26,9 @@ _FEWEST_ROWS = 8192  # of a sample
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a group of caches is asked for: the accesses that were kept, of the last batches of each trainer; and asked[b, t, c], the distinct rows of table c in
-    batch b of trainer t, kept or not. `dropped` batches of each trainer came before."""
+    """What a group of caches is asked for: the accesses that were kept, of the last batches of each trainer; and
+    asked[b, t, c], the distinct rows of table c in batch b of trainer t, kept or not. `dropped` batches of each
+    trainer came before."""
 
     group: Group
     accesses: Accesses
@@ -50,7 +54,8 @@ class Recorder:
         self._table_rows = self.group.table_rows()
 
     def take(self, ids: Mapping[str, Longs] | None) -> None:
-        """The distinct ids of the next batch, by blob; None for a trainer that has no more. Trainers take turns. Raises DataError for an id that no table has."""
+        """The distinct ids of the next batch, by blob; None for a trainer that has no more. Trainers take turns.
+        Raises DataError for an id that no table has."""
         before, sizes = self._used, np.zeros(len(self._table_rows), np.int32)
         tables = zip(self.group.first_keys.items(), self._table_rows, strict=True) if ids is not None else ()
         for c, ((blob, first), rows) in enumerate(tables):
@@ -112,22 +117,19 @@ class Listener:
 
 
 def read(
-    plan: Plan, groups: Sequence[Group], source: IdSource, budget: int, listener: Listener = Listener()  # noqa: B008  frozen
+    plan: Plan, groups: Sequence[Group], source: IdSource, budget: int, listener: Listener = Listener()
 ) -> list[Recorded]:
-    """What each group of a plan's caches is asked for by all trainers, over all data of a source; at most about `budget` accesses of each are kept.
+    """What each group of a plan's caches is asked for by all trainers, over all data of a source; at most about
+    `budget` accesses of each are kept.
 
     Trainers take turns, and one whose data is over has empty batches until that of all is. Raises DataError.
     """
     trainers = plan.cluster.groups * plan.cluster.trainers
     recorders = [Recorder(group, trainers, budget) for group in groups]
-    tables = {
-        blob: rows
-        for group in groups
-        for blob, rows in zip(group.first_keys, group.table_rows(), strict=True)
-    }
+    tables = {blob: rows for group in groups for blob, rows in zip(group.first_keys, group.table_rows(), strict=True)}
     feeds = [source.batches(plan, tables, trainer) for trainer in range(trainers)]
     num_examples = 0
-    while any((batches := [next(feed, None) for feed in feeds])):
+    while any(batches := [next(feed, None) for feed in feeds]):
         for recorder in recorders:
             for ids in batches:
                 recorder.take(ids)
@@ -153,7 +155,8 @@ def _hash(key):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _sift(ids, first, rows, threshold, keys, used):  # type: ignore[no-untyped-def]
-    """Put the keys of the sample behind the first `used` of `keys`; how many there are then, -1 where an id is out of range."""
+    """Put the keys of the sample behind the first `used` of `keys`; how many there are then, -1 where an id is out of
+    range."""
     for row in ids:
         if row < 0 or row >= rows:
             return -1

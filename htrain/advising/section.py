@@ -1,4 +1,5 @@
-"""What is advised, as a cluster file has it: counts of hosts, how to train, and the cost model's constants as the data has them."""
+"""What is advised, as a cluster file has it: counts of hosts, how to train, and the cost model's constants as the
+data has them."""
 
 from dataclasses import fields
 from typing import Any
@@ -6,6 +7,7 @@ from typing import Any
 import yaml
 
 from htrain.advising.advice import Advice
+from htrain.printable import one_line
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.spec.tree import KIND, document_of
@@ -14,7 +16,8 @@ _COUNTS = ("groups", "trainers", "group_ps", "sparse_ps")
 
 
 def section_text(advice: Advice) -> str:
-    """The text of a cluster file for `htrain compile --cluster`: what is not as by default, and how many hosts there are."""
+    """The text of a cluster file for `htrain compile --cluster`: what is not as by default, and how many hosts there
+    are."""
     usual, options = Cluster(), document_of(advice.options)
     known = {f.name: getattr(advice.cluster, f.name) for f in fields(Cluster)}
     said = {name: value for name, value in known.items() if name in _COUNTS or value != getattr(usual, name)}
@@ -25,7 +28,8 @@ def section_text(advice: Advice) -> str:
 
 
 def _unusual(options: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
-    """Entries of the tree that are not as by default; of a section of another kind, all that it says, and of one of the same kind what differs."""
+    """Entries of the tree that are not as by default; of a section of another kind, all that it says, and of one of
+    the same kind what differs."""
     found = {}
     for name, value in options.items():
         if value == usual[name]:
@@ -43,6 +47,5 @@ def _unusual(options: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
 def _why(advice: Advice) -> str:
     chosen, basis = advice.recommended, advice.basis
     saved = 1 - chosen.traffic.bytes_per_example / advice.uncached.bytes_per_example
-    return (
-        f"by htrain advise, of {basis.data}: {chosen.share.hit_rate:.1%} of rows are in the cache, {saved:.1%} of the bytes of rows are saved".replace("\n", " ")
-    )  # fmt: skip
+    text = f"{chosen.share.hit_rate:.1%} of rows are in the cache, {saved:.1%} of the bytes of rows are saved"
+    return one_line(f"by htrain advise, of {basis.data}: {text}")

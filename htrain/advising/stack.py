@@ -1,8 +1,10 @@
-"""Stack distances of LRU (Mattson et al. 1970): one pass says what a cache of every size would hit, the miss ratio curve.
+"""Stack distances of LRU (Mattson et al. 1970): one pass says what a cache of every size would hit, the miss ratio
+curve.
 
-The stack distance of a use of a row is the number of other rows that were used since its last one; LRU's cache of C rows has the row where that is below C. Rows of a
-batch are used together: distances are those before the batch. While a batch is asked for ahead, the one before it is in the cache whatever its size.
-Marks on a time line, of the last use of every row, are counted by a Fenwick tree (Olken 1981). Of rows that are a sample of all, distances are as many
+The stack distance of a use of a row is the number of other rows that were used since its last one; LRU's cache of C
+rows has the row where that is below C. Rows of a batch are used together: distances are those before the batch. While
+a batch is asked for ahead, the one before it is in the cache whatever its size. Marks on a time line, of the last use
+of every row, are counted by a Fenwick tree (Olken 1981). Of rows that are a sample of all, distances are as many
 times larger (SHARDS: Waldspurger et al. 2015).
 """
 
@@ -23,7 +25,8 @@ def bin_edges(most: int) -> Longs:
 
 
 def stack_hits(sequence: Sequence, edges: Longs, *, num_parts: int, counted: int, ahead: bool) -> Longs:
-    """hits[p, e]: uses of rows of part p, from batch `counted` on, that LRU's cache of edges[e] rows has. The last edge is to be no smaller than the rows."""
+    """hits[p, e]: uses of rows of part p, from batch `counted` on, that LRU's cache of edges[e] rows has. The last
+    edge is to be no smaller than the rows."""
     first_hit = np.zeros((num_parts, len(edges) + 1), np.int64)
     _distances(sequence.slots, sequence.starts, sequence.parts, edges, counted, ahead, first_hit)
     return first_hit[:, :-1].cumsum(1)

@@ -90,6 +90,11 @@ def commands() -> None:
     help="Cut an FC into N parts: vertical, horizontal, or co-partition with the FC that follows. [default: auto]",
 )
 @click.option(
+    "--rates",
+    type=FilePath(),
+    help="A file of htrain advise --rates: how many rows its caches ask for, for the prediction. [default: the cluster says it]",
+)
+@click.option(
     "--no-self-check",
     is_flag=True,
     help="Do not compare loss and gradients of what was captured with the model's own, on a small random batch.",
@@ -110,6 +115,7 @@ def compile_command(
     solver: Any,
     solve_seconds: float,
     no_self_check: bool,
+    rates: Path | None,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -138,6 +144,7 @@ def compile_command(
         solver=solver,
         time_limit_seconds=solve_seconds,
         self_check=not no_self_check,
+        rates=rates or "",
     )
     plan.save(out)
     for note in plan.notes:

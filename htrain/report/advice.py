@@ -1,4 +1,5 @@
-"""Advice as text: hit rates by capacity, policy and window beside Belady's bound; what staleness costs; tables; and what is recommended."""
+"""Advice as text: hit rates by capacity, policy and window beside Belady's bound; what staleness costs; tables; and
+what is recommended."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,7 +13,16 @@ _MOST_TABLES = 32
 
 def advice_text(advice: Advice) -> str:
     """Several lines."""
-    parts = [_basis(advice), *_by_capacity(advice), "", *_by_staleness(advice), "", *_by_table(advice), "", recommended_text(advice)]
+    parts = [
+        _basis(advice),
+        *_by_capacity(advice),
+        "",
+        *_by_staleness(advice),
+        "",
+        *_by_table(advice),
+        "",
+        recommended_text(advice),
+    ]
     return "\n".join(parts)
 
 
@@ -46,7 +56,11 @@ def _by_capacity(advice: Advice) -> Iterator[str]:
     of_bound = [each for each in advice.candidates if each.setting.staleness == staleness]
     ways = list(dict.fromkeys((each.setting.policy, each.setting.window) for each in of_bound))
     policies = [policy if policy != ways[place - 1][0] or not place else "" for place, (policy, _) in enumerate(ways)]
-    yield f"{'hit rate':<12}" + "".join(f"{policy:>11}" for policy in policies) + f"{'Belady':>11}{'bytes':>11}{'best':>22}"
+    yield (
+        f"{'hit rate':<12}"
+        + "".join(f"{policy:>11}" for policy in policies)
+        + f"{'Belady':>11}{'bytes':>11}{'best':>22}"
+    )
     yield f"{'  window':<12}" + "".join(f"{window:>11}" for _, window in ways)
     for capacity in dict.fromkeys(each.setting.capacity for each in of_bound):
         row = [each for each in of_bound if each.setting.capacity == capacity]

@@ -1,4 +1,5 @@
-"""The page of advice: curves of hit rates and bytes over capacities, and every figure behind them. One file, like that of a plan."""
+"""The page of advice: curves of hit rates and bytes over capacities, and every figure behind them. One file, like
+that of a plan."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over capacities, in pixels; `ticks` are figures with their y, `sizes` capacities with their x, and `knee` is the x of what is recommended."""
+    """Lines over capacities, in pixels; `ticks` are figures with their y, `sizes` capacities with their x, and `knee`
+    is the x of what is recommended."""
 
     title: str
     lines: tuple[Line, ...]
@@ -56,7 +58,8 @@ def advice_html(advice: Advice) -> str:
 
 
 def write_advice_page(advice: Advice, path: Path) -> None:
-    """Write the page to `path`: whole, or not at all; an older page there is replaced, and nothing else. Raises DataError."""
+    """Write the page to `path`: whole, or not at all; an older page there is replaced, and nothing else. Raises
+    DataError."""
     write_page(path, partial(advice_html, advice), DataError)
 
 
@@ -82,7 +85,9 @@ def _charts(advice: Advice) -> Iterator[Chart]:
     }
     yield _chart(advice, "hit rate by window", by_window, "{:.0%}".format, top=1.0)
     by_staleness = {
-        f"s = {bound}": _best(advice, [e for e in advice.candidates if e.setting.staleness == bound], _bytes, least=True)
+        f"s = {bound}": _best(
+            advice, [e for e in advice.candidates if e.setting.staleness == bound], _bytes, least=True
+        )
         for bound in dict.fromkeys(each.setting.staleness for each in advice.candidates)
     }
     yield _chart(advice, "bytes of an example", by_staleness, traffic_text, top=advice.uncached.bytes_per_example)

@@ -32,7 +32,7 @@ _KINDS: Mapping[str, Any] = {
 }  # fmt: skip
 _CLASSES: Mapping[str, type | tuple[type, ...]] = {
     "cluster": Cluster, "options": Options, "plan": (str, Path), "out": (str, Path), "resume": (str, Path), "begin_with": (str, Path),
-    "run_folder": (str, Path), "partition": (str, Path),
+    "run_folder": (str, Path), "partition": (str, Path), "rates": (str, Path),
     "example_inputs": Mapping,
 }  # fmt: skip
 

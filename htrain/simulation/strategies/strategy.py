@@ -87,10 +87,12 @@ class Sizes:
 def sizes_of(plan: Plan) -> Sizes:
     """How the caches of a plan are played at other sizes. Raises UsageError for a kind that is not."""
     section = plan.options.holder
-    home = import_module(f"htrain.simulation.strategies.{section.home}") if section.runs else None
-    if type(section) in HALVES or not hasattr(home, "SIZES"):
+    home = "" if type(section) in HALVES or not section.runs else section.home
+    sizes: Sizes | None = (
+        getattr(import_module(f"htrain.simulation.strategies.{home}"), "SIZES", None) if home else None
+    )
+    if sizes is None:
         raise UsageError(f"{section.words} cannot be played at other sizes than its own")
-    sizes: Sizes = home.SIZES
     return sizes
 
 

@@ -1,12 +1,16 @@
-"""A miniature of HET's caches: which rows stay and what they exchange, for rows of no width and for many bounds of staleness at once. Numba, nogil.
+"""A miniature of HET's caches: which rows stay and what they exchange, for rows of no width and for many bounds of
+staleness at once. Numba, nogil.
 
-Clients and servers are those of `htrain.sync.het.client` and `server`, with the same policies (`htrain.sync.het.policy`), step by step as all trainers take them in
-turns. What makes it small: every row that a trainer ever asks for has a slot of its own, so that nothing is looked up by a key, and nothing is copied. A row
-that has run out of staleness, or is too old for its server, is fetched where it is. Which rows stay therefore does not depend on the bound, and
-one pass counts for all of them. Without a bound of 0: such a cache holds nothing, and there is nothing to play.
+Clients and servers are those of `htrain.sync.het.client` and `server`, with the same policies
+(`htrain.sync.het.policy`), step by step as all trainers take them in turns. What makes it small: every row that a
+trainer ever asks for has a slot of its own, so that nothing is looked up by a key, and nothing is copied. A row that
+has run out of staleness, or is too old for its server, is fetched where it is. Which rows stay therefore does not
+depend on the bound, and one pass counts for all of them. Without a bound of 0: such a cache holds nothing, and there
+is nothing to play.
 
-`meta`[slots, 16 or more] has the columns of the policy; in place of its two clocks those below, and behind them c_s and c_c of each bound. `known`[rows, bounds] is c_g. One
-trainer alone never finds a row that is too old for its server, and its servers have no say.
+`meta`[slots, 16 or more] has the columns of the policy; in place of its two clocks those below, and behind them c_s
+and c_c of each bound. `known`[rows, bounds] is c_g. One trainer alone never finds a row that is too old for its
+server, and its servers have no say.
 """
 
 import numpy as np
@@ -62,9 +66,28 @@ def _new_meta(accesses: Accesses, num_bounds: int) -> Meta:
 
 
 @njit(nogil=True, cache=True)
-def _play(slots, starts, first, epochs, first_counted, meta, lists, known, answers, kinds, capacity, policy, window, bounds, ahead, counts, run_out, stale):  # type: ignore[no-untyped-def]
-    """All batches, from empty caches on. As in `htrain.simulation.strategies.het`, every trainer asks; servers, which have heard all of them, answer; the batch
-    before is written; and then what was answered is read."""
+def _play(  # type: ignore[no-untyped-def]
+    slots,
+    starts,
+    first,
+    epochs,
+    first_counted,
+    meta,
+    lists,
+    known,
+    answers,
+    kinds,
+    capacity,
+    policy,
+    window,
+    bounds,
+    ahead,
+    counts,
+    run_out,
+    stale,
+):
+    """All batches, from empty caches on. As in `htrain.simulation.strategies.het`, every trainer asks; servers, which
+    have heard all of them, answer; the batch before is written; and then what was answered is read."""
     trainers = first.size - 1
     rounds = (starts.size - 1) // trainers
     limits, held = np.full(trainers, FIRST_LIMIT, np.int64), np.zeros(trainers, np.int64)
@@ -83,7 +106,9 @@ def _play(slots, starts, first, epochs, first_counted, meta, lists, known, answe
             of_batch = kinds[starts[at + t] - starts[at] : starts[at + t + 1] - starts[at]]
             missed = _ask(batch, meta, known, of_batch, bounds, window > 1, counted, counts, run_out)
             surplus = held[t] + missed - capacity
-            gone, limits[t] = _make_room(surplus, limits[t], first[t], first[t + 1], meta, own, known, policy, counted, counts)
+            gone, limits[t] = _make_room(
+                surplus, limits[t], first[t], first[t + 1], meta, own, known, policy, counted, counts
+            )
             held[t] += missed - gone
             _settle_in(batch, meta)
         if trainers > 1:
@@ -95,7 +120,9 @@ def _play(slots, starts, first, epochs, first_counted, meta, lists, known, answe
             place, own = written % rounds * trainers + t, _lists_of(lists, first, t)
             _write(slots[starts[place] : starts[place + 1]], meta, own, bounds.size, policy, limits[t])
             surplus = held[t] - capacity
-            gone, limits[t] = _make_room(surplus, limits[t], first[t], first[t + 1], meta, own, known, policy, counted, counts)
+            gone, limits[t] = _make_room(
+                surplus, limits[t], first[t], first[t + 1], meta, own, known, policy, counted, counts
+            )
             held[t] -= gone
         if trainers > 1 and ahead:
             _take(asked, meta, known, answers, kinds)
@@ -109,7 +136,8 @@ def _lists_of(lists, first, t):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _ask(batch, meta, known, kinds, bounds, announced, counted, counts, run_out):  # type: ignore[no-untyped-def]
-    """Find and pin (Algorithm 2): kinds[i, b] says what is asked for under each bound. What has run out is pushed. How many are not here."""
+    """Find and pin (Algorithm 2): kinds[i, b] says what is asked for under each bound. What has run out is pushed.
+    How many are not here."""
     missed = 0
     for i in range(batch.size):
         slot = batch[i]
@@ -145,7 +173,8 @@ def _settle_in(batch, meta):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _answer(asked, meta, known, answers, kinds, bounds, counted, stale):  # type: ignore[no-untyped-def]
-    """The servers' clocks of what is fetched, and of what they find stale: c_g > c_c + s, c_c being that with which the row will be read."""
+    """The servers' clocks of what is fetched, and of what they find stale: c_g > c_c + s, c_c being that with which
+    the row will be read."""
     for i in range(asked.size):
         slot = asked[i]
         under_way = meta[slot, PINS] - 1
@@ -158,7 +187,8 @@ def _answer(asked, meta, known, answers, kinds, bounds, counted, stale):  # type
 
 @njit(nogil=True, cache=True)
 def _take(asked, meta, known, answers, kinds):  # type: ignore[no-untyped-def]
-    """Answers become the rows' clocks; what a batch under way has added to a fetched row stays on top, that of a stale one is pushed."""
+    """Answers become the rows' clocks; what a batch under way has added to a fetched row stays on top, that of a
+    stale one is pushed."""
     for i in range(asked.size):
         slot = asked[i]
         for b in range(answers.shape[1]):
@@ -184,7 +214,8 @@ def _write(batch, meta, lists, num_bounds, policy, limit):  # type: ignore[no-un
 
 @njit(nogil=True, cache=True)
 def _make_room(surplus, limit, first, end, meta, lists, known, policy, counted, counts):  # type: ignore[no-untyped-def]
-    """Evict `surplus` rows by the policy, as far as there are any that may go; how many have gone, and light-LFU's limit."""
+    """Evict `surplus` rows by the policy, as far as there are any that may go; how many have gone, and light-LFU's
+    limit."""
     gone, spare = 0, True
     while gone < surplus:
         victims = np.empty(surplus - gone, np.int64)
