@@ -62,7 +62,7 @@ def _candidate(plan: Plan, setting: Setting, played: Sequence[Played], source: s
         {cache.cache: one.rates(cache) for one in found for cache in one.counted.group.caches},
         source,
         batches=played[0].num_batches,
-        counted=played[0].num_batches - played[0].play.counted,
+        counted=-(-played[0].num_batches // 2),
     )
     tables = tuple(share for one in found for share in shares_by_table(one))
     return Candidate(setting, share_of(found), tables, traffic_of(plan, rates), rates)
@@ -110,7 +110,7 @@ def _basis(plan: Plan, request: Request, played: Sequence[Played], source: str) 
         accesses=sum(len(each.group.caches) * each.num_accesses for each in played),
         rate=min(each.counted.rate for each in played),
         batches=played[0].num_batches,
-        counted=played[0].num_batches - played[0].play.counted,
+        counted=-(-played[0].num_batches // 2),
     )
 
 

@@ -38,7 +38,7 @@ class Counted:
 
     def by_table(self, counts: Floats) -> Floats:
         """Counts by part in sum over each table."""
-        return np.bincount(self.group.tables, counts, minlength=len(self.group.first_keys))
+        return np.bincount(self.group.tables, counts, minlength=len(self.group.first_keys)).astype(np.float64)
 
 
 def counted_of(recorded: Recorded, play: Play) -> Counted:
@@ -61,7 +61,7 @@ def counted_of(recorded: Recorded, play: Play) -> Counted:
 
 def _first_parts(group: Group) -> Floats:
     """1 for the first part of each table: of a table without a row in the sample, it stands for all."""
-    return np.append(True, np.diff(group.tables) > 0).astype(np.float64)
+    return np.concatenate([[1.0], np.sign(np.diff(group.tables)).astype(np.float64)])
 
 
 def _cold(accesses: Accesses, play: Play, group: Group) -> Floats:

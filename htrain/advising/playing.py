@@ -19,19 +19,20 @@ _NO_BOUND = 2**30  # a staleness that no clock reaches
 
 
 class Played:
-    """A record and what is found by playing it. All batches count but for the first half of those of all epochs, in
-    which caches fill."""
+    """A record and what is found by playing it. The later half of all batches counts; in the first, caches fill."""
 
     def __init__(self, record: Recorded, sizes: Sizes, plan: Plan, grid: Grid, epochs: int) -> None:
         accesses = record.accesses
         self.group, self._accesses, self._sizes, self._grid = record.group, accesses, sizes, grid
         self._bounds = [bound for bound in grid.staleness if bound != 0]
         numbers = tuple(_NO_BOUND if bound == "unbounded" else bound for bound in self._bounds)
-        self.num_batches = epochs * accesses.num_batches
-        self.play = Play(epochs, self.num_batches // 2, numbers or (_NO_BOUND,), ahead=plan.options.prefetch)
+        epochs = epochs if not record.primed else 1  # caches that begin with what was left are as in a later pass
+        self.num_batches = epochs * accesses.num_batches - record.primed
+        begin = record.primed + self.num_batches // 2
+        self.play = Play(epochs, begin, numbers or (_NO_BOUND,), ahead=plan.options.prefetch)
         self.counted = counted_of(record, self.play)
         self._most = int(np.diff(accesses.first).max(initial=1))
-        self.num_accesses = int(record.asked.sum())
+        self.num_accesses = record.total
         self._known: dict[Size, Exchanged] = {}
 
     def rows_of(self, capacity: str) -> int:

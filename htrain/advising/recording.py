@@ -19,36 +19,41 @@ from htrain.errors import DataError
 from htrain.plan.plan import Plan
 from htrain.simulation.id_sources import IdSource
 from htrain.sync.accesses import Accesses, Ints, Longs, accesses_of
+from htrain.sync.index import find, insert, new_index
 
 ALL = 1 << 32  # the threshold that takes every row
-_FEWEST_ROWS = 8192  # of a sample
+FEWEST_ROWS = 1 << 15  # of a sample
 
 
 @dataclass(frozen=True)
 class Recorded:
     """What a group of caches is asked for: the accesses that were kept, of the last batches of each trainer; and
-    asked[b, t, c], the distinct rows of table c in batch b of trainer t, kept or not. `dropped` batches of each
-    trainer came before."""
+    asked[b, t, c], the distinct rows of table c in batch b of trainer t, kept or not. Where batches were dropped, the
+    first `primed` of each trainer stand for them: rows in the order of their last uses. `total` accesses were there."""
 
     group: Group
     accesses: Accesses
     asked: Longs
-    dropped: int
+    primed: int
+    total: int
 
 
 @dataclass
 class Recorder:
-    """Batches of all trainers, taken in one by one. `threshold` of 2^32 is the share of all rows that is kept."""
+    """Batches of all trainers, taken in one by one. `threshold` of 2^32 is the share of all rows that is kept, but not
+    of fewer than `fewest_rows`."""
 
     group: Group
     trainers: int
     budget: int
     threshold: int = ALL
+    fewest_rows: int = FEWEST_ROWS
     _keys: Longs = field(default_factory=lambda: np.empty(1 << 16, np.int64))
     _used: int = 0
     _lengths: list[int] = field(default_factory=list)
     _asked: list[Ints] = field(default_factory=list)
-    _dropped: int = 0
+    _primed: int = 0
+    _total: int = 0
 
     def __post_init__(self) -> None:
         self._table_rows = self.group.table_rows()
@@ -66,13 +71,14 @@ class Recorder:
             if self._used < 0:
                 bad = ids[blob][(ids[blob] < 0) | (ids[blob] >= rows)][0]
                 raise DataError(f"row {bad} is asked for by {blob}, the table has {rows}: is an id too large?")
+        self._total += int(sizes.sum())
         self._lengths.append(self._used - before)
         self._asked.append(sizes)
 
     def fit(self) -> None:
         """Make the sample fit its budget. Called between batches of all trainers."""
         while self._used > self.budget:
-            if _num_distinct(self._keys[: self._used]) < 2 * _FEWEST_ROWS:
+            if _has_few_rows(self._keys[: self._used], 2 * self.fewest_rows):
                 self._drop_batches()
             else:
                 self._drop_rows()
@@ -83,7 +89,7 @@ class Recorder:
         cuts = np.array(self.group.cuts, np.int64)
         accesses = accesses_of(self._keys[: self._used], starts, self.trainers, cuts, self.threshold / ALL)
         asked = np.array(self._asked, np.int64).reshape(-1, self.trainers, len(self._table_rows))
-        return Recorded(self.group, accesses, asked, self._dropped)
+        return Recorded(self.group, accesses, asked, self._primed, self._total)
 
     def _room(self, more: int) -> None:
         if self._used + more > len(self._keys):
@@ -96,16 +102,24 @@ class Recorder:
         self._lengths = lengths.tolist()
 
     def _drop_batches(self) -> None:
+        """The rows of the earlier half stay as batches in the order of their last uses, for caches to begin with."""
         rounds = len(self._lengths) // self.trainers
-        if rounds < 2:
+        if rounds < 2 + self._primed:
             self._drop_rows()
             return
-        first = rounds // 2 * self.trainers
-        gone = sum(self._lengths[:first])
-        self._keys = self._keys[gone:].copy()
-        self._used -= gone
-        self._lengths, self._asked = self._lengths[first:], self._asked[first:]
-        self._dropped += rounds // 2
+        first = (self._primed + rounds) // 2 * self.trainers
+        ends = np.cumsum(self._lengths[:first])
+        batches = np.split(self._keys[: ends[-1]], ends[:-1])
+        orders = [_by_last_use(np.concatenate(batches[t :: self.trainers])) for t in range(self.trainers)]
+        primed = -(-max(map(len, orders)) // max(1, self._used // len(self._lengths)))
+        parts = [
+            part for together in zip(*(np.array_split(o, primed) for o in orders), strict=True) for part in together
+        ]
+        self._keys = np.concatenate([*parts, self._keys[ends[-1] : self._used]])
+        self._used = len(self._keys)
+        self._lengths = [*map(len, parts), *self._lengths[first:]]
+        self._asked = [*(np.zeros_like(self._asked[0]) for _ in parts), *self._asked[first:]]
+        self._primed = primed
 
 
 @dataclass(frozen=True)
@@ -139,12 +153,36 @@ def read(
     return [recorder.end() for recorder in recorders]
 
 
-def _num_distinct(keys: Longs) -> int:
-    ordered = np.sort(keys)
-    return int((ordered[1:] != ordered[:-1]).sum()) + 1
+def sampled(keys: Longs, threshold: int) -> np.ndarray:
+    """Which of the keys are in the sample of a threshold."""
+    return np.array([_hash(key) < threshold for key in keys.tolist()])
 
 
-@njit(nogil=True, cache=True, inline="always")
+def _has_few_rows(keys: Longs, most: int) -> bool:
+    return int(_last_uses(keys, new_index(most), np.empty(most, np.int64))) >= 0
+
+
+def _by_last_use(keys: Longs) -> Longs:
+    """The distinct keys, the one whose last use is the longest ago first."""
+    found = np.empty(len(keys), np.int64)
+    return found[: _last_uses(keys, new_index(len(keys)), found)][::-1]
+
+
+@njit(nogil=True, cache=True)
+def _last_uses(keys, index, found):  # type: ignore[no-untyped-def]
+    """Put the distinct keys into `found`, the last first. How many there are, -1 where there is no room for so many."""
+    count = 0
+    for i in range(keys.size - 1, -1, -1):
+        if find(index, keys[i]) < 0:
+            if count == found.size:
+                return -1
+            insert(index, keys[i], count)
+            found[count] = keys[i]
+            count += 1
+    return count
+
+
+@njit(nogil=True, cache=True)
 def _hash(key):  # type: ignore[no-untyped-def]
     """The upper 32 bits of splitmix64's mixing of a key."""
     mixed = np.uint64(key) + np.uint64(0x9E3779B97F4A7C15)
