@@ -121,7 +121,16 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    heads = "data", "trainers", "setting", "hit rate: advised, run", "invalid: advised, run", "bytes", "by advice", "by constants"
+    heads = (
+        "data",
+        "trainers",
+        "setting",
+        "hit rate: advised, run",
+        "invalid: advised, run",
+        "bytes",
+        "by advice",
+        "by constants",
+    )
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     off: list[tuple[float, float]] = []
     for _, group in groupby(settings(asked.frappe, asked.gowalla), lambda each: (each.data, each.trainers)):

@@ -29,8 +29,8 @@ def best_hits(sequence: Sequence, following: Ints, capacity: int, *, num_parts: 
     rounds = len(sequence.starts) - 1
     heads, links = np.full(rounds, _NEVER, np.int32), np.empty(len(sequence.slots), np.int32)
     _best(
-        sequence.slots, sequence.starts, sequence.parts, following, capacity, counted, ahead, heads, links,
-        np.zeros(rounds, np.bool_), np.empty(rounds + 1, np.int64), hits,
+        sequence.slots, sequence.starts, sequence.parts, following=following, capacity=capacity, counted=counted, ahead=ahead,
+        heads=heads, links=links, queued=np.zeros(rounds, np.bool_), queue=np.empty(rounds + 1, np.int64), hits=hits,
     )  # fmt: skip
     return hits
 

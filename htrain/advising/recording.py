@@ -67,7 +67,9 @@ class Recorder:
             assert ids is not None
             sizes[c] = len(ids[blob])
             self._room(len(ids[blob]))
-            self._used = int(_sift(ids[blob], first, rows, self.threshold, self._keys, self._used))
+            self._used = int(
+                _sift(ids[blob], first, rows=rows, threshold=self.threshold, keys=self._keys, used=self._used)
+            )
             if self._used < 0:
                 bad = ids[blob][(ids[blob] < 0) | (ids[blob] >= rows)][0]
                 raise DataError(f"row {bad} is asked for by {blob}, the table has {rows}: is an id too large?")

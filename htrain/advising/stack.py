@@ -28,7 +28,9 @@ def stack_hits(sequence: Sequence, edges: Longs, *, num_parts: int, counted: int
     """hits[p, e]: uses of rows of part p, from batch `counted` on, that LRU's cache of edges[e] rows has. The last
     edge is to be no smaller than the rows."""
     first_hit = np.zeros((num_parts, len(edges) + 1), np.int64)
-    _distances(sequence.slots, sequence.starts, sequence.parts, edges, counted, ahead, first_hit)
+    _distances(
+        sequence.slots, sequence.starts, sequence.parts, edges=edges, counted=counted, ahead=ahead, first_hit=first_hit
+    )
     return first_hit[:, :-1].cumsum(1)
 
 

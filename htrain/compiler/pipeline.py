@@ -89,14 +89,11 @@ def compile_net(
     eps = float(floor(1 / seconds_of(demands, cluster, options, options.dense_sync.round_steps)))
     loads = device_loads(nets, holds, demands, cluster, options, eps=eps)
     inputs = {n: str(net.blobs[n]).partition(": ")[2] for n in net.inputs}
-    said = (
-        *_logit_notes(captured.net, options.loss),
-        *_dtype_notes(asked, options, cluster),
-        *_notes(fc_splits, encodings, train, strategies),
-    )
+    said = (*_logit_notes(captured.net, options.loss), *_dtype_notes(asked, options, cluster))
+    decided = _notes(fc_splits, encodings, train, strategies)
     plan = Plan(
         model=name, digest=digest_of(nets), cluster=cluster, options=options, inputs=inputs, tables=shards, centers=centers, decisions=tuple(decisions),
-        search=search, predicted_eps=eps, loads=loads, nets=nets, values=captured.values, notes=(*captured.notes, *said),
+        search=search, predicted_eps=eps, loads=loads, nets=nets, values=captured.values, notes=(*captured.notes, *said, *decided),
         ops=sources_of(op.type for net in nets.values() for op in net.ops), strategies=sources_of(kinds_of(options)), rates=rates,
     )  # fmt: skip
     return check_plan(plan)

@@ -8,14 +8,10 @@ seconds on the clock.
 """
 
 import argparse
-import os
 import resource
 import tempfile
 import time
 from pathlib import Path
-
-for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ[_name] = "1"
 
 import torch
 

@@ -51,9 +51,10 @@ def exchanged(accesses: Accesses, play: Play, size: Size) -> Exchanged:
     together = np.diff(accesses.starts).reshape(-1, accesses.trainers).sum(1)
     answers = np.empty((int(together.max(initial=0)), len(bounds)), np.int32)
     _play(
-        accesses.slots, accesses.starts, accesses.first, play.epochs, play.counted, _new_meta(accesses, len(bounds)), lists,
-        np.zeros((accesses.num_rows, len(bounds)), np.int32), answers, np.empty(answers.shape, np.int8),
-        size.capacity, POLICIES[size.policy], size.window, bounds, play.ahead, *counts,
+        accesses.slots, accesses.starts, accesses.first, epochs=play.epochs, first_counted=play.counted,
+        meta=_new_meta(accesses, len(bounds)), lists=lists, known=np.zeros((accesses.num_rows, len(bounds)), np.int32),
+        answers=answers, kinds=np.empty(answers.shape, np.int8), capacity=size.capacity, policy=POLICIES[size.policy],
+        window=size.window, bounds=bounds, ahead=play.ahead, counts=counts[0], run_out=counts[1], stale=counts[2],
     )  # fmt: skip
     return Exchanged(counts[0][:, 0], counts[0][:, 1], counts[1], counts[2])
 
@@ -67,25 +68,8 @@ def _new_meta(accesses: Accesses, num_bounds: int) -> Meta:
 
 @njit(nogil=True, cache=True)
 def _play(  # type: ignore[no-untyped-def]
-    slots,
-    starts,
-    first,
-    epochs,
-    first_counted,
-    meta,
-    lists,
-    known,
-    answers,
-    kinds,
-    capacity,
-    policy,
-    window,
-    bounds,
-    ahead,
-    counts,
-    run_out,
-    stale,
-):
+    slots, starts, first, epochs, first_counted, meta, lists, known, answers, kinds, capacity, policy, window, bounds, ahead, counts, run_out, stale
+):  # fmt: skip
     """All batches, from empty caches on. As in `htrain.simulation.strategies.het`, every trainer asks; servers, which
     have heard all of them, answer; the batch before is written; and then what was answered is read."""
     trainers = first.size - 1
@@ -95,38 +79,69 @@ def _play(  # type: ignore[no-untyped-def]
     for number in range(epochs * rounds):
         counted = np.int64(number >= first_counted)
         at = number % rounds * trainers
-        while window > 1 and told < min(epochs * rounds, number + window):
-            place = told % rounds * trainers
-            for slot in slots[starts[place] : starts[place + trainers]]:
-                meta[slot, AHEAD] += 1
-            told += 1
-        asked = slots[starts[at] : starts[at + trainers]]
-        for t in range(trainers):
-            batch, own = slots[starts[at + t] : starts[at + t + 1]], _lists_of(lists, first, t)
-            of_batch = kinds[starts[at + t] - starts[at] : starts[at + t + 1] - starts[at]]
-            missed = _ask(batch, meta, known, of_batch, bounds, window > 1, counted, counts, run_out)
-            surplus = held[t] + missed - capacity
-            gone, limits[t] = _make_room(
-                surplus, limits[t], first[t], first[t + 1], meta, own, known, policy, counted, counts
-            )
-            held[t] += missed - gone
-            _settle_in(batch, meta)
+        until = min(epochs * rounds, number + window) if window > 1 else 0
+        _announce(slots, starts, trainers=trainers, told=told, until=until, meta=meta)
+        told = max(told, until)
+        asked, of_round = slots[starts[at] : starts[at + trainers]], starts[at : at + trainers + 1]
+        _ask_all(
+            slots, of_round, first, limits=limits, held=held, meta=meta, lists=lists, known=known, kinds=kinds, capacity=capacity,
+            policy=policy, announced=window > 1, bounds=bounds, counted=counted, counts=counts, run_out=run_out,
+        )  # fmt: skip
         if trainers > 1:
-            _answer(asked, meta, known, answers, kinds, bounds, counted, stale)
+            _answer(asked, meta, known, answers=answers, kinds=kinds, bounds=bounds, counted=counted, stale=stale)
         if trainers > 1 and not ahead:
             _take(asked, meta, known, answers, kinds)
-        written = unwritten if ahead else number
-        for t in range(trainers if written >= 0 else 0):
-            place, own = written % rounds * trainers + t, _lists_of(lists, first, t)
-            _write(slots[starts[place] : starts[place + 1]], meta, own, bounds.size, policy, limits[t])
-            surplus = held[t] - capacity
-            gone, limits[t] = _make_room(
-                surplus, limits[t], first[t], first[t + 1], meta, own, known, policy, counted, counts
-            )
-            held[t] -= gone
+        written = (unwritten if ahead else number) % rounds * trainers
+        if not ahead or unwritten >= 0:
+            _write_all(
+                slots, starts[written : written + trainers + 1], first, limits=limits, held=held, meta=meta, lists=lists, known=known,
+                capacity=capacity, policy=policy, counted=counted, counts=counts,
+            )  # fmt: skip
         if trainers > 1 and ahead:
             _take(asked, meta, known, answers, kinds)
         unwritten = number
+
+
+@njit(nogil=True, cache=True)
+def _ask_all(  # type: ignore[no-untyped-def]
+    slots, starts, first, limits, held, meta, lists, known, kinds, capacity, policy, announced, bounds, counted, counts, run_out
+):  # fmt: skip
+    """Every trainer t asks for slots[starts[t]:starts[t+1]], and makes room for what is not here."""
+    for t in range(limits.size):
+        batch, of_batch = slots[starts[t] : starts[t + 1]], kinds[starts[t] - starts[0] : starts[t + 1] - starts[0]]
+        missed = _ask(
+            batch, meta, known, kinds=of_batch, bounds=bounds, announced=announced, counted=counted, counts=counts, run_out=run_out
+        )  # fmt: skip
+        gone, limits[t] = _make_room(
+            held[t] + missed - capacity, limits[t], span=(first[t], first[t + 1]), meta=meta, lists=_lists_of(lists, first, t),
+            known=known, policy=policy, counted=counted, counts=counts,
+        )  # fmt: skip
+        held[t] += missed - gone
+        _settle_in(batch, meta)
+
+
+@njit(nogil=True, cache=True)
+def _write_all(slots, starts, first, limits, held, meta, lists, known, capacity, policy, counted, counts):  # type: ignore[no-untyped-def]
+    """Every trainer t writes slots[starts[t]:starts[t+1]], and gives up what is over its capacity."""
+    for t in range(limits.size):
+        own = _lists_of(lists, first, t)
+        batch = slots[starts[t] : starts[t + 1]]
+        _write(batch, meta, own, num_bounds=known.shape[1], policy=policy, limit=limits[t])
+        gone, limits[t] = _make_room(
+            held[t] - capacity, limits[t], span=(first[t], first[t + 1]), meta=meta, lists=own, known=known, policy=policy,
+            counted=counted, counts=counts,
+        )  # fmt: skip
+        held[t] -= gone
+
+
+@njit(nogil=True, cache=True)
+def _announce(slots, starts, trainers, told, until, meta):  # type: ignore[no-untyped-def]
+    """Batches from number `told` to `until` will come: their rows are to be spared."""
+    rounds = (starts.size - 1) // trainers
+    for number in range(told, until):
+        place = number % rounds * trainers
+        for slot in slots[starts[place] : starts[place + trainers]]:
+            meta[slot, AHEAD] += 1
 
 
 @njit(nogil=True, cache=True)
@@ -213,13 +228,13 @@ def _write(batch, meta, lists, num_bounds, policy, limit):  # type: ignore[no-un
 
 
 @njit(nogil=True, cache=True)
-def _make_room(surplus, limit, first, end, meta, lists, known, policy, counted, counts):  # type: ignore[no-untyped-def]
+def _make_room(surplus, limit, span, meta, lists, known, policy, counted, counts):  # type: ignore[no-untyped-def]
     """Evict `surplus` rows by the policy, as far as there are any that may go; how many have gone, and light-LFU's
     limit."""
     gone, spare = 0, True
     while gone < surplus:
         victims = np.empty(surplus - gone, np.int64)
-        chosen = choose_victims(meta, lists, policy, victims.size, spare, victims)
+        chosen = choose_victims(meta, lists, policy=policy, wanted=victims.size, spare=spare, victims=victims)
         for slot in victims[:chosen]:
             _evict(slot, meta, lists, known)
             counts[meta[slot, PART], 1] += counted
@@ -227,7 +242,7 @@ def _make_room(surplus, limit, first, end, meta, lists, known, policy, counted, 
         if gone < surplus:
             back = np.int64(0)
             if policy == LIGHT_LFU:
-                back = bring_back(meta, lists, first + np.flatnonzero(meta[first:end, IS_IN]), limit)
+                back = bring_back(meta, lists, span[0] + np.flatnonzero(meta[span[0] : span[1], IS_IN]), limit)
             if back:
                 limit = back
             elif spare:
