@@ -132,11 +132,12 @@ def advise(
         "advise", data=data, cluster=cluster, options=options, epochs=epochs, most_accesses=most_accesses,
         example_inputs=example_inputs, logit=logit, label=label,
     )  # fmt: skip
-    options, grid = require_grid(checked(_cached(options)), grid)
+    asked = checked(options)
+    options, grid = require_grid(_cached(asked), grid)
     cluster = validated(vars(cluster), where="the cluster")
     dataset = open_data(data)
     found = capture_model(model, schema=dataset.schema, example_inputs=example_inputs, logit=logit, label=label)
-    require_parameters(found.captured.net, options, cluster, {})
+    require_parameters(found.captured.net, asked, cluster, {})
 
     def compiled(options: Options) -> Plan:
         return compile_net(found.captured, cluster, options, name=found.name)

@@ -12,7 +12,7 @@ from htrain.advising.knee import recommended
 from htrain.advising.playing import Played, share_of, shares_by_table
 from htrain.advising.recording import Listener, read
 from htrain.advising.traffic import traffic_of, with_constants, without_cache
-from htrain.errors import DataError
+from htrain.errors import DataError, UsageError
 from htrain.ops.cache_rates import Rates
 from htrain.plan.plan import Plan
 from htrain.simulation.id_sources import IdSource
@@ -35,10 +35,15 @@ def advise(plan: Plan, uncached: Plan, source: IdSource, request: Request, liste
     the plan's.
 
     Raises DataError for data that the plan does not take, or that has no batches; UsageError for a kind of cache that
-    is of one size.
+    is of one size, and for a model without tables.
     """
     sizes = sizes_of(plan)
-    records = read(plan, groups_of(plan.train, sizes.caches(plan)), source, request.budget, listener)
+    groups = groups_of(plan.train, sizes.caches(plan))
+    if not groups:
+        raise UsageError(
+            f"{plan.model} has no trained table that a cache would hold rows of: there is nothing to advise"
+        )
+    records = read(plan, groups, source, request.budget, listener)
     if not any(record.asked.any() for record in records):
         raise DataError(f"{source}: no batch of it asks for a row: there is nothing to advise on")
     played = [Played(record, sizes, plan, request.grid, request.epochs) for record in records]

@@ -4,8 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from harness import run_roles
 from small_libfm import BATCH, MODEL, write_libfm
+from torch import nn
 
 import htrain
 from htrain.advising.advice import Advice, Grid, Setting
@@ -140,3 +142,17 @@ def test_a_setting_that_no_cache_can_have_is_named(grid: Grid, says: str, data: 
 def test_options_that_advise_would_not_follow_are_refused(flags: dict[str, object], says: str, data: str) -> None:
     with pytest.raises(UsageError, match=says):
         htrain.advise(data, model=MODEL, options=with_flags(**flags))
+
+
+class NoTable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 1)
+
+    def forward(self, sparse: torch.Tensor) -> torch.Tensor:
+        return self.fc(sparse.float())
+
+
+def test_a_model_without_tables_wants_no_cache(data: str) -> None:
+    with pytest.raises(UsageError, match="NoTable has no trained table that a cache would hold rows of"):
+        htrain.advise(data, model=NoTable(), example_inputs={"sparse": torch.zeros(4, 4, dtype=torch.int64)})
