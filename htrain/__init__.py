@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from htrain.ops.base import Cost, OpDef
     from htrain.ops.user_ops import register
     from htrain.plan.plan import Plan
-    from htrain.preparing import pack, partition
+    from htrain.preparing import advise, pack, partition
     from htrain.serving import serve
     from htrain.spec.cache import Cache, HetCache, LookAheadCache, NoCache
     from htrain.spec.cluster import Cluster
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Adagrad", "Adam", "AllGather", "AllReduce", "Bmuf", "Cache", "Cluster", "Compression", "Cost", "DenseSync", "Easgd", "Error", "Fusions", "Gmp", "HetCache",
     "InRounds", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd",
-    "SparseSync", "TableServers", "about", "compile", "evaluate", "pack", "partition", "register", "register_policy", "register_strategy", "run", "serve",
-    "simulate", "size",
+    "SparseSync", "TableServers", "about", "advise", "compile", "evaluate", "pack", "partition", "register", "register_policy", "register_strategy", "run",
+    "serve", "simulate", "size",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -46,7 +46,7 @@ _HOMES = {
     "evaluate": "htrain.api",
     "simulate": "htrain.api",
     "size": "htrain.api",
-    **dict.fromkeys(("partition", "pack"), "htrain.preparing"),
+    **dict.fromkeys(("advise", "partition", "pack"), "htrain.preparing"),
     "serve": "htrain.serving",
     "Cluster": "htrain.spec.cluster",
     "Options": "htrain.spec.options",

@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from htrain.advising.rates_file import read_rates
 from htrain.compiler.fc_search import choose_splits
 from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS
 from htrain.compiler.pipeline import compile_net
@@ -22,7 +23,7 @@ from htrain.executor.roles.coordinator import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.extending.rules import load_tagger
 from htrain.net.placement import Split
-from htrain.ops.cache_rates import Rates
+from htrain.ops.cache_rates import NO_RATES, Rates
 from htrain.plan.check import check_plan
 from htrain.plan.plan import Plan, load_plan
 from htrain.self_check.capture import NO_INPUTS, capture_model, require_parameters
@@ -57,6 +58,7 @@ def compile(
     solver: Solver = "greedy",
     time_limit_seconds: float = 60.0,
     self_check: bool = True,
+    rates: str | Path | Rates = "",
 ) -> Plan:
     """Compile a model to a plan for `cluster`, by default one of local processes on this machine.
 
@@ -66,6 +68,7 @@ def compile(
     worth it. `rules` names rules of your own (see
     `htrain.extending.rules`). `logit` names the output to train where there are several. `solver` says how the placement
     is found: by `rules` alone, with `greedy` refinement, or by the integer program (`ilp`, `cbc`) within `time_limit_seconds`.
+    `rates` are those at which the plan's caches ask for rows, or the file with them that `htrain advise` has written; the prediction counts with them.
     With `self_check`, loss and gradients of what was captured are compared with the model's own on a small random batch.
     Raises ModelError, PlacementError, DataError, ClusterError.
     """
@@ -76,6 +79,7 @@ def compile(
         fc_splits=fc_splits, rules=rules, solver=solver, time_limit_seconds=time_limit_seconds, self_check=self_check,
     )  # fmt: skip
     _require_effect(cluster, options)
+    known = _rates_in(rates, cluster, options)
     dataset = open_data(data) if data else None
     schema = dataset.schema if dataset else CRITEO
     found = capture_model(model, schema=schema, example_inputs=example_inputs, logit=logit, label=label)
@@ -92,11 +96,19 @@ def compile(
         fc_splits=splits,
         solver=solver,
         time_limit_seconds=time_limit_seconds,
+        rates=known,
     )
     plan = with_steady_state(faster(compile_with, options))
     if dataset:
         check_inputs(plan, dataset)  # --data that the plan cannot be trained on has no other effect for some models
     return plan
+
+
+def _rates_in(rates: str | Path | Rates, cluster: Cluster, options: Options) -> Rates:
+    if isinstance(rates, Rates):
+        return rates
+    require_arguments("compile", rates=rates)
+    return read_rates(Path(rates), cluster, options) if str(rates) else NO_RATES
 
 
 def _require_model(function: str, model: object) -> None:
@@ -183,7 +195,7 @@ def simulate(
 
     What rows its caches ask for is found by playing their decisions over batches of ids (`htrain.simulation.cache_rates.rates_of`), and told to
     `on_rates`: over the data `trace`, `FORMAT:PATH`, or ids drawn by a Zipf law of exponent `zipf`, `trace_batches` of each trainer at most. With neither,
-    the plan's cluster says it by `distinct_percent` and `cache_hit_percent`.
+    the rates that it was compiled with are taken, or the plan's cluster says it by `distinct_percent` and `cache_hit_percent`.
     Raises UsageError for a plan without a cache, of which neither says anything, and for both.
     """
     require_arguments(
@@ -192,7 +204,7 @@ def simulate(
     if not isinstance(plan, Plan):
         require_arguments("simulate", plan=plan)
     loaded = plan if isinstance(plan, Plan) else check_plan(load_plan(Path(plan)))
-    rates = _rates_of(loaded.options, trace, zipf, trace_batches, seed)(loaded)
+    rates = loaded.known_rates(_rates_of(loaded.options, trace, zipf, trace_batches, seed)(loaded))
     if rates.caches:
         on_rates(rates)
     return simulate_at(loaded, rates, steps=steps, workers=workers, seed=seed, python_lock=python_lock)

@@ -1,15 +1,38 @@
-"""The Python API of what comes before a plan: data is divided among workers, and packed, as by `htrain partition` and `htrain data pack`."""
+"""The Python API of what comes before a plan: data is divided among workers, packed, and asked what cache it wants.
 
-from collections.abc import Callable, Sequence
+As by `htrain partition`, `htrain data pack` and `htrain advise`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import torch
+from torch import nn
+
+from htrain.advising.advice import Advice, Grid
+from htrain.advising.advise import Request as AdviceRequest
+from htrain.advising.advise import advise as advise_plan
+from htrain.advising.grid import require_grid
+from htrain.advising.recording import Listener as DataListener
+from htrain.advising.traffic import CONSTANTS
+from htrain.compiler.pipeline import compile_net
+from htrain.data import open_data
 from htrain.data.formats.packed import Totals
 from htrain.data.malformed import Malformed
 from htrain.data.pack import pack as pack_rows
 from htrain.data.pack_by_partition import PackedParts, pack_by_partition
 from htrain.data.partition_file import PartitionFile
 from htrain.errors import UsageError
+from htrain.plan.plan import Plan
+from htrain.self_check.capture import NO_INPUTS, capture_model, require_parameters
+from htrain.simulation.id_sources import Trace
 from htrain.spec.arguments import require_arguments
+from htrain.spec.cache import CACHES, NoCache
+from htrain.spec.cluster import Cluster, validated
+from htrain.spec.options import Options
+from htrain.spec.settings import MOST_ACCESSES
+from htrain.spec.tree import checked
 from htrain.tagging.bigraph import Request
 from htrain.tagging.bigraph import at_random as divided_at_random
 from htrain.tagging.bigraph import partition as search
@@ -79,3 +102,59 @@ def pack(
     if partition:
         return pack_by_partition(data, Path(partition), Path(out), malformed=malformed)
     return pack_rows(data, Path(out), malformed=malformed)
+
+
+def advise(
+    data: str,
+    *,
+    model: str | Path | nn.Module,
+    cluster: Cluster = Cluster(),  # noqa: B008  frozen
+    options: Options = Options(),  # noqa: B008  frozen
+    grid: Grid = Grid(),  # noqa: B008  frozen
+    epochs: int = 1,
+    most_accesses: int = MOST_ACCESSES,
+    example_inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    logit: str | int = "",
+    label: str = "",
+    on_examples: Callable[[int, int], None] = lambda number, total: None,
+    on_step: Callable[[str], None] = lambda what: None,
+) -> Advice:
+    """What cache a model wants on the data `data`, FORMAT:PATH: hit rates by policy, capacity, staleness and window beside
+    Belady's bound, bytes of an example, and what links allow. The knee is recommended, under the staleness of the cache
+    of `options`.
+
+    The data is read once. Of more than `most_accesses` distinct rows of batches, a sample of the rows is kept; 0 keeps
+    all. The caches are those of all trainers of `cluster`, which train for `epochs` passes; the later half of the
+    batches counts. Raises DataError for data that cannot be read, does not fit the model or has no batches, UsageError
+    for settings that no cache can have, and what `htrain.compile` raises for the model.
+    """
+    require_arguments(
+        "advise", data=data, cluster=cluster, options=options, epochs=epochs, most_accesses=most_accesses,
+        example_inputs=example_inputs, logit=logit, label=label,
+    )  # fmt: skip
+    asked = checked(options)
+    options, grid = require_grid(_cached(asked), grid)
+    cluster = validated(vars(cluster), where="the cluster")
+    dataset = open_data(data)
+    found = capture_model(model, schema=dataset.schema, example_inputs=example_inputs, logit=logit, label=label)
+    require_parameters(found.captured.net, asked, cluster, {})
+
+    def compiled(options: Options) -> Plan:
+        return compile_net(found.captured, cluster, options, name=found.name)
+
+    total = dataset.num_examples()
+    advice = advise_plan(
+        compiled(options),
+        compiled(replace(options, cache=NoCache())),
+        Trace(data),
+        AdviceRequest(grid, epochs, most_accesses or 2**62),
+        DataListener(lambda number: on_examples(min(number, total) if total else number, total), on_step),
+    )
+    constants = {name: getattr(advice.cluster, name) for name in CONSTANTS}
+    return replace(advice, cluster=replace(cluster, **constants), options=replace(options, cache=advice.options.cache))
+
+
+def _cached(options: Options) -> Options:
+    """The options with a cache whose hits data tells: their own, or where they have none the first kind that is such a one."""
+    usual = next(kind for kind in CACHES.values() if kind.hits_as_given)
+    return options if options.cache != NoCache() else replace(options, cache=usual())

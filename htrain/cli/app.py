@@ -11,6 +11,7 @@ import click
 from msgspec import to_builtins
 
 import htrain
+from htrain.cli.advise import advise
 from htrain.cli.data import data
 from htrain.cli.door import open_door
 from htrain.cli.flags import (
@@ -90,6 +91,11 @@ def commands() -> None:
     help="Cut an FC into N parts: vertical, horizontal, or co-partition with the FC that follows. [default: auto]",
 )
 @click.option(
+    "--rates",
+    type=FilePath(),
+    help="A file of htrain advise --rates: how many rows its caches ask for, for the prediction. [default: the cluster says it]",
+)
+@click.option(
     "--no-self-check",
     is_flag=True,
     help="Do not compare loss and gradients of what was captured with the model's own, on a small random batch.",
@@ -110,6 +116,7 @@ def compile_command(
     solver: Any,
     solve_seconds: float,
     no_self_check: bool,
+    rates: Path | None,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -138,6 +145,7 @@ def compile_command(
         solver=solver,
         time_limit_seconds=solve_seconds,
         self_check=not no_self_check,
+        rates=rates or "",
     )
     plan.save(out)
     for note in plan.notes:
@@ -259,7 +267,7 @@ def eval_command(run_folder: Path, data: str, plan: Path | None, replica: str, a
     put(asdict(found), text, as_json)
 
 
-for command in (data, partition, show, explain, check, diff, calibrate, simulate, size, serve):
+for command in (data, partition, advise, show, explain, check, diff, calibrate, simulate, size, serve):
     commands.add_command(command)
 
 

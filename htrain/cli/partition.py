@@ -1,6 +1,5 @@
 """`htrain partition`: which worker trains each example, and which owns each row (HET-GMP 5.2)."""
 
-import sys
 import time
 from importlib import import_module
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
-from htrain.cli.flags import Command, FilePath, Finite, json_flag, malformed_flag, put, tell
+from htrain.cli.flags import Command, FilePath, Finite, json_flag, malformed_flag, put
+from htrain.cli.progress import Progress
 from htrain.errors import UsageError
 
 _LINKS = 10.0  # HET-GMP 7.2
@@ -118,7 +118,7 @@ def partition(
     request = bigraph.Request(workers, batch, sample_slack, row_slack, seed, *_standing(hosts, links, workers))
     malformed = import_module("htrain.data").Malformed(malformed_share)
     began, cpu = time.perf_counter(), time.process_time()
-    with _Progress() as progress:
+    with Progress() as progress:
         made = divided.divide(
             source, out, request, old=old, replicated=replicas, malformed=malformed,
             listener=divided.Listener(progress.examples, progress.step), way=bigraph.at_random if at_random else bigraph.partition,
@@ -130,38 +130,3 @@ def partition(
     )
     text = f"{text}\n{left_out}{out}: written in {seconds:.1f} s, {cpu:.1f} of CPU"
     put({"path": str(out), "seconds": seconds, **to_builtins(made.facts)}, text, as_json)
-
-
-class _Progress:
-    """A bar while the data is read, on a terminal; a line for each step elsewhere, too."""
-
-    def __init__(self) -> None:
-        rich = import_module("rich.progress")
-        self._is_drawn = sys.stderr.isatty()
-        columns = (
-            rich.TextColumn("{task.description}"),
-            rich.BarColumn(),
-            rich.TextColumn("{task.completed:,.0f} examples"),
-        )
-        self._bar = rich.Progress(
-            *columns, console=import_module("rich.console").Console(stderr=True), transient=True, disable=not self._is_drawn
-        )  # fmt: skip
-        self._task = self._bar.add_task("reading", total=None)
-
-    def __enter__(self) -> "_Progress":
-        self._bar.__enter__()
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        self._bar.__exit__(*raised)
-
-    def examples(self, number: int, total: int) -> None:
-        """So many have been read, of so many."""
-        self._bar.update(self._task, completed=number, total=total or None)
-
-    def step(self, what: str) -> None:
-        """What comes next."""
-        if self._is_drawn:
-            self._bar.update(self._task, description=what, total=None)
-        else:
-            tell(what)

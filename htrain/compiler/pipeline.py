@@ -15,9 +15,11 @@ from htrain.frontend.captured import Captured
 from htrain.net.names import DENSE_PS, WORKERS, NetName, net_name, role_of
 from htrain.net.net import COMPRESS, Net
 from htrain.net.placement import Decision, Encoding, Search, Split
+from htrain.ops.cache_rates import NO_RATES, Rates
 from htrain.own.registry import sources_of
 from htrain.plan.check import check_plan
 from htrain.plan.plan import Plan, digest_of
+from htrain.plan.rates import require_own_rates
 from htrain.spec.cluster import Cluster
 from htrain.spec.compatibility import compatible
 from htrain.spec.fields import Section
@@ -47,11 +49,12 @@ def compile_net(
     time_limit_seconds: float = 60.0,
     table_splits: Mapping[str, int] = NO_SPLITS,
     fc_splits: Mapping[str, Split] = NO_FC_SPLITS,
+    rates: Rates = NO_RATES,
 ) -> Plan:
     """Compile a captured model for `cluster`.
 
     `tagger` gives every unit a first device and `solver` says how that is improved (see `place_units`); `table_splits` cuts the
-    named tables into that many row shards.
+    named tables into that many row shards. Caches ask for rows at `rates`, where these are known.
     Raises ModelError for what has no gradient or would never train, PlacementError for what does not fit, PlanError if the result
     does not hold together (a `tagger` that breaks a rule).
     """
@@ -81,19 +84,17 @@ def compile_net(
     train = fuse_placed(train, options)
 
     nets, centers = _nets(train, strategies, cluster, options)
-    demands = demands_of(nets, cluster, options)
+    require_own_rates(train, rates)
+    demands = demands_of(nets, cluster, options, rates)
     eps = float(floor(1 / seconds_of(demands, cluster, options, options.dense_sync.round_steps)))
     loads = device_loads(nets, holds, demands, cluster, options, eps=eps)
     inputs = {n: str(net.blobs[n]).partition(": ")[2] for n in net.inputs}
-    said = (
-        *_logit_notes(captured.net, options.loss),
-        *_dtype_notes(asked, options, cluster),
-        *_notes(fc_splits, encodings, train, strategies),
-    )
+    said = (*_logit_notes(captured.net, options.loss), *_dtype_notes(asked, options, cluster))
+    decided = _notes(fc_splits, encodings, train, strategies)
     plan = Plan(
         model=name, digest=digest_of(nets), cluster=cluster, options=options, inputs=inputs, tables=shards, centers=centers, decisions=tuple(decisions),
-        search=search, predicted_eps=eps, loads=loads, nets=nets, values=captured.values, notes=(*captured.notes, *said),
-        ops=sources_of(op.type for net in nets.values() for op in net.ops), strategies=sources_of(kinds_of(options)),
+        search=search, predicted_eps=eps, loads=loads, nets=nets, values=captured.values, notes=(*captured.notes, *said, *decided),
+        ops=sources_of(op.type for net in nets.values() for op in net.ops), strategies=sources_of(kinds_of(options)), rates=rates,
     )  # fmt: skip
     return check_plan(plan)
 

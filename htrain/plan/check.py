@@ -16,6 +16,7 @@ from htrain.ops import OPS
 from htrain.ops.comm import begin_signal
 from htrain.ops.weights import WeightReaders
 from htrain.plan.plan import Plan, digest_of
+from htrain.plan.rates import require_own_rates
 from htrain.spec.centres import centre_name, hosts_of, in_group
 
 _SIDES: tuple[NetKind, ...] = ("sync", "centre")  # of a round
@@ -46,6 +47,7 @@ def _problems(plan: Plan) -> Iterator[str]:
     yield from _centers(plan)
     yield from _waits(nets)
     yield from _begins_early(nets)
+    require_own_rates(plan.train, plan.rates)
     yield from _loads(plan)
     if digest_of(plan.nets) != plan.digest:
         yield "plan.yaml: the digest is not that of the nets: a net was changed after the plan was made; compile again"
@@ -223,7 +225,7 @@ def _loads(plan: Plan) -> Iterator[str]:
     if plan.cost_model != COST_MODEL:
         return  # what an older one counted was right when it was compiled
     told = device_loads(
-        plan.nets, {d: load.holds for d, load in plan.loads.items()}, demands_of(plan.nets, cluster, options), cluster, options,
+        plan.nets, {d: load.holds for d, load in plan.loads.items()}, demands_of(plan.nets, cluster, options, plan.rates), cluster, options,
         eps=plan.predicted_eps,
     )  # fmt: skip
     for device, load in plan.loads.items():

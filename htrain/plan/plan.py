@@ -25,6 +25,7 @@ from htrain.net.names import SPARSE_PS, TRAINER, Device, NetName, role_of
 from htrain.net.net import Net
 from htrain.net.placement import Decision, Search, Shard
 from htrain.onnx_format.files import MOST_BYTES, net_of, to_model, write_net
+from htrain.ops.cache_rates import NO_RATES, Rates
 from htrain.own.registry import Source, require, sources_of
 from htrain.plan.folder import HEADER, Digests, content_of, is_part, place_of, steadily, write_folder
 from htrain.plan.nets import NetsOfPlan
@@ -47,6 +48,7 @@ class Plan(NetsOfPlan):
     `search` tells how the placement was found and how near the best possible it is;
     `loads` is the predicted load of each device, utilization included, at `predicted_eps`, as `cost_model` counts it: a plan keeps what an older one said.
     `ops` are the types of the user's own, and `strategies` the sections, such as `dense_sync.mine`, each with its file.
+    `rates` are those at which its caches ask for rows, as `htrain advise` has found them for data; without any, the cluster's constants say it.
     """
 
     model: str
@@ -66,6 +68,11 @@ class Plan(NetsOfPlan):
     ops: Mapping[str, Source] = field(default_factory=dict)
     strategies: Mapping[str, Source] = field(default_factory=dict)
     cost_model: int = COST_MODEL
+    rates: Rates = NO_RATES
+
+    def known_rates(self, rates: Rates) -> Rates:
+        """`rates` where they tell of any cache, and otherwise those that the plan was compiled with."""
+        return rates if rates.caches else self.rates
 
     @property
     def processes(self) -> tuple[tuple[str, ...], ...]:
@@ -115,6 +122,7 @@ class Plan(NetsOfPlan):
             "search": asdict(self.search),
             "decisions": {d.module: f"{d.device} by rule '{d.rule}': {d.reason}" for d in self.decisions},
             "notes": list(self.notes),
+            **({"rates": msgspec.to_builtins(self.rates)} if self.rates.caches else {}),
             **({"ops": {op: asdict(source) for op, source in self.ops.items()}} if self.ops else {}),
             **(
                 {"strategies": {kind: asdict(source) for kind, source in self.strategies.items()}}
@@ -144,6 +152,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     ops: dict[str, Source] = {}
     strategies: dict[str, Source] = {}
     cost_model: int = 1  # of plans that do not say
+    rates: Rates = NO_RATES
 
 
 def digest_of(nets: Mapping[str, Net]) -> str:
@@ -212,7 +221,7 @@ def _load(folder: Path, header: _Header, names: Sequence[str]) -> Plan:
         centers=header.centers, decisions=tuple(_decision(m, text, folder) for m, text in header.decisions.items()),
         search=header.search, predicted_eps=header.predicted_eps, loads=header.loads,
         nets=nets, values={}, notes=tuple(header.notes), ops=header.ops, strategies=header.strategies,
-        cost_model=header.cost_model,
+        cost_model=header.cost_model, rates=header.rates,
     )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def write_report(plan: Plan, path: Path, run: Run | None = None) -> None:
 
 def _picture(plan: Plan) -> Picture:
     train, batch_size = plan.train, plan.options.batch_size
-    return picture_of(expected(train, expected_blobs(train, plan.cluster, batch_size)), batch_size)
+    return picture_of(expected(train, expected_blobs(train, plan.cluster, batch_size, plan.rates)), batch_size)
 
 
 def _about(plan: Plan, picture: Picture) -> Iterator[str]:

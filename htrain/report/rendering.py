@@ -29,6 +29,14 @@ def rendered(template: str, **values: object) -> str:
     )
 
 
+def require_page(path: Path, error: type[Error]) -> None:
+    """Raises `error` for a place to which `write_page` would write no page, before the work is done."""
+    try:
+        place_to_write(path, has_seal)
+    except OSError as found:
+        raise error(f"{path}: cannot be written: {found.strerror or found}") from found
+
+
 def write_page(path: Path, page: Callable[[], str], error: type[Error]) -> None:
     """Write what `page` makes to `path`: whole, or not at all; an older page there is replaced, and nothing else.
 

@@ -23,7 +23,7 @@ def with_steady_state(plan: Plan) -> Plan:
         return plan
     eps = float(floor(steady_state(plan).eps))
     holds = {device: load.holds for device, load in plan.loads.items()}
-    demands = demands_of(plan.nets, plan.cluster, plan.options)
+    demands = demands_of(plan.nets, plan.cluster, plan.options, plan.rates)
     loads = device_loads(plan.nets, holds, demands, plan.cluster, plan.options, eps=eps)
     notes = (
         *plan.notes,

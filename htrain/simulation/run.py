@@ -375,7 +375,7 @@ def _simulated_groups(plan: Plan) -> int:
 
 def sized_nets(plan: Plan, rates: Rates = NO_RATES) -> dict[str, Net]:
     """The net of each device that has something to do in a step; rows by distinct id are as many as are to be expected."""
-    sizes = expected_blobs(plan.train, plan.cluster, plan.options.batch_size, rates)
+    sizes = expected_blobs(plan.train, plan.cluster, plan.options.batch_size, plan.known_rates(rates))
     nets = {d: net for d in plan.cluster.devices if (net := plan.step_net(d)) and net.ops}
     return {d: expected(net, sizes) for d, net in nets.items()}
 

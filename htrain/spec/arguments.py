@@ -27,12 +27,13 @@ _KINDS: Mapping[str, Any] = {
     "sample_slack": Annotated[float, Meta(ge=1, le=10)], "row_slack": Annotated[float, Meta(ge=1, le=10)], "link_cost": Annotated[float, Meta(ge=1, le=1e6)],
     "malformed_share": Annotated[float, Meta(ge=0, le=1)],
     "deterministic": bool, "at_random": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str,
+    "most_accesses": Annotated[int, Meta(ge=0, le=1 << 40)],
     "table_splits": dict[str, int], "fc_splits": Literal["auto"] | dict[str, Split],
     "rules": str, "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"], "hosting": Literal["processes", "threads", "mpi"],
 }  # fmt: skip
 _CLASSES: Mapping[str, type | tuple[type, ...]] = {
     "cluster": Cluster, "options": Options, "plan": (str, Path), "out": (str, Path), "resume": (str, Path), "begin_with": (str, Path),
-    "run_folder": (str, Path), "partition": (str, Path),
+    "run_folder": (str, Path), "partition": (str, Path), "rates": (str, Path),
     "example_inputs": Mapping,
 }  # fmt: skip
 

@@ -58,7 +58,7 @@ def test_a_loop_that_imports_the_client_alone_reaches_the_auc_of_plain_pytorch()
         "--seeds",
         "1",
         "--only",
-        setting,
+        "sgd:100",
     ]
     run = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert run.returncode == 0, run.stderr[-2000:]

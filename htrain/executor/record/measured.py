@@ -122,9 +122,10 @@ def _grown(before: Reports, after: Reports, roles: Any, key: str) -> float:
 
 
 def predicted_edges(plan: Plan, rates: Rates = NO_RATES) -> dict[tuple[str, str], float]:
-    """Bytes that one example sends from device to device, its share of the background sync included; what holds rows asks for them at `rates`, where known."""
+    """Bytes that one example sends from device to device, its share of the background sync included; what holds rows asks for them at `rates`, or at the
+    plan's own."""
     batch = plan.options.batch_size
-    sizes = expected_blobs(plan.train, plan.cluster, batch, rates)
+    sizes = expected_blobs(plan.train, plan.cluster, batch, plan.known_rates(rates))
     edges: dict[tuple[str, str], float] = {}
     for device in plan.cluster.devices:
         nets = (plan.step_net(device), batch), (plan.sync_net(device), batch * plan.options.dense_sync.round_steps)

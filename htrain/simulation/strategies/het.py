@@ -18,9 +18,10 @@ from htrain.ops.het import UNBOUNDED as NO_BOUND
 from htrain.plan.plan import Plan
 from htrain.simulation.id_sources import Ids
 from htrain.simulation.numbering import Numbering
-from htrain.simulation.strategies.strategy import PlaysCache, Round
+from htrain.simulation.strategies.strategy import Keyed, PlaysCache, Round, Sizes
 from htrain.sync.het.client import UNBOUNDED, HetCache
 from htrain.sync.het.messages import Answer
+from htrain.sync.het.miniature import exchanged
 from htrain.sync.het.server import HetServer
 from htrain.sync.request import Request
 from htrain.sync.row_steps import SparseStep
@@ -195,4 +196,15 @@ def _shard(requests: Sequence[Request], answers: Sequence[Answer]) -> ShardRates
     return ShardRates(fetched=fetched, pushed=pushed, checked=checked, stale=stale)
 
 
+def _keyed(plan: Plan) -> tuple[Keyed, ...]:
+    return tuple(_keys_of(op.inputs, op.attrs) for op in plan.train.ops if op.type == "HetAsk")
+
+
+def _keys_of(inputs: Sequence[str], attrs: Mapping[str, Any]) -> Keyed:
+    name, *blobs = inputs
+    first = dict(zip(blobs, attrs["first_keys"], strict=True))
+    return Keyed(name, first, bounds=attrs["bounds"], servers=attrs["servers"])
+
+
 PLAYS = PlaysHet
+SIZES = Sizes(_keyed, exchanged)

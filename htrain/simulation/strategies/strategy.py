@@ -2,12 +2,12 @@
 simulation, where trainers of it have threads of their own."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
 
-from htrain.errors import PlanError
+from htrain.errors import PlanError, UsageError
 from htrain.executor.engine.context import Context
 from htrain.executor.roles.replica import Source
 from htrain.executor.strategies.strategy import RunsCache, cache_of
@@ -21,6 +21,7 @@ from htrain.simulation.machine import Host
 from htrain.simulation.processes import Training
 from htrain.simulation.result import WindowUse
 from htrain.spec.halves import HALVES
+from htrain.sync.accesses import Accesses, Exchanged, Play, Size
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,42 @@ def plays_of(plan: Plan) -> type[PlaysCache]:
         )
     plays: type[PlaysCache] = import_module(f"htrain.simulation.strategies.{section.home}").PLAYS
     return plays
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A cache of a plan and the keys that it is asked for: by the blob of a table's ids, the first key of the table; shard i has the keys from bounds[i] to
+    bounds[i+1], and is on server servers[i] of the cache's."""
+
+    cache: str
+    first_keys: Mapping[str, int]
+    bounds: tuple[int, ...]
+    servers: tuple[int, ...]
+
+    @property
+    def num_keys(self) -> int:
+        """Rows of all tables behind the cache."""
+        return self.bounds[-1]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How a cache of a kind is played at any size: the caches of a plan, and what caches of one of them would exchange."""
+
+    caches: Callable[[Plan], tuple[Keyed, ...]]
+    exchanged: Callable[[Accesses, Play, Size], Exchanged]
+
+
+def sizes_of(plan: Plan) -> Sizes:
+    """How the caches of a plan are played at other sizes. Raises UsageError for a kind that is not."""
+    section = plan.options.holder
+    home = "" if type(section) in HALVES or not section.runs else section.home
+    sizes: Sizes | None = (
+        getattr(import_module(f"htrain.simulation.strategies.{home}"), "SIZES", None) if home else None
+    )
+    if sizes is None:
+        raise UsageError(f"{section.words} cannot be played at other sizes than its own")
+    return sizes
 
 
 class World(processes.World, collective.World, Protocol):

@@ -1,0 +1,42 @@
+"""How far a command over data is: on a terminal a bar, elsewhere lines."""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+from htrain.cli.flags import tell
+
+
+class Progress:
+    """A bar while the data is read, on a terminal; a line for each step elsewhere, too."""
+
+    def __init__(self) -> None:
+        rich = import_module("rich.progress")
+        self._is_drawn = sys.stderr.isatty()
+        columns = (
+            rich.TextColumn("{task.description}"),
+            rich.BarColumn(),
+            rich.TextColumn("{task.completed:,.0f} examples"),
+        )
+        self._bar = rich.Progress(
+            *columns, console=import_module("rich.console").Console(stderr=True), transient=True, disable=not self._is_drawn
+        )  # fmt: skip
+        self._task = self._bar.add_task("reading", total=None)
+
+    def __enter__(self) -> "Progress":
+        self._bar.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._bar.__exit__(*raised)
+
+    def examples(self, number: int, total: int) -> None:
+        """So many have been read, of so many."""
+        self._bar.update(self._task, completed=number, total=total or None)
+
+    def step(self, what: str) -> None:
+        """What comes next."""
+        if self._is_drawn:
+            self._bar.update(self._task, description=what, total=None)
+        else:
+            tell(what)
