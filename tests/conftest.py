@@ -3,12 +3,12 @@
 import difflib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from forked import Commands
+from forked import Commands, shared_commands
 from hypothesis import settings
 from small_dlrm import small_plan
 
@@ -70,11 +70,14 @@ def golden(request: pytest.FixtureRequest) -> Golden:
     return compare
 
 
-@pytest.fixture(scope="module")
-def commands() -> Iterator[Commands]:
-    forked = Commands()
-    yield forked
-    forked.close()
+@pytest.fixture(scope="session")
+def commands() -> Commands:
+    return shared_commands()
+
+
+def pytest_sessionfinish() -> None:
+    if shared_commands.cache_info().currsize:
+        shared_commands().close()
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from whole_runs import (
     libfm,
     parameters,
     start,
+    start_anew,
     start_held,
     wait_for_a_checkpoint,
     wait_for_examples,
@@ -78,14 +79,14 @@ def test_interrupted_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
 def test_killed_role_ends_the_run_with_an_error_that_names_it(small: tuple[Path, str], tmp_path: Path) -> None:
     """A trainer and a sparse PS are killed in test_het_processes."""
     plan, data = small
-    process = start(plan, data, "--out", str(tmp_path / "run"), *ENDLESS, "--checkpoint-seconds", "1")
+    process = start_anew(plan, data, "--out", str(tmp_path / "run"), *ENDLESS, "--checkpoint-seconds", "1")
     wait_for_examples(tmp_path / "run", process, 1)
     kill("group_ps:0:0", tmp_path / "run", process)
 
 
 def test_killed_launcher_leaves_no_process_behind(small: tuple[Path, str], tmp_path: Path) -> None:
     plan, data = small
-    process = start(plan, data, "--out", str(tmp_path / "run"), *ENDLESS)
+    process = start_anew(plan, data, "--out", str(tmp_path / "run"), *ENDLESS)
     wait_for_examples(tmp_path / "run", process, 1)
     family = psutil.Process(process.pid).children(recursive=True)
     process.kill()

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from forked import Started
 from small_wide_deep import DATA, small_plan
 from whole_runs import HTRAIN, kill, parameters, start, wait_for_a_checkpoint
 
@@ -67,12 +68,12 @@ def test_all_processes_train_the_same_tables_and_count_as_their_role(tmp_path: P
         assert three[edge] == pytest.approx(num_bytes, rel=0.2), edge
 
 
-def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+def family(process: Started) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def running(tmp_path: Path) -> Iterator[Started]:
     """A long run of such a plan, which has a checkpoint."""
     plan_of(tmp_path / "plan", 3)
     process = start(
@@ -86,7 +87,7 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_process_that_dies_is_named_and_the_run_goes_on_under_another_number(
-    running: subprocess.Popen[str], tmp_path: Path
+    running: Started, tmp_path: Path
 ) -> None:
     role = psutil.Process(pid_of("sparse_ps:0", tmp_path / "run"))
     others = family(running)
@@ -115,14 +116,14 @@ def test_a_process_that_dies_is_named_and_the_run_goes_on_under_another_number(
     assert again.returncode == 130, said
 
 
-def test_the_death_of_the_role_takes_its_processes_along(running: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_the_death_of_the_role_takes_its_processes_along(running: Started, tmp_path: Path) -> None:
     children = psutil.Process(pid_of("sparse_ps:0", tmp_path / "run")).children()
     assert len(children) == 2
     kill("sparse_ps:0", tmp_path / "run", running)
     assert not psutil.wait_procs(children, timeout=5)[1]
 
 
-def test_an_interrupted_run_leaves_nobody_and_goes_on(running: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_nobody_and_goes_on(running: Started, tmp_path: Path) -> None:
     others = family(running)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=60)
