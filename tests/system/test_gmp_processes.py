@@ -139,8 +139,8 @@ def test_a_worker_is_one_rank(planned: tuple[Path, Parts], tmp_path: Path) -> No
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["examples"] == 2 * BATCH * STEPS
-    command[2] = "5"
+    command[2] = "4"
     command[-2] = str(tmp_path / "other")
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode != 0
-    assert "mpiexec started 5 ranks; this plan wants 3: one per worker and one for the launcher" in found.stderr
+    assert "mpiexec started 4 ranks; this plan wants 3: one per worker and one for the launcher" in found.stderr

@@ -142,7 +142,10 @@ MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathse
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec here: pip install mpich mpi4py")
 def test_a_rank_has_its_processes_too(tmp_path: Path) -> None:
     assert MPIEXEC
-    plan = plan_of(tmp_path / "plan", 2)
+    _, plan = small_plan(
+        with_flags(SLOW, dense_sync="allreduce"), trainers=1, group_ps=0, sparse_ps=1, sparse_ps_processes=2
+    )
+    plan.save(tmp_path / "plan")
     ranks = str(len(plan.cluster.roles) + 1)
     command = [
         MPIEXEC,
