@@ -32,6 +32,10 @@ _IMPORTED = (
     "held",
     "torch.export._trace",
     "torch._functorch.aot_autograd",
+    "torch._inductor.fx_passes.dedupe_symint_uses",  # these and the next ones are imported by the first export
+    "torch._inductor.sizevars",
+    "torch._export.passes.replace_with_hop_pass_util",
+    "sympy.tensor.tensor",
 )
 OF_OTHERS = (
     "torch.export._trace", "torch._functorch.aot_autograd", "hypothesis", "msgspec", "numba", "onnx.reference", "onnx_ir", "onnxscript", "pyarrow.csv",

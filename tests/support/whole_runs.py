@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -40,6 +41,14 @@ def libfm(path: Path, rows: int, *, fields: int = 4, ids: int = 50) -> str:
 
 def start(plan: Path, data: str, *arguments: str) -> Started:
     return shared_commands().start(["run", str(plan), "--data", data, *arguments])
+
+
+def train(plan: Path, data: str, *arguments: str) -> dict[str, Any]:
+    """Such a run to its end, with a process a role; what it says."""
+    process = start(plan, data, *arguments, "--json")
+    said, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    return dict(json.loads(said))
 
 
 def start_anew(plan: Path, data: str, *arguments: str) -> subprocess.Popen[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from gmp_data import BATCH, FieldNet, Parts, drawn, examples_of, parts_of
-from whole_runs import ENDLESS, HTRAIN, parameters, start, start_held, wait_for_examples, wait_until_held
+from whole_runs import ENDLESS, HTRAIN, parameters, start, start_held, train, wait_for_examples, wait_until_held
 
 import htrain
 from htrain.spec.cluster import this_machine
@@ -115,8 +115,7 @@ def test_a_run_that_was_stopped_goes_on_to_where_an_undisturbed_one_comes(
     wait_until_held(run, process, "30", trainers=2)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
-    result = htrain.run(plan, data=parts.packed, resume=run)
-    assert result.totals.examples == 2 * BATCH * STEPS
+    assert train(plan, parts.packed, "--resume", str(run))["examples"] == 2 * BATCH * STEPS
     assert htrain.evaluate(run, data=parts.source).log_loss < 0.66
 
 

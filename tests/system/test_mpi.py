@@ -14,8 +14,7 @@ import pytest
 import torch
 from joint import JOINT, joint_losses
 from small_wide_deep import DATA, small_plan
-from whole_runs import ENDLESS, HTRAIN, WIDE_DEEP, libfm, parameters, wait_for_a_checkpoint, wait_for_examples
-from whole_runs import start as start_locally
+from whole_runs import ENDLESS, HTRAIN, WIDE_DEEP, libfm, parameters, train, wait_for_a_checkpoint, wait_for_examples
 
 import htrain
 from htrain.executor.record.checkpoint import latest_checkpoint
@@ -73,7 +72,7 @@ def test_a_run_over_mpi_trains_what_a_local_run_trains(tmp_path: Path) -> None:
     process = start(5, plan, data, "--out", str(tmp_path / "mpi"), "--deterministic")
     _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
-    _, said = start_locally(plan, data, "--out", str(tmp_path / "local"), "--deterministic").communicate(timeout=120)
+    train(plan, data, "--out", str(tmp_path / "local"), "--deterministic")
     over_mpi, local = parameters(tmp_path / "mpi"), parameters(tmp_path / "local")
     assert over_mpi.keys() == local.keys()
     assert all(torch.equal(over_mpi[name], local[name]) for name in local)

@@ -15,9 +15,8 @@ import pytest
 import torch
 from forked import Started
 from small_wide_deep import DATA, small_plan
-from whole_runs import HTRAIN, kill, parameters, start, wait_for_a_checkpoint
+from whole_runs import HTRAIN, kill, parameters, start, train, wait_for_a_checkpoint
 
-import htrain
 from htrain.plan.plan import Plan
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
@@ -45,7 +44,7 @@ def first_tables(folder: Path) -> dict[str, torch.Tensor]:
     """The tables before any step: those of a run of one that moves nothing."""
     data = "synthetic:?rows=16&table_rows=40&communities=4"
     plan_of(folder / "still", 1, with_flags(SLOW, sparse_lr=1e-12))
-    htrain.run(folder / "still", data=data, out=folder / "first")
+    train(folder / "still", data, "--out", str(folder / "first"))
     return tables(folder / "first")
 
 
@@ -55,14 +54,16 @@ def test_all_processes_train_the_same_tables_and_count_as_their_role(tmp_path: P
     runs = []
     for n in (1, 3):
         plan_of(tmp_path / str(n), n, with_flags(SLOW, table_store=store))
-        runs.append(htrain.run(tmp_path / str(n), data=DATA, out=tmp_path / f"run{n}"))
+        runs.append(train(tmp_path / str(n), DATA, "--out", str(tmp_path / f"run{n}")))
     first, wanted, found = first_tables(tmp_path), tables(tmp_path / "run1"), tables(tmp_path / "run3")
     assert wanted.keys() == found.keys() == first.keys()
     moved = torch.cat([(wanted[name] - first[name]).flatten() for name in wanted])
     other = torch.cat([(found[name] - first[name]).flatten() for name in wanted])
     assert moved.abs().max() > 1e-4
     assert float((moved - other).norm() / moved.norm()) < 0.02
-    one, three = ({(e.source, e.target): e.measured_bytes for e in run.measured.edges} for run in runs)
+    one, three = (
+        {(edge["source"], edge["target"]): edge["measured_bytes"] for edge in run["measured"]["edges"]} for run in runs
+    )
     assert one.keys() == three.keys()
     for edge, num_bytes in one.items():
         assert three[edge] == pytest.approx(num_bytes, rel=0.2), edge
