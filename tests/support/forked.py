@@ -5,6 +5,7 @@ A command is a child of who asks, as if it had been started anew. Its stand-in h
 
 import ctypes
 import fcntl
+import gc
 import json
 import os
 import pty
@@ -25,6 +26,7 @@ from typing import IO, NoReturn
 
 _IMPORTED = (
     "htrain.api",
+    "htrain.training",
     "htrain.cli.app",
     "htrain.executor.launch.run",
     "htrain.executor.launch.supervisor",
@@ -272,6 +274,7 @@ def main() -> None:
     descriptor, *imported = sys.argv[1:]
     for name in imported:
         import_module(name)
+    gc.freeze()  # as a supervisor does: a collection in a command would write to all pages that it shares
     _serve(socket(fileno=int(descriptor)))
 
 

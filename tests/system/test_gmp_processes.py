@@ -95,7 +95,7 @@ def test_a_late_worker_is_waited_for_and_nothing_is_applied_twice(parts: Parts, 
 def test_a_worker_that_stays_away_is_named(planned: tuple[Path, Parts], tmp_path: Path) -> None:
     plan, parts = planned
     process = start(plan, parts.packed, "--out", str(tmp_path / "run"), "--liveness-seconds", "4", *ENDLESS)
-    wait_for_examples(tmp_path / "run", process, 1)
+    wait_for_examples(tmp_path / "run", process, 3000)  # the launcher waits longer for those that have only begun
     os.kill(processes_of(tmp_path / "run")["trainer:1:0"], signal.SIGSTOP)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
