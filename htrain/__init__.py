@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from htrain.api import compile, evaluate, run, simulate, size
+    from htrain.api import compile, simulate, size
     from htrain.errors import Error
     from htrain.extending.policies import register_policy
     from htrain.extending.strategies import register_strategy
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from htrain.spec.optimizers import Adagrad, Adam, RowwiseAdagrad, Sgd
     from htrain.spec.options import Options
     from htrain.spec.sparse_sync import AllGather, Gmp, SparseSync, TableServers
+    from htrain.training import evaluate, run
 
 __all__ = [
     "Adagrad", "Adam", "AllGather", "AllReduce", "Bmuf", "Cache", "Cluster", "Compression", "Cost", "DenseSync", "Easgd", "Error", "Fusions", "Gmp", "HetCache",
@@ -42,8 +43,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "compile": "htrain.api",
-    "run": "htrain.api",
-    "evaluate": "htrain.api",
+    "run": "htrain.training",
+    "evaluate": "htrain.training",
     "simulate": "htrain.api",
     "size": "htrain.api",
     **dict.fromkeys(("advise", "partition", "pack"), "htrain.preparing"),

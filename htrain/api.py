@@ -1,4 +1,4 @@
-"""The Python API: compile, run, evaluate. The CLI's commands are these."""
+"""The Python API of plans: compile, simulate, size. The CLI's commands are these."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from rich.console import Console
 from torch import nn
 
 from htrain.advising.rates_file import read_rates
@@ -15,12 +14,7 @@ from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS
 from htrain.compiler.pipeline import compile_net
 from htrain.data import CRITEO, open_data
 from htrain.errors import UsageError
-from htrain.executor.launch.earlier import beginning_of
-from htrain.executor.launch.evaluate import Evaluation, evaluate_run
-from htrain.executor.launch.run import Hosting, check_inputs, run_plan
-from htrain.executor.record.run_folder import read_record
-from htrain.executor.roles.coordinator import RunResult
-from htrain.executor.settings import RunSettings
+from htrain.executor.launch.run import check_inputs
 from htrain.extending.rules import load_tagger
 from htrain.net.placement import Split
 from htrain.ops.cache_rates import NO_RATES, Rates
@@ -38,7 +32,7 @@ from htrain.spec.cluster import Cluster, this_machine, validated
 from htrain.spec.compatibility import compatible
 from htrain.spec.effects import given_counts, require_counts, require_effect
 from htrain.spec.options import Options
-from htrain.spec.settings import CheckpointSeconds, Workers
+from htrain.spec.settings import Workers
 from htrain.spec.tree import checked, given
 from htrain.tagging.place import Solver, by_rules
 
@@ -222,63 +216,3 @@ def _rates_of(
             f"--trace-batches {trace_batches} has no effect: there are no batches to look at (--trace or --zipf)"
         )
     return RatesOf(source, trace_batches)
-
-
-def run(
-    plan: str | Path,
-    *,
-    data: str,
-    out: str | Path = "",
-    resume: str | Path = "",
-    begin_with: str | Path = "",
-    epochs: int = 1,
-    hosting: Hosting = "processes",
-    deterministic: bool = False,
-    checkpoint_seconds: CheckpointSeconds = 300.0,
-    deadline_seconds: float = 60.0,
-    liveness_seconds: float = 60.0,
-    malformed_share: float = 0.01,
-    workers: Workers = "auto",
-    num_threads: int = 1,
-    console: Console | None = None,
-) -> RunResult:
-    """Train a plan: into the new folder `out`, or on from the last checkpoint of the folder `resume`.
-
-    A new run may `begin_with` the last checkpoint of another, of the same model: its weights, tables and optimizer states, whatever cluster it had.
-
-    `hosting` is `processes`, one per role, or `threads` of this process. Progress goes to `console`, standard error by default.
-    Raises what `htrain.errors` lists under RunError, and errors of the plan, data or checkpoint.
-    """
-    require_arguments(
-        "run", plan=plan, data=data, out=out, resume=resume, begin_with=begin_with, epochs=epochs, hosting=hosting, deterministic=deterministic,
-        checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds, malformed_share=malformed_share,
-        workers=workers, num_threads=num_threads,
-    )  # fmt: skip
-    if bool(out) == bool(resume):
-        raise UsageError("run: give either out=, a new run folder, or resume=, the folder of a run to go on with")
-    if begin_with and resume:
-        raise UsageError("run: begin_with= is for a new run: resume= goes on from the run's own checkpoint")
-    beginning = beginning_of(Path(begin_with)) if begin_with else None
-    settings = RunSettings(
-        Path(plan),
-        data,
-        Path(out or resume),
-        epochs=epochs,
-        deadline_seconds=deadline_seconds,
-        liveness_seconds=liveness_seconds,
-        checkpoint_seconds=checkpoint_seconds,
-        deterministic=deterministic,
-        malformed_share=malformed_share,
-        workers=workers,
-        begin_with=(beginning.plan, beginning.checkpoint) if beginning else ("", ""),
-    )
-    return run_plan(
-        settings, hosting=hosting, resume=bool(resume), num_threads=num_threads, console=console or Console(stderr=True)
-    )
-
-
-def evaluate(run_folder: str | Path, *, data: str, plan: str | Path = "", replica: str = "center") -> Evaluation:
-    """NE, AUC and log loss of the last checkpoint of a run on a dataset; `plan` where the run's plan has moved."""
-    require_arguments("evaluate", run_folder=run_folder, data=data, plan=plan, replica=replica)
-    folder = Path(run_folder)
-    return evaluate_run(Path(plan or read_record(folder).plan), folder, data, replica=replica)

@@ -1,4 +1,7 @@
-"""Runs as a user starts them: `htrain` as a process, its data, and what it leaves."""
+"""Runs as a user starts them: `htrain` as a process, its data, and what it leaves.
+
+Their processes are forked from one that has imported everything (forked.py), but for those of `start_anew`.
+"""
 
 import json
 import os
@@ -9,14 +12,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
+from forked import Started, shared_commands
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
 WIDE_DEEP = str(ROOT / "models" / "wide_deep.py")
 HTRAIN = str(Path(sys.executable).with_name("htrain"))
+Process = Started | subprocess.Popen[str]
 ENDLESS = (
     "--epochs",
     "1000000000",
@@ -33,18 +39,33 @@ def libfm(path: Path, rows: int, *, fields: int = 4, ids: int = 50) -> str:
     return f"libfm:{path}?rows={ids}"
 
 
-def start(plan: Path, data: str, *arguments: str) -> subprocess.Popen[str]:
+def start(plan: Path, data: str, *arguments: str) -> Started:
+    return shared_commands().start(["run", str(plan), "--data", data, *arguments])
+
+
+def train(plan: Path, data: str, *arguments: str) -> dict[str, Any]:
+    """Such a run to its end, with a process a role; what it says."""
+    process = start(plan, data, *arguments, "--json")
+    said, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    return dict(json.loads(said))
+
+
+def start_anew(plan: Path, data: str, *arguments: str) -> subprocess.Popen[str]:
+    """The same as a process that imports all for itself, as a shell starts it."""
     command = [HTRAIN, "run", str(plan), "--data", data, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def start_held(places: str, plan: Path, data: str, *arguments: str, out: Path) -> subprocess.Popen[str]:
+def start_held(places: str, plan: Path, data: str, *arguments: str, out: Path) -> Started:
     """A run into `out` whose trainers stop at `places`, such as `40,90!` (tests/support/held.py)."""
-    command = held_command(places, plan, data, *arguments, out=out)
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _held_folder(out).mkdir()
+    words = ["run", str(plan), "--data", data, "--out", str(out), *arguments]
+    return shared_commands().start(words, held=(_held_folder(out), places))
 
 
 def held_command(places: str, plan: Path, data: str, *arguments: str, out: Path) -> list[str]:
+    """The command of such a run, for a process that is started anew."""
     _held_folder(out).mkdir()
     held = [sys.executable, str(ROOT / "tests" / "support" / "held.py"), str(_held_folder(out)), places]
     return [*held, "run", str(plan), "--data", data, "--out", str(out), *arguments]
@@ -59,12 +80,12 @@ def _held_folder(run: Path) -> Path:
     return run.with_name(f"{run.name}.held")
 
 
-def wait_until_held(run: Path, process: subprocess.Popen[str], place: str, *, trainers: int = 1) -> None:
+def wait_until_held(run: Path, process: Process, place: str, *, trainers: int = 1) -> None:
     """Until as many trainers have stopped at a place."""
     wait_until(lambda: len(list(_held_folder(run).glob(f"* {place}"))) == trainers, process, f"stopped at {place}")
 
 
-def wait_for_examples(run: Path, process: subprocess.Popen[str], count: int) -> None:
+def wait_for_examples(run: Path, process: Process, count: int) -> None:
     """Until the run's metrics, which are written about twice a second, tell of `count` examples: for runs that do not end by themselves."""
     wait_until(lambda: max(_examples(run / "metrics.jsonl"), default=0) >= count, process, f"{count} examples")
 
@@ -74,12 +95,12 @@ def _examples(log: Path) -> list[int]:
     return [r["examples"] for r in map(json.loads, whole.splitlines()) if r["role"] == "run"]
 
 
-def wait_for_a_checkpoint(run: Path, process: subprocess.Popen[str]) -> None:
+def wait_for_a_checkpoint(run: Path, process: Process) -> None:
     """Until the run has its first checkpoint: for runs that do not end by themselves."""
     wait_until(lambda: bool(list(run.glob("checkpoints/*/manifest.json"))), process, "a checkpoint")
 
 
-def wait_until(happened: Callable[[], bool], process: subprocess.Popen[str], what: str) -> None:
+def wait_until(happened: Callable[[], bool], process: Process, what: str) -> None:
     """Until something has happened to a process that lives."""
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and process.poll() is None:
@@ -90,7 +111,7 @@ def wait_until(happened: Callable[[], bool], process: subprocess.Popen[str], wha
     raise AssertionError(f"the run has not come to this: {what}; {process.communicate()}")
 
 
-def kill(victim: str, run: Path, process: subprocess.Popen[str]) -> None:
+def kill(victim: str, run: Path, process: Process) -> None:
     """Kill a role of a run: it must end in time, with an error that names the role, and leave nobody behind."""
     pid = json.loads((run / "roles.json").read_text())[victim]["pid"]
     family = psutil.Process(process.pid).children(recursive=True)

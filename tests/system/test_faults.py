@@ -12,9 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from forked import Started
 from whole_runs import (
     ENDLESS,
     WIDE_DEEP,
+    Process,
     held_command,
     let_go,
     libfm,
@@ -45,11 +47,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture
-def run(small: tuple[Path, str], tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def run(small: tuple[Path, str], tmp_path: Path) -> Iterator[Callable[..., Started]]:
     """Starts a long run of the small plan in tmp_path/run; whatever is left of it goes when the test ends."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Started] = []
 
-    def begin(*arguments: str, data: str = "") -> subprocess.Popen[str]:
+    def begin(*arguments: str, data: str = "") -> Started:
         process = start(small[0], data or small[1], *(arguments or ("--out", str(tmp_path / "run"), *ENDLESS)))
         started.append(process)
         return process
@@ -62,14 +64,14 @@ def run(small: tuple[Path, str], tmp_path: Path) -> Iterator[Callable[..., subpr
         process.communicate()
 
 
-def family_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+def family_of(process: Process) -> list[psutil.Process]:
     try:
         return psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
 
 
-def last_line(process: subprocess.Popen[str], seconds: float = 60) -> str:
+def last_line(process: Process, seconds: float = 60) -> str:
     """How a run ended, in its own words."""
     _, said = process.communicate(timeout=seconds)
     assert "Traceback" not in said, said
@@ -79,7 +81,7 @@ def last_line(process: subprocess.Popen[str], seconds: float = 60) -> str:
 class Told:
     """What a process writes to its standard error, as it comes."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Process) -> None:
         self.text = ""
         self._process = process
         self._thread = threading.Thread(target=self._read)
@@ -104,7 +106,7 @@ def roles_of(folder: Path) -> dict[str, int]:
 
 
 def test_a_folder_in_which_a_run_trains_is_refused_to_all_others_and_left_alone(
-    run: Callable[..., subprocess.Popen[str]], small: tuple[Path, str], tmp_path: Path
+    run: Callable[..., Started], small: tuple[Path, str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     first = run("--out", str(folder), *ENDLESS, "--checkpoint-seconds", "1")
@@ -126,7 +128,7 @@ def test_a_folder_in_which_a_run_trains_is_refused_to_all_others_and_left_alone(
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_the_end_of_the_terminal_or_of_the_service_writes_a_checkpoint(
-    run: Callable[..., subprocess.Popen[str]], tmp_path: Path, number: signal.Signals
+    run: Callable[..., Started], tmp_path: Path, number: signal.Signals
 ) -> None:
     process = run()
     wait_for_examples(tmp_path / "run", process, 1)
@@ -172,7 +174,7 @@ def test_a_run_whose_terminal_is_gone_trains_to_the_end(small: tuple[Path, str],
 
 
 def test_a_second_ctrl_c_ends_a_run_that_cannot_save_there_and_then(
-    run: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    run: Callable[..., Started], tmp_path: Path
 ) -> None:
     process = run()
     wait_for_examples(tmp_path / "run", process, 1)
@@ -203,7 +205,7 @@ def test_a_second_ctrl_c_ends_a_run_that_cannot_save_there_and_then(
     ids=str,
 )
 def test_whoever_is_killed_no_process_is_left(
-    run: Callable[..., subprocess.Popen[str]], tmp_path: Path, victims: tuple[str, ...]
+    run: Callable[..., Started], tmp_path: Path, victims: tuple[str, ...]
 ) -> None:
     process = run()
     wait_for_examples(tmp_path / "run", process, 1)
@@ -222,7 +224,7 @@ def test_whoever_is_killed_no_process_is_left(
 
 
 def test_a_role_that_is_stopped_is_told_of_as_slow_and_then_given_up_by_name(
-    run: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    run: Callable[..., Started], tmp_path: Path
 ) -> None:
     process = run("--out", str(tmp_path / "run"), *ENDLESS, "--liveness-seconds", "6", "--deadline-seconds", "60")
     wait_for_examples(tmp_path / "run", process, 2000)
@@ -257,7 +259,7 @@ def test_a_launcher_that_sleeps_finds_its_roles_where_they_were(small: tuple[Pat
 
 
 def test_a_checkpoint_that_the_disk_refuses_is_tried_again_while_training_goes_on(
-    run: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    run: Callable[..., Started], tmp_path: Path
 ) -> None:
     process = run("--out", str(tmp_path / "run"), *ENDLESS, "--checkpoint-seconds", "1")
     wait_for_a_checkpoint(tmp_path / "run", process)

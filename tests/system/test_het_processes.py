@@ -19,6 +19,7 @@ from whole_runs import (
     parameters,
     start,
     start_held,
+    train,
     wait_for_examples,
     wait_until_held,
 )
@@ -57,7 +58,7 @@ def in_step(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def whole(in_step: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing has disturbed."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    htrain.run(in_step[0], data=in_step[1], out=folder)
+    train(*in_step, "--out", str(folder))
     return folder
 
 
@@ -83,7 +84,7 @@ def test_workers_that_are_stopped_and_resumed_train_as_if_they_had_not_been(
     assert process.returncode == 130, said
     done = int(max((tmp_path / "cut" / "checkpoints").iterdir()).name.removeprefix("examples_"))
     assert 0 < done < FEW_ROWS
-    assert htrain.run(plan, data=data, resume=tmp_path / "cut").totals.examples == FEW_ROWS
+    assert train(plan, data, "--resume", str(tmp_path / "cut"))["examples"] == FEW_ROWS
     assert_close(whole, tmp_path / "cut")
 
 

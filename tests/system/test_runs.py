@@ -16,7 +16,9 @@ from whole_runs import (
     libfm,
     parameters,
     start,
+    start_anew,
     start_held,
+    train,
     wait_for_a_checkpoint,
     wait_for_examples,
     wait_until_held,
@@ -69,7 +71,7 @@ def test_interrupted_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
     assert "--resume" in said.splitlines()[-1]
     done = int(max((tmp_path / "cut" / "checkpoints").iterdir()).name.removeprefix("examples_"))
     assert done == 32 * steps, "it stops behind the step that it is in"
-    htrain.run(plan, data=data, resume=tmp_path / "cut", deterministic=True)
+    train(plan, data, "--resume", str(tmp_path / "cut"), "--deterministic")
     resumed = parameters(tmp_path / "cut")
     assert whole.keys() == resumed.keys()
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
@@ -78,14 +80,14 @@ def test_interrupted_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
 def test_killed_role_ends_the_run_with_an_error_that_names_it(small: tuple[Path, str], tmp_path: Path) -> None:
     """A trainer and a sparse PS are killed in test_het_processes."""
     plan, data = small
-    process = start(plan, data, "--out", str(tmp_path / "run"), *ENDLESS, "--checkpoint-seconds", "1")
+    process = start_anew(plan, data, "--out", str(tmp_path / "run"), *ENDLESS, "--checkpoint-seconds", "1")
     wait_for_examples(tmp_path / "run", process, 1)
     kill("group_ps:0:0", tmp_path / "run", process)
 
 
 def test_killed_launcher_leaves_no_process_behind(small: tuple[Path, str], tmp_path: Path) -> None:
     plan, data = small
-    process = start(plan, data, "--out", str(tmp_path / "run"), *ENDLESS)
+    process = start_anew(plan, data, "--out", str(tmp_path / "run"), *ENDLESS)
     wait_for_examples(tmp_path / "run", process, 1)
     family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
@@ -110,15 +112,15 @@ sys.path.insert(0, {str(Path(WIDE_DEEP).parent)!r})
 from wide_deep import WideDeep
 
 def build(schema):
-    return WideDeep(schema, dim=4, hidden=[32, 16])
+    return WideDeep(schema, dim=4, hidden=[16])
 """
 
 
 def trained_in_three_replicas(folder: Path, rows: int) -> list[dict[int, int]]:
     """The staleness of the dense updates of each group PS, beside two trainers of three replicas."""
-    data = libfm(folder / "train.libfm", rows)
+    data = libfm(folder / "train.libfm", rows, fields=1)
     (folder / "narrow.py").write_text(NARROW)  # it is the order of updates that counts, and there are many
-    loaded = load_model(str(folder / "narrow.py"), click_schema(0, (50,) * 4, tables=("ids",) * 4))
+    loaded = load_model(str(folder / "narrow.py"), click_schema(0, (50,), tables=("ids",)))
     captured = loaded.initialised(capture(loaded.module, loaded.example_inputs))
     cluster = this_machine(trainers=2, group_ps=2, sparse_ps=1)
     plan = compile_net(captured, cluster, Options(batch_size=4, net_replicas=3), name="wide_deep")

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from forked import Commands
+
 ROOT = Path(__file__).parents[2]
 HTRAIN = str(Path(sys.executable).with_name("htrain"))
 MODEL = """
@@ -19,7 +21,9 @@ def build():
 """
 
 
-def test_twenty_six_tables_of_six_hundred_million_rows_compile_for_forty_sparse_pss(tmp_path: Path) -> None:
+def test_twenty_six_tables_of_six_hundred_million_rows_compile_for_forty_sparse_pss(
+    commands: Commands, tmp_path: Path
+) -> None:
     (tmp_path / "huge.py").write_text(MODEL.format(models=str(ROOT / "models")))
     flags = ["--sparse-ps", "40", "--sparse-ps-memory", "512GiB", "--groups", "4", "--trainers", "4", "--group-ps", "4"]
     command = [HTRAIN, "compile", "huge.py", "--out", "plan", *flags, "--json"]
@@ -28,9 +32,7 @@ def test_twenty_six_tables_of_six_hundred_million_rows_compile_for_forty_sparse_
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime  # of CPU: others compute here, too
     peak = used.ru_maxrss * 1024
-    shown = json.loads(
-        subprocess.run([HTRAIN, "show", "plan", "--json"], cwd=tmp_path, check=True, capture_output=True).stdout
-    )
+    shown = json.loads(commands.run(["show", "plan", "--json"], tmp_path, timeout=100).stdout)
     rows = [sum(shard["num_rows"] for shard in shards) for shards in shown["tables"].values()]
     stored = [
         load["holds"]["weights"] + load["holds"]["state"]

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from forked import Started
 from small_wide_deep import DATA, small_plan
-from whole_runs import HTRAIN, kill, parameters, start, wait_for_a_checkpoint
+from whole_runs import HTRAIN, kill, parameters, start, train, wait_for_a_checkpoint
 
-import htrain
 from htrain.plan.plan import Plan
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
@@ -44,7 +44,7 @@ def first_tables(folder: Path) -> dict[str, torch.Tensor]:
     """The tables before any step: those of a run of one that moves nothing."""
     data = "synthetic:?rows=16&table_rows=40&communities=4"
     plan_of(folder / "still", 1, with_flags(SLOW, sparse_lr=1e-12))
-    htrain.run(folder / "still", data=data, out=folder / "first")
+    train(folder / "still", data, "--out", str(folder / "first"))
     return tables(folder / "first")
 
 
@@ -54,25 +54,27 @@ def test_all_processes_train_the_same_tables_and_count_as_their_role(tmp_path: P
     runs = []
     for n in (1, 3):
         plan_of(tmp_path / str(n), n, with_flags(SLOW, table_store=store))
-        runs.append(htrain.run(tmp_path / str(n), data=DATA, out=tmp_path / f"run{n}"))
+        runs.append(train(tmp_path / str(n), DATA, "--out", str(tmp_path / f"run{n}")))
     first, wanted, found = first_tables(tmp_path), tables(tmp_path / "run1"), tables(tmp_path / "run3")
     assert wanted.keys() == found.keys() == first.keys()
     moved = torch.cat([(wanted[name] - first[name]).flatten() for name in wanted])
     other = torch.cat([(found[name] - first[name]).flatten() for name in wanted])
     assert moved.abs().max() > 1e-4
     assert float((moved - other).norm() / moved.norm()) < 0.02
-    one, three = ({(e.source, e.target): e.measured_bytes for e in run.measured.edges} for run in runs)
+    one, three = (
+        {(edge["source"], edge["target"]): edge["measured_bytes"] for edge in run["measured"]["edges"]} for run in runs
+    )
     assert one.keys() == three.keys()
     for edge, num_bytes in one.items():
         assert three[edge] == pytest.approx(num_bytes, rel=0.2), edge
 
 
-def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+def family(process: Started) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def running(tmp_path: Path) -> Iterator[Started]:
     """A long run of such a plan, which has a checkpoint."""
     plan_of(tmp_path / "plan", 3)
     process = start(
@@ -86,7 +88,7 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_process_that_dies_is_named_and_the_run_goes_on_under_another_number(
-    running: subprocess.Popen[str], tmp_path: Path
+    running: Started, tmp_path: Path
 ) -> None:
     role = psutil.Process(pid_of("sparse_ps:0", tmp_path / "run"))
     others = family(running)
@@ -115,14 +117,14 @@ def test_a_process_that_dies_is_named_and_the_run_goes_on_under_another_number(
     assert again.returncode == 130, said
 
 
-def test_the_death_of_the_role_takes_its_processes_along(running: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_the_death_of_the_role_takes_its_processes_along(running: Started, tmp_path: Path) -> None:
     children = psutil.Process(pid_of("sparse_ps:0", tmp_path / "run")).children()
     assert len(children) == 2
     kill("sparse_ps:0", tmp_path / "run", running)
     assert not psutil.wait_procs(children, timeout=5)[1]
 
 
-def test_an_interrupted_run_leaves_nobody_and_goes_on(running: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_nobody_and_goes_on(running: Started, tmp_path: Path) -> None:
     others = family(running)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=60)
@@ -141,7 +143,10 @@ MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathse
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec here: pip install mpich mpi4py")
 def test_a_rank_has_its_processes_too(tmp_path: Path) -> None:
     assert MPIEXEC
-    plan = plan_of(tmp_path / "plan", 2)
+    _, plan = small_plan(
+        with_flags(SLOW, dense_sync="allreduce"), trainers=1, group_ps=0, sparse_ps=1, sparse_ps_processes=2
+    )
+    plan.save(tmp_path / "plan")
     ranks = str(len(plan.cluster.roles) + 1)
     command = [
         MPIEXEC,

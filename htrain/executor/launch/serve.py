@@ -114,7 +114,7 @@ def _serve(
         with interrupts() as interrupt:
             outside = Outside(interrupt, on_totals, tell, claim.give_sign, endpoints.update)
             coordinator = Coordinator(servers, network, settings, identity, outside)
-            pool = local_pool(servers, settings, "processes", network, coordinator.place, num_threads)
+            pool = local_pool(servers, settings, "processes", network, coordinator.place, num_threads=num_threads)
             return coordinator.run(pool)
     finally:
         log.close()
