@@ -2,6 +2,7 @@
 
 import os
 import socket
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +14,8 @@ from htrain.errors import UsageError
 from htrain.membership.served import FILE, Address
 
 TOKEN = "HTRAIN_TOKEN"  # of the environment
+_LONGEST_NAME = 200
+_number = count(1)  # of this process's workers
 
 
 def connect(
@@ -32,10 +35,18 @@ def connect(
     does for weights. A server that does not answer for `deadline_seconds` is lost; with a staleness of 0, other workers are waited for up to `round_seconds`.
     Raises UsageError for a place that is none, PeerLost where nobody answers, RunError where this worker is refused.
     """
-    if capacity is not None and capacity < 1:
+    if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
         raise UsageError(f"connect: capacity: {capacity} is no number of rows")
+    if gradient_scale != "mean" and not isinstance(gradient_scale, int | float):
+        raise UsageError(f"connect: gradient_scale: is {gradient_scale!r}, want a number or 'mean'")
+    if not min(deadline_seconds, round_seconds) > 0:
+        raise UsageError(
+            f"connect: deadline_seconds {deadline_seconds} and round_seconds {round_seconds}: want seconds above 0"
+        )
+    if len(worker) > _LONGEST_NAME:
+        raise UsageError(f"connect: worker: has {len(worker)} characters, want at most {_LONGEST_NAME}")
     address, known = _found(str(where), token)
-    name = worker or f"{socket.gethostname()}:{os.getpid()}"
+    name = worker or f"{socket.gethostname()}:{os.getpid()}.{next(_number)}"
     joined = Where(address, known, name, deadline_seconds, round_seconds)
     return Tables(joined, capacity=capacity, gradient_scale=gradient_scale)
 

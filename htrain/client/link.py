@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,13 @@ class Link:
         self._caller = Caller(self._addresses)
         self._caches = [self.served.at(server) for server in range(len(self._addresses))]
         self._lease_seconds = welcome.lease_seconds
-        self._join_all()
+        try:
+            self._join_all()
+        except BaseException:
+            for server in range(len(self._addresses)):  # those that have it as a member
+                self._caller.send(server, encode(Leave(self._session)))
+            self._caller.close()
+            raise
         self._ended = threading.Event()
         self._pulse = threading.Thread(target=self._beat, name="beats of a worker", daemon=True)
         self._pulse.start()
@@ -156,6 +163,8 @@ class Link:
 
     def leave(self) -> None:
         """Be a member no more. Servers that do not hear of it find out when the lease runs out."""
+        if self._ended.is_set():
+            return
         self._ended.set()
         self._pulse.join(_LEAVE_SECONDS)
         waiting = dict.fromkeys(range(len(self._addresses)))
@@ -164,12 +173,15 @@ class Link:
         end = time.monotonic() + _LEAVE_SECONDS
         while waiting and time.monotonic() < end:
             got = self._caller.receive(end - time.monotonic())
-            if got and isinstance(from_server(got[1][0]), Left):
-                waiting.pop(got[0], None)
+            with suppress(RunError):
+                if got and isinstance(from_server(got[1][0]), Left):
+                    waiting.pop(got[0], None)
         self._caller.close()
 
     def drop(self) -> None:
         """End without a word: what the servers then say is of no interest."""
+        if self._ended.is_set():
+            return
         self._ended.set()
         self._pulse.join(_LEAVE_SECONDS)
         self._caller.close()
@@ -222,9 +234,10 @@ class Link:
             for server in range(len(self._addresses)):
                 caller.send(server, encode(Beat(self._session, min(self.unsent, 2**31 - 1))))
             while got := caller.receive(0):
-                message = from_server(got[1][0])
-                if isinstance(message, Refused):
-                    self._lost = _refusal(f"sparse_ps:{got[0]}", message)
+                with suppress(RunError):
+                    message = from_server(got[1][0])
+                    if isinstance(message, Refused):
+                        self._lost = _refusal(f"sparse_ps:{got[0]}", message)
         caller.close()
 
 
@@ -255,7 +268,7 @@ class _Wait:
                     raise _refusal(self._name(server), message)
                 if isinstance(message, Waits):
                     missing = message.missing
-                    again[server] = now + _KNOWN_SECONDS
+                    again[server] = now + min(_KNOWN_SECONDS, self._where.deadline_seconds / 3)
                 else:
                     take(server, message, frames[1:])
                 continue

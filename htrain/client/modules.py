@@ -10,6 +10,8 @@ from torch.autograd.function import once_differentiable
 
 from htrain.client.tables import Tables
 from htrain.client.warm_up import summed
+from htrain.errors import DataError
+from htrain.membership.served import ServedTable
 
 
 class HetEmbedding(nn.Module):
@@ -26,7 +28,7 @@ class HetEmbedding(nn.Module):
         self.tables = tables
         self.table = found.name
         self.num_embeddings, self.embedding_dim = found.rows, cache.width
-        self.padding_idx = padding_idx
+        self.padding_idx = _padding(padding_idx, found)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Raises DataError for an id out of range, PeerLost where a server does not answer."""
@@ -60,7 +62,7 @@ class HetEmbeddingBag(nn.Module):
         self.table = found.name
         self.num_embeddings, self.embedding_dim = found.rows, cache.width
         self.mode = mode
-        self.padding_idx = padding_idx
+        self.padding_idx = _padding(padding_idx, found)
         self.include_last_offset = include_last_offset
 
     def forward(
@@ -107,6 +109,13 @@ def _rows(tables: Tables, table: str, ids: torch.Tensor, training: bool) -> tupl
     distinct, inverse = np.unique(ids.detach().cpu().numpy(), return_inverse=True)
     rows = tables.look(table, distinct)
     return rows.to(ids.device), torch.from_numpy(inverse.reshape(-1)).to(ids.device)
+
+
+def _padding(asked: int | None, table: ServedTable) -> int | None:
+    """The row of padding, which may be counted from the end. Raises DataError for one that is not there."""
+    if asked is not None and not -table.rows <= asked < table.rows:
+        raise DataError(f"table '{table.name}': padding_idx {asked} is out of range, it has {table.rows} rows")
+    return asked if asked is None or asked >= 0 else table.rows + asked
 
 
 def _place(padding_idx: int | None, ids: torch.Tensor, inverse: torch.Tensor) -> int | None:

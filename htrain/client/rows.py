@@ -45,7 +45,7 @@ class _Batch:
 class Side:
     """A cache on this worker.
 
-    - `num_open` lookups have been read, and neither written nor let go.
+    - `num_open` sets of rows have been read, and neither written nor let go; `lookups` of this step have been given out.
     - Of the announced batches, one may be asked for, and one present: the batch of the step that goes on.
     """
 
@@ -53,7 +53,9 @@ class Side:
         self.served = served
         self._rows: DirectRows | HetCache = rows
         self._first_keys = {table.name: table.first_key for table in served.tables}
+        self.lookups = 0
         self._opens: list[_Open] = []
+        self._announced_rows: _Open | None = None
         self._reading: _Open | None = None
         self._finish: Callable[[], None] = lambda: None
         self._batches: deque[_Batch] = deque()
@@ -73,7 +75,7 @@ class Side:
 
     @property
     def num_open(self) -> int:
-        """Lookups of this step."""
+        """Sets of rows that are read."""
         return len(self._opens)
 
     @property
@@ -142,6 +144,7 @@ class Side:
             rows = self._opens[-1].rows
             rows = torch.cat([rows, *shared]) if shared else rows
             into.append(Lookup(rows, inverse))
+            self.lookups += 1
 
         self._finish = finish
 
@@ -188,7 +191,8 @@ class Side:
         """Servers have answered; it is the present batch from now on."""
         assert self._reading is not None
         self._present, self._asked = self._asked, None
-        self._open(self._reading.keys, self._reading.slots, self._rows.read_arrays(self._reading.slots, answers))
+        rows = self._rows.read_arrays(self._reading.slots, answers)
+        self._announced_rows = self._open(self._reading.keys, self._reading.slots, rows)
         self._reading = None
 
     def taken(self, table: str, ids: Ids) -> Lookup:
@@ -200,7 +204,9 @@ class Side:
             )
         for _, known, inverse in announced:
             if np.array_equal(known, ids):
-                return Lookup(self._opens[0].rows, inverse)
+                assert self._announced_rows is not None
+                self.lookups += 1
+                return Lookup(self._announced_rows.rows, inverse)
         raise DataError(
             f"table '{table}' is looked up with other ids than were announced: announce batches in the order of their steps"
         )
@@ -215,7 +221,7 @@ class Side:
 
     def step(self, scale: float) -> None:
         """Write the gradients of all open lookups."""
-        opens, self._opens, self._present = self._opens, [], None
+        opens = self._end()
         for each in opens:
             gradient = each.rows.grad
             if gradient is None:
@@ -226,9 +232,14 @@ class Side:
 
     def let_go(self) -> None:
         """Write nothing."""
-        opens, self._opens, self._present = self._opens, [], None
-        for each in opens:
+        for each in self._end():
             self._rows.let_go(each.slots)
+        self._rows.trim()
+
+    def _end(self) -> list[_Open]:
+        """What was read; nothing is from here on."""
+        opens, self._opens, self._present, self._announced_rows, self.lookups = self._opens, [], None, None, 0
+        return opens
 
     def outgoing(self) -> list[Request]:
         """What waits to be pushed, and nothing asked."""

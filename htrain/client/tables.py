@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal
 
@@ -44,7 +45,8 @@ class Tables:
         self._under_way = 0  # rows whose updates were sent, and not answered
         self._is_due = False  # a round: a step has been written, and nothing asked since
         self._counted = time.monotonic()
-        self._closed = False
+        self._closed = self._is_broken = False
+        self._may_be_unsent = False
         self.steps = 0
 
     # -- what there is -----------------------------------------------------------------------------------------------
@@ -94,10 +96,15 @@ class Tables:
         and the next batch is asked for while the present one computes.
         Raises DataError for a table that is not served, and for an id out of range.
         """
+        self._require_open()
         announced: dict[str, list[tuple[str, Ids]]] = {}
         for table, given in batch.items():
             cache, found = self.place_of(table)
-            parts = [given] if isinstance(given, torch.Tensor | np.ndarray) else given
+            parts = [given] if isinstance(given, torch.Tensor | np.ndarray) else list(given)
+            if not parts or not all(isinstance(ids, torch.Tensor | np.ndarray) for ids in parts):
+                raise DataError(
+                    f"table '{table}': announce its ids as a tensor, or a list of tensors, one for each lookup"
+                )
             announced.setdefault(cache.name, []).extend((found.name, _flat(ids, found)) for ids in parts)
         for name, lookups in announced.items():
             self._sides[name].announce(lookups)
@@ -112,10 +119,12 @@ class Tables:
         self._require_open()
         cache, found = self.place_of(table)
         flat = _flat(ids, found)
-        if self._current is None and self._announced:
+        if self._current is None and self._announced and not self._is_open:
             self._begin_announced()
         if self._current is not None:
-            return self._sides[cache.name].taken(found.name, flat)
+            lookup = self._sides[cache.name].taken(found.name, flat)
+            self._ask_ahead()
+            return lookup
         side = self._sides[cache.name]
         if side.num_open >= _MOST_OPEN:
             raise RunError(
@@ -135,23 +144,24 @@ class Tables:
         self._require_open()
         cache, found = self.place_of(table)
         flat = _flat(ids, found)
-        if self.unsent and not any(side.num_open for side in self._sides.values()):
+        if self._may_be_unsent and not self._in_step:
             self.flush()
         keys = {each.name: [np.empty(0, np.int64)] * len(each.devices) for each in self.served.caches}
         distinct, inverse = np.unique(flat, return_inverse=True)
         order, parts = self._sides[cache.name].split(distinct + found.first_key)
         keys[cache.name] = parts
         rows = np.empty((distinct.size, cache.width), np.float32)
-        rows[order] = np.concatenate(self._link.look(keys)[cache.name])
+        with self._talking():
+            rows[order] = np.concatenate(self._link.look(keys)[cache.name])
         return torch.from_numpy(rows[inverse.reshape(-1)])
 
-    def step(self) -> None:
-        """Write the gradients of all rows that were read since the last step, as optimizer.step() does those of weights.
+    def step(self, scale: float = 1.0) -> None:
+        """Write the gradients of all rows that were read since the last step, as optimizer.step() does those of weights; times `scale`.
 
-        Rows without a gradient are let go. Raises RunError for gradients that are not finite.
+        Rows without a gradient are let go. Raises RunError for gradients that are not finite; they are let go, too.
         """
         self._require_open()
-        scale = self._gradient_scale()
+        scale *= self._gradient_scale()
         try:
             self._come_to_round()  # of the step before, where this one has looked nothing up
             for side in self._sides.values():
@@ -161,11 +171,19 @@ class Tables:
             raise
         for side in self._sides.values():
             side.step(scale)
-        self._current, self._is_due = None, True
+        self._current, self._is_due, self._may_be_unsent = None, True, True
         self.steps += 1
         if time.monotonic() - self._counted > _UNSENT_SECONDS:
             self._link.unsent, self._counted = self.unsent, time.monotonic()
         self._settle()
+        self._ask_ahead()
+
+    def skip(self) -> None:
+        """End a step that writes nothing: what it has looked up, and the gradients that rows have, are let go."""
+        self._require_open()
+        self._come_to_round()
+        self._let_go()
+        self._is_due = True
         self._ask_ahead()
 
     def step_after(self, optimizer: torch.optim.Optimizer) -> None:
@@ -178,14 +196,14 @@ class Tables:
         Raises PeerLost where a server does not answer; RunError between a lookup and its step.
         """
         self._require_open()
-        if any(side.num_open for side in self._sides.values()):
+        if self._in_step:
             raise RunError("flush between a lookup and its step: call tables.step() first")
         if self._link.is_waiting:
             self._take_announced()
         self._exchange({name: side.flush() for name, side in self._sides.items()})
         for name, answers in self._answers().items():
             self._sides[name].absorb(answers)
-        self._link.unsent = self.unsent
+        self._link.unsent, self._may_be_unsent = self.unsent, False
         self._ask_ahead()
 
     # -- coming and going --------------------------------------------------------------------------------------------
@@ -195,6 +213,8 @@ class Tables:
         if self._closed:
             return
         try:
+            if self._is_broken:
+                return
             self._let_go()
             if self._link.is_waiting:
                 self._take_announced()
@@ -212,15 +232,18 @@ class Tables:
         What was announced is forgotten. Raises what `connect` does, and RunError where another plan is served now.
         """
         lost, before = self.unsent, self.served
+        self._is_broken = True
         self._link.drop()
         self._link = Link(self._where)
         if self.served != before:
+            self._link.leave()
             raise RunError(
                 f"{self._where.address}: serves another plan now ({self.served.model}, digest {self.served.plan[:12]}): connect anew"
             )
         self._sides = self._new_sides()
         self._announced.clear()
-        self._current, self._closed, self._is_due, self._under_way = None, False, False, 0
+        self._current, self._closed, self._is_broken, self._may_be_unsent = None, False, False, False
+        self._is_due, self._under_way = False, 0
         return lost
 
     def __enter__(self) -> "Tables":
@@ -231,9 +254,23 @@ class Tables:
     ) -> None:
         if kind is None:
             self.close()
-        elif not self._closed:
-            self._closed = True
-            self._link.leave()
+            return
+        if self._closed:
+            return
+        if not self._is_broken and not self.served.is_synchronous:
+            with suppress(RunError):  # what goes wrong here would hide what went wrong before
+                self.close()
+        self._closed = True
+        self._link.leave()
+
+    def __deepcopy__(self, memo: object) -> "Tables":
+        """A copy of a module reads the same tables."""
+        return self
+
+    def __reduce__(self) -> Any:
+        raise RunError(
+            "tables of a worker belong to its process: save the state_dict() of what is beside them; their rows are saved by their servers"
+        )
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -254,42 +291,53 @@ class Tables:
     def _require_open(self) -> None:
         if self._closed:
             raise PeerLost("this worker has left its servers: connect anew")
+        if self._is_broken:
+            raise PeerLost("a request of this worker has not been answered: tables.rejoin() begins anew with its rows")
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether rows have been read that were neither written nor let go."""
+        return any(side.num_open for side in self._sides.values())
+
+    @property
+    def _in_step(self) -> bool:
+        """Whether rows have been looked up since the last step."""
+        return any(side.lookups for side in self._sides.values())
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        """What ends in the middle, by an error or by the user, leaves a worker that must join anew."""
+        try:
+            yield
+        except BaseException:
+            self._is_broken = True
+            raise
 
     def _settle(self) -> None:
         """Have caches as soon as they can be had, and between steps."""
         if self._warm_up.error:
             raise RunError(f"the loops of caches cannot be compiled: {self._warm_up.error}")
-        if (
-            self._warm_up.is_done
-            and not self.is_warm
-            and not self._link.is_waiting
-            and not any(s.num_open for s in self._sides.values())
-        ):
+        if self._warm_up.is_done and not self.is_warm and not self._link.is_waiting and not self._is_open:
             for side in self._sides.values():
                 side.settle(self._capacity)
 
     def _ask_ahead(self) -> None:
         """Ask for the next announced batch, where its rows may be asked for before those of the present one are written."""
-        if (
-            not self._announced
-            or self._link.is_waiting
-            or (self._current is not None and not all(s.asks_ahead for s in self._sides.values()))
-        ):
+        if not self._announced or self._link.is_waiting:
             return
-        if self._current is None and any(side.num_open for side in self._sides.values()):
-            return
-        self._ask_announced()
+        may = all(side.asks_ahead for side in self._sides.values()) and self._in_step
+        if may if self._current is not None else not self._is_open:
+            self._ask_announced()
 
     def _ask_announced(self) -> None:
         batch = self._announced[0]
         self._exchange({name: self._sides[name].ask_announced() for name in batch})
 
     def _begin_announced(self) -> None:
-        """The next announced batch is the present one from here on, and the one behind it is asked for."""
+        """The next announced batch is the present one from here on."""
         if not self._link.is_waiting:
             self._ask_announced()
         self._take_announced()
-        self._ask_ahead()
 
     def _take_announced(self) -> None:
         """The batch that was asked for is the present one from here on."""
@@ -307,12 +355,14 @@ class Tables:
         in_round, self._is_due = self._is_due, False
         sides = self._sides.items()
         all_requests = {name: requests[name] if name in requests else side.outgoing() for name, side in sides}
-        self._under_way = sum(int(each.counts[0]) for parts in all_requests.values() for each in parts)
-        self._link.ask(all_requests, in_round=in_round)
+        self._under_way += sum(int(each.counts[0]) for parts in all_requests.values() for each in parts)
+        with self._talking():
+            self._link.ask(all_requests, in_round=in_round)
 
     def _answers(self) -> dict[str, Sequence[Any]]:
         """What servers have answered; caches that had asked for nothing take theirs here."""
-        answers = self._link.answers()
+        with self._talking():
+            answers = self._link.answers()
         self._under_way = 0
         for name in answers.keys() - self._asked:
             self._sides[name].absorb(answers[name])

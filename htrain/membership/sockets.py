@@ -59,8 +59,8 @@ class Listener:
         self._close()
 
     def _close(self) -> None:
-        self._socket.close(linger=_LINGER_MILLISECONDS)
-        self._context.term()
+        self._socket.close()
+        self._context.destroy()
 
 
 class Caller:
@@ -97,8 +97,8 @@ class Caller:
     def close(self) -> None:
         """End every connection; what is not sent within a second is dropped."""
         for socket in getattr(self, "_sockets", ()):
-            socket.close(linger=_LINGER_MILLISECONDS)
-        self._context.term()
+            socket.close()
+        self._context.destroy()
 
 
 def _socket(context: zmq.Context, kind: int) -> Any:
@@ -109,6 +109,7 @@ def _socket(context: zmq.Context, kind: int) -> Any:
         raise RunError(
             f"no socket can be opened: {os.strerror(error.errno or errno.EMFILE)}; allow this process more open files (ulimit -n)"
         ) from error
+    socket.set(zmq.LINGER, _LINGER_MILLISECONDS)  # from the beginning: a context that is collected would wait for ever
     socket.set(zmq.SNDHWM, 0)
     socket.set(zmq.RCVHWM, 0)
     return socket

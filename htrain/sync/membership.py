@@ -4,7 +4,7 @@ A worker joins under a name, as one incarnation of it, and asks in order: reques
 again: it is answered with what it was answered before. Who is not heard for as long as a lease lasts has left. Behind a barrier (a staleness of 0) the request
 that brings a step's updates is answered when every member has come with its own: a round.
 
-    joined     a worker is a member from now on        -> Drop for what its earlier incarnation still waited for
+    joined     a worker is a member from now on        -> Drop for its earlier incarnation, Answer for those who waited for that
     asked      a request has come                      -> Push, Answer for whom it is their turn, Repeat, Refuse
     left       a worker goes by itself                 -> Answer for those who waited for it alone
     expire     time has passed                         -> Vanished for each that was not heard, Answer as above
@@ -22,6 +22,7 @@ class Member:
 
     - `answered` is the number of its last request that was answered, 0 before the first.
     - `waiting` is the number of a request that has come and was not answered, else 0; its updates have been pushed.
+    - Others wait for it, behind a barrier, once it has asked for the first time: `steps`. Who only looks at rows steps never.
     - `unsent` rows have updates at the worker which it has not pushed, as it last said.
     """
 
@@ -32,6 +33,11 @@ class Member:
     answered: int = 0
     waiting: int = 0
     unsent: int = 0
+
+    @property
+    def steps(self) -> bool:
+        """Whether it has asked for anything."""
+        return self.answered > 0 or self.waiting > 0
 
 
 class Push(NamedTuple):
@@ -92,7 +98,7 @@ class Membership:
         for member in earlier:
             del self.members[member.session]
         self.members[session] = Member(worker, session, place, now)
-        return [Drop(member) for member in earlier]
+        return [*(Drop(member) for member in earlier), *self._due()]
 
     def asked(self, session: int, number: int, now: float, *, in_round: bool) -> list[Instruction]:
         """A member's request of a number has come; `in_round` where it brings what the member has written since its last, which others may wait for."""
@@ -142,12 +148,14 @@ class Membership:
     def missing(self) -> list[str]:
         """The workers that others wait for, behind a barrier."""
         waits = self._barrier and any(member.waiting for member in self.members.values())
-        return sorted(member.worker for member in self.members.values() if waits and not member.waiting)
+        return sorted(
+            member.worker for member in self.members.values() if waits and member.steps and not member.waiting
+        )
 
     def _due(self) -> list[Instruction]:
         """Whose turn it is to be answered."""
         waiting = [member for member in self.members.values() if member.waiting]
-        if len(waiting) < len(self.members):
+        if any(member.steps and not member.waiting for member in self.members.values()):
             return []
         for member in waiting:
             member.answered, member.waiting = member.waiting, 0

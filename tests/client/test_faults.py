@@ -119,18 +119,22 @@ def test_a_worker_that_vanishes_costs_what_it_had_not_sent(monkeypatch: pytest.M
 
 def test_a_round_does_not_wait_for_a_worker_that_has_vanished() -> None:
     with Serve(TABLE, Kind(staleness=0), lease_seconds=1.0) as servers:
-        gone, stays = servers.connect("gone", gradient_scale=1.0), servers.connect("stays", gradient_scale=1.0)
+        gone, stays, looks = (servers.connect(name, gradient_scale=1.0) for name in ("gone", "stays", "looks"))
+        looks.look("a", torch.tensor([1]))  # who only looks is waited for by nobody
+        train(gone, 2)
         gone._link._ended.set()
         for _ in range(3):
             train(stays, 1)
         stays.close()
-        gone._link.drop()
+        looks.close()
+        gone._link._caller.close()
     np.testing.assert_allclose(servers.table("a")[1, 0], -0.3, rtol=1e-6)
 
 
 def test_others_that_never_come_are_named_after_a_while() -> None:
     with Serve(TABLE, Kind(staleness=0)) as servers:
         idle, waits = servers.connect("idle"), servers.connect("waits", round_seconds=1.0)
+        train(idle, 1)
         train(waits, 1)
         with pytest.raises(PeerLost, match=r"has waited 1 s for idle: with a staleness of 0 all workers step together"):
             train(waits, 1)
@@ -164,6 +168,9 @@ def test_servers_that_were_started_again_are_gone_on_with_by_a_rejoin() -> None:
         servers.begin(ports)
         with pytest.raises(PeerLost, match=r"the server was started anew; tables.rejoin\(\) begins anew"):
             train(tables, 4)
+        for again in (lambda: train(tables, 4), tables.flush, lambda: tables.announce({"a": torch.tensor([1])})):
+            with pytest.raises(PeerLost, match=r"has not been answered: tables.rejoin\(\) begins anew with its rows"):
+                again()
         assert tables.rejoin() == 2
         train(tables, 4)
         tables.close()
@@ -201,7 +208,13 @@ def test_a_place_that_is_none_is_said(tmp_path: object) -> None:
     for where, said in {**places, str(tmp_path): "holds no serving.json"}.items():
         with pytest.raises(UsageError, match=said):
             connect(where)
-    with pytest.raises(UsageError, match="capacity: 0 is no number of rows"):
-        connect("127.0.0.1:1", token="x", capacity=0)
+    for wrong, said in (
+        ({"capacity": 0}, "capacity: 0 is no number of rows"),
+        ({"gradient_scale": "sum"}, "gradient_scale: is 'sum', want a number or 'mean'"),
+        ({"deadline_seconds": 0}, "want seconds above 0"),
+        ({"worker": "w" * 201}, "has 201 characters, want at most 200"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            connect("127.0.0.1:1", token="x", **wrong)  # type: ignore[arg-type]
     with pytest.raises(PeerLost, match="did not answer within 1 s"):
         connect("127.0.0.1:1", token="x", deadline_seconds=1.0)

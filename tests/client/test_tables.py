@@ -1,5 +1,7 @@
 """A worker from outside against plain PyTorch: lookups, steps, announced batches, several workers (HET 3)."""
 
+import copy
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -157,11 +159,14 @@ def test_without_staleness_workers_follow_their_joint_batch(workers: int, optimi
         joined[0].warm()
         torch.manual_seed(1)
         models = [served(tables) for tables in joined]
+        all_here = threading.Barrier(workers)
 
         def work(worker: int) -> list[float]:
             tables, losses = joined[worker], []
-            for batch in shares[worker]:
+            for number, batch in enumerate(shares[worker]):
                 loss = loss_of(models[worker], batch)
+                if number == 0:
+                    all_here.wait(30)
                 loss.backward()
                 tables.step()
                 losses.append(float(loss.detach()))
@@ -301,3 +306,85 @@ def test_what_cannot_be_says_what_and_what_to_do() -> None:
             embedding(torch.tensor([3]))
     with pytest.raises(PeerLost, match="has left its servers"):
         embedding(torch.tensor([1]))
+
+
+@pytest.mark.parametrize("policy", ["light-lfu", "lfu", "lru"])
+def test_rows_that_were_let_go_make_room_for_others(policy: str) -> None:
+    """They had been in no list of a policy: nothing was evicted, or the search for a victim never ended."""
+    with Serve(tables_of(), Kind(100, capacity=8, policy=policy)) as servers, servers.connect() as tables:
+        tables.warm()
+        embedding = HetEmbedding(tables, "a")
+        for first in range(0, 60, 6):
+            embedding(torch.arange(first, first + 6)).detach()
+            tables.step()
+            (_, side) = tables._sides.values()
+            assert side._rows.resident <= 8  # type: ignore[union-attr]
+        np.testing.assert_array_equal(servers.table("a"), tables_of()["a"])
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_flush_sends_what_rows_of_announced_batches_have_gathered(warm: bool) -> None:
+    """The next batch has been asked for by then, with the same rows."""
+    ids = torch.arange(10)
+    with Serve(tables_of(), Kind(100, lr=1.0)) as servers, servers.connect() as tables:
+        if warm:
+            tables.warm()
+        embedding = HetEmbedding(tables, "a")
+        for _ in range(4):
+            tables.announce({"a": ids})
+        for number in range(4):
+            embedding(ids).sum().backward()
+            tables.step()
+            for _ in range(2):
+                tables.flush()
+                assert tables.unsent == 0
+            seen = tables.look("a", ids).numpy()
+            np.testing.assert_allclose(seen, tables_of()["a"][:10] - (number + 1), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(servers.table("a")[:10], seen)
+
+
+def test_a_lookup_that_was_not_announced_is_not_taken_for_one_that_was() -> None:
+    with Serve(tables_of(), Kind(100, lr=1.0)) as servers, servers.connect() as tables:
+        tables.warm()
+        embedding = HetEmbedding(tables, "a")
+        first, second = torch.tensor([1, 2]), torch.tensor([3, 4])
+        early = embedding(first)
+        tables.announce({"a": second})
+        late = embedding(second)
+        torch.testing.assert_close(late, torch.from_numpy(tables_of()["a"])[second])
+        (early.sum() + 2 * late.sum()).backward()
+        tables.step()
+        embedding(second).sum().backward()
+        tables.step()
+        tables.flush()
+        moved = servers.table("a")[:5] - tables_of()["a"][:5]
+        np.testing.assert_allclose(moved[:, 0], [0, -1, -1, -3, -3], rtol=1e-5)
+
+
+def test_a_step_that_is_skipped_writes_nothing() -> None:
+    with Serve(tables_of(), Kind(100, lr=1.0)) as servers, servers.connect() as tables:
+        embedding = HetEmbedding(tables, "a")
+        ids = torch.tensor([1])
+        for announced in (False, True):
+            for _ in range(2 * announced):
+                tables.announce({"a": ids})
+            (embedding(ids) * torch.nan).sum().backward()
+            tables.skip()
+            embedding(ids).sum().backward()
+            tables.step(scale=0.5)
+        tables.flush()
+        np.testing.assert_allclose(servers.table("a")[1], tables_of()["a"][1] - 1, rtol=1e-5)
+
+
+def test_modules_are_copied_with_the_tables_that_they_read() -> None:
+    with Serve(tables_of(), Kind(100)) as servers, servers.connect() as tables:
+        model = served(tables)
+        assert copy.deepcopy(model).first.tables is tables
+        assert [name for name in model.state_dict() if not name.startswith("linear")] == []
+        last = HetEmbedding(tables, "a", padding_idx=-1)
+        assert last.padding_idx == 59
+        with pytest.raises(DataError, match="padding_idx 60 is out of range, it has 60 rows"):
+            HetEmbedding(tables, "a", padding_idx=60)
+        for given in ([], [1, 2]):
+            with pytest.raises(DataError, match="announce its ids as a tensor, or a list of tensors"):
+                tables.announce({"a": given})  # type: ignore[dict-item]

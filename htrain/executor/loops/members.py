@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hmac import compare_digest
 from typing import Any, Protocol
 
 import numpy as np
@@ -186,7 +187,8 @@ class Members:
 
     def _turn(self) -> None:
         """Take a message, those that were held, or note that time has passed."""
-        seconds = min(_LONGEST_WAIT_SECONDS, max(0.0, self._membership.next_expiry - time.monotonic()))
+        expiry = _LONGEST_WAIT_SECONDS if self._paused else self._membership.next_expiry - time.monotonic()
+        seconds = min(_LONGEST_WAIT_SECONDS, max(0.0, expiry))
         got = self._listener.receive(seconds, (self._bell.descriptor,))
         self._bell.mute()
         with self._working:
@@ -238,7 +240,7 @@ class Members:
         if join.version != VERSION:
             reason = f"a worker speaks version {join.version} of the protocol, this server version {VERSION}: install the same htrain on both"
             self._say(sender, Refused("version", reason))
-        elif join.token != listening.token:
+        elif not compare_digest(join.token.encode(), listening.token.encode()):
             self.counts.strangers += 1
             self._say(
                 sender,
@@ -355,12 +357,12 @@ class Members:
 
 
 def _most_bytes(serving: Serving, server: int) -> int:
-    """The longest frame that a worker may send: gradients of every row of a cache that is here."""
+    """The longest frame that a worker may send: keys of every row of a cache that is here, pushed, fetched and checked, or gradients of all."""
     longest = _SPARE_BYTES
     for cache in serving.served.at(server):
         own = cache.devices.index(server)
         shards = zip(cache.bounds, cache.bounds[1:], cache.servers, strict=False)
-        longest = max(longest, sum(end - begin for begin, end, at in shards if at == own) * max(8, 4 * cache.width))
+        longest = max(longest, sum(end - begin for begin, end, at in shards if at == own) * max(24, 4 * cache.width))
     return longest
 
 

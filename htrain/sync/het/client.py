@@ -177,12 +177,12 @@ class HetCache:
 
     def let_go(self, slots: Ids) -> None:
         """Instead of Write: nothing is written to `slots`, which were read. Rows that must not be read again leave."""
-        loops.let_go(self._at.meta, slots)
+        loops.let_go(self._at.meta, self._at.lists, slots, self._policy, self._limit)
         if self.staleness == 0:
             self._take_out_unpinned(slots)
 
     def flush(self) -> list[Request]:
-        """A request to each server with every update that has not been pushed, but those of rows of steps under way.
+        """A request to each server with every update that has not been pushed, but those of rows that are asked for and have not come.
 
         Rows stay, with their clocks: they are then what their servers hold, as far as this worker has changed them.
         """
@@ -190,7 +190,7 @@ class HetCache:
         pushed, step = self._buffers(resident.size), self._step
         count = loops.push_kept(
             self._at.meta, self._at.key_of, rows=self._at.rows, slots=resident, width=self.width, step=step.code, lr=step.lr, eps=step.eps,
-            keys=pushed.keys, clocks=pushed.clocks, grads=pushed.grads,
+            pinned=not self._awaited, keys=pushed.keys, clocks=pushed.clocks, grads=pushed.grads,
         )  # fmt: skip
         self._keep(pushed, count)
         return self.outgoing()

@@ -149,15 +149,15 @@ def push_out(meta, key_of, rows, slots, width, keys, clocks, grads):  # type: ig
 
 
 @njit(nogil=True, cache=True)
-def push_kept(meta, key_of, rows, slots, width, step, lr, eps, keys, clocks, grads):  # type: ignore[no-untyped-def]
+def push_kept(meta, key_of, rows, slots, width, step, lr, eps, pinned, keys, clocks, grads):  # type: ignore[no-untyped-def]
     """Rows that stay, and are what their server makes of them: updates since the last push are kept to be pushed, and taken into the row. How many.
 
-    Clocks stay: a row may be read as long as if nothing had been pushed.
+    Clocks stay: a row may be read as long as if nothing had been pushed. Those of steps under way are among them where `pinned` says so.
     """
     pushed = 0
     for slot in slots:
         grad = rows[slot, width : 2 * width]
-        if meta[slot, PINS] > 0 or not np.any(grad != 0.0):
+        if (meta[slot, PINS] > 0 and not pinned) or not np.any(grad != 0.0):
             continue
         pushed = _push(
             meta, key_of, rows=rows, slot=slot, width=width, at=pushed, keys=keys, clocks=clocks, grads=grads
@@ -178,10 +178,11 @@ def unsent(meta, rows, slots, width):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def let_go(meta, slots):  # type: ignore[no-untyped-def]
-    """Rows that were read and will not be written."""
+def let_go(meta, lists, slots, policy, limit):  # type: ignore[no-untyped-def]
+    """Rows that were read and will not be written: they have been used, so that the policy knows them."""
     for slot in slots:
         meta[slot, PINS] -= 1
+        used(meta, lists, slot, policy, limit)
 
 
 @njit(nogil=True, cache=True)

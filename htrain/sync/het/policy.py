@@ -185,6 +185,8 @@ def bring_back(meta, lists, resident, limit):  # type: ignore[no-untyped-def]
         limit *= 2
     slots = np.array([s for s in resident if meta[s, LIST] == UNLISTED and 0 < meta[s, USES] < limit])
     counts = np.array([meta[s, USES] for s in slots])
+    if slots.size == 0:
+        return np.int64(0)
     at = np.int64(0)
     while lists[at, ABOVE] >= 0:
         at = np.int64(lists[at, ABOVE])
