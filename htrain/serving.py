@@ -19,7 +19,7 @@ def serve(
     out: str | Path = "",
     resume: str | Path = "",
     begin_with: str | Path = "",
-    listen: str = "127.0.0.1",
+    listen: str = "auto",
     lease_seconds: float = 30.0,
     checkpoint_seconds: CheckpointSeconds = 300.0,
     liveness_seconds: float = 60.0,
@@ -29,8 +29,9 @@ def serve(
     """Serve the tables of a plan with HET caches to workers from outside, until Ctrl-C or SIGTERM; then they are saved in `out`.
 
     Each sparse PS is a process. `listen` is `HOST` or `HOST:PORT`: the first listens there, the others at the ports that follow; without a port, each at one
-    that is free. Where to join, and with what token, stands in `serving.json` of the run folder. A worker that is not heard for `lease_seconds` is a member no
-    more. `resume` goes on from the last checkpoint of a folder, `begin_with` from the tables of a run of the same model.
+    that is free. `auto` is 127.0.0.1, or with `resume` where it was. Where to join, and with what token, stands in `serving.json` of the run folder. A worker
+    that is not heard for `lease_seconds` is a member no more. `resume` goes on from the last checkpoint of a folder, `begin_with` from the tables of a run of
+    the same model.
     Raises PlanError for a plan without such caches, CheckpointError, UsageError for what cannot start, PeerLost when a server has died.
     """
     require_arguments(
@@ -63,7 +64,9 @@ def serve(
 
 
 def listening_at(listen: str) -> tuple[str, int]:
-    """The host and port of `HOST` or `HOST:PORT`; port 0 is any. Raises UsageError for another text."""
+    """The host and port of `HOST` or `HOST:PORT`; port 0 is any, and the host of `auto` "". Raises UsageError for another text."""
+    if listen == "auto":
+        return "", ANY_PORT
     host, colon, port = listen.rpartition(":") if listen.rpartition(":")[2].isdigit() else (listen, "", "")
     if not host or (colon and not 1 <= int(port) <= 65535) or any(c.isspace() for c in host):
         raise UsageError(

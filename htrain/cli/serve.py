@@ -26,9 +26,9 @@ from htrain.executor.launch.environment import role_environment
 )
 @click.option(
     "--listen",
-    default="127.0.0.1",
+    default="auto",
     metavar="HOST[:PORT]",
-    help="Where workers join; further servers take the ports that follow. Without a port, any that is free. [default: 127.0.0.1]",
+    help="Where workers join; further servers take the ports that follow. Without a port, any that is free. [default: 127.0.0.1, or where it was before]",
 )
 @click.option(
     "--lease-seconds",

@@ -165,6 +165,11 @@ def test_a_killed_worker_and_servers_that_are_started_again(page: Path) -> None:
         tables.close()
         served.stop()
     torch.testing.assert_close(tables_of(folder)["user.weight"][:20], after - RATE / 2**0.5)
+    another = page / "runs" / "another"
+    with serving(page / "plan", another, "--out", str(another), "--begin-with", str(folder)) as served:
+        with connect(another) as tables:
+            torch.testing.assert_close(tables.look("user", ids), after - RATE / 2**0.5)
+        served.stop()
 
 
 @pytest.mark.parametrize(("optimizer", "workers"), [("sgd", 8), ("adagrad", 4)])

@@ -63,16 +63,18 @@ def beginning_of(run_folder: Path) -> Beginning:
 
 
 class Earlier:
-    """The parameters of a checkpoint, mapped from its files."""
+    """The parameters of a checkpoint, mapped from its files. Servers of tables have these alone: `tables_only`."""
 
-    def __init__(self, beginning: Beginning) -> None:
+    def __init__(self, beginning: Beginning, *, tables_only: bool = False) -> None:
         """Raises CheckpointError, PlanError for what cannot be read, or does not belong together."""
         folder = Path(beginning.checkpoint)
         plan, manifest = load_plan(Path(beginning.plan)), read_manifest(folder)
         if manifest.identity.plan.digest != plan.digest:
             raise CheckpointError(f"{folder}: belongs to another plan than {beginning.plan}, which has been made again")
         self._name = str(folder)
-        saved = {name: p for name, p in plan.train.parameters.items() if p.kind != "cache"}
+        self._kinds = ("table",) if tables_only else ("weight", "table")
+        owned = [(name, p, _owner(plan.train.parameters, p)) for name, p in plan.train.parameters.items()]
+        saved = {n: p for n, p, owner in owned if p.kind != "cache" and (owner.kind == "table" or not tables_only)}
         values = load_parameters(plan, replace(plan.train, parameters=saved), folder, manifest, "center")
         files = [folder / saved.name for role, saved in manifest.files.items() if role_of(role) == SPARSE_PS]
         rows = dict(item for path in files for item in _rows_in(path))
@@ -85,7 +87,7 @@ class Earlier:
     def require(self, plan: Plan) -> None:
         """Raises CheckpointError for a weight or a table of a plan that is not here."""
         for parameter in plan.train.parameters.values():
-            if parameter.kind in ("weight", "table") and parameter.whole not in self._pieces:
+            if parameter.kind in self._kinds and parameter.whole not in self._pieces:
                 raise CheckpointError(
                     f"{self._name}: holds no '{parameter.whole}', which the plan has: begin with a run of the same model"
                 )

@@ -175,7 +175,8 @@ class RunningRole:
             return
         self._parts.fill(self.settings.plan_folder)
         if all(self.settings.begin_with):
-            self._parts.copy_from(Earlier(Beginning(*self.settings.begin_with)))
+            earlier = Earlier(Beginning(*self.settings.begin_with), tables_only=self.settings.serving is not None)
+            self._parts.copy_from(earlier)
 
     def _load(self, folder: Path) -> None:
         """The parameters of a checkpoint of this run. Raises CheckpointError."""

@@ -36,7 +36,8 @@ from htrain.plan.plan import Plan, load_plan
 from htrain.spec.cache import CACHES
 
 _MOST_BYTES = 1 << 16
-ANY_PORT = 0
+_LOG_SECONDS = 10.0  # between two lines of the metrics: servers run for as long as there are workers
+ANY_PORT, THIS_HOST = 0, "127.0.0.1"
 
 
 def served_by(plan: Plan) -> Served:
@@ -75,7 +76,7 @@ def serve_plan(
         with claimed(settings.run_folder) as claim, Progress(console, 0) as progress:
             identity = identify_served(whole)
             if all(settings.begin_with):
-                Earlier(Beginning(*settings.begin_with)).require(whole)
+                Earlier(Beginning(*settings.begin_with), tables_only=True).require(whole)
             if resume:
                 settings = resumed(settings, identity, find_checkpoints(settings.run_folder), progress.note)
             record = RunRecord(str(settings.plan_folder.resolve()), "", 1, False, settings.begin_with[1])
@@ -100,12 +101,16 @@ def _serve(
     """In a folder that is ours."""
     log, news = RunLog(settings.run_folder, tell), ServingNews()
     endpoints: dict[str, str] = {}
+    last: dict[str, Any] = {"written": 0.0}
 
     def on_totals(totals: RunTotals, reports: dict[str, dict[str, Any]]) -> None:
         if endpoints:  # the first time: now they serve
             _publish(settings, endpoints, tell)
             endpoints.clear()
-        log.write(totals, reports)
+        last.update(totals=totals, reports=reports)
+        if totals.seconds >= last["written"] + _LOG_SECONDS:
+            last["written"] = totals.seconds
+            log.write(totals, _without_news(reports))
         for text in news.of(totals.seconds, reports):
             tell(text)
 
@@ -117,14 +122,28 @@ def _serve(
             pool = local_pool(servers, settings, "processes", network, coordinator.place, num_threads=num_threads)
             return coordinator.run(pool)
     finally:
+        if "totals" in last:
+            log.write(last["totals"], _without_news(last["reports"]))
         log.close()
 
 
+def _without_news(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """What is kept of reports: news is told once, and would be kept again and again."""
+    kept: dict[str, Mapping[str, Any]] = {}
+    for role, report in reports.items():
+        members = {name: value for name, value in report.get("members", {}).items() if name not in ("news", "num_news")}
+        kept[role] = {**report, **({"members": members} if members else {})}
+    return kept
+
+
 def _listening(folder: Path, host: str, port: int, *, lease_seconds: float, resume: bool) -> Listening:
-    """Where to listen. Servers that are started again are found where they were, by the token that workers have."""
+    """Where to listen; without a host, on this host alone, or where it was before.
+
+    Servers that are started again are found where they were, by the token that workers have.
+    """
     before = _published(folder) if resume else None
-    if before and port == ANY_PORT:
-        host, _, known = before.address.removeprefix("tcp://").rpartition(":")
+    if not host:
+        host, _, known = before.address.removeprefix("tcp://").rpartition(":") if before else (THIS_HOST, "", ANY_PORT)
         port = int(known)
     return Listening(host, port, before.token if before else token_urlsafe(24), lease_seconds)
 
