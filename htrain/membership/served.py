@@ -77,13 +77,13 @@ class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Listening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where servers take messages of workers: server k at port + k of an address of its host, or at any free port where that is 0; and who may come.
+    """Where servers take messages of workers: server k at ports[k] of an address of its host, or at any that is free where that is 0; and who may come.
 
     A worker that is not heard for `lease_seconds` has left.
     """
 
     host: str
-    port: int
+    ports: tuple[int, ...]
     token: str
     lease_seconds: float
 
@@ -96,7 +96,8 @@ class Serving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """serving.json in a run folder: where to join, and with what word."""
+    """serving.json in a run folder: where to join, and with what word; `others` are the servers behind the first."""
 
     address: str
     token: str
+    others: tuple[str, ...] = ()

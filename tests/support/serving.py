@@ -79,8 +79,7 @@ class Serve:
         step = SparseStep(self.kind.optimizer, self.kind.lr, self.kind.eps)
         self.members = []
         for server in range(self.num_servers):
-            port = ports[server] - server if ports[server] else 0
-            serving = Serving(self.served, Listening("127.0.0.1", port, TOKEN, self._lease_seconds))
+            serving = Serving(self.served, Listening("127.0.0.1", tuple(ports), TOKEN, self._lease_seconds))
             holders = [
                 HetServer(*self.held[cache.width, server], staleness=self.kind.staleness, step=step)
                 for cache in self.served.caches

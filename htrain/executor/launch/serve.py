@@ -15,7 +15,7 @@ from htrain.executor.launch.coordinator import Coordinator, Outside
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.interrupt import interrupts
 from htrain.executor.launch.run import check_folder, local_pool
-from htrain.executor.loops.members import members_endpoint
+from htrain.executor.loops.members import addresses_in
 from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.executor.record.identity import Identity, identify_served
 from htrain.executor.record.progress import Progress
@@ -71,7 +71,9 @@ def serve_plan(
         whole = check_plan(load_plan(settings.plan_folder))
         served = served_by(whole)
         check_folder(settings.run_folder, resume=resume)
-        listening = _listening(settings.run_folder, host, port, lease_seconds=lease_seconds, resume=resume)
+        listening = _listening(
+            settings.run_folder, host, port, servers=served.num_servers, lease_seconds=lease_seconds, resume=resume
+        )
         settings = replace(settings, ops=places_of((*whole.ops, *whole.strategies)), serving=Serving(served, listening))
         with claimed(settings.run_folder) as claim, Progress(console, 0) as progress:
             identity = identify_served(whole)
@@ -136,16 +138,20 @@ def _without_news(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping
     return kept
 
 
-def _listening(folder: Path, host: str, port: int, *, lease_seconds: float, resume: bool) -> Listening:
+def _listening(folder: Path, host: str, port: int, *, servers: int, lease_seconds: float, resume: bool) -> Listening:
     """Where to listen; without a host, on this host alone, or where it was before.
 
     Servers that are started again are found where they were, by the token that workers have.
     """
     before = _published(folder) if resume else None
-    if not host:
-        host, _, known = before.address.removeprefix("tcp://").rpartition(":") if before else (THIS_HOST, "", ANY_PORT)
-        port = int(known)
-    return Listening(host, port, before.token if before else token_urlsafe(24), lease_seconds)
+    if host:
+        ports = [port + k if port else ANY_PORT for k in range(servers)]
+    elif before:
+        places = [address.removeprefix("tcp://").rpartition(":") for address in (before.address, *before.others)]
+        host, ports = places[0][0], [int(known) for _, _, known in places]
+    else:
+        host, ports = THIS_HOST, [ANY_PORT] * servers
+    return Listening(host, tuple(ports), before.token if before else token_urlsafe(24), lease_seconds)
 
 
 def _published(folder: Path) -> Address | None:
@@ -160,7 +166,8 @@ def _published(folder: Path) -> Address | None:
 def _publish(settings: RunSettings, book: Mapping[str, str], tell: Callable[[str], None]) -> None:
     """Write where to join, for nobody but this user to read. Raises UsageError where the disk refuses."""
     assert settings.serving
-    place = Address(book[members_endpoint(0)], settings.serving.listening.token)
+    first, *others = addresses_in(book, settings.serving.served.num_servers)
+    place = Address(first, settings.serving.listening.token, tuple(others))
     path = settings.run_folder / FILE
     partial = path.with_name(f".{FILE}.partial")
     try:

@@ -116,9 +116,7 @@ class Members:
         self.server = server
         self._serving = serving
         self._holders = holders
-        self._listener = Listener(
-            listening.host, listening.port and listening.port + server, _most_bytes(serving, server)
-        )
+        self._listener = Listener(listening.host, listening.ports[server], _most_bytes(serving, server))
         self.address = self._listener.address
         self._membership = Membership(lease_seconds=listening.lease_seconds, barrier=serving.served.is_synchronous)
         self._kept: dict[int, _Kept] = {}
