@@ -8,7 +8,7 @@ from htrain.cli.flags import tell
 
 
 class Progress:
-    """A bar while the data is read, on a terminal; a line for each step elsewhere, too."""
+    """A bar while the data is read, on a terminal; a line for each step elsewhere. Nothing before there is something to tell."""
 
     def __init__(self) -> None:
         rich = import_module("rich.progress")
@@ -24,19 +24,20 @@ class Progress:
         self._task = self._bar.add_task("reading", total=None)
 
     def __enter__(self) -> "Progress":
-        self._bar.__enter__()
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self._bar.__exit__(*raised)
+        self._bar.stop()
 
     def examples(self, number: int, total: int) -> None:
         """So many have been read, of so many."""
+        self._bar.start()
         self._bar.update(self._task, completed=number, total=total or None)
 
     def step(self, what: str) -> None:
         """What comes next."""
         if self._is_drawn:
+            self._bar.start()
             self._bar.update(self._task, description=what, total=None)
         else:
             tell(what)
