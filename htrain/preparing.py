@@ -3,6 +3,7 @@
 As by `htrain partition`, `htrain data pack` and `htrain advise`.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from htrain.spec.arguments import require_arguments
 from htrain.spec.cache import CACHES, NoCache
 from htrain.spec.cluster import Cluster, validated
 from htrain.spec.options import Options
-from htrain.spec.settings import MOST_ACCESSES
+from htrain.spec.settings import MOST_ACCESSES, MostAccesses
 from htrain.spec.tree import checked
 from htrain.tagging.bigraph import Request
 from htrain.tagging.bigraph import at_random as divided_at_random
@@ -112,7 +113,7 @@ def advise(
     options: Options = Options(),  # noqa: B008  frozen
     grid: Grid = Grid(),  # noqa: B008  frozen
     epochs: int = 1,
-    most_accesses: int = MOST_ACCESSES,
+    most_accesses: MostAccesses = MOST_ACCESSES,
     example_inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     logit: str | int = "",
     label: str = "",
@@ -123,8 +124,8 @@ def advise(
     Belady's bound, bytes of an example, and what links allow. The knee is recommended, under the staleness of the cache
     of `options`.
 
-    The data is read once. Of more than `most_accesses` distinct rows of batches, a sample of the rows is kept; 0 keeps
-    all. The caches are those of all trainers of `cluster`, which train for `epochs` passes; the later half of the
+    The data is read once. Of more than `most_accesses` distinct rows of batches, a sample of the rows is kept;
+    `all` keeps all. The caches are those of all trainers of `cluster`, which train for `epochs` passes; the later half of the
     batches counts. Raises DataError for data that cannot be read, does not fit the model or has no batches, UsageError
     for settings that no cache can have, and what `htrain.compile` raises for the model.
     """
@@ -147,7 +148,7 @@ def advise(
         compiled(options),
         compiled(replace(options, cache=NoCache())),
         Trace(data),
-        AdviceRequest(grid, epochs, most_accesses or 2**62),
+        AdviceRequest(grid, epochs, math.inf if most_accesses == "all" else most_accesses),
         DataListener(lambda number: on_examples(min(number, total) if total else number, total), on_step),
     )
     constants = {name: getattr(advice.cluster, name) for name in CONSTANTS}

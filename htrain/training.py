@@ -8,7 +8,7 @@ from htrain.errors import UsageError
 from htrain.executor.launch.earlier import beginning_of
 from htrain.executor.launch.evaluate import Evaluation, evaluate_run
 from htrain.executor.launch.run import Hosting, run_plan
-from htrain.executor.record.run_folder import read_record
+from htrain.executor.record.run_folder import require_run
 from htrain.executor.roles.coordinator import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.spec.arguments import require_arguments
@@ -72,4 +72,4 @@ def evaluate(run_folder: str | Path, *, data: str, plan: str | Path = "", replic
     """NE, AUC and log loss of the last checkpoint of a run on a dataset; `plan` where the run's plan has moved."""
     require_arguments("evaluate", run_folder=run_folder, data=data, plan=plan, replica=replica)
     folder = Path(run_folder)
-    return evaluate_run(Path(plan or read_record(folder).plan), folder, data, replica=replica)
+    return evaluate_run(Path(plan or require_run(folder).plan), folder, data, replica=replica)

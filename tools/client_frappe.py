@@ -9,18 +9,16 @@ reads what its servers have made, and PyTorch's has a copy. Each run is a proces
 import argparse
 import gzip
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
+from served import serving
 from torch import nn
 
 import htrain.client
@@ -109,40 +107,19 @@ def compare(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plan(folder / "plan", optimizer, staleness)
-        command = [
-            str(Path(sys.executable).with_name("htrain")),
-            "serve",
-            str(folder / "plan"),
-            "--out",
-            str(folder / "run"),
-        ]
-        servers = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            while not (folder / "run" / "serving.json").exists():
-                assert servers.poll() is None
-                time.sleep(0.1)
-            with htrain.client.connect(folder / "run") as tables:
-                (table,) = tables.served.tables
-                torch.manual_seed(seed)
-                model = Model(HetEmbedding(tables, table))
-                copy = Model(nn.Embedding.from_pretrained(tables.look(table, torch.arange(ROWS)), freeze=False))
-                copy.mlp.load_state_dict(model.mlp.state_dict())
-                behind = train(model, data, test, epochs, tables)
-                counts = tables.counts
-            rows = copy.embedding.parameters()
-            stepped = (
-                torch.optim.Adagrad(rows, RATE[optimizer])
-                if optimizer == "adagrad"
-                else torch.optim.SGD(rows, RATE[optimizer])
-            )
-            return (
-                behind,
-                train(copy, data, test, epochs, stepped),
-                counts["hits"] / max(1, counts["hits"] + counts["misses"]),
-            )
-        finally:
-            os.kill(servers.pid, signal.SIGINT)
-            servers.wait()
+        with serving(folder / "plan") as place, htrain.client.connect(place) as tables:
+            (table,) = tables.served.tables
+            torch.manual_seed(seed)
+            model = Model(HetEmbedding(tables, table))
+            copy = Model(nn.Embedding.from_pretrained(tables.look(table, torch.arange(ROWS)), freeze=False))
+            copy.mlp.load_state_dict(model.mlp.state_dict())
+            behind = train(model, data, test, epochs, tables)
+            counts = tables.counts
+    rows = copy.embedding.parameters()
+    stepped = (
+        torch.optim.Adagrad(rows, RATE[optimizer]) if optimizer == "adagrad" else torch.optim.SGD(rows, RATE[optimizer])
+    )
+    return behind, train(copy, data, test, epochs, stepped), counts["hits"] / max(1, counts["hits"] + counts["misses"])
 
 
 def main() -> None:

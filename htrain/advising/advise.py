@@ -23,11 +23,11 @@ from htrain.spec.cache import Cache
 @dataclass(frozen=True)
 class Request:
     """What is asked for: settings to try, how often the data comes, and how many accesses are kept of a pass over it,
-    at most; of more, a sample."""
+    at most, infinity for all; of more, a sample."""
 
     grid: Grid
     epochs: int
-    budget: int
+    budget: float
 
 
 def advise(plan: Plan, uncached: Plan, source: IdSource, request: Request, listener: Listener) -> Advice:

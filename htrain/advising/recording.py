@@ -45,7 +45,7 @@ class Recorder:
 
     group: Group
     trainers: int
-    budget: int
+    budget: float
     threshold: int = ALL
     fewest_rows: int = FEWEST_ROWS
     _keys: Longs = field(default_factory=lambda: np.empty(1 << 16, np.int64))
@@ -133,7 +133,7 @@ class Listener:
 
 
 def read(
-    plan: Plan, groups: Sequence[Group], source: IdSource, budget: int, listener: Listener = Listener()
+    plan: Plan, groups: Sequence[Group], source: IdSource, budget: float, listener: Listener = Listener()
 ) -> list[Recorded]:
     """What each group of a plan's caches is asked for by all trainers, over all data of a source; at most about
     `budget` accesses of each are kept.
@@ -153,11 +153,6 @@ def read(
         num_examples += plan.options.batch_size * sum(ids is not None for ids in batches)
         listener.examples(num_examples)
     return [recorder.end() for recorder in recorders]
-
-
-def sampled(keys: Longs, threshold: int) -> np.ndarray:
-    """Which of the keys are in the sample of a threshold."""
-    return np.array([_hash(key) < threshold for key in keys.tolist()])
 
 
 def _has_few_rows(keys: Longs, most: int) -> bool:

@@ -95,7 +95,7 @@ def advise(
     with Progress() as progress:
         advice = htrain.advise(
             data, model=model, cluster=cluster, options=options, grid=grid, epochs=epochs, logit=logit, label=label,
-            on_examples=progress.examples, on_step=progress.step, most_accesses=0 if exact else MOST_ACCESSES,
+            on_examples=progress.examples, on_step=progress.step, most_accesses="all" if exact else MOST_ACCESSES,
         )  # fmt: skip
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     if out:

@@ -21,10 +21,8 @@ class DirectRows:
     def __init__(self, served: ServedCache) -> None:
         self.width = served.width
         self.fetched = 0
+        self._served = served
         self._row_width = served.width + served.state_width
-        self._bounds = np.array(served.bounds, np.int64)
-        self._servers = np.array(served.servers, np.int64)
-        self._first_rows = np.array(served.first_rows, np.int64)
         self._num_servers = len(served.devices)
         self._pushed = _nothing(self.width)
         self._keys = _NONE  # of all rows read since the last trim, by slot
@@ -41,7 +39,7 @@ class DirectRows:
 
     def ask(self, keys: Ids) -> tuple[Ids, list[Request]]:
         """Slots of distinct keys[u], and a request to each server for all of them. Requires: they were not asked for since the last trim."""
-        parts = [self._at(server, keys) for server in range(self._num_servers)]
+        parts = [self._served.held_at(server, keys) for server in range(self._num_servers)]
         self._order = np.concatenate([places for places, _ in parts])
         slots = self._keys.size + np.arange(keys.size)
         self._keys = np.concatenate([self._keys, keys])
@@ -90,18 +88,11 @@ class DirectRows:
         pushed, self._pushed = self._pushed, _nothing(self.width)
         return pushed
 
-    def _at(self, server: int, keys: Ids) -> tuple[Ids, Ids]:
-        """Which of some keys a server holds, by their places, and as which of its rows."""
-        shards = np.searchsorted(self._bounds, keys, side="right") - 1
-        places = np.flatnonzero(self._servers[shards] == server)
-        near = shards[places]
-        return places, keys[places] - self._bounds[near] + self._first_rows[near]
-
     def _requests(self, fetched: Sequence[Ids]) -> list[Request]:
         pushed = self.handed_over()
         requests = []
         for server, rows in enumerate(fetched):
-            places, out = self._at(server, pushed.keys)
+            places, out = self._served.held_at(server, pushed.keys)
             counts = np.array([out.size, rows.size, 0], np.int64)
             requests.append(Request(counts, np.concatenate([out, rows]), pushed.clocks[places], pushed.grads[places]))
         return requests

@@ -86,14 +86,11 @@ class Side:
     def settle(self, capacity: int | None) -> None:
         """Hold rows from now on. Requires: nothing is open or asked for."""
         if isinstance(self._rows, DirectRows):
-            direct, self._rows = (
-                self._rows,
-                new_cache(self.served, self.served.capacity if capacity is None else capacity),
-            )
-            self._direct_fetched = direct.fetched
-            self._rows.take_over(direct.handed_over())
+            cache = new_cache(self.served, self.served.capacity if capacity is None else capacity)
+            cache.take_over(self._rows.handed_over())
             for batch in self._batches:
-                self._rows.announce(batch.keys)
+                cache.announce(batch.keys)
+            self._direct_fetched, self._rows = self._rows.fetched, cache
 
     def counts(self) -> dict[str, int]:
         """What the cache has done."""
@@ -254,15 +251,6 @@ class Side:
         self._rows.read_arrays(np.empty(0, np.int64), answers)
 
     # -- keys --------------------------------------------------------------------------------------------------------
-
-    def split(self, keys: Ids) -> tuple[Ids, list[Ids]]:
-        """An order of keys by server, and as which of its rows each server holds those that are its own."""
-        served = self.served
-        shard = np.searchsorted(np.array(served.bounds), keys, side="right") - 1
-        rows = keys - np.array(served.bounds)[shard] + np.array(served.first_rows)[shard]
-        servers = np.array(served.servers)[shard]
-        order = np.argsort(servers, kind="stable")
-        return order, [rows[servers == device] for device in range(len(served.devices))]
 
     def _distinct(self, lookups: Sequence[tuple[str, Ids]]) -> tuple[Ids, Sequence[torch.Tensor]]:
         """The distinct keys of some lookups, and for each lookup which of them each id is."""

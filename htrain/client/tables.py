@@ -148,11 +148,12 @@ class Tables:
             self.flush()
         keys = {each.name: [np.empty(0, np.int64)] * len(each.devices) for each in self.served.caches}
         distinct, inverse = np.unique(flat, return_inverse=True)
-        order, parts = self._sides[cache.name].split(distinct + found.first_key)
-        keys[cache.name] = parts
+        parts = [cache.held_at(place, distinct + found.first_key) for place in range(len(cache.devices))]
+        keys[cache.name] = [held for _, held in parts]
         rows = np.empty((distinct.size, cache.width), np.float32)
         with self._talking():
-            rows[order] = np.concatenate(self._link.look(keys)[cache.name])
+            seen = self._link.look(keys)[cache.name]
+        rows[np.concatenate([places for places, _ in parts])] = np.concatenate(seen)
         return torch.from_numpy(rows[inverse.reshape(-1)])
 
     def step(self, scale: float = 1.0) -> None:
@@ -325,8 +326,11 @@ class Tables:
         """Ask for the next announced batch, where its rows may be asked for before those of the present one are written."""
         if not self._announced or self._link.is_waiting:
             return
-        may = all(side.asks_ahead for side in self._sides.values()) and self._in_step
-        if may if self._current is not None else not self._is_open:
+        if self._current is None:
+            may_ask = not self._is_open
+        else:
+            may_ask = self._in_step and all(side.asks_ahead for side in self._sides.values())
+        if may_ask:
             self._ask_announced()
 
     def _ask_announced(self) -> None:

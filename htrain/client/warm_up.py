@@ -3,16 +3,13 @@
 import threading
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from htrain.membership.served import ServedCache, ServedTable
-from htrain.sync.territory import Ids
-
-if TYPE_CHECKING:
-    from htrain.sync.het.client import HetCache
+from htrain.sync.het.client import UNBOUNDED, HetCache
+from htrain.sync.territory import Ids, Territory
 
 _CAPACITY = 4
 
@@ -42,18 +39,11 @@ class WarmUp:
             self.error = error
 
 
-def new_cache(served: ServedCache, capacity: int) -> "HetCache":
+def new_cache(served: ServedCache, capacity: int) -> HetCache:
     """The cache of a worker."""
-    client, territory, steps = (
-        import_module(f"htrain.sync.{name}") for name in ("het.client", "territory", "row_steps")
-    )
-    where = territory.Territory(served.bounds[:-1], served.servers, served.first_rows, served.bounds[-1])
-    staleness = client.UNBOUNDED if served.staleness < 0 else served.staleness
-    step = steps.SparseStep(served.optimizer, served.lr, served.eps)
-    made: HetCache = client.HetCache(
-        where, served.width, capacity=capacity, staleness=staleness, policy=served.policy, step=step
-    )
-    return made
+    where = Territory(served.bounds[:-1], served.servers, served.first_rows, served.bounds[-1])
+    staleness = UNBOUNDED if served.staleness < 0 else served.staleness
+    return HetCache(where, served.width, capacity=capacity, staleness=staleness, policy=served.policy, step=served.step)
 
 
 def _play(like: ServedCache) -> None:

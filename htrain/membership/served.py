@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 
 import msgspec
+import numpy as np
 
 from htrain.errors import DataError
+from htrain.sync.row_steps import SparseStep
+from htrain.sync.territory import Ids
 
 FILE = "serving.json"  # of a run folder
 
@@ -40,9 +43,21 @@ class ServedCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     eps: float
 
     @property
+    def step(self) -> SparseStep:
+        """How its rows are stepped."""
+        return SparseStep(self.optimizer, self.lr, self.eps)
+
+    @property
     def state_width(self) -> int:
         """Numbers of optimizer state beside a row."""
-        return {"sgd": 0, "adagrad": self.width, "rowwise_adagrad": 1}[self.optimizer]
+        return self.step.state_width(self.width)
+
+    def held_at(self, place: int, keys: Ids) -> tuple[Ids, Ids]:
+        """Which of some keys the server at a place of `devices` holds, by their places among them, and as which of its rows. By NumPy alone."""
+        bounds, servers, first_rows = (np.array(numbers) for numbers in (self.bounds, self.servers, self.first_rows))
+        shards = np.searchsorted(bounds, keys, side="right") - 1
+        here = np.flatnonzero(servers[shards] == place)
+        return here, keys[here] - bounds[shards[here]] + first_rows[shards[here]]
 
 
 class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from htrain.errors import UsageError
 from htrain.net.placement import Split
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
-from htrain.spec.settings import CheckpointSeconds, Workers
+from htrain.spec.settings import CheckpointSeconds, MostAccesses, Workers
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Threads = Annotated[int, Meta(ge=1, le=1024)]
@@ -27,7 +27,7 @@ _KINDS: Mapping[str, Any] = {
     "sample_slack": Annotated[float, Meta(ge=1, le=10)], "row_slack": Annotated[float, Meta(ge=1, le=10)], "link_cost": Annotated[float, Meta(ge=1, le=1e6)],
     "malformed_share": Annotated[float, Meta(ge=0, le=1)],
     "deterministic": bool, "at_random": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str,
-    "most_accesses": Annotated[int, Meta(ge=0, le=1 << 40)],
+    "most_accesses": MostAccesses,
     "table_splits": dict[str, int], "fc_splits": Literal["auto"] | dict[str, Split],
     "rules": str, "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"], "hosting": Literal["processes", "threads", "mpi"],
 }  # fmt: skip

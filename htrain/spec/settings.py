@@ -6,4 +6,5 @@ from msgspec import Meta
 
 Workers = Annotated[int, Meta(ge=1, le=1024)] | Literal["auto"]  # threads of a PS that run ops
 CheckpointSeconds = Annotated[float, Meta(gt=0)] | Literal["end"]  # between two checkpoints; `end` is the last alone
+MostAccesses = Annotated[int, Meta(ge=1, le=1 << 40)] | Literal["all"]  # kept of what caches are asked for
 MOST_ACCESSES = 1 << 21  # distinct rows of batches that `htrain advise` keeps of what caches are asked for

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from htrain.advising.groups import Group
-from htrain.advising.recording import ALL, Recorded, Recorder, sampled
+from htrain.advising.recording import ALL, Recorded, Recorder
 from htrain.errors import DataError
 from htrain.simulation.strategies.strategy import Keyed
 from htrain.sync.accesses import Longs
@@ -49,11 +49,23 @@ def test_a_sample_is_what_its_threshold_takes_from_the_beginning() -> None:
     assert halved.asked.sum() == 60_000
 
 
-def test_a_row_is_in_a_sample_with_all_of_its_uses_or_with_none() -> None:
-    keys = np.arange(100_000)
-    kept = sampled(keys, ALL // 8)
-    assert abs(kept.mean() - 1 / 8) < 0.005
-    assert (sampled(keys, ALL // 16) <= kept).all()
+def hashed(keys: Longs) -> np.ndarray:
+    """splitmix64, its upper 32 bits."""
+    mixed = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(32)
+
+
+@pytest.mark.parametrize("share", [8, 16])
+def test_a_row_is_in_a_sample_with_all_of_its_uses_or_with_none(share: int) -> None:
+    of = batches(100)
+    accesses = recorded(of, 10**9, threshold=ALL // share).accesses
+    keys = np.concatenate([first + batch[blob] for batch in of for first, blob in ((0, "a"), (ROWS, "b"))])
+    rows, uses = np.unique(keys[hashed(keys) < ALL // share], return_counts=True)
+    assert accesses.num_rows == len(rows)
+    assert np.bincount(accesses.rows[accesses.slots]).tolist() == uses.tolist()
+    assert abs(len(rows) / len(np.unique(keys)) - 1 / share) < 0.01
 
 
 def test_of_few_rows_the_last_batches_are_kept() -> None:

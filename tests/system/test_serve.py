@@ -23,7 +23,9 @@ from whole_runs import HTRAIN, ROOT, wait_until
 import htrain
 from htrain.client.connecting import connect
 from htrain.client.modules import HetEmbedding
-from htrain.errors import PeerLost, PlanError, UsageError
+from htrain.errors import CheckpointError, PeerLost, PlanError, UsageError
+from htrain.plan.plan import load_plan
+from htrain.report.runs.folder import read_run
 from htrain.spec.tree import with_flags
 
 PAGE = ROOT / "docs" / "how-to" / "serve-tables.md"
@@ -170,6 +172,11 @@ def test_a_killed_worker_and_servers_that_are_started_again(page: Path) -> None:
         with connect(another) as tables:
             torch.testing.assert_close(tables.look("user", ids), after - RATE / 2**0.5)
         served.stop()
+    with pytest.raises(
+        CheckpointError, match=r"its tables were served, without a model around them: go on with htrain serve"
+    ):
+        htrain.evaluate(another, data="synthetic:?rows=10")
+    assert read_run(load_plan(page / "plan"), another).state.startswith("has served its tables to workers of their own")
 
 
 @pytest.mark.parametrize(("optimizer", "workers"), [("sgd", 8), ("adagrad", 4)])

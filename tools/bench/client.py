@@ -8,14 +8,12 @@ what is announced is asked for while the step before computes. The two take turn
 
 import argparse
 import os
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +23,21 @@ from torch import nn
 import htrain
 from htrain.client import HetEmbedding, Tables, connect
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from served import serving
+
 STALENESS, RATE = 100, 0.01
+FIRST = """
+import sys, time, torch
+began = time.perf_counter()
+import htrain.client
+with htrain.client.connect(sys.argv[1], worker="first") as tables:
+    htrain.client.HetEmbedding(tables, *tables.served.tables)(torch.arange(1000))
+    rows = time.perf_counter() - began
+    tables.step()
+    tables.warm()
+    print(f"the first rows after {rows:.2f} s, a cache after {time.perf_counter() - began:.2f} s")
+"""
 Step = Callable[[list[torch.Tensor]], None]
 
 
@@ -40,38 +52,32 @@ class Model(nn.Module):
         return self.linear(self.rows(ids).flatten(1)).squeeze(1)
 
 
-@contextmanager
-def serving(arguments: argparse.Namespace) -> Iterator[Path]:
-    """The run folder of servers with a table."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        plan = htrain.compile(
-            Model(arguments.rows, arguments.dim, arguments.lookups),
-            example_inputs={"ids": torch.zeros(4, arguments.lookups, dtype=torch.int64)},
-            options=htrain.Options(
-                sparse_optimizer=htrain.Sgd(lr=RATE),
-                cache=htrain.HetCache(capacity=arguments.capacity, staleness=STALENESS),
-            ),
-            cluster=htrain.Cluster(groups=1, trainers=1, group_ps=0, sparse_ps=1),
-            self_check=False,
-        )
-        plan.save(folder / "plan")
-        command = [
-            str(Path(sys.executable).with_name("htrain")),
-            "serve",
-            str(folder / "plan"),
-            "--out",
-            str(folder / "run"),
-        ]
-        servers = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            while not (folder / "run" / "serving.json").exists():
-                assert servers.poll() is None
-                time.sleep(0.1)
-            yield folder / "run"
-        finally:
-            os.kill(servers.pid, signal.SIGINT)
-            servers.wait()
+def make_plan(folder: Path, arguments: argparse.Namespace) -> Path:
+    """A plan with a table behind a cache."""
+    plan = htrain.compile(
+        Model(arguments.rows, arguments.dim, arguments.lookups),
+        example_inputs={"ids": torch.zeros(4, arguments.lookups, dtype=torch.int64)},
+        options=htrain.Options(
+            sparse_optimizer=htrain.Sgd(lr=RATE),
+            cache=htrain.HetCache(capacity=arguments.capacity, staleness=STALENESS),
+        ),
+        cluster=htrain.Cluster(groups=1, trainers=1, group_ps=0, sparse_ps=1),
+        self_check=False,
+    )
+    plan.save(folder / "plan")
+    return folder / "plan"
+
+
+def start(place: Path, folder: Path) -> str:
+    """How long a new process takes until it has the rows of its first batch, and until its cache is there: in seconds, behind the import of torch.
+
+    Numba has compiled nothing that it knows of.
+    """
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "numba")}
+    run = subprocess.run(
+        [sys.executable, "-c", FIRST, str(place)], env=environment, capture_output=True, text=True, check=True
+    )
+    return run.stdout.strip()
 
 
 def draw(random: np.random.Generator, arguments: argparse.Namespace) -> torch.Tensor:
@@ -130,7 +136,12 @@ def main() -> None:
     random = np.random.default_rng(0)
     batches = [draw(random, arguments) for _ in range(arguments.batches)]
     gradient = torch.randn(arguments.batch, arguments.lookups, arguments.dim) * 1e-3
-    with serving(arguments) as folder, connect(folder) as tables:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        serving(make_plan(Path(name), arguments)) as folder,
+        connect(folder) as tables,
+    ):
+        print(f"a process that no loop was compiled for: {start(folder, Path(name))}")
         tables.warm()
         kinds = {
             "HetEmbedding": behind(tables, gradient, announce=False),

@@ -20,9 +20,9 @@ from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.executor.record.identity import Identity, identify_served
 from htrain.executor.record.progress import Progress
 from htrain.executor.record.resume import resumed
-from htrain.executor.record.run_folder import Claim, RunRecord, claimed, start_record
+from htrain.executor.record.run_folder import Claim, RunRecord, claimed, read_record, start_record
 from htrain.executor.record.run_log import RunLog
-from htrain.executor.record.serving_news import ServingNews
+from htrain.executor.record.serving_log import ServingLog, ServingNews
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.roles.coordinator import RunResult
 from htrain.executor.settings import RunSettings
@@ -36,7 +36,6 @@ from htrain.plan.plan import Plan, load_plan
 from htrain.spec.cache import CACHES
 
 _MOST_BYTES = 1 << 16
-_LOG_SECONDS = 10.0  # between two lines of the metrics: servers run for as long as there are workers
 ANY_PORT, THIS_HOST = 0, "127.0.0.1"
 
 
@@ -71,6 +70,10 @@ def serve_plan(
         whole = check_plan(load_plan(settings.plan_folder))
         served = served_by(whole)
         check_folder(settings.run_folder, resume=resume)
+        if resume and not read_record(settings.run_folder).is_served:
+            raise CheckpointError(
+                f"{settings.run_folder}: is a run that was trained: serve its tables in a folder of their own: --out RUN --begin-with {settings.run_folder}"
+            )
         listening = _listening(
             settings.run_folder, host, port, servers=served.num_servers, lease_seconds=lease_seconds, resume=resume
         )
@@ -101,18 +104,14 @@ def _serve(
     tell: Callable[[str], None],
 ) -> RunResult:
     """In a folder that is ours."""
-    log, news = RunLog(settings.run_folder, tell), ServingNews()
+    log, news = ServingLog(RunLog(settings.run_folder, tell)), ServingNews()
     endpoints: dict[str, str] = {}
-    last: dict[str, Any] = {"written": 0.0}
 
     def on_totals(totals: RunTotals, reports: dict[str, dict[str, Any]]) -> None:
         if endpoints:  # the first time: now they serve
             _publish(settings, endpoints, tell)
             endpoints.clear()
-        last.update(totals=totals, reports=reports)
-        if totals.seconds >= last["written"] + _LOG_SECONDS:
-            last["written"] = totals.seconds
-            log.write(totals, _without_news(reports))
+        log.write(totals, reports)
         for text in news.of(totals.seconds, reports):
             tell(text)
 
@@ -124,18 +123,7 @@ def _serve(
             pool = local_pool(servers, settings, "processes", network, coordinator.place, num_threads=num_threads)
             return coordinator.run(pool)
     finally:
-        if "totals" in last:
-            log.write(last["totals"], _without_news(last["reports"]))
         log.close()
-
-
-def _without_news(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """What is kept of reports: news is told once, and would be kept again and again."""
-    kept: dict[str, Mapping[str, Any]] = {}
-    for role, report in reports.items():
-        members = {name: value for name, value in report.get("members", {}).items() if name not in ("news", "num_news")}
-        kept[role] = {**report, **({"members": members} if members else {})}
-    return kept
 
 
 def _listening(folder: Path, host: str, port: int, *, servers: int, lease_seconds: float, resume: bool) -> Listening:

@@ -37,6 +37,11 @@ class RunRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     deterministic: bool
     begun_with: str = ""
 
+    @property
+    def is_served(self) -> bool:
+        """Whether tables were served to workers from outside, who have data of their own."""
+        return not self.data
+
 
 class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """owner.json: the launcher that trains in a folder; `since` in seconds of the epoch."""
@@ -219,6 +224,17 @@ def start_record(folder: Path, record: RunRecord, *, resume: bool) -> None:
         os.replace(partial, folder / RECORD)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error
+
+
+def require_run(run_folder: Path) -> RunRecord:
+    """run.json of a folder in which a plan was trained. Raises CheckpointError for one in which tables were served, too."""
+    record = read_record(run_folder)
+    if record.is_served:
+        raise CheckpointError(
+            f"{run_folder}: its tables were served, without a model around them: go on with htrain serve {record.plan} --resume {run_folder}, or begin "
+            f"with them: htrain serve PLAN --out RUN --begin-with {run_folder}"
+        )
+    return record
 
 
 def read_record(run_folder: Path) -> RunRecord:

@@ -56,14 +56,14 @@ def read_run(plan: Plan, folder: Path) -> Run:
     return Run(
         folder,
         record,
-        state=_state(folder, manifest, history),
+        state=_served_state(folder) if record.is_served else _state(folder, manifest, history),
         history=history,
         measured=measured,
         waited=_waited(history) if history else math.nan,
         stalled=_stalled(history) if history else math.nan,
         hit_rate=_hit_rate(history) if history else math.nan,
         is_one_process=is_one_process,
-        notes=tuple(_notes(folder, history, measured, is_one_process=is_one_process)),
+        notes=() if record.is_served else tuple(_notes(folder, history, measured, is_one_process=is_one_process)),
     )
 
 
@@ -94,6 +94,14 @@ def _state(folder: Path, manifest: Manifest | None, history: History | None) -> 
         return f"came to its end after {examples:,} examples"
     saved = "" if manifest.examples == examples else f", of which {manifest.examples:,} are in its last checkpoint"
     return f"was stopped after {examples:,} examples{saved}; it can go on with --resume"
+
+
+def _served_state(folder: Path) -> str:
+    try:
+        refuse_owned(folder)
+    except CheckpointError:
+        return "serves its tables to workers of their own; what they ask for stands in its metrics.jsonl"
+    return f"has served its tables to workers of their own; it can go on with htrain serve PLAN --resume {folder}"
 
 
 def _measured(plan: Plan, folder: Path, history: History | None) -> Measured | None:

@@ -1,11 +1,14 @@
-"""What is told of servers of workers from outside, from their reports: who has come and gone, and now and then how much they do."""
+"""What is told, and kept, of servers of workers from outside, from their reports: who has come and gone, and now and then how much they do."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from htrain.executor.record.run_log import RunLog
+from htrain.executor.record.totals import Reports, RunTotals
 from htrain.sizes import traffic_text
 
 _LINE_SECONDS = 10.0
+_LOG_SECONDS = 10.0  # between two lines of the metrics: servers run for as long as there are workers
 
 
 class ServingNews:
@@ -29,6 +32,35 @@ class ServingNews:
         if seconds >= self._due and line != self._line:
             self._line, self._due = line, seconds + _LINE_SECONDS
             yield line
+
+
+class ServingLog:
+    """A run's log, which is written every ten seconds and at the end. News is left out: it would be kept again and again."""
+
+    def __init__(self, log: RunLog) -> None:
+        self._log = log
+        self._due = 0.0
+        self._last: tuple[RunTotals, Reports] | None = None
+
+    def write(self, totals: RunTotals, reports: Reports) -> None:
+        """What servers have reported by now."""
+        self._last = totals, {role: _without_news(report) for role, report in reports.items()}
+        if totals.seconds >= self._due:
+            self._due = totals.seconds + _LOG_SECONDS
+            self._log.write(*self._last)
+
+    def close(self) -> None:
+        """Write what was reported last."""
+        if self._last:
+            self._log.write(*self._last)
+        self._log.close()
+
+
+def _without_news(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "members" not in report:
+        return report
+    members = {name: value for name, value in report["members"].items() if name not in ("news", "num_news")}
+    return {**report, "members": members}
 
 
 def _line(members: list[Mapping[str, Any]]) -> str:
