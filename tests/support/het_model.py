@@ -125,10 +125,10 @@ class Worker:
         replica.grad = replica.grad + grad
         replica.current += 1
 
-    def flush(self, under_way: set[int]) -> None:
-        """Every update is sent but those of rows under way; rows stay, as the server makes them, with their clocks."""
+    def flush(self) -> None:
+        """Every update is sent, those of rows that a batch has read included; rows stay, as the server makes them, with their clocks."""
         for key, replica in self.cache.items():
-            if key not in under_way and replica.grad.any():
+            if replica.grad.any():
                 self.mail.append(Evicted(key, replica.grad, replica.current))
                 replica.row, replica.state = step(self.server.kind, replica.row, replica.state, replica.grad)
                 replica.grad = np.zeros_like(replica.grad)

@@ -22,7 +22,7 @@ from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.executor.record.identity import Identity, identify
 from htrain.executor.record.progress import Progress
 from htrain.executor.record.resume import resumed
-from htrain.executor.record.run_folder import Claim, RunRecord, claimed, require_empty, require_run, start_record
+from htrain.executor.record.run_folder import Claim, RunRecord, claimed, refuse_served, require_empty, start_record
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.roles.coordinator import RunResult
@@ -114,7 +114,7 @@ def _run(
             import_module("htrain.executor.launch.mpi").require_ranks(plan.processes)
         check_folder(settings.run_folder, resume=resume)
         if resume:
-            require_run(settings.run_folder)
+            refuse_served(settings.run_folder)
         with (
             claimed(settings.run_folder) as claim,
             Progress(console, dataset.num_examples() * settings.epochs) as progress,

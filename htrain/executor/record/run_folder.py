@@ -237,6 +237,12 @@ def require_run(run_folder: Path) -> RunRecord:
     return record
 
 
+def refuse_served(run_folder: Path) -> None:
+    """A run goes on from its checkpoints, whether run.json is beside them or not. Raises CheckpointError where tables were served."""
+    if (run_folder / RECORD).exists():
+        require_run(run_folder)
+
+
 def read_record(run_folder: Path) -> RunRecord:
     """run.json of a run folder. Raises CheckpointError."""
     path = run_folder / RECORD

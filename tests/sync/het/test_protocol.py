@@ -128,7 +128,7 @@ class Interleaving:
         assert side.cache.resident <= max(self.capacity, sum(len(b.keys) for b in side.batches))
 
     def flush(self, side: Side) -> None:
-        side.model.flush({key for batch in side.batches for key in batch.keys})
+        side.model.flush()
         for request in side.cache.flush():
             self.server.push(request)
             side.cache.read(np.empty(0, np.int64), [self.server.pull(request)])
