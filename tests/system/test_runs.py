@@ -8,7 +8,6 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from harness import run_roles
 from whole_runs import (
     ENDLESS,
     WIDE_DEEP,
@@ -25,13 +24,8 @@ from whole_runs import (
 )
 
 import htrain
-from htrain.compiler.pipeline import compile_net
-from htrain.data import click_schema
 from htrain.executor.engine.context import Context
 from htrain.executor.engine.gate import WriteGates
-from htrain.executor.settings import RunSettings
-from htrain.frontend.load import load_model
-from htrain.frontend.torch_model import capture
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
@@ -116,23 +110,20 @@ def build(schema):
 """
 
 
-def trained_in_three_replicas(folder: Path, rows: int) -> list[dict[int, int]]:
-    """The staleness of the dense updates of each group PS, beside two trainers of three replicas."""
+def three_replicas(folder: Path, rows: int) -> tuple[Path, str]:
+    """A plan of two trainers of three replicas beside two group PSs, and its data: it is the order of updates that counts, and there are many."""
     data = libfm(folder / "train.libfm", rows, fields=1)
-    (folder / "narrow.py").write_text(NARROW)  # it is the order of updates that counts, and there are many
-    loaded = load_model(str(folder / "narrow.py"), click_schema(0, (50,), tables=("ids",)))
-    captured = loaded.initialised(capture(loaded.module, loaded.example_inputs))
-    cluster = this_machine(trainers=2, group_ps=2, sparse_ps=1)
-    plan = compile_net(captured, cluster, Options(batch_size=4, net_replicas=3), name="wide_deep")
-    settings = RunSettings(folder / "plan", data, folder / "run", workers=2, deadline_seconds=30)
-    roles = run_roles(plan, folder / "plan", settings, seconds=150)
-    return [role.server.staleness for name, role in roles.items() if name.startswith("group_ps") and role.server]
+    (folder / "narrow.py").write_text(NARROW)
+    cluster, options = this_machine(trainers=2, group_ps=2, sparse_ps=1), with_flags(batch_size=4, net_replicas=3)
+    htrain.compile(str(folder / "narrow.py"), data=data, cluster=cluster, options=options).save(folder / "plan")
+    return folder / "plan", data
 
 
 def test_dense_staleness_never_exceeds_trainers_times_replicas_over_ten_thousand_updates(tmp_path: Path) -> None:
-    histograms = trained_in_three_replicas(tmp_path, 42_000)
-    assert min(sum(h.values()) for h in histograms) >= 10_000
-    assert 1 <= max(max(h) for h in histograms) <= 2 * 3
+    plan, data = three_replicas(tmp_path, 42_000)
+    totals = htrain.run(plan, data=data, out=tmp_path / "run").totals
+    assert sum(totals.staleness.values()) >= 2 * 10_000  # of each group PS
+    assert 1 <= totals.max_staleness <= 2 * 3
 
 
 def test_the_bound_holds_where_a_server_is_slow_to_count_its_writes(
@@ -145,7 +136,8 @@ def test_the_bound_holds_where_a_server_is_slow_to_count_its_writes(
         return end(gates, clock, context)
 
     monkeypatch.setattr(WriteGates, "end", slow_end)
-    assert max(max(h) for h in trained_in_three_replicas(tmp_path, 1_000)) <= 2 * 3
+    plan, data = three_replicas(tmp_path, 1_000)
+    assert 1 <= htrain.run(plan, data=data, out=tmp_path / "run", hosting="threads").totals.max_staleness <= 2 * 3
 
 
 def test_every_example_is_trained_once_per_epoch_over_trainers_and_replicas(tmp_path: Path) -> None:
