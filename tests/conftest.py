@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from captures import remember_captures
 from forked import Commands, shared_commands
 from hypothesis import settings
 from small_dlrm import small_plan
@@ -17,6 +18,7 @@ from htrain.plan.plan import Plan
 
 settings.register_profile("shared host", deadline=None)  # how long an example takes says who else computes here
 settings.load_profile("shared host")
+remember_captures()
 for number, handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGTERM, signal.SIG_DFL),
