@@ -29,7 +29,7 @@ SGD = with_flags(batch_size=BATCH, dense_optimizer="sgd", sparse_optimizer="sgd"
 def train_net(model: str, options: Options, **counts: int) -> Net:
     _, captured = model_of(model)
     cluster = this_machine(**{"trainers": 1, "group_ps": 0, "sparse_ps": 0, **counts})
-    return compile_net(captured, cluster, options, name="m").nets["train"]
+    return compile_net(captured, cluster, options, name="m", solver="rules").nets["train"]
 
 
 def types(net: Net) -> Counter[str]:
