@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from htrain.errors import UsageError
+from htrain.executor.host.address import require_network
 from htrain.executor.launch.earlier import beginning_of
 from htrain.executor.launch.evaluate import Evaluation, evaluate_run
 from htrain.executor.launch.run import Hosting, run_plan
@@ -31,20 +32,31 @@ def run(
     malformed_share: float = 0.01,
     workers: Workers = "auto",
     num_threads: int = 1,
+    network: str = "",
+    trainer_network: str = "",
     console: Console | None = None,
 ) -> RunResult:
     """Train a plan: into the new folder `out`, or on from the last checkpoint of the folder `resume`.
 
     A new run may `begin_with` the last checkpoint of another, of the same model: its weights, tables and optimizer states, whatever cluster it had.
 
-    `hosting` is `processes`, one per role, or `threads` of this process. Progress goes to `console`, standard error by default.
+    `hosting` is `processes`, one per role, `threads` of this process, or `mpi`, for a rank of mpiexec. Its hosts reach each other over their addresses in
+    `network`, such as 10.1.0.0/16, trainers over those in `trainer_network` for AllReduce and AllGather; without, under their names.
+    Progress goes to `console`, standard error by default.
     Raises what `htrain.errors` lists under RunError, and errors of the plan, data or checkpoint.
     """
     require_arguments(
         "run", plan=plan, data=data, out=out, resume=resume, begin_with=begin_with, epochs=epochs, hosting=hosting, deterministic=deterministic,
         checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds, malformed_share=malformed_share,
-        workers=workers, num_threads=num_threads,
+        workers=workers, num_threads=num_threads, network=network, trainer_network=trainer_network,
     )  # fmt: skip
+    for what, said in (("--network", network), ("--trainer-network", trainer_network)):
+        if said and hosting != "mpi":
+            raise UsageError(
+                f"{what} {said} has no effect on one machine: it is for hosts that reach each other, under mpiexec"
+            )
+        if said:
+            require_network(what, said)
     if bool(out) == bool(resume):
         raise UsageError("run: give either out=, a new run folder, or resume=, the folder of a run to go on with")
     if begin_with and resume:
@@ -61,6 +73,8 @@ def run(
         deterministic=deterministic,
         malformed_share=malformed_share,
         workers=workers,
+        network=network,
+        trainer_network=trainer_network,
         begin_with=(beginning.plan, beginning.checkpoint) if beginning else ("", ""),
     )
     return run_plan(

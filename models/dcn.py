@@ -56,9 +56,14 @@ class DCNDense(DCN):
         return self.predict(torch.cat([dense, self.embeddings(sparse).flatten(1)], dim=1))
 
 
-def build_v1(schema: Schema, dim: int = 16) -> nn.Module:
+def build_v1(schema: Schema, dim: int = 16, hidden: tuple[int, ...] = (256, 64)) -> nn.Module:
     """DCN v1."""
-    return (DCNDense if num_dense(schema) else DCN)(schema, dim, CrossVector, layers=3, hidden=[256, 64])
+    return (DCNDense if num_dense(schema) else DCN)(schema, dim, CrossVector, layers=3, hidden=list(hidden))
+
+
+def build_v1_128(schema: Schema) -> nn.Module:
+    """DCN v1 with rows of 128, the width that HET is measured with (HET 5.1)."""
+    return build_v1(schema, dim=128, hidden=(256, 256))
 
 
 def build_v2(schema: Schema, dim: int = 16) -> nn.Module:

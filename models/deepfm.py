@@ -35,6 +35,11 @@ class DeepFMDense(DeepFM):
         return self.factorize(sparse, features) + deep
 
 
-def build(schema: Schema, dim: int = 16) -> nn.Module:
+def build(schema: Schema, dim: int = 16, hidden: tuple[int, ...] = (256, 64)) -> nn.Module:
     """DeepFM; dense features, where there are any, go into the deep part."""
-    return (DeepFMDense if num_dense(schema) else DeepFM)(schema, dim, hidden=[256, 64])
+    return (DeepFMDense if num_dense(schema) else DeepFM)(schema, dim, hidden=list(hidden))
+
+
+def build_128(schema: Schema) -> nn.Module:
+    """DeepFM with rows of 128, the width that HET is measured with (HET 5.1)."""
+    return build(schema, dim=128, hidden=(256, 256))

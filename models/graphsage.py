@@ -1,7 +1,9 @@
-"""GraphSAGE (Hamilton et al. 2017) with the mean aggregator over two hops of sampled neighbours; a pair scores by its ends' product.
+"""GraphSAGE (Hamilton et al. 2017) with the mean aggregator over two hops of sampled neighbours: pairs score by their ends' product, or nodes are told apart.
 
-As in the authors' program the last hop has no ReLU: with it, the ends' products cannot be negative.
+As in the authors' program the last hop of a pair has no ReLU: with it, the ends' products cannot be negative.
 """
+
+import math
 
 import torch
 from torch import nn
@@ -51,3 +53,32 @@ class GraphSAGE(nn.Module):
 def build(schema: Schema, dim: int = 32, hidden: int = 64) -> nn.Module:
     """GraphSAGE for data with `nodes`, `neighbours` and `second_neighbours`, such as a graph's."""
     return GraphSAGE(schema, dim, hidden)
+
+
+class NodeClassifier(nn.Module):
+    """Two classes of nodes, by a logit of what a node is after two hops."""
+
+    def __init__(self, schema: Schema, dim: int, hidden: int) -> None:
+        super().__init__()
+        width, rows = schema.input("sparse").width, schema.input("sparse").rows[0]
+        self.fanout = math.isqrt(width - 1)
+        if 1 + self.fanout + self.fanout**2 != width:
+            raise ValueError(
+                f"{width} ids an example: want a node, F neighbours and F of each: 1 + F + F F, such as 31"
+            )
+        self.nodes = nn.Embedding(rows, dim)
+        nn.init.uniform_(self.nodes.weight, -(rows**-0.5), rows**-0.5)
+        self.first = MeanAggregator(dim, hidden)
+        self.second = MeanAggregator(hidden, hidden)
+        self.logit = nn.Linear(hidden, 1)
+
+    def forward(self, sparse: torch.Tensor) -> torch.Tensor:
+        """ids[B,1+F+FF], the node, its neighbours, and theirs -> logit[B]."""
+        node, near, far = self.nodes(sparse).split([1, self.fanout, self.fanout**2], dim=1)
+        first = torch.relu(self.first(node, near)), torch.relu(self.first(near, far))
+        return self.logit(torch.relu(self.second(*first)).squeeze(1)).squeeze(1)
+
+
+def build_classes(schema: Schema) -> nn.Module:
+    """Node classification with rows of 128, for examples of a node and its neighbours in one input `sparse` (HET 5.1)."""
+    return NodeClassifier(schema, dim=128, hidden=64)

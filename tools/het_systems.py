@@ -1,34 +1,40 @@
-"""HET's four systems on a cluster of network namespaces: time per epoch, and what crossed the wire (HET 5.1, Table 1). Needs root.
+"""HET's systems on a cluster of network namespaces: what a step takes, and what its bytes allow (HET 5.1, Table 1, Figures 6 and 7). Needs root.
 
-    python tools/het_systems.py [--rates 1gbit,100mbit] [--workers 8] [--table-rows 10000] [--steps 40] [--systems ps,allreduce,hybrid,cache]
+    python tools/het_systems.py [--rates 50mbit,500mbit] [--trainers-rate 2.5gbit] [--models wdl,dfm,dcn,gnn] [--systems ps,allreduce,...] [--steps 40]
 
-Wide & deep, D = 128, batch 128, on a Criteo-like log whose top 10 % of ids take 90 % of the accesses; a parameter server, where trainers fetch
-the dense weights; AllReduce with AllGather of sparse gradients; the hybrid of AllReduce and a sparse PS, without and with a HET cache.
+Wide & deep, DeepFM and DCN on a Criteo-like log whose top 10 % of ids take 90 % of the accesses, GraphSAGE on a graph whose nodes it tells apart; rows of 128,
+batches of 128, eight workers and one server, as in the paper; caches of 10 % of the rows. Every role has a host of its own with a link of the given rate to
+the others, and workers have a second network among themselves, for AllReduce and AllGather, as GPUs have PCIe. The first is free until caches are warm.
 
-`waited` is the time for which a worker, in the mean, had nothing to compute before something came from elsewhere, `worked` the rest: the cores
-are shared, so the work of eight takes four times as long as it would on a core each, and part of the waiting is for the work of others.
-
-`bound` is the time that the bytes of the busiest link take at the link's rate: no system that sends them is faster. `of the bytes` compares
-the speedup over the hybrid with what these bounds allow. All roles share this machine's cores; CPU seconds are those of all roles.
+Cores are shared by all roles, so that links are slower than the paper's in proportion: `cores` is what a step of all workers takes while links are free,
+`links` what the bytes of the busiest link take at its rate; no system is faster than the slower of them. `of the bytes` is the speedup over the hybrid beside
+what bytes allow, `of both` the slower of cores and links beside what was measured. A line is the median of --runs.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from het_traffic import stream_uri
-from netlab import Lab, LabRun, unwind_when_ended
+from lab_window import Window
+from netlab import Lab, bits_per_second, unwind_when_ended
+from node_classes import written
 
 import htrain
+from htrain.data.formats.synthetic import TEST_BLOCK
 from htrain.errors import Error
 from htrain.spec.cluster import Cluster
 from htrain.spec.tree import with_flags
 
-MODEL = str(Path(__file__).parents[1] / "models" / "wide_deep.py:build_128")
+MODELS = {
+    "wdl": "wide_deep.py:build_dense_mlp",
+    "dfm": "deepfm.py:build_128",
+    "dcn": "dcn.py:build_v1_128",
+    "gnn": "graphsage.py:build_classes",
+}
+FOLDER = Path(__file__).parents[1] / "models"
 BATCH = 128
 BASE = with_flags(
     batch_size=BATCH, sparse_optimizer="sgd", dense_optimizer="sgd", net_replicas=1, sparse_lr=0.05, dense_lr=0.01
@@ -38,22 +44,82 @@ SYSTEMS = {
     "ps": with_flags(BASE, dense_sync="ps", bounded_staleness=False),
     "allreduce": with_flags(HYBRID, sparse_sync="allgather"),
     "hybrid": HYBRID,
-    "cache s=10": with_flags(HYBRID, cache="het", cache_staleness=10),
-    "cache s=100": with_flags(HYBRID, cache="het", cache_staleness=100),
+    "s=10": with_flags(HYBRID, cache="het", cache_staleness=10),
+    "s=100": with_flags(HYBRID, cache="het", cache_staleness=100),
 }
-LABELS = {"ps": "PS, asynchronous", "allreduce": "AllReduce + AllGather", "hybrid": "hybrid, no cache"}
+LABELS = {
+    "ps": "PS, asynchronous",
+    "allreduce": "AllReduce + AllGather",
+    "hybrid": "hybrid, no cache",
+    "s=10": "cache, s = 10",
+    "s=100": "cache, s = 100",
+}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One run, for each example: wall seconds, those that workers waited, CPU seconds, bytes of the busiest link in its busier direction,
-    embedding bytes."""
+    """For each example: seconds; those with free links; those that the busiest link's bytes take; CPU seconds; bytes of the server's link, both ways."""
 
     seconds: float
-    waited_seconds: float
+    cores: float
+    links: float
     cpu_seconds: float
-    busiest_bytes: float
     sparse_bytes: float
+
+    @property
+    def bound(self) -> float:
+        return max(self.cores, self.links)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, by how many workers, over which links, and for how long: steps of each worker before links are limited, and from then on."""
+
+    model: str
+    workers: int
+    rate: str
+    trainers_rate: str
+    table_rows: int
+    warm_steps: int
+    steps: int
+
+    def data(self, folder: Path, examples: int, part: str = "train") -> str:
+        """A click log; a graph's nodes and their neighbours, in a file, where nodes are told apart."""
+        if self.model == "gnn":
+            nodes = self.table_rows * 10
+            return written(folder, part, nodes=nodes, examples=examples, fanout=5, alike=0.7, seed=0)
+        log = stream_uri(self.table_rows, examples)
+        return log if part == "train" else f"{log}&first_block={TEST_BLOCK}"
+
+    def measured(self, system: str) -> Measured:
+        """Raises RunError where no two moments of the run could be told apart."""
+        a_step = self.workers * BATCH
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            data = self.data(folder, a_step * (self.warm_steps + self.steps))
+            model = f"{FOLDER}/{MODELS[self.model]}"
+            cluster = cluster_of(system, self.workers)
+            plan = htrain.compile(model, data=data, cluster=cluster, options=SYSTEMS[system])
+            plan.save(folder / "plan")
+            hosts = len(plan.processes) + 1
+            with Lab(hosts, rate=self.rate, trainers_rate=self.trainers_rate) as lab:
+                lab.free()
+                metrics = folder / "run" / "metrics.jsonl"
+                window = Window(lab, metrics, a_step * self.warm_steps, a_step * (self.warm_steps + self.steps))
+                lab.run_plan(folder / "plan", data, folder / "run", timeout=1200, meanwhile=window)
+                at = {role: host for roles, host in zip(plan.processes, lab.hosts[1:], strict=True) for role in roles}
+        return self._of(window, at)
+
+    def _of(self, window: Window, at: dict[str, str]) -> Measured:
+        links = [max(seen.received, seen.sent) for seen in (window.carried(host) for host in at.values())]
+        servers = [window.carried(host) for role, host in at.items() if role.startswith("sparse_ps")]
+        return Measured(
+            window.seconds,
+            window.free_seconds,
+            8 * max(links) / bits_per_second(self.rate) / window.examples,
+            window.grown("cpu_seconds"),
+            sum(seen.received + seen.sent for seen in servers) / window.examples,
+        )
 
 
 def cluster_of(system: str, workers: int) -> Cluster:
@@ -63,90 +129,53 @@ def cluster_of(system: str, workers: int) -> Cluster:
     return Cluster(groups=workers, trainers=1, group_ps=0, sparse_ps=1)
 
 
-def measure(system: str, workers: int, rate: str, data: str, folder: Path) -> Measured:
-    plan = htrain.compile(MODEL, data=data, cluster=cluster_of(system, workers), options=SYSTEMS[system])
-    plan.save(folder / "plan")
-    with Lab(len(plan.cluster.roles) + 1, rate=rate) as lab:
-        run = lab.run_plan(folder / "plan", data, folder / "run", timeout=3000)
-    return _of(run, folder / "run", plan.cluster.roles)
-
-
-def _of(run: LabRun, folder: Path, roles: tuple[str, ...]) -> Measured:
-    """From the first examples to the last; start-up is not training."""
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    totals = [r for r in records if r["role"] == "run"]
-    last = {r["role"]: r for r in records}
-    examples = totals[-1]["examples"]
-    moving = [(r["seconds"], r["examples"]) for r in totals if r["examples"]]
-    (began, done), (ended, all_done) = moving[0], next(m for m in moving if m[1] == examples)
-    seconds = (ended - began) / (all_done - done) if all_done > done else totals[-1]["seconds"] / examples
-    links = [max(run.roles[role].received, run.roles[role].sent) for role in roles]
-    servers = [run.roles[role] for role in roles if role.startswith("sparse_ps")]
-    return Measured(
-        seconds,
-        seconds * _waited_share([r for r in records if r["role"].startswith("trainer") and r["examples"]]),
-        sum(last[role]["cpu_seconds"] for role in roles) / examples,
-        max(links) / examples,
-        sum(s.received + s.sent for s in servers) / examples,
-    )
-
-
-def _waited_share(reports: list[dict[str, Any]]) -> float:
-    """The share of its time that a worker has waited, in the mean, between its first examples and its last."""
-    waited = passed = 0.0
-    for role in {r["role"] for r in reports}:
-        own = [r for r in reports if r["role"] == role]
-        first, last = own[0], next(r for r in own if r["examples"] == own[-1]["examples"])
-        waited += last["seconds_waited"] - first["seconds_waited"]
-        passed += last["time"] - first["time"]
-    return waited / passed if passed else 0.0
+def table(case: Case, systems: list[str], runs: int) -> None:
+    heads = ("ms a step", "cores", "links", "CPU ms", "kB/example", "speedup", "allowed", "of the bytes", "of both")
+    print(f"{case.model + ', ' + case.rate:<24}" + "".join(f"{head:>14}" for head in heads), flush=True)
+    hybrid: Measured | None = None
+    a_step = 1e3 * case.workers * BATCH
+    for system in systems:
+        found = sorted((case.measured(system) for _ in range(runs)), key=lambda m: m.seconds)
+        seen = found[len(found) // 2]
+        hybrid = seen if system == "hybrid" else hybrid
+        cells = [f"{value * a_step:,.0f}" for value in (seen.seconds, seen.cores, seen.links, seen.cpu_seconds)]
+        cells.append(f"{seen.sparse_bytes / 1e3:.2f}")
+        if hybrid:
+            speedup = hybrid.seconds / seen.seconds
+            allowed = hybrid.links / seen.links
+            cells += [f"{speedup:.2f}x", f"{allowed:.2f}x", f"{speedup / allowed:.0%}"]
+        else:
+            cells += ["", "", ""]
+        cells.append(f"{seen.bound / seen.seconds:.0%}")
+        print(f"{LABELS[system]:<24}" + "".join(f"{cell:>14}" for cell in cells), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rates", default="1gbit,100mbit")
-    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--rates", default="50mbit,500mbit")
+    parser.add_argument("--trainers-rate", default="2.5gbit")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--workers", default="8")
     parser.add_argument("--table-rows", type=int, default=10_000)
-    parser.add_argument("--steps", type=int, default=40, help="of each worker")
+    parser.add_argument("--warm-steps", type=int, default=150, help="of each worker")
+    parser.add_argument(
+        "--steps", default="40", help="of each worker, from then on; of each rate, where there are several: 40,200"
+    )
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--systems", default="hybrid,ps,allreduce,s=10,s=100")
     asked = parser.parse_args()
     unwind_when_ended()
-    examples = asked.steps * asked.workers * BATCH
-    data = stream_uri(asked.table_rows, examples)
+    rates, steps = asked.rates.split(","), [int(word) for word in asked.steps.split(",")]
     try:
-        for rate in asked.rates.split(","):
-            print(f"{asked.workers} workers on links of {rate}, an epoch of {examples:,} examples, {data}", flush=True)
-            table(asked.systems.split(","), asked.workers, rate, data, examples, asked.runs)
+        for model in asked.models.split(","):
+            for workers in map(int, asked.workers.split(",")):
+                for k, rate in enumerate(rates):
+                    timing = (asked.table_rows, asked.warm_steps, steps[min(k, len(steps) - 1)])
+                    case = Case(model, workers, rate, asked.trainers_rate, *timing)
+                    table(case, asked.systems.split(","), asked.runs)
     except Error as error:
         print(f"het_systems: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
-
-
-def table(systems: list[str], workers: int, rate: str, data: str, examples: int, runs: int) -> None:
-    print(
-        f"{'system':<24}{'epoch s':>9}{'worked':>8}{'waited':>8}{'bound s':>9}{'CPU s':>8}{'sparse kB/ex':>14}{'speedup':>9}{'allowed':>9}{'of the bytes':>14}"
-    )
-    bits = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}[rate[-4:]] * float(rate[:-4])
-    hybrid: Measured | None = None
-    for system in systems:
-        found = []
-        for _ in range(runs):
-            with tempfile.TemporaryDirectory() as folder:
-                found.append(measure(system, workers, rate, data, Path(folder)))
-        seen = sorted(found, key=lambda m: m.seconds)[len(found) // 2]
-        hybrid = seen if system == "hybrid" else hybrid
-        bound = 8 * seen.busiest_bytes / bits
-        line = f"{LABELS.get(system, system):<24}{seen.seconds * examples:>9.1f}"
-        line += f"{(seen.seconds - seen.waited_seconds) * examples:>8.1f}{seen.waited_seconds * examples:>8.1f}{bound * examples:>9.1f}"
-        line += f"{seen.cpu_seconds * examples:>8.1f}{seen.sparse_bytes / 1e3:>14.2f}"
-        if hybrid:
-            speedup, allowed = hybrid.seconds / seen.seconds, hybrid.busiest_bytes / seen.busiest_bytes
-            line += f"{speedup:>8.2f}x{allowed:>8.2f}x{speedup / allowed:>14.0%}"
-        print(line, flush=True)
-        if hybrid and system.startswith("cache"):
-            saved = 1 - seen.sparse_bytes / hybrid.sparse_bytes
-            print(f"  embedding bytes on the wire: {saved:.1%} fewer than the hybrid's", flush=True)
 
 
 if __name__ == "__main__":

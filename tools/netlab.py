@@ -2,11 +2,13 @@
 
     python tools/netlab.py run plan/ --data criteo:train.tsv --out runs/lab --rate 100mbit
     python tools/netlab.py run plan/ --data packed:train.packed --out runs/lab --rate 1gbit --sites 5,4 --between 100mbit
+    python tools/netlab.py run plan/ --data criteo:train.tsv --out runs/lab --rate 100mbit --trainers-rate 2.5gbit
     python tools/netlab.py --clean
 
 Every host has a link to the bridge of its site, which `tc tbf` limits both ways. Where there are several sites, each bridge has an uplink, limited as well, to
-one that joins them. mpiexec starts a rank in every host, the launcher in the first; ranks find each other over MPI, and values travel over ZeroMQ across the
-links. A lab that ends takes its namespaces and the processes in them along,
+one that joins them. With --trainers-rate every host has a second link, to a network over which trainers reach each other: as GPUs of a host do by PCIe,
+or hosts with a second card. mpiexec starts a rank in every host, the launcher in the first; ranks find each other over MPI, and values travel over ZeroMQ
+across the links. A lab that ends takes its namespaces and the processes in them along,
 except after SIGKILL: `--clean` removes what labs left whose process is gone.
 """
 
@@ -20,7 +22,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,6 +39,8 @@ BIN = Path(sys.executable).parent
 _NAME = re.compile(r"netlab(\d+)x\d+(?:h\d+|sw)")
 _BITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _LEAST_BURST = 68 * 1024  # one segment of 64 KiB with its headers passes whole
+_BESIDE = ("10.77.", "10.78.")  # the address of a host, and its other among trainers, begin with these
+_LOOK_SECONDS = 0.1
 _LABS = itertools.count()
 _ACROSS_LINKS = (  # MPI would take the short way, through the memory of this machine
     "MPIR_CVAR_NOLOCAL=1",
@@ -67,7 +73,8 @@ class LabRun:
 
 class Lab:
     """`num_hosts` namespaces, each on a link of `rate` and one-way `delay` to the bridge of its site. The first sites[0] hosts are of the first site, and so
-    on; sites reach each other over uplinks of the rate `between`. Without `sites`, all are of one.
+    on; sites reach each other over uplinks of the rate `between`. Without `sites`, all are of one. A second link of each host, of `trainers_rate` where that is
+    said, goes to a bridge of its own, where trainers have their addresses.
 
     `rate` and `delay` are as tc writes them (`100mbit`, `5ms`; a delay needs netem in the kernel). Hosts are there inside `with`, and gone
     after it. Their names carry this process's id.
@@ -82,6 +89,7 @@ class Lab:
         delay: str = "0ms",
         sites: Sequence[int] = (),
         between: str = "100mbit",
+        trainers_rate: str = "",
     ) -> None:
         self.name = f"netlab{os.getpid()}x{next(_LABS)}"
         self.hosts = [f"{self.name}h{k}" for k in range(num_hosts)]
@@ -90,6 +98,7 @@ class Lab:
         self._delay = _checked_delay(delay)
         self._sites = tuple(sites) or (num_hosts,)
         self._between = bits_per_second(between)
+        self._trainers_rate = bits_per_second(trainers_rate) if trainers_rate else 0
         if sum(self._sites) != num_hosts or min(self._sites) < 1:
             raise UsageError(
                 f"sites of {', '.join(map(str, self._sites))} hosts: want {num_hosts} in all, and one at least in each"
@@ -117,12 +126,32 @@ class Lab:
             _sh("ip", "netns", "add", host)
             (ETC / host).mkdir(parents=True, exist_ok=True)
             (ETC / host / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-            self._link(host, f"p{k}", address, site=site_of[k])
+            self._link(host, "eth0", address, port=f"p{k}", bridge=f"br{site_of[k]}")
+            if self._trainers_rate:
+                self._link(host, "eth1", address.replace(*_BESIDE), port=f"q{k}", bridge="trainers")
+                self._limit_link(k, "eth1", self._trainers_rate)
+        self.limit()
+
+    def limit(self) -> None:
+        """Links carry no more than their rate, in either direction, from now on."""
+        for k in range(len(self.hosts)):
+            self._limit_link(k, "eth0", self._rate)
+
+    def free(self) -> None:
+        """Links to the sites carry what they can, until `limit`."""
+        for k, host in enumerate(self.hosts):
+            for namespace, device in ((host, "eth0"), (self._switch, f"p{k}")):
+                _sh("tc", "-n", namespace, "qdisc", "del", "dev", device, "root")
+
+    def _limit_link(self, k: int, device: str, rate: int) -> None:
+        self._limit(self.hosts[k], device, rate)
+        self._limit(self._switch, f"{'p' if device == 'eth0' else 'q'}{k}", rate)
 
     def _join_sites(self) -> None:
         """A bridge for each site, and cables from all to one between them, limited at both ends."""
         bridges = [f"br{site}" for site in range(len(self._sites))]
-        for bridge in [*bridges, "between"] if len(bridges) > 1 else bridges:
+        others = ["between"] * (len(bridges) > 1) + ["trainers"] * (self._trainers_rate > 0)
+        for bridge in [*bridges, *others]:
             _sh("ip", "-n", self._switch, "link", "add", bridge, "type", "bridge")
             _sh("ip", "-n", self._switch, "link", "set", bridge, "up")
         for site, bridge in enumerate(bridges if len(bridges) > 1 else ()):
@@ -131,16 +160,14 @@ class Lab:
                 _sh("ip", "-n", self._switch, "link", "set", end, "master", master, "up")
                 self._limit(self._switch, end, self._between)
 
-    def _link(self, host: str, port: str, address: str, *, site: int) -> None:
-        """A cable from a host to the bridge of its site, limited at both ends."""
-        ends = ["eth0", "netns", host, "type", "veth", "peer", "name", port, "netns", self._switch]
+    def _link(self, host: str, device: str, address: str, *, port: str, bridge: str) -> None:
+        """A cable from a host to a port of a bridge."""
+        ends = [device, "netns", host, "type", "veth", "peer", "name", port, "netns", self._switch]
         _sh("ip", "link", "add", *ends)
-        _sh("ip", "-n", self._switch, "link", "set", port, "master", f"br{site}", "up")
-        _sh("ip", "-n", host, "addr", "add", f"{address}/16", "dev", "eth0")
-        for device in ("eth0", "lo"):
-            _sh("ip", "-n", host, "link", "set", device, "up")
-        self._limit(host, "eth0", self._rate)
-        self._limit(self._switch, port, self._rate)
+        _sh("ip", "-n", self._switch, "link", "set", port, "master", bridge, "up")
+        _sh("ip", "-n", host, "addr", "add", f"{address}/16", "dev", device)
+        for name in (device, "lo"):
+            _sh("ip", "-n", host, "link", "set", name, "up")
 
     def _limit(self, namespace: str, device: str, rate: int) -> None:
         """Delay, if any, and then a token bucket of 2 ms of the rate."""
@@ -152,17 +179,28 @@ class Lab:
             where = ["parent", "1:1"]
         _sh(*add, *where, "tbf", "rate", f"{rate}bit", "burst", burst, "latency", "400ms")
 
-    def traffic(self) -> dict[str, Traffic]:
-        """What each host's link has carried so far."""
-        return {host: _link_traffic(host, "eth0") for host in self.hosts}
+    def traffic(self, device: str = "eth0") -> dict[str, Traffic]:
+        """What each host's link has carried so far; `eth1` is that among trainers."""
+        return {host: _link_traffic(host, device) for host in self.hosts}
 
     def uplinks(self) -> tuple[Traffic, ...]:
         """What each site's uplink has carried so far; none where there is one site."""
         sites = range(len(self._sites) if len(self._sites) > 1 else 0)
         return tuple(replace(_link_traffic(self._switch, f"up{site}"), host=f"site {site}") for site in sites)
 
-    def run_plan(self, plan_folder: Path, data: str, out: Path, *, epochs: int = 1, timeout: float = 600.0) -> LabRun:
+    def run_plan(
+        self,
+        plan_folder: Path,
+        data: str,
+        out: Path,
+        *,
+        epochs: int = 1,
+        timeout: float = 600.0,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> LabRun:
         """Run a plan with the launcher on the first host and each process on its own, at most for `timeout` seconds.
+
+        What is to be done while it goes, `meanwhile` does, ten times a second.
 
         Raises UsageError when there are not as many hosts as processes and one more, RunError with what htrain said when the run fails.
         """
@@ -173,8 +211,9 @@ class Lab:
                 f"the lab has {len(self.hosts)} hosts; {plan_folder} wants {len(processes)}: one per {each} and one for the launcher"
             )
         command = [str(BIN / "htrain"), "run", str(plan_folder.resolve()), "--data", data, "--out", str(out.resolve())]
+        command += ["--trainer-network", f"{_BESIDE[1]}0.0/16"] if self._trainers_rate else []
         before, up_before = self.traffic(), self.uplinks()
-        _finish(self.ranks([*command, "--epochs", str(epochs)]), timeout)
+        _finish(self.ranks([*command, "--epochs", str(epochs)]), timeout, meanwhile)
         after, up_after = self.traffic(), self.uplinks()
         by_role = {
             role: since(before[host], after[host])
@@ -266,18 +305,28 @@ def since(before: Traffic, after: Traffic) -> Traffic:
     )
 
 
-def _finish(words: list[str], timeout: float) -> None:
+def _finish(words: list[str], timeout: float, meanwhile: Callable[[], None]) -> None:
     """Run mpiexec to its end, or end it and all that it has started."""
     nowhere = subprocess.DEVNULL
     process = subprocess.Popen(words, stdout=nowhere, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    end = time.monotonic() + timeout
     try:
-        _, said = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        raise RunError(f"htrain run: not at its end after {timeout:g} s: give it more time, or less data") from None
+        said = _awaited(process, meanwhile, end)
+        if said is None:
+            raise RunError(f"htrain run: not at its end after {timeout:g} s: give it more time, or less data")
     finally:
         end_with_descendants(process)
     if process.returncode:
         raise RunError(f"htrain run: status {process.returncode}: {_last_word(said)}")
+
+
+def _awaited(process: subprocess.Popen[str], meanwhile: Callable[[], None], end: float) -> str | None:
+    """What a process said, once it has ended; None where it has not by `end`."""
+    while time.monotonic() < end:
+        meanwhile()
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=_LOOK_SECONDS)[1]
+    return None
 
 
 def _last_word(said: str) -> str:
@@ -294,7 +343,8 @@ def unwind_when_ended() -> None:
 
 def _run(asked: argparse.Namespace) -> None:
     hosts = len(load_plan(asked.plan).processes) + 1
-    with Lab(hosts, rate=asked.rate, delay=asked.delay, sites=asked.sites, between=asked.between) as lab:
+    links = {name: getattr(asked, name) for name in ("rate", "delay", "sites", "between", "trainers_rate")}
+    with Lab(hosts, **links) as lab:
         found = lab.run_plan(asked.plan, asked.data, asked.out, epochs=asked.epochs, timeout=asked.timeout)
     for role, carried in found.roles.items():
         print(f"{role:<16}{carried.host:<18}{carried.received / 1e6:>10.2f} MB in{carried.sent / 1e6:>10.2f} MB out")
@@ -314,6 +364,7 @@ def _parsed() -> argparse.Namespace:
         ("rate", "100mbit"),
         ("delay", "0ms"),
         ("between", "100mbit"),
+        ("trainers-rate", ""),
         ("epochs", 1),
         ("timeout", 600.0),
     ):

@@ -196,6 +196,16 @@ def compile_command(
 @malformed_flag("the run")
 @workers_flag
 @click.option("--intra-op-threads", default=1, type=click.IntRange(1), help="torch threads per op. [default: 1]")
+@click.option(
+    "--network",
+    default="",
+    help="Under mpiexec: hosts reach each other at their addresses in this network, such as 10.1.0.0/16. [default: under their names]",
+)
+@click.option(
+    "--trainer-network",
+    default="",
+    help="Under mpiexec: the network of AllReduce and AllGather, where trainers have one of their own. [default: that of all]",
+)
 @json_flag
 def run(
     plan: Path,

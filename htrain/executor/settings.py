@@ -18,7 +18,8 @@ class RunSettings:
     `checkpoint_seconds` is the time between two checkpoints, or `end` for none but the last. `stop_after_steps` ends every
     replica early. `begin_with` are the plan and the checkpoint of another run, whose parameters come in the place of first values. `ops` are the files, and
     modules of packages, with ops of the user's own, which every process of the run loads. `serving` is what sparse PSs are told that have no trainers beside
-    them, and serve workers from outside.
+    them, and serve workers from outside. `network` and `trainer_network` are those in which hosts reach each other, and trainers, such as 10.1.0.0/16; empty
+    where hosts are reached under their names, and where trainers have none of their own.
     """
 
     plan_folder: Path
@@ -38,3 +39,5 @@ class RunSettings:
     ops: tuple[str, ...] = ()
     positions: dict[str, dict[str, Any]] = field(default_factory=dict)
     serving: Serving | None = None
+    network: str = ""
+    trainer_network: str = ""

@@ -26,7 +26,7 @@ _KINDS: Mapping[str, Any] = {
     "num_workers": Annotated[int, Meta(ge=2, le=1024)], "batch_size": Count, "hosts": tuple[Count, ...], "replicas": Annotated[float, Meta(ge=0, le=1)],
     "sample_slack": Annotated[float, Meta(ge=1, le=10)], "row_slack": Annotated[float, Meta(ge=1, le=10)], "link_cost": Annotated[float, Meta(ge=1, le=1e6)],
     "malformed_share": Annotated[float, Meta(ge=0, le=1)],
-    "deterministic": bool, "at_random": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str,
+    "deterministic": bool, "at_random": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str, "network": str, "trainer_network": str,
     "most_accesses": MostAccesses,
     "table_splits": dict[str, int], "fc_splits": Literal["auto"] | dict[str, Split],
     "rules": str, "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"], "hosting": Literal["processes", "threads", "mpi"],

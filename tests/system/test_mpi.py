@@ -17,6 +17,7 @@ from small_wide_deep import DATA, small_plan
 from whole_runs import ENDLESS, HTRAIN, WIDE_DEEP, libfm, parameters, train, wait_for_a_checkpoint, wait_for_examples
 
 import htrain
+from htrain.errors import RunError
 from htrain.executor.record.checkpoint import latest_checkpoint
 from htrain.spec.cluster import Cluster, this_machine
 from htrain.spec.options import Options
@@ -83,12 +84,24 @@ def test_trainers_over_mpi_average_their_caches_to_the_joint_batch(tmp_path: Pat
     options = with_flags(JOINT, cache_window=4, cache_sets=3, cache_ways=4)
     model, plan = small_plan(options, groups=2, trainers=1, sparse_ps=1)
     plan.save(tmp_path / "plan")
-    process = start(4, tmp_path / "plan", DATA, "--out", str(tmp_path / "run"))
+    networks = ("--network", "127.0.0.0/8", "--trainer-network", "127.0.0.1/32")
+    process = start(4, tmp_path / "plan", DATA, "--out", str(tmp_path / "run"), *networks)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
     found = {name.split()[-1]: tensor for name, tensor in parameters(tmp_path / "run").items()}
     for name, wanted in joint_losses(model, DATA, options, 2)[1].named_parameters():
         torch.testing.assert_close(found[name], wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_a_network_that_a_host_is_not_in_is_refused_in_one_line_by_all(tmp_path: Path) -> None:
+    data = libfm(tmp_path / "a.libfm", 80)
+    plan = small_plan_of(tmp_path, data)
+    process = start(3, plan, data, "--out", str(tmp_path / "run"), "--trainer-network", "203.0.113.0/24")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == RunError.exit_status
+    assert said.startswith("htrain: --trainer-network 203.0.113.0/24: ")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
 
 
 def test_too_few_ranks_are_refused_in_one_line(tmp_path: Path) -> None:

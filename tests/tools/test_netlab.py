@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from netlab import Lab, clean_dead_labs
-from whole_runs import ENDLESS, ROOT, WIDE_DEEP, libfm, wait_for_examples
+from whole_runs import ENDLESS, ROOT, WIDE_DEEP, libfm, parameters, wait_for_examples
 
 import htrain
 from htrain.errors import RunError, UsageError
@@ -21,6 +21,7 @@ from htrain.executor.record.measured import load_measured
 from htrain.net.names import device_of
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 NETLAB = ROOT / "tools" / "netlab.py"
 CAN = (
@@ -110,6 +111,28 @@ def test_every_role_has_a_host_and_its_values_cross_the_links(tmp_path: Path) ->
 
 @namespaces_here
 @mpi_here
+def test_sums_of_trainers_cross_their_own_network_and_rows_the_other(tmp_path: Path) -> None:
+    """What the two networks carry is what each was there for: gradients of the dense weights, keys and rows and their gradients."""
+    data = libfm(tmp_path / "a.libfm", 4000)
+    options = with_flags(batch_size=64, net_replicas=1, dense_sync="allreduce")
+    cluster = this_machine(groups=2, trainers=1, group_ps=0, sparse_ps=1)
+    plan = htrain.compile(WIDE_DEEP, data=data, cluster=cluster, options=options)
+    plan.save(tmp_path / "plan")
+    with Lab(4, rate="400mbit", trainers_rate="1gbit") as lab:
+        found = lab.run_plan(tmp_path / "plan", data, tmp_path / "run", timeout=100)
+        beside = dict(zip(found.roles, lab.traffic("eth1").values(), strict=True))
+    steps = 4000 // (2 * 64)
+    saved = {name: value for name, value in parameters(tmp_path / "run").items() if "tables" not in name}
+    dense = sum(value.nbytes for value in saved.values()) // 4  # two trainers have saved weights, and Adagrad's squares
+    rows = sum(e.measured_bytes for e in found.measured.edges if e.source == "sparse_ps:0") * 4000
+    for role in ("trainer:0:0", "trainer:1:0"):
+        assert steps * dense < beside[role].sent < 1.3 * steps * dense + 100_000, role
+    assert beside["sparse_ps:0"].sent < 10_000
+    assert 0.95 * rows < found.roles["sparse_ps:0"].sent < 1.5 * rows + 500_000
+
+
+@namespaces_here
+@mpi_here
 def test_a_lab_with_too_few_hosts_is_refused(tmp_path: Path, alone: Path) -> None:
     with Lab(1) as lab, pytest.raises(UsageError, match=r"the lab has 1 hosts; .* wants 2: one per role and one for"):
         lab.run_plan(alone, "libfm:none", tmp_path / "run")
@@ -162,6 +185,15 @@ def test_bytes_between_hosts_take_as_long_as_the_links_rate_says() -> None:
     assert 1.7 < seconds < 6  # 10 MB at 40 Mbit/s: 2 s
     assert 10_000_000 < moved[lab.hosts[0]].sent < 11_500_000
     assert 10_000_000 < moved[lab.hosts[1]].received < 11_500_000
+
+
+@namespaces_here
+def test_links_are_free_until_they_are_limited_again() -> None:
+    with Lab(2, rate="40mbit") as lab:
+        lab.free()
+        assert seconds_of(lab, 0, 1, 10_000_000) < 1.5
+        lab.limit()
+        assert 1.7 < seconds_of(lab, 0, 1, 10_000_000) < 6
 
 
 @namespaces_here

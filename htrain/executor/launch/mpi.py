@@ -13,7 +13,8 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from htrain.errors import UsageError
+from htrain.errors import RunError, UsageError
+from htrain.executor.host.address import address_of_name, address_within
 from htrain.executor.launch.play import part_of, play_all
 from htrain.executor.launch.rank import call_role, leave
 from htrain.executor.launch.supervisor import Assignment, decode_assignment, encode_assignment
@@ -30,10 +31,30 @@ def rank() -> int:
     return int(MPI.COMM_WORLD.Get_rank())
 
 
-def own_host() -> str:
-    """The address under which the other ranks reach this one: the loopback when all are on one host."""
-    names = _gather(socket.gethostname())
-    return "127.0.0.1" if len(set(names)) == 1 else socket.gethostbyname(socket.gethostname())
+def meet(settings: RunSettings) -> Network:
+    """Where the other ranks reach this one: at the loopback when all are on one host, unless networks are said. Every rank calls it.
+
+    Raises RunError, on all ranks, for a host that is not in these networks, or whose own name is no address.
+    """
+    alone = len(set(_gather(socket.gethostname()))) == 1
+    network, wrong = Network(), ""
+    try:
+        network.host, network.trainers_host = _hosts(settings, alone=alone)
+    except RunError as error:
+        wrong = str(error)
+    if said := list(filter(None, _gather(wrong))):
+        network.close()
+        raise RunError(said[0])
+    return network
+
+
+def _hosts(settings: RunSettings, *, alone: bool) -> tuple[str, str]:
+    """This host's address, and that at which other trainers reach it."""
+    if settings.network:
+        host = address_within("--network", settings.network)
+    else:
+        host = "127.0.0.1" if alone else address_of_name()
+    return host, address_within("--trainer-network", settings.trainer_network) if settings.trainer_network else host
 
 
 def require_ranks(processes: Sequence[Sequence[str]]) -> None:
@@ -89,14 +110,12 @@ class RoleRanks:
         MPI.COMM_WORLD.Abort(128 + signal.SIGINT)
 
 
-def follow() -> None:
-    """Be the role that rank 0 gives this rank, to the end of the run."""
-    host = own_host()
+def follow(network: Network) -> None:
+    """Be the role that rank 0 gives this rank, to the end of the run; others reach it over `network`."""
     data = _broadcast(b"")
     if not data:
         return
     assignment = decode_assignment(data)
-    network = Network("tcp", host)
     roles = assignment.processes[rank() - 1]
     call_role(roles[0])
     load_own(assignment.settings.ops)
@@ -128,10 +147,10 @@ def _broadcast(data: bytes) -> bytes:
 
 
 def _gather(text: str) -> list[str]:
-    """Everybody's text, on every rank, in at most 256 bytes each."""
-    mine = np.zeros(256, np.uint8)
-    encoded = np.frombuffer(text.encode()[:256], np.uint8)
+    """Everybody's text, on every rank, in at most 512 bytes each."""
+    mine = np.zeros(512, np.uint8)
+    encoded = np.frombuffer(text.encode()[:512], np.uint8)
     mine[: encoded.size] = encoded
-    everybody = np.empty((MPI.COMM_WORLD.Get_size(), 256), np.uint8)
+    everybody = np.empty((MPI.COMM_WORLD.Get_size(), 512), np.uint8)
     MPI.COMM_WORLD.Allgather(mine, everybody)
     return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in everybody]

@@ -64,10 +64,15 @@ def _run_rank(settings: RunSettings, *, resume: bool, num_threads: int, console:
     """Rank 0 runs the plan with the other ranks as its worker pool; they follow it, and then leave."""
     mpi = import_module("htrain.executor.launch.mpi")  # needs mpi4py, and starts MPI
     torch.set_num_threads(num_threads)
+    try:
+        network = mpi.meet(settings)
+    except Error as error:
+        if mpi.rank():
+            sys.exit(error.exit_status)  # the launcher says it
+        raise
     if mpi.rank():
-        mpi.follow()
+        mpi.follow(network)
         sys.exit(0)
-    network = Network("tcp", mpi.own_host())
     pool: RoleRanks = mpi.RoleRanks()
 
     def assign(

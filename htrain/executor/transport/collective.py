@@ -248,15 +248,15 @@ class Connector:
             self._store = network.shared(self._name, dist.HashStore)
         elif self._rank == 0:
             timeout = timedelta(seconds=deadline_seconds)
-            store = dist.TCPStore(network.host, 0, is_master=True, wait_for_workers=False, timeout=timeout)
-            self._store, self.endpoints = store, {self._name: f"{network.host}:{store.port}"}
+            store = dist.TCPStore(network.trainers_host, 0, is_master=True, wait_for_workers=False, timeout=timeout)
+            self._store, self.endpoints = store, {self._name: f"{network.trainers_host}:{store.port}"}
 
     def __call__(self, book: Mapping[str, str], purpose: str) -> Collective:
         """The trainers as a collective, when all addresses are known, for one purpose: those of two threads do not meet.
 
         Raises PeerLost when the trainers do not all come.
         """
-        host = "127.0.0.1" if self._network.scheme == "inproc" else self._network.host
+        host = "127.0.0.1" if self._network.scheme == "inproc" else self._network.trainers_host
         store = dist.PrefixStore(purpose, self._client(book))
         return Collective(store, self._rank, self._size, host, self._deadline_seconds)
 

@@ -34,12 +34,14 @@ _LEFT_OPEN: list[zmq.Context] = []
 
 class Network:
     """Where endpoints of one process live: `scheme` is `inproc` for roles that share a process, `tcp` for others. `spread` says which process of a role
-    takes a pass, where it has several; `is_shared` whether several roles are in this process."""
+    takes a pass, where it has several; `is_shared` whether several roles are in this process. Others reach it at `host`, trainers each other at
+    `trainers_host`, which may be on a network of their own."""
 
-    def __init__(self, scheme: str = "tcp", host: str = "127.0.0.1") -> None:
+    def __init__(self, scheme: str = "tcp", host: str = "127.0.0.1", trainers_host: str = "") -> None:
         self.scheme = scheme
         self.is_shared = scheme == "inproc"
         self.host = host
+        self.trainers_host = trainers_host or host
         self.spread = Spread()
         self.context = zmq.Context(io_threads=1)
         self.context.set(zmq.MAX_SOCKETS, 65_000)
