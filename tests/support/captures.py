@@ -48,7 +48,10 @@ def _key(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> object
 
 def _module_key(name: str, module: nn.Module) -> object:
     kind = type(module)
-    if not kind.__module__.startswith("torch.nn.") and Path(inspect.unwrap(kind.forward).__code__.co_filename).parent != ZOO:
+    if (
+        not kind.__module__.startswith("torch.nn.")
+        and Path(inspect.unwrap(kind.forward).__code__.co_filename).parent != ZOO
+    ):
         return None
     own = {key: value for key, value in vars(module).items() if not key.startswith("_")}
     if not all(_is_plain(value) for value in own.values()):
