@@ -45,7 +45,9 @@ def reached(curve: list[float], threshold: float) -> int | None:
 
 
 def table(model: str, systems: list[str], asked: argparse.Namespace) -> None:
-    case = Case(model, asked.workers, asked.rate, asked.trainers_rate, asked.table_rows, asked.warm_steps, asked.steps)
+    case = Case(
+        model, asked.workers, asked.rate, asked.trainers_rate, asked.table_rows, asked.warm_steps, asked.seconds
+    )
     rates = {"sparse_lr": asked.sparse_lr, "dense_lr": asked.dense_lr}
     with tempfile.TemporaryDirectory() as name:
         train, test = case.data(Path(name), asked.part), case.data(Path(name), asked.part // 5, part="test")
@@ -75,7 +77,7 @@ def main() -> None:
     parser.add_argument("--part", type=int, default=100 * 8 * BATCH)
     parser.add_argument("--parts", type=int, default=10)
     parser.add_argument("--warm-steps", type=int, default=150)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--sparse-lr", type=float, default=1.0)
     parser.add_argument("--dense-lr", type=float, default=0.1)
     asked = parser.parse_args()

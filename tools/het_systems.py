@@ -1,6 +1,6 @@
 """HET's systems on a cluster of network namespaces: what a step takes, and what its bytes allow (HET 5.1, Table 1, Figures 6 and 7). Needs root.
 
-    python tools/het_systems.py [--rates 50mbit,500mbit] [--trainers-rate 2.5gbit] [--models wdl,dfm,dcn,gnn] [--systems ps,allreduce,...] [--steps 40]
+    python tools/het_systems.py [--rates 50mbit,500mbit] [--trainers-rate 2.5gbit] [--models wdl,dfm,dcn,gnn] [--systems ps,allreduce,...] [--seconds 40]
 
 Wide & deep, DeepFM and DCN on a Criteo-like log whose top 10 % of ids take 90 % of the accesses, GraphSAGE on a graph whose nodes it tells apart; rows of 128,
 batches of 128, eight workers and one server, as in the paper; caches of 10 % of the rows. Every role has a host of its own with a link of the given rate to
@@ -14,17 +14,18 @@ what bytes allow, `of both` the slower of cores and links beside what was measur
 import argparse
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from het_traffic import stream_uri
-from lab_window import Window
+from lab_window import DEVICES, EnoughError, Window
 from netlab import Lab, bits_per_second, unwind_when_ended
 from node_classes import written
 
 import htrain
 from htrain.data.formats.synthetic import TEST_BLOCK
-from htrain.errors import Error
+from htrain.errors import Error, RunError
 from htrain.spec.cluster import Cluster
 from htrain.spec.tree import with_flags
 
@@ -36,6 +37,7 @@ MODELS = {
 }
 FOLDER = Path(__file__).parents[1] / "models"
 BATCH = 128
+LEAST_STEPS = 8
 BASE = with_flags(
     batch_size=BATCH, sparse_optimizer="sgd", dense_optimizer="sgd", net_replicas=1, sparse_lr=0.05, dense_lr=0.01
 )
@@ -73,7 +75,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained, by how many workers, over which links, and for how long: steps of each worker before links are limited, and from then on."""
+    """What is trained, by how many workers, over which links, and for how long: steps of each worker before links are limited, seconds from then on."""
 
     model: str
     workers: int
@@ -81,7 +83,7 @@ class Case:
     trainers_rate: str
     table_rows: int
     warm_steps: int
-    steps: int
+    seconds: float
 
     def data(self, folder: Path, examples: int, part: str = "train") -> str:
         """A click log; a graph's nodes and their neighbours, in a file, where nodes are told apart."""
@@ -92,32 +94,37 @@ class Case:
         return log if part == "train" else f"{log}&first_block={TEST_BLOCK}"
 
     def measured(self, system: str) -> Measured:
-        """Raises RunError where no two moments of the run could be told apart."""
+        """A run that is ended when it has been measured. Raises RunError where it ended by itself."""
         a_step = self.workers * BATCH
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            data = self.data(folder, a_step * (self.warm_steps + self.steps))
+            data = self.data(folder, a_step * 2 * self.warm_steps)
             model = f"{FOLDER}/{MODELS[self.model]}"
             cluster = cluster_of(system, self.workers)
             plan = htrain.compile(model, data=data, cluster=cluster, options=SYSTEMS[system])
             plan.save(folder / "plan")
-            hosts = len(plan.processes) + 1
-            with Lab(hosts, rate=self.rate, trainers_rate=self.trainers_rate) as lab:
+            with Lab(len(plan.processes) + 1, rate=self.rate, trainers_rate=self.trainers_rate) as lab:
                 lab.free()
-                metrics = folder / "run" / "metrics.jsonl"
-                window = Window(lab, metrics, a_step * self.warm_steps, a_step * (self.warm_steps + self.steps))
-                lab.run_plan(folder / "plan", data, folder / "run", timeout=1200, meanwhile=window)
+                metrics, warm = folder / "run" / "metrics.jsonl", a_step * self.warm_steps
+                window = Window(lab, metrics, warm, self.seconds, LEAST_STEPS * a_step)
+                with suppress(EnoughError):
+                    lab.run_plan(folder / "plan", data, folder / "run", epochs=1000, timeout=1200, meanwhile=window)
+                    raise RunError(f"{system}: the run was over before it was measured")
                 at = {role: host for roles, host in zip(plan.processes, lab.hosts[1:], strict=True) for role in roles}
         return self._of(window, at)
 
     def _of(self, window: Window, at: dict[str, str]) -> Measured:
-        links = [max(seen.received, seen.sent) for seen in (window.carried(host) for host in at.values())]
+        seconds = [
+            8 * max(seen.received, seen.sent) / bits_per_second(rate)
+            for device, rate in zip(DEVICES, (self.rate, self.trainers_rate), strict=True)
+            for seen in (window.carried(host, device) for host in at.values())
+        ]
         servers = [window.carried(host) for role, host in at.items() if role.startswith("sparse_ps")]
         return Measured(
-            window.seconds,
+            window.seconds_passed / window.examples,
             window.free_seconds,
-            8 * max(links) / bits_per_second(self.rate) / window.examples,
-            window.grown("cpu_seconds"),
+            max(seconds) / window.examples,
+            window.grown("cpu_seconds") / window.examples,
             sum(seen.received + seen.sent for seen in servers) / window.examples,
         )
 
@@ -158,19 +165,16 @@ def main() -> None:
     parser.add_argument("--workers", default="8")
     parser.add_argument("--table-rows", type=int, default=10_000)
     parser.add_argument("--warm-steps", type=int, default=150, help="of each worker")
-    parser.add_argument(
-        "--steps", default="40", help="of each worker, from then on; of each rate, where there are several: 40,200"
-    )
+    parser.add_argument("--seconds", type=float, default=40.0, help="from then on, and eight steps at least")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--systems", default="hybrid,ps,allreduce,s=10,s=100")
     asked = parser.parse_args()
     unwind_when_ended()
-    rates, steps = asked.rates.split(","), [int(word) for word in asked.steps.split(",")]
     try:
         for model in asked.models.split(","):
             for workers in map(int, asked.workers.split(",")):
-                for k, rate in enumerate(rates):
-                    timing = (asked.table_rows, asked.warm_steps, steps[min(k, len(steps) - 1)])
+                for rate in asked.rates.split(","):
+                    timing = (asked.table_rows, asked.warm_steps, asked.seconds)
                     case = Case(model, workers, rate, asked.trainers_rate, *timing)
                     table(case, asked.systems.split(","), asked.runs)
     except Error as error:

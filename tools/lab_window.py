@@ -12,16 +12,20 @@ from typing import Any
 from netlab import Lab, Traffic, since
 
 SETTLING_SECONDS = 3.0  # after links were limited: what their buckets held, and reports of before, are over
-_LAST_SHARE = 0.97  # of the examples: at a run's end some workers are done and others are not
+DEVICES = ("eth0", "eth1")
+
+
+class EnoughError(Exception):
+    """The run has been measured, and need not go on."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """How far a run was: seconds since it began, examples trained, what each host's links have carried, and what roles have reported."""
+    """How far a run was: seconds since it began, examples trained, what each host's links have carried by device, and what roles have reported."""
 
     seconds: float
     examples: int
-    links: Mapping[str, Traffic]
+    links: Mapping[str, Mapping[str, Traffic]]
     reports: Mapping[str, Mapping[str, Any]]
 
     def total(self, what: str) -> float:
@@ -31,13 +35,14 @@ class Moment:
 
 @dataclass
 class Window:
-    """Called again and again while a run goes: limits the lab's links once `warm_examples` are trained, and keeps moments: `free` before, `limited` after."""
+    """Called again and again while a run goes: limits the lab's links once `warm_examples` are trained, keeps moments, `free` before and `limited` after, and
+    raises EnoughError when these are `most_seconds` long, and `least_examples`."""
 
     lab: Lab
     metrics: Path
     warm_examples: int
-    all_examples: int
-    device: str = "eth0"
+    most_seconds: float
+    least_examples: int
     free: list[Moment] = field(default_factory=list)
     limited: list[Moment] = field(default_factory=list)
     _read: int = 0
@@ -47,15 +52,19 @@ class Window:
     def __call__(self) -> None:
         for record in self._news():
             self._reports[record["role"]] = record
-            if record["role"] != "run" or not 0 < record["examples"] <= self.all_examples * _LAST_SHARE:
-                continue
-            kept = self.limited if self._limited_at else self.free
-            if not self._limited_at or record["seconds"] > self._limited_at + SETTLING_SECONDS:
-                traffic = self.lab.traffic(self.device)
-                kept.append(Moment(record["seconds"], record["examples"], traffic, dict(self._reports)))
-            if not self._limited_at and record["examples"] >= self.warm_examples:
-                self.lab.limit()
-                self._limited_at = record["seconds"]
+            if record["role"] == "run" and record["examples"]:
+                self._look(record["seconds"], record["examples"])
+
+    def _look(self, seconds: float, examples: int) -> None:
+        kept = self.limited if self._limited_at else self.free
+        if not self._limited_at or seconds > self._limited_at + SETTLING_SECONDS:
+            links = {device: self.lab.traffic(device) for device in DEVICES}
+            kept.append(Moment(seconds, examples, links, dict(self._reports)))
+        if self.limited and self.seconds_passed > self.most_seconds and self.examples >= self.least_examples:
+            raise EnoughError
+        if not self._limited_at and examples >= self.warm_examples:
+            self.lab.limit()
+            self._limited_at = seconds
 
     def _news(self) -> list[dict[str, Any]]:
         """Lines that have been written since the last look."""
@@ -70,26 +79,21 @@ class Window:
     @property
     def free_seconds(self) -> float:
         """For each example, with links that carry what they can: of the second half of the time before they were limited."""
-        return _seconds(self.free[len(self.free) // 2], self.free[-1])
+        first, last = self.free[len(self.free) // 2], self.free[-1]
+        return (last.seconds - first.seconds) / max(last.examples - first.examples, 1)
 
     @property
-    def seconds(self) -> float:
-        """For each example, with links as they are limited."""
-        return _seconds(self.limited[0], self.limited[-1])
-
-    def grown(self, what: str) -> float:
-        """A figure that roles count up, for each example."""
-        first, last = self.limited[0], self.limited[-1]
-        return (last.total(what) - first.total(what)) / (last.examples - first.examples)
-
-    def carried(self, host: str) -> Traffic:
-        """By a host's link, in all of the window."""
-        return since(self.limited[0].links[host], self.limited[-1].links[host])
+    def seconds_passed(self) -> float:
+        return self.limited[-1].seconds - self.limited[0].seconds
 
     @property
     def examples(self) -> int:
         return self.limited[-1].examples - self.limited[0].examples
 
+    def grown(self, what: str) -> float:
+        """A figure that roles count up."""
+        return self.limited[-1].total(what) - self.limited[0].total(what)
 
-def _seconds(first: Moment, last: Moment) -> float:
-    return (last.seconds - first.seconds) / max(last.examples - first.examples, 1)
+    def carried(self, host: str, device: str = "eth0") -> Traffic:
+        """By a host's link."""
+        return since(self.limited[0].links[device][host], self.limited[-1].links[device][host])
