@@ -100,6 +100,12 @@ def window_of(net: Net) -> int:
     return min(window for window in windows if isinstance(window, int))
 
 
+def slots_of(net: Net) -> int:
+    """Rows that all caches of a trainer's net hold, conflict victims aside."""
+    caches: list[Mapping[str, Any]] = [op.attrs for op in net.ops if op.type == "LookaheadSlots"]
+    return sum(attrs["sets"] * attrs["ways"] for attrs in caches)
+
+
 def _moves(op: Op, made: set[str], read: set[str]) -> bool:
     return (op.type == "Send" and op.inputs[0] in made) or (op.type == "Recv" and op.outputs[0] in read)
 

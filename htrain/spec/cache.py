@@ -22,6 +22,13 @@ TableCapacities = Annotated[
     tuple[tuple[str, Annotated[str, Meta(pattern=f"^({_NUMBER}|none)$")]], ...],
     Meta(extra={"wanted": "tables and capacities, such as C1=50% or C2=none"}),
 ]
+UpdatedShare = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!0+(\.0*)?%$)[0-9]{1,3}(\.[0-9]{1,9})?%$",
+        extra={"wanted": "a share of the caches' rows such as 5%"},
+    ),
+]
 Window = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
@@ -103,7 +110,8 @@ class LookAheadCache(Cache):
     Each table has the next prime of `sets` sets of `ways` rows, or is held whole where it has no more rows than sets; `auto` are as many as the
     window needs. A window of `auto` is 500 batches, or what the trainer's memory holds. With `patch`, a prefetched row that has changed since it was
     read is put right; without, it is used as it is, as in the paper. With `device` cuda, the cache and all of a trainer's steps are on its CUDA
-    device. Several trainers have replicas of the same caches, and average the rows that they have changed every `average` steps (6.1: lambda).
+    device. Several trainers have replicas of the same caches, and average the rows that they have changed every `average` steps, or when the updates since the
+    last time are such a share of the caches' rows, 5% say (6.1: lambda).
     """
 
     kind = "lookahead"
@@ -123,7 +131,10 @@ class LookAheadCache(Cache):
     ways: Annotated[Annotated[int, Meta(ge=1, le=4096)], about("Rows of a set.")] = 16
     patch: Annotated[bool, about("Put right a prefetched row that has changed since it was read.")] = True
     average: Annotated[
-        Count, about("Steps between two averages of what several trainers have changed: cDLRM's lambda.")
+        Count | UpdatedShare,
+        about(
+            "Steps between two averages of what several trainers have changed (cDLRM's lambda), or updates until the next, as a share of the caches' rows."
+        ),
     ] = 1
     device: Annotated[Literal["cpu", "cuda"], about("Where the cache is, and with it the trainer's steps.")] = "cpu"
     tables: Annotated[

@@ -31,7 +31,7 @@ def _one(hint: Any) -> st.SearchStrategy[Any]:
     if choices(hint):
         return st.sampled_from(choices(hint))
     if base is str:
-        return _CAPACITIES
+        return _CAPACITIES.filter(lambda text: _fits(text, hint))
     notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Meta)]
     bounds = {
         name: getattr(note, name)
@@ -46,6 +46,14 @@ def _one(hint: Any) -> st.SearchStrategy[Any]:
         else st.floats(least, most, exclude_min="gt" in bounds, exclude_max="lt" in bounds)
     )
     return drawn.filter(lambda value: check(value, hint) == value)
+
+
+def _fits(text: str, hint: Any) -> bool:
+    try:
+        check(text, hint)
+    except ValueError:
+        return False
+    return True
 
 
 @st.composite

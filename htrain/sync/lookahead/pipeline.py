@@ -125,6 +125,7 @@ class Pipeline:
         self._is_over = False  # all windows have been trained on
         self._steps = 0  # left of the window in the caches
         self._training_began = 0.0
+        self._victim_seconds = 0.0  # that steps of the window in the caches have waited for rows beside it
 
     def stop(self) -> None:
         """All machines end where they wait next."""
@@ -182,7 +183,9 @@ class Pipeline:
         self._steps -= 1
         step, victims = yield BeginStep()
         if victims:
+            began = yield Now()
             yield FetchVictims(victims)
+            self._victim_seconds += (yield Now()) - began
         return step
 
     def ended(self) -> Machine[None]:
@@ -220,8 +223,9 @@ class Pipeline:
         trained, self._training_began = began - self._training_began, ended
         self.choice.trained(
             batches=made.batches, train_seconds=trained, prefetch_seconds=made.prefetch_seconds, place_seconds=placed,
-            stall_seconds=stalled,
+            stall_seconds=stalled, victim_seconds=self._victim_seconds,
         )  # fmt: skip
+        self._victim_seconds = 0.0
 
     def _hand_over(self, jobs: Sequence[Any]) -> Machine[None]:
         """Give the writer what has left the caches."""

@@ -71,7 +71,10 @@ def test_a_trainer_without_data_goes_along_to_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
 def test_after_the_run_all_trainers_and_the_store_have_the_same_rows(optimizer: str, tmp_path: Path) -> None:
-    options = with_flags(JOINT, sparse_optimizer=optimizer, cache_sets=3, cache_ways=4, cache_window=4, cache_average=5)  # type: ignore[arg-type]
+    average = 5 if optimizer == "sgd" else "300%"
+    options = with_flags(
+        JOINT, sparse_optimizer=optimizer, cache_sets=3, cache_ways=4, cache_window=4, cache_average=average
+    )
     _, plan = small_plan(options, groups=2, trainers=1, sparse_ps=2)
     roles = run_roles(plan, tmp_path, RunSettings(tmp_path, DATA, tmp_path / "run", deadline_seconds=10))
     trainers = [roles[f"trainer:{k}:0"] for k in range(2)]
@@ -94,6 +97,27 @@ def test_rows_that_are_averaged_less_often_are_further_from_the_joint_batch(tmp_
         model, roles = trained(tmp_path / str(every), options, 2)
         errors.append(max(relative_differences(joint_losses_of(roles, 2), joint_losses(model, DATA, options, 2)[0])))
     assert errors[0] < 1e-4 < errors[1]
+
+
+def averages(folder: Path, average: int | str) -> tuple[int, float]:
+    """Bytes that two trainers have averaged, and how far their losses are from those of the joint batch."""
+    options = with_flags(JOINT, cache_average=average)
+    model, roles = trained(folder, options, 2)
+    trainer = roles["trainer:0:0"].trainer
+    assert trainer
+    assert trainer.upcoming
+    losses = joint_losses(model, DATA, options, 2)[0]
+    return trainer.upcoming.report["bytes"]["averages"], max(relative_differences(joint_losses_of(roles, 2), losses))
+
+
+def test_rows_are_averaged_when_their_share_has_been_updated(tmp_path: Path) -> None:
+    """A share that every step updates is an average in every step, and exact; the larger the share, the fewer bytes."""
+    (always, exact), (small, near), (smallest, far) = (
+        averages(tmp_path / f"{k}", share) for k, share in enumerate(("0.001%", "100%", "400%"))
+    )
+    assert always == averages(tmp_path / "steps", 1)[0]
+    assert always > small > smallest > 0
+    assert exact < 1e-4 < min(near, far)
 
 
 def test_trainers_that_do_not_step_together_cannot_keep_caches_alike() -> None:

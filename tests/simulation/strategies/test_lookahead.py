@@ -15,6 +15,7 @@ from htrain.plan.plan import Plan
 from htrain.simulation.cache_rates import rates_of
 from htrain.simulation.run import sized_nets
 from htrain.simulation.strategies.lookahead import PlaysLookAhead
+from htrain.sync.lookahead.averaging import EverySteps
 
 batches = st.lists(st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=8, unique=True), min_size=1, max_size=16)
 
@@ -65,7 +66,7 @@ def test_counts_are_those_of_sets_of_one_row(ids: list[list[list[int]]], window:
 @given(ids=batches, window=st.integers(1, 4), sets=st.sampled_from([1, 3, 5]), ways=st.integers(2, 4))
 def test_counts_are_those_of_a_trainer(ids: list[list[int]], window: int, sets: int, ways: int) -> None:
     cache = TableCache(CacheGeometry(sets, ways), (torch.zeros(sets * ways + 8, 1),), patch=True)
-    joint, found = JointCaches({"c": cache}, Peers(None), 1), []
+    joint, found = JointCaches({"c": cache}, Peers(None), EverySteps(1)), []
     for begin in range(0, len(ids) // window * window, window):
         counts = cache.counts
         before = counts.hits, counts.misses, counts.loaded, counts.evicted

@@ -43,12 +43,12 @@ def windows_of(found: Simulated) -> WindowUse:
     sets=st.sampled_from([1, 2, 3, 30]),
     ways=st.integers(1, 3),
     window=st.sampled_from([1, 2, 20]),
-    average=st.integers(1, 3),
+    average=st.integers(1, 3) | st.sampled_from(["0.1%", "40%", "900%"]),
     rate=st.sampled_from([SLOW, FAST]),
     skewed=st.booleans(),
 )
 def test_whatever_caches_there_are_the_simulation_comes_to_an_end(
-    trainers: int, shards: int, sets: int, ways: int, window: int, average: int, rate: int, skewed: bool
+    trainers: int, shards: int, sets: int, ways: int, window: int, average: int | str, rate: int, skewed: bool
 ) -> None:
     flags = {"cache_average": average} if trainers > 1 else {}
     least = max(shards, int(trainers > 1))

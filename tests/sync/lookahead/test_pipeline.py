@@ -23,6 +23,7 @@ from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowO
 from htrain.executor.transport.peers import Ids, Peers, Rows
 from htrain.net.placement import CacheGeometry
 from htrain.sync.lookahead import pipeline as of
+from htrain.sync.lookahead.averaging import EverySteps
 from htrain.sync.lookahead.journal import Written
 from htrain.sync.lookahead.pipeline import WRITES_WAITING, Pipeline
 from htrain.sync.lookahead.window import WindowChoice
@@ -112,7 +113,7 @@ class World:
     def __post_init__(self) -> None:
         parts = (torch.zeros(self.sets * self.ways + ROWS, 1),)
         self.cache = TableCache(CacheGeometry(self.sets, self.ways), parts, patch=self.patch)
-        self.joint = JointCaches({"c": self.cache}, Peers(None), 1)
+        self.joint = JointCaches({"c": self.cache}, Peers(None), EverySteps(1))
         self.pipeline = Pipeline(WindowChoice(self.most))
         self.store: Rows = np.zeros((ROWS, 1), np.float32)
         self.wanted = np.zeros(ROWS)  # what each row is

@@ -15,8 +15,9 @@ from htrain.executor.strategies.strategy import RunsCache, TrainerParts
 from htrain.net.net import Net, Op
 from htrain.net.placement import CacheGeometry
 from htrain.ops.accelerated import device
-from htrain.ops.lookahead import apart, window_of
+from htrain.ops.lookahead import apart, slots_of, window_of
 from htrain.spec.cache import LookAheadCache
+from htrain.sync.lookahead.averaging import averaging_of
 from htrain.sync.lookahead.window import WindowChoice
 
 
@@ -43,8 +44,8 @@ class LookAhead(RunsCache[LookAheadCache]):
         caches = {name: cache for name, cache in parts.caches.items() if isinstance(cache, TableCache)}
         exchange = Exchange(parts.net, parts.engine)
         return Windows(
-            caches, exchange, parts.replica_of,
-            connect=parts.connect, choice=WindowChoice(window_of(parts.net)), average_every=self.section.average, patience=parts.patience,
+            caches, exchange, parts.replica_of, connect=parts.connect, choice=WindowChoice(window_of(parts.net)),
+            averaging=averaging_of(self.section.average, slots_of(parts.net)), patience=parts.patience,
         )  # fmt: skip
 
     def report(self, caches: Iterable[Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The look-ahead caches of one trainer, one for each table, and what trainers with the same caches do to keep them alike (cDLRM 5, 6.1).
 
-Every trainer places the same windows, and so holds the same rows in the same slots; each updates them with its own gradients, and every so many
-steps the rows that any of them has touched are averaged. The first alone reads and writes the store. With one trainer, nothing is exchanged.
+Every trainer places the same windows, and so holds the same rows in the same slots; each updates them with its own gradients, and every so often the rows that
+any of them has touched are averaged. The first alone reads and writes the store. With one trainer, nothing is exchanged.
 """
 
 from collections import deque
@@ -11,20 +11,20 @@ import numpy as np
 
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
 from htrain.executor.transport.peers import Ids, Peers, Rows
+from htrain.sync.lookahead.averaging import Averaging
 from htrain.sync.lookahead.journal import Written
 
 
 class JointCaches:
-    """Caches by name; touched rows are averaged every `every` steps (Algorithm 3's lambda), and when they leave. For the trainer's thread.
+    """Caches by name; touched rows are averaged when `averaging` says so (Algorithm 3's lambda), and when they leave. For the trainer's thread.
 
     Calls that exchange raise PeerLost.
     """
 
-    def __init__(self, caches: Mapping[str, TableCache], peers: Peers, every: int) -> None:
+    def __init__(self, caches: Mapping[str, TableCache], peers: Peers, averaging: Averaging) -> None:
         self._caches = caches
         self._peers = peers
-        self._every = every
-        self._steps = 0
+        self._averaging = averaging
         for cache in caches.values():
             cache.writes, cache.track = peers.is_first, peers.size > 1
 
@@ -32,6 +32,7 @@ class JointCaches:
         """Put the rows of a window into the caches; what makes room for them leaves."""
         tables = [(cache, windows[name]) for name, cache in self._caches.items()]
         self._average([cache.make_room(window) for cache, window in tables])
+        self._begin_window(list(windows.values()))
         changed = [cache.evict(window) for cache, window in tables]
         victims = [cache.victims_of(window) for cache, window in tables]
         known = deque(self._peers.gather([*changed, *(ids for steps in victims for ids in steps)]))
@@ -41,6 +42,14 @@ class JointCaches:
             window.rows[places] = rows
             window.victims = deque(np.unique(np.concatenate(known.popleft())) for _ in steps)
             cache.fill(window)
+
+    def _begin_window(self, windows: Sequence[WindowOfTable]) -> None:
+        """Tell what is to come: how many rows each step looks up, and so updates, on all trainers."""
+        if not self._averaging.wants_updates:
+            return
+        own: Ids = np.array([[ids.size for ids in window.batches] for window in windows], np.int64).sum(axis=0)
+        (everybody,) = self._peers.gather([own])
+        self._averaging.begin_window(np.sum(everybody, axis=0).tolist())
 
     def begin_step(self) -> dict[str, Ids]:
         """The next batch: its conflict victims by cache, where there are any. The first trainer fetches their rows."""
@@ -62,13 +71,13 @@ class JointCaches:
         self._put_means([cache.updated_victims for cache in self._caches.values()])
         for cache in self._caches.values():
             cache.end_step()
-        self._steps += 1
-        if self._steps % self._every == 0:
+        if self._averaging.ended():
             self._average_touched()
 
     def leave_copies(self) -> None:
         """All rows go to the store, averaged, and stay."""
         self._average_touched()
+        self._averaging.averaged()
         for cache in self._caches.values():
             cache.leave_copies()
 

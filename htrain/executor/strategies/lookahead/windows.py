@@ -24,6 +24,7 @@ from htrain.executor.strategies.lookahead.joint_caches import JointCaches
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
 from htrain.executor.transport.peers import Ids, Peers, Rows
 from htrain.sync.lookahead import pipeline as of
+from htrain.sync.lookahead.averaging import Averaging
 from htrain.sync.lookahead.journal import Written
 from htrain.sync.lookahead.pipeline import Pipeline
 from htrain.sync.lookahead.window import WindowChoice
@@ -53,15 +54,15 @@ class Windows(Upcoming):
         replica_of: Callable[[int], Replica],
         connect: Callable[[str], Peers],
         choice: WindowChoice,
-        average_every: int,
+        averaging: Averaging,
         patience: Patience,
     ) -> None:
         self.pipeline = Pipeline(choice)
         self._changed = threading.Condition()  # the pipeline, which is its lock's
         self._stopping = False
         self._caches, self._exchange = caches, exchange
-        self._connect, self._average_every, self._patience = connect, average_every, patience
-        self._peers, self._joint = Peers(None), JointCaches(caches, Peers(None), average_every)
+        self._connect, self._averaging, self._patience = connect, averaging, patience
+        self._peers, self._joint = Peers(None), JointCaches(caches, Peers(None), averaging)
         self._bytes: tuple[Counter[str], ...] = ()
         self._prefetcher, self._writer, self._victims = map(replica_of, (PREFETCHER, WRITER, VICTIMS))
         self._read: deque[tuple[Step, Position | None]] = deque()  # of the next window
@@ -151,7 +152,7 @@ class Windows(Upcoming):
 
     def _prefetch(self) -> None:
         self._peers, others = self._connect("windows"), self._connect("caches")
-        self._joint = JointCaches(self._caches, others, self._average_every)
+        self._joint = JointCaches(self._caches, others, self._averaging)
         self._bytes = (self._peers.bytes, others.bytes)
         self._drive(self.pipeline.prefetching())
 

@@ -21,7 +21,7 @@ from htrain.executor.strategies.strategy import cache_of
 from htrain.net.names import TRAINER, Role
 from htrain.net.net import Net
 from htrain.ops.cache_rates import Rates
-from htrain.ops.lookahead import window_of
+from htrain.ops.lookahead import slots_of, window_of
 from htrain.plan.plan import Plan
 from htrain.simulation.collective import go_round
 from htrain.simulation.costs import DeviceModel, device_model
@@ -40,6 +40,7 @@ from htrain.simulation.strategies.lookahead.costs import (
 from htrain.simulation.strategies.strategy import BesideParts, RunsBeside
 from htrain.spec.cache import LookAheadCache
 from htrain.sync.lookahead import pipeline as of
+from htrain.sync.lookahead.averaging import averaging_of
 from htrain.sync.lookahead.pipeline import Pipeline
 from htrain.sync.lookahead.window import WindowChoice
 
@@ -116,12 +117,12 @@ class _Windows(Source):
         self.pipeline = Pipeline(WindowChoice(window_of(runs.plan.net_of(TRAINER))))
         self._runs, self._parts, self._world, self._costs = runs, parts, parts.world, runs.costs
         assert isinstance(runs.plan.options.cache, LookAheadCache)
-        self._average_every = runs.plan.options.cache.average
+        self._averaging = averaging_of(runs.plan.options.cache.average, slots_of(runs.plan.train))
         self._changed = self._world.env.event()
         self._read: list[Step] = []
         self._steps: deque[Step] = deque()
         self._sizes: deque[int] = deque(maxlen=_SETTLED)
-        self._num_steps = self._since_victims = 0
+        self._since_average = self._since_victims = 0
         self._victims: Moved | None = None  # of the step under way
         self._meetings = {"windows": 0, "caches": 0}
         self._marked = (0.0, 0.0, 0.0)
@@ -236,6 +237,10 @@ class _Windows(Source):
         self._sizes.append(batches)
         for _ in range(2):  # what has changed of what leaves, what is put right
             yield from self._gather(0.0, "caches")
+        if self._parts.size > 1 and self._averaging.wants_updates:
+            yield from self._gather(float(batches), "caches")
+            updates = self._parts.size * sum(table.asked for table in self._costs.tables)
+            self._averaging.begin_window([updates] * batches)
         yield from self._compute(self._costs.place(batches))
         self._steps = deque(window)
         rows = batches * sum(table.evicted for table in self._costs.tables)
@@ -252,15 +257,16 @@ class _Windows(Source):
 
     def _end_step(self) -> Carried:
         yield from self._compute(self._costs.end())
-        self._num_steps += 1
-        if self._parts.size > 1 and self._num_steps % self._average_every == 0:
+        self._since_average += 1
+        if self._parts.size > 1 and self._averaging.ended():
             yield from self._average()
+            self._since_average = 0
         updated, self._victims = self._victims, None
         return [updated._replace(what="updated")] if updated and self._parts.is_first else []
 
     def _average(self) -> Carried:
         """The mean of all rows that a trainer has touched since the last one."""
-        every = self._average_every
+        every = self._since_average
         yield from self._gather(sum(table.distinct(every) for table in self._costs.tables), "caches")
         size = self._parts.size
         num_bytes = sum(table.row_bytes * table.distinct(size * every) for table in self._costs.tables)
