@@ -50,13 +50,7 @@ def run(
         checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds, malformed_share=malformed_share,
         workers=workers, num_threads=num_threads, network=network, trainer_network=trainer_network,
     )  # fmt: skip
-    for what, said in (("--network", network), ("--trainer-network", trainer_network)):
-        if said and hosting != "mpi":
-            raise UsageError(
-                f"{what} {said} has no effect on one machine: it is for hosts that reach each other, under mpiexec"
-            )
-        if said:
-            require_network(what, said)
+    _require_networks(hosting, network, trainer_network)
     if bool(out) == bool(resume):
         raise UsageError("run: give either out=, a new run folder, or resume=, the folder of a run to go on with")
     if begin_with and resume:
@@ -80,6 +74,17 @@ def run(
     return run_plan(
         settings, hosting=hosting, resume=bool(resume), num_threads=num_threads, console=console or Console(stderr=True)
     )
+
+
+def _require_networks(hosting: Hosting, *networks: str) -> None:
+    """Raises UsageError for what is no network, and for one where all roles are on one machine."""
+    for what, said in zip(("--network", "--trainer-network"), networks, strict=True):
+        if said and hosting != "mpi":
+            raise UsageError(
+                f"{what} {said} has no effect on one machine: it is for hosts that reach each other, under mpiexec"
+            )
+        if said:
+            require_network(what, said)
 
 
 def evaluate(run_folder: str | Path, *, data: str, plan: str | Path = "", replica: str = "center") -> Evaluation:
