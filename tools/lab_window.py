@@ -11,7 +11,7 @@ from typing import Any
 
 from netlab import Lab, Traffic, since
 
-SETTLING_SECONDS = 3.0  # after links were limited: what their buckets held, and reports of before, are over
+SETTLING_SECONDS = 6.0  # after links were limited: what was on its way, and what TCP took the links for, is over
 DEVICES = ("eth0", "eth1")
 
 

@@ -74,7 +74,7 @@ class LabRun:
 class Lab:
     """`num_hosts` namespaces, each on a link of `rate` and one-way `delay` to the bridge of its site. The first sites[0] hosts are of the first site, and so
     on; sites reach each other over uplinks of the rate `between`. Without `sites`, all are of one. A second link of each host, of `trainers_rate` where that is
-    said, goes to a bridge of its own, where trainers have their addresses.
+    said, goes to a bridge of its own, where trainers have their addresses. What waits for longer than `queue` before a link is dropped.
 
     `rate` and `delay` are as tc writes them (`100mbit`, `5ms`; a delay needs netem in the kernel). Hosts are there inside `with`, and gone
     after it. Their names carry this process's id.
@@ -90,6 +90,7 @@ class Lab:
         sites: Sequence[int] = (),
         between: str = "100mbit",
         trainers_rate: str = "",
+        queue: str = "400ms",
     ) -> None:
         self.name = f"netlab{os.getpid()}x{next(_LABS)}"
         self.hosts = [f"{self.name}h{k}" for k in range(num_hosts)]
@@ -98,6 +99,7 @@ class Lab:
         self._delay = _checked_delay(delay)
         self._sites = tuple(sites) or (num_hosts,)
         self._between = bits_per_second(between)
+        self._queue = _checked_delay(queue)
         self._trainers_rate = bits_per_second(trainers_rate) if trainers_rate else 0
         if sum(self._sites) != num_hosts or min(self._sites) < 1:
             raise UsageError(
@@ -177,7 +179,7 @@ class Lab:
         if self._delay != "0ms":
             _sh(*add, "root", "handle", "1:", "netem", "delay", self._delay, "limit", "10000")
             where = ["parent", "1:1"]
-        _sh(*add, *where, "tbf", "rate", f"{rate}bit", "burst", burst, "latency", "400ms")
+        _sh(*add, *where, "tbf", "rate", f"{rate}bit", "burst", burst, "latency", self._queue)
 
     def traffic(self, device: str = "eth0") -> dict[str, Traffic]:
         """What each host's link has carried so far; `eth1` is that among trainers."""
