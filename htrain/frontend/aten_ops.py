@@ -87,6 +87,11 @@ def _power(t: Translation, call: Call) -> None:
     )
 
 
+def _square(t: Translation, call: Call) -> None:
+    x = t.blob(call.args[0])
+    t.add(call.node, "Mul", (x, x))
+
+
 def _embedding(t: Translation, call: Call) -> None:
     weight, ids = t.blob(call.args[0]), t.blob(call.args[1])
     padding = int(argument(call, 2, "padding_idx", -1))
@@ -207,6 +212,7 @@ _FORMS: dict[str, Handler] = {
     **dict.fromkeys(("full.default", "full_like.default", "zeros.default", "zeros_like.default", "ones.default", "ones_like.default",
                      "new_zeros.default", "new_ones.default"), _fill),
     "pow.Tensor_Scalar": _power,
+    "square.default": _square,
     "embedding.default": _embedding,
     "leaky_relu.default": _leaky_relu,
     "prelu.default": _prelu,

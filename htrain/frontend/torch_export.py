@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram, default_decompositions
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -27,6 +28,17 @@ _KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", 
          "linalg_vector_norm.default", "var.correction", "var.dim", "logsumexp.default", "batch_norm.default", "masked_fill.Scalar",
          "addmm.default", "baddbmm.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "rsub.Scalar", "clamp.default",
          "detach.default")  # fmt: skip
+_TRANSLATED = (
+    "flatten.using_ints",
+    "unflatten.int",
+    "reshape.default",
+    "squeeze.dim",
+    "squeeze.default",
+    "transpose.int",
+    "t.default",
+    "square.default",
+)
+_WRITING = ("batch_norm.default",)
 
 
 def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
@@ -43,13 +55,32 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
         with unchanged(model), _without_memory(model), _whole_embedding_bags(), whole_user_ops(), _quiet():
             with torch.enable_grad(), GradientRules(), no_custom_functions():
                 program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
-            return program.run_decompositions(_decompositions())
+            return program if _is_plain(program) else program.run_decompositions(_decompositions())
     except ModelError:
         raise
     except (Exception, SystemExit) as error:  # a forward() that calls sys.exit()
         raise ModelError(
             f"torch.export cannot capture {type(model).__name__}: {_one_line(error)}{place_of(model, error)}"
         ) from error
+
+
+def _is_plain(program: ExportedProgram) -> bool:
+    """Whether the frontend translates each op as it is. To decompose a program traces it anew, which takes as long as it took to export it.
+
+    What writes in place has to be told apart from what does not, and is decomposed; so is a batch norm, which writes its statistics.
+    """
+    return all(node.op != "call_function" or _is_plain_op(node.target) for node in program.graph.nodes)
+
+
+def _is_plain_op(target: Any) -> bool:
+    if not isinstance(target, OpOverload):
+        return getattr(target, "__module__", "") in ("_operator", "math")  # of sizes, and parts of tuples
+    if target.namespace not in ("aten", "htrain") or target._schema.is_mutable:
+        return False
+    name = f"{target.overloadpacket.__name__}.{target._overloadname}"
+    if name in _TRANSLATED or name in _KEPT:
+        return name not in _WRITING
+    return not target._can_decompose() and target not in _usual_table()
 
 
 def is_bag(name: str, inputs: Mapping[str, torch.Tensor]) -> bool:
@@ -63,6 +94,11 @@ def _one_line(error: BaseException) -> str:
     if telling:
         return f"the batch dimension is fixed by the model's code ({telling})"
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+
+
+@cache
+def _usual_table() -> Mapping[Any, Any]:
+    return _decompositions()
 
 
 def _decompositions() -> dict:

@@ -1,0 +1,136 @@
+"""A program that is translated as it was exported is the net of the decomposed one."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from random_modules import drawn_module, example
+from torch import nn
+
+from htrain.data import Schema, click_schema
+from htrain.errors import ModelError
+from htrain.frontend import torch_export, torch_model
+from htrain.frontend.load import load_model
+from htrain.frontend.torch_export import export
+from htrain.net.net import Net
+from tests.support.whole_runs import ROOT
+
+CLICKS = click_schema(3, (50, 40, 30))
+NODES = click_schema(0, (50,) * 13, tables=("ids",) * 13)
+Both = tuple[Net, Net]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each program was found to need no decomposition."""
+    found: list[bool] = []
+    original = torch_export._is_plain
+    monkeypatch.setattr(torch_export, "_is_plain", lambda program: (found.append(original(program)), found[-1])[1])
+    return found
+
+
+def captured(model: nn.Module, inputs: Mapping[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> Both:
+    """As it is, and decomposed whatever it holds."""
+    monkeypatch.setattr(torch_model, "export", export)  # not what tests remember
+    as_it_is = torch_model.capture(model, inputs).net
+    with monkeypatch.context() as patch:
+        patch.setattr(torch_export, "_is_plain", lambda program: False)
+        return as_it_is, torch_model.capture(model, inputs).net
+
+
+def without_names(net: Net) -> Any:
+    """A net with blobs in the place of their names, numbered by first appearance."""
+    known: dict[str, int] = {}
+
+    def number(names: Iterable[str]) -> tuple[Any, ...]:
+        return tuple(name if name in net.parameters else known.setdefault(name, len(known)) for name in names)
+
+    inputs = number(net.inputs)
+    ops = [(op.type, number(op.inputs), number(op.outputs), dict(op.attrs), op.module) for op in net.ops]
+    blobs = {known[name]: replace(blob, name="") for name, blob in net.blobs.items() if name in known}
+    assert {"ops", "blobs", "parameters", "inputs", "outputs"} <= {field.name for field in fields(net)}
+    return inputs, ops, number(net.outputs), blobs, net.parameters
+
+
+@pytest.mark.parametrize(
+    ("model", "schema"),
+    [(name, CLICKS) for name in ("dlrm.py", "wide_deep.py", "deepfm.py", "dcn.py:build_v1", "dcn.py:build_v2", "wide_deep.py:build_dense_mlp")]
+    + [("graphsage.py:build_classes", NODES)],
+)  # fmt: skip
+def test_the_zoo_needs_no_decomposition(
+    model: str, schema: Schema, asked: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_model(f"{ROOT}/models/{model}", schema)
+    as_it_is, decomposed = captured(loaded.module, loaded.example_inputs, monkeypatch)
+    assert asked == [True]
+    assert without_names(as_it_is) == without_names(decomposed)
+
+
+class Made(nn.Module):
+    """A linear layer and something of ids behind it."""
+
+    def __init__(self, then: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.table, self.out, self.then = nn.Embedding(9, 4), nn.Linear(4, 1), then
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.out(self.then(self.table(ids)).reshape(-1, 4)).squeeze(1)
+
+
+def in_place(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y += 1
+    return y
+
+
+def no_grad(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        scale = x.sigmoid()
+    return x * scale
+
+
+SHAPED: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "flatten": lambda x: x.flatten(1),
+    "unflatten": lambda x: x.unflatten(1, (2, 2)).transpose(1, 2).square(),
+    "t": lambda x: (x.unsqueeze(0).squeeze(0) * 2).squeeze(),
+    "halves": lambda x: torch.cat(x.chunk(2, dim=1), dim=1),
+}
+OTHERS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "in place": in_place,
+    "no grad": no_grad,
+    "addcmul": lambda x: torch.addcmul(x, x, x, value=0.5),
+    "dtype": lambda x: x * (x > 0).float(),
+    "lerp": lambda x: torch.lerp(x, x * 2, 0.3),
+}
+
+
+@pytest.mark.parametrize("then", SHAPED)
+def test_views_are_translated_by_their_shapes(then: str, asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = {"ids": torch.zeros(2, dtype=torch.int64)}
+    as_it_is, decomposed = captured(Made(SHAPED[then]), ids, monkeypatch)
+    assert without_names(as_it_is) == without_names(decomposed)
+    assert asked == [then != "halves"]
+
+
+@pytest.mark.parametrize("then", OTHERS)
+def test_what_is_made_of_other_ops_is_decomposed(then: str, asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = {"ids": torch.zeros(2, dtype=torch.int64)}
+    as_it_is, decomposed = captured(Made(OTHERS[then]), ids, monkeypatch)
+    assert without_names(as_it_is) == without_names(decomposed)
+    assert asked == [False]
+
+
+def test_a_batch_norm_that_trains_is_refused_all_the_same() -> None:
+    with pytest.raises(ModelError, match="batch norm"):
+        torch_model.capture(
+            nn.Sequential(nn.Embedding(9, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).train(),
+            {"input": torch.zeros(2, dtype=torch.int64)},
+        )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_drawn_modules_are_the_same_net(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_it_is, decomposed = captured(drawn_module(seed), example(4), monkeypatch)
+    assert without_names(as_it_is) == without_names(decomposed)
