@@ -109,8 +109,9 @@ class Basis:
 
 @dataclass(frozen=True)
 class Advice:
-    """What a cluster's caches are advised to be, and what that is chosen from. `uncached` is the traffic without a
-    cache; `best` are Belady's bounds by capacity: hit rates of all caches together."""
+    """What a cluster's caches are advised to be, and what that is chosen from. `options` have none where none `saves`.
+    `uncached` is the traffic without a cache; `best` are Belady's bounds by capacity: hit rates of all caches together.
+    """
 
     basis: Basis
     tables: tuple[Table, ...]
@@ -121,6 +122,11 @@ class Advice:
     recommended: Candidate
     cluster: Cluster
     options: Options
+
+    @property
+    def saves(self) -> bool:
+        """Whether what is recommended has fewer bytes of rows than no cache at all."""
+        return self.recommended.traffic.bytes_per_example < self.uncached.bytes_per_example
 
     def at(self, setting: Setting) -> Candidate:
         """The candidate of a setting. Requires: it was tried."""

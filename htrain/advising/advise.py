@@ -17,7 +17,7 @@ from htrain.ops.cache_rates import Rates
 from htrain.plan.plan import Plan
 from htrain.simulation.id_sources import IdSource
 from htrain.simulation.strategies.strategy import sizes_of
-from htrain.spec.cache import Cache
+from htrain.spec.cache import Cache, NoCache
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ def _advice(
         capacity: sum(len(each.group.caches) * float(each.best[capacity].sum()) for each in played) / sum(uses.values())
         for capacity in request.grid.capacities
     }
+    saves = chosen.traffic.bytes_per_example < traffic.bytes_per_example
     return Advice(
         basis=_basis(plan, request, played, source),
         tables=tables,
@@ -96,7 +97,7 @@ def _advice(
         best=best,
         recommended=chosen,
         cluster=with_constants(plan, chosen, tables),
-        options=replace(plan.options, cache=_section(plan, chosen.setting)),
+        options=replace(plan.options, cache=_section(plan, chosen.setting) if saves else NoCache()),
     )
 
 

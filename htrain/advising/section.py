@@ -46,6 +46,8 @@ def _unusual(options: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
 
 def _why(advice: Advice) -> str:
     chosen, basis = advice.recommended, advice.basis
+    if not advice.saves:
+        return one_line(f"by htrain advise, of {basis.data}: no cache that was tried saves bytes of rows")
     saved = 1 - chosen.traffic.bytes_per_example / advice.uncached.bytes_per_example
     text = f"{chosen.share.hit_rate:.1%} of rows are in the cache, {saved:.1%} of the bytes of rows are saved"
     return one_line(f"by htrain advise, of {basis.data}: {text}")

@@ -104,7 +104,7 @@ def advise(
         rates_file.write_rates(rates, advice)
     if html:
         pages.write_advice_page(advice, html)
-    with_rates = f" --rates {rates}" if rates else ""
+    with_rates = f" --rates {rates}" if rates and advice.saves else ""
     written = (
         [f"{out}: use it with: htrain compile {model} --data {data} --cluster {out}{with_rates} ..."] if out else []
     )

@@ -30,8 +30,9 @@ def recommended_text(advice: Advice) -> str:
     """What is recommended, in a line."""
     chosen = advice.recommended
     setting, link = chosen.setting, LINKS[0]
+    said = f"capacity {setting.capacity}, {setting.policy}, window {setting.window}, staleness {setting.staleness}: "
     return (
-        f"recommended, at the knee: capacity {setting.capacity}, {setting.policy}, window {setting.window}, staleness {setting.staleness}: "
+        f"{f'recommended, at the knee: {said}' if advice.saves else f'recommended: no cache, for none that was tried saves bytes. The best of them, {said}'}"
         f"{chosen.share.hit_rate:.1%} of rows in the cache, {traffic_text(chosen.traffic.bytes_per_example)} of rows an example "
         f"({traffic_text(advice.uncached.bytes_per_example)} without), links of {link} Gbit/s allow {chosen.traffic.eps[0]:,.0f} EPS "
         f"({advice.uncached.eps[0]:,.0f} without)"

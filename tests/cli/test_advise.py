@@ -54,6 +54,30 @@ def test_every_figure_is_printed_once(folder: Path) -> None:
     assert f"htrain compile {MODEL} --data {data_of(folder)} --cluster {folder / 'advised.yaml'}" in text
 
 
+def test_where_no_cache_saves_bytes_none_is_recommended(folder: Path, tmp_path: Path) -> None:
+    """As without staleness: every row is fetched again, and cached for nothing."""
+    out = tmp_path / "none.yaml"
+    result = invoked(
+        "advise",
+        data_of(folder),
+        "--model",
+        MODEL,
+        *FLAGS,
+        "--cache",
+        "het",
+        "--cache-staleness",
+        "0",
+        "--out",
+        str(out),
+    )
+    assert result.exit_code == 0, result.output
+    assert "recommended: no cache, for none that was tried saves bytes. The best of them, capacity" in result.stdout
+    assert "no cache that was tried saves bytes" in out.read_text()
+    plan = ("--cluster", str(out), "--no-self-check", "--out", str(tmp_path / "plan"))
+    assert invoked("compile", MODEL, "--data", data_of(folder), *plan).exit_code == 0
+    assert load_plan(tmp_path / "plan").options.cache.kind == "none"
+
+
 def test_the_section_compiles_as_it_is_and_rates_become_the_plans(folder: Path) -> None:
     flags = ("--cluster", str(folder / "advised.yaml"), "--rates", str(folder / "advised.rates"), "--no-self-check")
     result = invoked("compile", MODEL, "--data", data_of(folder), *flags, "--out", str(folder / "plan"))
