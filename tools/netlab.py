@@ -175,7 +175,7 @@ class Lab:
         """Delay, if any, and then a token bucket of 2 ms of the rate."""
         burst = str(max(_LEAST_BURST, rate // 8 // 500))
         where = ["root"]
-        add = ["tc", "-n", namespace, "qdisc", "add", "dev", device]
+        add = ["tc", "-n", namespace, "qdisc", "replace", "dev", device]
         if self._delay != "0ms":
             _sh(*add, "root", "handle", "1:", "netem", "delay", self._delay, "limit", "10000")
             where = ["parent", "1:1"]

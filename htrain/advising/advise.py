@@ -87,8 +87,7 @@ def _advice(
         capacity: sum(len(each.group.caches) * float(each.best[capacity].sum()) for each in played) / sum(uses.values())
         for capacity in request.grid.capacities
     }
-    saves = chosen.traffic.bytes_per_example < traffic.bytes_per_example
-    return Advice(
+    advice = Advice(
         basis=_basis(plan, request, played, source),
         tables=tables,
         curves=tuple(each.curve(cache) for each in played for cache in each.group.caches),
@@ -97,8 +96,9 @@ def _advice(
         best=best,
         recommended=chosen,
         cluster=with_constants(plan, chosen, tables),
-        options=replace(plan.options, cache=_section(plan, chosen.setting) if saves else NoCache()),
+        options=replace(plan.options, cache=_section(plan, chosen.setting)),
     )
+    return advice if advice.saves else replace(advice, options=replace(plan.options, cache=NoCache()))
 
 
 def _section(plan: Plan, setting: Setting) -> Cache:

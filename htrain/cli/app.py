@@ -236,16 +236,21 @@ def run(
     elif hosting == "processes" and "torch" not in sys.modules:  # what has been loaded has read another environment
         os.environ.update(role_environment(intra_op_threads))
         import_module("htrain.executor.launch.supervisor").fork_supervisor()
-    result = htrain.run(
-        plan,
-        data=data,
-        out=out or "",
-        resume=resume or "",
-        begin_with=begin_with or "",
-        hosting=hosting,
-        num_threads=intra_op_threads,
-        **settings,
-    )
+    try:
+        result = htrain.run(
+            plan,
+            data=data,
+            out=out or "",
+            resume=resume or "",
+            begin_with=begin_with or "",
+            hosting=hosting,
+            num_threads=intra_op_threads,
+            **settings,
+        )
+    except UsageError as error:
+        if rank.is_launcher():
+            raise
+        sys.exit(error.exit_status)  # all ranks were told the same, and one says what is wrong with it
     totals = result.totals
     text = (
         f"{totals.examples:,} examples in {result.train_seconds:.1f} s: {totals.examples / max(result.train_seconds, 1e-9):,.0f} EPS, loss {totals.loss:.4f}, "

@@ -17,7 +17,7 @@ from small_wide_deep import DATA, small_plan
 from whole_runs import ENDLESS, HTRAIN, WIDE_DEEP, libfm, parameters, train, wait_for_a_checkpoint, wait_for_examples
 
 import htrain
-from htrain.errors import RunError
+from htrain.errors import RunError, UsageError
 from htrain.executor.record.checkpoint import latest_checkpoint
 from htrain.spec.cluster import Cluster, this_machine
 from htrain.spec.options import Options
@@ -102,6 +102,14 @@ def test_a_network_that_a_host_is_not_in_is_refused_in_one_line_by_all(tmp_path:
     assert said.startswith("htrain: --trainer-network 203.0.113.0/24: ")
     assert said.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_what_all_ranks_were_told_wrong_is_said_once(tmp_path: Path) -> None:
+    process = start(3, tmp_path, "libfm:none", "--out", str(tmp_path / "run"), "--network", "eth0")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == UsageError.exit_status
+    assert said.startswith("htrain: --network eth0: want a network of IPv4")
+    assert said.count("\n") == 1
 
 
 def test_too_few_ranks_are_refused_in_one_line(tmp_path: Path) -> None:

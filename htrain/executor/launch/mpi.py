@@ -37,15 +37,14 @@ def meet(settings: RunSettings) -> Network:
     Raises RunError, on all ranks, for a host that is not in these networks, or whose own name is no address.
     """
     alone = len(set(_gather(socket.gethostname()))) == 1
-    network, wrong = Network(), ""
+    hosts, wrong = ("", ""), ""
     try:
-        network.host, network.trainers_host = _hosts(settings, alone=alone)
+        hosts = _hosts(settings, alone=alone)
     except RunError as error:
         wrong = str(error)
     if said := list(filter(None, _gather(wrong))):
-        network.close()
         raise RunError(said[0])
-    return network
+    return Network("tcp", *hosts)
 
 
 def _hosts(settings: RunSettings, *, alone: bool) -> tuple[str, str]:
