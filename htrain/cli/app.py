@@ -236,7 +236,7 @@ def run(
     elif hosting == "processes" and "torch" not in sys.modules:  # what has been loaded has read another environment
         os.environ.update(role_environment(intra_op_threads))
         import_module("htrain.executor.launch.supervisor").fork_supervisor()
-    try:
+    with rank.said_once():
         result = htrain.run(
             plan,
             data=data,
@@ -247,10 +247,6 @@ def run(
             num_threads=intra_op_threads,
             **settings,
         )
-    except UsageError as error:
-        if rank.is_launcher():
-            raise
-        sys.exit(error.exit_status)  # all ranks were told the same, and one says what is wrong with it
     totals = result.totals
     text = (
         f"{totals.examples:,} examples in {result.train_seconds:.1f} s: {totals.examples / max(result.train_seconds, 1e-9):,.0f} EPS, loss {totals.loss:.4f}, "

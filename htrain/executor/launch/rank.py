@@ -8,9 +8,11 @@ import os
 import signal
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from htrain.errors import UsageError
 from htrain.executor.host.process import end_with_parent
 from htrain.printable import one_line
 
@@ -27,6 +29,17 @@ def is_rank() -> bool:
 def is_launcher() -> bool:
     """Whether this process is the launcher of its run: the first rank, or no rank at all."""
     return not is_rank() or not any(_number(name) for name in _RANKS)
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """All ranks were told the same: what is wrong with that, the launcher alone says. Raises UsageError there; other ranks leave with its status."""
+    try:
+        yield
+    except UsageError as error:
+        if is_launcher():
+            raise
+        sys.exit(error.exit_status)
 
 
 def _number(name: str) -> int:
