@@ -15,6 +15,7 @@ from htrain.tagging.constraints import kept_together, pinned_tables
 from htrain.tagging.shards import held_by_steps, place_tables, without_limits
 from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
 from htrain.transform.constants import copy_constants
+from htrain.transform.dropout import seed_dropouts
 from htrain.transform.fc_split import split_fcs
 from htrain.transform.gradient import add_gradients
 from htrain.transform.lookups import lower_lookups
@@ -78,5 +79,5 @@ def _placed(
 def forward_net(captured: Captured, options: Options) -> Net:
     """The net with its loss, in modules, FCs in the precision that is asked for: what splits are made of."""
     forward = lower_lookups(read_padding_rows(captured.net, captured.values))
-    net = name_modules(add_loss(forward, checked(options).loss))
+    net = name_modules(add_loss(seed_dropouts(forward, options.seed), checked(options).loss))
     return lower_fcs(net, options)

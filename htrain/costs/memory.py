@@ -64,7 +64,7 @@ def made_bytes(train: Net, op: Op, cluster: Cluster, options: Options) -> int:
 def synced_bytes(train: Net, name: str, cluster: Cluster, options: Options) -> int:
     """Bytes of a parameter that the background sync exchanges: those of a trained weight, where there are several groups."""
     parameter = train.parameters[name]
-    is_synced = options.dense_sync.has_rounds(cluster) and parameter.kind == "weight" and parameter.trained
+    is_synced = options.dense_sync.has_rounds(cluster) and parameter.is_replicated
     return parameter.num_bytes if is_synced else 0
 
 

@@ -4,6 +4,7 @@ import torch
 from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, argument, axes_of, refuse
+from htrain.frontend.aten_training import dropped
 from htrain.frontend.translation import Translation, dtype_name
 from htrain.net.net import BatchDim
 
@@ -118,6 +119,8 @@ def _attention(t: Translation, call: Call) -> None:
     elif mask is not None:
         scores = t.step(call.node, "Add", (scores, t.blob(mask)))
     weights = t.step(call.node, "Softmax", (scores,), {"axis": rank - 1})
+    p = float(argument(call, 4, "dropout_p", 0.0))
+    weights = dropped(t, call, weights, p) if p else weights
     t.add(call.node, "MatMul", (weights, t.blob(v)))
 
 

@@ -9,6 +9,7 @@ from torch import fx
 from htrain.frontend.aten_forms import Call, Handler, argument, refuse
 from htrain.frontend.aten_matrix import MATRIX
 from htrain.frontend.aten_shapes import SHAPES, get_item
+from htrain.frontend.aten_training import TRAINING
 from htrain.frontend.translation import Translation, dtype_name
 from htrain.net.net import Attr, Op
 from htrain.onnx_format.schemas import check_attributes
@@ -17,12 +18,9 @@ from htrain.ops.attributes import declared_attributes
 from htrain.ops.padding import without_padding_gradient
 from htrain.ops.user_ops import TARGET, attributes_from, require_elementwise
 
-_DROPOUT = "dropout while training: set p=0, or call model.eval() before compiling"
 CURES = {
-    "aten.native_batch_norm.default": "a batch norm makes examples depend on each other: use LayerNorm",
-    "aten._native_batch_norm_legit_functional.default": "a batch norm while training makes examples depend on each other: use LayerNorm",
     "aten.embedding_renorm.default": "an Embedding with max_norm changes its rows as it reads them: build it without",
-    "aten.bernoulli.p": _DROPOUT,
+    "aten.bernoulli.p": "it draws random numbers, and a net computes the same from the same: use torch.nn.functional.dropout, whose draws can be repeated",
 }
 ARGUMENT_CURES = {"scale_grad_by_freq": "gradients would depend on how often an id comes in a batch: build it without"}
 IGNORED = frozenset(
@@ -167,14 +165,6 @@ def _prelu(t: Translation, call: Call) -> None:
     t.add(call.node, "PRelu", (t.blob(x), t.blob(call.args[1])))
 
 
-def _dropout(t: Translation, call: Call) -> None:
-    source, p, training = call.args
-    if training and p:
-        raise refuse(t, call, _DROPOUT)
-    t.alias(call.node, source)
-    t.parts[call.node] = (t.names[call.node],)
-
-
 def _fill(t: Translation, call: Call) -> None:
     """full, zeros, ones and their *_like: constants of a batch-dependent shape."""
     name = str(call.target)
@@ -217,11 +207,10 @@ _FORMS: dict[str, Handler] = {
     "leaky_relu.default": _leaky_relu,
     "prelu.default": _prelu,
     "_prelu_kernel.default": _prelu,
-    **dict.fromkeys(("dropout.default", "native_dropout.default"), _dropout),
 }  # fmt: skip
 HANDLERS: dict[str, Handler] = {
     **{f"aten.{name}": _same(definition) for definition in OPS.values() for name in definition.aten},
-    **{f"aten.{name}": handler for name, handler in {**_FORMS, **SHAPES, **MATRIX}.items()},
+    **{f"aten.{name}": handler for name, handler in {**_FORMS, **SHAPES, **MATRIX, **TRAINING}.items()},
     "htrain.embedding_bag.default": _embedding_bag,
     "<built-in function getitem>": get_item,
     TARGET: _user_op,

@@ -39,11 +39,11 @@ def capture(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], *, log
     for node in program.graph.nodes:
         if node.op == "call_function":
             _translate(translation, node)
-    _check_outputs(program)
+    _check_outputs(program, translation)
     output = _logit(program, logit)
     net = translation.build(translation.blob(output))
     used, frozen = without_gradients(only_needed(net))
-    kept = {name: value for name, value in values.items() if name in used.parameters}
+    kept = {name: value for name, value in {**values, **translation.values}.items() if name in used.parameters}
     return Captured(used, kept, (*_left_out(model, used), *_left_alone(frozen)))
 
 
@@ -52,14 +52,15 @@ def _left_alone(names: Sequence[str]) -> list[str]:
     return [f"no gradient reaches {', '.join(names)} (torch.no_grad(), detach()): never trained"] if names else []
 
 
-def _check_outputs(program: ExportedProgram) -> None:
-    """Raises ModelError where forward() changes what outlives it. An input that it changes is its own copy of the batch."""
+def _check_outputs(program: ExportedProgram, translation: Translation) -> None:
+    """Raises ModelError where forward() changes what outlives it, but for running statistics. An input that it changes is its own copy of the batch."""
+    parameters = translation.builder.parameters
     for spec in program.graph_signature.output_specs:
-        if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION):
-            raise ModelError(
-                f"forward() changes '{spec.target}', which would stay as it is here: compute it outside, or put its module into eval mode "
-                f"(running statistics of a norm) before compiling"
-            )
+        target = str(spec.target)
+        moves = spec.kind == OutputKind.BUFFER_MUTATION and target in parameters
+        counts = target.rpartition(".")[2] == "num_batches_tracked"  # by a norm: what it counts has no effect
+        if not (moves or counts or spec.kind in (OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION)):
+            raise ModelError(f"forward() changes '{target}', which would stay as it is here: compute it outside")
 
 
 def _left_out(model: nn.Module, net: Net) -> list[str]:
@@ -154,6 +155,7 @@ def _declare_parameter(
         and tensor.numel() * tensor.element_size() <= _CONSTANT_BYTES
     ):
         translation.static[node] = tensor
+        translation.buffers[node] = name
         return
     if not isinstance(tensor, nn.Parameter) and tensor.is_meta:
         raise ModelError(

@@ -8,7 +8,8 @@ import torch
 from torch import fx
 
 from htrain.errors import ModelError
-from htrain.net.net import Attr, BatchDim, Blob, Dim, Net, Parameter
+from htrain.net.blobs import BATCH_KEY
+from htrain.net.net import Attr, BatchDim, Blob, Dim, Init, Net, Parameter
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NO_ATTRS, NetBuilder
 
@@ -19,7 +20,7 @@ class Translation:
     """The state of a capture from PyTorch; handlers of ATen ops write to `builder` through it.
 
     `names` has the blob of each node, `parts` the blobs of a node with several outputs, `static` the value of a node
-    that depends on no input.
+    that depends on no input, `buffers` the names of those that are buffers of the model. `values` are those of parameters that ops have made.
     """
 
     def __init__(self, name: str, batch: Any, bags: Mapping[Any, int]) -> None:
@@ -27,6 +28,8 @@ class Translation:
         self.names: dict[fx.Node, str] = {}
         self.parts: dict[fx.Node, Sequence[str]] = {}  # nodes with several outputs
         self.static: dict[fx.Node, Any] = {}  # nodes that depend on no input: their values
+        self.buffers: dict[fx.Node, str] = {}
+        self.values: dict[str, torch.Tensor] = {}
         self.tables: set[str] = set()
         self._batch = batch
         self._bags = bags
@@ -41,6 +44,25 @@ class Translation:
     def parameter(self, node: fx.Node, parameter: Parameter) -> None:
         """Make a node a parameter of the net."""
         self.names[node] = self.builder.parameter(parameter)
+
+    def statistic(self, node: fx.Node) -> str:
+        """Make a node, a buffer with a value, a running statistic of the net; its name. Raises ModelError for what is none."""
+        if node not in self.names:
+            name, value = self.buffers.get(node, ""), self.static.get(node)
+            if value is None or not name:
+                raise ModelError(f"'{node}' is not a buffer that holds a statistic")
+            first = float(value.flatten()[0])
+            same = bool((value == first).all())
+            init = Init("constant", (first,)) if same else Init("file")
+            self.parameter(
+                node, Parameter(name, tuple(value.shape), dtype_name(value.dtype), "statistic", init, trained=False)
+            )
+            self.values.update({} if same else {name: value.detach()})
+        return self.names[node]
+
+    def batch_key(self) -> str:
+        """The input that tells batches apart, of ops that draw random numbers."""
+        return BATCH_KEY.name if BATCH_KEY.name in self.builder.inputs else self.builder.input(BATCH_KEY)
 
     def make_table(self, name: str) -> None:
         """The parameter `name` is an embedding table."""

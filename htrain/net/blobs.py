@@ -75,3 +75,8 @@ class Tensor:
 
     def __str__(self) -> str:
         return f"<{self.dtype}[{','.join(map(str, self.shape))}]>"
+
+
+BATCH_KEY = Blob(
+    "batch_key", (1,), "int64"
+)  # a number of the reader's that tells a batch from all others, for ops that draw random numbers

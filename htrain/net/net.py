@@ -35,7 +35,8 @@ class Init:
 @dataclass(frozen=True)
 class Parameter:
     """A tensor that outlives a step. `kind`: a dense `weight`, an embedding `table`, the optimizer's `state` of the
-    parameter `of`, or a `cache`: what an executor keeps for the rows of tables, empty at first and never saved. A row shard of a table
+    parameter `of`, a running `statistic` that forward ops write (of a batch norm), or a `cache`: what an executor keeps for the rows of tables, empty at
+    first and never saved. A row shard of a table
     holds rows `first_row ...` of the table `of`, and a part of an FC's weight rows `first_row ...`
     and columns `first_column ...` of the weight `of`; both are 0 otherwise.
     `trained` is False for what no optimizer step writes (a buffer, a frozen weight)."""
@@ -43,7 +44,7 @@ class Parameter:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    kind: Literal["weight", "table", "state", "cache"]
+    kind: Literal["weight", "table", "state", "statistic", "cache"]
     init: Init
     of: str = ""
     first_row: int = 0
@@ -61,12 +62,17 @@ class Parameter:
         return Blob(self.name, self.shape, self.dtype)
 
     @property
+    def is_replicated(self) -> bool:
+        """Whether each group has one of its own, which it changes: a dense weight that is trained, or a statistic."""
+        return self.kind == "statistic" or (self.kind == "weight" and self.trained)
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of its values."""
         return numel(self.shape, 1) * DTYPE_BYTES[self.dtype]
 
     def __str__(self) -> str:
-        trained = "" if self.trained or self.kind in ("state", "cache") else " frozen"
+        trained = "" if self.trained or self.kind in ("state", "statistic", "cache") else " frozen"
         return f"{self.kind} {self.blob} {self.init}{trained}"
 
 

@@ -147,7 +147,7 @@ def read_parameter(value: onnx.ValueInfoProto, where: str) -> Parameter:
     if set(tags) != _PARAMETER_TAGS or len(shape) != len(blob.shape):
         raise PlanError(f"{where}: wants sizes that are numbers, and the metadata {', '.join(sorted(_PARAMETER_TAGS))}")
     firsts = [tags["first_row"], tags["first_column"]]
-    if tags["kind"] not in ("weight", "table", "state", "cache") or not all(
+    if tags["kind"] not in ("weight", "table", "state", "statistic", "cache") or not all(
         _NATURAL.fullmatch(first) for first in firsts
     ):
         raise PlanError(

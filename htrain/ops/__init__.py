@@ -3,9 +3,11 @@
 from htrain.ops import (
     accelerated,
     averaging,
+    batch_norm,
     collective,
     comm,
     compress,
+    dropout,
     elementwise,
     embedding,
     fc,
@@ -29,7 +31,7 @@ from htrain.ops.vjp import vjp_definition
 
 _FAMILIES = (
     fc, low_precision, elementwise, matrix, interaction,
-    reduce, shape, embedding, fields, served, het, gmp, lookahead, loss, optimizer, comm, averaging, collective, compress, init, transfer,
+    batch_norm, dropout, reduce, shape, embedding, fields, served, het, gmp, lookahead, loss, optimizer, comm, averaging, collective, compress, init, transfer,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}
 _GENERIC = {

@@ -66,6 +66,7 @@ AttributeTypes = Mapping[str, type]
 NamesRule = Callable[[Op], Sequence[str]]
 BundlesRule = Callable[[Op], Sequence[tuple[str, ...]]]
 EvaluationRule = Callable[[Op, Net], Mapping[str, str]]
+InsteadRule = Callable[[Op], Op]
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -162,6 +163,11 @@ def stays(op: Op, net: Net) -> Mapping[str, str]:
     return {}
 
 
+def as_it_is(op: Op) -> Op:
+    """The rule of an op that evaluation runs as training does, by itself."""
+    return op
+
+
 def gradient_names(builder: Builder, op: Op, positions: Iterable[int]) -> tuple[str, ...]:
     """Fresh names for the gradients of the inputs at `positions`; an input that comes twice has one for each place."""
     once = {name for name in op.inputs if op.inputs.count(name) == 1}
@@ -227,7 +233,7 @@ class OpDef:
     lookup as a model says it, `op(table, ids, ...)`, where rows travel: `over_rows(rows, places, ...)`.
     `reads` are the rows that it takes out of tables; `asked_by` the blobs by which a device is asked for rows; `serves_cache`: it is another device's part
     of a cache. `expected` says how many rows its outputs will have. `evaluated` gives blobs of rows, each with the blob of the ids that they are looked up by
-    in evaluation, where no cache is: then it is not run.
+    in evaluation, where no cache is: then it is not run. `in_evaluation` is the op that gives the first outputs there, where training does something else.
 
     What others call it:
     `aten` are the ops of PyTorch that it stands for, without their overloads (`expm1`): their operands are its inputs, in order, and their arguments of the
@@ -267,6 +273,7 @@ class OpDef:
     serves_cache: bool = False
     expected: ExpectedRule = most_rows
     evaluated: EvaluationRule = stays
+    in_evaluation: InsteadRule = as_it_is
     aten: tuple[str, ...] = ()
     onnx: bool = False
 

@@ -109,7 +109,7 @@ def _steps(train: Net) -> Iterator[str]:
     for name, parameter in train.parameters.items():
         if parameter.kind == "cache":
             continue
-        wanted = int(parameter.trained and parameter.kind != "state")
+        wanted = int(parameter.kind == "statistic" or (parameter.trained and parameter.kind != "state"))
         if steps[name] != wanted:
             yield f"{parameter.kind} '{name}' has {steps[name]} optimizer steps, want {wanted}: it would {'silently never train' if wanted else 'change'}"
 
@@ -143,7 +143,7 @@ def _shards(plan: Plan) -> Iterator[str]:
 
 def _centers(plan: Plan) -> Iterator[str]:
     hosts = hosts_of(plan.options.dense_sync, plan.cluster)
-    weights = [p.name for p in plan.train.parameters.values() if p.kind == "weight" and p.trained]
+    weights = [p.name for p in plan.train.parameters.values() if p.is_replicated]
     rounds = plan.nets_of_rounds()
     taken, absorbed = (_written(net for name, net in rounds.items() if name.kind == kind) for kind in _SIDES)
     for name in weights if hosts else ():

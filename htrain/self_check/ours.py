@@ -1,4 +1,4 @@
-"""The captured net as a trainer runs it: lowered, with its loss and gradient ops, op by op by htrain's own kernels."""
+"""The captured net as a trainer runs it: lowered, with its loss and gradient ops, op by op by htrain's own kernels. Nothing is dropped."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +14,7 @@ from htrain.ops import OPS
 from htrain.self_check.outcome import Gradient, Outcome, summed_rows
 from htrain.self_check.values import Values
 from htrain.spec.options import Options
+from htrain.transform.dropout import without_dropouts
 from htrain.transform.gradient import add_gradients
 from htrain.transform.loss import final_sigmoid
 
@@ -26,7 +27,7 @@ class Ours:
             options.numerics, fc_dtype="float32", fc_gradient_dtype="float32"
         )  # shorter FCs are off by what they were asked to be off by
         exact = replace(options, numerics=full)
-        forward = fuse_forward(forward_net(captured, exact), exact)
+        forward = fuse_forward(without_dropouts(forward_net(captured, exact)), exact)
         self.net, self._gradients = add_gradients(forward)
         self._lookups = {op.inputs[0]: op for op in self.net.ops if op.type == "Lookup"}
         self.probability = final_sigmoid(captured.net, options.loss) is not None

@@ -16,6 +16,7 @@ from htrain.frontend.unchanged import unchanged
 from htrain.self_check.lazy_tables import LazyTables, stand_in
 from htrain.self_check.outcome import Gradient, Outcome, loss_of, summed_rows
 from htrain.self_check.values import Table, Values, draw, draw_table
+from htrain.self_check.without_dropouts import WithoutDropouts
 
 Slot = tuple[dict[str, Any], str]  # a module's parameters, and the name of one
 
@@ -67,7 +68,7 @@ class TorchReference:
         ):
             warnings.simplefilter("ignore")
             stand_ins = {id(held[name]): (name, table, self._parameters[name]) for name, table in lazy.items()}
-            with torch.enable_grad(), LazyTables(stand_ins) as mode:
+            with torch.enable_grad(), WithoutDropouts(), LazyTables(stand_ins) as mode:
                 yield held, tables, mode
 
     def check_stateless(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> None:

@@ -29,7 +29,8 @@ class Options:
     ] = 2
     loss: Annotated[Literal["bce", "mse"], about("Binary cross-entropy of a logit, or the mean squared error.")] = "bce"
     seed: Annotated[
-        Annotated[int, Meta(ge=0, le=2**63 - 1)], about("Seed of first values that did not come with the model.")
+        Annotated[int, Meta(ge=0, le=2**63 - 1)],
+        about("Seed of first values that did not come with the model, and of what dropouts drop."),
     ] = 0
     prefetch: Annotated[bool, about("Ask for the next batch's rows before a step has ended.")] = True
     bounded_staleness: Annotated[bool, about("Hold dense staleness within trainers x net replicas (HT 3.1.1).")] = True

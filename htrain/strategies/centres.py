@@ -217,7 +217,7 @@ def _centre(weight: Parameter, host: str) -> Parameter:
 
 
 def _is_synced(parameter: Parameter) -> bool:
-    return parameter.kind == "weight" and parameter.trained
+    return parameter.is_replicated
 
 
 def _holders(parts: Mapping[str, Net]) -> dict[str, Net]:

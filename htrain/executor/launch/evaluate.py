@@ -62,9 +62,11 @@ def evaluate_run(plan_folder: Path, run_folder: Path, data: str, *, replica: str
 def forward_net(train: Net) -> Net:
     """The ops of a train net that lead to the logit, its second output; the first stays the loss.
 
-    Values are not encoded for the way between devices, and rows come from no cache: nothing travels here.
+    Values are not encoded for the way between devices, and rows come from no cache: nothing travels here. What does something else while it trains
+    (dropout, a batch norm) does not.
     """
-    return only_needed(_without_caches(as_made(train)))
+    net = _without_caches(as_made(train))
+    return only_needed(net.with_ops(OPS[op.type].in_evaluation(op) for op in net.ops))
 
 
 def _without_caches(train: Net) -> Net:

@@ -30,6 +30,7 @@ from htrain.executor.settings import RunSettings
 from htrain.executor.strategies.strategy import cache_of
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
+from htrain.net.blobs import BATCH_KEY
 from htrain.own.registry import places_of
 from htrain.plan.check import check_plan
 from htrain.plan.plan import Plan, load_plan
@@ -230,7 +231,7 @@ def check_numbers(plan: Plan, dataset: Dataset) -> None:
 
 def input_columns(dataset: Dataset) -> dict[str, str]:
     """The columns of a dataset's batches as `name: dtype[shape]`, as a plan writes them."""
-    columns = {"label": "float32[B]"}
+    columns = {"label": "float32[B]", BATCH_KEY.name: "int64[1]"}
     for item in dataset.schema.inputs:
         if item.kind == "dense":
             columns[item.name] = f"float32[B,{item.width}]"

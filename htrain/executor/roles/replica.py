@@ -29,6 +29,7 @@ from htrain.executor.engine.engine import Engine, Pass
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.engine.program import Stage
 from htrain.executor.roles.lockstep import Lockstep
+from htrain.net.blobs import BATCH_KEY
 
 
 @dataclass
@@ -253,8 +254,9 @@ class Ahead(Source):
 
 
 def inputs_of(batch: Batch) -> dict[str, torch.Tensor]:
-    """A batch's columns as tensors, over the same memory."""
-    return {name: torch.from_numpy(column) for name, column in batch.columns.items()}
+    """A batch's columns as tensors, over the same memory, and the number that tells it apart."""
+    columns = {name: torch.from_numpy(column) for name, column in batch.columns.items()}
+    return {**columns, BATCH_KEY.name: torch.tensor([batch.position.key])}
 
 
 class Orders:

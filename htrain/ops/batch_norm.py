@@ -1,0 +1,107 @@
+"""Batch normalization over the examples that one trainer has in a batch, and the running statistics that evaluation normalizes by.
+
+    y, mean[C], invstd[C] = BatchNorm(x[B,C,...], scale[C], bias[C], running_mean[C], running_variance[C])
+    y                     = BatchNormalization(x, scale, bias, running_mean, running_variance)
+
+BatchNorm normalizes by the batch's own mean and variance, and moves the running ones towards them by `momentum`, as torch.nn.BatchNorm1d does
+while it trains. The running statistics are state of the net, and are read by no step: all contexts of a device add to them without locks (Hogwild), and
+the background sync averages those of groups like weights. Without them (`track_running_stats=False`) evaluation, too, normalizes by its batch.
+
+A batch of one value a channel has no variance: PyTorch refuses it; here, where it is what is left of an epoch, y is the bias, and the statistics stay.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from htrain.net.net import Blob, Op
+from htrain.ops.base import Builder, Cost, OpDef, gradient_names, same_as_input
+
+aten = torch.ops.aten
+
+
+def _batch_norm(
+    x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, *statistics: torch.Tensor, eps: float, momentum: float
+) -> tuple[torch.Tensor, ...]:
+    several = x.numel() > x.shape[1]
+    mean, variance = statistics if statistics and several else (None, None)
+    return torch.native_batch_norm(x, scale, bias, mean, variance, True, momentum, eps)
+
+
+def _batch_norm_gradient(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    mean: torch.Tensor,
+    invstd: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    eps: float,
+    wrt: tuple[int, ...],
+) -> tuple[torch.Tensor, ...]:
+    mask = [place in wrt for place in range(3)]
+    found = aten.native_batch_norm_backward(dy, x, scale, None, None, mean, invstd, True, eps, mask)
+    return tuple(found[place] for place in wrt)
+
+
+def _by_statistics(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    *,
+    epsilon: float,
+) -> torch.Tensor:
+    """A variance that an average with momentum has carried below 0 is 0."""
+    return F.batch_norm(x, mean, variance.clamp(min=0), scale, bias, training=False, eps=epsilon)
+
+
+def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    """The gradients of x, scale and bias; the statistics of a batch reach the loss through y alone."""
+    wrt = tuple(place for place in range(3) if wanted[place])
+    inputs = (op.inputs[0], op.inputs[1], op.outputs[1], op.outputs[2], dys[0])
+    names = gradient_names(builder, op, wrt)
+    attrs = {"eps": op.attrs["eps"], "wrt": wrt}
+    made = iter(builder.add("BatchNormGradient", inputs, attrs=attrs, module=op.module, outputs=names))
+    return [next(made) if place in wrt else "" for place in range(len(op.inputs))]
+
+
+def _gradient_shapes(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Any]:
+    places = op.attrs["wrt"]
+    assert isinstance(places, tuple)
+    return same_as_input(*(min(place, 1) for place in places))(definition, op, inputs)
+
+
+def _statistics(op: Op) -> tuple[int, ...]:
+    return tuple(range(3, len(op.inputs)))
+
+
+def _in_evaluation(op: Op) -> Op:
+    """By the running statistics, where there are any."""
+    if len(op.inputs) == 3:
+        return op
+    return Op("BatchNormalization", op.inputs, op.outputs[:1], {"epsilon": op.attrs["eps"]}, op.node_name, op.module)
+
+
+def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """Values are read for the statistics, and again to be normalized."""
+    once = inputs[0].num_bytes(batch_size)
+    return Cost(2.0 * once, 3.0 * once)
+
+
+DEFINITIONS = (
+    OpDef(
+        "BatchNorm",
+        _batch_norm,
+        cost=_cost,
+        gradient=_rule,
+        many=True,
+        effects=True,
+        writes=_statistics,
+        in_evaluation=_in_evaluation,
+    ),
+    OpDef("BatchNormGradient", _batch_norm_gradient, _gradient_shapes, _cost, gradient=None, many=True),
+    OpDef("BatchNormalization", _by_statistics, gradient=None),
+)

@@ -1,0 +1,167 @@
+"""Models with batch norms and dropouts train as PyTorch trains them, wherever their ops are placed (docs/how-to/your-own-model.md)."""
+
+import copy
+import hashlib
+from pathlib import Path
+
+import pytest
+import torch
+from harness import batches_of, relative_differences, run_roles, sparse_and_dense_steps
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from htrain.compiler.pipeline import compile_net
+from htrain.data import START, Malformed, click_schema, open_data
+from htrain.executor.launch.evaluate import forward_net
+from htrain.executor.settings import RunSettings
+from htrain.frontend.captured import Captured
+from htrain.frontend.load import example_batch
+from htrain.frontend.torch_model import capture
+from htrain.net.net import Net
+from htrain.ops.dropout_loops import kept
+from htrain.plan.plan import Plan
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
+from tests.system.test_equivalence import scatter
+
+STEPS, BATCH, ROWS = 25, 16, 40
+CLICKS = f"synthetic:?rows={STEPS * BATCH}&table_rows={ROWS}&communities=4"
+INPUTS = {
+    name: value
+    for name, value in example_batch(click_schema(13, (ROWS,) * 26), 6).items()
+    if name in ("dense", "sparse")
+}
+
+
+class Normed(nn.Module):
+    """What people write: norms of inputs, between FCs and over sequences; one without weights, one without running statistics."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.table = nn.Embedding(ROWS, 8)
+        self.inputs = nn.BatchNorm1d(13)
+        self.first = nn.Linear(13, 12)
+        self.norm = nn.BatchNorm1d(12, momentum=0.3)
+        self.drop = nn.Dropout(p)
+        self.fields = nn.BatchNorm1d(8, eps=1e-3)  # of [B,C,L]
+        self.second = nn.Linear(20, 8)
+        self.plain = nn.BatchNorm1d(8, affine=False)
+        self.own = nn.BatchNorm1d(8, track_running_stats=False)
+        self.last_drop = nn.Dropout(p)
+        self.top = nn.Linear(8, 1)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, 0.3, 0.4)
+
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        """dense[B,13], sparse[B,26]."""
+        x = self.drop(torch.relu(self.norm(self.first(self.inputs(dense)))))
+        seen = self.fields(self.table(sparse[:, :5]).transpose(1, 2)).mean(2)
+        x = self.own(torch.tanh(self.plain(self.second(torch.cat([x, seen], 1)))))
+        return self.top(self.last_drop(x)).squeeze(1)
+
+
+class Drawn(nn.Module):
+    """A dropout that drops what htrain's does, of the batch whose key it has."""
+
+    def __init__(self, p: float, blob: str, seed: int) -> None:
+        super().__init__()
+        digest = hashlib.blake2b(f"{seed}:{blob}".encode(), digest_size=7).digest()
+        self.p, self.seed, self.key = p, int.from_bytes(digest, "big"), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.from_numpy(kept(x.numel(), self.seed, self.key, self.p)).view(x.shape)
+        return x * mask / (1 - self.p) if self.p < 1 else x * 0
+
+
+def captured(p: float) -> tuple[Normed, Captured]:
+    torch.manual_seed(0)
+    model = Normed(p)
+    return model, capture(model, INPUTS)
+
+
+def drawing_as(model: nn.Module, net: Net, p: float, seed: int) -> nn.Module:
+    """A copy of `model` whose dropouts draw as those of `net` do."""
+    model = copy.deepcopy(model)
+    for op in net.ops:
+        if op.type == "Dropout":
+            setattr(model, op.module, Drawn(p, op.outputs[0], seed))
+    return model
+
+
+def trained_by_torch(model: nn.Module, data: str, options: Options) -> list[float]:
+    """The losses of every step; `model` is what they leave."""
+    steps = sparse_and_dense_steps(model, options)
+    keys = [
+        batch.position.key
+        for batch in open_data(data).batches(
+            batch_size=options.batch_size, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed()
+        )
+    ]
+    losses = []
+    for key, batch in zip(keys, batches_of(data, options.batch_size), strict=True):
+        for module in model.modules():
+            if isinstance(module, Drawn):
+                module.key = key
+        logit = model(batch["dense"], batch["sparse"])
+        loss = nn.functional.binary_cross_entropy_with_logits(logit, batch["label"])
+        model.zero_grad()
+        loss.backward()
+        for step in steps:
+            step.step()
+        losses.append(loss.item())
+    return losses
+
+
+def trained(plan: Plan, folder: Path, data: str) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """The losses of every step, and all parameters afterwards."""
+    roles = run_roles(plan, folder, RunSettings(folder, data, folder / "run", deterministic=True, deadline_seconds=20))
+    trainer = roles["trainer:0:0"].trainer
+    assert trainer
+    held = {name: value for role in roles.values() for name, value in role.store.items()}
+    return trainer.losses, {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
+
+
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    p=st.sampled_from([0.0, 0.3, 1.0]),
+    group_ps=st.integers(0, 3),
+    sparse_ps=st.integers(0, 2),
+    seed=st.integers(0, 1 << 30),
+    dense=st.sampled_from(["sgd", "adam"]),
+)
+def test_any_placement_follows_pytorch_and_leaves_its_statistics(
+    p: float, group_ps: int, sparse_ps: int, seed: int, dense: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    model, found = captured(p)
+    options = with_flags(
+        batch_size=BATCH, net_replicas=1, dense_optimizer=dense, sparse_optimizer="sgd", dense_lr=0.01, sparse_lr=0.05, seed=seed % 1000,
+    )  # fmt: skip
+    cluster, tagger = this_machine(group_ps=group_ps, sparse_ps=sparse_ps), scatter(seed, trainer_may_hold_weights=True)
+    plan = compile_net(found, cluster, options, name="normed", tagger=tagger, solver="rules")
+    losses, held = trained(plan, tmp_path_factory.mktemp("plan") / "plan", CLICKS)
+    reference = drawing_as(model, found.net, p, seed % 1000)
+    wanted = trained_by_torch(reference, CLICKS, options)
+    assert max(relative_differences(losses, wanted)) <= 1e-4
+    statistics = {n: b for n, b in reference.named_buffers() if not n.endswith("num_batches_tracked")}
+    assert set(statistics) == {n for n, q in plan.train.parameters.items() if q.kind == "statistic"}
+    for name, value in statistics.items():
+        if dense == "adam" and name.endswith("mean"):
+            continue  # a norm cancels the bias before it, whose gradient is rounding alone; Adam makes steps of it
+        torch.testing.assert_close(held[name], value, rtol=1e-4, atol=1e-5)
+    assert any(op.type == "Dropout" for op in plan.train.ops) == (p > 0)
+    in_evaluation = {op.type for op in forward_net(plan.train).ops}
+    assert not in_evaluation & {"Dropout"}
+    assert "BatchNormalization" in in_evaluation
+
+
+def test_two_dropouts_of_a_batch_drop_other_values_and_so_do_two_batches() -> None:
+    masks = [kept(4001, seed, batch, 0.25) for seed in (1, 2) for batch in (0, 1, 1 << 40)]
+    for place, one in enumerate(masks):
+        assert abs(one.mean() - 0.75) < 0.03
+        for other in masks[place + 1 :]:
+            assert abs((one == other).mean() - (0.75**2 + 0.25**2)) < 0.05
+    assert (kept(4001, 1, 0, 0.25) == masks[0]).all()
+    assert kept(7, 1, 0, 0.0).all()
+    assert not kept(7, 1, 0, 1.0).any()
