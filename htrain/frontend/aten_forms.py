@@ -12,6 +12,7 @@ from torch import fx
 
 from htrain.errors import ModelError
 from htrain.frontend.translation import Translation
+from htrain.net.net import BatchDim
 
 # Where a tensor lies and how, who may have made it, and the dtype of the result, which the translation compares with torch's.
 _NO_VALUE = frozenset(
@@ -112,6 +113,15 @@ Handler = Callable[[Translation, Call], object]
 def refuse(t: Translation, call: Call, why: str) -> ModelError:
     """The error for a call that htrain cannot compile, naming op and module."""
     return ModelError(f"{call.target} in {t.where(call.node)} cannot be compiled: {why}")
+
+
+def mixes_batch(t: Translation, call: Call, axes: Sequence[int]) -> None:
+    """Note an op that is over the examples of a batch: what a batch is depends on who trains."""
+    source = call.node.args[0]
+    assert isinstance(source, fx.Node)
+    shape = t.shape(source)
+    if any(isinstance(shape[axis], BatchDim) for axis in axes if -len(shape) <= axis < len(shape)):
+        t.mixing.setdefault(f"{call.target} in {t.where(call.node)}")
 
 
 def argument(call: Call, position: int, name: str, default: Any) -> Any:

@@ -3,10 +3,11 @@
 import torch
 from torch import fx
 
-from htrain.frontend.aten_forms import Call, Handler, argument, axes_of, refuse
+from htrain.frontend.aten_forms import Call, Handler, argument, axes_of, mixes_batch, refuse
+from htrain.frontend.aten_torch import TORCH
 from htrain.frontend.aten_training import dropped
 from htrain.frontend.translation import Translation, dtype_name
-from htrain.net.net import BatchDim
+from htrain.net.net import Attr
 
 
 def _linear(t: Translation, call: Call) -> None:
@@ -44,8 +45,7 @@ def _reduce(type: str, axes_at: int, keep_at: int) -> Handler:
         source = call.args[0]
         assert isinstance(source, fx.Node)
         axes = axes_of(call, axes_at)
-        if any(isinstance(t.shape(source)[a], BatchDim) for a in axes):
-            raise refuse(t, call, "it reduces over the batch: examples must not depend on each other")
+        mixes_batch(t, call, axes)
         name = t.blob(source)
         value = call.meta["val"]
         dtype = (value[0] if isinstance(value, tuple) else value).dtype
@@ -61,9 +61,10 @@ def _reduce(type: str, axes_at: int, keep_at: int) -> Handler:
 
 
 def _norm(t: Translation, call: Call) -> None:
-    if argument(call, 1, "ord", 2) != 2:
-        raise refuse(t, call, "a norm other than the 2-norm")
-    _reduce("ReduceL2", 2, 3)(t, call)
+    if argument(call, 1, "ord", 2) == 2:
+        _reduce("ReduceL2", 2, 3)(t, call)
+    else:
+        TORCH["linalg_vector_norm.default"](t, call)
 
 
 def _variance(t: Translation, call: Call) -> None:
@@ -72,17 +73,34 @@ def _variance(t: Translation, call: Call) -> None:
         if str(call.target).endswith("correction")
         else int(bool(argument(call, 2, "unbiased", True)))
     )
-    if unbiased:
-        raise refuse(t, call, "an unbiased variance: use correction=0")
-    _reduce("ReduceVariance", 1, 3)(t, call)
+    if not unbiased:
+        _reduce("ReduceVariance", 1, 3)(t, call)
+        return
+    axes = axes_of(call, 1)
+    mixes_batch(t, call, axes)
+    attrs: dict[str, Attr] = {
+        "dim": axes,
+        "correction": float(unbiased),
+        "keepdim": bool(argument(call, 3, "keepdim", False)),
+    }
+    t.add(call.node, "Variance", (t.blob(call.args[0]),), attrs)
+
+
+def _extreme(type: str, name: str) -> Handler:
+    """The largest or smallest along an axis; with their places only where somebody reads these."""
+
+    def handle(t: Translation, call: Call) -> None:
+        indices = [user for user in call.node.users if user.args[1:2] == (1,) and user.users]
+        (TORCH[name] if indices else _reduce(type, 1, 2))(t, call)
+
+    return handle
 
 
 def _softmax(type: str) -> Handler:
     def handle(t: Translation, call: Call) -> None:
         rank = len(call.meta["val"].shape)
         axis = int(call.args[1]) % rank
-        if isinstance(t.shape(call.node)[axis], BatchDim):
-            raise refuse(t, call, "it normalises over the batch")
+        mixes_batch(t, call, (axis,))
         t.add(call.node, type, (t.blob(call.args[0]),), {"axis": axis})
 
     return handle
@@ -102,7 +120,7 @@ def _layer_norm(t: Translation, call: Call) -> None:
 
 
 def _attention(t: Translation, call: Call) -> None:
-    """softmax(q @ k.T * scale + mask) @ v; a bool mask keeps what is True."""
+    """softmax(q @ k.T * scale + mask) @ v; a bool mask keeps what is True, a causal one what was before."""
     q, k, v = call.args[:3]
     mask = argument(call, 3, "attn_mask", None)
     assert isinstance(q, fx.Node)
@@ -116,6 +134,12 @@ def _attention(t: Translation, call: Call) -> None:
     scores = t.step(call.node, "Mul", (scores, t.blob(float(scale), like=q.meta["val"])))
     if isinstance(mask, fx.Node) and mask.meta["val"].dtype == torch.bool:
         scores = t.step(call.node, "Where", (t.blob(mask), scores, t.blob(float("-inf"), like=q.meta["val"])))
+    elif argument(call, 5, "is_causal", False):
+        steps = [node.meta["val"].shape[-2] for node in (q, k)]
+        if not all(isinstance(count, int) for count in steps):
+            raise refuse(t, call, "a causal mask over the batch")
+        before = t.constant(torch.ones(*steps, dtype=torch.bool).tril(), module=t.module_of(call.node))
+        scores = t.step(call.node, "Where", (before, scores, t.blob(float("-inf"), like=q.meta["val"])))
     elif mask is not None:
         scores = t.step(call.node, "Add", (scores, t.blob(mask)))
     weights = t.step(call.node, "Softmax", (scores,), {"axis": rank - 1})
@@ -131,8 +155,10 @@ MATRIX: dict[str, Handler] = {
     **dict.fromkeys(("log_softmax.int", "_log_softmax.default"), _softmax("LogSoftmax")),
     **dict.fromkeys(("sum.default", "sum.dim_IntList"), _reduce("ReduceSum", 1, 2)),
     **dict.fromkeys(("mean.default", "mean.dim"), _reduce("ReduceMean", 1, 2)),
-    **dict.fromkeys(("amax.default", "max.dim", "max.default"), _reduce("ReduceMax", 1, 2)),
-    **dict.fromkeys(("amin.default", "min.dim", "min.default"), _reduce("ReduceMin", 1, 2)),
+    **dict.fromkeys(("amax.default", "max.default"), _reduce("ReduceMax", 1, 2)),
+    **dict.fromkeys(("amin.default", "min.default"), _reduce("ReduceMin", 1, 2)),
+    "max.dim": _extreme("ReduceMax", "max.dim"),
+    "min.dim": _extreme("ReduceMin", "min.dim"),
     **dict.fromkeys(("prod.dim_int", "prod.default"), _reduce("ReduceProd", 1, 2)),
     **dict.fromkeys(("var.correction", "var.dim"), _variance),
     "logsumexp.default": _reduce("ReduceLogSumExp", 1, 2),

@@ -9,6 +9,7 @@ from torch import fx
 from htrain.frontend.aten_forms import Call, Handler, argument, refuse
 from htrain.frontend.aten_matrix import MATRIX
 from htrain.frontend.aten_shapes import SHAPES, get_item
+from htrain.frontend.aten_torch import TORCH
 from htrain.frontend.aten_training import TRAINING
 from htrain.frontend.translation import Translation, dtype_name
 from htrain.net.net import Attr, Op
@@ -151,6 +152,14 @@ def _clamp(t: Translation, call: Call) -> None:
     t.add(call.node, "Clip", (t.blob(call.args[0]),), attrs)
 
 
+def _clamp_by_tensors(t: Translation, call: Call) -> None:
+    low, high = argument(call, 1, "min", None), argument(call, 2, "max", None)
+    name = t.blob(call.args[0])
+    if low is not None:
+        name = t.step(call.node, "Max", (name, t.blob(low)))
+    t.names[call.node] = name if high is None else t.step(call.node, "Min", (name, t.blob(high)))
+
+
 def _leaky_relu(t: Translation, call: Call) -> None:
     t.add(call.node, "LeakyRelu", (t.blob(call.args[0]),), {"alpha": float(argument(call, 1, "negative_slope", 0.01))})
 
@@ -201,6 +210,7 @@ _FORMS: dict[str, Handler] = {
     **dict.fromkeys(("clamp.default", "clamp_min.default"), _clamp),
     **dict.fromkeys(("full.default", "full_like.default", "zeros.default", "zeros_like.default", "ones.default", "ones_like.default",
                      "new_zeros.default", "new_ones.default"), _fill),
+    **dict.fromkeys(("clamp.Tensor", "clamp_min.Tensor"), _clamp_by_tensors),
     "pow.Tensor_Scalar": _power,
     "square.default": _square,
     "embedding.default": _embedding,
@@ -210,7 +220,7 @@ _FORMS: dict[str, Handler] = {
 }  # fmt: skip
 HANDLERS: dict[str, Handler] = {
     **{f"aten.{name}": _same(definition) for definition in OPS.values() for name in definition.aten},
-    **{f"aten.{name}": handler for name, handler in {**_FORMS, **SHAPES, **MATRIX, **TRAINING}.items()},
+    **{f"aten.{name}": handler for name, handler in {**TORCH, **_FORMS, **SHAPES, **MATRIX, **TRAINING}.items()},
     "htrain.embedding_bag.default": _embedding_bag,
     "<built-in function getitem>": get_item,
     TARGET: _user_op,

@@ -4,7 +4,7 @@ import torch
 from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, argument, refuse
-from htrain.frontend.translation import Translation
+from htrain.frontend.translation import Translation, dtype_name
 from htrain.net.net import Attr, BatchDim
 
 
@@ -49,15 +49,70 @@ def _repeat(t: Translation, call: Call) -> None:
     source, repeats = call.args[0], list(call.args[1])
     assert isinstance(source, fx.Node)
     shape = t.shape(source)
+    if not all(isinstance(count, int) for count in repeats):
+        _repeat_for_batch(t, call, source, len(repeats) - len(shape))
+        return
     name = t.blob(source)
     if len(repeats) > len(shape):
         padded = (1,) * (len(repeats) - len(shape)) + tuple(d if isinstance(d, int) else -1 for d in shape)
         name = t.step(call.node, "Reshape", (name,), {"shape": padded})
     for axis, count in enumerate(repeats):
-        if not isinstance(count, int):
-            raise refuse(t, call, "a repeat by the batch size; use expand")
         if count != 1:
             name = t.step(call.node, "Concat", (name,) * count, {"axis": axis})
+    t.names[call.node] = name
+
+
+def _repeat_for_batch(t: Translation, call: Call, source: fx.Node, new: int) -> None:
+    """What comes once comes for each example. Raises ModelError where what is repeated is more than one."""
+    sizes = (1,) * new + tuple(t.shape(source))
+    wanted = t.shape(call.node)
+    if any(a not in (1, b) for a, b in zip(sizes, wanted, strict=True)):
+        raise refuse(t, call, "it repeats more than one thing for each example of the batch: use expand and reshape")
+    name = t.blob(source)
+    if new:
+        name = t.step(call.node, "Reshape", (name,), {"shape": tuple(d if isinstance(d, int) else -1 for d in sizes)})
+    t.add(call.node, "BroadcastTo", (name,), {"shape": t.batch_shape(wanted)})
+
+
+def _range(t: Translation, call: Call) -> None:
+    """0, 1, ... for each example of the batch: what is constant has been computed before."""
+    start, step = (0, 1) if len(call.args) == 1 else (call.args[0], argument(call, 2, "step", 1))
+    if (start, step) != (0, 1):
+        raise refuse(t, call, "a range that depends on the batch must begin with 0 and go on by 1")
+    call.told_by_shape()
+    attrs: dict[str, Attr] = {"shape": t.batch_shape(t.shape(call.node)), "value": 1.0, "dtype": "int64"}
+    count = t.step(call.node, "CumSum", (t.step(call.node, "Fill", (), attrs),), {"axis": 0})
+    name = t.step(call.node, "Sub", (count, t.blob(1)))
+    dtype = dtype_name(call.meta["val"].dtype)
+    t.names[call.node] = name if dtype == "int64" else t.step(call.node, "Cast", (name,), {"to": dtype})
+
+
+def _index_put(t: Translation, call: Call) -> None:
+    """x[mask] = number."""
+    source, indices, value = call.args[0], list(call.args[1]), call.args[2]
+    mask = indices[0]
+    one = isinstance(value, fx.Node) and value.meta["val"].numel() == 1
+    if len(indices) != 1 or mask.meta["val"].dtype != torch.bool or not one or argument(call, 3, "accumulate", False):
+        raise refuse(
+            t, call, "what is assigned to must be picked by one mask, and be given one number: use torch.where"
+        )
+    name = t.blob(mask)
+    missing = len(source.meta["val"].shape) - len(mask.meta["val"].shape)
+    if missing:
+        shape = (*(d if isinstance(d, int) else -1 for d in t.shape(mask)), *(1,) * missing)
+        name = t.step(call.node, "Reshape", (name,), {"shape": shape})
+    t.add(call.node, "Where", (name, t.blob(value), t.blob(source)))
+
+
+def _copy(t: Translation, call: Call) -> None:
+    """What an assignment to all of a tensor leaves: the source, in the shape and the dtype of what was there."""
+    to, source = call.args
+    assert isinstance(to, fx.Node)
+    name, dtype = t.blob(source), dtype_name(call.meta["val"].dtype)
+    if t.builder.blob(name).dtype != dtype:
+        name = t.step(call.node, "Cast", (name,), {"to": dtype})
+    if t.builder.blob(name).shape != t.shape(call.node):
+        name = t.step(call.node, "BroadcastTo", (name,), {"shape": t.batch_shape(t.shape(call.node))})
     t.names[call.node] = name
 
 
@@ -101,6 +156,8 @@ def get_item(t: Translation, call: Call) -> None:
     assert isinstance(source, fx.Node)
     parts = t.parts[source]
     if int(index) >= len(parts):
+        if not call.node.users:
+            return
         raise refuse(t, Call(source), f"its output {index} has no counterpart (of max, only the values)")
     t.names[call.node] = parts[int(index)]
 
@@ -205,6 +262,9 @@ SHAPES: dict[str, Handler] = {
     "permute.default": _permute,
     "expand.default": _expand,
     "repeat.default": _repeat,
+    **dict.fromkeys(("arange.default", "arange.start", "arange.start_step"), _range),
+    "index_put.default": _index_put,
+    "copy.default": _copy,
     "cat.default": _concat,
     "stack.default": _stack,
     "unbind.int": _unbind,

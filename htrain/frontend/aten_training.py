@@ -3,7 +3,7 @@
 import torch
 from torch import fx
 
-from htrain.frontend.aten_forms import Call, Handler, refuse
+from htrain.frontend.aten_forms import Call, Handler, mixes_batch, refuse
 from htrain.frontend.translation import Translation
 from htrain.net.net import Attr
 
@@ -31,6 +31,7 @@ def _batch_norm(t: Translation, call: Call) -> None:
     attrs: dict[str, Attr] = {"eps": float(epsilon), "momentum": float(momentum)}
     outputs = t.builder.add("BatchNorm", (t.blob(source), *affine, *held), attrs=attrs, module=t.module_of(call.node))
     t.parts[call.node] = (*outputs, *held)
+    mixes_batch(t, call, (0,))
 
 
 def _only_kept(node: fx.Node, norm: fx.Node) -> bool:

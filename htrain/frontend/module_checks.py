@@ -19,7 +19,17 @@ def check_module(model: nn.Module) -> None:
         raise ModelError(
             f"{what} has a hook on gradients, which htrain does not run: remove it, and write what it does as ops of forward()"
         )
+    _check_norms(model)
     _check_memory(model)
+
+
+def _check_norms(model: nn.Module) -> None:
+    """Raises ModelError for a batch norm that averages all batches alike: how many there were is known to no op."""
+    for path, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.momentum is None and module.training:
+            raise ModelError(
+                f"module '{path}' has momentum=None, an average over all batches: give it a number, such as 0.1"
+            )
 
 
 def _hooks(model: nn.Module) -> Iterator[str]:

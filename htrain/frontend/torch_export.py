@@ -20,6 +20,7 @@ from htrain.errors import ModelError
 from htrain.frontend.blame import place_of
 from htrain.frontend.gradient_rules import GradientRules, no_custom_functions
 from htrain.frontend.unchanged import unchanged
+from htrain.ops.torch_ops import TORCH_OPS
 from htrain.ops.user_ops import whole_user_ops
 
 _KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", "log_softmax.int", "einsum.default", "matmul.default",
@@ -27,7 +28,7 @@ _KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", 
          "leaky_relu.default", "prelu.default", "softplus.default", "dropout.default", "embedding.default", "stack.default",
          "linalg_vector_norm.default", "var.correction", "var.dim", "logsumexp.default", "batch_norm.default", "masked_fill.Scalar",
          "addmm.default", "baddbmm.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "rsub.Scalar", "clamp.default",
-         "detach.default")  # fmt: skip
+         "detach.default", *TORCH_OPS.values())  # fmt: skip
 _TRANSLATED = (
     "flatten.using_ints",
     "unflatten.int",

@@ -44,7 +44,19 @@ def capture(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], *, log
     net = translation.build(translation.blob(output))
     used, frozen = without_gradients(only_needed(net))
     kept = {name: value for name, value in {**values, **translation.values}.items() if name in used.parameters}
-    return Captured(used, kept, (*_left_out(model, used), *_left_alone(frozen)))
+    notes = (*_left_out(model, used), *_left_alone(frozen), *_of_batches(translation))
+    return Captured(used, kept, notes)
+
+
+def _of_batches(translation: Translation) -> list[str]:
+    """A sentence for the ops by which examples of a batch depend on each other."""
+    if not translation.mixing:
+        return []
+    first, *others = translation.mixing
+    more = f" and {len(others)} more" if others else ""
+    return [
+        f"{first}{more}: examples of a batch depend on each other; a batch is what one net replica of a trainer reads (--batch-size), and eval reads others"
+    ]
 
 
 def _left_alone(names: Sequence[str]) -> list[str]:

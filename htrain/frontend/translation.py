@@ -28,6 +28,7 @@ class Translation:
         self.names: dict[fx.Node, str] = {}
         self.parts: dict[fx.Node, Sequence[str]] = {}  # nodes with several outputs
         self.static: dict[fx.Node, Any] = {}  # nodes that depend on no input: their values
+        self.mixing: dict[str, None] = {}  # ops over the examples of a batch, as notes name them
         self.buffers: dict[fx.Node, str] = {}
         self.values: dict[str, torch.Tensor] = {}
         self.tables: set[str] = set()

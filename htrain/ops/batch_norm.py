@@ -11,6 +11,7 @@ A batch of one value a channel has no variance: PyTorch refuses it; here, where 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ def _batch_norm(
 ) -> tuple[torch.Tensor, ...]:
     several = x.numel() > x.shape[1]
     mean, variance = statistics if statistics and several else (None, None)
-    return torch.native_batch_norm(x, scale, bias, mean, variance, True, momentum, eps)
+    return torch.native_batch_norm(x, scale, bias, mean, variance, training=True, momentum=momentum, eps=eps)
 
 
 def _batch_norm_gradient(
@@ -60,7 +61,9 @@ def _by_statistics(
 
 def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
     """The gradients of x, scale and bias; the statistics of a batch reach the loss through y alone."""
-    wrt = tuple(place for place in range(3) if wanted[place])
+    wrt = tuple(place for place in range(3) if wanted[place]) if dys[0] else ()
+    if not wrt:
+        return [""] * len(op.inputs)
     inputs = (op.inputs[0], op.inputs[1], op.outputs[1], op.outputs[2], dys[0])
     names = gradient_names(builder, op, wrt)
     attrs = {"eps": op.attrs["eps"], "wrt": wrt}
@@ -82,7 +85,7 @@ def _in_evaluation(op: Op) -> Op:
     """By the running statistics, where there are any."""
     if len(op.inputs) == 3:
         return op
-    return Op("BatchNormalization", op.inputs, op.outputs[:1], {"epsilon": op.attrs["eps"]}, op.node_name, op.module)
+    return replace(op, type="BatchNormalization", outputs=op.outputs[:1], attrs={"epsilon": op.attrs["eps"]})
 
 
 def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:

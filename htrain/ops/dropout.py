@@ -8,6 +8,7 @@ device the op is, the same is dropped, and a run that goes on from a checkpoint 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -31,6 +32,8 @@ def _scaled(x: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    if not dys[0]:
+        return ["", ""]
     names = (builder.gradient_name(op.inputs[0]),)
     attrs = {"p": op.attrs["p"]}
     return [
@@ -48,7 +51,7 @@ def _as_first(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Sig
 
 
 def _in_evaluation(op: Op) -> Op:
-    return Op("Identity", op.inputs[:1], op.outputs[:1], {}, op.node_name, op.module)
+    return replace(op, type="Identity", inputs=op.inputs[:1], outputs=op.outputs[:1], attrs={})
 
 
 def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:

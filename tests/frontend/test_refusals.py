@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from htrain.data import CRITEO
@@ -59,15 +58,16 @@ def left(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return checkpoint(model.top, x, use_reentrant=True) + x
 
 
+GRU = nn.GRU(4, 4, 2, batch_first=True, dropout=0.1)
 ROOT = r"in forward\(\) of Model cannot be compiled: "
 COMPUTED = r"in forward\(\) of Model cannot be computed: "
 CASES: dict[str, tuple[nn.Module, str]] = {
     "an op of the model itself": (Model(lambda m, x: torch.fft.fft(x).real), r"^aten._fft_r2c.default " + ROOT + "htrain has no such op"),
-    "dropout": (Model(lambda m, x: m.drop(x), drop=nn.Dropout(0.5)), r"^aten.dropout.default in module 'drop' .*: set p=0, or call model.eval\(\)"),
-    "dropout by function": (Model(lambda m, x: F.dropout(x, 0.5)), r"^aten.dropout.default " + ROOT + "dropout while training: set p=0"),
     "random numbers": (Model(lambda m, x: x + torch.rand(4)), r"^aten.rand.default " + ROOT + "it draws random numbers"),
+    "dropout between layers": (Model(lambda m, x: m.cells(x[:, None])[0][:, 0], cells=GRU), "in module 'cells' .*: dropout between"),
+    "an average of all batches": (Model(lambda m, x: m.norm(x), norm=nn.BatchNorm1d(4, momentum=None)), "module 'norm' has momentum=None"),
+    "draws": (Model(lambda m, x: x * torch.bernoulli(torch.full_like(x, 0.5))), "draws random numbers"),
     "random numbers of a batch": (Model(lambda m, x: x + torch.randn_like(x)), "it draws random numbers"),
-    "a batch norm": (Model(lambda m, x: m.norm(x), norm=nn.BatchNorm1d(4)), "in module 'norm' cannot be compiled: a batch norm while training makes"),
     "max_norm": (Model(lambda m, x: x + m.e((x[:, 0] > 0).long()), e=nn.Embedding(9, 4, max_norm=1.0)), "in module 'e' .*: an Embedding with max_norm"),
     "a division by zero": (Model(lambda m, x: x + (torch.arange(4) % 0)), r"^aten.remainder.Scalar " + COMPUTED + "Zero"),
     "a division of an attribute": (Model(lambda m, x: x + m.t % 0, t=torch.arange(4)), r"^aten.remainder.Scalar " + COMPUTED + "Zero"),

@@ -88,13 +88,98 @@ FUNCTIONS = {
     "attention": lambda x: F.scaled_dot_product_attention(x.view(-1, 2, 2), x.view(-1, 2, 2), x.view(-1, 2, 2)).flatten(
         1
     ),
+    "causal attention": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 2, 2)] * 3, is_causal=True).flatten(1),
     "sizes": lambda x: x.view(x.size(0), 2, 2).transpose(1, 2).reshape(x.size(0), -1) + torch.zeros(x.size(0), 1),
     "masks": lambda x: x.masked_fill(x > 1, -1.0) * (x < 3),
     "scalars": lambda x: (1 - x) ** 2 / 3 + 2.5,
     "triangle": lambda x: torch.tril(x.view(-1, 2, 2)).flatten(1),
     "padding": lambda x: F.pad(x, (1, 1), value=2.0),
+    "activations": lambda x: (
+        F.selu(x)
+        + F.celu(x - 1)
+        + F.hardtanh(x)
+        + F.relu6(4 * x)
+        + F.logsigmoid(x)
+        + F.softsign(x)
+        + F.threshold(x, 0.9, 0.0)
+        + F.glu(x).sum(1, keepdim=True)
+    ),
+    "functions": lambda x: (
+        torch.expm1(x)
+        + torch.atan2(x, x + 1)
+        + torch.tan(x / 2)
+        + torch.log2(x)
+        + torch.addcmul(x, x, x, value=0.5)
+        + torch.lerp(x, 2 * x, 0.3)
+        + x.square()
+    ),
+    "largest": lambda x: (
+        torch.topk(x, 2, dim=1).values + x.sort(dim=1, descending=True)[0][:, :2] + x.argsort(1)[:, :2]
+    ),
+    "places": lambda x: x.max(1).values * x.max(1).indices + x.min(1)[1],
+    "any and all": lambda x: (x > 0.7).any(1) * 1.0 + (x > 0.2).all(dim=1) + torch.any(x > 9),
+    "unbiased": lambda x: (
+        x.var(1) + x.std(1) + x.norm(p=1, dim=1) + torch.cumprod(x, 1)[:, 1] + torch.linalg.vector_norm(x, dim=1)
+    ),
+    "convolutions": lambda x: (
+        F.conv1d(x.view(-1, 2, 2), torch.ones(3, 2, 2), padding=1).amax(2)
+        + F.max_pool1d(F.avg_pool1d(x.view(-1, 1, 4), 2), 2).flatten(1)
+    ),
+    "images": lambda x: (
+        F.max_pool2d(F.conv2d(x.view(-1, 1, 2, 2), torch.ones(3, 1, 2, 2), padding=1), 2).flatten(1)
+        + F.adaptive_avg_pool1d(x.view(-1, 2, 2), 1).sum(1)
+    ),
+    "norms of groups": lambda x: (
+        F.group_norm(x.view(-1, 2, 2), 2).flatten(1)
+        + F.instance_norm(x.view(-1, 2, 2)).flatten(1)
+        + F.rms_norm(x, (4,))
+    ),
+    "repeats for the batch": lambda x: (
+        torch.arange(4.0).repeat(x.size(0), 1)
+        + torch.ones(1, 4).expand(x.size(0), -1) * x
+        + x.repeat_interleave(2, 1)[:, ::2]
+    ),
+    "assignments": lambda x: _assigned(x),
+    "scatters": lambda x: (
+        x.scatter(1, (x > 1).long(), 0.5)
+        + torch.zeros_like(x).scatter_add(1, (x > 0.8).long(), x)
+        + F.one_hot((x[:, 0] > 1).long(), 4)
+    ),
+    "no dimension": lambda x: x * torch.tensor(2.0) + x.new_tensor(3.0) * torch.tensor(0.5).sigmoid(),
+    "unfolded": lambda x: (
+        x.unfold(1, 2, 1).sum(2)
+        + torch.diagonal(x.view(-1, 2, 2), dim1=1, dim2=2).sum(1, keepdim=True)
+        + x.roll(1, 1)[:, :3]
+    ),
     "reductions": lambda x: x.amax(1) + x.prod(1) + torch.logsumexp(x, 1) + x.var(1, correction=0),
 }
+
+
+def _assigned(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y[:, 0] = 2.0
+    y[:, 2:] = x[:, :2] * 3
+    y[x > 1] = -1.0
+    return y
+
+
+MIXED = {
+    "means": lambda x: x - x.mean(0),
+    "softmax over candidates": lambda x: x.sum(1).softmax(0),
+    "negatives of the batch": lambda x: torch.log_softmax(x @ x.t(), 1).logsumexp(1),
+    "sorted": lambda x: x.sort(0)[0] + x.cumsum(0),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_examples_that_depend_on_each_other_are_captured_and_it_is_said(name: str) -> None:
+    class Mixed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return MIXED[name](x)
+
+    check(Mixed(), {"x": torch.rand(3, 4) + 0.5})
+    (note,) = capture(Mixed(), {"x": torch.rand(3, 4)}).notes
+    assert "examples of a batch depend on each other; a batch is what one net replica of a trainer reads" in note
 
 
 class Call(nn.Module):
@@ -132,30 +217,24 @@ def test_tied_tables_are_one_parameter_and_detach_is_kept() -> None:
     assert "Detach" in [op.type for op in net.ops]
 
 
-class BatchNorm(nn.Module):
-    def __init__(self) -> None:
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
         super().__init__()
-        self.normalise = nn.BatchNorm1d(4)
+        self.cells = kind(4, 3, num_layers=2, batch_first=True, bidirectional=kind is nn.GRU)
+        self.top = nn.Linear(6 if kind is nn.GRU else 3, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.normalise(x)
+        """x[B,T,4]."""
+        seen, last = self.cells(x)
+        state = last[0] if isinstance(last, tuple) else last
+        return self.top(seen).squeeze(2).sum(1) + state.sum((0, 2))
 
 
-def test_op_that_cannot_be_compiled_is_named_with_its_module() -> None:
-    with pytest.raises(
-        ModelError,
-        match=r"^aten\.\S*batch_norm\S* in module 'normalise' cannot be compiled: a batch norm while training",
-    ):
-        capture(BatchNorm(), {"x": torch.rand(4, 4)})
-
-
-def test_reduction_over_the_batch_is_refused() -> None:
-    class Centred(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x - x.mean(0)
-
-    with pytest.raises(ModelError, match="it reduces over the batch: examples must not depend on each other"):
-        capture(Centred(), {"x": torch.rand(4, 4)})
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+def test_a_recurrent_layer_is_one_op_however_long_the_sequence(kind: type[nn.RNNBase]) -> None:
+    torch.manual_seed(0)
+    net = check(Recurrent(kind), {"x": torch.rand(3, 50, 4)})
+    assert len(net.ops) < 20
 
 
 def test_several_outputs_want_a_choice() -> None:

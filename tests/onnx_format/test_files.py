@@ -18,6 +18,9 @@ from htrain.ops import OPS
 from htrain.ops.accelerated import accelerated_type
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NO_ATTRS, NetBuilder
+from htrain.ops.torch_ops import TORCH_OPS
+from tests.ops.op_samples import OF_TORCH
+from tests.ops.op_samples import Sample as OpSample
 
 F32, F64, I64, BOOL = "float32", "float64", "int64", "bool"
 X = ("x", (B, 6), F32)
@@ -37,6 +40,20 @@ def weight(name: str, *shape: int) -> Operand:
 
 def each(types: str, *operands: Operand, attrs: Mapping[str, Attr] = NO_ATTRS) -> tuple[Sample, ...]:
     return tuple((type, operands, attrs) for type in types.split())
+
+
+def as_float(sample: OpSample, place: int) -> Sample:
+    """A sample of values, as one of a net on disk: names are its own, and numbers float32."""
+    dtypes = [
+        str(draw(torch.Generator(), tuple(d if isinstance(d, int) else d.at(2) for d in shape)).dtype)
+        for shape, draw in sample.operands
+    ]
+    floats = [F32 if dtype == "torch.float64" else dtype.removeprefix("torch.") for dtype in dtypes]
+    operands = (
+        (f"t{place}_{i}", shape, dtype)
+        for i, ((shape, _), dtype) in enumerate(zip(sample.operands, floats, strict=True))
+    )
+    return sample.type, tuple(operands), sample.attrs
 
 
 REDUCE: Mapping[str, Attr] = {"axes": (1,), "keepdims": True}
@@ -236,6 +253,14 @@ SAMPLES: tuple[Sample, ...] = (
     ("ConstantFill", (weight("w", 4, 6),), {"value": 0.1}),
     ("ZeroRows", (TABLE,), {"rows": (0, 3), "first_row": 0}),
     ("FileFill", (weight("w", 4, 6),), {"first_row": 0, "first_column": 3}),
+    *each("BatchNorm", X, *(weight(f"norm_{name}", 6) for name in "abcd"), attrs={"eps": 1e-5, "momentum": 0.1}),
+    *each(
+        "BatchNormGradient", X, *(weight(f"norm_{name}", 6) for name in "abc"), Y, attrs={"eps": 1e-5, "wrt": (0, 1, 2)}
+    ),
+    *each("BatchNormalization", X, *(weight(f"norm_{name}", 6) for name in "abcd"), attrs={"epsilon": 1e-5}),
+    *each("Dropout", X, ("key", (1,), I64), attrs={"p": 0.3, "seed": 2**55 + 1}),
+    *each("DropoutGradient", X, MASK, attrs={"p": 0.3}),
+    *(as_float(sample, place) for place, sample in enumerate(OF_TORCH) if sample.type in TORCH_OPS),
 )
 
 

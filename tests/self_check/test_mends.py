@@ -106,11 +106,6 @@ class Bags(nn.Module):
         return self.top(self.bags(ids)).squeeze(1)
 
 
-def causal(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    parts = x.unflatten(1, (1, 4, 1))
-    return F.scaled_dot_product_attention(parts, parts, parts, is_causal=True).flatten(1)
-
-
 def counting(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     model.calls += 1
     return x * model.calls
@@ -220,8 +215,7 @@ REFUSED = {
     "a hook after a gradient": (Model(same, hooked_after), unchecked_module, "^parameter 'top.bias' has a hook on gradients"),
     "a tensor's hook": (Model(with_hook), unruled, r"^forward\(\) calls register_hook\(\): htrain runs no hooks on gradients"),
     "a threshold": (Model(lambda m, x: F.softplus(9 * x, 1, 0.5)), unknown_arguments, ARGUMENT + "threshold=0.5"),
-    "elu's scales": (Model(lambda m, x: F.selu(x)), unknown_arguments, ARGUMENT + "scale=1.05"),
-    "a causal mask": (Model(causal), unknown_arguments, ARGUMENT + "is_causal=True"),
+    "elu's scales": (Model(lambda m, x: torch.ops.aten.elu(x, 1.6, 1.05)), unknown_arguments, ARGUMENT + "scale=1.05"),
     "a counter": (Model(counting, set_attribute(calls=0)), unchanged_only, "another result for the same batch the second time"),
 }  # fmt: skip
 
