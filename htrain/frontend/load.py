@@ -1,7 +1,7 @@
-"""A model from its name: built on the meta device, with the first values of its parameters read off its own init code.
+"""A model from its name: built without memory, with the first values of its parameters read off its own init code.
 
-A model with 10^12 parameters is built without memory: while the factory runs, every in-place fill (uniform_, normal_, fill_, zero_)
-is recorded instead of carried out, and becomes the parameter's `Init` in the plan.
+While the factory runs, every in-place fill (uniform_, normal_, fill_, zero_) is recorded instead of carried out, and becomes the
+parameter's `Init` in the plan: a model with 10^12 parameters is built. What is set in another way has its value where it is small.
 """
 
 import inspect
@@ -12,33 +12,37 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from htrain.data.schema import Schema
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
+from htrain.frontend.recorded_inits import Recorder
 from htrain.net.net import Init
 from htrain.own.code import attribute_of, import_place, user_code
 
 _EXAMPLE_BATCH = 6  # torch.export takes sizes of 0 and 1 for constants
-_SMALL_BYTES = 1 << 30  # a larger model is not built with values
+_SMALL_BYTES = 1 << 26  # a larger tensor is not built with values
+_MOST_BYTES, _TINY_BYTES = 1 << 30, 1 << 20  # of all tensors with values; what may come beyond
+_MAKERS = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.randint})
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A module, example inputs for its forward(), and the inits of its parameters by name (none for a module with values)."""
+    """A module, example inputs for its forward(), and the inits of those parameters by name whose values were drawn by one."""
 
     module: nn.Module
     example_inputs: Mapping[str, torch.Tensor]
     inits: Mapping[str, Init]
 
     def initialised(self, captured: Captured) -> Captured:
-        """`captured` with the recorded inits on its parameters."""
+        """`captured` with the recorded inits on its parameters: what a value was drawn by goes before the value."""
+        values = {name: value for name, value in captured.values.items() if name not in self.inits}
         parameters = {
             name: replace(p, init=self.inits.get(name, p.init)) for name, p in captured.net.parameters.items()
         }
-        return replace(captured, net=replace(captured.net, parameters=parameters))
+        return replace(captured, net=replace(captured.net, parameters=parameters), values=values)
 
 
 def load_model(spec: str, schema: Schema) -> LoadedModel:
@@ -54,15 +58,44 @@ def load_model(spec: str, schema: Schema) -> LoadedModel:
         raise ModelError(
             f"{place}: has no function '{name or 'build'}': give one that returns the model, as {place}:FACTORY"
         )
-    recorder = _Recorder()
-    with torch.device("meta"), recorder:
-        model = _call(spec, factory, schema)
-    missing = [n for n, p in model.named_parameters() if recorder.init_of(p) is None]
-    if missing:
-        model = _on_cpu(spec, factory, schema, model, missing[0])
-        return LoadedModel(model, _example_inputs(module, model, schema), {})
-    inits = {n: init for n, p in model.named_parameters() if (init := recorder.init_of(p)) is not None}
-    return LoadedModel(_with_constants(spec, factory, schema, model), _example_inputs(module, model, schema), inits)
+    model, inits = _built(spec, factory, schema)
+    return LoadedModel(model, _example_inputs(module, model, schema), inits)
+
+
+def _built(spec: str, factory: Callable[..., Any], schema: Schema) -> tuple[nn.Module, dict[str, Init]]:
+    """The model, and the inits of those parameters whose fill was seen; the others have values.
+
+    It is built without any memory first. Where its code does not run so, or leaves a tensor whose values matter and are unknown, it is built with what
+    is small in memory, from the same random numbers each time.
+    """
+    recorder = Recorder()
+    try:
+        with torch.device("meta"), recorder:
+            model = _call(spec, factory, schema)
+    except ModelError:
+        model = None
+    if model is None or _unknown(model, recorder) or any(map(_valueless, model.modules())):
+        recorder = Recorder()
+        with torch.random.fork_rng(devices=[]), LargeOnMeta(), recorder:
+            torch.manual_seed(0)
+            model = _call(spec, factory, schema)
+        unknown = _unknown(model, recorder)
+        if unknown:
+            raise ModelError(
+                f"{spec}: parameter '{unknown[0]}' is too large to be built in memory ({_bytes_of(model, unknown[0]) / 1e6:,.0f} MB), and is not set by "
+                f"uniform_, normal_, fill_ or zero_: set it with torch.nn.init"
+            )
+    return model, {n: init for n, p in model.named_parameters() if (init := recorder.init_of(p)) is not None}
+
+
+def _unknown(model: nn.Module, recorder: Recorder) -> list[str]:
+    """The parameters that neither have values nor an init that was seen."""
+    return [name for name, p in model.named_parameters() if p.is_meta and recorder.init_of(p) is None]
+
+
+def _bytes_of(model: nn.Module, name: str) -> int:
+    parameter = model.get_parameter(name)
+    return parameter.numel() * parameter.element_size()
 
 
 def _call(spec: str, factory: Callable[..., Any], schema: Schema) -> nn.Module:
@@ -78,31 +111,6 @@ def _call(spec: str, factory: Callable[..., Any], schema: Schema) -> nn.Module:
         model = factory(schema=schema) if "schema" in wanted else factory()
     if not isinstance(model, nn.Module):
         raise ModelError(f"{spec}: the factory returned a {type(model).__name__}, want a torch.nn.Module")
-    return model
-
-
-def _on_cpu(spec: str, factory: Callable[..., Any], schema: Schema, model: nn.Module, name: str) -> nn.Module:
-    """The model with real values, where a parameter is set in a way that cannot be recorded and the model is small."""
-    size = sum(p.numel() * p.element_size() for p in model.parameters())
-    if size > _SMALL_BYTES:
-        raise ModelError(
-            f"{spec}: parameter '{name}' is not set by uniform_, normal_, fill_ or zero_, and a model of {size / 1e9:.1f} GB is not built in memory: "
-            f"set it with torch.nn.init"
-        )
-    return _call(spec, factory, schema)
-
-
-def _with_constants(spec: str, factory: Callable[..., Any], schema: Schema, model: nn.Module) -> nn.Module:
-    """`model` with real buffers and tensors of attributes, taken from a second build in which only parameters are on the meta device."""
-    valueless = {path: names for path, module in model.named_modules() if (names := _valueless(module))}
-    if not valueless:
-        return model
-    with _OnlyParametersOnMeta():
-        built = _call(spec, factory, schema)
-    for path, names in valueless.items():
-        module, made = model.get_submodule(path), built.get_submodule(path)
-        for name in names:
-            module.__dict__[name] = made.__dict__[name]
     return model
 
 
@@ -123,91 +131,24 @@ def _has_meta(held: object) -> bool:
     return isinstance(held, torch.Tensor) and not isinstance(held, nn.Parameter) and held.is_meta
 
 
-class _OnlyParametersOnMeta:
-    """Within it, `nn.Module.register_parameter` and Embedding weights move to the meta device as soon as they are set."""
-
-    def __enter__(self) -> None:
-        self._original = nn.Module.register_parameter
-        original = self._original
-
-        def register(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
-            small = param is None or param.is_meta or param.numel() * param.element_size() <= 1 << 20
-            original(module, name, param if small else nn.Parameter(param.detach().to("meta"), param.requires_grad))  # type: ignore[union-attr]
-
-        nn.Module.register_parameter = register  # type: ignore[method-assign, assignment]
-
-    def __exit__(self, *error: object) -> None:
-        nn.Module.register_parameter = self._original  # type: ignore[method-assign]
-
-
-class _Recorder(TorchDispatchMode):
-    """The last fill of every storage, as an Init."""
+class LargeOnMeta(TorchFunctionMode):
+    """Within, large new tensors have no memory, nor has what comes when small ones have taken much."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._inits: dict[int, Init] = {}
+        self._taken = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
-        if name in _FILLS:
-            self._filled(args[0], _FILLS[name](args, kwargs or {}))
-        elif isinstance(result, torch.Tensor) and name in _MADE:
-            made = _MADE[name](args)
-            key = _storage(result)
-            self._inits.pop(key, None)
-            if made is not None:
-                self._inits[key] = made
-        elif (
-            name.endswith("_")
-            and not name.endswith("__")
-            and args
-            and isinstance(args[0], torch.Tensor)
-            and name not in _HARMLESS
-        ):
-            self._inits.pop(_storage(args[0]), None)
-        return result
-
-    def _filled(self, tensor: torch.Tensor, init: Init) -> None:
-        key = _storage(tensor)
-        whole = self._inits.get(key)
-        size = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
-        if tensor.numel() == size:
-            self._inits[key] = init
-        elif whole and init == Init("constant", (0.0,)) and tensor.dim() == 1 and size % tensor.numel() == 0:
-            self._inits[key] = replace(whole, zero_rows=(*whole.zero_rows, tensor.storage_offset() // tensor.numel()))
-        else:
-            self._inits.pop(key, None)
-
-    def init_of(self, parameter: nn.Parameter) -> Init | None:
-        """How a parameter was filled last; None when that was not seen."""
-        return self._inits.get(_storage(parameter))
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
-def _number(args: tuple, kwargs: dict, position: int, name: str, default: float) -> float:
-    return float(args[position] if len(args) > position else kwargs.get(name, default))
-
-
-_FILLS: dict[str, Callable[[tuple, dict], Init]] = {
-    "uniform_": lambda a, k: Init("uniform", (_number(a, k, 1, "from", 0.0), _number(a, k, 2, "to", 1.0))),
-    "normal_": lambda a, k: Init("normal", (_number(a, k, 1, "mean", 0.0), _number(a, k, 2, "std", 1.0))),
-    "fill_": lambda a, k: Init("constant", (float(a[1]),)),
-    "zero_": lambda a, k: Init("constant", (0.0,)),
-}
-_MADE: dict[str, Callable[[tuple], Init | None]] = {
-    "empty": lambda a: None,
-    "empty_strided": lambda a: None,
-    "zeros": lambda a: Init("constant", (0.0,)),
-    "ones": lambda a: Init("constant", (1.0,)),
-    "full": lambda a: Init("constant", (float(a[1]),)),
-    "rand": lambda a: Init("uniform", (0.0, 1.0)),
-    "randn": lambda a: Init("normal", (0.0, 1.0)),
-}
-_HARMLESS = frozenset({"requires_grad_", "detach_", "resize_", "set_"})
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func in _MAKERS and given.get("device") is None:
+            sized = func(*args, **{**given, "device": "meta"})
+            size = sized.numel() * sized.element_size()
+            if size > (_SMALL_BYTES if self._taken < _MOST_BYTES else _TINY_BYTES):
+                return sized
+            self._taken += size
+        return func(*args, **given)
 
 
 def _example_inputs(module: ModuleType, model: nn.Module, schema: Schema) -> dict[str, torch.Tensor]:

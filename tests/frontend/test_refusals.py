@@ -15,6 +15,7 @@ from htrain.frontend.captured import Captured, check_finite
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.self_check.capture import capture_model
+from htrain.spec.options import Options
 
 X = {"x": torch.zeros(4, 4)}
 Forward = Callable[[nn.Module, torch.Tensor], torch.Tensor]
@@ -151,7 +152,7 @@ def loose():
 def test_tensors_of_attributes_have_their_values_though_the_model_is_built_without_memory(tmp_path: Path) -> None:
     (tmp_path / "kept.py").write_text(FILE)
     loaded = load_model(f"{tmp_path}/kept.py", CRITEO)
-    assert loaded.module.linear.weight.is_meta
+    assert loaded.inits["linear.weight"].kind == "uniform"
     assert loaded.module.scale.tolist() == torch.linspace(1, 2, 4).tolist()
     assert [shift.tolist() for shift in loaded.module.shifts] == [[1.0] * 4, [0.0] * 4]
     assert loaded.module.named["a"].tolist() == [3.0] * 4
@@ -159,10 +160,12 @@ def test_tensors_of_attributes_have_their_values_though_the_model_is_built_witho
     assert sum(op.type == "Constant" for op in model.captured.net.ops) == 4
 
 
-def test_the_line_that_reads_a_parameter_of_a_plain_list_is_named(tmp_path: Path) -> None:
+def test_a_parameter_of_a_plain_list_is_a_constant_as_no_optimizer_is_given_it(tmp_path: Path) -> None:
     (tmp_path / "kept.py").write_text(FILE)
-    with pytest.raises(ModelError, match=r"device meta .* \(in its forward\(\), \S+kept.py:15\)"):
-        capture_model(f"{tmp_path}/kept.py:loose", schema=CRITEO, example_inputs={}, logit="", label="")
+    model = capture_model(f"{tmp_path}/kept.py:loose", schema=CRITEO, example_inputs={}, logit="", label="")
+    net = model.checked(Options()).net
+    assert set(net.parameters) == {"linear.weight", "linear.bias"}
+    assert sum(op.type == "Constant" for op in net.ops) == 4
 
 
 def finite(model: nn.Module) -> Captured:
