@@ -36,6 +36,8 @@ def build_model(spec: str, schema: Schema, seed: int) -> nn.Module:
     for module in model.modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             module.sparse = True
+        if isinstance(module, nn.BatchNorm1d):
+            module.reset_running_stats()
     return model
 
 
@@ -98,11 +100,13 @@ def train_and_evaluate(spec: str, train: str, test: str, options: Options) -> Ba
 
 @torch.no_grad()
 def evaluate(model: nn.Module, data: str) -> tuple[float, float]:
-    """NE and AUC of a model on a dataset."""
+    """NE and AUC of a model on a dataset; it is in training mode again afterwards."""
+    model.eval()
     scores, labels = [], []
     for batch in batches(data, 4096):
         labels.append(batch.pop("label"))
         scores.append(model(**batch))
+    model.train()
     logit, label = torch.cat(scores), torch.cat(labels)
     loss = nn.functional.binary_cross_entropy_with_logits(logit, label).item()
     return loss / entropy(float(label.mean())), auc(np.asarray(logit), np.asarray(label))
