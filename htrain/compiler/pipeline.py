@@ -128,7 +128,7 @@ def _holds(tagged: Net, cluster: Cluster, options: Options) -> dict[str, MemoryU
 def _logit_notes(net: Net, loss: str) -> Iterator[str]:
     sigmoid = final_sigmoid(net, loss)
     if sigmoid:
-        yield f"the model ends in a {sigmoid.label}, which the bce loss has already: what comes before it is trained as the logit (--loss mse keeps it)"
+        yield f"the model ends in a {sigmoid.label}, which the bce loss has: what comes before it is trained as the logit (--loss bce_probability keeps it)"
 
 
 def _dtype_notes(asked: Options, options: Options, cluster: Cluster) -> Iterator[str]:

@@ -4,16 +4,25 @@ import numpy as np
 
 from htrain.data.rows import Array
 
+_OF_CLICKS = (0.0, 1.0, "labels from 0 to 1, and -1 for 0")
 _DOMAINS = {
-    "bce": (0.0, 1.0, "labels from 0 to 1, and -1 for 0"),
+    "bce": _OF_CLICKS,
+    "bce_probability": _OF_CLICKS,
     "mse": (-np.inf, np.inf, "numbers"),
     "": (-np.inf, np.inf, "numbers"),
 }
 
 
 def as_taken(label: Array, loss: str) -> Array:
-    """label[n] as the loss reads it: `bce` takes -1 for another way to write 0."""
-    return np.where(label == -1, np.float32(0), label) if loss == "bce" and label.size and label.min() == -1 else label
+    """label[n] as the loss reads it: that of clicks takes -1 for another way to write 0."""
+    return (
+        np.where(label == -1, np.float32(0), label) if is_binary(loss) and label.size and label.min() == -1 else label
+    )
+
+
+def is_binary(loss: str) -> bool:
+    """Whether a loss is of labels that say whether something happened: AUC and NE are of these."""
+    return loss in ("bce", "bce_probability")
 
 
 def first_outside(label: Array, loss: str) -> int | None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from htrain.data.batch import Batch, Position
-from htrain.data.labels import as_taken, first_outside, wanted
+from htrain.data.labels import as_taken, first_outside, is_binary, wanted
 from htrain.data.malformed import Malformed
 from htrain.data.rows import Rows, joined
 from htrain.data.schema import Schema
 from htrain.errors import DataError
 
-_CURES = {"bce": ": write them so, or compile with --loss mse"}
+_CURE = ": write them so, or compile with --loss mse"
 
 
 class Source(Protocol):
@@ -110,7 +110,7 @@ class Dataset:
         if outside is not None:
             where = self.source.place(number=chunk, row=outside, num_shards=num_shards)
             raise DataError(
-                f"{where}: the label is {label[outside]:g}, but {wanted(self.loss)}{_CURES.get(self.loss, '')}"
+                f"{where}: the label is {label[outside]:g}, but {wanted(self.loss)}{_CURE if is_binary(self.loss) else ''}"
             )
         return rows if label is rows.fixed["label"] else replace(rows, fixed={**rows.fixed, "label": label})
 

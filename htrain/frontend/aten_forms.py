@@ -115,13 +115,13 @@ def refuse(t: Translation, call: Call, why: str) -> ModelError:
     return ModelError(f"{call.target} in {t.where(call.node)} cannot be compiled: {why}")
 
 
-def mixes_batch(t: Translation, call: Call, axes: Sequence[int]) -> None:
-    """Note an op that is over the examples of a batch: what a batch is depends on who trains."""
+def mixes_batch(t: Translation, call: Call, axes: Sequence[int], what: str = "") -> None:
+    """Note an op, `what` or as ATen calls it, that is over the examples of a batch: what a batch is depends on who trains."""
     source = call.node.args[0]
     assert isinstance(source, fx.Node)
     shape = t.shape(source)
     if any(isinstance(shape[axis], BatchDim) for axis in axes if -len(shape) <= axis < len(shape)):
-        t.mixing.setdefault(f"{call.target} in {t.where(call.node)}")
+        t.mixing.setdefault(f"{what or call.target} in {t.where(call.node)}")
 
 
 def argument(call: Call, position: int, name: str, default: Any) -> Any:

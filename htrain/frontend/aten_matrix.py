@@ -86,6 +86,19 @@ def _variance(t: Translation, call: Call) -> None:
     t.add(call.node, "Variance", (t.blob(call.args[0]),), attrs)
 
 
+def _arg_max(t: Translation, call: Call) -> None:
+    """Of all values where no axis is given, as if they were one row."""
+    source, axis = call.args[0], argument(call, 1, "dim", None)
+    assert isinstance(source, fx.Node)
+    if axis is None:
+        raise refuse(t, call, "the place among the values of all examples: give it an axis")
+    axes = axes_of(call, 1)
+    mixes_batch(t, call, axes)
+    t.add(
+        call.node, "ArgMax", (t.blob(source),), {"axis": axes[0], "keepdims": bool(argument(call, 2, "keepdim", False))}
+    )
+
+
 def _extreme(type: str, name: str) -> Handler:
     """The largest or smallest along an axis; with their places only where somebody reads these."""
 
@@ -99,6 +112,11 @@ def _extreme(type: str, name: str) -> Handler:
 def _softmax(type: str) -> Handler:
     def handle(t: Translation, call: Call) -> None:
         rank = len(call.meta["val"].shape)
+        if not rank:  # of one number
+            one = t.step(call.node, "Reshape", (t.blob(call.args[0]),), {"shape": (1,)})
+            call.told_by_shape()
+            t.add(call.node, "Reshape", (t.step(call.node, type, (one,), {"axis": 0}),), {"shape": ()})
+            return
         axis = int(call.args[1]) % rank
         mixes_batch(t, call, (axis,))
         t.add(call.node, type, (t.blob(call.args[0]),), {"axis": axis})
@@ -157,6 +175,7 @@ MATRIX: dict[str, Handler] = {
     **dict.fromkeys(("mean.default", "mean.dim"), _reduce("ReduceMean", 1, 2)),
     **dict.fromkeys(("amax.default", "max.default"), _reduce("ReduceMax", 1, 2)),
     **dict.fromkeys(("amin.default", "min.default"), _reduce("ReduceMin", 1, 2)),
+    "argmax.default": _arg_max,
     "max.dim": _extreme("ReduceMax", "max.dim"),
     "min.dim": _extreme("ReduceMin", "min.dim"),
     **dict.fromkeys(("prod.dim_int", "prod.default"), _reduce("ReduceProd", 1, 2)),

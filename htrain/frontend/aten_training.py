@@ -31,7 +31,7 @@ def _batch_norm(t: Translation, call: Call) -> None:
     attrs: dict[str, Attr] = {"eps": float(epsilon), "momentum": float(momentum)}
     outputs = t.builder.add("BatchNorm", (t.blob(source), *affine, *held), attrs=attrs, module=t.module_of(call.node))
     t.parts[call.node] = (*outputs, *held)
-    mixes_batch(t, call, (0,))
+    mixes_batch(t, call, (0,), "a batch norm")
 
 
 def _only_kept(node: fx.Node, norm: fx.Node) -> bool:

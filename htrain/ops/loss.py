@@ -1,6 +1,7 @@
 """Losses over a batch, their gradients, and the seed from which the backward pass starts.
 
     loss = BceWithLogits(logit, label)         the mean binary cross entropy, a scalar; sigmoid is in it
+    loss = Bce(probability, label)             the same of a probability; its logarithms are at least -100, as PyTorch's are
     loss = MeanSquaredError(prediction, label)
     dlogit = <Loss>Gradient(logit, label, dloss)
 
@@ -23,6 +24,17 @@ def _bce_with_logits(logit: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 
 def _bce_gradient(logit: torch.Tensor, label: torch.Tensor, dloss: torch.Tensor) -> torch.Tensor:
     return (torch.sigmoid(logit) - label.reshape(logit.shape)) * (dloss / logit.numel())
+
+
+def _bce(probability: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """What rounding has carried beyond 0 or 1 is 0 or 1."""
+    return F.binary_cross_entropy(probability.clamp(0, 1), label.reshape(probability.shape))
+
+
+def _bce_of_probability_gradient(probability: torch.Tensor, label: torch.Tensor, dloss: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.binary_cross_entropy_backward(
+        dloss, probability.clamp(0, 1), label.reshape(probability.shape)
+    )
 
 
 def _mse(prediction: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -50,6 +62,8 @@ def _seed(loss: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
 DEFINITIONS = (
     OpDef("BceWithLogits", _bce_with_logits, _scalar, gradient=_rule, place="reader"),
     OpDef("BceWithLogitsGradient", _bce_gradient, same_as_input(0), gradient=None, place="reader"),
+    OpDef("Bce", _bce, _scalar, gradient=_rule, place="reader"),
+    OpDef("BceGradient", _bce_of_probability_gradient, same_as_input(0), gradient=None, place="reader"),
     OpDef("MeanSquaredError", _mse, _scalar, gradient=_rule, place="reader"),
     OpDef("MeanSquaredErrorGradient", _mse_gradient, same_as_input(0), gradient=None, place="reader"),
     OpDef("GradientSeed", _seed, same_as_input(0), gradient=None, place="reader"),

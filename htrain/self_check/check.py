@@ -93,6 +93,8 @@ class _Check:
 
     def run(self) -> None:
         draw = self._draw(0)
+        if self._loss == "bce_probability":
+            _check_probability(draw.theirs.outputs)
         self._reference.check_stateless(draw.values, draw.inputs)
         found = self._differences(draw)
         for seed in range(1, _DRAWS):  # one may come of a kink that a value happens to lie on
@@ -200,7 +202,16 @@ class _Check:
             draw = replace(draw, theirs=self._theirs(values, draw.inputs, draw.label))
         raise ModelError(
             "the model's output is between 0 and 1 whatever its weights are: a probability, of which the bce loss would take the sigmoid again: "
-            "return the logit (name it with --logit), or train with --loss mse"
+            "return the logit (name it with --logit), or train with --loss bce_probability"
+        )
+
+
+def _check_probability(outputs: torch.Tensor) -> None:
+    """Raises ModelError for outputs that are no probabilities."""
+    if outputs.min() < 0 or outputs.max() > 1:
+        raise ModelError(
+            f"the model's output is {float(outputs.min()):.3g} to {float(outputs.max()):.3g} on a random batch, no probability, as the loss bce_probability "
+            "takes it: train a logit with --loss bce"
         )
 
 

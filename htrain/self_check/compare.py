@@ -9,7 +9,7 @@ from htrain.self_check.outcome import Gradient, Outcome, Rows
 
 _LOSS, _OUTPUT = 1e-4, 1e-3
 _GRADIENT = 1e-3  # of a parameter's largest entry
-_FLOOR = 1e-6  # of the largest entry of all: what cancels out leaves the rounding of its parts
+_FLOOR = 5e-6  # of the largest entry of all: what cancels out leaves the rounding of its parts
 _NOISE = 10.0  # times what a change of the values' last bits makes
 
 

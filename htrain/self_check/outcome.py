@@ -38,4 +38,6 @@ def loss_of(outputs: torch.Tensor, label: torch.Tensor, loss: str, *, probabilit
     """The mean loss as a user of PyTorch computes it; `probability`: the outputs have been through a sigmoid."""
     if loss == "mse":
         return F.mse_loss(outputs, label)
+    if loss == "bce_probability":
+        return F.binary_cross_entropy(outputs.clamp(0, 1), label)
     return F.binary_cross_entropy(outputs, label) if probability else F.binary_cross_entropy_with_logits(outputs, label)

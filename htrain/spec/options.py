@@ -27,7 +27,10 @@ class Options:
     net_replicas: Annotated[
         Annotated[int, Meta(ge=1, le=1000)], about("Steps that a trainer has open at a time (Hogwild).")
     ] = 2
-    loss: Annotated[Literal["bce", "mse"], about("Binary cross-entropy of a logit, or the mean squared error.")] = "bce"
+    loss: Annotated[
+        Literal["bce", "bce_probability", "mse"],
+        about("Binary cross-entropy of a logit, of a probability that the model gives, or the mean squared error."),
+    ] = "bce"
     seed: Annotated[
         Annotated[int, Meta(ge=0, le=2**63 - 1)],
         about("Seed of first values that did not come with the model, and of what dropouts drop."),

@@ -8,7 +8,7 @@ from htrain.net.rewriting import reading
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 
-LOSSES = {"bce": "BceWithLogits", "mse": "MeanSquaredError"}
+LOSSES = {"bce": "BceWithLogits", "bce_probability": "Bce", "mse": "MeanSquaredError"}
 LABEL = Blob("label", (B,), "float32")
 
 

@@ -198,11 +198,37 @@ def test_a_probability_that_is_no_plain_sigmoid_is_refused_under_bce(end) -> Non
             return 1 - end(self.top(x)).squeeze(1)
 
     assert notes(Ends(), MATRIX, options=Options(loss="mse")) == ()
+    assert notes(Ends(), MATRIX, options=Options(loss="bce_probability")) == ()
     with pytest.raises(
         ModelError,
         match=r"^the model's output is between 0 and 1 whatever its weights are: a probability, of which the bce loss",
     ):
         notes(Ends(), MATRIX)
+
+
+def test_a_logit_is_no_probability() -> None:
+    with pytest.raises(ModelError, match=r"the model's output is -\S+ to \S+ on a random batch, no probability"):
+        notes(nn.Sequential(nn.Linear(3, 1)), {"input": torch.zeros(4, 3)}, options=Options(loss="bce_probability"))
+
+
+def test_dropouts_norms_and_attention_are_compared_without_what_is_dropped() -> None:
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.TransformerEncoderLayer(4, 2, dim_feedforward=8, dropout=0.3, batch_first=True)
+            self.attention = nn.MultiheadAttention(4, 2, dropout=0.2, batch_first=True)
+            self.norm, self.drop, self.top = nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """x[B,5,4]."""
+            seen = self.layer(x)
+            seen = seen + self.attention(seen, seen, seen, need_weights=False)[0] + self.attention(x, x, x)[0]
+            return self.top(self.drop(self.norm(seen.mean(1)))).squeeze(1)
+
+    model, inputs = Attends(), {"x": torch.zeros(4, 5, 4)}
+    assert notes(model, inputs) == ()
+    assert sum(op.type == "Dropout" for op in capture(model, inputs).net.ops) == 7
+    assert float(model.norm.running_mean.abs().sum()) == 0
 
 
 def test_ids_are_drawn_from_all_rows_that_a_column_may_read() -> None:

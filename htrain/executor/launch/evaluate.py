@@ -9,6 +9,7 @@ import torch
 
 from htrain.data import START, Dataset, Malformed, open_data
 from htrain.data.evaluation import auc, entropy
+from htrain.data.labels import is_binary
 from htrain.errors import CheckpointError
 from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Engine
@@ -28,7 +29,7 @@ _BATCH = 4096
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`ne` and `log_loss` for BCE; `log_loss` is the mean squared error for MSE, and `ne` and `auc` nan."""
+    """`ne` and `log_loss` for the binary cross-entropies; `log_loss` is the mean squared error for MSE, and `ne` and `auc` nan."""
 
     examples: int
     log_loss: float
@@ -106,7 +107,7 @@ def evaluate(plan: Plan, net: Net, parameters: Mapping[str, torch.Tensor], datas
         examples += label.size
     score, label = np.concatenate(scores), np.concatenate(labels)
     rate = float(label.mean())
-    binary = plan.options.loss == "bce"
+    binary = is_binary(plan.options.loss)
     mean = total / examples
     return Evaluation(
         examples,
