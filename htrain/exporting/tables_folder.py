@@ -25,17 +25,24 @@ _MOST_NAME = 80
 _VERSION = 1
 
 
+def require_new(out: Path) -> None:
+    """Raises DataError where a folder is there already, or cannot be made."""
+    if os.path.lexists(out):
+        raise DataError(f"{out}: is there already: name a new folder")
+    if not out.parent.is_dir() or not os.access(out.parent, os.W_OK | os.X_OK):
+        raise DataError(f"{out}: cannot be written: {out.parent} is no folder that can be written to")
+
+
 def write_tables(wholes: Sequence[Whole], out: Path, *, form: str, piece_rows: int) -> int:
     """Write tables to the new folder `out`, each in pieces of at most `piece_rows` rows; how many pieces. The folder appears whole or not at all.
 
-    Raises UsageError for a form that cannot hold a table's dtype, DataError where `out` is there already, CheckpointError for a checkpoint that lacks rows,
+    Raises UsageError for a form that cannot hold a table's dtype, DataError as `require_new` does, CheckpointError for a checkpoint that lacks rows,
     OSError where it cannot be written.
     """
     for whole in wholes:
         if whole.parameter.dtype == "bfloat16" and form != "safetensors":
             raise UsageError(f"table '{whole.name}' is bfloat16, which {form} does not have: want --format safetensors")
-    if os.path.lexists(out):
-        raise DataError(f"{out}: is there already: name a new folder")
+    require_new(out)
     partial = out.parent / f".htrain-{os.getpid()}-{token_hex(6)}.partial"
     partial.mkdir()
     try:

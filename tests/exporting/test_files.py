@@ -179,6 +179,8 @@ def test_tables_come_in_pieces_with_an_index(form: Any, small: tuple[nn.Module, 
     np.testing.assert_array_equal(found, load_file(tmp_path / "w")["table.weight"].numpy())
     with pytest.raises(DataError, match="tables: is there already: name a new folder"):
         htrain.export(small[1], to="tables", out=out)
+    with pytest.raises(DataError, match=r"no/t: cannot be written: \S+/no is no folder that can be written to"):
+        htrain.export(small[1], to="tables", out=tmp_path / "no" / "t")
 
 
 def read_piece(path: Path, piece: Mapping[str, int]) -> np.ndarray:

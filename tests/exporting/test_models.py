@@ -145,7 +145,7 @@ def test_a_model_that_nobody_planned_for_with_padding_and_attention(tmp_path: Pa
 
 @pytest.mark.parametrize("kind", [FieldNet, PaddedNet, OneTable, BagNet])
 def test_rows_that_a_partition_has_numbered_are_those_of_the_model(kind: type[nn.Module], tmp_path: Path) -> None:
-    model, parts = drawn(kind), parts_of(tmp_path / "parts", 2, count=BATCH * 6)
+    model, parts = drawn(kind), parts_of(tmp_path / "parts", 2, count=BATCH * 6, seed=2)
     options = {"dense_sync": "allreduce", "sparse_sync": "gmp", "partition": str(parts.partition), "gmp_staleness": 0}
     wanted = set(inspect.signature(model.forward).parameters)
     example = example_batch(open_data(parts.source).schema, 6)
@@ -180,3 +180,16 @@ def test_fcs_of_bfloat16_are_exported_to_their_rounding(backward: str, tmp_path:
     run = trained(planned(captured, options, group_ps=0, sparse_ps=0), CLICKS, tmp_path)
     scores = predicted(run, CLICKS, tmp_path)
     np.testing.assert_allclose(by_onnx(run, inputs_of(CLICKS), tmp_path), scores, rtol=0, atol=2e-3)
+
+
+def test_a_model_that_was_exported_can_be_compiled_and_trained_again(tmp_path: Path) -> None:
+    _, captured = zoo_model("wide_deep.py")
+    run = trained(planned(captured, {}, group_ps=1, sparse_ps=1), CLICKS, tmp_path)
+    htrain.export(run, to="onnx", out=tmp_path / "m.onnx")
+    options = with_flags(batch_size=EXAMPLES, dense_optimizer="sgd", dense_lr=1e-9)
+    cluster = this_machine(group_ps=1, sparse_ps=0)
+    again = htrain.compile(tmp_path / "m.onnx", data=CLICKS, logit="logit", cluster=cluster, options=options)
+    assert {p.whole for p in again.train.parameters.values() if p.kind == "weight"} == set(captured.net.parameters)
+    (tmp_path / "again").mkdir()
+    scores = predicted(trained(again, CLICKS, tmp_path / "again"), CLICKS, tmp_path)
+    np.testing.assert_allclose(scores, predicted(run, CLICKS, tmp_path), rtol=0, atol=1e-6)

@@ -57,7 +57,7 @@ def by_torch(
 
 
 def by_onnx(run: Path, inputs: Mapping[str, torch.Tensor], folder: Path, **asked: str) -> Scores:
-    """Scores by ONNX Runtime, of all examples at once; the first of them come out alone as they do among the others."""
+    """Scores by ONNX Runtime, of all examples at once."""
     out = folder / "model.onnx"
     htrain.export(run, to="onnx", out=out, **asked)
     session = session_of(out)

@@ -73,7 +73,9 @@ def _parquet(file: BinaryIO) -> Iterator[Write]:
 
 @contextmanager
 def _csv(file: BinaryIO) -> Iterator[Write]:
-    with pa_csv.CSVWriter(file, _COLUMNS, write_options=pa_csv.WriteOptions(quoting_style="none")) as writer:
+    """pyarrow puts names in quotes: the first line is written here."""
+    file.write(b"score,label\n")
+    with pa_csv.CSVWriter(file, _COLUMNS, write_options=pa_csv.WriteOptions(include_header=False)) as writer:
         yield lambda score, label: writer.write_batch(_batch(score, label))
 
 

@@ -62,6 +62,7 @@ def test_scores_are_in_the_order_of_the_rows_whatever_the_batches_and_the_format
         found = read(tmp_path / f"batches.{form}")
         np.testing.assert_allclose(found[0], scores, rtol=0, atol=1e-6)
         assert np.array_equal(found[1], labels)
+    assert (tmp_path / "batches.csv").read_text().startswith("score,label\n0.")
 
 
 def test_scores_are_those_that_evaluation_is_of(run: Path, tmp_path: Path) -> None:
