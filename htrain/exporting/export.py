@@ -45,7 +45,7 @@ def _torch_notes(plan: Plan) -> Iterator[str]:
         "load it with module.load_state_dict(safetensors.torch.load_file(PATH), strict=False): a parameter that has several names is here under one of them, "
         "which gives it to all; small buffers, and what the logit does not depend on, are not here"
     )
-    yield from (note for note in plan.notes if "not in the plan" in note)  # names what the logit does not depend on
+    yield from (note for note in plan.notes if "not in the plan" in note)  # they name such parameters
 
 
 def export_onnx(trained: Trained, out: Path) -> Exported:
