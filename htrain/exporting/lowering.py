@@ -8,7 +8,7 @@ from htrain.exporting.graph import Graph
 from htrain.exporting.native import add_native
 from htrain.net.net import Net, Op
 
-_RULES: Mapping[str, Callable[[Graph, Op], None]] = {**rows.RULES, **products.RULES, **forms.RULES}
+RULES: Mapping[str, Callable[[Graph, Op], None]] = {**rows.RULES, **products.RULES, **forms.RULES}
 
 
 def lower(net: Net, row_number: Callable[[str, int], int]) -> Graph:
@@ -26,7 +26,7 @@ def lower(net: Net, row_number: Callable[[str, int], int]) -> Graph:
 
 
 def _add(graph: Graph, op: Op) -> None:
-    rule = _RULES.get(op.type)
+    rule = RULES.get(op.type)
     if rule:
         rule(graph, op)
     elif not add_native(graph, op):
