@@ -6,7 +6,7 @@ from pathlib import Path
 
 from htrain.errors import DataError, ModelError
 from htrain.executor.launch.forward import Trained
-from htrain.exporting.onnx_file import LOGIT, SCORE, is_exported, write_onnx
+from htrain.exporting.onnx_file import is_exported, write_onnx
 from htrain.exporting.safetensors_file import is_exported as is_exported_weights
 from htrain.exporting.safetensors_file import write_wholes
 from htrain.exporting.tables_folder import require_new, write_tables
@@ -59,9 +59,8 @@ def export_onnx(trained: Trained, out: Path) -> Exported:
         num_bytes = sum(file.stat().st_size for file in written.files)
     except OSError as error:
         raise _unwritable(out, error) from error
-    binary = trained.plan.options.loss == "bce"
-    outputs = f"{LOGIT}: float32[B], and {SCORE}: float32[B], its sigmoid" if binary else f"{SCORE}: float32[B]"
-    note = f"inputs are {', '.join(written.inputs)}; outputs {outputs}"
+    said = ", its sigmoid" if trained.plan.options.loss == "bce" else ""
+    note = f"inputs are {', '.join(written.inputs)}; outputs {', and '.join(written.outputs)}{said}"
     return Exported(written.files, written.tensors, num_bytes, (note,))
 
 

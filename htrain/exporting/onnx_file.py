@@ -65,11 +65,13 @@ def _as_held(block: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Written:
-    """The files of a model, the model's own first; how many weights, parts of weights and tables it reads; and its inputs, such as `dense: float32[B,13]`."""
+    """The files of a model, the model's own first; how many weights, parts of weights and tables it reads; its inputs, such as `dense: float32[B,13]`, and
+    its outputs, the score last."""
 
     files: tuple[Path, ...]
     tensors: int
     inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 def write_onnx(trained: Trained, out: Path) -> Written:
@@ -83,11 +85,13 @@ def write_onnx(trained: Trained, out: Path) -> Written:
     model = model_of(graph, outputs, trained.plan.model)
     values = [_value(net, name, wholes) for name in sorted(graph.read.difference(net.inputs))]
     inputs = tuple(str(net.blobs[name]) for name in net.inputs if name in graph.read)
+    files: tuple[Path, ...] = (out,)
     if sum(value.num_bytes for value in values) > _MOST_BYTES:
-        return Written(_write_apart(model, values, out), len(values), inputs)
-    model.graph.initializer.extend(_inner(value) for value in values)
-    write_file(out, model.SerializeToString(deterministic=True), is_exported)
-    return Written((out,), len(values), inputs)
+        files = _write_apart(model, values, out)
+    else:
+        model.graph.initializer.extend(_inner(value) for value in values)
+        write_file(out, model.SerializeToString(deterministic=True), is_exported)
+    return Written(files, len(values), inputs, tuple(map(str, outputs)))
 
 
 def _write_apart(model: onnx.ModelProto, values: Sequence[_Value], out: Path) -> tuple[Path, ...]:
@@ -113,7 +117,7 @@ def is_exported(path: Path) -> bool:
 
 
 def _require_new(path: Path) -> None:
-    """Two files cannot take the place of two others at one moment."""
+    """Two files cannot take the place of two others at one moment. Raises DataError, and OSError where a file cannot be written."""
     if path.exists():
         raise DataError(
             f"{path}: is there already, and a model with its weights beside it replaces none: remove it, or name another --out"

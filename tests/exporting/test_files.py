@@ -237,3 +237,32 @@ def test_a_model_without_tables_has_none_to_export(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="has no embedding table"):
         htrain.export(run, to="tables", out=tmp_path / "t")
     assert not (tmp_path / "t").exists()
+
+
+class Named(nn.Module):
+    """An input that is called as an output of the exported model would be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logit, self.table = nn.Linear(13, 1), nn.EmbeddingBag(ROWS, 1, mode="sum")
+
+    def forward(self, score: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        return self.logit(score) + self.table(sparse)
+
+
+def test_outputs_have_other_names_where_an_input_has_theirs(tmp_path: Path) -> None:
+    rows = [f"{k % 2},{','.join(str(k * c % 5) for c in range(13))},{k % ROWS}" for k in range(40)]
+    (tmp_path / "a.csv").write_text("\n".join([f"y,{','.join(f'x{c}' for c in range(13))},c", *rows]) + "\n")
+    (tmp_path / "s.yaml").write_text(
+        f"label: y\ninputs:\n  score: {{kind: dense, columns: [{', '.join(f'x{c}' for c in range(13))}]}}\n"
+        f"  sparse: {{kind: ids, columns: [c], rows: [{ROWS}]}}\n"
+    )
+    data = f"csv:{tmp_path}/a.csv?schema={tmp_path}/s.yaml"
+    inputs = {"score": torch.zeros(4, 13), "sparse": torch.zeros(4, 1, dtype=torch.int64)}
+    plan = htrain.compile(Named(), example_inputs=inputs, cluster=this_machine(group_ps=1, sparse_ps=1))
+    run = trained(plan, data, tmp_path)
+    made = htrain.export(run, to="onnx", out=tmp_path / "m.onnx")
+    assert made.notes[0].endswith("; outputs logit: float32[B], and score_1: float32[B], its sigmoid")
+    session = session_of(tmp_path / "m.onnx")
+    (score,) = session.run(["score_1"], {name: inputs_of(data)[name].numpy() for name in inputs})
+    np.testing.assert_allclose(score, predicted(run, data, tmp_path), rtol=0, atol=1e-6)

@@ -6,6 +6,7 @@ data was partitioned makes no difference.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +40,15 @@ class Piece:
             at = rows - self.first_row
             here = np.flatnonzero((at >= 0) & (at < len(self.values)))
             return here, at[here]
-        order = np.argsort(self.rows, kind="stable")
+        order = self._order
         near = np.minimum(np.searchsorted(self.rows, rows, sorter=order), len(order) - 1)
         here = np.flatnonzero(self.rows[order[near]] == rows)
         return here, order[near[here]]
+
+    @cached_property
+    def _order(self) -> Rows:
+        """The places of its rows by their numbers: a table is read block by block, and sorted once."""
+        return np.argsort(self.rows, kind="stable") if self.rows is not None else np.empty(0, np.int64)
 
 
 def load_pieces(
