@@ -4,6 +4,7 @@
     plan.save(Path("plan"))
     result = htrain.run("plan", data="criteo:train.tsv", out="runs/a")
     print(htrain.evaluate("runs/a", data="criteo:test.tsv").auc)
+    htrain.export("runs/a", to="onnx", out="model.onnx")
 
 Options are a tree: `htrain.Options(batch_size=512, dense_optimizer=htrain.Adam(lr=0.001), cache=htrain.HetCache(capacity="5%", staleness=10))`.
 
@@ -31,13 +32,14 @@ if TYPE_CHECKING:
     from htrain.spec.optimizers import Adagrad, Adam, RowwiseAdagrad, Sgd
     from htrain.spec.options import Options
     from htrain.spec.sparse_sync import AllGather, Gmp, SparseSync, TableServers
+    from htrain.trained import export, predict
     from htrain.training import evaluate, run
 
 __all__ = [
     "Adagrad", "Adam", "AllGather", "AllReduce", "Bmuf", "Cache", "Cluster", "Compression", "Cost", "DenseSync", "Easgd", "Error", "Fusions", "Gmp", "HetCache",
     "InRounds", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd",
-    "SparseSync", "TableServers", "about", "advise", "compile", "evaluate", "pack", "partition", "register", "register_policy", "register_strategy", "run",
-    "serve", "simulate", "size",
+    "SparseSync", "TableServers", "about", "advise", "compile", "evaluate", "export", "pack", "partition", "predict", "register", "register_policy",
+    "register_strategy", "run", "serve", "simulate", "size",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -45,6 +47,7 @@ _HOMES = {
     "compile": "htrain.api",
     "run": "htrain.training",
     "evaluate": "htrain.training",
+    **dict.fromkeys(("predict", "export"), "htrain.trained"),
     "simulate": "htrain.api",
     "size": "htrain.api",
     **dict.fromkeys(("advise", "partition", "pack"), "htrain.preparing"),

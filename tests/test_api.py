@@ -98,6 +98,7 @@ BAD_CALLS = {
 FUNCTIONS: Mapping[Callable[..., object], Mapping[str, object]] = {
     htrain.compile: {"model": "m.py"}, htrain.size: {"model": "m.py", "eps": 1000.0}, htrain.simulate: {"plan": "p"},
     htrain.run: {"plan": "p", "data": "x", "out": "y"}, htrain.evaluate: {"run_folder": "r", "data": "x"},
+    htrain.predict: {"run_folder": "r", "data": "x", "out": "y.npy"}, htrain.export: {"run_folder": "r", "to": "torch", "out": "y"},
 }  # fmt: skip
 OBJECTS = ("console", "on_try", "on_rates")  # for who has the class at hand
 

@@ -38,6 +38,8 @@ from htrain.cli.partition import partition
 from htrain.cli.plans import check, diff, explain, show
 from htrain.cli.predict import calibrate, simulate, size
 from htrain.cli.serve import serve
+from htrain.cli.trained import export
+from htrain.cli.trained import predict as predict_scores
 from htrain.errors import UsageError
 from htrain.executor.launch.environment import role_environment
 
@@ -57,6 +59,7 @@ def commands() -> None:
     htrain explain plan/ top.0
     htrain run plan/ --data criteo:train.tsv --out runs/a
     htrain eval runs/a --data criteo:test.tsv
+    htrain export runs/a --to onnx --out model.onnx
     """
 
 
@@ -278,7 +281,21 @@ def eval_command(run_folder: Path, data: str, plan: Path | None, replica: str, a
     put(asdict(found), text, as_json)
 
 
-for command in (data, partition, advise, show, explain, check, diff, calibrate, simulate, size, serve):
+for command in (
+    data,
+    partition,
+    advise,
+    show,
+    explain,
+    check,
+    diff,
+    calibrate,
+    simulate,
+    size,
+    serve,
+    predict_scores,
+    export,
+):
     commands.add_command(command)
 
 

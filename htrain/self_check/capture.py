@@ -1,6 +1,6 @@
 """A model in whatever form it is given (a module, the name of a factory, an ONNX file) to its net, and the check of that net against the model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -113,8 +113,22 @@ def _check_given(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -
 
 def _from_module(name: str, loaded: LoadedModel, logit: str | int) -> Model:
     captured = check_finite(loaded.initialised(capture(loaded.module, loaded.example_inputs, logit=logit)))
+    captured = replace(captured, notes=(*captured.notes, *_tied(loaded.module, captured.net)))
     reference = TorchReference(loaded.module, captured, logit)
     return Model(name, captured, partial(check, captured, reference, loaded.example_inputs))
+
+
+def _tied(module: nn.Module, net: Net) -> Iterator[str]:
+    """A sentence for each parameter that the module has under several names."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for alike in names.values():
+        kept = [name for name in alike if name in net.parameters]
+        others = [name for name in alike if name not in kept]
+        if kept and others:
+            under = "that name" if len(others) == 1 else "those names"
+            yield f"{kept[0]} is {', '.join(others)}, too: not in the plan under {under}"
 
 
 def _from_onnx(path: Path, logit: str, label: str) -> Model:

@@ -27,7 +27,7 @@ _KINDS: Mapping[str, Any] = {
     "sample_slack": Annotated[float, Meta(ge=1, le=10)], "row_slack": Annotated[float, Meta(ge=1, le=10)], "link_cost": Annotated[float, Meta(ge=1, le=1e6)],
     "malformed_share": Annotated[float, Meta(ge=0, le=1)],
     "deterministic": bool, "at_random": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str, "network": str, "trainer_network": str,
-    "most_accesses": MostAccesses,
+    "most_accesses": MostAccesses, "to": Literal["torch", "onnx", "tables"], "format": Literal["safetensors", "parquet", "npy"], "piece_rows": Count,
     "table_splits": dict[str, int], "fc_splits": Literal["auto"] | dict[str, Split],
     "rules": str, "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"], "hosting": Literal["processes", "threads", "mpi"],
 }  # fmt: skip

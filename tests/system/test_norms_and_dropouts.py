@@ -13,7 +13,7 @@ from torch import nn
 
 from htrain.compiler.pipeline import compile_net
 from htrain.data import START, Malformed, click_schema, open_data
-from htrain.executor.launch.evaluate import forward_net
+from htrain.executor.launch.forward import forward_net
 from htrain.executor.settings import RunSettings
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import example_batch

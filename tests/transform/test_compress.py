@@ -12,7 +12,7 @@ from small_dlrm import small_dlrm
 
 from htrain.compiler.pipeline import compile_net
 from htrain.data import click_schema
-from htrain.executor.launch.evaluate import forward_net
+from htrain.executor.launch.forward import forward_net
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture

@@ -1,30 +1,14 @@
-"""Evaluating a checkpoint: the forward net in one process, over parameters mapped from the checkpoint's files."""
+"""Evaluating a checkpoint: NE, AUC and log loss of its scores of a dataset."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from htrain.data import START, Dataset, Malformed, open_data
+from htrain.data import Malformed
 from htrain.data.evaluation import auc, entropy
 from htrain.data.labels import is_binary
-from htrain.errors import CheckpointError
-from htrain.executor.engine.context import Context
-from htrain.executor.engine.engine import Engine
-from htrain.executor.engine.program import build_program
-from htrain.executor.launch.run import check_inputs, check_numbers
-from htrain.executor.record.checkpoint import latest_checkpoint
-from htrain.executor.record.parameters import load_parameters
-from htrain.executor.strategies.strategy import cache_of
-from htrain.net.net import Net, Op
-from htrain.net.rewriting import as_made, only_needed
-from htrain.ops import OPS
-from htrain.ops.bundle import Bundle
-from htrain.plan.plan import Plan, load_plan
-
-_BATCH = 4096
+from htrain.executor.launch.forward import forward_net, load_trained, scored
 
 
 @dataclass(frozen=True)
@@ -44,70 +28,17 @@ def evaluate_run(plan_folder: Path, run_folder: Path, data: str, *, replica: str
     `replica` says whose dense parameters: `center` (the centres; group 0's where all groups hold the same) or `group:N`.
     Raises CheckpointError, PlanError, DataError.
     """
-    plan = load_plan(plan_folder)
-    folder, manifest = latest_checkpoint(run_folder)
-    of = manifest.identity.plan.digest
-    if of != plan.digest:
-        raise CheckpointError(
-            f"{folder}: belongs to another plan (digest {of[:12]}, this one has {plan.digest[:12]}): name the plan of the run (--plan)"
-        )
-    dataset = open_data(data).for_loss(plan.options.loss)
-    check_inputs(plan, dataset)
-    dataset = cache_of(plan, plan.cluster.roles[0]).numbered(dataset)
-    check_numbers(plan, dataset)
-    net = forward_net(plan.train)
-    parameters = load_parameters(plan, net, folder, manifest, replica)
-    return evaluate(plan, net, parameters, dataset)
-
-
-def forward_net(train: Net) -> Net:
-    """The ops of a train net that lead to the logit, its second output; the first stays the loss.
-
-    Values are not encoded for the way between devices, and rows come from no cache: nothing travels here. What does something else while it trains
-    (dropout, a batch norm) does not.
-    """
-    net = _without_caches(as_made(train))
-    return only_needed(net.with_ops(OPS[op.type].in_evaluation(op) for op in net.ops))
-
-
-def _without_caches(train: Net) -> Net:
-    """The net with rows from their tables, which hold every update once the caches have been flushed."""
-    makers = train.producers()
-    read = {rows: ids for op in train.ops for rows, ids in OPS[op.type].evaluated(op, train).items()}
-    ops: list[Op] = []
-    for op in train.ops:
-        if read.keys().isdisjoint(op.outputs):
-            ops.append(op)
-        else:
-            ops += [
-                _from_table(train, makers[read[rows]].module, read[rows], rows, op.node_name) for rows in op.outputs
-            ]
-    return train.with_ops(ops)
-
-
-def _from_table(train: Net, table: str, ids: str, rows: str, device: str) -> Op:
-    """The lookup of the rows of `ids` in all shards of a table."""
-    shards = sorted(
-        (p for p in train.parameters.values() if p.kind == "table" and p.whole == table), key=lambda p: p.first_row
-    )
-    bounds = (*(p.first_row for p in shards), shards[-1].first_row + shards[-1].shape[0])
-    return Op(
-        "LookupShards", (*(p.name for p in shards), ids), (rows,), {"bounds": bounds}, node_name=device, module=table
-    )
-
-
-def evaluate(plan: Plan, net: Net, parameters: Mapping[str, torch.Tensor], dataset: Dataset) -> Evaluation:
-    """Run the forward net over all of a dataset."""
-    engine = Engine(build_program(net, parameters))
+    trained = load_trained(plan_folder, run_folder, replica)
+    dataset, net = trained.dataset(data), forward_net(trained.plan.train)
     scores, labels, total, examples = [], [], 0.0, 0
-    for logit, label, loss in _scores(engine, dataset):
-        scores.append(logit)
-        labels.append(label)
-        total += loss * label.size
-        examples += label.size
+    for batch in scored(net, trained.parameters(net), dataset, Malformed()):
+        scores.append(batch.logit)
+        labels.append(batch.label)
+        total += batch.loss * batch.label.size
+        examples += batch.label.size
     score, label = np.concatenate(scores), np.concatenate(labels)
     rate = float(label.mean())
-    binary = is_binary(plan.options.loss)
+    binary = is_binary(trained.plan.options.loss)
     mean = total / examples
     return Evaluation(
         examples,
@@ -116,25 +47,3 @@ def evaluate(plan: Plan, net: Net, parameters: Mapping[str, torch.Tensor], datas
         auc(score, label) if binary else float("nan"),
         rate,
     )
-
-
-def _scores(engine: Engine, dataset: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
-    loss_name, logit_name = engine.program.net.outputs
-    batches = dataset.batches(batch_size=_BATCH, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed())
-    with torch.no_grad():
-        for batch in batches:
-            state = engine.begin(
-                Context(0, 0, 0, 0),
-                "",
-                batch.num_examples,
-                {name: torch.from_numpy(column) for name, column in batch.columns.items()},
-            )
-            ready = engine.start(state)
-            while ready:
-                ready += engine.run(state, ready.pop(0), _no_peer)
-            logit = state.values[logit_name].reshape(-1).numpy()
-            yield logit, batch.columns["label"], float(state.values[loss_name])
-
-
-def _no_peer(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...] | Bundle) -> None:
-    raise AssertionError(f"a forward net sends {names} to {peer}")

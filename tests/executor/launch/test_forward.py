@@ -1,11 +1,11 @@
-"""What evaluation reads: the rows of every shard of a table, wherever it is."""
+"""What a forward net reads: the rows of every shard of a table, wherever it is."""
 
 from pathlib import Path
 
 from small_wide_deep import BATCH, model_of
 
 from htrain.compiler.pipeline import compile_net
-from htrain.executor.launch.evaluate import forward_net
+from htrain.executor.launch.forward import forward_net
 from htrain.plan.plan import load_plan
 from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags

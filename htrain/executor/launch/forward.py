@@ -1,0 +1,135 @@
+"""A trained model in one process: the last checkpoint of a run, the forward net of its plan, and what that makes of data."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from htrain.data import START, Dataset, Malformed, open_data
+from htrain.errors import CheckpointError
+from htrain.executor.engine.context import Context
+from htrain.executor.engine.engine import Engine
+from htrain.executor.engine.program import build_program
+from htrain.executor.launch.run import check_inputs, check_numbers
+from htrain.executor.record.checkpoint import Manifest, latest_checkpoint
+from htrain.executor.record.parameters import load_parameters
+from htrain.executor.strategies.strategy import cache_of
+from htrain.net.net import Net, Op
+from htrain.net.rewriting import as_made, only_needed
+from htrain.ops import OPS
+from htrain.ops.bundle import Bundle
+from htrain.plan.plan import Plan, load_plan
+
+_BATCH = 4096
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The last checkpoint of a run, in `folder`. `replica` says whose dense parameters: `center` (the centres; group 0's where all groups hold the same) or
+    `group:N`."""
+
+    plan: Plan
+    folder: Path
+    manifest: Manifest
+    replica: str
+
+    def parameters(self, net: Net) -> dict[str, torch.Tensor]:
+        """Every parameter of `net`, mapped from the checkpoint's files. Raises CheckpointError."""
+        return load_parameters(self.plan, net, self.folder, self.manifest, self.replica)
+
+    def dataset(self, data: str) -> Dataset:
+        """Data as the plan takes it. Raises DataError for data that does not fit."""
+        dataset = open_data(data).for_loss(self.plan.options.loss)
+        check_inputs(self.plan, dataset)
+        dataset = cache_of(self.plan, self.plan.cluster.roles[0]).numbered(dataset)
+        check_numbers(self.plan, dataset)
+        return dataset
+
+
+def load_trained(plan_folder: Path, run_folder: Path, replica: str) -> Trained:
+    """The last checkpoint of a run, and its plan. Raises CheckpointError, PlanError."""
+    plan = load_plan(plan_folder)
+    folder, manifest = latest_checkpoint(run_folder)
+    of = manifest.identity.plan.digest
+    if of != plan.digest:
+        raise CheckpointError(
+            f"{folder}: belongs to another plan (digest {of[:12]}, this one has {plan.digest[:12]}): name the plan of the run (--plan)"
+        )
+    return Trained(plan, folder, manifest, replica)
+
+
+def forward_net(train: Net) -> Net:
+    """The ops of a train net that lead to the logit, its second output; the first stays the loss.
+
+    Values are not encoded for the way between devices, and rows come from no cache: nothing travels here. What does something else while it trains
+    (dropout, a batch norm) does not.
+    """
+    net = _without_caches(as_made(train))
+    return only_needed(net.with_ops(OPS[op.type].in_evaluation(op) for op in net.ops))
+
+
+def _without_caches(train: Net) -> Net:
+    """The net with rows from their tables, which hold every update once the caches have been flushed."""
+    makers = train.producers()
+    read = {rows: ids for op in train.ops for rows, ids in OPS[op.type].evaluated(op, train).items()}
+    ops: list[Op] = []
+    for op in train.ops:
+        if read.keys().isdisjoint(op.outputs):
+            ops.append(op)
+        else:
+            ops += [
+                _from_table(train, makers[read[rows]].module, read[rows], rows, op.node_name) for rows in op.outputs
+            ]
+    return train.with_ops(ops)
+
+
+def _from_table(train: Net, table: str, ids: str, rows: str, device: str) -> Op:
+    """The lookup of the rows of `ids` in all shards of a table."""
+    shards = sorted(
+        (p for p in train.parameters.values() if p.kind == "table" and p.whole == table), key=lambda p: p.first_row
+    )
+    bounds = (*(p.first_row for p in shards), shards[-1].first_row + shards[-1].shape[0])
+    return Op(
+        "LookupShards", (*(p.name for p in shards), ids), (rows,), {"bounds": bounds}, node_name=device, module=table
+    )
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A batch of n examples: logits, or predictions without a loss of probabilities, and labels, float32[n]; and its mean loss."""
+
+    logit: NDArray[np.float32]
+    label: NDArray[np.float32]
+    loss: float
+
+
+def scored(
+    net: Net, parameters: Mapping[str, torch.Tensor], dataset: Dataset, malformed: Malformed
+) -> Iterator[Scored]:
+    """What a forward net makes of all of a dataset, batch by batch, in the order of its rows. Malformed ones are left out.
+
+    Raises DataError for what cannot be read.
+    """
+    engine = Engine(build_program(net, parameters))
+    loss_name, logit_name = engine.program.net.outputs
+    batches = dataset.batches(batch_size=_BATCH, shard=0, num_shards=1, epochs=1, start=START, malformed=malformed)
+    with torch.no_grad():
+        for batch in batches:
+            state = engine.begin(
+                Context(0, 0, 0, 0),
+                "",
+                batch.num_examples,
+                {name: torch.from_numpy(column) for name, column in batch.columns.items()},
+            )
+            ready = engine.start(state)
+            while ready:
+                ready += engine.run(state, ready.pop(0), _no_peer)
+            logit = state.values[logit_name].reshape(-1).numpy()
+            yield Scored(logit, batch.columns["label"], float(state.values[loss_name]))
+
+
+def _no_peer(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...] | Bundle) -> None:
+    raise AssertionError(f"a forward net sends {names} to {peer}")

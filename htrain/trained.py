@@ -1,0 +1,73 @@
+"""The Python API of what is taken out of a trained run: scores of data, and the model itself, as by `htrain predict` and `htrain export`."""
+
+from pathlib import Path
+from typing import Literal
+
+from htrain.errors import UsageError
+from htrain.executor.launch.forward import load_trained
+from htrain.executor.launch.predict import Prediction, predict_run
+from htrain.executor.record.run_folder import require_run
+from htrain.exporting.export import Exported, export_onnx, export_tables, export_torch
+from htrain.spec.arguments import require_arguments
+
+_FORMAT: Literal["safetensors"] = "safetensors"
+_PIECE_ROWS = 1_000_000
+
+
+def predict(
+    run_folder: str | Path, *, data: str, out: str | Path, plan: str | Path = "", replica: str = "center"
+) -> Prediction:
+    """Write the scores of the last checkpoint of a run on `data`, FORMAT:PATH, to the file `out`: .parquet, .csv or .npy.
+
+    Scores are probabilities for the loss bce, and predictions for mse; beside each is the label of its row, and rows are in the order of the data, which is
+    read in batches. `plan` where the run's plan has moved; `replica` says whose dense parameters, `center` or `group:N`.
+    The file appears whole or not at all, over nothing but an older Parquet file of scores.
+    Raises UsageError for a name of another kind, CheckpointError and PlanError for a run that cannot be read, DataError for data that cannot be read or does
+    not fit, for a malformed row, and for a file that cannot be written.
+    """
+    require_arguments("predict", run_folder=run_folder, data=data, out=out, plan=plan, replica=replica)
+    folder = Path(run_folder)
+    return predict_run(Path(plan or require_run(folder).plan), folder, data, out=Path(out), replica=replica)
+
+
+def export(
+    run_folder: str | Path,
+    *,
+    to: Literal["torch", "onnx", "tables"],
+    out: str | Path,
+    plan: str | Path = "",
+    replica: str = "center",
+    format: Literal["safetensors", "parquet", "npy"] = "safetensors",
+    piece_rows: int = 1_000_000,
+) -> Exported:
+    """Write the model of the last checkpoint of a run, `to` what others use; weights are whole, and rows are those of the model, whatever the cluster was.
+
+    `torch`: a safetensors file of weights and tables under the names of the module's own parameters, for `load_state_dict(..., strict=False)`.
+    `onnx`: an ONNX file of the forward pass in standard ops, for any batch size. Its inputs have the model's names; its output is `score`, what
+    `htrain.predict` writes, and for the loss bce `logit` besides. Weights of more than 1.5 GB are in `OUT.data` beside it.
+    `tables`: a new folder with the rows of each table in files of a `format`, at most `piece_rows` rows each, and `index.json`, which lists them.
+
+    `plan` where the run's plan has moved; `replica` says whose dense parameters, `center` or `group:N`. What is written appears whole or not at all, over
+    nothing but an older file of the kind that htrain wrote.
+    Raises UsageError for `format` and `piece_rows` of what are no tables, ModelError naming the op and module that have no form in ONNX, CheckpointError and
+    PlanError for a run that cannot be read, DataError for an `out` that cannot be written.
+    """
+    require_arguments(
+        "export",
+        run_folder=run_folder,
+        to=to,
+        out=out,
+        plan=plan,
+        replica=replica,
+        format=format,
+        piece_rows=piece_rows,
+    )
+    if to != "tables" and (format, piece_rows) != (_FORMAT, _PIECE_ROWS):
+        raise UsageError(f"export: format= and piece_rows= have no effect with to='{to}': they are of tables")
+    folder = Path(run_folder)
+    trained = load_trained(Path(plan or require_run(folder).plan), folder, replica)
+    if to == "torch":
+        return export_torch(trained, Path(out))
+    if to == "onnx":
+        return export_onnx(trained, Path(out))
+    return export_tables(trained, Path(out), form=format, piece_rows=piece_rows)
