@@ -13,6 +13,7 @@ import torch
 from gmp_data import BagNet, FieldNet, OneTable, PaddedNet, drawn, parts_of
 from taken_out import assert_alike, by_onnx, by_torch, inputs_of, predicted, session_of, trained
 from torch import nn
+from torch.nn import functional as F
 
 import htrain
 from htrain.compiler.pipeline import compile_net
@@ -141,6 +142,45 @@ def test_a_model_that_nobody_planned_for_with_padding_and_attention(tmp_path: Pa
     inputs = {name: batch[name] for name in ("dense", "target", "history", "history_length", "tags")}
     plan = planned(capture(model, inputs, logit="logit"), {}, splits=2, group_ps=1, sparse_ps=2)
     assert_alike(trained(plan, data, tmp_path), model, data, tmp_path, logit="logit")
+
+
+class Sequences(nn.Module):
+    """Norms, dropouts, recurrent layers and convolutions over the columns of a click log; a product of two probabilities."""
+
+    gives_probabilities = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(26 * ROWS, 8)
+        self.gru = nn.GRU(8, 6, num_layers=2, bidirectional=True, batch_first=True)
+        self.lstm = nn.LSTM(8, 5, batch_first=True)
+        self.conv = nn.Conv1d(8, 4, 3, padding=1, stride=2)
+        self.norm, self.plain = nn.BatchNorm1d(12 + 5 + 4 + 13), nn.BatchNorm1d(16, affine=False)
+        self.drop, self.hidden = nn.Dropout(0.3), nn.Linear(12 + 5 + 4 + 13, 16)
+        self.heads = nn.ModuleList(nn.Linear(16, 1) for _ in range(2))
+
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        """dense[B,13], sparse[B,26] -> probability[B]."""
+        seen = self.table(sparse[:, :9] + 30 * torch.arange(9))
+        _, (last, _) = self.lstm(seen)
+        shapes = F.max_pool1d(F.relu6(self.conv(seen.transpose(1, 2))), 2).topk(2, dim=2).values.mean(2)
+        x = torch.cat([self.gru(seen)[0].amax(1), last[0], shapes, dense], 1)
+        x = self.drop(F.selu(self.plain(self.hidden(self.norm(x)))))
+        first, second = (torch.sigmoid(head(x)) for head in self.heads)
+        return (first * second).squeeze(1)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_norms_dropouts_recurrent_layers_and_convolutions(groups: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Sequences()
+    inputs = {n: v for n, v in example_batch(click_schema(13, (ROWS,) * 26), 6).items() if n in ("dense", "sparse")}
+    options = {"loss": "bce_probability"}
+    plan = planned(capture(model, inputs), options, groups=groups, trainers=groups, group_ps=2, sparse_ps=2)
+    run = trained(plan, CLICKS, tmp_path)
+    scores = assert_alike(run, model, CLICKS, tmp_path)
+    assert 0 < scores.min() < scores.max() < 1
+    assert 0.3 < htrain.evaluate(run, data=CLICKS).log_loss < 2
 
 
 @pytest.mark.parametrize("kind", [FieldNet, PaddedNet, OneTable, BagNet])

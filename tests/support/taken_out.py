@@ -42,10 +42,10 @@ def inputs_of(data: str) -> dict[str, torch.Tensor]:
 def by_torch(
     run: Path, model: nn.Module, inputs: Mapping[str, torch.Tensor], folder: Path, *, logit: str = "", **asked: str
 ) -> Scores:
-    """Probabilities by the module, with the weights that were exported."""
+    """Probabilities by the module, with the weights that were exported; a module with `gives_probabilities` makes them itself."""
     out = folder / "weights.safetensors"
     htrain.export(run, to="torch", out=out, **asked)
-    module = copy.deepcopy(model)
+    module = copy.deepcopy(model).eval()
     for parameter in module.parameters():
         nn.init.constant_(parameter, float("nan"))
     found = module.load_state_dict(load_file(out), strict=False)
@@ -53,7 +53,8 @@ def by_torch(
     with torch.no_grad():
         wanted = set(inspect.signature(module.forward).parameters)
         outputs = module(**{name: value for name, value in inputs.items() if name in wanted})
-    return torch.sigmoid((outputs[logit] if logit else outputs).reshape(-1)).numpy()
+    scores = (outputs[logit] if logit else outputs).reshape(-1)
+    return (scores if getattr(model, "gives_probabilities", False) else torch.sigmoid(scores)).numpy()
 
 
 def by_onnx(run: Path, inputs: Mapping[str, torch.Tensor], folder: Path, **asked: str) -> Scores:
