@@ -1,5 +1,6 @@
 """A batch of examples, and where in its data a reader stands."""
 
+import hashlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,7 +20,8 @@ class Position:
     @property
     def key(self) -> int:
         """A number of 63 bits, another for each batch that ends here or elsewhere, but for the last of an epoch: these are one for all shards."""
-        return ((self.epoch * 1_000_003 + self.chunk) << 32 | self.row) & (1 << 63) - 1
+        place = f"{self.epoch} {self.chunk} {self.row}".encode()
+        return int.from_bytes(hashlib.blake2b(place, digest_size=8).digest(), "big") >> 1
 
     def to_dict(self) -> dict[str, int]:
         """The position as JSON has it, for `from_dict`."""

@@ -15,13 +15,15 @@ class Format:
     """A format of data: `name` is what URIs call it, `options` are those that it takes, and `open` makes a dataset of a
     file and the options that were given.
 
-    The file that `open` gets is there and not empty. A format that `is_made` reads no file and gets an empty path.
+    The file that `open` gets is there and not empty. A format that `is_made` reads no file and gets an empty path. Several files
+    of a format that `is_joined` are data, too, their rows one after another.
     """
 
     name: str
     open: Callable[[Path, UriOptions], Dataset]
     options: tuple[str, ...] = ()
     is_made: bool = False
+    is_joined: bool = True
 
 
 def count_of(values: UriOptions, option: str, default: int) -> int:

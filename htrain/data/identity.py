@@ -13,8 +13,8 @@ import msgspec
 from htrain.data.source import files_of, format_of
 from htrain.errors import DataError
 
-WHOLE_BYTES = 2 << 30  # up to this size every byte of a file counts: about a second and a half
-_BLOCKS, _BLOCK_BYTES = 1024, 1 << 20  # of a larger file, besides its size and the time of its last change
+WHOLE_BYTES = 2 << 30  # up to this size of all files every byte counts: about a second and a half
+_BLOCKS, _BLOCK_BYTES = 1024, 1 << 20  # of larger ones, besides their sizes and the times of their last changes
 READER = 1  # how rows are numbered; another number where another htrain numbers them otherwise
 
 
@@ -64,16 +64,22 @@ class DataIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def identity_of(uri: str) -> DataIdentity:
     """The data of a URI as it is now. Raises DataError for what cannot be read."""
     format, options = format_of(uri)
-    return DataIdentity(READER, format, options, tuple(map(_file, files_of(uri))))
+    files = files_of(uri)
+    try:
+        total = sum(path.stat().st_size for path in files)
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    blocks = max(2, _BLOCKS // max(1, len(files) - ("schema=" in uri)))  # of each file of data
+    return DataIdentity(READER, format, options, tuple(_file(path, total <= WHOLE_BYTES, blocks) for path in files))
 
 
-def _file(path: Path) -> FileIdentity:
+def _file(path: Path, all_small: bool, blocks: int) -> FileIdentity:
+    """A file by all of its bytes, where all files together are small or it is smaller than what would be read of it, or else by some."""
     try:
         found = path.stat()
-        whole = found.st_size <= WHOLE_BYTES
-        return FileIdentity(
-            path.name, found.st_size, found.st_mtime_ns, whole, _digest(path, None if whole else _places(found.st_size))
-        )
+        whole = all_small or found.st_size <= blocks * _BLOCK_BYTES
+        places = None if whole else _places(found.st_size, blocks)
+        return FileIdentity(path.name, found.st_size, found.st_mtime_ns, whole, _digest(path, places))
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -90,6 +96,6 @@ def _digest(path: Path, places: Sequence[int] | None) -> str:
         return digest.hexdigest()
 
 
-def _places(num_bytes: int) -> list[int]:
+def _places(num_bytes: int, blocks: int) -> list[int]:
     """Where blocks begin: the first and the last of the file, and others evenly between."""
-    return [(num_bytes - _BLOCK_BYTES) * k // (_BLOCKS - 1) for k in range(_BLOCKS)]
+    return [(num_bytes - _BLOCK_BYTES) * k // (blocks - 1) for k in range(blocks)]

@@ -9,6 +9,7 @@ from typing import BinaryIO
 import msgspec
 import pyarrow as pa
 
+from htrain.data.files import CHUNK_BITS
 from htrain.data.formats.packed import KEY, VERSION, Header, Stamp, Totals, looks_packed, stamp
 from htrain.data.malformed import Malformed
 from htrain.data.packed_rows import arrow_schema, to_batch
@@ -57,10 +58,13 @@ def _write(file: BinaryIO, dataset: Dataset, header: Header, malformed: Malforme
     columns = arrow_schema(dataset.schema)
     empty = pa.RecordBatch.from_pylist([], schema=columns)
     writer = PackedWriter(file, columns.with_metadata({KEY: msgspec.json.encode(header)}))
+    begin, file_number = 0, 0
     for number, rows in dataset.source.chunks(shard=0, num_shards=1, first=0, malformed=malformed):
+        if number >> CHUNK_BITS != file_number:
+            begin, file_number = len(writer.blocks), number >> CHUNK_BITS
         for _ in range(
-            number - len(writer.blocks)
-        ):  # chunks without rows are blocks too: a block's number is its chunk's
+            begin + (number & (1 << CHUNK_BITS) - 1) - len(writer.blocks)
+        ):  # chunks without rows are blocks too: of one file, a block's number is its chunk's
             writer.write(empty)
         writer.write(to_batch(rows, columns))
     return finished(writer, dataset, malformed, {})

@@ -1,7 +1,10 @@
 """Data URIs: `FORMAT:PATH[?key=value&...]` to a dataset."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from htrain.data.files import Files, files_at
 from htrain.data.format import Format, UriOptions
 from htrain.data.formats import FORMATS
 from htrain.data.reader import Dataset
@@ -10,7 +13,7 @@ from htrain.errors import DataError
 
 
 def open_data(uri: str) -> Dataset:
-    """The dataset of a URI such as `criteo:train.tsv?rows=10000`. Raises DataError naming what is wrong with it.
+    """The dataset of a URI such as `criteo:train.tsv?rows=10000`, of one file or of several. Raises DataError naming what is wrong with it.
 
     Which options there are, each format says in its file (htrain.data.formats).
     """
@@ -21,20 +24,51 @@ def open_data(uri: str) -> Dataset:
                 f"'{uri}': {format.name} data is made, not read from '{place}': want {format.name}:?rows=100000"
             )
         return format.open(Path(), values)
-    path = Path(place)
+    files = files_at(place, uri)
+    if len(files) > 1 and not format.is_joined:
+        raise DataError(f"'{uri}': {format.name} data is one file, this names {len(files)}")
+    parts = [_opened(format, path, values, uri) for path in files]
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def _opened(format: Format, path: Path, values: UriOptions, uri: str) -> Dataset:
     with readable(path):
         if not path.is_file():
-            raise DataError(f"{place}: no such file (from '{uri}')")
+            raise DataError(f"{str(path) if path.name else ''}: no such file (from '{uri}')")
         if not path.stat().st_size:
-            raise DataError(f"{place}: is empty")
+            raise DataError(f"{path}: is empty")
         return format.open(path, values)
+
+
+def _joined(parts: Sequence[Dataset]) -> Dataset:
+    """The rows of several files. Raises DataError where they are not of one kind."""
+    first = parts[0]
+    for part in parts:
+        if part.partition or part.num_workers:
+            raise DataError(f"{part.source.name}: was packed by a partition, which has all examples in one file")
+    for part in parts[1:]:
+        if part.schema != first.schema:
+            raise DataError(
+                f"{part.source.name}: has other inputs than {first.source.name}: {_difference(part, first)}"
+            )
+    return replace(first, source=Files([part.source for part in parts]))
+
+
+def _difference(one: Dataset, other: Dataset) -> str:
+    """The first input of `one` that is not as the other has it."""
+    found = next(
+        item
+        for item in (*one.schema.inputs, *other.schema.inputs)
+        if item not in other.schema.inputs or item not in one.schema.inputs
+    )
+    return f"{found.kind} '{found.name}' of {found.width} columns, with {sum(found.rows):,} rows in all; ?rows=N says how many where a file does not"
 
 
 def files_of(uri: str) -> list[Path]:
     """The files that the rows of a URI depend on. Raises DataError as `open_data` does for a URI that is none."""
     format, place, values = _parts(uri)
-    names = [] if format.is_made else [place]
-    return [Path(name) for name in [*names, *([values["schema"]] if "schema" in values else [])]]
+    files = [] if format.is_made else files_at(place, uri)
+    return [*files, *([Path(values["schema"])] if "schema" in values else [])]
 
 
 def format_of(uri: str) -> tuple[str, dict[str, str]]:

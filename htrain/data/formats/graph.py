@@ -220,5 +220,6 @@ FORMATS = (
         "graph",
         lambda path, values: open_graph(path, graph_options(values)),
         tuple(field.name for field in fields(GraphOptions)),
+        is_joined=False,
     ),
 )
