@@ -37,10 +37,15 @@ def _files_of(place: str, uri: str) -> list[Path]:
         if not path.is_dir() and not glob.has_magic(place):
             return [path]
         named = path.iterdir() if path.is_dir() else map(Path, glob.glob(place, recursive=True))
-        found = sorted(each for each in named if each.is_file() and each.name[0] not in "._")
+        found = sorted(each for each in named if each.is_file() and _is_data(each.name))
         if not found:
             raise DataError(f"{place}: {'has no file' if path.is_dir() else 'no such file'} (from '{uri}')")
         return found
+
+
+def _is_data(name: str) -> bool:
+    """Whether a file is no hidden one, no mark of another tool, and not what `htrain data synth` says beside its data."""
+    return name[0] not in "._" and not name.endswith(".meta.json")
 
 
 @dataclass(frozen=True)

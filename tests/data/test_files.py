@@ -85,6 +85,7 @@ def test_a_folder_a_pattern_and_a_list_name_the_same_files(tmp_path: Path) -> No
     (tmp_path / "in" / "s.yaml").rename(tmp_path / "s.yaml")
     (tmp_path / "in" / "_SUCCESS").touch()
     (tmp_path / "in" / ".hidden.csv").touch()
+    (tmp_path / "in" / "part-000.csv.meta.json").write_text("{}")
     query = uri.partition("?")[2]
     folder, listed = f"csv:{tmp_path}/in?{query}", f"csv:{tmp_path}/in/part-000.csv,{tmp_path}/in/part-001.csv?{query}"
     assert numbers(batches(uri, 5)) == numbers(batches(folder, 5)) == numbers(batches(listed, 5))
