@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import torch
 from torch import nn
 
@@ -18,10 +20,13 @@ from htrain.advising.grid import require_grid
 from htrain.advising.recording import Listener as DataListener
 from htrain.advising.traffic import CONSTANTS
 from htrain.compiler.pipeline import compile_net
-from htrain.data import open_data
+from htrain.data import Dataset, open_data
 from htrain.data.formats.packed import Totals
+from htrain.data.formats.tabular import open_table
+from htrain.data.layout import layout_of, load_layout
 from htrain.data.malformed import Malformed
 from htrain.data.pack import pack as pack_rows
+from htrain.data.pack import pack_table
 from htrain.data.pack_by_partition import PackedParts, pack_by_partition
 from htrain.data.partition_file import PartitionFile
 from htrain.errors import UsageError
@@ -91,18 +96,49 @@ def partition(
 
 
 def pack(
-    data: str, *, out: str | Path, partition: str | Path = "", malformed_share: float = 0.01
+    data: Any,
+    *,
+    out: str | Path,
+    schema: str | Path | Mapping[str, Any] = "",
+    partition: str | Path = "",
+    malformed_share: float = 0.01,
 ) -> Totals | PackedParts:
     """Parse `data`, FORMAT:PATH, once, and write its rows to the file `out`, which is read many times as fast, as `packed:OUT`.
 
+    `data` may be a table in memory: an Arrow table, a DataFrame of pandas or Polars, or whatever else gives its columns as Arrow does; `schema`, a schema
+    file or what one holds (docs/how-to/describe-data.md), says which columns are what.
+
     By a `partition`, each worker's examples are apart, rows have the numbers that it gives them, and what batches need of others is counted beside what was
-    predicted. Raises DataError for data that cannot be read, a partition that does not belong, and an `out` that cannot be written.
+    predicted. Raises DataError for data that cannot be read, a partition that does not belong, and an `out` that cannot be written, UsageError for arguments
+    that have no effect.
     """
-    require_arguments("pack", data=data, out=out, partition=partition, malformed_share=malformed_share)
     malformed = Malformed(malformed_share)
+    if not isinstance(data, str):
+        require_arguments("pack", out=out, malformed_share=malformed_share)
+        if partition:
+            raise UsageError("pack: partition= has no effect on a table in memory: a partition is of FORMAT:PATH")
+        return pack_table(_table_dataset(data, schema), Path(out), malformed)
+    require_arguments("pack", data=data, out=out, partition=partition, malformed_share=malformed_share)
+    if schema:
+        raise UsageError("pack: schema= has no effect beside FORMAT:PATH: say ?schema=FILE.yaml")
     if partition:
         return pack_by_partition(data, Path(partition), Path(out), malformed=malformed)
     return pack_rows(data, Path(out), malformed=malformed)
+
+
+def _table_dataset(data: Any, schema: str | Path | Mapping[str, Any]) -> Dataset:
+    """A table in memory with its schema. Raises UsageError for what is no table, DataError for what does not fit."""
+    kind = type(data).__name__
+    if not schema:
+        raise UsageError(f"pack: a {kind} needs schema=: a schema file, or what one holds, says which columns are what")
+    layout = layout_of(schema, "schema") if isinstance(schema, Mapping) else load_layout(Path(schema))
+    try:
+        table = data if isinstance(data, pa.Table) else pa.table(data)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise UsageError(
+            f"pack: data is a {kind}: want FORMAT:PATH, or a table that Arrow takes ({' '.join(str(error).split())[:200]})"
+        ) from error
+    return open_table(table, layout, f"a {kind} in memory")
 
 
 def advise(

@@ -73,7 +73,11 @@ class Layout:
 
 def load_layout(path: Path) -> Layout:
     """The layout of a schema file. Raises DataError naming file and field."""
-    document = read_yaml(path, DataError, missing=" (schema file)").plain()
+    return layout_of(read_yaml(path, DataError, missing=" (schema file)").plain(), str(path))
+
+
+def layout_of(document: Any, path: str) -> Layout:
+    """The layout that a document says, as a schema file has it. Raises DataError naming where it is from, and the field."""
     try:
         file = msgspec.convert(document, _File)
     except msgspec.ValidationError as error:
@@ -88,14 +92,14 @@ def load_layout(path: Path) -> Layout:
     return Layout(Schema(inputs), file.label, logarithmic)
 
 
-def _convert(path: Path, name: str, values: Any) -> _Dense | _Ids | _Padded | _Bag:
+def _convert(path: str, name: str, values: Any) -> _Dense | _Ids | _Padded | _Bag:
     try:
         return msgspec.convert(values, _Dense | _Ids | _Padded | _Bag)
     except msgspec.ValidationError as error:
         raise DataError(f"{path}: inputs.{name}: {_one_line(error).replace('$.', '')}") from error
 
 
-def _check_names(path: Path, inputs: Sequence[Input]) -> None:
+def _check_names(path: str, inputs: Sequence[Input]) -> None:
     """Every array of a batch has a name of its own."""
     suffixes = {"padded": ["", "_length"], "bag": ["", "_offsets"]}
     names = Counter(["label"] + [i.name + suffix for i in inputs for suffix in suffixes.get(i.kind, [""])])

@@ -30,6 +30,19 @@ def pack(uri: str, out: Path, *, malformed: Malformed) -> Totals:
         return _write(file, dataset, Header(VERSION, uri, stamps, dataset.schema.inputs), malformed)
 
 
+def pack_table(dataset: Dataset, out: Path, malformed: Malformed) -> Totals:
+    """Write the rows of a table in memory to `out`, as `pack` does. Raises DataError for too many malformed rows, and for an `out` that cannot be written."""
+    try:
+        with new_file(out, looks_packed) as file:
+            header = Header(VERSION, dataset.source.name, (), dataset.schema.inputs)
+            totals = _write(file, dataset, header, malformed)
+            file.flush()
+            os.fsync(file.fileno())
+            return totals
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written: {error.strerror or error}") from error
+
+
 @contextmanager
 def packing(uri: str, out: Path) -> Iterator[tuple[BinaryIO, Dataset, tuple[Stamp, ...]]]:
     """The file that will be `out`, the dataset that goes into it, and the files that this is read from. Raises DataError as `pack` does."""

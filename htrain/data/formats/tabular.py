@@ -50,7 +50,7 @@ def open_csv(path: Path, schema_path: Path) -> Dataset:
     return Dataset(TextSource(path, partial(parse_csv, names=tuple(names), layout=layout), len(header)), layout.schema)
 
 
-def _check_columns(path: Path, layout: Layout, names: Sequence[str]) -> None:
+def _check_columns(path: Path | str, layout: Layout, names: Sequence[str]) -> None:
     for column in layout.columns:
         if column not in names:
             raise DataError(f"{path}: no column '{column}'; it has {', '.join(names[:40])}")
@@ -208,6 +208,49 @@ def open_parquet(path: Path, schema_path: Path) -> Dataset:
         schema = pq.ParquetFile(path).schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a Parquet file: {' '.join(str(error).split())}") from error
+    _check_fields(path, schema, layout)
+    return Dataset(ParquetSource(path, layout), layout.schema)
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """A table in memory; a chunk is a block of its rows. `name` is what messages call it."""
+
+    table: pa.Table
+    layout: Layout
+    name: str
+
+    def num_examples(self) -> int:
+        """Rows of the table, the malformed ones with them."""
+        return int(self.table.num_rows)
+
+    def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
+        """See `Source`."""
+        number = first + (shard - first) % num_shards
+        for k in range(number, -(-self.table.num_rows // _MAX_BLOCK_ROWS), num_shards):
+            start = k * _MAX_BLOCK_ROWS
+            rows, faults = table_rows(self.table.slice(start, _MAX_BLOCK_ROWS), self.layout)
+            where = [f"{self.name}: row {start + place + 1}: {reason}" for place, reason in faults]
+            malformed.saw(rows.count + len(faults), len(faults), where.__getitem__)
+            yield k, rows
+
+    def place(self, *, number: int, row: int, num_shards: int) -> str:
+        """The number of the row in the table."""
+        start = number * _MAX_BLOCK_ROWS
+        block = self.table.slice(start, _MAX_BLOCK_ROWS)
+        _, faults = table_rows(block, self.layout)
+        good = np.delete(np.arange(block.num_rows), [place for place, _ in faults])
+        return f"{self.name}: row {start + int(good[row]) + 1}"
+
+
+def open_table(table: pa.Table, layout: Layout, name: str) -> Dataset:
+    """A table in memory as data. Raises DataError when a column of the layout is not in it or of another type."""
+    _check_fields(name, table.schema, layout)
+    return Dataset(TableSource(table.select(layout.columns), layout, name), layout.schema)
+
+
+def _check_fields(path: Path | str, schema: pa.Schema, layout: Layout) -> None:
+    """Raises DataError for a column that is not there, or of a type that no input takes."""
     _check_columns(path, layout, schema.names)
     _check_type(path, schema.field(layout.label), "a number or text", _is_scalar)
     for item in layout.schema.inputs:
@@ -216,10 +259,9 @@ def open_parquet(path: Path, schema_path: Path) -> Dataset:
                 _check_type(path, schema.field(column), "a list of ids, or text", _is_list)
             else:
                 _check_type(path, schema.field(column), "a number or text", _is_scalar)
-    return Dataset(ParquetSource(path, layout), layout.schema)
 
 
-def _check_type(path: Path, field: pa.Field, wanted: str, is_wanted: Callable[[pa.DataType], bool]) -> None:
+def _check_type(path: Path | str, field: pa.Field, wanted: str, is_wanted: Callable[[pa.DataType], bool]) -> None:
     if not is_wanted(field.type):
         raise DataError(f"{path}: column '{field.name}' is {field.type}; want {wanted}")
 
