@@ -76,7 +76,9 @@ def compile(
     known = _rates_in(rates, cluster, options)
     dataset = open_data(data) if data else None
     schema = dataset.schema if dataset else CRITEO
-    found = capture_model(model, schema=schema, example_inputs=example_inputs, logit=logit, label=label)
+    found = capture_model(
+        model, schema=schema, example_inputs=example_inputs, logit=logit, label=label, loss=options.loss
+    )
     require_parameters(found.captured.net, options, cluster, table_splits)
     captured = found.checked(options) if self_check else found.captured
     splits = choose_splits(captured, cluster, options, table_splits=table_splits) if fc_splits == "auto" else fc_splits
@@ -153,7 +155,9 @@ def size(
     rates_of = _rates_of(options, trace, zipf, trace_batches)
     require_effect(checked(options), validated(vars(cluster), where="the cluster"), given(options), searched=True)
     schema = open_data(data).schema if data else CRITEO
-    found = capture_model(model, schema=schema, example_inputs=example_inputs, logit=logit, label=label)
+    found = capture_model(
+        model, schema=schema, example_inputs=example_inputs, logit=logit, label=label, loss=options.loss
+    )
     captured = found.captured
     require_parameters(captured.net, options, cluster, NO_SPLITS)
 

@@ -173,7 +173,9 @@ def advise(
     options, grid = require_grid(_cached(asked), grid)
     cluster = validated(vars(cluster), where="the cluster")
     dataset = open_data(data)
-    found = capture_model(model, schema=dataset.schema, example_inputs=example_inputs, logit=logit, label=label)
+    found = capture_model(
+        model, schema=dataset.schema, example_inputs=example_inputs, logit=logit, label=label, loss=options.loss
+    )
     require_parameters(found.captured.net, asked, cluster, {})
 
     def compiled(options: Options) -> Plan:

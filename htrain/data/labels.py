@@ -8,6 +8,7 @@ _OF_CLICKS = (0.0, 1.0, "labels from 0 to 1, and -1 for 0")
 _DOMAINS = {
     "bce": _OF_CLICKS,
     "bce_probability": _OF_CLICKS,
+    "own": (-np.inf, np.inf, "numbers"),
     "mse": (-np.inf, np.inf, "numbers"),
     "": (-np.inf, np.inf, "numbers"),
 }

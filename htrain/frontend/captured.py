@@ -20,10 +20,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Captured:
-    """A forward net with one output, the logit. `values` are the tensors of parameters whose init is `file`.
+    """A forward net with one output, the logit; of a model with a loss of its own two, the loss before what is scored.
 
-    `notes` say, a sentence each, what the frontend decided that the user may want to know. `origins` are those of an ONNX file's parameters:
-    several tensors where the file stores one weight more than once, and none for what it left out, as it started as zeros.
+    `values` are the tensors of parameters whose init is `file`. `notes` say, a sentence each, what the frontend decided that the user may want to know.
+    `origins` are those of an ONNX file's parameters: several tensors where the file stores one weight more than once, and none for what it left out, as it
+    started as zeros.
     """
 
     net: Net
@@ -33,10 +34,10 @@ class Captured:
 
 
 def without_gradients(net: Net) -> tuple[Net, list[str]]:
-    """`net` with those trained parameters frozen that its output reads and no gradient reaches, as PyTorch leaves them;
+    """`net` with those trained parameters frozen that its first output reads and no gradient reaches, as PyTorch leaves them;
     and their names.
     """
-    reached = set(net.outputs)
+    reached = set(net.outputs[:1])
     for op in reversed(net.ops):
         if reached.intersection(op.outputs) and op.type != "Detach":
             reached.update(name for name in op.inputs if net.blob(name).dtype.startswith(("float", "bfloat")))

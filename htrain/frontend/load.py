@@ -156,7 +156,7 @@ def _example_inputs(module: ModuleType, model: nn.Module, schema: Schema) -> dic
     own = attribute_of(module, "example_inputs", str(module.__file__))
     if callable(own):
         return _own_inputs(own, str(module.__file__))
-    batch = example_batch(schema, _EXAMPLE_BATCH)
+    batch = {**example_batch(schema, _EXAMPLE_BATCH), "label": torch.zeros(_EXAMPLE_BATCH)}
     wanted = [p.name for p in inspect.signature(model.forward).parameters.values()]
     missing = [name for name in wanted if name not in batch]
     if missing:

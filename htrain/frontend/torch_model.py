@@ -21,11 +21,14 @@ from htrain.net.rewriting import only_needed
 _CONSTANT_BYTES = 1 << 20  # a larger buffer is a parameter with a file: plans hold constants in their nets
 
 
-def capture(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], *, logit: str | int = "") -> Captured:
+def capture(
+    model: nn.Module, example_inputs: Mapping[str, torch.Tensor], *, logit: str | int = "", own_loss: bool = False
+) -> Captured:
     """The forward net of `model`; the batch is the first dimension of every example input, at least 2 there.
 
     Embedding weights that are only looked up, by ids that depend on an input, become tables; all other parameters are dense
-    weights. `logit` names the output to train, by position or key, where there are several. A model with values gives them in
+    weights. `logit` names the output to train, by position or key, where there are several. With `own_loss` forward() returns the loss of the batch,
+    by the key `loss` or as its first number without dimensions, beside what is scored: the net has both outputs. A model with values gives them in
     `values`; one on the meta device gives none, and its parameters have the init `constant(0)` until they are given another.
     Raises ModelError naming the op and the module that cannot be compiled.
     """
@@ -40,11 +43,12 @@ def capture(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], *, log
         if node.op == "call_function":
             _translate(translation, node)
     _check_outputs(program, translation)
-    output = _logit(program, logit)
-    net = translation.build(translation.blob(output))
+    outputs = _own_outputs(program, logit) if own_loss else (_logit(program, logit),)
+    net = translation.build(*map(translation.blob, outputs))
     used, frozen = without_gradients(only_needed(net))
     kept = {name: value for name, value in {**values, **translation.values}.items() if name in used.parameters}
-    notes = (*_left_out(model, used), *_left_alone(frozen), *_of_batches(translation))
+    mixing = () if own_loss else _of_batches(translation)  # a loss is a mean of examples
+    notes = (*_left_out(model, used), *_left_alone(frozen), *mixing)
     return Captured(used, kept, notes)
 
 
@@ -256,13 +260,38 @@ def _check_result(translation: Translation, node: fx.Node) -> None:
         raise refuse(translation, Call(node), f"it would give {blob}, want {dtype_name(value.dtype)}[{shape}]")
 
 
-def _logit(program: ExportedProgram, logit: str | int) -> fx.Node:
-    """The output node to train. Raises ModelError listing the choices when it is not clear."""
+def _own_outputs(program: ExportedProgram, logit: str | int) -> tuple[fx.Node, fx.Node]:
+    """The loss that forward() returns, and what is scored. Raises ModelError where one is missing, or it is not clear which."""
+    names, outputs = _named_outputs(program)
+    numbers = [i for i, node in enumerate(outputs) if not node.meta["val"].shape]
+    place = names.index("loss") if "loss" in names else next(iter(numbers), -1)
+    if place not in numbers:
+        raise ModelError(
+            "forward() returns no loss, a number without dimensions: with --loss own, return the mean loss of the batch and what is scored: (loss, logit)"
+        )
+    others = [i for i in range(len(outputs)) if i != place]
+    if str(logit):
+        others = [i for i in others if str(logit) in (names[i], str(i))]
+    if len(others) != 1:
+        choices = ", ".join(name for i, name in enumerate(names) if i != place) or "nothing"
+        raise ModelError(
+            f"beside its loss, the model returns {choices}: return what is scored, too, and say which it is where there are several (--logit)"
+        )
+    return outputs[place], outputs[others[0]]
+
+
+def _named_outputs(program: ExportedProgram) -> tuple[list[str], list[fx.Node]]:
+    """The outputs of forward(), and their keys or positions."""
     changed = {s.arg.name for s in program.graph_signature.output_specs if s.kind != OutputKind.USER_OUTPUT}
     outputs = [n for n in next(n for n in program.graph.nodes if n.op == "output").args[0] if n.name not in changed]
     spec = program.call_spec.out_spec
     keys = [str(k) for k in spec.context] if spec is not None and isinstance(spec.context, list) else []
-    names = keys if len(keys) == len(outputs) else [str(i) for i in range(len(outputs))]
+    return keys if len(keys) == len(outputs) else [str(i) for i in range(len(outputs))], outputs
+
+
+def _logit(program: ExportedProgram, logit: str | int) -> fx.Node:
+    """The output node to train. Raises ModelError listing the choices when it is not clear."""
+    names, outputs = _named_outputs(program)
     if len(outputs) == 1 and logit == "":
         return outputs[0]
     wanted = str(logit)

@@ -145,9 +145,9 @@ class Translation:
         stack = list((node.meta.get("nn_module_stack") or {}).values())
         return str(stack[-1][0]) if stack else ""
 
-    def build(self, output: str) -> Net:
-        """The net that has been written, with the blob `output` as its output."""
-        return self.builder.build((output,))
+    def build(self, *outputs: str) -> Net:
+        """The net that has been written, with these blobs as its outputs."""
+        return self.builder.build(outputs)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

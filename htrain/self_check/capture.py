@@ -46,8 +46,10 @@ def capture_model(
     example_inputs: Mapping[str, torch.Tensor],
     logit: str | int,
     label: str,
+    loss: str = "bce",
 ) -> Model:
-    """Raises UsageError for arguments that have no effect on such a model, and ModelError for a model that cannot be captured."""
+    """Raises UsageError for arguments that have no effect on such a model, and ModelError for a model that cannot be captured. With the loss `own`, forward()
+    returns it."""
     model = str(model) if isinstance(model, Path) else model
     from_onnx = isinstance(model, str) and model.endswith(".onnx")
     if label and not from_onnx:
@@ -58,10 +60,14 @@ def capture_model(
         )
     if isinstance(model, nn.Module):
         _check_given(model, example_inputs)
-        return _from_module(type(model).__name__, LoadedModel(model, example_inputs, {}), logit)
+        return _from_module(type(model).__name__, LoadedModel(model, example_inputs, {}), logit, loss)
+    if from_onnx and loss == "own":
+        raise UsageError(
+            "--loss own has no effect on an ONNX model, which returns no loss: say which loss its output has"
+        )
     if from_onnx:
         return _from_onnx(Path(model), str(logit), label)
-    return _from_module(Path(model.split(":")[0]).stem, load_model(model, schema), logit)
+    return _from_module(Path(model.split(":")[0]).stem, load_model(model, schema), logit, loss)
 
 
 def require_parameters(net: Net, options: Options, cluster: Cluster, splits: Mapping[str, int]) -> None:
@@ -111,8 +117,9 @@ def _check_given(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -
         )
 
 
-def _from_module(name: str, loaded: LoadedModel, logit: str | int) -> Model:
-    captured = check_finite(loaded.initialised(capture(loaded.module, loaded.example_inputs, logit=logit)))
+def _from_module(name: str, loaded: LoadedModel, logit: str | int, loss: str) -> Model:
+    found = capture(loaded.module, loaded.example_inputs, logit=logit, own_loss=loss == "own")
+    captured = check_finite(loaded.initialised(found))
     captured = replace(captured, notes=(*captured.notes, *_tied(loaded.module, captured.net)))
     reference = TorchReference(loaded.module, captured, logit)
     return Model(name, captured, partial(check, captured, reference, loaded.example_inputs))

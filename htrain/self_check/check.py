@@ -149,6 +149,8 @@ class _Check:
         label = torch.randint(0, 2, (count,), generator=generator).float()
         if self._loss == "mse":
             label = torch.randn(count, generator=generator)
+        if "label" in inputs:  # of a model that computes its own loss
+            inputs = {**inputs, "label": label}
         values = self._moderate(values, inputs, label, seed, positive=tame)
         return Draw(values, inputs, label, self._theirs(values, inputs, label))
 

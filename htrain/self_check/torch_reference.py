@@ -41,18 +41,26 @@ class TorchReference:
     ) -> Outcome:
         """One pass, forward and backward. Raises whatever the module raises."""
         with self._prepared(values) as (held, tables, mode), redirect_stdout(io.StringIO()):
-            outputs = self._outputs(inputs)
-            total = loss_of(outputs, label, loss, probability=probability)
+            outputs, total = self._scored(inputs, label, loss, probability=probability)
             if total.requires_grad:
                 total.backward()
             return Outcome(float(total.detach()), outputs.detach(), _gradients(held, tables, mode))
 
+    def _scored(
+        self, inputs: Mapping[str, torch.Tensor], label: torch.Tensor, loss: str, *, probability: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is scored, and the loss: the module's own, or one of ours."""
+        if loss == "own":
+            total, outputs = pick_own(self._run(inputs), self._logit)
+            return outputs.reshape(-1).float(), total
+        outputs = self._outputs(inputs)
+        return outputs, loss_of(outputs, label, loss, probability=probability)
+
     def _outputs(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return (
-            pick(self._module(**{name: value.clone() for name, value in inputs.items()}), self._logit)
-            .reshape(-1)
-            .float()
-        )
+        return pick(self._run(inputs), self._logit).reshape(-1).float()
+
+    def _run(self, inputs: Mapping[str, torch.Tensor]) -> Any:
+        return self._module(**{name: value.clone() for name, value in inputs.items()})
 
     @contextmanager
     def _prepared(self, values: Values) -> Iterator[tuple[dict[str, nn.Parameter], dict[str, Table], LazyTables]]:
@@ -172,6 +180,15 @@ def _gradients(held: Mapping[str, nn.Parameter], tables: Mapping[str, Table], mo
             dense = parameter.grad.to_dense() if parameter.grad.layout != torch.strided else parameter.grad
             found[name] = summed_rows([(torch.arange(len(dense)), dense)]) if name in tables else dense
     return found
+
+
+def pick_own(outputs: Any, logit: str | int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss that a model returns, and what is scored, as the frontend finds them."""
+    leaves = _pytree.tree_leaves(outputs)
+    names = list(map(str, outputs)) if isinstance(outputs, dict) else [str(i) for i in range(len(leaves))]
+    place = names.index("loss") if "loss" in names else next(i for i, leaf in enumerate(leaves) if not leaf.dim())
+    others = [i for i in range(len(leaves)) if i != place and (not str(logit) or str(logit) in (names[i], str(i)))]
+    return leaves[place], leaves[others[0]]
 
 
 def pick(outputs: Any, logit: str | int) -> torch.Tensor:

@@ -28,8 +28,10 @@ class Options:
         Annotated[int, Meta(ge=1, le=1000)], about("Steps that a trainer has open at a time (Hogwild).")
     ] = 2
     loss: Annotated[
-        Literal["bce", "bce_probability", "mse"],
-        about("Binary cross-entropy of a logit, of a probability that the model gives, or the mean squared error."),
+        Literal["bce", "bce_probability", "mse", "own"],
+        about(
+            "Binary cross-entropy of a logit, of a probability that the model gives, the mean squared error, or what forward() returns."
+        ),
     ] = "bce"
     seed: Annotated[
         Annotated[int, Meta(ge=0, le=2**63 - 1)],

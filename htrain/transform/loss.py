@@ -16,21 +16,40 @@ def add_loss(net: Net, loss: str) -> Net:
     """Append the loss op and the input `label`: float32[B]; the net's outputs become (loss, logit).
 
     The bce loss has a sigmoid of its own: one that the net ends in is left out (`final_sigmoid`).
-    Requires: one output, the logit, of shape [B] or [B,1].
+    Requires: one output, the logit, of shape [B] or [B,1]; of the model's `own` loss two, this and the score.
     Raises ModelError when the logit has another shape or dtype, or the model has an input called `label`.
     """
+    if loss == "own":
+        return _with_own_loss(net)
     net = _without_final_sigmoid(net) if loss == "bce" else net
     logit = net.blob(net.outputs[0])
     if logit.shape not in ((B,), (B, 1)) or logit.dtype != "float32":
         raise ModelError(f"the logit {logit} must be float32[B] or float32[B,1]: name another output with --logit")
     if LABEL.name in net.inputs:
         raise ModelError(
-            "the model has an input called 'label'; htrain gives that name to the reader's label: rename it"
+            "the model has an input called 'label'; htrain gives that name to the reader's label: rename it, or return the loss and train with --loss own"
         )
     builder = NetBuilder.of(net)
     builder.input(LABEL)
     (loss_blob,) = builder.add(LOSSES[loss], (logit.name, LABEL.name), module="loss", outputs=(builder.fresh("loss"),))
     return builder.build((loss_blob, logit.name))
+
+
+def _with_own_loss(net: Net) -> Net:
+    """The net whose first output is the loss, where the reader has it. Raises ModelError for a score that is not one number for each example."""
+    loss, score = (net.blob(name) for name in net.outputs)
+    if score.shape not in ((B,), (B, 1)) or score.dtype != "float32":
+        raise ModelError(
+            f"what is scored, {score}, must be float32[B] or float32[B,1]: name another output with --logit"
+        )
+    label = net.blobs.get(LABEL.name)
+    if label not in (None, LABEL):
+        raise ModelError(f"forward() takes {label}; the reader's label is {LABEL}")
+    builder = NetBuilder.of(net)
+    if label is None:
+        builder.input(LABEL)
+    (loss_blob,) = builder.add("OwnLoss", (loss.name, score.name), module="loss", outputs=(builder.fresh("own_loss"),))
+    return builder.build((loss_blob, score.name))
 
 
 def final_sigmoid(net: Net, loss: str) -> Op | None:

@@ -18,7 +18,7 @@ from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 
 OF_GRADIENTS = ("SumLike", "ZerosLike", "GradientSeed", "ReshapeLike", "FCInputGradient")
-OF_LOSSES = ("BceWithLogits", "Bce", "MeanSquaredError")
+OF_LOSSES = ("BceWithLogits", "Bce", "MeanSquaredError", "OwnLoss")
 NOT_FORWARD = (*OF_GRADIENTS, *OF_LOSSES, "Dropout", "BatchNorm")
 FORWARD = [s for s in (*UNARY, *BINARY, *MATRIX, *REDUCTIONS, *SHAPES, *OF_TORCH) if s.type not in NOT_FORWARD]
 

@@ -156,6 +156,7 @@ SAMPLES: tuple[Sample, ...] = (
     ("ConcatRows", (ROWS, ROWS), {}),
     ("SplitRows", (ROWS, UNIQUE), {}),
     ("BceWithLogits", (("logit", (B, 1), F32), ("label", (B,), F32)), {}),
+    ("OwnLoss", (("seed", (), F32), ("label", (B,), F32)), {}),
     ("Bce", (("logit", (B, 1), F32), ("label", (B,), F32)), {}),
     ("BceGradient", (("logit", (B, 1), F32), ("label", (B,), F32), ("seed", (), F32)), {}),
     ("BceWithLogitsGradient", (("logit", (B, 1), F32), ("label", (B,), F32), ("seed", (), F32)), {}),

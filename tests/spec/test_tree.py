@@ -150,7 +150,7 @@ def test_a_flag_of_two_kinds_is_the_chosen_ones() -> None:
             {"dense_sync": ["easgd"]},
             r"--dense-sync: \['easgd'\] is not one of easgd, model_averaging, bmuf, allreduce, ps",
         ),
-        ({"loss": "mae"}, "--loss: 'mae' is not bce, bce_probability or mse"),
+        ({"loss": "mae"}, "--loss: 'mae' is not bce, bce_probability, mse or own"),
         ({"sync_top_k": 0}, "--sync-top-k: 0 is not a finite number above 0 and at most 1"),
         (
             {"sync_alpha": 0, "dense_sync": "easgd"},

@@ -13,7 +13,8 @@ from htrain.executor.launch.forward import forward_net, load_trained, scored
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`ne` and `log_loss` for the binary cross-entropies; `log_loss` is the mean squared error for MSE, and `ne` and `auc` nan."""
+    """`ne`, `auc` and `log_loss` for the binary cross-entropies; else `ne` is nan, and `log_loss` the mean squared error, or the model's own loss: there
+    `auc` is of labels that are 0 and 1, and nan for others."""
 
     examples: int
     log_loss: float
@@ -38,12 +39,14 @@ def evaluate_run(plan_folder: Path, run_folder: Path, data: str, *, replica: str
         examples += batch.label.size
     score, label = np.concatenate(scores), np.concatenate(labels)
     rate = float(label.mean())
-    binary = is_binary(trained.plan.options.loss)
+    loss = trained.plan.options.loss
+    binary = is_binary(loss)
+    ranked = binary or (loss == "own" and bool(np.isin(label, (0, 1)).all()))
     mean = total / examples
     return Evaluation(
         examples,
         mean,
         mean / entropy(rate) if binary else float("nan"),
-        auc(score, label) if binary else float("nan"),
+        auc(score, label) if ranked else float("nan"),
         rate,
     )
