@@ -1,8 +1,9 @@
 """Evaluating a checkpoint: the forward net in one process, over parameters mapped from the checkpoint's files."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,9 +14,10 @@ from htrain.errors import CheckpointError
 from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
-from htrain.executor.launch.run import check_inputs, check_numbers
-from htrain.executor.record.checkpoint import latest_checkpoint
+from htrain.executor.launch.inputs import check_inputs, check_numbers
+from htrain.executor.record.checkpoint import latest_checkpoint, named_checkpoint
 from htrain.executor.record.parameters import load_parameters
+from htrain.executor.record.validations import best_checkpoint
 from htrain.executor.strategies.strategy import cache_of
 from htrain.net.net import Net, Op
 from htrain.net.rewriting import as_made, only_needed
@@ -37,26 +39,37 @@ class Evaluation:
     positive_rate: float
 
 
-def evaluate_run(plan_folder: Path, run_folder: Path, data: str, *, replica: str) -> Evaluation:
-    """Evaluate the last checkpoint of a run on a dataset.
+def evaluate_run(
+    plan_folder: Path, run_folder: Path, data: str, *, replica: str, checkpoint: Literal["last", "best"] = "last"
+) -> Evaluation:
+    """Evaluate the last checkpoint of a run on a dataset, or the best, which it has kept.
 
     `replica` says whose dense parameters: `center` (the centres; group 0's where all groups hold the same) or `group:N`.
     Raises CheckpointError, PlanError, DataError.
     """
     plan = load_plan(plan_folder)
-    folder, manifest = latest_checkpoint(run_folder)
+    if checkpoint == "best":
+        folder, manifest = named_checkpoint(run_folder, best_checkpoint(run_folder))
+    else:
+        folder, manifest = latest_checkpoint(run_folder)
     of = manifest.identity.plan.digest
     if of != plan.digest:
         raise CheckpointError(
             f"{folder}: belongs to another plan (digest {of[:12]}, this one has {plan.digest[:12]}): name the plan of the run (--plan)"
         )
+    dataset = data_for(plan, data)
+    net = forward_net(plan.train)
+    parameters = load_parameters(plan, net, folder, manifest, replica)
+    return evaluate(plan, net, parameters, dataset)
+
+
+def data_for(plan: Plan, data: str) -> Dataset:
+    """A dataset as the forward net of a plan reads it. Raises DataError where it is not there, or not what the plan can be run on."""
     dataset = open_data(data).for_loss(plan.options.loss)
     check_inputs(plan, dataset)
     dataset = cache_of(plan, plan.cluster.roles[0]).numbered(dataset)
     check_numbers(plan, dataset)
-    net = forward_net(plan.train)
-    parameters = load_parameters(plan, net, folder, manifest, replica)
-    return evaluate(plan, net, parameters, dataset)
+    return dataset
 
 
 def forward_net(train: Net) -> Net:
@@ -95,8 +108,15 @@ def _from_table(train: Net, table: str, ids: str, rows: str, device: str) -> Op:
     )
 
 
-def evaluate(plan: Plan, net: Net, parameters: Mapping[str, torch.Tensor], dataset: Dataset) -> Evaluation:
-    """Run the forward net over all of a dataset."""
+def evaluate(
+    plan: Plan,
+    net: Net,
+    parameters: Mapping[str, torch.Tensor],
+    dataset: Dataset,
+    *,
+    on_batch: Callable[[], None] = lambda: None,
+) -> Evaluation:
+    """Run the forward net over all of a dataset; `on_batch` is called after each batch, and what it raises ends it."""
     engine = Engine(build_program(net, parameters))
     scores, labels, total, examples = [], [], 0.0, 0
     for logit, label, loss in _scores(engine, dataset):
@@ -104,6 +124,7 @@ def evaluate(plan: Plan, net: Net, parameters: Mapping[str, torch.Tensor], datas
         labels.append(label)
         total += loss * label.size
         examples += label.size
+        on_batch()
     score, label = np.concatenate(scores), np.concatenate(labels)
     rate = float(label.mean())
     binary = plan.options.loss == "bce"
