@@ -224,7 +224,8 @@ class Validator:
         what = "log loss" if self._plan.options.loss == "bce" else "mean squared error"
         best = next((each for each in reversed(seen) if each.is_best), None)
         where = f" than {best.log_loss:.4f} at {best.examples:,} examples" if best else ""
-        return f"{standing.without_better} validations in a row without a better {what}{where}"
+        count = standing.without_better
+        return f"{f'{count} validations in a row' if count > 1 else 'a validation'} without a better {what}{where}"
 
 
 def _one_line(error: BaseException) -> str:

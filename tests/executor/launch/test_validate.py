@@ -129,6 +129,24 @@ def test_a_run_that_gets_no_better_ends_early_keeps_its_best_and_counts_on_when_
     assert htrain.evaluate(run, data=worse, checkpoint="best").log_loss == best.log_loss
 
 
+def test_a_run_on_numbers_has_neither_ne_nor_auc_and_gets_better_by_its_squared_error(
+    folder: Path, tmp_path: Path
+) -> None:
+    cluster, options = this_machine(trainers=1, group_ps=1, sparse_ps=1), with_flags(batch_size=8, loss="mse")
+    htrain.compile(WIDE_DEEP, data=data(folder), cluster=cluster, options=options, solver="rules").save(
+        tmp_path / "plan"
+    )
+    news = StringIO()
+    result = htrain.run(
+        tmp_path / "plan", data=data(folder), out=tmp_path / "run", hosting="threads", epochs=1000, valid=data(folder, "worse"),
+        valid_every=200, early_stop=1, console=Console(file=news, width=500),
+    )  # fmt: skip
+    assert "a validation without a better mean squared error than " in result.stopped
+    assert ": NE -, AUC -, loss " in news.getvalue()
+    line = (tmp_path / "run" / VALIDATIONS).read_text().splitlines()[-1]
+    assert '"ne":null,"auc":null,' in line
+
+
 def test_a_run_that_kept_no_best_checkpoint_has_none_to_evaluate(folder: Path, tmp_path: Path) -> None:
     train(folder, out=tmp_path / "run", valid=data(folder, "valid"))
     with pytest.raises(CheckpointError, match="keeps no best checkpoint: it was not trained with --keep-best"):
