@@ -14,7 +14,7 @@ from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS
 from htrain.compiler.pipeline import compile_net
 from htrain.data import CRITEO, open_data
 from htrain.errors import UsageError
-from htrain.executor.launch.run import check_inputs
+from htrain.executor.launch.inputs import check_inputs
 from htrain.extending.rules import load_tagger
 from htrain.net.placement import Split
 from htrain.ops.cache_rates import NO_RATES, Rates

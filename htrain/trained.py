@@ -15,9 +15,16 @@ _PIECE_ROWS = 1_000_000
 
 
 def predict(
-    run_folder: str | Path, *, data: str, out: str | Path, plan: str | Path = "", replica: str = "center"
+    run_folder: str | Path,
+    *,
+    data: str,
+    out: str | Path,
+    plan: str | Path = "",
+    replica: str = "center",
+    checkpoint: Literal["last", "best"] = "last",
 ) -> Prediction:
-    """Write the scores of the last checkpoint of a run on `data`, FORMAT:PATH, to the file `out`: .parquet, .csv or .npy.
+    """Write the scores of the last checkpoint of a run, or of the best, which `keep_best` keeps, on `data`, FORMAT:PATH, to the file `out`: .parquet, .csv
+    or .npy.
 
     Scores are probabilities for the loss bce, and predictions for mse; beside each is the label of its row, and rows are in the order of the data, which is
     read in batches. `plan` where the run's plan has moved; `replica` says whose dense parameters, `center` or `group:N`.
@@ -25,9 +32,13 @@ def predict(
     Raises UsageError for a name of another kind, CheckpointError and PlanError for a run that cannot be read, DataError for data that cannot be read or does
     not fit, for a malformed row, and for a file that cannot be written.
     """
-    require_arguments("predict", run_folder=run_folder, data=data, out=out, plan=plan, replica=replica)
+    require_arguments(
+        "predict", run_folder=run_folder, data=data, out=out, plan=plan, replica=replica, checkpoint=checkpoint
+    )
     folder = Path(run_folder)
-    return predict_run(Path(plan or require_run(folder).plan), folder, data, out=Path(out), replica=replica)
+    return predict_run(
+        Path(plan or require_run(folder).plan), folder, data, out=Path(out), replica=replica, checkpoint=checkpoint
+    )
 
 
 def export(
@@ -37,10 +48,12 @@ def export(
     out: str | Path,
     plan: str | Path = "",
     replica: str = "center",
+    checkpoint: Literal["last", "best"] = "last",
     format: Literal["safetensors", "parquet", "npy"] = "safetensors",
     piece_rows: int = 1_000_000,
 ) -> Exported:
-    """Write the model of the last checkpoint of a run, `to` what others use; weights are whole, and rows are those of the model, whatever the cluster was.
+    """Write the model of the last checkpoint of a run, or of the best, which `keep_best` keeps, `to` what others use; weights are whole, and rows are those
+    of the model, whatever the cluster was.
 
     `torch`: a safetensors file of weights and tables under the names of the module's own parameters, for `load_state_dict(..., strict=False)`.
     `onnx`: an ONNX file of the forward pass in standard ops, for any batch size. Its inputs have the model's names; its output is `score`, what
@@ -59,13 +72,14 @@ def export(
         out=out,
         plan=plan,
         replica=replica,
+        checkpoint=checkpoint,
         format=format,
         piece_rows=piece_rows,
     )
     if to != "tables" and (format, piece_rows) != (_FORMAT, _PIECE_ROWS):
         raise UsageError(f"export: format= and piece_rows= have no effect with to='{to}': they are of tables")
     folder = Path(run_folder)
-    trained = load_trained(Path(plan or require_run(folder).plan), folder, replica)
+    trained = load_trained(Path(plan or require_run(folder).plan), folder, replica, checkpoint)
     if to == "torch":
         return export_torch(trained, Path(out))
     if to == "onnx":

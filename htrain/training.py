@@ -1,6 +1,7 @@
 """The Python API of what is done with a plan: run, evaluate, as by the commands. No process of a run imports what makes plans."""
 
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
@@ -9,6 +10,7 @@ from htrain.executor.host.address import require_network
 from htrain.executor.launch.earlier import beginning_of
 from htrain.executor.launch.evaluate import Evaluation, evaluate_run
 from htrain.executor.launch.run import Hosting, run_plan
+from htrain.executor.launch.validate import OnValidation, Validating
 from htrain.executor.record.run_folder import require_run
 from htrain.executor.roles.coordinator import RunResult
 from htrain.executor.settings import RunSettings
@@ -34,6 +36,11 @@ def run(
     num_threads: int = 1,
     network: str = "",
     trainer_network: str = "",
+    valid: str = "",
+    valid_every: int = 0,
+    early_stop: int = 0,
+    keep_best: bool = False,
+    on_validation: OnValidation | None = None,
     console: Console | None = None,
 ) -> RunResult:
     """Train a plan: into the new folder `out`, or on from the last checkpoint of the folder `resume`.
@@ -43,19 +50,22 @@ def run(
     `hosting` is `processes`, one per role, `threads` of this process, or `mpi`, for a rank of mpiexec. Its hosts reach each other over their addresses in
     `network`, such as 10.1.0.0/16, trainers over those in `trainer_network` for AllReduce and AllGather; without, under their names.
     Progress goes to `console`, standard error by default.
-    Raises what `htrain.errors` lists under RunError, and errors of the plan, data or checkpoint.
+
+    The last checkpoint is evaluated on `valid`, and one every `valid_every` examples of the whole job, while training goes on; 0 is for the last alone. The run
+    ends, as by Ctrl-C but without an error, after `early_stop` validations in a row without a better value (log loss; the mean squared error for mse), or where
+    `on_validation`, which is called with each in this process, returns True. `keep_best` keeps the checkpoint with the best value.
+    Raises what `htrain.errors` lists under RunError, errors of the plan, data or checkpoint, and RunError, after a checkpoint, for what `on_validation` raises.
     """
     require_arguments(
         "run", plan=plan, data=data, out=out, resume=resume, begin_with=begin_with, epochs=epochs, hosting=hosting, deterministic=deterministic,
         checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds, malformed_share=malformed_share,
         workers=workers, num_threads=num_threads, network=network, trainer_network=trainer_network,
+        valid=valid, valid_every=valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation,
     )  # fmt: skip
+    validating = Validating(valid, valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation)
+    _require_use(validating)
     _require_networks(hosting, network, trainer_network)
-    if bool(out) == bool(resume):
-        raise UsageError("run: give either out=, a new run folder, or resume=, the folder of a run to go on with")
-    if begin_with and resume:
-        raise UsageError("run: begin_with= is for a new run: resume= goes on from the run's own checkpoint")
-    beginning = beginning_of(Path(begin_with)) if begin_with else None
+    _require_folders(out, resume, begin_with)
     settings = RunSettings(
         Path(plan),
         data,
@@ -69,11 +79,44 @@ def run(
         workers=workers,
         network=network,
         trainer_network=trainer_network,
-        begin_with=(beginning.plan, beginning.checkpoint) if beginning else ("", ""),
+        begin_with=_begun_with(begin_with),
     )
     return run_plan(
-        settings, hosting=hosting, resume=bool(resume), num_threads=num_threads, console=console or Console(stderr=True)
-    )
+        settings, validating=validating, hosting=hosting, resume=bool(resume), num_threads=num_threads, console=console or Console(stderr=True)
+    )  # fmt: skip
+
+
+def _require_folders(out: str | Path, resume: str | Path, begin_with: str | Path) -> None:
+    """Raises UsageError where it is not clear whether a run is new."""
+    if bool(out) == bool(resume):
+        raise UsageError("run: give either out=, a new run folder, or resume=, the folder of a run to go on with")
+    if begin_with and resume:
+        raise UsageError("run: begin_with= is for a new run: resume= goes on from the run's own checkpoint")
+
+
+def _begun_with(run_folder: str | Path) -> tuple[str, str]:
+    """The plan and the last checkpoint of a run that a new one begins with, if any."""
+    beginning = beginning_of(Path(run_folder)) if run_folder else None
+    return (beginning.plan, beginning.checkpoint) if beginning else ("", "")
+
+
+def _require_use(validating: Validating) -> None:
+    """Raises UsageError for what is said of validations where there are none."""
+    said = {
+        "--valid-every": validating.every,
+        "--early-stop": validating.early_stop,
+        "--keep-best": validating.keep_best,
+        "on_validation=": validating.on_validation,
+    }
+    for flag, value in said.items():
+        if value and not validating.data:
+            raise UsageError(
+                f"{flag} has no effect without --valid: it is about what is found on validation data; name some, such as --valid criteo:test.tsv"
+            )
+    if validating.early_stop and not validating.every:
+        raise UsageError(
+            "--early-stop has no effect without --valid-every: with --valid alone, there is one validation, at the end of the run"
+        )
 
 
 def _require_networks(hosting: Hosting, *networks: str) -> None:
@@ -87,8 +130,16 @@ def _require_networks(hosting: Hosting, *networks: str) -> None:
             require_network(what, said)
 
 
-def evaluate(run_folder: str | Path, *, data: str, plan: str | Path = "", replica: str = "center") -> Evaluation:
-    """NE, AUC and log loss of the last checkpoint of a run on a dataset; `plan` where the run's plan has moved."""
-    require_arguments("evaluate", run_folder=run_folder, data=data, plan=plan, replica=replica)
+def evaluate(
+    run_folder: str | Path,
+    *,
+    data: str,
+    plan: str | Path = "",
+    replica: str = "center",
+    checkpoint: Literal["last", "best"] = "last",
+) -> Evaluation:
+    """NE, AUC and log loss of the last checkpoint of a run on a dataset, or of the best, which `keep_best` keeps; `plan` where the run's plan has moved."""
+    require_arguments("evaluate", run_folder=run_folder, data=data, plan=plan, replica=replica, checkpoint=checkpoint)
     folder = Path(run_folder)
-    return evaluate_run(Path(plan or require_run(folder).plan), folder, data, replica=replica)
+    plan_folder = Path(plan or require_run(folder).plan)
+    return evaluate_run(plan_folder, folder, data, replica=replica, checkpoint=checkpoint)

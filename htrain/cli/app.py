@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from msgspec import to_builtins
@@ -42,6 +42,9 @@ from htrain.cli.trained import export
 from htrain.cli.trained import predict as predict_scores
 from htrain.errors import UsageError
 from htrain.executor.launch.environment import role_environment
+
+if TYPE_CHECKING:
+    from htrain.executor.roles.coordinator import RunResult
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -209,6 +212,24 @@ def compile_command(
     default="",
     help="Under mpiexec: the network of AllReduce and AllGather, where trainers have one of their own. [default: that of all]",
 )
+@click.option("--valid", default="", help="Data on which the last checkpoint is evaluated, such as criteo:test.tsv.")
+@click.option(
+    "--valid-every",
+    default=0,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Evaluate a checkpoint on it each N examples of the whole job, too, while training goes on. [default: 0, the last alone]",
+)
+@click.option(
+    "--early-stop",
+    default=0,
+    type=click.IntRange(0),
+    metavar="K",
+    help="End the run after K validations in a row without a better log loss (mse: mean squared error). [default: 0, never]",
+)
+@click.option(
+    "--keep-best", is_flag=True, help="Keep the checkpoint with the best validation: htrain eval RUN --checkpoint best."
+)
 @json_flag
 def run(
     plan: Path,
@@ -250,18 +271,27 @@ def run(
             num_threads=intra_op_threads,
             **settings,
         )
+    put_result(result, run_folder, as_json)
+
+
+def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
+    """How a run went, as the document of its command."""
     totals = result.totals
     text = (
         f"{totals.examples:,} examples in {result.train_seconds:.1f} s: {totals.examples / max(result.train_seconds, 1e-9):,.0f} EPS, loss {totals.loss:.4f}, "
         f"NE {totals.ne:.4f}, dense staleness at most {totals.max_staleness} (mean {totals.mean_staleness:.2f}); checkpoint {result.checkpoint}"
     )
+    text += f"; ended early: {result.stopped}; go on with --resume {run_folder}" if result.stopped else ""
     table = import_module("htrain.executor.record.measured").measured_text(result.measured)
+    to_dict = import_module("htrain.executor.record.validations").to_dict
     put(
         {
             "checkpoint": str(result.checkpoint),
             "train_seconds": result.train_seconds,
             **totals.to_dict(),
             "measured": to_builtins(result.measured),
+            "stopped": result.stopped,
+            "validations": [to_dict(each) for each in result.validations],
         },
         f"{table}\n{text}",
         as_json,
@@ -273,10 +303,16 @@ def run(
 @click.option("--data", required=True, help="FORMAT:PATH[?key=value], such as criteo:test.tsv.")
 @click.option("--plan", type=FilePath(), help="The run's plan, where it has moved.")
 @click.option("--replica", default="center", help="Whose dense parameters: center, or group:N. [default: center]")
+@click.option(
+    "--checkpoint",
+    default="last",
+    type=click.Choice(["last", "best"]),
+    help="The last, or the best, which --keep-best has kept. [default: last]",
+)
 @json_flag
-def eval_command(run_folder: Path, data: str, plan: Path | None, replica: str, as_json: bool) -> None:
-    """Evaluate the last checkpoint of RUN_FOLDER: NE, AUC and log loss."""
-    found = htrain.evaluate(run_folder, data=data, plan=plan or "", replica=replica)
+def eval_command(run_folder: Path, as_json: bool, plan: Path | None, **what: Any) -> None:
+    """Evaluate the last checkpoint of RUN_FOLDER, or the best: NE, AUC and log loss."""
+    found = htrain.evaluate(run_folder, plan=plan or "", **what)
     text = f"{found.examples:,} examples: NE {found.ne:.4f}, AUC {found.auc:.4f}, log loss {found.log_loss:.4f}, positive rate {found.positive_rate:.4f}"
     put(asdict(found), text, as_json)
 

@@ -9,6 +9,12 @@ import htrain
 from htrain.cli.flags import FilePath, PlanCommand, json_flag, put, require_alone, tell
 
 _plan_flag = click.option("--plan", type=FilePath(), help="The run's plan, where it has moved.")
+_checkpoint_flag = click.option(
+    "--checkpoint",
+    default="last",
+    type=click.Choice(["last", "best"]),
+    help="The last, or the best, which --keep-best has kept. [default: last]",
+)
 _replica_flag = click.option(
     "--replica", default="center", help="Whose dense parameters: center, or group:N. [default: center]"
 )
@@ -20,8 +26,9 @@ _replica_flag = click.option(
 @click.option("--out", required=True, type=FilePath(), help="The file to write: .parquet, .csv or .npy.")
 @_plan_flag
 @_replica_flag
+@_checkpoint_flag
 @json_flag
-def predict(run_folder: Path, data: str, out: Path, plan: Path | None, replica: str, as_json: bool) -> None:
+def predict(run_folder: Path, plan: Path | None, as_json: bool, **what: Any) -> None:
     """Write the scores of the last checkpoint of RUN_FOLDER on data: probabilities, or predictions for --loss mse.
 
     A row for each row of the data, in its order, with columns score and label.
@@ -29,7 +36,7 @@ def predict(run_folder: Path, data: str, out: Path, plan: Path | None, replica: 
     \b
     htrain predict runs/a --data criteo:test.tsv --out scores.parquet
     """
-    found = htrain.predict(run_folder, data=data, out=out, plan=plan or "", replica=replica)
+    found = htrain.predict(run_folder, plan=plan or "", **what)
     text = f"{found.path}: {found.examples:,} {found.scores}, mean {found.mean_score:.4f}"
     document = {
         "path": str(found.path),
@@ -51,6 +58,7 @@ def predict(run_folder: Path, data: str, out: Path, plan: Path | None, replica: 
 @click.option("--out", required=True, type=FilePath(), help="The file to write; for tables, a new folder.")
 @_plan_flag
 @_replica_flag
+@_checkpoint_flag
 @click.option(
     "--format",
     default="safetensors",

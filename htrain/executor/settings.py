@@ -19,7 +19,8 @@ class RunSettings:
     replica early. `begin_with` are the plan and the checkpoint of another run, whose parameters come in the place of first values. `ops` are the files, and
     modules of packages, with ops of the user's own, which every process of the run loads. `serving` is what sparse PSs are told that have no trainers beside
     them, and serve workers from outside. `network` and `trainer_network` are those in which hosts reach each other, and trainers, such as 10.1.0.0/16; empty
-    where hosts are reached under their names, and where trainers have none of their own.
+    where hosts are reached under their names, and where trainers have none of their own. A checkpoint is taken to be validated every `valid_every` examples of
+    the whole job, 0 for none but the last; `validated` of them had been trained at the one before.
     """
 
     plan_folder: Path
@@ -41,3 +42,5 @@ class RunSettings:
     serving: Serving | None = None
     network: str = ""
     trainer_network: str = ""
+    valid_every: int = 0
+    validated: int = 0

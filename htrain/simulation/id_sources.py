@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from htrain.data import START, Malformed, open_data
 from htrain.data.formats.synthetic import odd_step, zipf_ranks
 from htrain.errors import PlanError
-from htrain.executor.launch.run import check_inputs, check_numbers
+from htrain.executor.launch.inputs import check_inputs, check_numbers
 from htrain.net.net import Net, Op, numel
 from htrain.net.slices import leading_to
 from htrain.ops import OPS

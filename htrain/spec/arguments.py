@@ -1,7 +1,7 @@
 """What the API's functions are called with: values of the right kind and within bounds, or a UsageError that names the argument."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +14,7 @@ from htrain.spec.options import Options
 from htrain.spec.settings import CheckpointSeconds, MostAccesses, Workers
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+CountOrNone = Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
 Threads = Annotated[int, Meta(ge=1, le=1024)]
 _KINDS: Mapping[str, Any] = {
     "epochs": Count, "workers": Workers, "num_threads": Threads, "most_groups": Count,
@@ -26,6 +27,7 @@ _KINDS: Mapping[str, Any] = {
     "num_workers": Annotated[int, Meta(ge=2, le=1024)], "batch_size": Count, "hosts": tuple[Count, ...], "replicas": Annotated[float, Meta(ge=0, le=1)],
     "sample_slack": Annotated[float, Meta(ge=1, le=10)], "row_slack": Annotated[float, Meta(ge=1, le=10)], "link_cost": Annotated[float, Meta(ge=1, le=1e6)],
     "malformed_share": Annotated[float, Meta(ge=0, le=1)],
+    "valid": str, "valid_every": CountOrNone, "early_stop": CountOrNone, "keep_best": bool, "checkpoint": Literal["last", "best"],
     "deterministic": bool, "at_random": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str, "network": str, "trainer_network": str,
     "most_accesses": MostAccesses, "to": Literal["torch", "onnx", "tables"], "format": Literal["safetensors", "parquet", "npy"], "piece_rows": Count,
     "table_splits": dict[str, int], "fc_splits": Literal["auto"] | dict[str, Split],
@@ -34,7 +36,7 @@ _KINDS: Mapping[str, Any] = {
 _CLASSES: Mapping[str, type | tuple[type, ...]] = {
     "cluster": Cluster, "options": Options, "plan": (str, Path), "out": (str, Path), "resume": (str, Path), "begin_with": (str, Path),
     "run_folder": (str, Path), "partition": (str, Path), "rates": (str, Path),
-    "example_inputs": Mapping,
+    "example_inputs": Mapping, "on_validation": (Callable, type(None)),  # type: ignore[dict-item]
 }  # fmt: skip
 
 

@@ -31,6 +31,8 @@ from htrain.executor.roles.coordinator import (
     ShowTotals,
     Tell,
     TellAll,
+    Validate,
+    Validated,
 )
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Order, Ready, State
@@ -92,6 +94,9 @@ class Troubles:
     full: tuple[float, float] = (0.0, 0.0)
     sleeps: tuple[float, ...] = ()
     tells_of_ends: bool = True
+    stops: str = ""  # what the validation number `ends_at`, from 1, says
+    fails: Error | None = None
+    ends_at: int = 0
 
 
 @dataclass
@@ -114,6 +119,8 @@ class Seen:
     )
     valid_at: list[float] = field(default_factory=list)
     idle_waits: int = 0  # that nothing but their time has ended
+    validated: list[Path] = field(default_factory=list)  # the checkpoints that were to be, in their order
+    heard_of: int = 0  # of how many of these the machine has heard
     unreadable: bool = False  # the machine has heard that a role cannot read on
 
     @property
@@ -124,9 +131,18 @@ class Seen:
 class PlayedRun:
     """One run. `train_seconds` is when trainers are at the end of their data, about."""
 
-    def __init__(self, plan: Plan, seed: int, troubles: Troubles, *, train_seconds: float, every: Any = "end") -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        seed: int,
+        troubles: Troubles,
+        *,
+        train_seconds: float,
+        every: Any = "end",
+        valid_every: int = 0,
+    ) -> None:
         settings = RunSettings(
-            FOLDER, "data", FOLDER, deadline_seconds=10, warm_up_seconds=20, liveness_seconds=8, checkpoint_seconds=every
+            FOLDER, "data", FOLDER, deadline_seconds=10, warm_up_seconds=20, liveness_seconds=8, checkpoint_seconds=every, valid_every=valid_every
         )  # fmt: skip
         self.seen = Seen()
         self.now = BEGIN
@@ -141,6 +157,7 @@ class PlayedRun:
         self._mailbox: list[Message] = []
         self._lost = ""
         self._asked = False
+        self._known: list[Validated] = []
         self._batch: list[Event] = []
         self._sleeps = list(troubles.sleeps)
         # What the rules are about:
@@ -317,7 +334,15 @@ class PlayedRun:
             self.seen.told.append(said.text)
         elif isinstance(said, OpenCheckpoint | CloseCheckpoint | DropCheckpoint):
             return self._disk(said)
+        elif isinstance(said, Validate):
+            self._validate(said)
         return None
+
+    def _validate(self, said: Validate) -> None:
+        self.seen.validated.append(said.checkpoint)
+        is_last = len(self.seen.validated) == self._troubles.ends_at
+        known = Validated(self._troubles.stops, self._troubles.fails) if is_last else Validated()
+        self._in(self._delay(), lambda: self._known.append(known))
 
     def _tell(self, order: Order) -> None:
         self._verbs.append(order.verb)
@@ -349,12 +374,14 @@ class PlayedRun:
             came = [Came(message) for message in self._mailbox]
             ended = [Ended(self._lost)] if self._lost else []
             asked = [Asked()] if self._asked else []
-            self.seen.idle_waits += not (came or ended or asked)
-            self._mailbox, self._asked = [], False
-            self._batch = [*came, *ended, *asked, Listened()]
+            self.seen.idle_waits += not (came or ended or asked or self._known)
+            self._batch = [*came, *ended, *asked, *self._known, Listened()]
+            self._mailbox, self._asked, self._known = [], False, []
         event = self._batch.pop(0)
         if isinstance(event, Came):
             self._hear(event.message)
+        elif isinstance(event, Validated):
+            self.seen.heard_of += 1
         elif isinstance(event, Asked):
             trainers = {name for name, role in self._roles.items() if role.is_trainer}
             in_training = bool(self._verbs) and self._verbs[-1] in ("start", "resume")
@@ -364,7 +391,7 @@ class PlayedRun:
     def _pass(self, until: float) -> None:
         """Time passes until something has come, or until the machine would wait no longer; a launcher may wake late, or have slept."""
         assert until <= self.now + 1.0, "a wait without an end"
-        while not (self._mailbox or self._lost or self._asked) and self.now < until:
+        while not (self._mailbox or self._lost or self._asked or self._known) and self.now < until:
             self._go_to(min(until, self._later[0][0] if self._later else until))
         if self._sleeps and self.now - self._began >= self._sleeps[0]:
             self._sleeps.pop(0)
@@ -407,6 +434,11 @@ class PlayedRun:
             assert self._is_open is None, "two checkpoints at a time"
         elif isinstance(said, CloseCheckpoint):
             self._check_close(said)
+        elif isinstance(said, Validate):
+            assert self._verbs[-1] == "resume", "training waits for a validation"
+            assert said.checkpoint == self.seen.folders[-1]
+            assert self._is_open is None
+            assert len(self.seen.validated) == self.seen.heard_of, "two validations at a time"
         elif isinstance(said, KeepMeasured):
             assert self._verbs[-1] == "stop"
         elif isinstance(said, ShowTotals):

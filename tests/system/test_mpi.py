@@ -93,6 +93,20 @@ def test_trainers_over_mpi_average_their_caches_to_the_joint_batch(tmp_path: Pat
         torch.testing.assert_close(found[name], wanted, rtol=1e-3, atol=1e-5)
 
 
+def test_a_run_over_mpi_is_validated_and_ends_early_with_status_0(tmp_path: Path) -> None:
+    data = libfm(tmp_path / "a.libfm", 400)
+    lines = (tmp_path / "a.libfm").read_text().splitlines()
+    turned = (f"{-int(label)} {rest}" for label, _, rest in (line.partition(" ") for line in lines))
+    (tmp_path / "worse.libfm").write_text("\n".join(turned) + "\n")
+    plan, worse = small_plan_of(tmp_path, data), data.replace("a.libfm", "worse.libfm")
+    wanted = ("--valid", worse, "--valid-every", "400", "--early-stop", "1", *ENDLESS)
+    process = start(3, plan, data, "--out", str(tmp_path / "run"), *wanted)
+    said, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    assert "; ended early: a validation without a better log loss than " in said.splitlines()[-1]
+    assert (tmp_path / "run" / "validations.jsonl").read_text().count("\n") in (2, 3)
+
+
 def test_a_network_that_a_host_is_not_in_is_refused_in_one_line_by_all(tmp_path: Path) -> None:
     data = libfm(tmp_path / "a.libfm", 80)
     plan = small_plan_of(tmp_path, data)

@@ -2,8 +2,9 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from htrain.errors import CheckpointError
@@ -14,6 +15,7 @@ from htrain.executor.record.identity import Identity
 from htrain.executor.record.measured import save_measured
 from htrain.executor.record.saves import Saves
 from htrain.executor.record.totals import RunTotals
+from htrain.executor.record.validations import Validation
 from htrain.executor.roles.coordinator import (
     Asked,
     AskWhetherLives,
@@ -36,6 +38,8 @@ from htrain.executor.roles.coordinator import (
     ShowTotals,
     Tell,
     TellAll,
+    Validate,
+    Validated,
 )
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import LAUNCHER, Launcher
@@ -64,16 +68,58 @@ class WorkerPool(Protocol):
         """End them at once."""
 
 
+class Validations(Protocol):
+    """What evaluates checkpoints beside training. The launcher's thread alone calls it."""
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """What can be read as soon as `news` may have some."""
+
+    @property
+    def spared(self) -> Collection[str]:
+        """The names of checkpoints that are not to be removed."""
+
+    def begin(self, checkpoint: Path) -> None:
+        """Begin to evaluate a checkpoint. Requires: of the one before, `news` has told."""
+
+    def news(self) -> Validated | None:
+        """What the run is told of an evaluation that has ended, once; None where none has."""
+
+
+@dataclass(frozen=True)
+class NoValidations:
+    """Of a run whose checkpoints nobody wants to have evaluated; those that it was resumed with may be `spared`."""
+
+    spared: Collection[str] = ()
+    descriptors: Sequence[int] = ()
+
+    def begin(self, checkpoint: Path) -> None:
+        """Not to be called. Raises AssertionError."""
+        raise AssertionError(f"{checkpoint}: nobody wants it validated")
+
+    def news(self) -> Validated | None:
+        """There is none."""
+        return None
+
+    def finish(self, checkpoint: Path, interrupt: Interrupt, give_sign: Callable[[], None]) -> tuple[Validation, ...]:
+        """There are none of the last checkpoint either."""
+        return ()
+
+    def close(self) -> None:
+        """There is nothing to abandon."""
+
+
 @dataclass(frozen=True)
 class Outside:
     """What a run has around it: `interrupt` says whether the user asks to stop; `on_totals` is called about twice a second, `tell` with news,
-    `give_sign` every second, by any thread; `on_book` once with the addresses of all endpoints."""
+    `give_sign` every second, by any thread; `on_book` once with the addresses of all endpoints; `validations` evaluate its checkpoints."""
 
     interrupt: Interrupt
     on_totals: Callable[[RunTotals, dict[str, dict[str, Any]]], None]
     tell: Callable[[str], None]
     give_sign: Callable[[], None]
     on_book: Callable[[Mapping[str, str]], None] = lambda book: None
+    validations: Validations = NoValidations()
 
 
 class Coordinator:
@@ -90,7 +136,7 @@ class Coordinator:
         self._pulse: LauncherPulse | None = None
         self._settings = settings
         self._outside = outside
-        self._saves = Saves(settings.run_folder, identity, outside.tell)
+        self._saves = Saves(settings.run_folder, identity, outside.tell, lambda: outside.validations.spared)
         self._until = 0.0  # how long the machine would wait
 
     def run(self, pool: WorkerPool) -> RunResult:
@@ -127,10 +173,10 @@ class Coordinator:
 
     def _events(self, pool: WorkerPool) -> Iterator[Event]:
         """What comes, one after another, without end. Raises RunError for a message that cannot be read."""
-        interrupt, is_told = self._outside.interrupt, False
+        interrupt, validations, is_told = self._outside.interrupt, self._outside.validations, False
         while True:
             seconds = max(0.0, self._until - time.monotonic())
-            self._inbox.wait(seconds, (*pool.descriptors, *interrupt.descriptors))
+            self._inbox.wait(seconds, (*pool.descriptors, *interrupt.descriptors, *validations.descriptors))
             while got := self._inbox.receive(0):
                 yield Came(got[0])
             if lost := pool.lost():
@@ -138,6 +184,8 @@ class Coordinator:
             if interrupt.is_asked and not is_told:
                 is_told = True
                 yield Asked()
+            if known := validations.news():
+                yield known
             self._outside.give_sign()
             yield Listened()
 
@@ -153,6 +201,8 @@ class Coordinator:
             self._connect(said)
         elif isinstance(said, TellAll):
             self._tell_all(said.order)
+        elif isinstance(said, Validate):
+            self._outside.validations.begin(said.checkpoint)
         elif isinstance(said, Tell):
             self._outside.tell(said.text)
         elif isinstance(said, ShowTotals):

@@ -1,14 +1,18 @@
 """Evaluating a checkpoint: NE, AUC and log loss of its scores of a dataset."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from htrain.data import Malformed
+from htrain.data import Dataset, Malformed
 from htrain.data.evaluation import auc, entropy
 from htrain.data.labels import is_binary
-from htrain.executor.launch.forward import forward_net, load_trained, scored
+from htrain.executor.launch.forward import Which, forward_net, load_trained, scored
+from htrain.net.net import Net
+from htrain.plan.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -23,26 +27,39 @@ class Evaluation:
     positive_rate: float
 
 
-def evaluate_run(plan_folder: Path, run_folder: Path, data: str, *, replica: str) -> Evaluation:
-    """Evaluate the last checkpoint of a run on a dataset.
+def evaluate_run(
+    plan_folder: Path, run_folder: Path, data: str, *, replica: str, checkpoint: Which = "last"
+) -> Evaluation:
+    """Evaluate the last checkpoint of a run on a dataset, or the best that its validations have kept.
 
     `replica` says whose dense parameters: `center` (the centres; group 0's where all groups hold the same) or `group:N`.
     Raises CheckpointError, PlanError, DataError.
     """
-    trained = load_trained(plan_folder, run_folder, replica)
+    trained = load_trained(plan_folder, run_folder, replica, checkpoint)
     dataset, net = trained.dataset(data), forward_net(trained.plan.train)
+    return evaluate(trained.plan, net, trained.parameters(net), dataset)
+
+
+def evaluate(
+    plan: Plan,
+    net: Net,
+    parameters: Mapping[str, torch.Tensor],
+    dataset: Dataset,
+    *,
+    on_batch: Callable[[], None] = lambda: None,
+) -> Evaluation:
+    """Run the forward net over all of a dataset; `on_batch` is called after each batch, and what it raises ends it."""
     scores, labels, total, examples = [], [], 0.0, 0
-    for batch in scored(net, trained.parameters(net), dataset, Malformed()):
+    for batch in scored(net, parameters, dataset, Malformed()):
         scores.append(batch.logit)
         labels.append(batch.label)
         total += batch.loss * batch.label.size
         examples += batch.label.size
+        on_batch()
     score, label = np.concatenate(scores), np.concatenate(labels)
-    rate = float(label.mean())
-    loss = trained.plan.options.loss
-    binary = is_binary(loss)
-    ranked = binary or (loss == "own" and bool(np.isin(label, (0, 1)).all()))
-    mean = total / examples
+    rate, mean = float(label.mean()), total / examples
+    binary = is_binary(plan.options.loss)
+    ranked = binary or (plan.options.loss == "own" and bool(np.isin(label, (0, 1)).all()))
     return Evaluation(
         examples,
         mean,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,9 +14,10 @@ from htrain.errors import CheckpointError
 from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
-from htrain.executor.launch.run import check_inputs, check_numbers
-from htrain.executor.record.checkpoint import Manifest, latest_checkpoint
+from htrain.executor.launch.inputs import check_inputs, check_numbers
+from htrain.executor.record.checkpoint import Manifest, latest_checkpoint, named_checkpoint
 from htrain.executor.record.parameters import load_parameters
+from htrain.executor.record.validations import best_checkpoint
 from htrain.executor.strategies.strategy import cache_of
 from htrain.net.net import Net, Op
 from htrain.net.rewriting import as_made, only_needed
@@ -24,6 +26,7 @@ from htrain.ops.bundle import Bundle
 from htrain.plan.plan import Plan, load_plan
 
 _BATCH = 4096
+Which = Literal["last", "best"]  # of a run's checkpoints
 
 
 @dataclass(frozen=True)
@@ -42,17 +45,25 @@ class Trained:
 
     def dataset(self, data: str) -> Dataset:
         """Data as the plan takes it. Raises DataError for data that does not fit."""
-        dataset = open_data(data).for_loss(self.plan.options.loss)
-        check_inputs(self.plan, dataset)
-        dataset = cache_of(self.plan, self.plan.cluster.roles[0]).numbered(dataset)
-        check_numbers(self.plan, dataset)
-        return dataset
+        return data_for(self.plan, data)
 
 
-def load_trained(plan_folder: Path, run_folder: Path, replica: str) -> Trained:
-    """The last checkpoint of a run, and its plan. Raises CheckpointError, PlanError."""
+def data_for(plan: Plan, data: str) -> Dataset:
+    """A dataset as the forward net of a plan reads it. Raises DataError where it is not there, or not what the plan can be run on."""
+    dataset = open_data(data).for_loss(plan.options.loss)
+    check_inputs(plan, dataset)
+    dataset = cache_of(plan, plan.cluster.roles[0]).numbered(dataset)
+    check_numbers(plan, dataset)
+    return dataset
+
+
+def load_trained(plan_folder: Path, run_folder: Path, replica: str, checkpoint: Which = "last") -> Trained:
+    """The last checkpoint of a run, or the best that its validations have kept, and its plan. Raises CheckpointError, PlanError."""
     plan = load_plan(plan_folder)
-    folder, manifest = latest_checkpoint(run_folder)
+    if checkpoint == "best":
+        folder, manifest = named_checkpoint(run_folder, best_checkpoint(run_folder))
+    else:
+        folder, manifest = latest_checkpoint(run_folder)
     of = manifest.identity.plan.digest
     if of != plan.digest:
         raise CheckpointError(

@@ -8,7 +8,7 @@ import torch
 from htrain.data import Malformed
 from htrain.data.labels import is_binary
 from htrain.errors import DataError
-from htrain.executor.launch.forward import forward_net, load_trained, scored
+from htrain.executor.launch.forward import Which, forward_net, load_trained, scored
 from htrain.executor.record.scores import require_scores, scores_file
 
 
@@ -22,14 +22,16 @@ class Prediction:
     mean_score: float
 
 
-def predict_run(plan_folder: Path, run_folder: Path, data: str, *, out: Path, replica: str) -> Prediction:
+def predict_run(
+    plan_folder: Path, run_folder: Path, data: str, *, out: Path, replica: str, checkpoint: Which = "last"
+) -> Prediction:
     """Write the scores of the last checkpoint of a run on a dataset, in the order of its rows, batch by batch.
 
-    `replica` is as of `evaluate_run`. Raises CheckpointError, PlanError, UsageError and DataError: also for a malformed row, as the scores behind it would
-    stand in others' places.
+    `replica` and `checkpoint` are as of `evaluate_run`. Raises CheckpointError, PlanError, UsageError and DataError: also for a malformed row, as the scores
+    behind it would stand in others' places.
     """
     require_scores(out)
-    trained = load_trained(plan_folder, run_folder, replica)
+    trained = load_trained(plan_folder, run_folder, replica, checkpoint)
     dataset, net = trained.dataset(data), forward_net(trained.plan.train)
     of_logits = trained.plan.options.loss == "bce"
     malformed, examples, total = Malformed(share=0.0), 0, 0.0

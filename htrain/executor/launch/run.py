@@ -4,6 +4,7 @@ import atexit
 import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from rich.console import Console
 
-from htrain.data import Dataset, open_data
-from htrain.errors import CheckpointError, DataError, Error
-from htrain.executor.launch.coordinator import Coordinator, Outside, WorkerPool
+from htrain.data import open_data
+from htrain.errors import CheckpointError, Error
+from htrain.executor.launch.coordinator import Coordinator, NoValidations, Outside, WorkerPool
 from htrain.executor.launch.earlier import Beginning, Earlier
+from htrain.executor.launch.inputs import check_inputs, check_numbers
 from htrain.executor.launch.interrupt import interrupts
 from htrain.executor.launch.pool import RoleProcesses, RoleThreads
+from htrain.executor.launch.validate import Validating, Validator, prepared
 from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.executor.record.identity import Identity, identify
 from htrain.executor.record.progress import Progress
@@ -27,14 +30,11 @@ from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.roles.coordinator import RunResult
 from htrain.executor.settings import RunSettings
-from htrain.executor.strategies.strategy import cache_of
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
-from htrain.net.blobs import BATCH_KEY
 from htrain.own.registry import places_of
 from htrain.plan.check import check_plan
 from htrain.plan.plan import Plan, load_plan
-from htrain.spec.sparse_sync import SPARSE_SYNCS
 
 if TYPE_CHECKING:
     from htrain.executor.launch.mpi import RoleRanks
@@ -42,16 +42,25 @@ if TYPE_CHECKING:
 Hosting = Literal["processes", "threads", "mpi"]
 
 
-def run_plan(settings: RunSettings, *, hosting: Hosting, resume: bool, num_threads: int, console: Console) -> RunResult:
+def run_plan(
+    settings: RunSettings,
+    *,
+    validating: Validating,
+    hosting: Hosting,
+    resume: bool,
+    num_threads: int,
+    console: Console,
+) -> RunResult:
     """Run a plan to the end of its data, or resume it from its last checkpoint.
 
-    Raises PlanError, DataError, CheckpointError for what cannot start; PeerLost when a role died; Interrupted after Ctrl-C or SIGTERM,
-    once a checkpoint has been written.
+    Raises PlanError, DataError, CheckpointError for what cannot start; PeerLost when a role died; Interrupted after Ctrl-C or SIGTERM, once a checkpoint
+    has been written; and, with as little lost, what kept a checkpoint from being validated.
     """
     if hosting == "mpi":
-        return _run_rank(settings, resume=resume, num_threads=num_threads, console=console)
+        return _run_rank(settings, validating, resume=resume, num_threads=num_threads, console=console)
     return _run(
         settings,
+        validating,
         hosting,
         Network("inproc" if hosting == "threads" else "tcp"),
         resume=resume,
@@ -61,7 +70,9 @@ def run_plan(settings: RunSettings, *, hosting: Hosting, resume: bool, num_threa
     )
 
 
-def _run_rank(settings: RunSettings, *, resume: bool, num_threads: int, console: Console) -> RunResult:
+def _run_rank(
+    settings: RunSettings, validating: Validating, *, resume: bool, num_threads: int, console: Console
+) -> RunResult:
     """Rank 0 runs the plan with the other ranks as its worker pool; they follow it, and then leave."""
     mpi = import_module("htrain.executor.launch.mpi")  # needs mpi4py, and starts MPI
     torch.set_num_threads(num_threads)
@@ -85,8 +96,8 @@ def _run_rank(settings: RunSettings, *, resume: bool, num_threads: int, console:
     status = 1
     try:
         result = _run(
-            settings, "mpi", network, resume=resume, num_threads=num_threads, console=console, make_pool=assign
-        )
+            settings, validating, "mpi", network, resume=resume, num_threads=num_threads, console=console, make_pool=assign
+        )  # fmt: skip
         status = 0
         return result
     except Error as error:
@@ -103,6 +114,7 @@ PoolMaker = Callable[[Plan, RunSettings, Hosting, Network, Launcher, int], Worke
 
 def _run(
     settings: RunSettings,
+    validating: Validating,
     hosting: Hosting,
     network: Network,
     resume: bool,
@@ -116,6 +128,7 @@ def _run(
         dataset = open_data(settings.data)
         check_inputs(plan, dataset)
         check_numbers(plan, dataset)
+        validation_data = validating.open(plan)
         if hosting == "mpi":
             import_module("htrain.executor.launch.mpi").require_ranks(plan.processes)
         check_folder(settings.run_folder, resume=resume)
@@ -133,10 +146,12 @@ def _run(
             if resume:
                 settings = resumed(settings, identity, find_checkpoints(settings.run_folder), progress.note)
             start_record(settings.run_folder, _record(settings), resume=resume)
-            return _train(
-                plan, settings, identity=identity, hosting=hosting,
-                network=network, num_threads=num_threads, make_pool=make_pool, claim=claim, progress=progress,
-            )  # fmt: skip
+            settings, validator = prepared(plan, settings, validating, validation_data, progress.note)
+            with closing(validator):
+                return _train(
+                    plan, settings, validator, identity=identity, hosting=hosting,
+                    network=network, num_threads=num_threads, make_pool=make_pool, claim=claim, progress=progress,
+                )  # fmt: skip
     finally:
         network.close()
 
@@ -144,6 +159,7 @@ def _run(
 def _train(
     plan: Plan,
     settings: RunSettings,
+    validator: Validator | NoValidations,
     identity: Identity,
     hosting: Hosting,
     network: Network,
@@ -161,10 +177,11 @@ def _train(
 
     try:
         with interrupts() as interrupt:
-            outside = Outside(interrupt, on_totals, progress.note, claim.give_sign)
+            outside = Outside(interrupt, on_totals, progress.note, claim.give_sign, validations=validator)
             coordinator = Coordinator(plan, network, settings, identity, outside)
             pool = make_pool(plan, settings, hosting, network, coordinator.place, num_threads)
-            return coordinator.run(pool)
+            result = coordinator.run(pool)
+            return replace(result, validations=validator.finish(result.checkpoint, interrupt, claim.give_sign))
     finally:
         log.close()
 
@@ -195,52 +212,3 @@ def local_pool(
         torch.set_num_threads(num_threads)
         return RoleThreads(plan.cluster.roles, plan, settings, network, launcher)
     return RoleProcesses(plan.processes, settings, launcher, num_threads)
-
-
-def check_inputs(plan: Plan, dataset: Dataset) -> None:
-    """Raises DataError when the data lacks an input of the plan, or has it in another shape."""
-    columns = input_columns(dataset)
-    for name, wanted in plan.inputs.items():
-        if columns.get(name) != wanted:
-            seen = columns.get(name, "no such input")
-            raise DataError(
-                f"{dataset.source.name}: the plan wants input '{name}' as {wanted}, the data has {seen}; compile the model with --data for this data"
-            )
-
-
-def check_numbers(plan: Plan, dataset: Dataset) -> None:
-    """Raises DataError where data is numbered by another partition than a plan's tables, or by one where these are by none."""
-    wanted, name = cache_of(plan, plan.cluster.roles[0]).partition, dataset.source.name
-    if dataset.partition == wanted:
-        return
-    if not wanted:
-        kinds = " or ".join(kind for kind, section in SPARSE_SYNCS.items() if section.beside)
-        raise DataError(
-            f"{name}: was packed by a partition, its rows have other numbers than the model's: train it with --sparse-sync {kinds}, or give "
-            "the data that it was packed from"
-        )
-    found = (
-        f"was packed by another partition (digest {dataset.partition[:12]}, the plan has {wanted[:12]})"
-        if dataset.partition
-        else "is not packed"
-    )
-    raise DataError(
-        f"{name}: {found}: {plan.options.holder.words} wants htrain data pack DATA --partition FILE, with the partition of the plan"
-    )
-
-
-def input_columns(dataset: Dataset) -> dict[str, str]:
-    """The columns of a dataset's batches as `name: dtype[shape]`, as a plan writes them."""
-    columns = {"label": "float32[B]", BATCH_KEY.name: "int64[1]"}
-    for item in dataset.schema.inputs:
-        if item.kind == "dense":
-            columns[item.name] = f"float32[B,{item.width}]"
-        elif item.kind == "bag":
-            columns |= {
-                item.name: f"int64[<={item.width if item.width > 1 else ''}B]",
-                f"{item.name}_offsets": "int64[B]",
-            }
-        else:
-            columns[item.name] = f"int64[B,{item.width}]"
-            columns |= {f"{item.name}_length": "int64[B]"} if item.kind == "padded" else {}
-    return columns

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -300,6 +300,15 @@ def _written(folder: Path) -> int:
         return 0
 
 
+def named_checkpoint(run_folder: Path, name: str) -> tuple[Path, Manifest]:
+    """The checkpoint of this name. Raises CheckpointError where it is not there, DamagedCheckpoint where it cannot be read."""
+    folder = run_folder / "checkpoints" / name
+    manifest = read_manifest(folder)
+    if not _NAME.fullmatch(name) or manifest.name != name:
+        raise CheckpointError(f"{folder}: holds the checkpoint '{manifest.name}'")
+    return folder, manifest
+
+
 def latest_checkpoint(run_folder: Path) -> tuple[Path, Manifest]:
     """The latest checkpoint of a run. Raises CheckpointError when there is none, DamagedCheckpoint when it cannot be read."""
     found = find_checkpoints(run_folder)
@@ -336,12 +345,16 @@ def new_checkpoint(run_folder: Path, examples: int) -> tuple[Path, int]:
     return folder, sequence
 
 
-def prune(run_folder: Path, keep: int = 2) -> None:
-    """Remove what interrupted writes left, and all but the newest `keep` >= 1 complete checkpoints. One that is damaged stays for its owner to look at."""
+def prune(run_folder: Path, keep: int = 2, *, spared: Collection[str] = ()) -> None:
+    """Remove what interrupted writes left, and all but the newest `keep` >= 1 complete checkpoints and those whose names are `spared`.
+
+    One that is damaged stays for its owner to look at.
+    """
     assert keep >= 1
     complete = [folder for folder, _ in find_checkpoints(run_folder).complete]
+    old = [folder for folder in complete[keep:] if folder.name not in spared]
     for folder in _folders(run_folder):
-        if folder in complete[keep:] or not os.path.lexists(folder / MANIFEST):
+        if folder in old or not os.path.lexists(folder / MANIFEST):
             remove_checkpoint(folder)
 
 

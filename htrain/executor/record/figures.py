@@ -42,6 +42,11 @@ class Figures:
         self._windows = [(now, self._first)]
 
     @property
+    def examples(self) -> int:
+        """What all trainers have trained, as far as they have told, since the run began, resumed or not."""
+        return sum(int(self._reports.get(trainer, {}).get("examples", 0)) for trainer in self._trainers)
+
+    @property
     def is_warm(self) -> bool:
         """Whether every trainer has done its first step of this run."""
         return all(self._reports[trainer]["steps"] > self._first[trainer]["steps"] for trainer in self._trainers)

@@ -1,6 +1,6 @@
 """A run's checkpoints on its disk, as its launcher makes them: one is open until all have saved into it, and valid once it is closed."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,19 @@ States = Mapping[str, Mapping[str, Any]]
 
 
 class Saves:
-    """The checkpoints in one run folder, of which one at a time is open."""
+    """The checkpoints in one run folder, of which one at a time is open; `spared` names those that stay though they are old."""
 
-    def __init__(self, run_folder: Path, identity: Identity, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        run_folder: Path,
+        identity: Identity,
+        tell: Callable[[str], None],
+        spared: Callable[[], Collection[str]] = tuple,
+    ) -> None:
         self._run_folder = run_folder
         self._identity = identity
         self._tell = tell
+        self._spared = spared
         self._open: tuple[Path, int] | None = None
 
     def open(self, trainers: States) -> Path:
@@ -54,7 +61,7 @@ class Saves:
         )
         write_manifest(folder, made)
         self._open = None
-        prune(self._run_folder)
+        prune(self._run_folder, spared=self._spared())
 
     def discard(self) -> None:
         """Remove the beginnings of a checkpoint that is not to be."""

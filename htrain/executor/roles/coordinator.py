@@ -5,6 +5,7 @@ It is a generator like that of a net replica: it yields instructions, and is sen
     Came(message)     a role has said something
     Ended(what)       the process of a role has ended by itself
     Asked()           the user asks the run to stop
+    Validated(...)    what was to be validated is known, or could not be
     Listened()        all that has come by now has been heard: only then does silence count
 
 What cannot be carried out is thrown into it, and ends the run as what a role reports does.
@@ -21,7 +22,9 @@ from htrain.errors import CheckpointError, Error, Interrupted, PeerLost, RunErro
 from htrain.executor.record.figures import Figures
 from htrain.executor.record.measured import NOTHING_MEASURED, Measured
 from htrain.executor.record.totals import RunTotals
+from htrain.executor.record.validations import Validation
 from htrain.executor.roles.saving import SaveSchedule
+from htrain.executor.roles.validating import ValidationSchedule
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Order, Ready, State
 from htrain.net.names import TRAINER, role_at, role_of
@@ -62,11 +65,19 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Validated:
+    """What Validate asked for is known. `stops` says why the run is to end, "" where it goes on; an `error` ends it, too."""
+
+    stops: str = ""
+    error: Error | None = None
+
+
+@dataclass(frozen=True)
 class Listened:
     """All that has come by now has been heard."""
 
 
-Event = Came | Ended | Asked | Listened
+Event = Came | Ended | Asked | Validated | Listened
 
 
 # -- instructions ----------------------------------------------------------------------------------------------------
@@ -123,6 +134,13 @@ class DropCheckpoint:
 
 
 @dataclass(frozen=True)
+class Validate:
+    """Instruction: evaluate a checkpoint beside training; a Validated will come."""
+
+    checkpoint: Path
+
+
+@dataclass(frozen=True)
 class Refused:
     """An answer: the disk has refused."""
 
@@ -152,7 +170,7 @@ class KeepMeasured:
 
 
 Instruction = (
-    Await | Connect | TellAll | AskWhetherLives | OpenCheckpoint | CloseCheckpoint | DropCheckpoint | Tell | ShowTotals | KeepMeasured
+    Await | Connect | TellAll | AskWhetherLives | OpenCheckpoint | CloseCheckpoint | DropCheckpoint | Validate | Tell | ShowTotals | KeepMeasured
 )  # fmt: skip
 Result = TypeVar("Result")
 Machine = Generator[Instruction, tuple[float, Any], Result]
@@ -160,12 +178,17 @@ Machine = Generator[Instruction, tuple[float, Any], Result]
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run went. `checkpoint` is the folder of the last one."""
+    """How a run went. `checkpoint` is the folder of the last one, `stopped` says why the run ended before its data did.
+
+    `validations` are those of the whole run on its validation data, those before it was resumed included.
+    """
 
     totals: RunTotals
     checkpoint: Path
     train_seconds: float
     measured: Measured
+    stopped: str = ""
+    validations: tuple[Validation, ...] = ()
 
 
 # -- the machine -----------------------------------------------------------------------------------------------------
@@ -208,9 +231,11 @@ class CoordinatorMachine:
         )
         self._figures = Figures(plan)
         self._saves = SaveSchedule(settings)
+        self._validations = ValidationSchedule(every=settings.valid_every, validated=settings.validated)
         self._seen = _Seen()
         self._asked = False
         self._takes_orders = False
+        self._examples_at_rest = 0  # trained by the whole job when all were at rest last
         self._now = 0.0
         self._heard = 0.0  # when all that had come was heard last
         self._patience = 0.0  # seconds for which it has listened
@@ -218,8 +243,8 @@ class CoordinatorMachine:
     def run(self, now: float) -> Machine[RunResult]:
         """Bring the roles together, train to the end of the data, checkpoint, end.
 
-        Raises PeerLost naming a role that died or fell silent, what a role reported as its failure, and, after a checkpoint, Interrupted and what
-        kept a reader from reading on.
+        Raises PeerLost naming a role that died or fell silent, what a role reported as its failure, and, after a checkpoint, Interrupted, what kept a
+        reader from reading on, and what kept a checkpoint from being validated.
         """
         self._now = self._heard = now
         try:
@@ -243,11 +268,12 @@ class CoordinatorMachine:
         yield from self._do(TellAll(Order("stop")))
         self._takes_orders = False
         assert self._saves.last
-        if stopped:
+        early = self._early_reason if stopped else ""
+        if stopped and not early:
             return self._left_off(RunResult(totals, self._saves.last, train_seconds, NOTHING_MEASURED))
         measured = self._figures.measured(self._now)
         yield from self._do(KeepMeasured(measured))
-        return RunResult(totals, self._saves.last, train_seconds, measured)
+        return RunResult(totals, self._saves.last, train_seconds, measured, early)
 
     def _left_off(self, result: RunResult) -> RunResult:
         """All is saved, and the run has stopped before the end of its data. Raises why."""
@@ -282,15 +308,26 @@ class CoordinatorMachine:
         """Watch until the data is over, or the run is to stop before: the user has asked for it, or a reader cannot read on."""
         show = self._now + _SHOW_SECONDS
         self._saves.begin(self._now)
-        while not (self._is_trained or self._asked or self._seen.unreadable):
+        while not (self._is_trained or self._asked or self._seen.unreadable or self._validations.ends_run):
             if self._now >= show:
                 yield from self._show()
                 show = self._now + _SHOW_SECONDS
             elif self._now >= self._saves.due:
                 yield from self._checkpoint(finished=False)
                 yield from self._do(TellAll(Order("resume")))
+            elif self._validations.is_due(self._figures.examples):
+                yield from self._validate()
             else:
                 yield from self._event(until=min(show, self._saves.due))
+
+    def _validate(self) -> Machine[None]:
+        """Take a checkpoint, and have it evaluated while training goes on."""
+        is_saved = yield from self._checkpoint(finished=False)
+        yield from self._do(TellAll(Order("resume")))
+        self._validations.begun(self._examples_at_rest, is_saved=is_saved)
+        if is_saved:
+            assert self._saves.last
+            yield from self._do(Validate(self._saves.last))
 
     def _show(self) -> Machine[None]:
         totals = self._figures.totals(self._now, ends=bool(self._seen.finished))
@@ -303,12 +340,20 @@ class CoordinatorMachine:
         """Whether all data has been trained, by all."""
         return self._seen.finished.issuperset(self._trainers) and not self._seen.unreadable
 
+    @property
+    def _early_reason(self) -> str:
+        """Why validations have ended the run, as they are meant to; "" where something else has, too."""
+        is_other = self._asked or self._seen.unreadable or self._validations.error
+        return "" if is_other else self._validations.stops
+
     def _why_stopped(self, totals: RunTotals) -> Error:
         folder = self._settings.run_folder
         if error := self._seen.unreadable:
             return type(error)(
                 f"{error}; until there it is saved: once the same data can be read, go on with --resume {folder}"
             )
+        if (failed := self._validations.error) and not self._asked:
+            return type(failed)(f"{failed}; what was trained is saved: go on with --resume {folder}")
         return Interrupted(f"stopped after {totals.examples:,} examples; go on with --resume {folder}")
 
     # -- events ------------------------------------------------------------------------------------------------------
@@ -330,6 +375,8 @@ class CoordinatorMachine:
             raise self._lost(event.what)
         elif isinstance(event, Asked):
             self._asked = True
+        elif isinstance(event, Validated):
+            self._validations.ended(event.stops, event.error)
         else:
             yield from self._silence()
 
@@ -411,6 +458,7 @@ class CoordinatorMachine:
             "pause", "paused", max(self._settings.deadline_seconds, self._settings.warm_up_seconds)
         )
         trainers = {trainer: paused[trainer] for trainer in self._trainers}
+        self._examples_at_rest = _examples_of(trainers)
         if self._seen.unreadable and not self._have_trained(trainers):
             raise self._seen.unreadable
         folder = yield from self._do(OpenCheckpoint(trainers))
@@ -456,8 +504,7 @@ class CoordinatorMachine:
 
     def _have_trained(self, trainers: States) -> bool:
         """Whether this run has trained more than those that it goes on from. Trainers say it at rest; a report from before may miss their last steps."""
-        before = sum(int(state["totals"]["examples"]) for state in self._settings.positions.values())
-        return sum(int(state["totals"]["examples"]) for state in trainers.values()) > before
+        return _examples_of(trainers) > _examples_of(self._settings.positions)
 
 
 class ServingMachine(CoordinatorMachine):
@@ -471,6 +518,10 @@ class ServingMachine(CoordinatorMachine):
     def _left_off(self, result: RunResult) -> RunResult:
         """That is how it ends."""
         return result
+
+
+def _examples_of(trainers: Mapping[str, Mapping[str, Any]]) -> int:
+    return sum(int(state["totals"]["examples"]) for state in trainers.values())
 
 
 def _refusal(saved: Mapping[str, Mapping[str, Any]]) -> Refused | None:

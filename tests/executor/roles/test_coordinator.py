@@ -36,7 +36,9 @@ EVERY = ("end", 300.0, 20.0, 7.0, 1.0)
 def run_of(seed: int, troubles: Troubles) -> Seen:
     """A run of about 50 s, some of it gathering, with checkpoints as often as is drawn."""
     draw = random.Random(seed + 1)
-    return PlayedRun(PLAN, seed, troubles, train_seconds=draw.uniform(5, 40), every=draw.choice(EVERY)).play()
+    return PlayedRun(
+        PLAN, seed, troubles, train_seconds=draw.uniform(5, 40), every=draw.choice(EVERY), valid_every=draw.choice((0, 0, 8, 100, 300))
+    ).play()  # fmt: skip
 
 
 def named(seen: Seen) -> str:
@@ -294,3 +296,50 @@ def test_a_launcher_that_sleeps_while_it_waits_for_the_news_of_an_end_still_name
     machine.send((70.0, Came(Beat("trainer:0:0", {}))))
     with pytest.raises(PeerLost, match=r"^trainer:1:0 \(process 7\) was killed"):
         machine.send((70.0, Ended("trainer:1:0 (process 7) was killed by signal 9")))
+
+
+def validated_run(seed: int, troubles: Troubles, *, valid_every: int) -> Seen:
+    return PlayedRun(PLAN, seed, troubles, train_seconds=20, valid_every=valid_every).play()
+
+
+@given(seed=seeds, valid_every=st.integers(1, 300))
+@quick
+def test_checkpoints_are_validated_while_training_goes_on_each_behind_another_multiple(
+    seed: int, valid_every: int
+) -> None:
+    seen = validated_run(seed, Troubles(), valid_every=valid_every)
+    assert seen.result, seen.error
+    assert not seen.result.stopped
+    assert len(seen.validated) == len(seen.valid) - 1, "all but the last, which is evaluated when roles have ended"
+    examples = [sum(state["totals"]["examples"] for state in close.trainers.values()) for close in seen.valid]
+    multiples = [number // valid_every for number in examples[:-1]]
+    assert multiples == sorted(set(multiples))
+    assert 0 not in multiples
+
+
+@given(seed=seeds, valid_every=st.integers(1, 60), ends_at=st.integers(1, 3))
+@quick
+def test_a_validation_ends_a_run_with_a_checkpoint_and_its_reason(seed: int, valid_every: int, ends_at: int) -> None:
+    seen = validated_run(seed, Troubles(stops="no better", ends_at=ends_at), valid_every=valid_every)
+    assert seen.result, seen.error
+    assert seen.orders[-1] == "stop"
+    assert seen.result.checkpoint == seen.folders[-1]
+    if seen.result.stopped:
+        assert seen.result.stopped == "no better"
+        assert len(seen.validated) == ends_at
+        assert not seen.valid[-1].finished
+    else:
+        assert seen.valid[-1].finished
+
+
+@given(seed=seeds, ends_at=st.integers(1, 3))
+@quick
+def test_what_keeps_a_checkpoint_from_being_validated_ends_a_run_with_a_checkpoint(seed: int, ends_at: int) -> None:
+    seen = validated_run(seed, Troubles(fails=DataError("valid.tsv: gone"), ends_at=ends_at), valid_every=8)
+    if seen.result:  # the data was over before
+        assert seen.valid[-1].finished
+        return
+    assert isinstance(seen.error, DataError)
+    assert str(seen.error) == f"valid.tsv: gone; what was trained is saved: go on with --resume {FOLDER}"
+    assert seen.orders[-1] == "stop"
+    assert len(seen.valid) == len(seen.validated) + 1

@@ -1,0 +1,57 @@
+"""Whether data is what a plan can be run on: its inputs, and the numbers of its rows."""
+
+from htrain.data import Dataset
+from htrain.errors import DataError
+from htrain.executor.strategies.strategy import cache_of
+from htrain.net.blobs import BATCH_KEY
+from htrain.plan.plan import Plan
+from htrain.spec.sparse_sync import SPARSE_SYNCS
+
+
+def check_inputs(plan: Plan, dataset: Dataset) -> None:
+    """Raises DataError when the data lacks an input of the plan, or has it in another shape."""
+    columns = input_columns(dataset)
+    for name, wanted in plan.inputs.items():
+        if columns.get(name) != wanted:
+            seen = columns.get(name, "no such input")
+            raise DataError(
+                f"{dataset.source.name}: the plan wants input '{name}' as {wanted}, the data has {seen}; compile the model with --data for this data"
+            )
+
+
+def check_numbers(plan: Plan, dataset: Dataset) -> None:
+    """Raises DataError where data is numbered by another partition than a plan's tables, or by one where these are by none."""
+    wanted, name = cache_of(plan, plan.cluster.roles[0]).partition, dataset.source.name
+    if dataset.partition == wanted:
+        return
+    if not wanted:
+        kinds = " or ".join(kind for kind, section in SPARSE_SYNCS.items() if section.beside)
+        raise DataError(
+            f"{name}: was packed by a partition, its rows have other numbers than the model's: train it with --sparse-sync {kinds}, or give "
+            "the data that it was packed from"
+        )
+    found = (
+        f"was packed by another partition (digest {dataset.partition[:12]}, the plan has {wanted[:12]})"
+        if dataset.partition
+        else "is not packed"
+    )
+    raise DataError(
+        f"{name}: {found}: {plan.options.holder.words} wants htrain data pack DATA --partition FILE, with the partition of the plan"
+    )
+
+
+def input_columns(dataset: Dataset) -> dict[str, str]:
+    """The columns of a dataset's batches as `name: dtype[shape]`, as a plan writes them."""
+    columns = {"label": "float32[B]", BATCH_KEY.name: "int64[1]"}
+    for item in dataset.schema.inputs:
+        if item.kind == "dense":
+            columns[item.name] = f"float32[B,{item.width}]"
+        elif item.kind == "bag":
+            columns |= {
+                item.name: f"int64[<={item.width if item.width > 1 else ''}B]",
+                f"{item.name}_offsets": "int64[B]",
+            }
+        else:
+            columns[item.name] = f"int64[B,{item.width}]"
+            columns |= {f"{item.name}_length": "int64[B]"} if item.kind == "padded" else {}
+    return columns

@@ -1,0 +1,266 @@
+"""Validation while training: a run's checkpoints are evaluated in a thread of the launcher, one at a time, and training goes on (docs/how-to/run.md)."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as replaced
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from htrain.data import Dataset
+from htrain.data.labels import is_binary
+from htrain.errors import Error, Interrupted, RunError
+from htrain.executor.host.bell import Bell
+from htrain.executor.launch.coordinator import NoValidations
+from htrain.executor.launch.evaluate import Evaluation, evaluate
+from htrain.executor.launch.forward import data_for, forward_net
+from htrain.executor.launch.interrupt import Interrupt
+from htrain.executor.record.checkpoint import prune, read_manifest
+from htrain.executor.record.parameters import load_parameters
+from htrain.executor.record.progress import decimal, duration
+from htrain.executor.record.validations import (
+    VALIDATIONS,
+    Validation,
+    kept_checkpoint,
+    read_validations,
+    write_validations,
+)
+from htrain.executor.roles.coordinator import Validated
+from htrain.executor.roles.early_stop import standing_of
+from htrain.executor.settings import RunSettings
+from htrain.plan.plan import Plan
+
+OnValidation = Callable[[Validation], object]
+_LOOK_SECONDS = 0.2  # between two looks at the user, while the last checkpoint is validated
+_LAST_SECONDS = 5.0  # for an evaluation that nobody waits for any more
+
+
+@dataclass(frozen=True)
+class Validating:
+    """What a user wants to have validated.
+
+    Checkpoints are evaluated on `data`, "" for none, every `every` examples of the whole job, 0 for the last alone. The run ends after `early_stop`
+    validations in a row without a better value, 0 for never, or where `on_validation` says True. The best checkpoint is kept where `keep_best` says so.
+    """
+
+    data: str = ""
+    every: int = 0
+    early_stop: int = 0
+    keep_best: bool = False
+    on_validation: OnValidation | None = None
+
+    def open(self, plan: Plan) -> Dataset | None:
+        """The data, as a plan reads it; None where there is none. Raises what `data_for` does, and says that it is about this data."""
+        try:
+            return data_for(plan, self.data) if self.data else None
+        except Error as error:
+            raise type(error)(f"--valid: {error}") from error
+
+
+class _Abandoned(Exception):
+    """Nobody waits for this evaluation any more."""
+
+
+class Validator:
+    """The validations of one run, on `dataset`, behind those that it had before it was resumed.
+
+    All but `_evaluate` is for one thread, the launcher's. An evaluation is told of in three steps: its thread leaves it in `_outcome` and rings the bell, the
+    launcher calls `news`, and only then may the next begin: until then its checkpoint is spared.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        run_folder: Path,
+        wanted: Validating,
+        dataset: Dataset,
+        so_far: Sequence[Validation],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._plan = plan
+        self._net = forward_net(plan.train)
+        self._run_folder = run_folder
+        self._wanted = wanted
+        self._dataset = dataset
+        self._tell = tell
+        self._all = list(so_far)
+        self._error: Error | None = None
+        self._bell = Bell()
+        self._is_abandoned = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._checkpoint = ""  # that is evaluated
+        self._outcome: Validation | Error | None = None
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """What can be read as soon as `news` may have some."""
+        return (self._bell.descriptor,)
+
+    @property
+    def spared(self) -> Collection[str]:
+        """The names of the checkpoints that are not to be removed: the best, and the one that is evaluated."""
+        return {kept_checkpoint(self._all), self._checkpoint}
+
+    def begin(self, checkpoint: Path) -> None:
+        """Begin to evaluate a checkpoint. Requires: of the one before, `news` has told."""
+        assert not self._thread
+        self._checkpoint = checkpoint.name
+        self._thread = threading.Thread(
+            target=self._evaluate, args=(checkpoint,), name="launcher/validation", daemon=True
+        )
+        self._thread.start()
+
+    def news(self) -> Validated | None:
+        """What the run is told of an evaluation that has ended, once; None where none has."""
+        self._bell.mute()
+        outcome, self._outcome = self._outcome, None
+        if outcome is None or not self._thread:
+            return None
+        self._thread.join()
+        self._thread, self._checkpoint = None, ""
+        if isinstance(outcome, Error):
+            self._error = outcome
+            return Validated(error=outcome)
+        return self._take(outcome)
+
+    def finish(self, checkpoint: Path, interrupt: Interrupt, give_sign: Callable[[], None]) -> tuple[Validation, ...]:
+        """Evaluate the last checkpoint, behind the one before; all validations on the same data, those of before the run was resumed included.
+
+        Raises Interrupted where the user asks to stop meanwhile, and what keeps one from being evaluated: the run is over, and saved.
+        """
+        self._wait(interrupt, give_sign)
+        self.begin(checkpoint)
+        self._wait(interrupt, give_sign)
+        prune(self._run_folder, spared=self.spared)
+        return tuple(self._on_this_data)
+
+    def close(self) -> None:
+        """Abandon what is evaluated."""
+        self._is_abandoned.set()
+        if self._thread:
+            self._thread.join(_LAST_SECONDS)
+        self._bell.close()
+
+    def _wait(self, interrupt: Interrupt, give_sign: Callable[[], None]) -> None:
+        while self._thread:
+            self._thread.join(_LOOK_SECONDS)
+            give_sign()
+            self.news()
+            if interrupt.is_asked:
+                raise Interrupted(
+                    f"stopped while its last checkpoint was validated; all is trained and saved: htrain eval {self._run_folder}"
+                )
+        if self._error:
+            raise type(self._error)(f"{self._error}; what was trained is saved: {self._run_folder}")
+
+    # -- an evaluation, in its own thread ----------------------------------------------------------------------------
+
+    def _evaluate(self, checkpoint: Path) -> None:
+        began = time.monotonic()
+        try:
+            manifest = read_manifest(checkpoint)
+            parameters = load_parameters(self._plan, self._net, checkpoint, manifest, "center")
+            found = evaluate(self._plan, self._net, parameters, self._dataset, on_batch=self._look)
+            self._outcome = self._validation(checkpoint, manifest.examples, found, time.monotonic() - began)
+        except _Abandoned:
+            return
+        except Error as error:
+            self._outcome = type(error)(f"validation of {checkpoint.name}: {error}")
+        except BaseException as error:  # somebody waits for an outcome
+            self._outcome = RunError(f"validation of {checkpoint.name}: {_one_line(error)}")
+        self._bell.ring()
+
+    def _look(self) -> None:
+        if self._is_abandoned.is_set():
+            raise _Abandoned
+
+    def _validation(self, checkpoint: Path, examples: int, found: Evaluation, seconds: float) -> Validation:
+        return Validation(
+            examples=examples,
+            ne=found.ne,
+            auc=found.auc,
+            log_loss=found.log_loss,
+            seconds=seconds,
+            checkpoint=checkpoint.name,
+            data=self._wanted.data,
+        )
+
+    # -- what comes of it --------------------------------------------------------------------------------------------
+
+    @property
+    def _on_this_data(self) -> list[Validation]:
+        """Values of other data say nothing of better or worse."""
+        return [each for each in self._all if each.data == self._wanted.data]
+
+    def _take(self, found: Validation) -> Validated:
+        """Keep, show and judge a validation. The one after no more examples, as that of the end may be, takes the place of the one before, if it is as good."""
+        if _is_again(found, self._all):
+            self._all.pop()
+        is_best = standing_of(each.log_loss for each in self._on_this_data).is_better(found.log_loss)
+        found = replace(found, is_best=is_best, kept=is_best and self._wanted.keep_best)
+        self._all.append(found)
+        try:
+            write_validations(self._run_folder, self._all)
+        except OSError as error:
+            self._tell(
+                f"{self._run_folder / VALIDATIONS}: cannot be written: {error.strerror}; it is tried again with the next"
+            )
+        self._tell(news_of(found))
+        asked = ""
+        try:
+            if self._wanted.on_validation and self._wanted.on_validation(found):
+                asked = "on_validation has said so"
+        except Exception as error:
+            self._error = RunError(f"on_validation failed at {found.examples:,} examples: {_one_line(error)}")
+            return Validated(error=self._error)
+        return Validated(self._early_stop() or asked)
+
+    def _early_stop(self) -> str:
+        """Why the run is to end, "" where it still gets better."""
+        seen = self._on_this_data
+        standing = standing_of(each.log_loss for each in seen)
+        if not standing.ends(self._wanted.early_stop):
+            return ""
+        loss = self._plan.options.loss
+        what = "log loss" if is_binary(loss) else "mean squared error" if loss == "mse" else "loss"
+        best = next((each for each in reversed(seen) if each.is_best), None)
+        where = f" than {best.log_loss:.4f} at {best.examples:,} examples" if best else ""
+        count = standing.without_better
+        return f"{f'{count} validations in a row' if count > 1 else 'a validation'} without a better {what}{where}"
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _is_again(found: Validation, before: Sequence[Validation]) -> bool:
+    if not before or (found.examples, found.data) != (before[-1].examples, before[-1].data):
+        return False
+    return found.log_loss <= before[-1].log_loss
+
+
+def news_of(found: Validation) -> str:
+    """A validation on one line."""
+    best = ", the best so far" if found.is_best else ""
+    return (
+        f"validation at {found.examples:,} examples: NE {decimal(found.ne)}, AUC {decimal(found.auc)}, loss {decimal(found.log_loss)} "
+        f"({duration(found.seconds)}){best}"
+    )
+
+
+def prepared(
+    plan: Plan, settings: RunSettings, wanted: Validating, dataset: Dataset | None, tell: Callable[[str], None]
+) -> tuple[RunSettings, Validator | NoValidations]:
+    """The settings and the validator of a run, new or resumed, that has its folder. Raises CheckpointError for validations that are damaged.
+
+    Validations behind the checkpoint that it goes on from are of a training that has not been.
+    """
+    trained = sum(int(state["totals"]["examples"]) for state in settings.positions.values())
+    so_far = [each for each in read_validations(settings.run_folder) if each.examples <= trained]
+    if not dataset:
+        return settings, NoValidations((kept_checkpoint(so_far),))
+    last = max((each.examples for each in so_far if each.data == wanted.data), default=trained)
+    validator = Validator(plan, settings.run_folder, wanted, dataset, so_far=so_far, tell=tell)
+    return replaced(settings, valid_every=wanted.every, validated=last), validator

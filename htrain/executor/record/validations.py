@@ -1,0 +1,88 @@
+"""validations.jsonl in the run folder: what was found of a run's checkpoints on its validation data, a line each, in the order of training."""
+
+import math
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from htrain.errors import CheckpointError
+from htrain.files import read_file
+
+VALIDATIONS = "validations.jsonl"
+_MOST_BYTES = 1 << 28
+_NUMBERS = ("ne", "auc", "log_loss")  # that may be nan, which JSON does not know
+
+
+class Validation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One evaluation of a run's checkpoint on its validation data, which took so many `seconds`.
+
+    `examples` had been trained by the whole job at the checkpoint. `log_loss` is the mean squared error for MSE, and `ne` and `auc` are nan there.
+    `is_best` says that none before it, on the same data, has a lower log loss; a checkpoint that is `kept` stays until a better one comes.
+    """
+
+    examples: int
+    ne: float
+    auc: float
+    log_loss: float
+    seconds: float
+    checkpoint: str
+    data: str
+    is_best: bool = False
+    kept: bool = False
+
+
+def to_dict(validation: Validation) -> dict[str, Any]:
+    """For JSON: what is not finite becomes None."""
+    values = msgspec.structs.asdict(validation)
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+
+def read_validations(run_folder: Path) -> tuple[Validation, ...]:
+    """Those of a run so far, none where it had none. A last line that was cut off is left out. Raises CheckpointError for a file that is damaged."""
+    path = run_folder / VALIDATIONS
+    try:
+        whole, _, _ = read_file(path, most_bytes=_MOST_BYTES).rpartition(b"\n")
+        return tuple(_parsed(line) for line in whole.splitlines() if line.strip())
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: damaged: {error}: remove it to go on without the validations so far") from error
+
+
+def _parsed(line: bytes) -> Validation:
+    values = msgspec.json.decode(line, type=dict[str, Any])
+    unknown = {name: math.nan for name in _NUMBERS if values.get(name, 0.0) is None}
+    return msgspec.convert(values | unknown, Validation)
+
+
+def write_validations(run_folder: Path, validations: Iterable[Validation]) -> None:
+    """Write all of them, whole or not at all. Raises OSError."""
+    path = run_folder / VALIDATIONS
+    partial = path.with_name(f".{VALIDATIONS}.partial")
+    try:
+        partial.write_bytes(b"".join(msgspec.json.encode(to_dict(each)) + b"\n" for each in validations))
+        os.replace(partial, path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def kept_checkpoint(validations: Iterable[Validation]) -> str:
+    """The name of the checkpoint that is kept beside the last ones, "" for none."""
+    return next((each.checkpoint for each in reversed(tuple(validations)) if each.kept), "")
+
+
+def best_checkpoint(run_folder: Path) -> str:
+    """The name of the checkpoint with the best value. Raises CheckpointError where none was kept."""
+    if not (name := kept_checkpoint(read_validations(run_folder))):
+        raise CheckpointError(
+            f"{run_folder}: keeps no best checkpoint: it was not trained with --keep-best; evaluate its last one (--checkpoint last)"
+        )
+    return name
