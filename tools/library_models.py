@@ -7,13 +7,16 @@
 
 DIR has a folder for each library, without what it depends on, and one of dependencies, none of which brings a torch of its own:
 
-    for name in deepctr-torch torchfm torch-rechub recbole fuxictr pytorch-widedeep transformers torchrec; do
+    for name in deepctr-torch torchfm torch-rechub recbole fuxictr transformers; do
         pip install --no-deps --target DIR/$name $name
     done
-    pip install --no-deps --target DIR/deps scikit-learn scipy joblib threadpoolctl pandas tqdm ...      # what an import then misses
+    git clone https://github.com/reczoo/FuxiCTR DIR/fuxictr-zoo; rm -r DIR/fuxictr-zoo/fuxictr      # its model_zoo is in no wheel
+    pip install --no-deps --target DIR/deps scikit-learn scipy joblib threadpoolctl 'pandas<3' tqdm ...     # what an import then misses
 
 A library that cannot be imported is skipped, with the reason. A model is built by its own constructor over a few small fields, and trains with the
 dropouts and batch norms that it has. `skipped` says that the library itself fails to build or run it. Every model has a process of its own.
+Not among them: pytorch-widedeep, whose models are not imported without gensim, spaCy, OpenCV and torchvision, and torchrec, whose fbgemm-gpu-cpu 1.9.0
+cannot be loaded beside torch 2.13.
 """
 
 import argparse
@@ -35,9 +38,7 @@ LIBRARIES = {
     "torch-rechub": "torch_rechub",
     "recbole": "recbole",
     "fuxictr": "fuxictr",
-    "pytorch-widedeep": "widedeep",
     "transformers": "transformers",
-    "torchrec": "torchrec",
 }  # the folder of each, and the file of tools/library_models that has its models
 
 

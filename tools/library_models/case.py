@@ -36,18 +36,6 @@ class Case:
     logit: str = ""
 
 
-class Picked(nn.Module):
-    """A model, of whose outputs [B,T], one for each task, the first is trained."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def first(self, outputs: torch.Tensor) -> torch.Tensor:
-        """[B] of outputs[B,T]."""
-        return outputs[:, 0]
-
-
 def drawn(inputs: Inputs, num_rows: int, seed: int = 0) -> dict[str, torch.Tensor]:
     """Random values of every input for `num_rows` examples."""
     generator = torch.Generator().manual_seed(seed)

@@ -105,19 +105,20 @@ def cases() -> Iterator[Case]:
 def _of_fields() -> dict[str, Callable[[], nn.Module]]:
     both = [*FIELDS, *DENSE]
     norms = {"dnn_dropout": 0.5, "dnn_use_bn": True}
-    of_two = (models.WDL, models.DeepFM, models.xDeepFM, models.AFM, models.DIFM, models.IFM, models.AutoInt, models.DCN, models.DCNMix,
-              models.FiBiNET, models.NFM, models.ONN, models.CCPM, models.AFN)  # fmt: skip
+    of_two = (models.WDL, models.DeepFM, models.xDeepFM, models.DIFM, models.IFM, models.AutoInt, models.DCN, models.DCNMix,
+              models.FiBiNET, models.NFM, models.ONN, models.AFN)  # fmt: skip
     of_one = (models.MLR, models.PNN, models.SharedBottom, models.ESMM, models.MMOE, models.PLE)
     makers: dict[str, Callable[[], nn.Module]] = {}
     for model in of_two:
         makers[model.__name__] = lambda model=model: model(both, both)
+    for model in (models.AFM, models.CCPM):  # of ids alone
+        makers[model.__name__] = lambda model=model: model(FIELDS, FIELDS)
     for model in of_one:
         makers[model.__name__] = lambda model=model: model(both)
     for model in (models.WDL, models.DeepFM, models.xDeepFM, models.DCN, models.AutoInt):
         makers[f"{model.__name__} bn dropout"] = lambda model=model: model(both, both, **norms)
     for model in (models.MMOE, models.PLE):
         makers[f"{model.__name__} bn dropout"] = lambda model=model: model(both, **norms)
-    makers["DeepFM dice"] = lambda: models.DeepFM(both, both, dnn_activation="dice")
     makers["DeepFM prelu"] = lambda: models.DeepFM(both, both, dnn_activation="prelu")
     makers["DCN matrix"] = lambda: models.DCN(both, both, cross_parameterization="matrix")
     makers["NFM dropout"] = lambda: models.NFM(both, both, bi_dropout=0.5, dnn_dropout=0.5)

@@ -1,7 +1,6 @@
 """The model zoo of FuxiCTR: a dict of features -> {"y_pred": probability}.
 
-The wheel has the zoo's models for long sequences alone; the others are in the folder model_zoo of its repository, which --libraries has in a folder
-`fuxictr-zoo`: `git clone https://github.com/reczoo/FuxiCTR DIR/fuxictr-zoo`, without its folder `fuxictr`.
+The wheel has the zoo's models for long sequences alone; these are in the folder model_zoo of its repository.
 """
 
 import os

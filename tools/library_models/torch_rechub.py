@@ -107,7 +107,8 @@ def cases() -> Iterator[Case]:
         )  # fmt: skip
 
     def sasrec() -> nn.Module:
-        parts = [SequenceFeature(n, vocab_size=70, embed_dim=8, pooling="concat", shared_with=s) for n, s in (("seq", None), ("pos", "seq"), ("neg", "seq"))]  # fmt: skip
+        shared = {"seq": None, "pos": "seq", "neg": "seq"}
+        parts = [SequenceFeature(n, 70, embed_dim=8, pooling="concat", shared_with=s) for n, s in shared.items()]
         return Shifted(matching.SASRec(parts, max_len=LENGTH))
 
     yield Case("torch-rechub", "SASRec", sasrec, item)
@@ -131,7 +132,6 @@ def _rankers() -> dict[str, Make]:
         "EDCN attention": lambda: ranking.EDCN(fields(), 3, MLP, bridge_type="attention_pooling"),
         "AFM": lambda: ranking.AFM(fields(), 8),
         "FiBiNet": lambda: ranking.FiBiNet(fields(), MLP),
-        "FiBiNet all": lambda: ranking.FiBiNet(fields(), MLP, bilinear_type="all_interaction"),
         "DeepFFM": lambda: ranking.DeepFFM(_narrow(1, ""), _crossed(), 8, MLP),
         "FatDeepFFM": lambda: ranking.FatDeepFFM(_narrow(1, ""), _crossed(), 8, 1, MLP),
         "AutoInt": lambda: ranking.AutoInt(fields(), numbers(), dropout=0.2, mlp_params=with_attention),
@@ -164,7 +164,7 @@ def _sequences() -> dict[str, Make]:
         return [one("user", 50)], [sequence("history")], [one("item", 70)]
 
     return {
-        "DIN": lambda: ranking.DIN(*parts(), MLP | {"dims": [16]}, {"dims": [16, 8]}),
+        "DIN": lambda: ranking.DIN(*parts(), {"dims": [16], "dropout": 0.2}, {"dims": [16, 8]}),
         "BST": lambda: ranking.BST(*parts(), MLP),
         "DIEN": lambda: ranking.DIEN(parts()[0], parts()[1], [sequence("negative")], parts()[2], {"dims": [16, 8]}),
     }

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
+from torchfm.model import afi, afm, afn, dcn, dfm, ffm, fm, fnfm, fnn, lr, ncf, nfm, pnn, wd, xdfm
 
 from library_models.case import Case, Ids
-from torchfm.model import afi, afm, afn, dcn, dfm, ffm, fm, fnfm, fnn, lr, ncf, nfm, pnn, wd, xdfm
 
 FIELDS = (50, 60, 70, 80)
 
@@ -25,12 +25,13 @@ class Fields(nn.Module):
 
 def cases() -> Iterator[Case]:
     """Every model, with the sizes of the library's example (examples/main.py), smaller."""
+    attention = {"embed_dim": 8, "atten_embed_dim": 16, "num_heads": 2, "num_layers": 3, "mlp_dims": (16,)}
     deep = {"embed_dim": 8, "mlp_dims": (16, 16)}
     makers: dict[str, Callable[[], nn.Module]] = {
         "lr": lambda: lr.LogisticRegressionModel(FIELDS),
         "fm": lambda: fm.FactorizationMachineModel(FIELDS, embed_dim=8),
         "ffm": lambda: ffm.FieldAwareFactorizationMachineModel(FIELDS, embed_dim=4),
-        "hofm-dfm": lambda: dfm.DeepFactorizationMachineModel(FIELDS, dropout=0.2, **deep),
+        "dfm": lambda: dfm.DeepFactorizationMachineModel(FIELDS, dropout=0.2, **deep),
         "fnn": lambda: fnn.FactorizationSupportedNeuralNetworkModel(FIELDS, dropout=0.2, **deep),
         "wd": lambda: wd.WideAndDeepModel(FIELDS, dropout=0.2, **deep),
         "ipnn": lambda: pnn.ProductNeuralNetworkModel(FIELDS, dropout=0.2, method="inner", **deep),
@@ -42,8 +43,8 @@ def cases() -> Iterator[Case]:
         "xdfm": lambda: xdfm.ExtremeDeepFactorizationMachineModel(FIELDS, dropout=0.2, cross_layer_sizes=(8, 8), split_half=False, **deep),
         "xdfm split": lambda: xdfm.ExtremeDeepFactorizationMachineModel(FIELDS, dropout=0.2, cross_layer_sizes=(8, 8), **deep),
         "afm": lambda: afm.AttentionalFactorizationMachineModel(FIELDS, embed_dim=8, attn_size=8, dropouts=(0.2, 0.2)),
-        "afi": lambda: afi.AutomaticFeatureInteractionModel(FIELDS, embed_dim=8, atten_embed_dim=16, num_heads=2, num_layers=3, mlp_dims=(16,), dropouts=(0.1, 0.2)),
+        "afi": lambda: afi.AutomaticFeatureInteractionModel(FIELDS, dropouts=(0.1, 0.2), **attention),
         "afn": lambda: afn.AdaptiveFactorizationNetwork(FIELDS, embed_dim=8, LNN_dim=30, mlp_dims=(16,), dropouts=(0.1, 0.2)),
     }  # fmt: skip
     for name, make in makers.items():
-        yield Case("torchfm", name.removeprefix("hofm-"), lambda make=make: Fields(make()), {"sparse": Ids(4, 50)})
+        yield Case("torchfm", name, lambda make=make: Fields(make()), {"sparse": Ids(4, 50)})

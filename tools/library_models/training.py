@@ -24,7 +24,7 @@ from htrain.transform.loss import final_sigmoid
 from library_models.case import Case, Ids, Inputs, drawn
 
 sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
-from harness import _optimizer, _table_optimizer, losses_of, relative_differences  # noqa: E402  the tests' own reference
+from harness import _optimizer, _table_optimizer, losses_of, relative_differences
 
 STEPS = 20
 
@@ -49,13 +49,13 @@ class Training:
         )
         self._dropouts = _dropouts(self._captured, plan)
         seen = losses_of(plan, self._folder / "plan", self._data)
-        self._wanted = self._by_torch(copied(self._model))
+        self._wanted = self._by_torch(copy.deepcopy(self._model))
         return max(relative_differences(seen, self._wanted))
 
     def difference_of_ulp(self) -> float:
         """The same between PyTorch and itself, begun from the neighbouring floats."""
         torch.manual_seed(1)
-        nudged = copied(self._model)
+        nudged = copy.deepcopy(self._model)
         with torch.no_grad():
             for p in nudged.parameters():
                 away = torch.where(torch.rand_like(p) < 0.5, torch.inf, -torch.inf)
@@ -119,20 +119,18 @@ def _dropouts(captured: Captured, plan: Plan) -> list[Op]:
     return [seeded[op.outputs[0]] for op in captured.net.ops if op.type == "Dropout"]
 
 
-def _steps(model: nn.Module, captured: Captured, options: Options) -> Iterator[torch.optim.Optimizer]:
+def _steps(model: nn.Module, captured: Captured, options: Options) -> list[torch.optim.Optimizer]:
     named = {name: p for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
     tables = {id(p): p for name, p in named.items() if _is_table(name, captured)}
     dense = {id(p): p for p in named.values() if id(p) not in tables}
-    return [_optimizer(options.dense_optimizer, list(dense.values())), _table_optimizer(options.sparse_optimizer, list(tables.values()))]  # fmt: skip
+    return [
+        _optimizer(options.dense_optimizer, list(dense.values())),
+        _table_optimizer(options.sparse_optimizer, list(tables.values())),
+    ]
 
 
 def _is_table(name: str, captured: Captured) -> bool:
     return name in captured.net.parameters and captured.net.parameters[name].kind == "table"
-
-
-def copied(model: nn.Module) -> nn.Module:
-    """A copy that trains on its own."""
-    return copy.deepcopy(model)
 
 
 def _batches(data: str, batch_size: int) -> Iterator[tuple[int, dict[str, torch.Tensor]]]:

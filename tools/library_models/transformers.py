@@ -48,37 +48,70 @@ def cases() -> Iterator[Case]:
 
 def _encoders() -> dict[str, Callable[[], nn.Module]]:
     t = transformers
-    size = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 10, "max_position_embeddings": 16}  # fmt: skip
-    gpt = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 16, "vocab_size": 10}
-    causal = {**size, "num_key_value_heads": 1, "head_dim": 8}
+    size = {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "vocab_size": ITEMS,
+        "max_position_embeddings": 16,
+    }
+    deep = {**size, "intermediate_size": 32}
+    causal = {**deep, "num_key_value_heads": 1, "head_dim": 8, "use_cache": False}
+    gpt = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 16, "vocab_size": ITEMS, "use_cache": False}
+    distil = {
+        "dim": WIDTH,
+        "n_layers": 2,
+        "n_heads": 2,
+        "hidden_dim": 32,
+        "vocab_size": ITEMS,
+        "max_position_embeddings": 16,
+    }
+    neo = {
+        "hidden_size": WIDTH,
+        "num_layers": 2,
+        "num_heads": 2,
+        "vocab_size": ITEMS,
+        "max_position_embeddings": 16,
+        "use_cache": False,
+    }
+    opt = {**size, "word_embed_proj_dim": WIDTH, "ffn_dim": 32, "use_cache": False}
+    eager = {"attn_implementation": "eager"}
     return {
-        "BERT": lambda: t.BertModel(t.BertConfig(**size)),
-        "BERT eager": lambda: t.BertModel(t.BertConfig(**size, attn_implementation="eager")),
-        "RoBERTa": lambda: t.RobertaModel(t.RobertaConfig(**size)),
-        "ALBERT": lambda: t.AlbertModel(t.AlbertConfig(**size, embedding_size=WIDTH)),
-        "ELECTRA": lambda: t.ElectraModel(t.ElectraConfig(**size, embedding_size=WIDTH)),
-        "DistilBERT": lambda: t.DistilBertModel(t.DistilBertConfig(dim=WIDTH, n_layers=2, n_heads=2, hidden_dim=32, vocab_size=10, max_position_embeddings=16)),
-        "MPNet": lambda: t.MPNetModel(t.MPNetConfig(**size)),
-        "DeBERTa-v2": lambda: t.DebertaV2Model(t.DebertaV2Config(**size)),
-        "GPT-2": lambda: t.GPT2Model(t.GPT2Config(**gpt, use_cache=False)),
-        "GPT-2 eager": lambda: t.GPT2Model(t.GPT2Config(**gpt, use_cache=False, attn_implementation="eager")),
-        "GPT-Neo": lambda: t.GPTNeoModel(t.GPTNeoConfig(hidden_size=WIDTH, num_layers=2, num_heads=2, attention_types=[[["global", "local"], 1]], vocab_size=10, max_position_embeddings=16, use_cache=False)),
-        "OPT": lambda: t.OPTModel(t.OPTConfig(hidden_size=WIDTH, word_embed_proj_dim=WIDTH, num_hidden_layers=2, num_attention_heads=2, ffn_dim=32, vocab_size=10, max_position_embeddings=16, use_cache=False)),
-        "Llama": lambda: t.LlamaModel(t.LlamaConfig(**causal, use_cache=False)),
-        "Mistral": lambda: t.MistralModel(t.MistralConfig(**causal, use_cache=False)),
-        "Qwen2": lambda: t.Qwen2Model(t.Qwen2Config(**causal, use_cache=False)),
-        "Gemma": lambda: t.GemmaModel(t.GemmaConfig(**causal, use_cache=False)),
-        "Phi": lambda: t.PhiModel(t.PhiConfig(**size, use_cache=False)),
-        "XLNet": lambda: t.XLNetModel(t.XLNetConfig(d_model=WIDTH, n_layer=2, n_head=2, d_inner=32, vocab_size=10)),
-    }  # fmt: skip
+        "BERT": lambda: t.BertModel(t.BertConfig(**deep)),
+        "BERT eager": lambda: t.BertModel(t.BertConfig(**deep, **eager)),
+        "RoBERTa": lambda: t.RobertaModel(t.RobertaConfig(**deep)),
+        "ALBERT": lambda: t.AlbertModel(t.AlbertConfig(**deep, embedding_size=WIDTH)),
+        "ELECTRA": lambda: t.ElectraModel(t.ElectraConfig(**deep, embedding_size=WIDTH)),
+        "DistilBERT": lambda: t.DistilBertModel(t.DistilBertConfig(**distil)),
+        "MPNet": lambda: t.MPNetModel(t.MPNetConfig(**deep)),
+        "DeBERTa-v2": lambda: t.DebertaV2Model(t.DebertaV2Config(**deep)),
+        "GPT-2": lambda: t.GPT2Model(t.GPT2Config(**gpt)),
+        "GPT-2 eager": lambda: t.GPT2Model(t.GPT2Config(**gpt, **eager)),
+        "GPT-Neo": lambda: t.GPTNeoModel(t.GPTNeoConfig(**neo, attention_types=[[["global", "local"], 1]])),
+        "OPT": lambda: t.OPTModel(t.OPTConfig(**opt)),
+        "Llama": lambda: t.LlamaModel(t.LlamaConfig(**causal)),
+        "Mistral": lambda: t.MistralModel(t.MistralConfig(**causal)),
+        "Qwen2": lambda: t.Qwen2Model(t.Qwen2Config(**causal)),
+        "Gemma": lambda: t.GemmaModel(t.GemmaConfig(**causal)),
+        "Phi": lambda: t.PhiModel(t.PhiConfig(**deep, use_cache=False)),
+        "XLNet": lambda: t.XLNetModel(t.XLNetConfig(d_model=WIDTH, n_layer=2, n_head=2, d_inner=32, vocab_size=ITEMS)),
+    }
 
 
 def _classifiers() -> dict[str, Callable[[], nn.Module]]:
     t = transformers
-    size = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": ITEMS, "max_position_embeddings": 16, "num_labels": 1}  # fmt: skip
+    known = {"vocab_size": ITEMS, "num_labels": 1}
+    size = {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 16,
+    }
+    gpt = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 16, "pad_token_id": 0}
     return {
-        "BertForSequenceClassification": lambda: t.BertForSequenceClassification(t.BertConfig(**size)),
-        "RobertaForSequenceClassification": lambda: t.RobertaForSequenceClassification(t.RobertaConfig(**size)),
-        "ElectraForSequenceClassification": lambda: t.ElectraForSequenceClassification(t.ElectraConfig(**size)),
-        "GPT2ForSequenceClassification": lambda: t.GPT2ForSequenceClassification(t.GPT2Config(n_embd=WIDTH, n_layer=2, n_head=2, n_positions=16, vocab_size=ITEMS, num_labels=1, pad_token_id=0)),
-    }  # fmt: skip
+        "BERT classifier": lambda: t.BertForSequenceClassification(t.BertConfig(**size, **known)),
+        "RoBERTa classifier": lambda: t.RobertaForSequenceClassification(t.RobertaConfig(**size, **known)),
+        "ELECTRA classifier": lambda: t.ElectraForSequenceClassification(t.ElectraConfig(**size, **known)),
+        "GPT-2 classifier": lambda: t.GPT2ForSequenceClassification(t.GPT2Config(**gpt, **known)),
+    }
