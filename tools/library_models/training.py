@@ -1,6 +1,5 @@
 """Twenty steps of a plan of one trainer, and the same steps by PyTorch alone: the same batches, the same values dropped."""
 
-import copy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,7 +32,8 @@ class Training:
     """`model` as it is, trained by its plan and by PyTorch on the same rows."""
 
     def __init__(self, model: nn.Module, case: Case, captured: Captured, options: Options, folder: Path) -> None:
-        self._model, self._case, self._captured, self._options = model, case, captured, options
+        self._case, self._captured, self._options = case, captured, options
+        self._state = {name: value.clone() for name, value in model.state_dict().items()}
         self._folder = folder
         self._data = written(case.inputs, STEPS * options.batch_size, folder)
         self._wanted: list[float] = []
@@ -49,18 +49,25 @@ class Training:
         )
         self._dropouts = _dropouts(self._captured, plan)
         seen = losses_of(plan, self._folder / "plan", self._data)
-        self._wanted = self._by_torch(copy.deepcopy(self._model))
+        self._wanted = self._by_torch(self._fresh())
         return max(relative_differences(seen, self._wanted))
 
     def difference_of_ulp(self) -> float:
         """The same between PyTorch and itself, begun from the neighbouring floats."""
         torch.manual_seed(1)
-        nudged = copy.deepcopy(self._model)
+        nudged = self._fresh()
         with torch.no_grad():
             for p in nudged.parameters():
                 away = torch.where(torch.rand_like(p) < 0.5, torch.inf, -torch.inf)
                 p.copy_(torch.nextafter(p, away.to(p.dtype)))
         return max(relative_differences(self._by_torch(nudged), self._wanted))
+
+    def _fresh(self) -> nn.Module:
+        """The model anew, at the values it began with: what a library's model keeps of a batch forbids to copy it."""
+        torch.manual_seed(0)
+        model = self._case.build()
+        model.load_state_dict(self._state)
+        return model
 
     def _by_torch(self, model: nn.Module) -> list[float]:
         """The loss of every step; `model` is trained."""
