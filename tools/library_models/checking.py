@@ -1,0 +1,143 @@
+"""One model through htrain: captured, compared with PyTorch by the self-check, compiled, and trained for a few steps beside PyTorch."""
+
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from htrain.compiler.pipeline import compile_net
+from htrain.data import CRITEO
+from htrain.errors import Error, ModelError
+from htrain.self_check.capture import Model, capture_model
+from htrain.spec.cluster import this_machine
+from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
+from library_models.case import Case, drawn
+from library_models.result import BOUND, Result
+from library_models.training import Training
+
+BATCH = 16
+OPTIMIZERS = {"sgd": ("sgd", "sgd"), "adam": ("adam", "adagrad")}  # of dense weights and of tables
+_EXAMPLES = 6
+_DIFFERS = "would not be trained as by"
+_T = TypeVar("_T")
+
+
+def limited(case: Case, *, train: bool, seconds: float) -> Result:
+    """`checked` in a process of its own, which is ended after so many seconds."""
+    context = get_context("fork")  # what the library has imported is there already
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=_send, args=(theirs, case, train))
+    began = time.monotonic()
+    child.start()
+    theirs.close()
+    try:
+        if not ours.poll(seconds):
+            return Result(case.library, case.name, "crash", f"not done after {seconds:.0f} s", seconds=seconds)
+        result: Result = ours.recv()
+        return replace(result, seconds=time.monotonic() - began)
+    except EOFError:
+        child.join()
+        return Result(case.library, case.name, "crash", f"the process ended with {child.exitcode}")
+    finally:
+        child.kill()
+        child.join()
+
+
+def _send(end: Connection, case: Case, train: bool) -> None:
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)  # what libraries print while they are built
+        os.dup2(nowhere.fileno(), 2)
+    torch.set_num_threads(1)
+    end.send(checked(case, train=train))
+
+
+def checked(case: Case, *, train: bool) -> Result:
+    """What becomes of one model; whatever it raises is in the result."""
+    result = Result(case.library, case.name, "skipped")
+    example = drawn(case.inputs, _EXAMPLES)
+    try:
+        torch.manual_seed(0)
+        model = case.build()
+        model(**{name: value.clone() for name, value in example.items()})
+    except Exception as error:  # a library may raise anything
+        return replace(result, why=_line(error), text=traceback.format_exc())
+    options = _options("sgd")
+    found, refused = _tried(
+        lambda: capture_model(model, schema=CRITEO, example_inputs=example, logit=case.logit, label=""), result
+    )
+    if found is None:
+        return refused
+    result = _compared(found, options, replace(result, compiles="yes"))
+    if result.compiles == "no":
+        return result
+    compiled, refused = _tried(
+        lambda: compile_net(
+            found.captured, this_machine(group_ps=1, sparse_ps=1), options, name=case.name, solver="rules"
+        ),
+        result,
+    )
+    if compiled is None:
+        return refused
+    return _trained(model, case, found, result) if train else result
+
+
+def _tried(step: Callable[[], _T], result: Result) -> tuple[_T | None, Result]:
+    try:
+        return step(), result
+    except Error as error:
+        return None, replace(result, compiles="no", why=str(error))
+    except Exception as error:  # what is no error of htrain's is a bug of htrain
+        return None, replace(result, compiles="crash", why=_line(error), text=traceback.format_exc())
+
+
+def _compared(found: Model, options: Options, result: Result) -> Result:
+    """`result` with what the self-check says."""
+    result = replace(result, notes=tuple(found.captured.notes))
+    try:
+        notes = found.compare(options)
+    except ModelError as error:
+        if _DIFFERS in str(error):
+            return replace(result, equal="no", why=str(error), text=str(error))
+        return replace(result, compiles="no", why=str(error))
+    except Exception:
+        return replace(result, equal="crash", text=traceback.format_exc())
+    return replace(result, equal=" ".join(notes) or "yes")
+
+
+def _options(optimizers: str) -> Options:
+    dense, sparse = OPTIMIZERS[optimizers]
+    rate = 0.05 if dense == "sgd" else 0.001
+    return with_flags(
+        batch_size=BATCH, net_replicas=1, dense_optimizer=dense, sparse_optimizer=sparse, dense_lr=rate, sparse_lr=0.05
+    )
+
+
+def _trained(model: torch.nn.Module, case: Case, found: Model, result: Result) -> Result:
+    """`result` with how far the losses of a plan are from PyTorch's, and from PyTorch's own after a change of an ulp where that is too far."""
+    trains: dict[str, float | str] = {}
+    ulps: dict[str, float] = {}
+    texts = [result.text] if result.text else []
+    for name in OPTIMIZERS:
+        with tempfile.TemporaryDirectory() as folder:
+            training = Training(model, case, found.captured, _options(name), Path(folder))
+            try:
+                trains[name] = training.difference()
+                if trains[name] > BOUND:  # type: ignore[operator]
+                    ulps[name] = training.difference_of_ulp()
+            except Exception as error:
+                trains[name] = _line(error)
+                texts.append(traceback.format_exc())
+    return replace(result, trains=trains, ulp=ulps, text="\n".join(texts))
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
