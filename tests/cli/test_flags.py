@@ -46,7 +46,7 @@ def test_compile_has_a_flag_for_all_that_may_be_said() -> None:
             "'--cache-staleness': -1 is not a whole number of 0 to 999,999,999, or unbounded",
         ),
         (["--batch-size", "1e3"], "'--batch-size': '1e3' is not a whole number of 1 to 16,777,216"),
-        (["--loss", "mae"], "'--loss': 'mae' is not one of 'bce', 'mse'"),
+        (["--loss", "mae"], "'--loss': 'mae' is not one of 'bce', 'bce_probability', 'mse', 'own'"),
         (["--cache-table", "C1"], "'C1': want TABLE=CAPACITY"),
         (["--cache-table", "C1=many", "--cache", "het"], "--cache-table: 'C1=many' is not tables and capacities"),
         (["--cache-window", "auto", "--cache", "het"], "--cache-window: 'auto' is not a whole number"),
