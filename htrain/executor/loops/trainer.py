@@ -85,6 +85,7 @@ class Trainer:
         self._orders = Orders()
         self._ordered = threading.Condition()
         self._idle = 0
+        self._pauses = 0
         self._finished = 0
         self._outboxes: list[Outbox] = []
         self._threads: list[threading.Thread] = []
@@ -155,6 +156,7 @@ class Trainer:
 
     def _order(self, *, paused: bool) -> None:
         with self._ordered:
+            self._pauses += paused and not self._orders.paused
             self._orders.paused = paused
             self._ordered.notify_all()
 
@@ -254,12 +256,14 @@ class Trainer:
         return None
 
     def _rest(self, rest: Rest) -> None:
-        """Between steps, a replica stays here while the trainer is paused."""
+        """Between steps, a replica stays here while the trainer is paused, not longer: where it is paused again before this thread has seen that it goes
+        on, others in lockstep have begun the next step, and wait for this one."""
         with self._ordered:
             self._ordered.wait_for(lambda: self._orders.paused or self._orders.stopping or not rest.is_to_come)
+            this_pause = self._pauses
             self._idle += 1
             self.on_change()
-            self._ordered.wait_for(lambda: not self._orders.paused)
+            self._ordered.wait_for(lambda: not self._orders.paused or self._pauses != this_pause)
             self._idle -= 1
 
     def _verdict(self, step: int) -> Verdict:

@@ -1,0 +1,42 @@
+"""A trainer's replicas rest while it is paused, and no longer."""
+
+import threading
+import time
+
+from htrain.executor.loops.trainer import Trainer
+from htrain.executor.roles.replica import Orders, Rest
+
+
+def resting() -> tuple[Trainer, threading.Thread]:
+    """A trainer with a thread that rests in it, without a plan."""
+    trainer = Trainer.__new__(Trainer)
+    trainer._ordered, trainer._orders = threading.Condition(), Orders()
+    trainer._idle = trainer._pauses = 0
+    trainer.on_change = lambda: None
+    trainer.pause()
+    thread = threading.Thread(target=trainer._rest, args=(Rest(is_to_come=True),), daemon=True)
+    thread.start()
+    until = time.monotonic() + 10
+    while not trainer._idle and time.monotonic() < until:
+        time.sleep(0.001)
+    return trainer, thread
+
+
+def test_a_replica_goes_on_though_it_is_paused_again_before_it_has_seen_that_it_may() -> None:
+    trainer, thread = resting()
+    with trainer._ordered:  # both orders come before the thread can look
+        trainer.resume()
+        trainer.pause()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not trainer._idle
+
+
+def test_an_order_to_pause_that_comes_twice_is_one() -> None:
+    trainer, thread = resting()
+    trainer.pause()
+    thread.join(0.2)
+    assert thread.is_alive()
+    trainer.resume()
+    thread.join(10)
+    assert not thread.is_alive()
