@@ -27,6 +27,7 @@ from library_models.training import Training
 BATCH = 16
 OPTIMIZERS = {"sgd": ("sgd", "sgd"), "adam": ("adam", "adagrad")}  # of dense weights and of tables
 _EXAMPLES = 6
+_OF_PROBABILITY = "train with --loss bce_probability"
 _DIFFERS = "would not be trained as by"
 _T = TypeVar("_T")
 
@@ -76,7 +77,11 @@ def checked(case: Case, *, train: bool) -> Result:
     )
     if found is None:
         return refused
-    result = _compared(found, options, replace(result, compiles="yes"))
+    first = replace(result, compiles="yes")
+    result = _compared(found, options, first)
+    if _OF_PROBABILITY in result.why:  # as the refusal says
+        options = with_flags(options, loss="bce_probability")
+        result = _compared(found, options, first)
     if result.compiles == "no":
         return result
     compiled, refused = _tried(
@@ -87,7 +92,7 @@ def checked(case: Case, *, train: bool) -> Result:
     )
     if compiled is None:
         return refused
-    return _trained(model, case, found, result) if train else result
+    return _trained(model, case, found, result, options.loss) if train else result
 
 
 def _tried(step: Callable[[], _T], result: Result) -> tuple[_T | None, Result]:
@@ -121,14 +126,14 @@ def _options(optimizers: str) -> Options:
     )
 
 
-def _trained(model: torch.nn.Module, case: Case, found: Model, result: Result) -> Result:
+def _trained(model: torch.nn.Module, case: Case, found: Model, result: Result, loss: str) -> Result:
     """`result` with how far the losses of a plan are from PyTorch's, and from PyTorch's own after a change of an ulp where that is too far."""
     trains: dict[str, float | str] = {}
     ulps: dict[str, float] = {}
     texts = [result.text] if result.text else []
     for name in OPTIMIZERS:
         with tempfile.TemporaryDirectory() as folder:
-            training = Training(model, case, found.captured, _options(name), Path(folder))
+            training = Training(model, case, found.captured, with_flags(_options(name), loss=loss), Path(folder))
             try:
                 trains[name] = training.difference()
                 if trains[name] > BOUND:  # type: ignore[operator]

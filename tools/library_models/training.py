@@ -72,19 +72,20 @@ class Training:
     def _by_torch(self, model: nn.Module) -> list[float]:
         """The loss of every step; `model` is trained."""
         steps = _steps(model, self._captured, self._options)
-        probability = final_sigmoid(self._captured.net, self._options.loss) is not None
+        loss = self._options.loss
+        probability = loss == "bce_probability" or final_sigmoid(self._captured.net, loss) is not None
         criterion = F.binary_cross_entropy if probability else F.binary_cross_entropy_with_logits
         losses = []
         for key, batch in _batches(self._data, self._options.batch_size):
             label = batch.pop("label")
             with Dropping(self._dropouts, key):
                 outputs = pick(model(**batch), self._case.logit)
-            loss = criterion(outputs.reshape(-1), label)
+            total = criterion(outputs.reshape(-1), label)
             model.zero_grad()
-            loss.backward()
+            total.backward()
             for step in steps:
                 step.step()
-            losses.append(loss.item())
+            losses.append(total.item())
         return losses
 
 
