@@ -28,16 +28,17 @@ if TYPE_CHECKING:
     from htrain.spec.dense_sync import AllReduce, Bmuf, DenseSync, Easgd, InRounds, ModelAveraging, ParameterServer
     from htrain.spec.fields import about
     from htrain.spec.numerics import Compression, Fusions, Numerics
-    from htrain.spec.optimizers import Adagrad, Adam, RowwiseAdagrad, Sgd
+    from htrain.spec.optimizers import Adagrad, Adam, AdamW, RowwiseAdagrad, Sgd, SparseAdam
     from htrain.spec.options import Options
+    from htrain.spec.schedules import ConstantRate, CosineDecay, LinearDecay, StepDecay
     from htrain.spec.sparse_sync import AllGather, Gmp, SparseSync, TableServers
     from htrain.training import evaluate, run
 
 __all__ = [
-    "Adagrad", "Adam", "AllGather", "AllReduce", "Bmuf", "Cache", "Cluster", "Compression", "Cost", "DenseSync", "Easgd", "Error", "Fusions", "Gmp", "HetCache",
-    "InRounds", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd",
-    "SparseSync", "TableServers", "about", "advise", "compile", "evaluate", "pack", "partition", "register", "register_policy", "register_strategy", "run",
-    "serve", "simulate", "size",
+    "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "Cluster", "Compression", "ConstantRate", "CosineDecay", "Cost", "DenseSync",
+    "Easgd", "Error", "Fusions", "Gmp", "HetCache", "InRounds", "LinearDecay", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef",
+    "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd", "SparseAdam", "SparseSync", "StepDecay", "TableServers", "about", "advise", "compile",
+    "evaluate", "pack", "partition", "register", "register_policy", "register_strategy", "run", "serve", "simulate", "size",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -51,7 +52,8 @@ _HOMES = {
     "serve": "htrain.serving",
     "Cluster": "htrain.spec.cluster",
     "Options": "htrain.spec.options",
-    **dict.fromkeys(("Sgd", "Adagrad", "RowwiseAdagrad", "Adam"), "htrain.spec.optimizers"),
+    **dict.fromkeys(("Sgd", "Adagrad", "RowwiseAdagrad", "Adam", "AdamW", "SparseAdam"), "htrain.spec.optimizers"),
+    **dict.fromkeys(("ConstantRate", "CosineDecay", "LinearDecay", "StepDecay"), "htrain.spec.schedules"),
     **dict.fromkeys(("Numerics", "Compression", "Fusions"), "htrain.spec.numerics"),
     **dict.fromkeys(("Easgd", "ModelAveraging", "Bmuf", "AllReduce", "ParameterServer"), "htrain.spec.dense_sync"),
     **dict.fromkeys(("TableServers", "AllGather", "Gmp"), "htrain.spec.sparse_sync"),
