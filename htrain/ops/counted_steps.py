@@ -45,6 +45,8 @@ def _step(
     beta2: float = 0.0,
     eps: float = 0.0,
     weight_decay: float = 0.0,
+    clip_value: float = 0.0,
+    clip_norm: float = 0.0,
     schedule: str = "constant",
     warmup: int = 0,
     decay: int = 1,
@@ -58,6 +60,10 @@ def _step(
         lr=lr, schedule=schedule, warmup=warmup, decay=decay, share=share, milestones=milestones, gamma=gamma
     ).at(before)
     updates.add_(1)
+    if clip_value:
+        dw = dw.clamp(-clip_value, clip_value)
+    if clip_norm:
+        dw = dw * (clip_norm / (torch.linalg.vector_norm(dw) + 1e-6)).clamp(max=1.0)
     if optimizer == "adamw":
         w.mul_(1 - rate * weight_decay)
     elif weight_decay:

@@ -104,8 +104,9 @@ def _cluster_from_16(old: Mapping[str, Any]) -> Document:
 
 
 def _options_from_17(old: Mapping[str, Any]) -> Document:
-    """Rates were constant, and optimizers had no momentum, no weight decay, and accumulators that begin with zeros."""
+    """Rates were constant, gradients were not clipped, and optimizers had no momentum, no weight decay, and accumulators that begin with zeros."""
     found = {**old, **{name: {"kind": "constant", "warmup": 0} for name in ("dense_schedule", "sparse_schedule")}}
+    found["dense_clip"] = {"kind": "none"}
     for section in ("dense_optimizer", "sparse_optimizer"):
         found[section] = {**_NEW_IN_18.get(found[section]["kind"], {}), **found[section]}
     return found

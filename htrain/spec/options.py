@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from htrain.spec.cache import CACHES, Cache, NoCache
+from htrain.spec.clipping import CLIPS, Clip, NoClip
 from htrain.spec.dense_sync import DENSE_SYNCS, Bmuf, DenseSync
 from htrain.spec.fields import Question, about
 from htrain.spec.numerics import Compression, Fusions, Numerics
@@ -49,6 +50,10 @@ class Options:
         Schedule,
         Question("How the learning rate of tables changes.", SCHEDULES, "sparse-schedule", "the sparse schedule"),
     ] = ConstantRate()  # noqa: RUF009
+    dense_clip: Annotated[
+        Clip,
+        Question("What bounds the gradients of dense weights.", CLIPS, "dense-clip", "clipping of dense gradients"),
+    ] = NoClip()  # noqa: RUF009
     numerics: Annotated[Numerics, Question("In which precision FCs compute.")] = Numerics()  # noqa: RUF009
     compression: Annotated[Compression, Question("How values travel between trainers and group PSs.")] = Compression()  # noqa: RUF009
     fusions: Annotated[Fusions, Question("Which ops are fused.", prefix="fuse")] = Fusions()  # noqa: RUF009

@@ -6,6 +6,7 @@ from htrain.errors import ModelError
 from htrain.net.net import Attr, Init, Net, Parameter
 from htrain.net.slices import readers
 from htrain.ops.builder import NetBuilder
+from htrain.spec.clipping import Clip, ClipNorm, ClipValue
 from htrain.spec.fields import fields_of
 from htrain.spec.optimizers import OF_DENSE, Optimizer, RowwiseAdagrad
 from htrain.spec.options import Options
@@ -37,16 +38,16 @@ def _dense_step(
             f"weight '{weight.name}' would never train: the loss does not depend on it; freeze it (requires_grad=False) or drop it"
         )
     optimizer = options.dense_optimizer
-    type, states, attrs = dense_op(optimizer, options.dense_schedule)
+    type, states, attrs = dense_op(optimizer, options.dense_schedule, options.dense_clip)
     state = [builder.parameter(_state(weight, what, optimizer)) for what in states]
     builder.add(type, (weight.name, *state, gradient), attrs=attrs, module=module)
 
 
-def dense_op(optimizer: Optimizer, schedule: Schedule) -> tuple[str, tuple[str, ...], dict[str, Attr]]:
+def dense_op(optimizer: Optimizer, schedule: Schedule, clip: Clip) -> tuple[str, tuple[str, ...], dict[str, Attr]]:
     """The op of a dense weight's step, the states that it keeps, and its attributes: it counts its updates only where it has to."""
     numbers = _numbers(optimizer)
     said = {name: numbers.pop(name) for name in OF_DENSE if name in numbers}
-    changed = {name: value for name, value in said.items() if value} | _rates(schedule)
+    changed = {name: value for name, value in said.items() if value} | _rates(schedule) | _clips(clip)
     states = _STATES[optimizer.kind]
     if optimizer.kind in _DENSE_STEPS and not changed:
         return _DENSE_STEPS[optimizer.kind], states, numbers
@@ -103,6 +104,13 @@ def _rates(schedule: Schedule) -> dict[str, Attr]:
     if isinstance(schedule, StepDecay):
         said["milestones"] = tuple(map(int, schedule.milestones.split(",")))
     return {"schedule": schedule.kind, **said}
+
+
+def _clips(clip: Clip) -> dict[str, Attr]:
+    """What bounds a gradient, as attributes."""
+    if isinstance(clip, ClipValue):
+        return {"clip_value": clip.max_value}
+    return {"clip_norm": clip.max_norm} if isinstance(clip, ClipNorm) else {}
 
 
 _DENSE_STEPS = {"sgd": "Sgd", "adagrad": "Adagrad", "adam": "Adam"}

@@ -175,6 +175,7 @@ SAMPLES: tuple[Sample, ...] = (
             "lr": 0.1,
             "momentum": 0.9,
             "nesterov": True,
+            "clip_norm": 1.0,
             "schedule": "steps",
             "milestones": (3, 9),
             "gamma": 0.1,

@@ -351,7 +351,7 @@ EFFECTS = (
     Sample(
         "Adam", (SQUARE, SQUARE, ((3, 3), positive), ((1,), positive), SQUARE), nothing, {**EPS, "beta1": 0.9, "beta2": 0.99}
     ),
-    Sample("CountedStep", (SQUARE, ((), below(9)), SQUARE), nothing, {**RATE, "optimizer": "sgd", "weight_decay": 0.1}),
+    Sample("CountedStep", (SQUARE, ((), below(9)), SQUARE), nothing, {**RATE, "optimizer": "sgd", "weight_decay": 0.1, "clip_norm": 1.0}),
     Sample(
         "CountedStep", (SQUARE, SQUARE, ((), below(9)), SQUARE), nothing,
         {**RATE, "optimizer": "sgd", "momentum": 0.9, "nesterov": True},

@@ -12,6 +12,7 @@ from torch_schedules import scheduler
 
 from htrain.errors import DataError
 from htrain.ops import OPS
+from htrain.spec.clipping import Clip, ClipNorm, ClipValue, NoClip
 from htrain.spec.optimizers import Adagrad, Adam, AdamW, Optimizer, RowwiseAdagrad, Sgd, SparseAdam
 from htrain.spec.schedules import ConstantRate, CosineDecay, LinearDecay, Schedule, StepDecay
 from htrain.transform.optimizer import dense_op, row_op
@@ -35,6 +36,11 @@ SCHEDULES = st.one_of(
     st.builds(
         StepDecay, warmup=WARMUPS, milestones=st.sampled_from(["0", "5,30", "60"]), gamma=st.sampled_from([0.1, 0.5])
     ),
+)
+CLIPS = st.one_of(
+    st.just(NoClip()),
+    st.builds(ClipNorm, st.sampled_from([0.5, 2.0])),
+    st.builds(ClipValue, st.sampled_from([0.1, 1.0])),
 )
 OPTIMIZERS = st.one_of(
     SGDS,
@@ -69,19 +75,24 @@ def states_of(asked: Optimizer, names: tuple[str, ...]) -> list[torch.Tensor]:
 
 
 @quick
-@given(seed=SEEDS, asked=OPTIMIZERS, schedule=SCHEDULES)
-def test_dense_steps_are_those_of_torch(seed: int, asked: Optimizer, schedule: Schedule) -> None:
+@given(seed=SEEDS, asked=OPTIMIZERS, schedule=SCHEDULES, clip=CLIPS)
+def test_dense_steps_are_those_of_torch(seed: int, asked: Optimizer, schedule: Schedule, clip: Clip) -> None:
     generator = torch.Generator().manual_seed(seed)
-    type, names, attrs = dense_op(asked, schedule)
+    type, names, attrs = dense_op(asked, schedule, clip)
     weight = torch.randn(SHAPE, generator=generator)
     parameter, states = torch.nn.Parameter(weight.clone()), states_of(asked, names)
     optimizer = of_torch(asked, parameter)
     changing = scheduler(optimizer, schedule)
     for _ in range(STEPS):
-        parameter.grad = torch.randn(SHAPE, generator=generator)
+        dw = torch.randn(SHAPE, generator=generator)
+        parameter.grad = dw.clone()
+        if isinstance(clip, ClipNorm):
+            torch.nn.utils.clip_grad_norm_(parameter, clip.max_norm)
+        elif isinstance(clip, ClipValue):
+            torch.nn.utils.clip_grad_value_(parameter, clip.max_value)
         optimizer.step()
         changing.step()
-        OPS[type].kernel(weight, *states, parameter.grad, **attrs)
+        OPS[type].kernel(weight, *states, dw, **attrs)
     torch.testing.assert_close(weight, parameter.detach(), rtol=1e-5, atol=1e-6)
 
 

@@ -14,6 +14,7 @@ from htrain.executor.launch.role import RunningRole
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Network
 from htrain.plan.plan import Plan
+from htrain.spec.clipping import Clip, ClipNorm, ClipValue
 from htrain.spec.optimizers import Adagrad, Adam, AdamW, Optimizer, RowwiseAdagrad, Sgd, SparseAdam
 from htrain.spec.options import Options
 
@@ -72,6 +73,7 @@ def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = 
         loss = criterion(output.reshape(-1), label)
         model.zero_grad()
         loss.backward()
+        _clip(dense_step, options.dense_clip)
         dense_step.step()
         sparse_step.step()
         for changing in schedules:
@@ -89,6 +91,15 @@ def sparse_and_dense_steps(model: nn.Module, options: Options) -> tuple[torch.op
     sparse = {id(p) for p in tables}
     dense_step = _optimizer(options.dense_optimizer, [p for p in model.parameters() if id(p) not in sparse])
     return dense_step, _table_optimizer(options.sparse_optimizer, list({id(p): p for p in tables}.values()))
+
+
+def _clip(step: torch.optim.Optimizer, clip: Clip) -> None:
+    """Bound the gradient of each weight of an optimizer, by itself."""
+    for weight in (p for group in step.param_groups for p in group["params"]):
+        if isinstance(clip, ClipNorm):
+            nn.utils.clip_grad_norm_(weight, clip.max_norm)
+        elif isinstance(clip, ClipValue):
+            nn.utils.clip_grad_value_(weight, clip.max_value)
 
 
 def _arguments(model: nn.Module) -> Sequence[str]:

@@ -16,6 +16,7 @@ from htrain.executor.record.checkpoint import latest_checkpoint
 from htrain.frontend.captured import Captured
 from htrain.frontend.torch_model import capture
 from htrain.plan.plan import Plan
+from htrain.plan.text import plan_text
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
@@ -63,7 +64,16 @@ RUNS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
         ALONE,
         {"dense_optimizer": "sgd", "dense_momentum": 0.9, "dense_nesterov": True, "dense_weight_decay": 0.01},
     ),
-    "adamw": (SERVED, {"dense_optimizer": "adamw", "dense_weight_decay": 0.1, "sparse_initial_accumulator": 0.1}),
+    "adamw": (
+        SERVED,
+        {
+            "dense_optimizer": "adamw",
+            "dense_weight_decay": 0.1,
+            "dense_clip": "norm",
+            "dense_clip_max_norm": 0.05,
+            "sparse_initial_accumulator": 0.1,
+        },
+    ),
     "adagrad": (
         ALONE,
         {
@@ -147,3 +157,18 @@ def test_a_run_that_begins_with_another_on_another_cluster_goes_on_with_its_coun
         int(tensor) for name, tensor in saved(tmp_path / "second").items() if name.endswith((":updates", ":step"))
     }
     assert counts == {2 * STEPS}
+
+
+def test_weights_and_tables_count_the_batches_of_all_trainers_and_net_replicas(tmp_path: Path) -> None:
+    """Two trainers with two net replicas each train 50 batches together, in any order: none is lost to the count."""
+    options = with_flags(
+        batch_size=BATCH, net_replicas=2, dense_schedule="cosine", dense_schedule_warmup=1000, sparse_schedule="linear"
+    )
+    cluster = this_machine(trainers=2, group_ps=1, sparse_ps=2)
+    plan = compile_net(small()[1], cluster, options, name="small")
+    wanted = "dense adagrad lr 0.005 (cosine after a warm-up of 1,000 updates), sparse adagrad lr 0.02 (linear)"
+    assert wanted in plan_text(plan)
+    plan.save(tmp_path / "plan")
+    htrain.run(tmp_path / "plan", data=DATA, out=tmp_path / "run", hosting="threads")
+    counts = [int(tensor) for name, tensor in saved(tmp_path / "run").items() if name.endswith(":updates")]
+    assert counts == [STEPS] * 6
