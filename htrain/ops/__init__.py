@@ -7,6 +7,7 @@ from htrain.ops import (
     collective,
     comm,
     compress,
+    counted_steps,
     dropout,
     elementwise,
     embedding,
@@ -32,7 +33,7 @@ from htrain.ops.vjp import vjp_definition
 
 _FAMILIES = (
     fc, low_precision, elementwise, matrix, interaction, batch_norm, dropout, torch_ops,
-    reduce, shape, embedding, fields, served, het, gmp, lookahead, loss, optimizer, comm, averaging, collective, compress, init, transfer,
+    reduce, shape, embedding, fields, served, het, gmp, lookahead, loss, optimizer, counted_steps, comm, averaging, collective, compress, init, transfer,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}
 _GENERIC = {

@@ -37,6 +37,27 @@ def rowwise_adagrad_rows(
         raise ids_out_of_range(ids, grads, table, first_row)
 
 
+def adam_rows(
+    table: Rows,
+    mean: Rows,
+    square: Rows,
+    *,
+    ids: Ids,
+    grads: Rows,
+    first_row: int,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    step: int,
+) -> None:
+    """torch.optim.SparseAdam on the rows of `ids`, as step number `step` of the table, from 1 on; mean[R,D] and square[R,D]. Raises DataError as `sgd_rows`."""
+    beta1, beta2 = betas
+    rate = lr * (1 - beta2**step) ** 0.5 / (1 - beta1**step)
+    numbers = (first_row, rate, beta1, beta2, eps)
+    if not fits(adam_loop, table, *(mean, square), *(ids, grads), *numbers):
+        raise ids_out_of_range(ids, grads, table, first_row)
+
+
 @njit(nogil=True, cache=True, inline="always")
 def _shapes_fit(table, ids, grads):  # type: ignore[no-untyped-def]
     return grads.shape[0] >= ids.size and grads.shape[1] == table.shape[1]
@@ -106,4 +127,26 @@ def rowwise_adagrad_loop(table, accumulator, ids, grads, first_row, lr, eps):  #
         rate = np.float32(lr) / (np.sqrt(accumulator[row]) + floor)
         for d in range(table.shape[1]):
             table[row, d] -= rate * grads[i, d]
+    return True
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def adam_loop(table, mean, square, ids, grads, first_row, rate, beta1, beta2, eps):  # type: ignore[no-untyped-def]
+    """The loop of `adam_rows`, with the rate corrected for its bias. Returns as `sgd_loop` does."""
+    if not _shapes_fit(table, ids, grads):
+        return False
+    corrected, floor = np.float32(rate), np.float32(eps)
+    to_first, to_second = np.float32(1 - beta1), np.float32(1 - beta2)
+    for i in range(ids.size):
+        row = ids[i] - first_row
+        if row < 0 or row >= table.shape[0]:
+            return False
+        _ask_ahead(table, ids, i, first_row)
+        _ask_ahead(mean, ids, i, first_row)
+        _ask_ahead(square, ids, i, first_row)
+        for d in range(table.shape[1]):
+            grad = grads[i, d]
+            mean[row, d] += to_first * (grad - mean[row, d])
+            square[row, d] += to_second * (grad * grad - square[row, d])
+            table[row, d] -= corrected * mean[row, d] / (np.sqrt(square[row, d]) + floor)
     return True

@@ -9,6 +9,8 @@ from htrain.errors import PlanError
 from htrain.net.placement import Search
 from htrain.plan.plan import Plan
 from htrain.sizes import memory_text
+from htrain.spec.optimizers import Optimizer
+from htrain.spec.schedules import ConstantRate, Schedule
 from htrain.spec.tree import flat
 
 
@@ -32,8 +34,8 @@ def _lines(plan: Plan) -> Iterator[str]:
         f"{cluster.groups} groups x ({cluster.trainers} trainers x {options.net_replicas} net replicas + {cluster.group_ps} group PSs), "
         f"{cluster.sparse_ps} sparse PSs, {cluster.dense_ps} dense PSs; batch {options.batch_size}"
     )
-    dense, sparse = options.dense_optimizer, options.sparse_optimizer
-    rates = f"dense {dense.kind} lr {dense.lr:g}, sparse {sparse.kind} lr {sparse.lr:g}"
+    dense = _rate_text(options.dense_optimizer, options.dense_schedule)
+    rates = f"dense {dense}, sparse {_rate_text(options.sparse_optimizer, options.sparse_schedule)}"
     yield f"{rates}, loss {options.loss}, seed {options.seed}"
     yield _sync_text(plan)
     bottleneck, what = bottleneck_of(plan)
@@ -60,6 +62,13 @@ def _lines(plan: Plan) -> Iterator[str]:
     for (device, rule, reason), modules in reasons.items():
         yield f"  {device} by rule '{rule}': {reason}"
         yield f"    {', '.join(fold(modules))}"
+
+
+def _rate_text(optimizer: Optimizer, schedule: Schedule) -> str:
+    """An optimizer with its rate, and how that changes where it does."""
+    warmup = f" after a warm-up of {schedule.warmup:,} updates" if schedule.warmup else ""
+    changes = f" ({schedule.kind}{warmup})" if schedule != ConstantRate() else ""
+    return f"{optimizer.kind} lr {optimizer.lr:g}{changes}"
 
 
 def _memory(plan: Plan) -> Iterator[str]:

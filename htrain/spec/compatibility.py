@@ -4,7 +4,9 @@ from dataclasses import replace
 
 from htrain.errors import ClusterError
 from htrain.spec.cluster import Cluster
+from htrain.spec.optimizers import OF_DENSE, Sgd, SparseAdam
 from htrain.spec.options import Options
+from htrain.spec.schedules import ConstantRate
 
 
 def compatible(cluster: Cluster, options: Options) -> tuple[Cluster, Options]:
@@ -20,6 +22,8 @@ def compatible(cluster: Cluster, options: Options) -> tuple[Cluster, Options]:
             f"sparse_ps_processes is {cluster.sparse_ps_processes}: behind {options.holder.words}, requests change clocks and rows together, and one "
             "process serves them: leave it out"
         )
+    _require_steps(options)
+    _require_row_counts(cluster, options)
     if not options.dense_sync.uses_dense_ps:
         cluster = replace(cluster, dense_ps=0)
     if not options.sparse_sync.served:
@@ -29,3 +33,38 @@ def compatible(cluster: Cluster, options: Options) -> tuple[Cluster, Options]:
     if options.lockstep or options.holder.holds_rows:
         options = replace(options, net_replicas=1)
     return cluster, options
+
+
+def _require_steps(options: Options) -> None:
+    """Raises ClusterError for optimizers that torch.optim refuses: of the rows that a batch asks for, and of Nesterov's momentum."""
+    for name in OF_DENSE:
+        if getattr(options.sparse_optimizer, name, 0):
+            raise ClusterError(
+                f"sparse_optimizer.{name} is {getattr(options.sparse_optimizer, name)}: it would change rows of tables that no example asks for: leave it "
+                "out, or say it of dense_optimizer"
+            )
+    dense = options.dense_optimizer
+    if isinstance(dense, Sgd) and dense.dampening and not dense.momentum:
+        raise ClusterError(
+            f"dense_optimizer.dampening is {dense.dampening:g}, and there is no momentum to dampen: set momentum, or leave it out"
+        )
+    if isinstance(dense, Sgd) and dense.nesterov and (dense.dampening or not dense.momentum):
+        raise ClusterError(
+            f"dense_optimizer.nesterov wants a momentum above 0 and no dampening, as in torch.optim.SGD; these are {dense.momentum:g} and {dense.dampening:g}"
+        )
+
+
+def _require_row_counts(cluster: Cluster, options: Options) -> None:
+    """Raises ClusterError where rows step by the number of the update, and are stepped by who cannot know it."""
+    by_number = "sparse_optimizer sparse_adam" if isinstance(options.sparse_optimizer, SparseAdam) else ""
+    if options.sparse_schedule != ConstantRate():
+        by_number = f"sparse_schedule {options.sparse_schedule.kind}"
+    if by_number and options.holder.holds_rows:
+        raise ClusterError(
+            f"{by_number} steps rows by the number of a table's update, which {options.holder.words} does not count: choose sgd, adagrad or "
+            "rowwise_adagrad at a constant rate, or no cache"
+        )
+    if by_number and cluster.sparse_ps_processes > 1:
+        raise ClusterError(
+            f"{by_number} steps rows by the number of a table's update, and {cluster.sparse_ps_processes} sparse_ps_processes would count apart: leave it out"
+        )

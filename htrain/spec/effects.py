@@ -16,10 +16,10 @@ from htrain.spec.tree import dashed, flag_text, flags, flat
 
 Why = Callable[[Options, Cluster], str]  # why an option has no effect, or nothing
 OF_TABLES = (  # flags that say nothing of a model without tables
-    "sparse_optimizer", "sparse_lr", "cache",
+    "sparse_optimizer", "sparse_lr", "sparse_schedule", "cache",
     *(name for name, flag in flags().items() if flag.section in ("cache", "sparse_sync") and not flag.chooses_kind),
 )  # fmt: skip
-OF_WEIGHTS = ("dense_optimizer", "dense_lr", "fc_dtype", "fc_gradient_dtype")
+OF_WEIGHTS = ("dense_optimizer", "dense_lr", "dense_schedule", "dense_clip", "fc_dtype", "fc_gradient_dtype")
 
 
 def given_counts(cluster: Cluster) -> set[str]:

@@ -103,9 +103,25 @@ def _cluster_from_16(old: Mapping[str, Any]) -> Document:
     return {**old, "core_key_nanoseconds": 60, "sparse_ps_processes": 1}
 
 
+def _options_from_17(old: Mapping[str, Any]) -> Document:
+    """Rates were constant, gradients were not clipped, and optimizers had no momentum, no weight decay, and accumulators that begin with zeros."""
+    found = {**old, **{name: {"kind": "constant", "warmup": 0} for name in ("dense_schedule", "sparse_schedule")}}
+    found["dense_clip"] = {"kind": "none"}
+    for section in ("dense_optimizer", "sparse_optimizer"):
+        found[section] = {**_NEW_IN_18.get(found[section]["kind"], {}), **found[section]}
+    return found
+
+
+_NEW_IN_18: Mapping[str, Document] = {
+    "sgd": {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0},
+    "adagrad": {"initial_accumulator": 0.0, "weight_decay": 0.0},
+    "rowwise_adagrad": {"initial_accumulator": 0.0},
+    "adam": {"weight_decay": 0.0},
+}
 _STEPS: Mapping[int, Mapping[str, Callable[[Mapping[str, Any]], Document]]] = {
     14: {"cluster": _cluster_from_14, "options": _options_from_14},
     15: {"options": _options_from_15},
     16: {"cluster": _cluster_from_16},
+    17: {"options": _options_from_17},
 }
 NEWEST = OLDEST + len(_STEPS)

@@ -3,7 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from msgspec import Meta
+
 from htrain.spec.fields import Kinds, Rate, Section, Share, about
+
+Amount = Annotated[float, Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -15,9 +19,13 @@ class Optimizer(Section):
 
 @dataclass(frozen=True)
 class Sgd(Optimizer):
-    """Stochastic gradient descent, without momentum."""
+    """Stochastic gradient descent. Rows of tables have no momentum and no weight decay: these would change rows that no example asks for."""
 
     kind = "sgd"
+    momentum: Annotated[Share, about("Share of the last update that the next one keeps.")] = 0.0
+    dampening: Annotated[Share, about("Share of a gradient that the momentum leaves out.")] = 0.0
+    nesterov: Annotated[bool, about("Nesterov's momentum: a step looks one update ahead.")] = False
+    weight_decay: Annotated[Amount, about("Times the weight, added to its gradient (L2).")] = 0.0
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,8 @@ class Adagrad(Optimizer):
 
     kind = "adagrad"
     eps: Annotated[Rate, about("What Adagrad adds to the root of its accumulators.")] = 1e-10
+    initial_accumulator: Annotated[Amount, about("What Adagrad's accumulators begin with.")] = 0.0
+    weight_decay: Annotated[Amount, about("Times the weight, added to its gradient (L2).")] = 0.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,7 @@ class RowwiseAdagrad(Optimizer):
 
     kind = "rowwise_adagrad"
     eps: Annotated[Rate, about("What Adagrad adds to the root of its accumulators.")] = 1e-10
+    initial_accumulator: Annotated[Amount, about("What Adagrad's accumulators begin with.")] = 0.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +55,30 @@ class Adam(Optimizer):
     beta1: Annotated[Share, about("Decay of Adam's first moments.", flag="beta1")] = 0.9
     beta2: Annotated[Share, about("Decay of Adam's second moments.", flag="beta2")] = 0.999
     eps: Annotated[Rate, about("What Adam adds to the root of its second moments.")] = 1e-8
+    weight_decay: Annotated[Amount, about("Times the weight, added to its gradient (L2).")] = 0.0
 
 
-DENSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in (Sgd, Adagrad, Adam)}
-SPARSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in (Sgd, Adagrad, RowwiseAdagrad)}
+@dataclass(frozen=True)
+class AdamW(Optimizer):
+    """Adam whose weight decay is apart from the gradient: a step first shortens the weight by rate x `weight_decay`."""
+
+    kind = "adamw"
+    beta1: Annotated[Share, about("Decay of Adam's first moments.", flag="beta1")] = 0.9
+    beta2: Annotated[Share, about("Decay of Adam's second moments.", flag="beta2")] = 0.999
+    eps: Annotated[Rate, about("What Adam adds to the root of its second moments.")] = 1e-8
+    weight_decay: Annotated[Amount, about("Share of the weight that a step at rate 1 takes off it.")] = 0.01
+
+
+@dataclass(frozen=True)
+class SparseAdam(Optimizer):
+    """Adam of the rows of a table, as torch.optim.SparseAdam: a batch moves the moments of the rows that it asks for, and of no other."""
+
+    kind = "sparse_adam"
+    beta1: Annotated[Share, about("Decay of Adam's first moments.", flag="sparse-beta1")] = 0.9
+    beta2: Annotated[Share, about("Decay of Adam's second moments.", flag="sparse-beta2")] = 0.999
+    eps: Annotated[Rate, about("What Adam adds to the root of its second moments.")] = 1e-8
+
+
+DENSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in (Sgd, Adagrad, Adam, AdamW)}
+SPARSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in (Sgd, Adagrad, RowwiseAdagrad, SparseAdam)}
+OF_DENSE = ("momentum", "dampening", "nesterov", "weight_decay")  # of kinds that tables have too, dense weights alone

@@ -6,11 +6,13 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from htrain.spec.cache import CACHES, Cache, NoCache
+from htrain.spec.clipping import CLIPS, Clip, NoClip
 from htrain.spec.dense_sync import DENSE_SYNCS, Bmuf, DenseSync
 from htrain.spec.fields import Question, about
 from htrain.spec.numerics import Compression, Fusions, Numerics
 from htrain.spec.optimizers import DENSE_OPTIMIZERS, SPARSE_OPTIMIZERS, Adagrad, Optimizer
 from htrain.spec.row_holder import RowHolder
+from htrain.spec.schedules import SCHEDULES, ConstantRate, Schedule
 from htrain.spec.sparse_sync import SPARSE_SYNCS, SparseSync, TableServers
 
 
@@ -45,6 +47,18 @@ class Options:
     sparse_optimizer: Annotated[
         Optimizer, Question("The optimizer of tables.", SPARSE_OPTIMIZERS, "sparse", "the sparse optimizer")
     ] = Adagrad(lr=0.02)  # noqa: RUF009
+    dense_schedule: Annotated[
+        Schedule,
+        Question("How the learning rate of dense weights changes.", SCHEDULES, "dense-schedule", "the dense schedule"),
+    ] = ConstantRate()  # noqa: RUF009
+    sparse_schedule: Annotated[
+        Schedule,
+        Question("How the learning rate of tables changes.", SCHEDULES, "sparse-schedule", "the sparse schedule"),
+    ] = ConstantRate()  # noqa: RUF009
+    dense_clip: Annotated[
+        Clip,
+        Question("What bounds the gradients of dense weights.", CLIPS, "dense-clip", "clipping of dense gradients"),
+    ] = NoClip()  # noqa: RUF009
     numerics: Annotated[Numerics, Question("In which precision FCs compute.")] = Numerics()  # noqa: RUF009
     compression: Annotated[Compression, Question("How values travel between trainers and group PSs.")] = Compression()  # noqa: RUF009
     fusions: Annotated[Fusions, Question("Which ops are fused.", prefix="fuse")] = Fusions()  # noqa: RUF009

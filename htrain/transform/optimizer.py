@@ -6,9 +6,11 @@ from htrain.errors import ModelError
 from htrain.net.net import Attr, Init, Net, Parameter
 from htrain.net.slices import readers
 from htrain.ops.builder import NetBuilder
+from htrain.spec.clipping import Clip, ClipNorm, ClipValue
 from htrain.spec.fields import fields_of
-from htrain.spec.optimizers import Optimizer
+from htrain.spec.optimizers import OF_DENSE, Optimizer, RowwiseAdagrad
 from htrain.spec.options import Options
+from htrain.spec.schedules import ConstantRate, Schedule, StepDecay
 
 
 def add_optimizers(net: Net, gradients: Mapping[str, str], options: Options) -> Net:
@@ -36,16 +38,31 @@ def _dense_step(
             f"weight '{weight.name}' would never train: the loss does not depend on it; freeze it (requires_grad=False) or drop it"
         )
     optimizer = options.dense_optimizer
-    state = [
-        builder.parameter(_state(weight, what, shape or weight.shape))
-        for what, shape in _DENSE_STATE[optimizer.kind].items()
-    ]
-    builder.add(
-        _DENSE_STEPS[optimizer.kind],
-        (weight.name, *state, gradient),
-        attrs=_numbers(optimizer),
-        module=module,
-    )
+    type, states, attrs = dense_op(optimizer, options.dense_schedule, options.dense_clip)
+    state = [builder.parameter(_state(weight, what, optimizer)) for what in states]
+    builder.add(type, (weight.name, *state, gradient), attrs=attrs, module=module)
+
+
+def dense_op(optimizer: Optimizer, schedule: Schedule, clip: Clip) -> tuple[str, tuple[str, ...], dict[str, Attr]]:
+    """The op of a dense weight's step, the states that it keeps, and its attributes: it counts its updates only where it has to."""
+    numbers = _numbers(optimizer)
+    said = {name: numbers.pop(name) for name in OF_DENSE if name in numbers}
+    changed = {name: value for name, value in said.items() if value} | _rates(schedule) | _clips(clip)
+    states = _STATES[optimizer.kind]
+    if optimizer.kind in _DENSE_STEPS and not changed:
+        return _DENSE_STEPS[optimizer.kind], states, numbers
+    if "momentum" in changed:
+        states = ("momentum", *states)
+    return "CountedStep", (*states, "updates"), {"optimizer": optimizer.kind, **numbers, **changed}
+
+
+def row_op(optimizer: Optimizer, schedule: Schedule) -> tuple[str, tuple[str, ...], dict[str, Attr]]:
+    """The op of a step on rows of a table, the states that it keeps, and its attributes; as `dense_op`."""
+    numbers = {name: value for name, value in _numbers(optimizer).items() if name not in OF_DENSE}
+    attrs, changed, states = {"first_row": 0, **numbers}, _rates(schedule), _STATES[optimizer.kind]
+    if optimizer.kind in _SPARSE_STEPS and not changed:
+        return _SPARSE_STEPS[optimizer.kind], states, attrs
+    return "CountedRowStep", (*states, "updates"), {"optimizer": optimizer.kind, **attrs, **changed}
 
 
 def _sparse_step(
@@ -60,29 +77,47 @@ def _sparse_step(
         raise ModelError(
             f"table '{table.name}' would never train: the loss does not depend on its rows; freeze it or drop it"
         )
-    shapes = {"sgd": (), "adagrad": (table.shape,), "rowwise_adagrad": (table.shape[:1],)}[optimizer.kind]
-    state = [builder.parameter(_state(table, "accumulator", shape)) for shape in shapes]
-    attrs: dict[str, Attr] = {"lr": optimizer.lr, "first_row": 0} | _numbers(optimizer)
-    builder.add(
-        _SPARSE_STEPS[optimizer.kind],
-        (table.name, *state, lookup.inputs[1], gradients[rows]),
-        attrs=attrs,
-        module=table.name,
-    )
+    type, states, attrs = row_op(optimizer, options.sparse_schedule)
+    state = [builder.parameter(_state(table, what, optimizer)) for what in states]
+    builder.add(type, (table.name, *state, lookup.inputs[1], gradients[rows]), attrs=attrs, module=table.name)
 
 
-def _state(parameter: Parameter, what: str, shape: tuple[int, ...]) -> Parameter:
-    return Parameter(f"{parameter.name}:{what}", shape, "float32", "state", Init("constant", (0.0,)), of=parameter.name)
+def _state(parameter: Parameter, what: str, optimizer: Optimizer) -> Parameter:
+    first = getattr(optimizer, "initial_accumulator", 0.0) if what == "accumulator" else 0.0
+    shape = _COUNTS.get(what, parameter.shape)
+    if isinstance(optimizer, RowwiseAdagrad) and what == "accumulator":
+        shape = shape[:1]
+    dtype = "int64" if what == "updates" else "float32"
+    return Parameter(f"{parameter.name}:{what}", shape, dtype, "state", Init("constant", (first,)), of=parameter.name)
 
 
 def _numbers(optimizer: Optimizer) -> dict[str, Attr]:
     """What an optimizer's step is made with, in its section's own names."""
-    return {name: getattr(optimizer, name) for name in fields_of(type(optimizer))}
+    return {name: getattr(optimizer, name) for name in fields_of(type(optimizer)) if name != "initial_accumulator"}
+
+
+def _rates(schedule: Schedule) -> dict[str, Attr]:
+    """How a rate changes, as attributes; none where it stays."""
+    if schedule == ConstantRate():
+        return {}
+    said = {name: getattr(schedule, name) for name in fields_of(type(schedule))}
+    if isinstance(schedule, StepDecay):
+        said["milestones"] = tuple(map(int, schedule.milestones.split(",")))
+    return {"schedule": schedule.kind, **said}
+
+
+def _clips(clip: Clip) -> dict[str, Attr]:
+    """What bounds a gradient, as attributes."""
+    if isinstance(clip, ClipValue):
+        return {"clip_value": clip.max_value}
+    return {"clip_norm": clip.max_norm} if isinstance(clip, ClipNorm) else {}
 
 
 _DENSE_STEPS = {"sgd": "Sgd", "adagrad": "Adagrad", "adam": "Adam"}
 _SPARSE_STEPS = {"sgd": "SparseSgd", "adagrad": "SparseAdagrad", "rowwise_adagrad": "SparseRowWiseAdagrad"}
-# What each keeps beside a weight; None is the weight's own shape.
-_DENSE_STATE: Mapping[str, Mapping[str, tuple[int, ...] | None]] = {
-    "sgd": {}, "adagrad": {"accumulator": None}, "adam": {"mean": None, "square": None, "step": (1,)},
+_ACCUMULATOR, _MOMENTS = ("accumulator",), ("mean", "square")
+_STATES: Mapping[str, tuple[str, ...]] = {
+    "sgd": (), "adagrad": _ACCUMULATOR, "rowwise_adagrad": _ACCUMULATOR, "sparse_adam": _MOMENTS,
+    "adam": (*_MOMENTS, "step"), "adamw": (*_MOMENTS, "step"),
 }  # fmt: skip
+_COUNTS: Mapping[str, tuple[int, ...]] = {"step": (1,), "updates": ()}  # Adam's is as it has always been

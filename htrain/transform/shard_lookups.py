@@ -50,7 +50,7 @@ def _piece(parameter: Parameter, table: str, index: int, shard: Shard, count: in
     return replace(
         parameter,
         name=owner + parameter.name.removeprefix(table),
-        shape=(shard.num_rows, *parameter.shape[1:]),
+        shape=(shard.num_rows, *parameter.shape[1:]) if parameter.shape else (),  # a count of updates is not cut
         of=owner if parameter.kind == "state" else table,
         first_row=shard.first_row,
     )

@@ -353,6 +353,24 @@ EFFECTS = (
     Sample(
         "Adam", (SQUARE, SQUARE, ((3, 3), positive), ((1,), positive), SQUARE), nothing, {**EPS, "beta1": 0.9, "beta2": 0.99}
     ),
+    Sample("CountedStep", (SQUARE, ((), below(9)), SQUARE), nothing, {**RATE, "optimizer": "sgd", "weight_decay": 0.1, "clip_norm": 1.0}),
+    Sample(
+        "CountedStep", (SQUARE, SQUARE, ((), below(9)), SQUARE), nothing,
+        {**RATE, "optimizer": "sgd", "momentum": 0.9, "nesterov": True},
+    ),
+    Sample("CountedStep", (SQUARE, ((3, 3), positive), ((), below(9)), SQUARE), nothing, {**EPS, "optimizer": "adagrad", "weight_decay": 0.1}),
+    Sample(
+        "CountedStep", (SQUARE, SQUARE, ((3, 3), positive), ((1,), positive), ((), below(9)), SQUARE), nothing,
+        {**EPS, "optimizer": "adamw", "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1},
+    ),
+    Sample(
+        "CountedRowStep", (TABLE, ((), below(9)), IDS, (ROWS, single)), nothing,
+        {**RATE, "optimizer": "sgd", "first_row": 0, "schedule": "cosine", "warmup": 3, "decay": 9},
+    ),
+    Sample(
+        "CountedRowStep", (TABLE, TABLE, TABLE, ((), below(9)), IDS, (ROWS, single)), nothing,
+        {**EPS, "optimizer": "sparse_adam", "first_row": 0, "beta1": 0.9, "beta2": 0.99},
+    ),
     Sample("SparseSgd", (TABLE, IDS, (ROWS, single)), nothing, {**RATE, "first_row": 0}),
     Sample("SparseAdagrad", (TABLE, TABLE, IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
     Sample("SparseRowWiseAdagrad", (TABLE, ((5,), single), IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),

@@ -30,6 +30,28 @@ WORKERS = Cluster(groups=4, trainers=1, group_ps=0)
             "2 of them want dense sync allreduce, and groups: 2, trainers: 1, group_ps: 0",
         ),
         (Cluster(sparse_ps_processes=2), with_flags(cache="het"), "sparse_ps_processes is 2: behind the het cache"),
+        (Cluster(), with_flags(sparse_weight_decay=0.1), "sparse_optimizer.weight_decay is 0.1: it would change rows"),
+        (
+            Cluster(),
+            with_flags(cache="het", sparse_schedule="cosine"),
+            "which the het cache does not count: choose sgd",
+        ),
+        (
+            Cluster(),
+            with_flags(cache="lookahead", sparse_optimizer="sparse_adam"),
+            "sparse_adam steps rows by the number of a table's update, which the lookahead cache does not count",
+        ),
+        (
+            Cluster(sparse_ps_processes=2),
+            with_flags(sparse_schedule="linear"),
+            "2 sparse_ps_processes would count apart",
+        ),
+        (Cluster(), with_flags(dense_optimizer="sgd", dense_dampening=0.5), "0.5, and there is no momentum to dampen"),
+        (
+            Cluster(),
+            with_flags(dense_optimizer="sgd", dense_nesterov=True),
+            "wants a momentum above 0 and no dampening, as in torch.optim.SGD; these are 0 and 0",
+        ),
         (WORKERS, with_flags(sparse_sync="allgather"), "it wants dense sync allreduce, and no cache"),
         (WORKERS, with_flags(dense_sync="allreduce", sparse_sync="allgather", cache="het"), "and no cache"),
     ],

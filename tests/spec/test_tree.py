@@ -81,13 +81,22 @@ def test_every_field_has_a_sentence() -> None:
 def test_no_default_is_a_number_that_stands_for_a_word() -> None:
     """0 is a value where it means none of it: a seed, a staleness, a decay, shares of what may be nothing."""
     zeros = {name for name, value in flat(Options()).items() if not isinstance(value, bool) and value in (0, -1)}
-    assert zeros == {"seed"}
+    decays = {f"{part}_{name}" for part in ("dense", "sparse") for name in ("weight_decay", "initial_accumulator")}
+    assert zeros == {"seed", "dense_schedule_warmup", "sparse_schedule_warmup", *decays}
     meant = {
         ("HetCache", "staleness", 0),
         ("Gmp", "staleness", 0),
         ("Adam", "beta1", 0),
         ("Adam", "beta2", 0),
         ("Bmuf", "momentum", 0),
+        *((kind, "weight_decay", 0) for kind in ("Sgd", "Adagrad", "Adam", "AdamW")),
+        *((kind, "initial_accumulator", 0) for kind in ("Adagrad", "RowwiseAdagrad")),
+        *((kind, beta, 0) for kind in ("AdamW", "SparseAdam") for beta in ("beta1", "beta2")),
+        *((kind, "warmup", 0) for kind in ("ConstantRate", "LinearDecay", "CosineDecay", "StepDecay")),
+        ("LinearDecay", "share", 0),
+        ("CosineDecay", "share", 0),
+        ("Sgd", "momentum", 0),
+        ("Sgd", "dampening", 0),
     }
     for name in questions():
         for section in sections_of(name):

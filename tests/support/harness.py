@@ -7,13 +7,15 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch_schedules import scheduler
 
 from htrain.data import START, Malformed, open_data
 from htrain.executor.launch.role import RunningRole
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Network
 from htrain.plan.plan import Plan
-from htrain.spec.optimizers import Adagrad, Adam, Optimizer, RowwiseAdagrad, Sgd
+from htrain.spec.clipping import Clip, ClipNorm, ClipValue
+from htrain.spec.optimizers import Adagrad, Adam, AdamW, Optimizer, RowwiseAdagrad, Sgd, SparseAdam
 from htrain.spec.options import Options
 
 
@@ -59,6 +61,10 @@ def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = 
     model = copy.deepcopy(model)
     dense_step, sparse_step = sparse_and_dense_steps(model, options)
     criterion = nn.BCEWithLogitsLoss() if options.loss == "bce" else nn.MSELoss()
+    schedules = [
+        scheduler(step, schedule)
+        for step, schedule in ((dense_step, options.dense_schedule), (sparse_step, options.sparse_schedule))
+    ]
     losses = []
     for batch in batches_of(data, options.batch_size):
         label = batch.pop("label")
@@ -67,20 +73,33 @@ def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = 
         loss = criterion(output.reshape(-1), label)
         model.zero_grad()
         loss.backward()
+        _clip(dense_step, options.dense_clip)
         dense_step.step()
         sparse_step.step()
+        for changing in schedules:
+            changing.step()
         losses.append(loss.item())
     return losses
 
 
 def sparse_and_dense_steps(model: nn.Module, options: Options) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
     """The optimizer of a model's dense weights, and that of its tables."""
-    tables = [
-        m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.num_embeddings > 16
-    ]
+    lookups = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.num_embeddings > 16]
+    for module in lookups:
+        module.sparse = isinstance(options.sparse_optimizer, SparseAdam)
+    tables = [module.weight for module in lookups]
     sparse = {id(p) for p in tables}
     dense_step = _optimizer(options.dense_optimizer, [p for p in model.parameters() if id(p) not in sparse])
     return dense_step, _table_optimizer(options.sparse_optimizer, list({id(p): p for p in tables}.values()))
+
+
+def _clip(step: torch.optim.Optimizer, clip: Clip) -> None:
+    """Bound the gradient of each weight of an optimizer, by itself."""
+    for weight in (p for group in step.param_groups for p in group["params"]):
+        if isinstance(clip, ClipNorm):
+            nn.utils.clip_grad_norm_(weight, clip.max_norm)
+        elif isinstance(clip, ClipValue):
+            nn.utils.clip_grad_value_(weight, clip.max_value)
 
 
 def _arguments(model: nn.Module) -> Sequence[str]:
@@ -98,14 +117,14 @@ def batches_of(data: str, batch_size: int) -> list[dict[str, torch.Tensor]]:
 class TableAdagrad(torch.optim.Optimizer):
     """torch.optim.Adagrad with a square root that is rounded correctly: torch's own may be off by its last bit (MKL's)."""
 
-    def __init__(self, params: Sequence[nn.Parameter], lr: float, eps: float) -> None:
-        super().__init__(params, {"lr": lr, "eps": eps})
+    def __init__(self, params: Sequence[nn.Parameter], lr: float, eps: float, first: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "eps": eps, "first": first})
 
     @torch.no_grad()
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for p in group["params"]:
-                total = self.state.setdefault(p, {}).setdefault("sum", torch.zeros_like(p))
+                total = self.state.setdefault(p, {}).setdefault("sum", torch.full_like(p, group["first"]))
                 total.addcmul_(p.grad, p.grad)
                 p.addcdiv_(p.grad, exact_sqrt(total).add_(group["eps"]), value=-group["lr"])
 
@@ -117,14 +136,14 @@ def exact_sqrt(x: torch.Tensor) -> torch.Tensor:
 class RowWiseAdagrad(torch.optim.Optimizer):
     """One accumulator per row, of the mean of the squared gradient: written from the formula, dense."""
 
-    def __init__(self, params: Sequence[nn.Parameter], lr: float, eps: float) -> None:
-        super().__init__(params, {"lr": lr, "eps": eps})
+    def __init__(self, params: Sequence[nn.Parameter], lr: float, eps: float, first: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "eps": eps, "first": first})
 
     @torch.no_grad()
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for p in group["params"]:
-                total = self.state.setdefault(p, {}).setdefault("sum", torch.zeros(p.shape[0]))
+                total = self.state.setdefault(p, {}).setdefault("sum", torch.full(p.shape[:1], group["first"]))
                 square = torch.zeros_like(total)
                 for column in p.grad.unbind(1):
                     square += column * column
@@ -137,17 +156,32 @@ def _optimizer(asked: Optimizer, params: Sequence[nn.Parameter]) -> torch.optim.
     if not params:
         return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=asked.lr)
     if isinstance(asked, Adagrad):
-        return torch.optim.Adagrad(params, lr=asked.lr, eps=asked.eps)
-    if isinstance(asked, Adam):
-        return torch.optim.Adam(params, lr=asked.lr, betas=(asked.beta1, asked.beta2), eps=asked.eps)
-    return torch.optim.SGD(params, lr=asked.lr)
+        first = asked.initial_accumulator
+        return torch.optim.Adagrad(
+            params, lr=asked.lr, eps=asked.eps, weight_decay=asked.weight_decay, initial_accumulator_value=first
+        )
+    if isinstance(asked, Adam | AdamW):
+        kind = torch.optim.Adam if isinstance(asked, Adam) else torch.optim.AdamW
+        betas = (asked.beta1, asked.beta2)
+        return kind(params, lr=asked.lr, betas=betas, eps=asked.eps, weight_decay=asked.weight_decay)
+    assert isinstance(asked, Sgd)
+    return torch.optim.SGD(
+        params,
+        lr=asked.lr,
+        momentum=asked.momentum,
+        dampening=asked.dampening,
+        nesterov=asked.nesterov,
+        weight_decay=asked.weight_decay,
+    )
 
 
 def _table_optimizer(asked: Optimizer, tables: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     if tables and isinstance(asked, Adagrad):
-        return TableAdagrad(tables, asked.lr, asked.eps)
+        return TableAdagrad(tables, asked.lr, asked.eps, asked.initial_accumulator)
     if tables and isinstance(asked, RowwiseAdagrad):
-        return RowWiseAdagrad(tables, asked.lr, asked.eps)
+        return RowWiseAdagrad(tables, asked.lr, asked.eps, asked.initial_accumulator)
+    if tables and isinstance(asked, SparseAdam):
+        return torch.optim.SparseAdam(tables, lr=asked.lr, betas=(asked.beta1, asked.beta2), eps=asked.eps)
     return _optimizer(Sgd(asked.lr), tables)
 
 

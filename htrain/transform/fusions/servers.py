@@ -42,6 +42,7 @@ def _key(part: Net, op: Op, messages: Mapping[str, frozenset[Attr]]) -> Hashable
         return None
     values = [name for name in op.inputs if name not in part.parameters]
     held = {part.parameters[name].dtype for name in op.inputs if name in part.parameters}
+    # those that count their updates have counts of int64
     if held != {"float32"} or not all(messages.get(name) for name in values):
         return None
     return op.type, op.attrs.get("lr"), op.attrs.get("eps"), *(messages[name] for name in values)
