@@ -32,7 +32,8 @@ from htrain.ops.base import OpDef, vjp_gradient
 from htrain.ops.vjp import vjp_definition
 
 _FAMILIES = (
-    fc, low_precision, elementwise, matrix, interaction, batch_norm, dropout, torch_ops,
+    fc, low_precision, elementwise, matrix, interaction,
+    batch_norm, dropout, torch_ops,
     reduce, shape, embedding, fields, served, het, gmp, lookahead, loss, optimizer, counted_steps, comm, averaging, collective, compress, init, transfer,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}
