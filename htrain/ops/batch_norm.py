@@ -7,7 +7,8 @@ BatchNorm normalizes by the batch's own mean and variance, and moves the running
 while it trains. The running statistics are state of the net, and are read by no step: all contexts of a device add to them without locks (Hogwild), and
 the background sync averages those of groups like weights. Without them (`track_running_stats=False`) evaluation, too, normalizes by its batch.
 
-A batch of one value a channel has no variance: PyTorch refuses it; here, where it is what is left of an epoch, y is the bias, and the statistics stay.
+A batch of one value a channel has no variance: PyTorch refuses it; here, where it is what is left of an epoch, y is the bias, and the statistics stay. So they
+do in the empty batches of trainers in lockstep that have no data left.
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ aten = torch.ops.aten
 def _batch_norm(
     x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, *statistics: torch.Tensor, eps: float, momentum: float
 ) -> tuple[torch.Tensor, ...]:
+    if not x.numel():  # of a trainer in lockstep whose data has ended
+        return x.clone(), x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
     several = x.numel() > x.shape[1]
     mean, variance = statistics if statistics and several else (None, None)
     return torch.native_batch_norm(x, scale, bias, mean, variance, training=True, momentum=momentum, eps=eps)
@@ -41,6 +44,8 @@ def _batch_norm_gradient(
     eps: float,
     wrt: tuple[int, ...],
 ) -> tuple[torch.Tensor, ...]:
+    if not x.numel():
+        return tuple(torch.zeros_like(x if place == 0 else scale) for place in wrt)
     mask = [place in wrt for place in range(3)]
     found = aten.native_batch_norm_backward(dy, x, scale, None, None, mean, invstd, True, eps, mask)
     return tuple(found[place] for place in wrt)

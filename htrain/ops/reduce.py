@@ -19,7 +19,10 @@ def _over(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """A torch reduction over several axes, as an ONNX kernel."""
 
     def kernel(x: torch.Tensor, *, axes: tuple[int, ...], keepdims: bool) -> torch.Tensor:
-        return reduce(x, dim=axes or tuple(range(x.dim())), keepdim=keepdims)
+        over = axes or tuple(range(x.dim()))
+        if not x.numel():  # an empty batch has no largest value; nothing is learned from what stands for it
+            return x.sum(dim=over, keepdim=keepdims)
+        return reduce(x, dim=over, keepdim=keepdims)
 
     return kernel
 

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import htrain
 from htrain.compiler.pipeline import compile_net
 from htrain.data import START, Malformed, click_schema, open_data
-from htrain.executor.launch.forward import forward_net
+from htrain.executor.launch.forward import forward_net, load_trained
 from htrain.executor.settings import RunSettings
 from htrain.frontend.captured import Captured
 from htrain.frontend.load import example_batch
@@ -154,6 +155,40 @@ def test_any_placement_follows_pytorch_and_leaves_its_statistics(
     in_evaluation = {op.type for op in forward_net(plan.train).ops}
     assert not in_evaluation & {"Dropout"}
     assert "BatchNormalization" in in_evaluation
+
+
+@pytest.mark.parametrize("cache", ["none", "het", "lookahead"])
+def test_trainers_in_lockstep_whose_data_ends_apart_and_caches_have_norms_and_dropouts_too(
+    cache: str, tmp_path: Path
+) -> None:
+    _, found = captured(0.3)
+    data = f"synthetic:?rows={9 * BATCH + 5}&table_rows={ROWS}&communities=4"
+    options = with_flags(batch_size=BATCH, net_replicas=1, dense_sync="allreduce", dense_lr=0.01, sparse_lr=0.05)
+    if cache != "none":
+        options = with_flags(options, cache=cache)
+    cluster = this_machine(groups=2, trainers=1, group_ps=0, sparse_ps=1)
+    compile_net(found, cluster, options, name="normed", solver="rules").save(tmp_path / "plan")
+    result = htrain.run(tmp_path / "plan", data=data, out=tmp_path / "run", hosting="threads")
+    assert result.totals.examples == 9 * BATCH + 5
+    seen = htrain.evaluate(tmp_path / "run", data=data)
+    assert 0.3 < seen.log_loss < 3
+
+
+def test_groups_average_their_statistics(tmp_path: Path) -> None:
+    _, found = captured(0.0)
+    options = with_flags(
+        batch_size=BATCH, net_replicas=1, dense_sync="model_averaging", sync_period=1, dense_lr=1e-6, sparse_lr=1e-6
+    )
+    cluster = this_machine(groups=2, trainers=1, group_ps=1, sparse_ps=1)
+    plan = compile_net(found, cluster, options, name="normed", solver="rules")
+    assert {"inputs.running_mean", "norm.running_var", "plain.running_var"} <= plan.centers.keys()
+    plan.save(tmp_path / "plan")
+    data = CLICKS.replace(f"rows={STEPS * BATCH}", f"rows={8 * STEPS * BATCH}")
+    htrain.run(tmp_path / "plan", data=data, out=tmp_path / "run", hosting="threads")
+    seen = torch.cat([batch["dense"] for batch in batches_of(data, BATCH)])
+    held = load_trained(tmp_path / "plan", tmp_path / "run", "center").parameters(forward_net(plan.train))
+    torch.testing.assert_close(held["inputs.running_mean"], seen.mean(0), rtol=0.3, atol=0.2)
+    torch.testing.assert_close(held["inputs.running_var"], seen.var(0), rtol=0.5, atol=0.2)
 
 
 def test_two_dropouts_of_a_batch_drop_other_values_and_so_do_two_batches() -> None:

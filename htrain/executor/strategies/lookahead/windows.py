@@ -18,7 +18,7 @@ from htrain.executor.host.threads import begin_thread
 from htrain.executor.loops.feed import Feed
 from htrain.executor.loops.replica import Replica
 from htrain.executor.loops.upcoming import Upcoming
-from htrain.executor.roles.replica import Step
+from htrain.executor.roles.replica import Step, inputs_of
 from htrain.executor.strategies.lookahead.exchange import Exchange, Wishes
 from htrain.executor.strategies.lookahead.joint_caches import JointCaches
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
@@ -189,8 +189,7 @@ class Windows(Upcoming):
     def _read_batches(self, said: of.ReadBatches) -> int:
         self._read = deque()
         while len(self._read) < said.batches and not self._stopping and (batch := self._feed.next()):
-            inputs = {name: torch.from_numpy(column) for name, column in batch.columns.items()}
-            self._read.append((self._open_step(inputs, batch.num_examples), batch.position))
+            self._read.append((self._open_step(inputs_of(batch), batch.num_examples), batch.position))
         return len(self._read)
 
     def _agree(self, said: of.Agree) -> list[tuple[int, int]]:
