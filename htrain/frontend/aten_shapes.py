@@ -188,6 +188,33 @@ def _select(t: Translation, call: Call) -> None:
     t.add(call.node, "Select", (t.blob(source),), {"axis": axis, "index": index % size})
 
 
+def _is_range_of_batch(t: Translation, node: object) -> bool:
+    """Whether a node is 0, 1, ... for each example, perhaps as a column."""
+    while isinstance(node, fx.Node) and (str(node.target) in _VIEWED or _is_whole_slice(t, node)):
+        node = node.args[0]
+    if not isinstance(node, fx.Node) or not str(node.target).startswith("aten.arange."):
+        return False
+    return t.shape(node) == (BatchDim(),)
+
+
+def _is_whole_slice(t: Translation, node: fx.Node) -> bool:
+    return str(node.target) == "aten.slice.Tensor" and t.shape(node) == t.shape(node.all_input_nodes[0])
+
+
+def _pick_of_each(t: Translation, call: Call, source: fx.Node, index: fx.Node) -> None:
+    """x[B,L,...] at index[B] or index[B,k] of each example; places below 0 count from the end."""
+    length, *rest = t.shape(source)[1:]
+    if not isinstance(length, int) or t.shape(index)[0] != BatchDim() or len(t.shape(index)) > 2:
+        raise refuse(t, call, "it picks by other numbers than one place, or a list of places, for each example")
+    count = t.shape(index)[1] if len(t.shape(index)) == 2 else 1
+    assert isinstance(count, int)
+    place = t.step(call.node, "Mod", (t.blob(index), t.blob(length)))
+    place = t.step(call.node, "Reshape", (place,), {"shape": (-1, count, *(1 for _ in rest))})
+    place = t.step(call.node, "BroadcastTo", (place,), {"shape": t.batch_shape((BatchDim(), count, *rest))})
+    picked = t.step(call.node, "GatherElements", (t.blob(source), place), {"axis": 1})
+    t.add(call.node, "Reshape", (picked,), {"shape": t.open_shape(call.node)})
+
+
 def _index(t: Translation, call: Call) -> None:
     """x[:, i, j] with constant index tensors over adjacent dimensions, as in DLRM's lower triangle; or x[:, i] with one."""
     source, indices = call.args[0], list(call.args[1])
@@ -202,6 +229,9 @@ def _index(t: Translation, call: Call) -> None:
         else:
             picked = t.blob(index)
         t.add(call.node, "Gather", (t.blob(source), picked), {"axis": axis})
+        return
+    if places == [0, 1] and _is_range_of_batch(t, indices[0]):
+        _pick_of_each(t, call, source, indices[1])
         return
     sizes = shape[places[0] : places[-1] + 1]
     if (
@@ -251,6 +281,7 @@ def _pad(t: Translation, call: Call) -> None:
     )
 
 
+_VIEWED = frozenset(f"aten.{name}.default" for name in ("view", "reshape", "unsqueeze", "clone", "alias", "expand"))
 _SAME = ("alias", "clone", "contiguous", "lift_fresh_copy")
 _VIEWS = ("view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int", "unsqueeze.default",
           "squeeze.default", "squeeze.dim", "squeeze.dims", "view_copy.default")  # fmt: skip

@@ -140,6 +140,9 @@ FUNCTIONS = {
         + x.repeat_interleave(2, 1)[:, ::2]
     ),
     "assignments": lambda x: _assigned(x),
+    "one of each": lambda x: x.view(-1, 2, 2)[torch.arange(x.size(0)), (x[:, 0] > 1).long()].sum(1),
+    "the last of each": lambda x: x[torch.arange(x.size(0)), (x[:, 0] > 1).long() - 1],
+    "some of each": lambda x: x[torch.arange(x.size(0))[:, None], x.argsort(1)[:, :2]],
     "scatters": lambda x: (
         x.scatter(1, (x > 1).long(), 0.5)
         + torch.zeros_like(x).scatter_add(1, (x > 0.8).long(), x)
