@@ -17,6 +17,8 @@ from htrain.net.net import Net, Parameter
 from htrain.plan.plan import Plan, load_plan
 from htrain.spec.centres import is_owed
 
+_COUNT = ":step"  # a state of all of a weight, however it is cut: how many steps there were
+
 
 @dataclass(frozen=True)
 class Beginning:
@@ -69,6 +71,9 @@ class Earlier:
             raise CheckpointError(
                 f"{self._name}: holds no '{parameter.whole}', which the plan has: begin with a run of the same model"
             )
+        if parameter.name == f"{owner.name}{_COUNT}":
+            target.copy_(pieces[0].values)
+            return
         filled = paste(target, owner, rows, pieces)
         if filled < target.numel():
             raise CheckpointError(

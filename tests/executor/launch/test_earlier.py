@@ -41,6 +41,8 @@ def part_of(plan: Plan, parameter: Parameter, wholes: Wholes) -> torch.Tensor:
     """What a parameter holds of the whole, as its plan says."""
     owner = plan.train.parameters[parameter.of] if parameter.kind == "state" else parameter
     whole = wholes[owner.whole + (parameter.name.removeprefix(owner.name) if parameter.kind == "state" else "")]
+    if not parameter.shape or parameter.name == f"{owner.name}:step":  # of all of a weight, however it is cut
+        return whole
     rows = whole[owner.first_row : owner.first_row + parameter.shape[0]]
     return rows[:, owner.first_column : owner.first_column + parameter.shape[1]] if len(parameter.shape) > 1 else rows
 
@@ -50,9 +52,8 @@ def wholes_of(plan: Plan) -> Wholes:
     made: Wholes = {}
     for number, parameter in enumerate(plan.train.parameters.values()):
         if parameter.kind != "cache":
-            made[parameter.name] = (
-                torch.arange(float(torch.Size(parameter.shape).numel())).reshape(parameter.shape) + 10_000 * number
-            )
+            numbers = torch.arange(float(torch.Size(parameter.shape).numel())).reshape(parameter.shape)
+            made[parameter.name] = (numbers + 10_000 * number).to(getattr(torch, parameter.dtype))
     return made
 
 
@@ -87,9 +88,11 @@ def checkpoint_of(plan: Plan, wholes: Wholes, folder: Path) -> None:
     write_manifest(place, Manifest(VERSION, place.name, sequence, identity, 8, {"trainer:0:0": TRAINER}, files))
 
 
-@pytest.mark.parametrize("sync", ["easgd", "bmuf", "allreduce"])
-def test_every_weight_row_and_state_comes_to_any_other_cluster(sync: str, tmp_path: Path) -> None:
-    options = with_flags(batch_size=8, dense_sync=sync)
+@pytest.mark.parametrize(
+    ("sync", "optimizer"), [("easgd", "adagrad"), ("bmuf", "adam"), ("allreduce", "adagrad"), ("easgd", "adamw")]
+)
+def test_every_weight_row_and_state_comes_to_any_other_cluster(sync: str, optimizer: str, tmp_path: Path) -> None:
+    options = with_flags(batch_size=8, dense_sync=sync, dense_optimizer=optimizer)
     plain = {"group_ps": 0, "dense_ps": 0} if sync == "allreduce" else {"group_ps": 2, "dense_ps": 1}
     whole = planned(options, groups=2, trainers=1, sparse_ps=1, **plain)
     wholes = wholes_of(whole)
