@@ -96,7 +96,9 @@ def test_every_weight_row_and_state_comes_to_any_other_cluster(sync: str, optimi
     plain = {"group_ps": 0, "dense_ps": 0} if sync == "allreduce" else {"group_ps": 2, "dense_ps": 1}
     whole = planned(options, groups=2, trainers=1, sparse_ps=1, **plain)
     wholes = wholes_of(whole)
-    splits = {"hidden": Split("vertical", 3)} if sync != "allreduce" else {}
+    cuts = [Split("vertical", 3), Split("horizontal", 2)]
+    first, second = cuts if optimizer == "adagrad" else cuts[::-1]
+    splits = {"hidden": first} if sync != "allreduce" else {}
     before = planned(options, groups=2, trainers=1, sparse_ps=2, tables=3, fcs=splits, **plain)
     after = planned(
         options,
@@ -104,7 +106,7 @@ def test_every_weight_row_and_state_comes_to_any_other_cluster(sync: str, optimi
         trainers=1,
         sparse_ps=3,
         tables=2,
-        fcs={"hidden": Split("horizontal", 2)} if splits else {},
+        fcs={"hidden": second} if splits else {},
         **plain,
     )
     checkpoint_of(before, wholes, tmp_path / "run")
