@@ -386,7 +386,10 @@ HEADERS: Mapping[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         inside("options", batch_size=0),
         r"options\.batch_size: 0 is not a whole number of 1 to 16,777,216$",
     ),
-    "an option that is no choice": (inside("options", loss="hinge"), r"options\.loss: 'hinge' is not bce, bce_probability, mse or own$"),
+    "an option that is no choice": (
+        inside("options", loss="hinge"),
+        r"options\.loss: 'hinge' is not bce, bce_probability, mse or own$",
+    ),
     "a rate that is no number": (
         lambda h: h["options"]["dense_optimizer"].update(lr=float("nan")),
         r"dense_optimizer\.lr: nan is not a finite number above 0$",
