@@ -45,7 +45,7 @@ def numbers(found: list[Batch]) -> list[float]:
     return np.concatenate([batch.columns["d"].ravel() for batch in found] or [np.empty(0)]).tolist()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     counts=st.lists(st.integers(1, 40), min_size=2, max_size=12),
     format=st.sampled_from(["csv", "parquet"]),

@@ -124,7 +124,7 @@ def trained(plan: Plan, folder: Path, data: str) -> tuple[list[float], dict[str,
     return trainer.losses, {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     p=st.sampled_from([0.0, 0.3, 1.0]),
     group_ps=st.integers(0, 3),

@@ -46,7 +46,8 @@ def test_a_logit_of_another_shape_is_refused(shape: tuple) -> None:
 
 def test_an_input_called_label_is_refused() -> None:
     with pytest.raises(
-        ModelError, match=r"^the model has an input called 'label'; htrain gives that name .*: rename it$"
+        ModelError,
+        match=r"^the model has an input called 'label'; htrain gives that name .*: rename it, or return the loss and train with --loss own$",
     ):
         add_loss(one_output(Blob("label", (B,), "float32")), "mse")
 
