@@ -4,6 +4,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from htrain.ops.mixing import mix
+
 _SCALE = float(1 << 32)
 
 
@@ -14,23 +16,12 @@ def kept(count: int, seed: int, batch: int, p: float) -> NDArray[np.bool_]:
     return out
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _mix(x):  # type: ignore[no-untyped-def]
-    """A bijection of 64 bits in which every input bit moves every output bit (two multiply-xorshift rounds)."""
-    x ^= x >> np.uint64(32)
-    x *= np.uint64(0xD6E8FEB86659FD93)
-    x ^= x >> np.uint64(32)
-    x *= np.uint64(0xD6E8FEB86659FD93)
-    x ^= x >> np.uint64(32)
-    return x
-
-
 @njit(nogil=True, cache=True)
 def _keep(out, seed, batch, threshold):  # type: ignore[no-untyped-def]
     """A hash is two numbers of 32 bits: what is below the threshold is dropped."""
-    key = _mix(_mix(seed ^ np.uint64(0x5851F42D4C957F2D)) + batch * np.uint64(0xC2B2AE3D27D4EB4F))
+    key = mix(mix(seed ^ np.uint64(0x5851F42D4C957F2D)) + batch * np.uint64(0xC2B2AE3D27D4EB4F))
     for pair in range((out.shape[0] + 1) // 2):
-        bits = _mix(key + np.uint64(pair) * np.uint64(0x9E3779B97F4A7C15))
+        bits = mix(key + np.uint64(pair) * np.uint64(0x9E3779B97F4A7C15))
         out[2 * pair] = (bits >> np.uint64(32)) >= threshold
         if 2 * pair + 1 < out.shape[0]:
             out[2 * pair + 1] = (bits & np.uint64(0xFFFFFFFF)) >= threshold

@@ -6,6 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from htrain.ops.mixing import mix
+
 Rows = NDArray[np.float32]
 
 
@@ -33,24 +35,13 @@ def fill_normal_at(out: Rows, seed: int, rows: Numbers, mean: float, std: float)
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _mix(x):  # type: ignore[no-untyped-def]
-    """A bijection of 64 bits in which every input bit moves every output bit (two multiply-xorshift rounds)."""
-    x ^= x >> np.uint64(32)
-    x *= np.uint64(0xD6E8FEB86659FD93)
-    x ^= x >> np.uint64(32)
-    x *= np.uint64(0xD6E8FEB86659FD93)
-    x ^= x >> np.uint64(32)
-    return x
-
-
-@njit(nogil=True, cache=True, inline="always")
 def _bits(row_key, column):  # type: ignore[no-untyped-def]
-    return _mix(row_key + np.uint64(column) * np.uint64(0x9E3779B97F4A7C15))
+    return mix(row_key + np.uint64(column) * np.uint64(0x9E3779B97F4A7C15))
 
 
 @njit(nogil=True, cache=True, inline="always")
 def _row_key(seed, row):  # type: ignore[no-untyped-def]
-    return _mix(_mix(seed ^ np.uint64(0x5851F42D4C957F2D)) + np.uint64(row) * np.uint64(0xC2B2AE3D27D4EB4F))
+    return mix(mix(seed ^ np.uint64(0x5851F42D4C957F2D)) + np.uint64(row) * np.uint64(0xC2B2AE3D27D4EB4F))
 
 
 @njit(nogil=True, cache=True)
