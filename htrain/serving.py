@@ -7,7 +7,7 @@ from rich.console import Console
 from htrain.errors import UsageError
 from htrain.executor.launch.earlier import beginning_of
 from htrain.executor.launch.serve import ANY_PORT, serve_plan
-from htrain.executor.roles.coordinator import RunResult
+from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.spec.arguments import require_arguments
 from htrain.spec.settings import CheckpointSeconds

@@ -12,10 +12,10 @@ from htrain.executor.launch.evaluate import Evaluation, evaluate_run
 from htrain.executor.launch.run import Hosting, run_plan
 from htrain.executor.launch.validate import OnValidation, Validating
 from htrain.executor.record.run_folder import require_run
-from htrain.executor.roles.coordinator import RunResult
+from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.spec.arguments import require_arguments
-from htrain.spec.settings import CheckpointSeconds, Workers
+from htrain.spec.settings import CheckpointSeconds, EarlyStop, ValidEvery, Workers
 
 
 def run(
@@ -37,8 +37,8 @@ def run(
     network: str = "",
     trainer_network: str = "",
     valid: str = "",
-    valid_every: int = 0,
-    early_stop: int = 0,
+    valid_every: ValidEvery = "end",
+    early_stop: EarlyStop = "never",
     keep_best: bool = False,
     on_validation: OnValidation | None = None,
     console: Console | None = None,
@@ -51,9 +51,9 @@ def run(
     `network`, such as 10.1.0.0/16, trainers over those in `trainer_network` for AllReduce and AllGather; without, under their names.
     Progress goes to `console`, standard error by default.
 
-    The last checkpoint is evaluated on `valid`, and one every `valid_every` examples of the whole job, while training goes on; 0 is for the last alone. The run
-    ends, as by Ctrl-C but without an error, after `early_stop` validations in a row without a better value (log loss; the mean squared error for mse), or where
-    `on_validation`, which is called with each in this process, returns True. `keep_best` keeps the checkpoint with the best value.
+    The last checkpoint is evaluated on `valid`, and one every `valid_every` examples of the whole job, while training goes on; `end` is for the last alone.
+    The run ends, as by Ctrl-C but without an error, after `early_stop` validations in a row without a better value (log loss; the mean squared error for
+    mse), or where `on_validation`, which is called with each in this process, returns True. `keep_best` keeps the checkpoint with the best value.
     Raises what `htrain.errors` lists under RunError, errors of the plan, data or checkpoint, and RunError, after a checkpoint, for what `on_validation` raises.
     """
     require_arguments(
@@ -103,17 +103,17 @@ def _begun_with(run_folder: str | Path) -> tuple[str, str]:
 def _require_use(validating: Validating) -> None:
     """Raises UsageError for what is said of validations where there are none."""
     said = {
-        "--valid-every": validating.every,
-        "--early-stop": validating.early_stop,
+        "--valid-every": validating.every != "end",
+        "--early-stop": validating.early_stop != "never",
         "--keep-best": validating.keep_best,
         "on_validation=": validating.on_validation,
     }
-    for flag, value in said.items():
-        if value and not validating.data:
+    for flag, is_said in said.items():
+        if is_said and not validating.data:
             raise UsageError(
                 f"{flag} has no effect without --valid: it is about what is found on validation data; name some, such as --valid criteo:test.tsv"
             )
-    if validating.early_stop and not validating.every:
+    if validating.early_stop != "never" and validating.every == "end":
         raise UsageError(
             "--early-stop has no effect without --valid-every: with --valid alone, there is one validation, at the end of the run"
         )

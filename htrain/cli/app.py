@@ -18,6 +18,7 @@ from htrain.cli.flags import (
     FilePath,
     Finite,
     PlanCommand,
+    Value,
     checkpoint_flag,
     cluster_flags,
     cluster_of,
@@ -42,9 +43,10 @@ from htrain.cli.trained import export
 from htrain.cli.trained import predict as predict_scores
 from htrain.errors import UsageError
 from htrain.executor.launch.environment import role_environment
+from htrain.spec.settings import EarlyStop, ValidEvery
 
 if TYPE_CHECKING:
-    from htrain.executor.roles.coordinator import RunResult
+    from htrain.executor.roles.coordination import RunResult
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -215,17 +217,17 @@ def compile_command(
 @click.option("--valid", default="", help="Data on which the last checkpoint is evaluated, such as criteo:test.tsv.")
 @click.option(
     "--valid-every",
-    default=0,
-    type=click.IntRange(0),
-    metavar="N",
-    help="Evaluate a checkpoint on it each N examples of the whole job, too, while training goes on. [default: 0, the last alone]",
+    default="end",
+    type=Value(ValidEvery),
+    metavar="N|end",
+    help="Evaluate a checkpoint on it each N examples of the whole job, too, while training goes on, or end for the last only. [default: end]",
 )
 @click.option(
     "--early-stop",
-    default=0,
-    type=click.IntRange(0),
-    metavar="K",
-    help="End the run after K validations in a row without a better log loss (mse: mean squared error). [default: 0, never]",
+    default="never",
+    type=Value(EarlyStop),
+    metavar="K|never",
+    help="End the run after K validations in a row without a better log loss (mse: mean squared error). [default: never]",
 )
 @click.option(
     "--keep-best", is_flag=True, help="Keep the checkpoint with the best validation: htrain eval RUN --checkpoint best."

@@ -29,7 +29,7 @@ def _operands(t: Translation, call: Call, type: str) -> list[str]:
     """The tensors of a call. Raises ModelError where one is missing before another that is given."""
     found: list[str] = []
     missing = False
-    for place, argument in enumerate(a for a in arguments_of(type)):
+    for place, argument in enumerate(arguments_of(type)):
         if not is_tensor(argument):
             continue
         value = call.args[place] if place < len(call.args) else call.kwargs.get(argument.name)

@@ -21,6 +21,7 @@ import torch
 from htrain.net.net import Blob, Op, numel
 from htrain.ops import step_loops
 from htrain.ops.base import Cost, OpDef, no_outputs
+from htrain.ops.moments import adam_step
 from htrain.ops.rates import Rates
 
 _FLOPS = {
@@ -75,7 +76,7 @@ def _step(
         accumulator = states[0].addcmul_(dw, dw)
         w.addcdiv_(dw, accumulator.sqrt().add_(eps), value=-rate)
     else:
-        _adam(w, states, dw, rate=rate, betas=(beta1, beta2), eps=eps)
+        adam_step(w, *states, dw=dw, rate=rate, betas=(beta1, beta2), eps=eps)
 
 
 def _moved(
@@ -84,23 +85,6 @@ def _moved(
     """The momentum of SGD, moved on by a gradient; it begins with the first one, undampened."""
     moving = states[0]
     return moving.mul_(momentum).add_(dw, alpha=1 - dampening) if before else moving.copy_(dw)
-
-
-def _adam(
-    w: torch.Tensor,
-    states: Sequence[torch.Tensor],
-    dw: torch.Tensor,
-    *,
-    rate: float,
-    betas: tuple[float, float],
-    eps: float,
-) -> None:
-    (mean, square, step), (beta1, beta2) = states, betas
-    t = float(step.add_(1))
-    mean.lerp_(dw, 1 - beta1)
-    square.mul_(beta2).addcmul_(dw, dw, value=1 - beta2)
-    denominator = square.sqrt().div_((1 - beta2**t) ** 0.5).add_(eps)
-    w.addcdiv_(mean, denominator, value=-rate / (1 - beta1**t))
 
 
 def _row_step(

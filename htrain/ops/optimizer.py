@@ -24,6 +24,7 @@ import torch
 from htrain.net.net import Blob, Op, numel
 from htrain.ops import accelerated, step_loops
 from htrain.ops.base import Cost, CostRule, OpDef, no_outputs
+from htrain.ops.moments import adam_step
 
 
 def _sgd(w: torch.Tensor, dw: torch.Tensor, *, lr: float) -> None:
@@ -47,11 +48,7 @@ def _adam(
     beta2: float,
     eps: float,
 ) -> None:
-    t = float(step.add_(1))
-    mean.lerp_(dw, 1 - beta1)
-    square.mul_(beta2).addcmul_(dw, dw, value=1 - beta2)
-    denominator = square.sqrt().div_((1 - beta2**t) ** 0.5).add_(eps)
-    w.addcdiv_(mean, denominator, value=-lr / (1 - beta1**t))
+    adam_step(w, mean, square, step, dw=dw, rate=lr, betas=(beta1, beta2), eps=eps)
 
 
 def _sparse_sgd(table: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, first_row: int) -> None:

@@ -6,5 +6,9 @@ from msgspec import Meta
 
 Workers = Annotated[int, Meta(ge=1, le=1024)] | Literal["auto"]  # threads of a PS that run ops
 CheckpointSeconds = Annotated[float, Meta(gt=0)] | Literal["end"]  # between two checkpoints; `end` is the last alone
+ValidEvery = (
+    Annotated[int, Meta(ge=1, le=1 << 40)] | Literal["end"]
+)  # examples between two validations; `end` is the last alone
+EarlyStop = Annotated[int, Meta(ge=1, le=1 << 30)] | Literal["never"]  # validations in a row without a better value
 MostAccesses = Annotated[int, Meta(ge=1, le=1 << 40)] | Literal["all"]  # kept of what caches are asked for
 MOST_ACCESSES = 1 << 21  # distinct rows of batches that `htrain advise` keeps of what caches are asked for

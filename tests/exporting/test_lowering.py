@@ -7,7 +7,9 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from op_samples import BINARY, MATRIX, OF_TORCH, REDUCTIONS, SAMPLES, SHAPES, UNARY, Sample
+from op_samples import BINARY, MATRIX, REDUCTIONS, SAMPLES, SHAPES, UNARY
+from sample import Sample
+from torch_samples import OF_TORCH
 
 from htrain.errors import ModelError
 from htrain.exporting.lowering import RULES, lower

@@ -10,6 +10,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
+from sample import Sample as OpSample
+from torch_samples import OF_TORCH
 
 from htrain.net.net import Attr, B, BatchDim, Blob, Init, Net, Op, Parameter, Tensor
 from htrain.onnx_format.files import DOMAIN, from_model, read_net, to_model, write_net
@@ -19,8 +21,6 @@ from htrain.ops.accelerated import accelerated_type
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NO_ATTRS, NetBuilder
 from htrain.ops.torch_ops import TORCH_OPS
-from tests.ops.op_samples import OF_TORCH
-from tests.ops.op_samples import Sample as OpSample
 
 F32, F64, I64, BOOL = "float32", "float64", "int64", "bool"
 X = ("x", (B, 6), F32)

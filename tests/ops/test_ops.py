@@ -13,7 +13,8 @@ import pytest
 import torch
 from onnx import TensorProto, defs, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from op_samples import NOT_SAMPLED, SAMPLES, Sample, nothing, single
+from op_samples import NOT_SAMPLED, SAMPLES, nothing
+from sample import Sample, single
 
 from htrain.net.net import B, BatchDim, Blob, Net, Op, Shape, Tensor
 from htrain.onnx_format.forms import OPSET

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from htrain.errors import Error
-from htrain.executor.roles.coordinator import (
+from htrain.executor.roles.coordination import (
     Asked,
     AskWhetherLives,
     Await,
     Came,
     CloseCheckpoint,
     Connect,
-    CoordinatorMachine,
     DropCheckpoint,
     Ended,
     Event,
@@ -34,6 +33,7 @@ from htrain.executor.roles.coordinator import (
     Validate,
     Validated,
 )
+from htrain.executor.roles.coordinator import CoordinatorMachine
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Order, Ready, State
 from htrain.plan.plan import Plan

@@ -109,8 +109,19 @@ class Dropping(TorchFunctionMode):
             training = args[2] if len(args) > 2 else given.get("training", given.get("train", True))
             return self._dropped(x) if training and p else x
         if func is F.scaled_dot_product_attention and (args[4] if len(args) > 4 else given.get("dropout_p", 0.0)):
-            raise NotImplementedError("an attention that drops its weights is not drawn here")
+            return self._attended(*args[:4], **{name: value for name, value in given.items() if name != "dropout_p"})
         return func(*args, **given)
+
+    def _attended(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: Any = None, **rest: Any) -> Any:
+        """softmax(q @ k.T * scale + mask), some of it dropped, @ v."""
+        scale = rest.get("scale") or q.shape[-1] ** -0.5
+        scores = q @ k.transpose(-2, -1) * scale
+        if rest.get("is_causal"):
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        if attn_mask is not None:
+            is_bool = attn_mask.dtype == torch.bool
+            scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
+        return self._dropped(scores.softmax(-1)) @ v
 
     def _dropped(self, x: torch.Tensor) -> torch.Tensor:
         op = next(self._left, None)

@@ -16,14 +16,13 @@ from htrain.executor.record.measured import save_measured
 from htrain.executor.record.saves import Saves
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.record.validations import Validation
-from htrain.executor.roles.coordinator import (
+from htrain.executor.roles.coordination import (
     Asked,
     AskWhetherLives,
     Await,
     Came,
     CloseCheckpoint,
     Connect,
-    CoordinatorMachine,
     DropCheckpoint,
     Ended,
     Event,
@@ -34,13 +33,13 @@ from htrain.executor.roles.coordinator import (
     OpenCheckpoint,
     Refused,
     RunResult,
-    ServingMachine,
     ShowTotals,
     Tell,
     TellAll,
     Validate,
     Validated,
 )
+from htrain.executor.roles.coordinator import CoordinatorMachine, ServingMachine
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import LAUNCHER, Launcher
 from htrain.executor.transport.port import Inbox, Network, Outbox

@@ -28,7 +28,7 @@ from htrain.executor.record.resume import resumed
 from htrain.executor.record.run_folder import Claim, RunRecord, claimed, refuse_served, require_empty, start_record
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import RunTotals
-from htrain.executor.roles.coordinator import RunResult
+from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network

@@ -24,7 +24,7 @@ from htrain.executor.record.run_folder import Claim, RunRecord, claimed, read_re
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.serving_log import ServingLog, ServingNews
 from htrain.executor.record.totals import RunTotals
-from htrain.executor.roles.coordinator import RunResult
+from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.executor.strategies.strategy import cache_of
 from htrain.executor.transport.port import Network

@@ -27,10 +27,11 @@ from htrain.executor.record.validations import (
     read_validations,
     write_validations,
 )
-from htrain.executor.roles.coordinator import Validated
+from htrain.executor.roles.coordination import Validated
 from htrain.executor.roles.early_stop import standing_of
 from htrain.executor.settings import RunSettings
 from htrain.plan.plan import Plan
+from htrain.spec.settings import EarlyStop, ValidEvery
 
 OnValidation = Callable[[Validation], object]
 _LOOK_SECONDS = 0.2  # between two looks at the user, while the last checkpoint is validated
@@ -41,13 +42,13 @@ _LAST_SECONDS = 5.0  # for an evaluation that nobody waits for any more
 class Validating:
     """What a user wants to have validated.
 
-    Checkpoints are evaluated on `data`, "" for none, every `every` examples of the whole job, 0 for the last alone. The run ends after `early_stop`
-    validations in a row without a better value, 0 for never, or where `on_validation` says True. The best checkpoint is kept where `keep_best` says so.
+    Checkpoints are evaluated on `data`, "" for none, every `every` examples of the whole job, `end` for the last alone. The run ends after `early_stop`
+    validations in a row without a better value, or where `on_validation` says True. The best checkpoint is kept where `keep_best` says so.
     """
 
     data: str = ""
-    every: int = 0
-    early_stop: int = 0
+    every: ValidEvery = "end"
+    early_stop: EarlyStop = "never"
     keep_best: bool = False
     on_validation: OnValidation | None = None
 
@@ -221,7 +222,7 @@ class Validator:
         """Why the run is to end, "" where it still gets better."""
         seen = self._on_this_data
         standing = standing_of(each.log_loss for each in seen)
-        if not standing.ends(self._wanted.early_stop):
+        if self._wanted.early_stop == "never" or not standing.ends(self._wanted.early_stop):
             return ""
         loss = self._plan.options.loss
         what = "log loss" if is_binary(loss) else "mean squared error" if loss == "mse" else "loss"
@@ -263,4 +264,5 @@ def prepared(
         return settings, NoValidations((kept_checkpoint(so_far),))
     last = max((each.examples for each in so_far if each.data == wanted.data), default=trained)
     validator = Validator(plan, settings.run_folder, wanted, dataset, so_far=so_far, tell=tell)
-    return replaced(settings, valid_every=wanted.every, validated=last), validator
+    every = 0 if wanted.every == "end" else wanted.every
+    return replaced(settings, valid_every=every, validated=last), validator

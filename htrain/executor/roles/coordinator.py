@@ -1,28 +1,42 @@
 """The launcher's side of a run, as a machine: brings roles together, watches them, checkpoints, and ends the run (docs/decisions/runs-and-resumes.md).
 
-It is a generator like that of a net replica: it yields instructions, and is sent the time and what came of each. An Await is answered by an event:
-
-    Came(message)     a role has said something
-    Ended(what)       the process of a role has ended by itself
-    Asked()           the user asks the run to stop
-    Validated(...)    what was to be validated is known, or could not be
-    Listened()        all that has come by now has been heard: only then does silence count
-
+It is a generator like that of a net replica: it yields instructions, and is sent the time and what came of each (htrain.executor.roles.coordination).
 What cannot be carried out is thrown into it, and ends the run as what a role reports does.
 """
 
 import math
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import htrain.errors as errors
 from htrain.errors import CheckpointError, Error, Interrupted, PeerLost, RunError
 from htrain.executor.record.figures import Figures
-from htrain.executor.record.measured import NOTHING_MEASURED, Measured
+from htrain.executor.record.measured import NOTHING_MEASURED
 from htrain.executor.record.totals import RunTotals
-from htrain.executor.record.validations import Validation
+from htrain.executor.roles.coordination import (
+    Asked,
+    AskWhetherLives,
+    Await,
+    Came,
+    CloseCheckpoint,
+    Connect,
+    DropCheckpoint,
+    Ended,
+    Instruction,
+    KeepMeasured,
+    Listened,
+    Machine,
+    OpenCheckpoint,
+    Refused,
+    RunResult,
+    ShowTotals,
+    States,
+    Tell,
+    TellAll,
+    Validate,
+    Validated,
+)
 from htrain.executor.roles.saving import SaveSchedule
 from htrain.executor.roles.validating import ValidationSchedule
 from htrain.executor.settings import RunSettings
@@ -37,161 +51,6 @@ _SHOW_SECONDS = 0.5  # between two looks at the totals
 _SAVE_BYTES_PER_SECOND = 10_000_000  # that the slowest disk takes
 _AGAIN_SECONDS = 5.0  # between two tries of the last save
 _LAST_SAVE_SECONDS = 60.0
-
-Reports = dict[str, dict[str, Any]]
-States = dict[str, dict[str, Any]]
-
-
-# -- events ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Came:
-    """A role has said something."""
-
-    message: Message
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What happened to the process of a role, or of several; the text begins with whose it was."""
-
-    what: str
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The user asks the run to stop."""
-
-
-@dataclass(frozen=True)
-class Validated:
-    """What Validate asked for is known. `stops` says why the run is to end, "" where it goes on; an `error` ends it, too."""
-
-    stops: str = ""
-    error: Error | None = None
-
-
-@dataclass(frozen=True)
-class Listened:
-    """All that has come by now has been heard."""
-
-
-Event = Came | Ended | Asked | Validated | Listened
-
-
-# -- instructions ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Await:
-    """Instruction: wait for an event, until the time `until` at most; answered by it. By then at the latest it is Listened."""
-
-    until: float
-
-
-@dataclass(frozen=True)
-class Connect:
-    """Instruction: all roles are up, at the endpoints of `book`. Tell everybody where the others are, and the user, in which `places` they run."""
-
-    book: dict[str, str]
-    places: dict[str, dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class TellAll:
-    """Instruction: give every role an order. One that cannot take it is gone, of which an event will come."""
-
-    order: Order
-
-
-@dataclass(frozen=True)
-class AskWhetherLives:
-    """Instruction: look whether the process of a role is known to live; answered by a bool."""
-
-    role: str
-
-
-@dataclass(frozen=True)
-class OpenCheckpoint:
-    """Instruction: make a folder for a checkpoint of trainers in these states; answered by it, or by Refused."""
-
-    trainers: States
-
-
-@dataclass(frozen=True)
-class CloseCheckpoint:
-    """Instruction: all roles have saved into the open checkpoint: make it valid; answered by Refused where the disk does not take it."""
-
-    trainers: States
-    saved: States
-    finished: bool
-
-
-@dataclass(frozen=True)
-class DropCheckpoint:
-    """Instruction: remove the beginnings of the checkpoint that is open, if any."""
-
-
-@dataclass(frozen=True)
-class Validate:
-    """Instruction: evaluate a checkpoint beside training; a Validated will come."""
-
-    checkpoint: Path
-
-
-@dataclass(frozen=True)
-class Refused:
-    """An answer: the disk has refused."""
-
-    error: str
-
-
-@dataclass(frozen=True)
-class Tell:
-    """Instruction: tell the user some news."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class ShowTotals:
-    """Instruction: show and keep the totals so far, and each role's report."""
-
-    totals: RunTotals
-    reports: Reports
-
-
-@dataclass(frozen=True)
-class KeepMeasured:
-    """Instruction: keep what a run to the end of its data has measured."""
-
-    measured: Measured
-
-
-Instruction = (
-    Await | Connect | TellAll | AskWhetherLives | OpenCheckpoint | CloseCheckpoint | DropCheckpoint | Validate | Tell | ShowTotals | KeepMeasured
-)  # fmt: skip
-Result = TypeVar("Result")
-Machine = Generator[Instruction, tuple[float, Any], Result]
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """How a run went. `checkpoint` is the folder of the last one, `stopped` says why the run ended before its data did.
-
-    `validations` are those of the whole run on its validation data, those before it was resumed included.
-    """
-
-    totals: RunTotals
-    checkpoint: Path
-    train_seconds: float
-    measured: Measured
-    stopped: str = ""
-    validations: tuple[Validation, ...] = ()
-
-
-# -- the machine -----------------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -20,7 +20,7 @@ from htrain.executor.launch.interrupt import interrupts
 from htrain.executor.launch.validate import Validating, Validator
 from htrain.executor.record.checkpoint import latest_checkpoint
 from htrain.executor.record.validations import VALIDATIONS, Validation, read_validations
-from htrain.executor.roles.coordinator import RunResult
+from htrain.executor.roles.coordination import RunResult
 from htrain.plan.plan import load_plan
 from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags

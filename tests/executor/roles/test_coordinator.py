@@ -11,16 +11,8 @@ from played import BEGIN, FOLDER, PlayedRun, Seen, Troubles
 from small_dlrm import small_plan
 
 from htrain.errors import CheckpointError, DataError, Interrupted, PeerLost, RunError
-from htrain.executor.roles.coordinator import (
-    Await,
-    Came,
-    Connect,
-    CoordinatorMachine,
-    Ended,
-    KeepMeasured,
-    ShowTotals,
-    TellAll,
-)
+from htrain.executor.roles.coordination import Await, Came, Connect, Ended, KeepMeasured, ShowTotals, TellAll
+from htrain.executor.roles.coordinator import CoordinatorMachine
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Beat, Failed, Hello, Order
 

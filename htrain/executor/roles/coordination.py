@@ -1,0 +1,173 @@
+"""What the machine of a run's coordinator is told, and what it says: events, instructions, and how a run went (htrain.executor.roles.coordinator).
+
+An Await is answered by an event:
+
+    Came(message)     a role has said something
+    Ended(what)       the process of a role has ended by itself
+    Asked()           the user asks the run to stop
+    Validated(...)    what was to be validated is known, or could not be
+    Listened()        all that has come by now has been heard: only then does silence count
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from htrain.errors import Error
+from htrain.executor.record.measured import Measured
+from htrain.executor.record.totals import RunTotals
+from htrain.executor.record.validations import Validation
+from htrain.executor.transport.wire import Message, Order
+
+Reports = dict[str, dict[str, Any]]
+States = dict[str, dict[str, Any]]
+
+
+# -- events ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Came:
+    """A role has said something."""
+
+    message: Message
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What happened to the process of a role, or of several; the text begins with whose it was."""
+
+    what: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The user asks the run to stop."""
+
+
+@dataclass(frozen=True)
+class Validated:
+    """What Validate asked for is known. `stops` says why the run is to end, "" where it goes on; an `error` ends it, too."""
+
+    stops: str = ""
+    error: Error | None = None
+
+
+@dataclass(frozen=True)
+class Listened:
+    """All that has come by now has been heard."""
+
+
+Event = Came | Ended | Asked | Validated | Listened
+
+
+# -- instructions ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Await:
+    """Instruction: wait for an event, until the time `until` at most; answered by it. By then at the latest it is Listened."""
+
+    until: float
+
+
+@dataclass(frozen=True)
+class Connect:
+    """Instruction: all roles are up, at the endpoints of `book`. Tell everybody where the others are, and the user, in which `places` they run."""
+
+    book: dict[str, str]
+    places: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class TellAll:
+    """Instruction: give every role an order. One that cannot take it is gone, of which an event will come."""
+
+    order: Order
+
+
+@dataclass(frozen=True)
+class AskWhetherLives:
+    """Instruction: look whether the process of a role is known to live; answered by a bool."""
+
+    role: str
+
+
+@dataclass(frozen=True)
+class OpenCheckpoint:
+    """Instruction: make a folder for a checkpoint of trainers in these states; answered by it, or by Refused."""
+
+    trainers: States
+
+
+@dataclass(frozen=True)
+class CloseCheckpoint:
+    """Instruction: all roles have saved into the open checkpoint: make it valid; answered by Refused where the disk does not take it."""
+
+    trainers: States
+    saved: States
+    finished: bool
+
+
+@dataclass(frozen=True)
+class DropCheckpoint:
+    """Instruction: remove the beginnings of the checkpoint that is open, if any."""
+
+
+@dataclass(frozen=True)
+class Validate:
+    """Instruction: evaluate a checkpoint beside training; a Validated will come."""
+
+    checkpoint: Path
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An answer: the disk has refused."""
+
+    error: str
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Instruction: tell the user some news."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ShowTotals:
+    """Instruction: show and keep the totals so far, and each role's report."""
+
+    totals: RunTotals
+    reports: Reports
+
+
+@dataclass(frozen=True)
+class KeepMeasured:
+    """Instruction: keep what a run to the end of its data has measured."""
+
+    measured: Measured
+
+
+Instruction = (
+    Await | Connect | TellAll | AskWhetherLives | OpenCheckpoint | CloseCheckpoint | DropCheckpoint | Validate | Tell | ShowTotals | KeepMeasured
+)  # fmt: skip
+Result = TypeVar("Result")
+Machine = Generator[Instruction, tuple[float, Any], Result]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run went. `checkpoint` is the folder of the last one, `stopped` says why the run ended before its data did.
+
+    `validations` are those of the whole run on its validation data, those before it was resumed included.
+    """
+
+    totals: RunTotals
+    checkpoint: Path
+    train_seconds: float
+    measured: Measured
+    stopped: str = ""
+    validations: tuple[Validation, ...] = ()
