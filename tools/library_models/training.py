@@ -1,9 +1,11 @@
 """Twenty steps of a plan of one trainer, and the same steps by PyTorch alone: the same batches, the same values dropped."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -26,6 +28,13 @@ sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 from harness import _optimizer, _table_optimizer, losses_of, relative_differences
 
 STEPS = 20
+_DROPOUTS, _ATTENTION = frozenset({F.dropout, torch.dropout}), F.scaled_dot_product_attention
+_INSIDE = ("dropout", "scaled_dot_product_attention")  # of attention
+
+
+def _called_as(call: Callable[[tuple, Mapping[str, Any]], Any]) -> Callable[..., Any]:
+    """A function of arguments from one of their tuple and their mapping."""
+    return lambda *args, **given: call(args, given)
 
 
 class Training:
@@ -101,14 +110,16 @@ class Dropping(TorchFunctionMode):
     ) -> Any:
         given = dict(kwargs or {})
         if func is F.multi_head_attention_forward:
-            with self:  # its dropouts are inside
+            # written in Python: what it calls does not come here, and with this mode around it would call itself
+            inside = {name: partial(self.__torch_function__, getattr(F, name), types) for name in _INSIDE}
+            with patch.multiple(F, **{name: _called_as(call) for name, call in inside.items()}):
                 return func(*args, **given)
-        if func is F.dropout or func is torch.dropout:
+        if func in _DROPOUTS:
             x = args[0] if args else given["input"]
             p = args[1] if len(args) > 1 else given.get("p", 0.5)
             training = args[2] if len(args) > 2 else given.get("training", given.get("train", True))
             return self._dropped(x) if training and p else x
-        if func is F.scaled_dot_product_attention and (args[4] if len(args) > 4 else given.get("dropout_p", 0.0)):
+        if func is _ATTENTION and (args[4] if len(args) > 4 else given.get("dropout_p", 0.0)):
             return self._attended(*args[:4], **{name: value for name, value in given.items() if name != "dropout_p"})
         return func(*args, **given)
 
