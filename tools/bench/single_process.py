@@ -80,9 +80,7 @@ class Htrain:
         role.fill()
         assert role.trainer
         wall, cpu = time.perf_counter(), time.process_time()
-        role.trainer.start(
-            {}, Feed(iter(self._batches[:steps]), START, steps, role.watch.activity("reader")), None, None
-        )
+        role.start({}, Feed(iter(self._batches[:steps]), START, steps, role.watch.activity("reader")))
         for thread in role.trainer.threads:
             thread.join()
         spent = time.perf_counter() - wall, time.process_time() - cpu

@@ -189,8 +189,8 @@ class RunningRole:
                     f"{folder}: '{name}' are other rows than those of the plan's partition: resume with the partition of the run"
                 )
 
-    def start(self, book: dict[str, str]) -> None:
-        """Begin to work. `book` has the addresses of all endpoints of the run, by name.
+    def start(self, book: dict[str, str], feed: Feed | None = None) -> None:
+        """Begin to work. `book` has the addresses of all endpoints of the run, by name; a trainer trains on `feed`, or on its share of the run's data.
 
         Requires: `fill`. Raises DataError where a trainer cannot open its data.
         """
@@ -201,7 +201,8 @@ class RunningRole:
         for process in self._processes:
             process.serve(book)
         if self.trainer:
-            self._start_trainer(self.trainer, book)
+            upcoming = self._cache.upcoming(self._parts_for_cache(book))
+            self.trainer.start(book, feed or self._open_feed(), self.settings.stop_after_steps, upcoming)
         if self.sync:
             self.sync.start(book)
         if self.collective:
@@ -209,7 +210,8 @@ class RunningRole:
         if self.members and self.settings.serving:
             self.members.start(addresses_in(book, self.settings.serving.served.num_servers))
 
-    def _start_trainer(self, trainer: Trainer, book: dict[str, str]) -> None:
+    def _open_feed(self) -> Feed:
+        """This trainer's share of the data, from where it is to go on."""
         cluster = self.plan.cluster
         group, number = Role.parse(self.name).place
         shard, shards = group * cluster.trainers + number, cluster.groups * cluster.trainers
@@ -227,8 +229,7 @@ class RunningRole:
                 malformed=self.malformed,
             )
         )
-        feed = Feed(batches, start, 2 * self._parts.replicas, self.watch.activity("reader"))
-        trainer.start(book, feed, self.settings.stop_after_steps, self._cache.upcoming(self._parts_for_cache(book)))
+        return Feed(batches, start, 2 * self._parts.replicas, self.watch.activity("reader"))
 
     def _parts_for_cache(self, book: dict[str, str]) -> TrainerParts:
         """What this trainer's cache may use of it: its net and caches, and ways to the tables and to other trainers."""
