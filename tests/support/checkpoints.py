@@ -1,10 +1,11 @@
-"""A checkpoint of one role: written, read back, compared."""
+"""A checkpoint of one role: written, read back, compared; and what each role of a plan holds of the whole."""
 
 from pathlib import Path
 
 import torch
 
 from htrain.data.identity import DataIdentity
+from htrain.executor.assembly import Assembly
 from htrain.executor.record.checkpoint import (
     VERSION,
     Manifest,
@@ -21,7 +22,10 @@ from htrain.executor.record.checkpoint import (
     write_manifest,
 )
 from htrain.executor.record.identity import Identity, PlanIdentity
+from htrain.net.net import Parameter
+from htrain.plan.plan import Plan
 
+Wholes = dict[str, torch.Tensor]
 ROLE = "group_ps:0:1"
 TRAINER = TrainerState(ReaderPosition(1, 4, 17), TrainerTotals(100, 10, 65.5, 31.0))
 IDENTITY = Identity(PlanIdentity("abc", {"trainers": 1}, {"seed": 0}), DataIdentity(1, "criteo", {}, ()))
@@ -73,3 +77,24 @@ def cleared() -> dict[str, torch.Tensor]:
 
 def equal(seen: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> bool:
     return seen.keys() == wanted.keys() and all(torch.equal(seen[name], wanted[name]) for name in wanted)
+
+
+def part_of(plan: Plan, parameter: Parameter, wholes: Wholes) -> torch.Tensor:
+    """What a parameter holds of the whole, as its plan says."""
+    owner = plan.train.parameters[parameter.of] if parameter.kind == "state" else parameter
+    whole = wholes[owner.whole + (parameter.name.removeprefix(owner.name) if parameter.kind == "state" else "")]
+    if not parameter.shape or parameter.name == f"{owner.name}:step":  # of all of a weight, however it is cut
+        return whole
+    rows = whole[owner.first_row : owner.first_row + parameter.shape[0]]
+    return rows[:, owner.first_column : owner.first_column + parameter.shape[1]] if len(parameter.shape) > 1 else rows
+
+
+def whole_role(plan: Plan, role: str) -> Assembly:
+    """A role with all that it has in a run."""
+    parts = Assembly(plan, role, replicas=1)
+    if parts.role.kind != "trainer":
+        parts.server()
+    parts.sync()
+    if parts.hosts_centres:
+        parts.centres()
+    return parts

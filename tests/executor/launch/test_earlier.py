@@ -5,27 +5,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import TRAINER
+from checkpoints import TRAINER, Wholes, part_of, whole_role
 from small_dlrm import small_dlrm
 
 from htrain.compiler.pipeline import compile_net
 from htrain.data.identity import DataIdentity
 from htrain.errors import CheckpointError
-from htrain.executor.assembly import Assembly
 from htrain.executor.launch.earlier import Beginning, Earlier, beginning_of
 from htrain.executor.record.checkpoint import VERSION, Manifest, new_checkpoint, save_role, write_manifest
 from htrain.executor.record.identity import Identity, PlanIdentity
 from htrain.executor.record.run_folder import RunRecord, start_record
 from htrain.frontend.captured import Captured
 from htrain.net.names import device_of
-from htrain.net.net import Parameter
 from htrain.net.placement import Split
 from htrain.plan.plan import Plan, load_part
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
-
-Wholes = dict[str, torch.Tensor]
 
 
 def planned(options: Options, *, tables: int = 0, fcs: dict[str, Split] | None = None, **counts: int) -> Plan:
@@ -37,16 +33,6 @@ def planned(options: Options, *, tables: int = 0, fcs: dict[str, Split] | None =
     )  # fmt: skip
 
 
-def part_of(plan: Plan, parameter: Parameter, wholes: Wholes) -> torch.Tensor:
-    """What a parameter holds of the whole, as its plan says."""
-    owner = plan.train.parameters[parameter.of] if parameter.kind == "state" else parameter
-    whole = wholes[owner.whole + (parameter.name.removeprefix(owner.name) if parameter.kind == "state" else "")]
-    if not parameter.shape or parameter.name == f"{owner.name}:step":  # of all of a weight, however it is cut
-        return whole
-    rows = whole[owner.first_row : owner.first_row + parameter.shape[0]]
-    return rows[:, owner.first_column : owner.first_column + parameter.shape[1]] if len(parameter.shape) > 1 else rows
-
-
 def wholes_of(plan: Plan) -> Wholes:
     """A number of its own for each place of each parameter of the model, and of the optimizer's states."""
     made: Wholes = {}
@@ -55,17 +41,6 @@ def wholes_of(plan: Plan) -> Wholes:
             numbers = torch.arange(float(torch.Size(parameter.shape).numel())).reshape(parameter.shape)
             made[parameter.name] = (numbers + 10_000 * number).to(getattr(torch, parameter.dtype))
     return made
-
-
-def whole_role(plan: Plan, role: str) -> Assembly:
-    """A role with all that it has in a run."""
-    parts = Assembly(plan, role, replicas=1)
-    if parts.role.kind != "trainer":
-        parts.server()
-    parts.sync()
-    if parts.hosts_centres:
-        parts.centres()
-    return parts
 
 
 def checkpoint_of(plan: Plan, wholes: Wholes, folder: Path) -> None:

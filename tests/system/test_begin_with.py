@@ -1,0 +1,103 @@
+"""A run that begins with another's checkpoint has its tables and optimizer states bit for bit, whatever cluster and cache either has."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import part_of, whole_role
+from safetensors.torch import load_file
+from small_wide_deep import BATCH, DATA, ROWS, small_plan
+
+import htrain
+from htrain.executor.launch.earlier import Earlier, beginning_of
+from htrain.executor.record.checkpoint import latest_checkpoint
+from htrain.net.net import Net, Parameter
+from htrain.plan.plan import Plan
+from htrain.spec.tree import with_flags
+
+Counts = dict[str, int]
+CACHES = {
+    "none": {},
+    "het": {"cache": "het", "cache_capacity": "20%", "cache_staleness": 5},
+    "lookahead": {"cache": "lookahead"},
+}
+SERVERS: tuple[Counts, Counts] = {"sparse_ps": 1}, {"sparse_ps": 3}
+WITHIN: tuple[Counts, Counts] = {"sparse_ps": 0}, {"sparse_ps": 2}
+TRAINERS: tuple[Counts, Counts] = {"trainers": 1, "group_ps": 1}, {"trainers": 4, "group_ps": 1}
+GROUPS: tuple[Counts, Counts] = {"groups": 1}, {"groups": 2}
+RUNS = [
+    *((*pair, "none", "none") for one, other in (SERVERS, TRAINERS, GROUPS) for pair in ((one, other), (other, one))),
+    (*SERVERS, "het", "lookahead"),
+    (*SERVERS[::-1], "lookahead", "het"),
+    (*TRAINERS, "het", "none"),
+    (*TRAINERS[::-1], "none", "het"),
+    (*GROUPS, "lookahead", "het"),
+    (*GROUPS[::-1], "het", "lookahead"),
+    (*GROUPS[::-1], "lookahead", "none"),
+    (*WITHIN, "none", "het"),
+    (*WITHIN[::-1], "het", "none"),
+]
+
+
+def plan_of(counts: Counts, cache: str) -> Plan:
+    flags = {
+        "batch_size": BATCH,
+        "net_replicas": 1,
+        "sparse_optimizer": "rowwise_adagrad",
+        "dense_optimizer": "adagrad",
+    }
+    if cache == "lookahead" and counts.get("groups", 1) > 1:
+        flags["dense_sync"] = "allreduce"
+    options = with_flags(**flags, **CACHES[cache])  # type: ignore[arg-type]
+    return small_plan(options, **counts)[1]
+
+
+def rows_of(net: Net, parameter: Parameter) -> Parameter | None:
+    """The table that a parameter is, or is a state of."""
+    owner = net.parameters.get(parameter.of, parameter) if parameter.kind == "state" else parameter
+    return owner if owner.kind == "table" else None
+
+
+def tables_in(plan: Plan, run: Path) -> dict[str, torch.Tensor]:
+    """Whole tables and their states, put together from the files of a run's last checkpoint by what its plan says of each shard."""
+    folder, _ = latest_checkpoint(run)
+    wholes: dict[str, torch.Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        for name, values in load_file(file).items():
+            parameter = plan.train.parameters.get(name)
+            table = rows_of(plan.train, parameter) if parameter else None
+            if parameter is None or table is None:
+                continue
+            whole = table.whole + name.removeprefix(table.name)
+            if parameter.name.endswith(":step"):
+                wholes[whole] = values
+                continue
+            into = wholes.setdefault(whole, torch.full((ROWS, *values.shape[1:]), torch.nan))
+            into[table.first_row : table.first_row + len(values)] = values
+    return wholes
+
+
+@pytest.mark.parametrize(("first", "second", "cache", "other"), RUNS)
+def test_tables_and_states_come_bit_for_bit_from_a_run_on_another_cluster(
+    first: Counts, second: Counts, cache: str, other: str, tmp_path: Path
+) -> None:
+    before, after = plan_of(first, cache), plan_of(second, other)
+    for name, plan in (("before", before), ("after", after)):
+        plan.save(tmp_path / name)
+    alone = htrain.run(tmp_path / "before", data=DATA, out=tmp_path / "a", hosting="threads")
+    wholes = tables_in(before, tmp_path / "a")
+    assert not any(values.isnan().any() for values in wholes.values())
+    earlier, compared = Earlier(beginning_of(tmp_path / "a")), set()
+    for role in after.cluster.roles:
+        parts = whole_role(after, role)
+        parts.fill(tmp_path / "after")
+        first_values = {name: values.clone() for name, values in parts.store.items()}
+        parts.copy_from(earlier)
+        for name, parameter in after.train.parameters.items():
+            if name in parts.store and rows_of(after.train, parameter):
+                assert torch.equal(parts.store[name], part_of(after, parameter, wholes)), (role, name)
+                assert not torch.equal(parts.store[name], first_values[name]), (role, name)
+                compared.add(name)
+    assert compared == {name for name, p in after.train.parameters.items() if rows_of(after.train, p)}
+    run = htrain.run(tmp_path / "after", data=DATA, out=tmp_path / "b", begin_with=tmp_path / "a", hosting="threads")
+    assert run.totals.loss < alone.totals.loss
