@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from htrain.ops.base import Cost, OpDef
     from htrain.ops.user_ops import register
     from htrain.plan.plan import Plan
-    from htrain.preparing import advise, pack, partition
+    from htrain.preparing import advise, features, pack, partition
     from htrain.serving import serve
     from htrain.spec.cache import Cache, HetCache, LookAheadCache, NoCache
     from htrain.spec.clipping import ClipNorm, ClipValue
@@ -41,8 +41,8 @@ __all__ = [
     "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipNorm", "ClipValue", "Cluster", "Compression", "ConstantRate", "CosineDecay",
     "Cost", "DenseSync", "Easgd", "Error", "Fusions", "Gmp", "HetCache", "InRounds", "LinearDecay", "LookAheadCache", "ModelAveraging", "NoCache",
     "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd", "SparseAdam", "SparseSync", "StepDecay", "TableServers", "about",
-    "advise", "compile", "evaluate", "export", "pack", "partition", "predict", "register", "register_policy", "register_strategy", "run", "serve", "simulate",
-    "size",
+    "advise", "compile", "evaluate", "export", "features", "pack", "partition", "predict", "register", "register_policy", "register_strategy", "run", "serve",
+    "simulate", "size",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -53,7 +53,7 @@ _HOMES = {
     **dict.fromkeys(("predict", "export"), "htrain.trained"),
     "simulate": "htrain.api",
     "size": "htrain.api",
-    **dict.fromkeys(("advise", "partition", "pack"), "htrain.preparing"),
+    **dict.fromkeys(("advise", "partition", "pack", "features"), "htrain.preparing"),
     "serve": "htrain.serving",
     "Cluster": "htrain.spec.cluster",
     "Options": "htrain.spec.options",

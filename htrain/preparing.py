@@ -1,6 +1,6 @@
 """The Python API of what comes before a plan: data is divided among workers, packed, and asked what cache it wants.
 
-As by `htrain partition`, `htrain data pack` and `htrain advise`.
+As by `htrain partition`, `htrain data pack` and `htrain advise`; and what a server gives a model that was trained.
 """
 
 import math
@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from htrain.advising.advice import Advice, Grid
@@ -20,10 +21,10 @@ from htrain.advising.grid import require_grid
 from htrain.advising.recording import Listener as DataListener
 from htrain.advising.traffic import CONSTANTS
 from htrain.compiler.pipeline import compile_net
-from htrain.data import Dataset, open_data
+from htrain.data import open_data
 from htrain.data.formats.packed import Totals
-from htrain.data.formats.tabular import open_table
-from htrain.data.layout import layout_of, load_layout
+from htrain.data.formats.tabular import inputs_of_table, open_table
+from htrain.data.layout import Layout, layout_of, load_layout
 from htrain.data.malformed import Malformed
 from htrain.data.pack import pack as pack_rows
 from htrain.data.pack import pack_table
@@ -117,7 +118,7 @@ def pack(
         require_arguments("pack", out=out, malformed_share=malformed_share)
         if partition:
             raise UsageError("pack: partition= has no effect on a table in memory: a partition is of FORMAT:PATH")
-        return pack_table(_table_dataset(data, schema), Path(out), malformed)
+        return pack_table(open_table(*_table("pack", data, schema)), Path(out), malformed)
     require_arguments("pack", data=data, out=out, partition=partition, malformed_share=malformed_share)
     if schema:
         raise UsageError("pack: schema= has no effect beside FORMAT:PATH: say ?schema=FILE.yaml")
@@ -126,19 +127,35 @@ def pack(
     return pack_rows(data, Path(out), malformed=malformed)
 
 
-def _table_dataset(data: Any, schema: str | Path | Mapping[str, Any]) -> Dataset:
-    """A table in memory with its schema. Raises UsageError for what is no table, DataError for what does not fit."""
+def features(data: Any, *, schema: str | Path | Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """The inputs that a model gets of the rows of a table in memory, by name: what a server gives to an exported model.
+
+    `data` and `schema` are as for `pack`: ids are hashed, numbers transformed and lists padded as in training; the label's column may be missing. Arrays are
+    as in docs/how-to/describe-data.md: float32 and int64, with an entry for each row, or for each id of a bag:
+
+        session.run(["score"], htrain.features(frame, schema="schema.yaml"))
+
+    Raises UsageError for what is no table, DataError for a schema that cannot be read, a table that does not fit, and the first row that cannot be read.
+    """
+    return inputs_of_table(*_table("features", data, schema))
+
+
+def _table(function: str, data: Any, schema: str | Path | Mapping[str, Any]) -> tuple[pa.Table, Layout, str]:
+    """A table in memory with its layout, and what messages call it. Raises UsageError for what is no table, DataError for a schema that is none."""
     kind = type(data).__name__
     if not schema:
-        raise UsageError(f"pack: a {kind} needs schema=: a schema file, or what one holds, says which columns are what")
+        raise UsageError(
+            f"{function}: a {kind} needs schema=: a schema file, or what one holds, says which columns are what"
+        )
     layout = layout_of(schema, "schema") if isinstance(schema, Mapping) else load_layout(Path(schema))
+    wanted = "FORMAT:PATH, or a table" if function == "pack" else "a table"
     try:
         table = data if isinstance(data, pa.Table) else pa.table(data)
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise UsageError(
-            f"pack: data is a {kind}: want FORMAT:PATH, or a table that Arrow takes ({' '.join(str(error).split())[:200]})"
+            f"{function}: data is a {kind}: want {wanted} that Arrow takes ({' '.join(str(error).split())[:200]})"
         ) from error
-    return open_table(table, layout, f"a {kind} in memory")
+    return table, layout, f"a {kind} in memory"
 
 
 def advise(

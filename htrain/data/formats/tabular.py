@@ -29,7 +29,7 @@ from htrain.data.format import Format, UriOptions
 from htrain.data.layout import Layout, load_layout
 from htrain.data.malformed import Malformed
 from htrain.data.reader import Dataset
-from htrain.data.rows import Rows
+from htrain.data.rows import Rows, joined
 from htrain.data.text import Fault, TextSource, open_text, read_line
 from htrain.errors import DataError
 
@@ -247,6 +247,20 @@ def open_table(table: pa.Table, layout: Layout, name: str) -> Dataset:
     """A table in memory as data. Raises DataError when a column of the layout is not in it or of another type."""
     _check_fields(name, table.schema, layout)
     return Dataset(TableSource(table.select(layout.columns), layout, name), layout.schema)
+
+
+def inputs_of_table(table: pa.Table, layout: Layout, name: str) -> dict[str, np.ndarray]:
+    """The arrays that a model gets of the rows of a table, which needs no label. Raises DataError as `open_table` does, and for a row that cannot be read."""
+    if all(layout.label not in item.columns for item in layout.schema.inputs):
+        others = table.select([column for column in table.schema.names if column != layout.label])
+        table = others.append_column(layout.label, pa.nulls(table.num_rows, pa.float32()).fill_null(0))
+    source = open_table(table, layout, name).source
+    strict = Malformed(0.0)
+    parts = [rows for _, rows in source.chunks(shard=0, num_shards=1, first=0, malformed=strict)]
+    if strict.count:
+        raise DataError(strict.examples[0])
+    columns = joined(parts or [table_rows(table.select(layout.columns), layout)[0]]).columns()
+    return {name: values for name, values in columns.items() if name != "label"}
 
 
 def _check_fields(path: Path | str, schema: pa.Schema, layout: Layout) -> None:
