@@ -30,6 +30,7 @@ from htrain.cli.flags import (
     put,
     require_alone,
     require_use,
+    run_folder_of,
     table_splits,
     tell,
     training_flags,
@@ -249,7 +250,7 @@ def run(
     Ctrl-C, SIGTERM and the end of the terminal write a checkpoint and end the run, a second Ctrl-C ends it at once; --resume goes on from the last one.
     """
     rank = import_module("htrain.executor.launch.rank")
-    run_folder = resume or out or Path()
+    run_folder = run_folder_of(out, resume, begin_with)
     if rank.is_launcher():
         import_module("htrain.executor.record.run_folder").refuse_owned(run_folder)  # before anything else is loaded
     if threads and rank.is_rank():

@@ -352,6 +352,16 @@ def require_alone(flag: str, *others: str) -> None:
             )
 
 
+def run_folder_of(out: Path | None, resume: Path | None, begin_with: Path | None) -> Path:
+    """The folder of a run, a new one or one to go on with. Raises UsageError where it is not clear which."""
+    folder = resume or out
+    if folder is None or (out and resume):
+        raise UsageError("give either --out, a new run folder, or --resume, the folder of a run to go on with")
+    if begin_with and resume:
+        raise UsageError("--begin-with is for a new run: --resume goes on from the run's own checkpoint")
+    return folder
+
+
 def table_splits(splits: tuple[str, ...]) -> dict[str, int]:
     """The pieces of each table, of texts such as `C1=4`. Raises UsageError for a text of another form."""
     found = {}

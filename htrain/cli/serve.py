@@ -9,7 +9,16 @@ from typing import Any
 import click
 
 import htrain
-from htrain.cli.flags import FilePath, Finite, PlanCommand, checkpoint_flag, json_flag, liveness_flag, put
+from htrain.cli.flags import (
+    FilePath,
+    Finite,
+    PlanCommand,
+    checkpoint_flag,
+    json_flag,
+    liveness_flag,
+    put,
+    run_folder_of,
+)
 from htrain.executor.launch.environment import role_environment
 
 
@@ -51,7 +60,7 @@ def serve(
     htrain serve plan/ --out runs/tables
     htrain serve plan/ --resume runs/tables
     """
-    import_module("htrain.executor.record.run_folder").refuse_owned(resume or out or Path())
+    import_module("htrain.executor.record.run_folder").refuse_owned(run_folder_of(out, resume, begin_with))
     if "torch" not in sys.modules:  # what has been loaded has read another environment
         os.environ.update(role_environment(1))
         import_module("htrain.executor.launch.supervisor").fork_supervisor()

@@ -29,7 +29,7 @@ _replica_flag = click.option(
 @_checkpoint_flag
 @json_flag
 def predict(run_folder: Path, plan: Path | None, as_json: bool, **what: Any) -> None:
-    """Write the scores of the last checkpoint of RUN_FOLDER on data: probabilities, or predictions for --loss mse.
+    """Write the scores of the last checkpoint of RUN_FOLDER on data: probabilities, predictions for --loss mse, and what forward scores for own.
 
     A row for each row of the data, in its order, with columns score and label.
 

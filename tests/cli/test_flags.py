@@ -59,3 +59,18 @@ def test_what_a_flag_does_not_take_is_refused_in_words(line: list[str], says: st
     found = CliRunner().invoke(commands, ["compile", "model.py", "--out", str(tmp_path / "plan"), *line])
     assert found.exit_code != 0
     assert says in (found.output + str(found.exception))
+
+
+@pytest.mark.parametrize("command", [["run", "plan", "--data", "synthetic:"], ["serve", "plan"]])
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ([], "give either --out, a new run folder, or --resume"),
+        (["--out", "a", "--resume", "b"], "give either --out, a new run folder, or --resume"),
+        (["--begin-with", "a", "--resume", "b"], "--begin-with is for a new run: --resume goes on"),
+    ],
+)
+def test_a_run_is_new_or_goes_on(command: list[str], line: list[str], says: str) -> None:
+    found = CliRunner().invoke(commands, [*command, *line])
+    assert found.exit_code != 0
+    assert says in str(found.exception)
