@@ -49,6 +49,8 @@ def test_a_run_of_processes_that_gets_no_better_ends_early_with_status_0_and_say
     assert last.endswith(f"; go on with --resume {run}")
     assert "validation at " in told
     before = read_validations(tmp_path / "run")
+    charts = b"".join(path.read_bytes() for path in (tmp_path / "run" / "tensorboard").rglob("events*"))
+    assert charts.count(b"validation/auc") >= len(before)
     said, _ = ended(start(plan, data, "--resume", run, *wanted, "--json"))
     document: dict[str, Any] = json.loads(said)
     assert document["stopped"]

@@ -92,6 +92,9 @@ class NoValidations:
     spared: Collection[str] = ()
     descriptors: Sequence[int] = ()
 
+    def show(self, on_found: Callable[[Validation], None]) -> None:
+        """There is none to show."""
+
     def begin(self, checkpoint: Path) -> None:
         """Not to be called. Raises AssertionError."""
         raise AssertionError(f"{checkpoint}: nobody wants it validated")

@@ -170,6 +170,7 @@ def _train(
 ) -> RunResult:
     """In a folder that is ours."""
     log = RunLog(settings.run_folder, progress.note)
+    validator.show(log.chart)
 
     def on_totals(totals: RunTotals, reports: dict[str, dict[str, Any]]) -> None:
         log.write(totals, reports)

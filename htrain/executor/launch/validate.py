@@ -93,6 +93,11 @@ class Validator:
         self._thread: threading.Thread | None = None
         self._checkpoint = ""  # that is evaluated
         self._outcome: Validation | Error | None = None
+        self._on_found: Callable[[Validation], None] = lambda found: None
+
+    def show(self, on_found: Callable[[Validation], None]) -> None:
+        """Have `on_found` called with each validation from now on, by the launcher's thread."""
+        self._on_found = on_found
 
     @property
     def descriptors(self) -> Sequence[int]:
@@ -209,6 +214,7 @@ class Validator:
                 f"{self._run_folder / VALIDATIONS}: cannot be written: {error.strerror}; it is tried again with the next"
             )
         self._tell(news_of(found))
+        self._on_found(found)
         asked = ""
         try:
             if self._wanted.on_validation and self._wanted.on_validation(found):

@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from tensorboardX.summary import scalar
 from htrain.data.evaluation import normalized_entropy
 from htrain.errors import UsageError
 from htrain.executor.record.totals import RunTotals
+from htrain.executor.record.validations import Validation
 
 _CHARTED = ("eps", "loss", "ne", "window_loss", "window_ne", "max_staleness", "mean_staleness")
+_VALIDATED = ("log_loss", "ne", "auc")
 _COUNTS = ("examples", "log_loss", "positives", "cpu_seconds", "bytes_sent", "seconds_waited")
 _FLUSH_SECONDS = 10.0  # between two flushes of the charts, each of which waits for the disk
 
@@ -48,9 +50,22 @@ class RunLog:
         rates = {role: self._rates(role, report, totals.seconds) for role, report in reports.items()}
         records = [{"time": now, "role": "run", **totals.to_dict()}]
         records += [{"time": now, "role": role, **report, **rates[role]} for role, report in reports.items()]
-        try:
+        with self._telling():
             self._append("".join(map(_line, records)).encode())
             self._chart(dict(_points(totals, rates)), totals.examples, now)
+
+    def chart(self, validation: Validation) -> None:
+        """What was found on the validation data, over the examples that had been trained, beside the run's own figures; `validations.jsonl` has it as JSON."""
+        values = {name: float(getattr(validation, name)) for name in _VALIDATED}
+        points = {f"validation/{name}": value for name, value in values.items() if math.isfinite(value)}
+        with self._telling():
+            self._chart(points, validation.examples, time.time())
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """What the disk refuses within is told once."""
+        try:
+            yield
             self._is_refused = False
         except OSError as error:
             if not self._is_refused:

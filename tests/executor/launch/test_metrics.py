@@ -16,6 +16,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import RunTotals, summarise
+from htrain.executor.record.validations import Validation
 
 Reports = dict[str, dict[str, Any]]
 
@@ -203,6 +204,22 @@ def test_charts_hold_the_runs_figures_over_examples(tmp_path: Path) -> None:
     assert (step, ne) == (30, pytest.approx(totals.ne, rel=1e-6))
     assert charted["run/max_staleness"] == [(30, 2.0)]
     assert charted["cpu_share/trainer"] == [(30, 0.5)]
+
+
+def test_validations_are_charted_over_the_examples_that_were_trained(tmp_path: Path) -> None:
+    log = RunLog(tmp_path, pytest.fail)
+    for examples, auc in ((100, 0.7), (200, math.nan)):
+        log.chart(
+            Validation(
+                examples, ne=0.75, auc=auc, log_loss=0.5, seconds=1.0, checkpoint="examples_1", data="synthetic:"
+            )
+        )
+    log.close()
+    charted = scalars(tmp_path)
+    assert charted["validation/log_loss"] == [(100, 0.5), (200, 0.5)]
+    assert charted["validation/ne"] == [(100, 0.75), (200, 0.75)]
+    assert charted["validation/auc"] == [(100, pytest.approx(0.7))]
+    assert records(tmp_path) == []
 
 
 def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
