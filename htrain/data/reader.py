@@ -78,7 +78,7 @@ class Dataset:
         seen = Malformed(share=1.0)
         if not any(rows.count for _, rows in self.source.chunks(shard=0, num_shards=1, first=0, malformed=seen)):
             none = f"none of the {seen.rows} rows of {self.source.name} can be read"
-            raise DataError(f"{seen.examples[0]} ({none})" if seen.rows else f"{self.source.name}: holds no rows")
+            raise DataError(f"{seen.examples[0]} ({none})" if seen.examples else f"{self.source.name}: holds no rows")
 
     def _epoch(
         self, start: Position, batch_size: int, shard: int, num_shards: int, malformed: Malformed

@@ -7,6 +7,7 @@ from pathlib import Path
 from htrain.data.files import Files, files_at
 from htrain.data.format import Format, UriOptions
 from htrain.data.formats import FORMATS
+from htrain.data.held_out import OPTIONS, part_of
 from htrain.data.reader import Dataset
 from htrain.data.text import readable
 from htrain.errors import DataError
@@ -15,9 +16,14 @@ from htrain.errors import DataError
 def open_data(uri: str) -> Dataset:
     """The dataset of a URI such as `criteo:train.tsv?rows=10000`, of one file or of several. Raises DataError naming what is wrong with it.
 
-    Which options there are, each format says in its file (htrain.data.formats).
+    Which options there are, each format says in its file (htrain.data.formats); a part of any can be held out (htrain.data.held_out).
     """
     format, place, values = _parts(uri)
+    own = {name: text for name, text in values.items() if name in format.options}
+    return part_of(_all_of(format, place, own, uri), {name: values[name] for name in values.keys() - own.keys()})
+
+
+def _all_of(format: Format, place: str, values: UriOptions, uri: str) -> Dataset:
     if format.is_made:
         if place:
             raise DataError(
@@ -88,7 +94,8 @@ def _parts(uri: str) -> tuple[Format, str, UriOptions]:
     values = dict(pairs)
     if len(values) < len(pairs):
         raise DataError(f"'{uri}': an option is given twice")
-    unknown = values.keys() - set(format.options)
+    options = [*format.options, *(option for option in OPTIONS if option not in format.options)]
+    unknown = values.keys() - set(options)
     if unknown:
-        raise DataError(f"'{uri}': unknown option '{min(unknown)}'; {name} takes {', '.join(format.options) or 'none'}")
+        raise DataError(f"'{uri}': unknown option '{min(unknown)}'; {name} takes {', '.join(options)}")
     return format, place, values

@@ -1,6 +1,7 @@
 """The commands of the README and the docs run, in order, as they stand there, on less data."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,7 @@ def test_the_commands_of_a_page_run(page: Path, commands: Commands, tmp_path: Pa
     shutil.copytree(ROOT / "models", tmp_path / "models")
     write_files_of(page, tmp_path)
     for command in commands_of(page):
-        run = commands.run(command.split()[1:], tmp_path, timeout=120)
+        run = commands.run(shlex.split(command)[1:], tmp_path, timeout=120)
         wanted = 1 if command.startswith("htrain diff") else 0
         assert run.returncode == wanted, f"{command}\n{run.stderr[-2000:]}"
         assert "Traceback" not in run.stderr
