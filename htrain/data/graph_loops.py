@@ -12,11 +12,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from htrain.data.hashing import GOLDEN, mixed
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 MAX_ID = 2**31 - 1
 _TRIES = 10  # draws of a negative before one of the user's own items is taken after all
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: multiples of it are spread evenly
 
 
 class Graph(NamedTuple):
@@ -91,17 +92,9 @@ def parse_lists(data, users, items, faults):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def mixed(x):  # type: ignore[no-untyped-def]
-    """64 bits, each of which depends on every bit of x (the finalizer of SplitMix64)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@njit(nogil=True, cache=True)
 def _draw(key, counter):  # type: ignore[no-untyped-def]
     """The random bits number `counter` of a key."""
-    return mixed(key + (np.uint64(counter) + np.uint64(1)) * _GOLDEN)
+    return mixed(key + (np.uint64(counter) + np.uint64(1)) * GOLDEN)
 
 
 @njit(nogil=True, cache=True)
@@ -181,7 +174,7 @@ def sample(graph, seed, first, negatives, nodes, near, far, label):  # type: ign
     width, far_width = near.shape[1] // 2, far.shape[1] // 2
     for row in range(label.size):
         pair, turn = divmod(first + row, negatives + 1)
-        key = _draw(mixed(np.uint64(seed) + _GOLDEN), first + row)
+        key = _draw(mixed(np.uint64(seed) + GOLDEN), first + row)
         user, item = graph.users[pair], graph.items[pair]
         for end in range(2):
             node = user if end == 0 else item if turn == 0 else _negative(graph, _draw(key, 2), user)

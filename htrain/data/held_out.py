@@ -7,6 +7,7 @@ of trainers make no difference.
 # mypy: disable-error-code=assignment
 # Numba infers the types of its functions; their numpy scalars are not mypy's ints.
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from htrain.data.graph_loops import mixed
+from htrain.data.hashing import GOLDEN, mixed
 from htrain.data.malformed import Malformed
 from htrain.data.reader import Dataset, Source
 from htrain.data.rows import Rows
@@ -22,7 +23,6 @@ from htrain.errors import DataError
 
 OPTIONS = ("test", "part")
 _PARTS = ("train", "test")
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def part_of(dataset: Dataset, values: Mapping[str, str]) -> Dataset:
@@ -92,10 +92,11 @@ class HeldOut:
 
 def fractions(rows: Rows) -> NDArray[np.float64]:
     """A number from 0 to below 1 for each row, float64[n], the same for the same inputs."""
-    hashes = np.full(rows.count, _GOLDEN, np.uint64)
+    hashes = np.full(rows.count, GOLDEN, np.uint64)
     inputs = {name: values for name, values in rows.fixed.items() if name != "label"}
     for name in sorted(inputs):
-        _fold(hashes, _words(inputs[name]).reshape(rows.count, -1))
+        values = inputs[name]
+        _fold(hashes, _words(values).reshape(rows.count, math.prod(values.shape[1:])))
     for name in sorted(rows.lists):
         values, starts = rows.lists[name]
         _fold_lists(hashes, _words(values), starts)
@@ -113,12 +114,12 @@ def _words(values: np.ndarray) -> NDArray[np.uint64]:
 def _fold(hashes, words):  # type: ignore[no-untyped-def]
     for i in range(hashes.size):
         for j in range(words.shape[1]):
-            hashes[i] = mixed(hashes[i] * _GOLDEN + words[i, j])
+            hashes[i] = mixed(hashes[i] * GOLDEN + words[i, j])
 
 
 @njit(nogil=True, cache=True)
 def _fold_lists(hashes, words, starts):  # type: ignore[no-untyped-def]
     for i in range(hashes.size):
-        hashes[i] = mixed(hashes[i] * _GOLDEN + np.uint64(starts[i + 1] - starts[i]))
+        hashes[i] = mixed(hashes[i] * GOLDEN + np.uint64(starts[i + 1] - starts[i]))
         for j in range(starts[i], starts[i + 1]):
-            hashes[i] = mixed(hashes[i] * _GOLDEN + words[j])
+            hashes[i] = mixed(hashes[i] * GOLDEN + words[j])

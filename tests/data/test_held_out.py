@@ -100,8 +100,7 @@ def test_what_is_not_said_to_be_tested_is_trained_on(folder: Path) -> None:
     assert one < other
 
 
-def test_a_smaller_row_of_columns_has_lists_of_its_own(folder: Path) -> None:
-    """All columns of a part are those that the whole has for the same rows."""
+def test_all_columns_of_a_part_are_those_that_the_whole_has_for_the_same_rows(folder: Path) -> None:
     whole = {int(b.columns["dense"][0, 0]): b for b in _single(uri_of(FORMS[2], folder, ""))}
     for batch in _single(uri_of(FORMS[2], folder, "test=0.02&part=test")):
         wanted = whole[int(batch.columns["dense"][0, 0])]
@@ -173,6 +172,19 @@ def test_a_part_without_rows_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("y,u\n1,5\n")
     with pytest.raises(DataError, match=r"a\.csv \(part test of test=1e-06\): holds no rows"):
         batches(f"csv:{tmp_path}/a.csv?schema={tmp_path}/s.yaml&test=0.000001&part=test")
+
+
+def test_chunks_in_which_no_row_can_be_read_are_passed_by(folder: Path, tmp_path: Path) -> None:
+    bad = range(700, 1400)  # a row group of its own
+    table = pq.read_table(folder / "a.parquet")
+    click = pa.array([9e99 if row in bad else label for row, label in enumerate(table["click"].to_pylist())])
+    pq.write_table(table.set_column(0, "click", click), tmp_path / "b.parquet", row_group_size=700)
+    htrain.pack(f"parquet:{tmp_path}/b.parquet?schema={folder}/s.yaml", out=tmp_path / "b.packed", malformed_share=0.5)
+    for uri in (f"parquet:{tmp_path}/b.parquet?schema={folder}/s.yaml&", f"packed:{tmp_path}/b.packed?"):
+        dataset = open_data(uri + "test=0.5&part=test")
+        found = list(dataset.batches(batch_size=256, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed(0.5)))  # fmt: skip
+        seen = np.concatenate([b.columns["dense"][:, 0] for b in found]).astype(int).tolist()
+        assert seen == [age for age in ages(uri_of(FORMS[2], folder, "test=0.5&part=test")) if age not in bad]
 
 
 def test_data_of_another_part_is_other_data(folder: Path) -> None:

@@ -5,9 +5,10 @@
 
 A DLRM with 26 tables of `--rows` x 64 (bottom 13-512-256-64, top 512-512-256-1), one trainer in this process, batches that are in memory
 beforehand (cDLRM 7.1, Figure 3). PyTorch trains eagerly with sparse gradients; in (b) the rows of each batch go to the device and their gradients
-back. Each of the three trains `--warm` batches that do not count, then `--runs` times `--steps` that do: medians. `hits` are the distinct rows that
-steps found in the caches. `--trace` counts what the device was asked for in the last run: kernels, copies and waits a step. With `--device cpu` the
-host stands in for the device: that the script runs. `--out` appends a line of JSON with the machine.
+back; it steps with SGD, whatever `--optimizer` the tables of the caches have. Each of the three trains `--warm` batches that do not count, then `--runs` times
+`--steps` that do: medians, and of the cached ones the least and the most, since a window that is placed delays the steps behind it. `hits` is the share of
+the distinct rows that steps found in the caches. `--trace` counts in a further run what the device was asked for, a step. With `--device cpu` the host stands
+in for the device: that the script runs. `--out` appends a line of JSON with the machine.
 """
 
 import argparse
@@ -73,7 +74,7 @@ class Eager:
             parameter.data.fill_(0.01)  # what values are does not change what a step costs
         groups = [{"params": model.parameters(), "lr": 0.01}, *([{"params": tables, "lr": 0.05}] if tables else [])]
         self._step = torch.optim.SGD(groups)
-        self._loss = nn.BCEWithLogitsLoss()
+        self._loss, self._steps = nn.BCEWithLogitsLoss(), 0
 
     def train(self, batches: Iterable[Batch]) -> None:
         for batch in batches:
@@ -85,21 +86,22 @@ class Eager:
             self._step.zero_grad()
             self._loss(self._model(**columns).reshape(-1), label).backward()
             self._step.step()
+            self._steps += 1
 
-    def seconds(self, batches: list[Batch], asked: argparse.Namespace, traced: Callable[[], Any]) -> list[float]:
+    def seconds(self, batches: list[Batch], asked: argparse.Namespace, traced: "Traced") -> list[float]:
         """Of each counted run."""
         spent = []
-        for run in range(asked.runs + 1):
-            with traced() if run == asked.runs else nullcontext():
+        for run in range(asked.runs + 1 + asked.trace):
+            with traced(lambda: self._steps) if run > asked.runs else nullcontext():
                 began = time.monotonic()
                 self.train(batches[slice(*_ends(asked)[run : run + 2])])
                 finish(self._device)
                 spent.append(time.monotonic() - began)
-        return spent[1:]
+        return spent[1 : asked.runs + 1]
 
 
 def cached(
-    batches: list[Batch], asked: argparse.Namespace, batch_size: int, traced: Callable[[], Any]
+    batches: list[Batch], asked: argparse.Namespace, batch_size: int, traced: "Traced"
 ) -> tuple[list[float], dict[str, float]]:
     """Seconds of each counted run of a trainer with look-ahead caches, and what they say in the end."""
     options = with_flags(
@@ -118,8 +120,8 @@ def cached(
         assert trainer
         role.start({}, Feed(iter(batches), START, 64, role.watch.activity("reader")))
         ends = []
-        for run in range(asked.runs + 1):
-            with traced() if run == asked.runs else nullcontext():
+        for run in range(asked.runs + 1 + asked.trace):
+            with traced(lambda: trainer.totals.steps) if run > asked.runs else nullcontext():
                 while trainer.totals.steps < _ends(asked)[run + 1]:
                     if role.error:
                         raise role.error
@@ -130,7 +132,7 @@ def cached(
         counts = role.metrics()["caches"]
         role.stop()
         network.close()
-    return [end - began for began, end in itertools.pairwise(ends)], counts
+    return [end - began for began, end in itertools.pairwise(ends[: asked.runs + 1])], counts
 
 
 def main() -> None:
@@ -143,7 +145,10 @@ def main() -> None:
     print(
         f"{machine}, torch {torch.__version__}, 26 tables of {asked.rows:,} rows x 64, {asked.optimizer}, EPS, medians of {asked.runs} runs"
     )
-    print(f"{'batch':>6}{'cached':>12}{'(a) device':>12}{'(b) host':>12}{'to (a)':>9}{'to (b)':>9}", flush=True)
+    print(
+        f"{'batch':>6}{'cached':>12}{'least':>12}{'most':>12}{'hits':>9}{'(a) device':>12}{'(b) host':>12}{'to (a)':>9}{'to (b)':>9}",
+        flush=True,
+    )
     eager = {place: Eager(asked, on_host=place == "host") for place in ("device", "host")}
     for size in map(int, asked.batches.split(",")):
         batches = _batches(size, asked)
@@ -154,7 +159,9 @@ def main() -> None:
         found = {name: [size * asked.steps / seconds for seconds in each] for name, each in took.items()}
         mid = {name: statistics.median(values) for name, values in found.items()}
         ratios = f"{mid['cached'] / mid['device']:>8.2f}x{mid['cached'] / mid['host']:>8.2f}x"
-        print(f"{size:>6}{mid['cached']:>12,.0f}{mid['device']:>12,.0f}{mid['host']:>12,.0f}{ratios}", flush=True)
+        own = f"{mid['cached']:>12,.0f}{min(found['cached']):>12,.0f}{max(found['cached']):>12,.0f}"
+        hits = counts["hits"] / max(1, counts["hits"] + counts["misses"])
+        print(f"{size:>6}{own}{hits:>9.2%}{mid['device']:>12,.0f}{mid['host']:>12,.0f}{ratios}", flush=True)
         if asked.out:
             line = {"machine": machine, "torch": torch.__version__, "batch": size, "rows": asked.rows, "eps": found}
             with asked.out.open("a") as file:
@@ -176,33 +183,37 @@ def _arguments() -> argparse.Namespace:
 
 
 class Traced:
-    """A context that counts what the device does within it, and prints that a step."""
+    """A context that counts what the device does within it, and prints that by `steps`, as many as were done within."""
 
     def __init__(self, asked: argparse.Namespace, name: str) -> None:
-        self._on, self._steps, self._name = asked.trace and asked.device == "cuda", asked.steps, name
+        of = torch.profiler.ProfilerActivity
+        self._device, self._name = asked.device, name
+        self._profile = torch.profiler.profile(
+            activities=[of.CUDA if asked.device == "cuda" else of.CPU], acc_events=True
+        )
+        self._steps: Callable[[], int] = lambda: 0
+        self._began = 0
 
-    def __call__(self) -> "Traced":
+    def __call__(self, steps: Callable[[], int]) -> "Traced":
+        self._steps = steps
         return self
 
     def __enter__(self) -> None:
-        if self._on:
-            kinds = [torch.profiler.ProfilerActivity.CUDA]
-            self._profile = torch.profiler.profile(activities=kinds, acc_events=True)
-            self._profile.__enter__()
+        self._profile.__enter__()
+        self._began = self._steps()
 
     def __exit__(self, *failed: Any) -> None:
-        if not self._on:
-            return
-        finish("cuda")
+        finish(self._device)
+        steps = self._steps() - self._began
         self._profile.__exit__(*failed)
         counts: Counter[str] = Counter()
         micros: Counter[str] = Counter()
         for event in self._profile.events() or ():
             counts[event.name] += 1
             micros[event.name] += event.device_time_total if event.device_time_total else event.cpu_time_total
-        print(f"  {self._name}: a step")
+        print(f"  {self._name}: a step, of {steps}")
         for name, count in counts.most_common(28):
-            print(f"  {count / self._steps:8.1f} x {micros[name] / count:9.1f} us  {name[:110]}")
+            print(f"  {count / steps:8.1f} x {micros[name] / count:9.1f} us  {name[:110]}")
 
 
 def _batches(batch: int, asked: argparse.Namespace) -> list[Batch]:
@@ -212,7 +223,7 @@ def _batches(batch: int, asked: argparse.Namespace) -> list[Batch]:
 
 def _ends(asked: argparse.Namespace) -> list[int]:
     """Batches before and after each run, the first of which does not count."""
-    return [0, *(asked.warm + run * asked.steps for run in range(asked.runs + 1))]
+    return [0, *(asked.warm + run * asked.steps for run in range(asked.runs + 1 + asked.trace))]
 
 
 def finish(device: str) -> None:
