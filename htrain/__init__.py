@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from htrain.ops.user_ops import register
     from htrain.plan.plan import Plan
     from htrain.preparing import advise, features, pack, partition
+    from htrain.publishing.reading import Published
     from htrain.serving import serve
     from htrain.spec.cache import Cache, HetCache, LookAheadCache, NoCache
     from htrain.spec.clipping import ClipNorm, ClipValue
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipNorm", "ClipValue", "Cluster", "Compression", "ConstantRate", "CosineDecay",
     "Cost", "DenseSync", "Easgd", "Error", "Fusions", "Gmp", "HetCache", "InRounds", "LinearDecay", "LookAheadCache", "ModelAveraging", "NoCache",
-    "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd", "SparseAdam", "SparseSync", "StepDecay", "TableServers", "about",
-    "advise", "compile", "evaluate", "export", "features", "pack", "partition", "predict", "register", "register_policy", "register_strategy", "run", "serve",
-    "simulate", "size",
+    "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowwiseAdagrad", "Sgd", "SparseAdam", "SparseSync", "StepDecay", "TableServers",
+    "about", "advise", "compile", "evaluate", "export", "features", "pack", "partition", "predict", "register", "register_policy", "register_strategy",
+    "run", "serve", "simulate", "size",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -65,6 +66,7 @@ _HOMES = {
     **dict.fromkeys(("TableServers", "AllGather", "Gmp"), "htrain.spec.sparse_sync"),
     **dict.fromkeys(("NoCache", "HetCache", "LookAheadCache"), "htrain.spec.cache"),
     "Plan": "htrain.plan.plan",
+    "Published": "htrain.publishing.reading",
     "Error": "htrain.errors",
     "Cost": "htrain.ops.base",
     "OpDef": "htrain.ops.base",

@@ -9,6 +9,7 @@
      ├── DataError       a data file cannot be read or holds too many malformed rows; names file and line
      ├── CheckpointError a run folder or checkpoint is missing, damaged or does not match its plan
      │    └── DamagedCheckpoint  what was written is not what is there: an older checkpoint may be whole
+     ├── PublishError    a version of a model cannot be written to storage, or read from it; names the address
      └── RunError        a run ended early
           ├── PeerLost     a role died or fell silent; names role, host and last step
           └── Interrupted  the user asked the run to stop; a checkpoint was written
@@ -55,6 +56,10 @@ class CheckpointError(Error):
 
 class DamagedCheckpoint(CheckpointError):
     """A checkpoint whose bytes are not those that were written."""
+
+
+class PublishError(Error):
+    """A version of a model cannot be written to storage, or read from it."""
 
 
 class RunError(Error):

@@ -9,13 +9,14 @@ from htrain.errors import UsageError
 from htrain.executor.host.address import require_network
 from htrain.executor.launch.earlier import beginning_of
 from htrain.executor.launch.evaluate import Evaluation, evaluate_run
+from htrain.executor.launch.publish import Wanted
 from htrain.executor.launch.run import Hosting, run_plan
 from htrain.executor.launch.validate import OnValidation, Validating
 from htrain.executor.record.run_folder import require_run
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.spec.arguments import require_arguments
-from htrain.spec.settings import CheckpointSeconds, EarlyStop, ValidEvery, Workers
+from htrain.spec.settings import CheckpointSeconds, EarlyStop, PublishSeconds, ValidEvery, Workers
 
 
 def run(
@@ -41,6 +42,9 @@ def run(
     early_stop: EarlyStop = "never",
     keep_best: bool = False,
     on_validation: OnValidation | None = None,
+    publish: str = "",
+    publish_every: PublishSeconds = "end",
+    publish_full_every: int = 12,
     console: Console | None = None,
 ) -> RunResult:
     """Train a plan: into the new folder `out`, or on from the last checkpoint of the folder `resume`.
@@ -54,35 +58,33 @@ def run(
     The last checkpoint is evaluated on `valid`, and one every `valid_every` examples of the whole job, while training goes on; `end` is for the last alone.
     The run ends, as by Ctrl-C but without an error, after `early_stop` validations in a row without a better value (log loss; the mean squared error for
     mse), or where `on_validation`, which is called with each in this process, returns True. `keep_best` keeps the checkpoint with the best value.
-    Raises what `htrain.errors` lists under RunError, errors of the plan, data or checkpoint, and RunError, after a checkpoint, for what `on_validation` raises.
+
+    Versions of the model go to the address `publish`, a folder or a place that fsspec knows, such as s3://bucket/models/ads: every `publish_every` seconds
+    while training goes on, and at the end; `end` is for the last alone. Each `publish_full_every`-th has all rows, others those that have changed (HT 4.3).
+    Raises what `htrain.errors` lists under RunError, errors of the plan, data or checkpoint, RunError, after a checkpoint, for what `on_validation` raises,
+    and PublishError for an address where nothing can be published, and, after a checkpoint, for a last version that could not be.
     """
     require_arguments(
         "run", plan=plan, data=data, out=out, resume=resume, begin_with=begin_with, epochs=epochs, hosting=hosting, deterministic=deterministic,
         checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds, malformed_share=malformed_share,
         workers=workers, num_threads=num_threads, network=network, trainer_network=trainer_network,
         valid=valid, valid_every=valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation,
+        publish=publish, publish_every=publish_every, publish_full_every=publish_full_every,
     )  # fmt: skip
     validating = Validating(valid, valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation)
     _require_use(validating)
+    wanted = Wanted(publish, publish_every, publish_full_every)
+    _require_address(wanted)
     _require_networks(hosting, network, trainer_network)
     _require_folders(out, resume, begin_with)
     settings = RunSettings(
-        Path(plan),
-        data,
-        Path(out or resume),
-        epochs=epochs,
-        deadline_seconds=deadline_seconds,
-        liveness_seconds=liveness_seconds,
-        checkpoint_seconds=checkpoint_seconds,
-        deterministic=deterministic,
-        malformed_share=malformed_share,
-        workers=workers,
-        network=network,
-        trainer_network=trainer_network,
-        begin_with=_begun_with(begin_with),
-    )
+        Path(plan), data, Path(out or resume), epochs=epochs, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
+        checkpoint_seconds=checkpoint_seconds, deterministic=deterministic, malformed_share=malformed_share, workers=workers, network=network,
+        trainer_network=trainer_network, begin_with=_begun_with(begin_with),
+    )  # fmt: skip
     return run_plan(
-        settings, validating=validating, hosting=hosting, resume=bool(resume), num_threads=num_threads, console=console or Console(stderr=True)
+        settings, validating=validating, published=wanted, hosting=hosting, resume=bool(resume), num_threads=num_threads,
+        console=console or Console(stderr=True),
     )  # fmt: skip
 
 
@@ -117,6 +119,16 @@ def _require_use(validating: Validating) -> None:
         raise UsageError(
             "--early-stop has no effect without --valid-every: with --valid alone, there is one validation, at the end of the run"
         )
+
+
+def _require_address(wanted: Wanted) -> None:
+    """Raises UsageError for what is said of versions where none are published."""
+    said = {"--publish-every": wanted.every != "end", "--publish-full-every": wanted.full_every != Wanted().full_every}
+    for flag, is_said in said.items():
+        if is_said and not wanted.address:
+            raise UsageError(
+                f"{flag} has no effect without --publish: name where versions go, such as --publish s3://bucket/models/ads"
+            )
 
 
 def _require_networks(hosting: Hosting, *networks: str) -> None:

@@ -17,6 +17,7 @@ from htrain.cli.door import open_door
 from htrain.cli.flags import (
     FilePath,
     Finite,
+    Period,
     PlanCommand,
     Value,
     checkpoint_flag,
@@ -232,6 +233,24 @@ def compile_command(
 )
 @click.option(
     "--keep-best", is_flag=True, help="Keep the checkpoint with the best validation: htrain eval RUN --checkpoint best."
+)
+@click.option(
+    "--publish",
+    default="",
+    metavar="ADDRESS",
+    help="Publish versions of the model there: a folder, or a place that fsspec knows, such as s3://bucket/models/ads.",
+)
+@click.option(
+    "--publish-every",
+    default="end",
+    type=Period(),
+    help="Publish a version as often while training goes on, such as 20s, 15m or 2h, or end for the last only. [default: end]",
+)
+@click.option(
+    "--publish-full-every",
+    default=12,
+    type=click.IntRange(1, 1_000_000),
+    help="Each N-th version has all rows, others those that have changed since the one before. [default: 12]",
 )
 @json_flag
 def run(

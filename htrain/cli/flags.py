@@ -94,6 +94,30 @@ class Finite(click.FloatRange):
         return number
 
 
+_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Period(click.ParamType):
+    """Seconds between two of something, said as 20s, 15m, 2h, 1d or a number of seconds, or `end` for the last alone."""
+
+    name = "period"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return "TIME|end"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str) or value == "end":
+            return value
+        number, unit = (value[:-1], value[-1]) if value[-1:] in _UNIT_SECONDS else (value, "s")
+        try:
+            seconds = float(number) * _UNIT_SECONDS[unit]
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            self.fail(f"'{value}' is no time: want one such as 20s, 15m or 2h, or end", param, ctx)
+        return seconds
+
+
 class Value(click.ParamType):
     """What a field of one of these types takes, read from text."""
 

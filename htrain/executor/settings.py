@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from htrain.membership.served import Serving
-from htrain.spec.settings import CheckpointSeconds, Workers
+from htrain.publishing.shares import Publishing
+from htrain.spec.settings import CheckpointSeconds, PublishSeconds, Workers
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class RunSettings:
     modules of packages, with ops of the user's own, which every process of the run loads. `serving` is what sparse PSs are told that have no trainers beside
     them, and serve workers from outside. `network` and `trainer_network` are those in which hosts reach each other, and trainers, such as 10.1.0.0/16; empty
     where hosts are reached under their names, and where trainers have none of their own. A checkpoint is taken to be validated every `valid_every` examples of
-    the whole job, 0 for none but the last; `validated` of them had been trained at the one before.
+    the whole job, 0 for none but the last; `validated` of them had been trained at the one before. A version of the model is published as `publishing` says,
+    every `publish_seconds`, `end` for the last alone.
     """
 
     plan_folder: Path
@@ -44,3 +46,5 @@ class RunSettings:
     trainer_network: str = ""
     valid_every: int = 0
     validated: int = 0
+    publishing: Publishing | None = None
+    publish_seconds: PublishSeconds = "end"

@@ -1,14 +1,14 @@
 """Weights and tables of a checkpoint as the model has them, whole, a block of rows at a time."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from htrain.errors import CheckpointError
 from htrain.executor.launch.forward import Trained
-from htrain.executor.record.pieces import Piece, load_pieces, paste
+from htrain.executor.record.pieces import Piece, is_models, load_pieces, paste, whole_of
 from htrain.net.net import DTYPE_BYTES, Parameter, numel
 from htrain.ops.base import dtype_of
 
@@ -73,23 +73,9 @@ class Whole:
 def load_wholes(trained: Trained) -> dict[str, Whole]:
     """All weights, statistics and tables of a plan, by their names in the model. Raises CheckpointError."""
     plan = trained.plan
-    saved = {name: p for name, p in plan.train.parameters.items() if _is_models(p)}
+    saved = {name: p for name, p in plan.train.parameters.items() if is_models(p)}
     pieces = load_pieces(plan, saved, trained.folder, manifest=trained.manifest, replica=trained.replica)
     parts: dict[str, list[Parameter]] = {}
     for parameter in saved.values():
         parts.setdefault(parameter.whole, []).append(parameter)
-    return {name: Whole(_whole(name, parts[name]), pieces[name], str(trained.folder)) for name in sorted(parts)}
-
-
-def _is_models(parameter: Parameter) -> bool:
-    return parameter.kind in ("table", "weight", "statistic")
-
-
-def _whole(name: str, parts: Sequence[Parameter]) -> Parameter:
-    """The parameter that these are parts of."""
-    first, shape = parts[0], list(parts[0].shape)
-    if shape:
-        shape[0] = max(part.first_row + part.shape[0] for part in parts)
-    if len(shape) > 1:
-        shape[1] = max(part.first_column + part.shape[1] for part in parts)
-    return replace(first, name=name, shape=tuple(shape), of="", first_row=0, first_column=0)
+    return {name: Whole(whole_of(name, parts[name]), pieces[name], str(trained.folder)) for name in sorted(parts)}

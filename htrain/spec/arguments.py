@@ -11,7 +11,7 @@ from htrain.errors import UsageError
 from htrain.net.placement import Split
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
-from htrain.spec.settings import CheckpointSeconds, EarlyStop, MostAccesses, ValidEvery, Workers
+from htrain.spec.settings import CheckpointSeconds, EarlyStop, MostAccesses, PublishSeconds, ValidEvery, Workers
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Threads = Annotated[int, Meta(ge=1, le=1024)]
@@ -26,6 +26,7 @@ _KINDS: Mapping[str, Any] = {
     "num_workers": Annotated[int, Meta(ge=2, le=1024)], "batch_size": Count, "hosts": tuple[Count, ...], "replicas": Annotated[float, Meta(ge=0, le=1)],
     "sample_slack": Annotated[float, Meta(ge=1, le=10)], "row_slack": Annotated[float, Meta(ge=1, le=10)], "link_cost": Annotated[float, Meta(ge=1, le=1e6)],
     "malformed_share": Annotated[float, Meta(ge=0, le=1)],
+    "publish": str, "publish_every": PublishSeconds, "publish_full_every": Count,
     "valid": str, "valid_every": ValidEvery, "early_stop": EarlyStop, "keep_best": bool, "checkpoint": Literal["last", "best"],
     "deterministic": bool, "at_random": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str, "network": str, "trainer_network": str,
     "most_accesses": MostAccesses, "to": Literal["torch", "onnx", "tables"], "format": Literal["safetensors", "parquet", "npy"], "piece_rows": Count,

@@ -17,6 +17,7 @@ from htrain.executor.roles.coordination import (
     Await,
     Came,
     CloseCheckpoint,
+    CloseVersion,
     Connect,
     DropCheckpoint,
     Ended,
@@ -25,6 +26,7 @@ from htrain.executor.roles.coordination import (
     KeepMeasured,
     Listened,
     OpenCheckpoint,
+    OpenVersion,
     Refused,
     RunResult,
     ShowTotals,
@@ -32,11 +34,13 @@ from htrain.executor.roles.coordination import (
     TellAll,
     Validate,
     Validated,
+    VersionEnded,
 )
 from htrain.executor.roles.coordinator import CoordinatorMachine
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Order, Ready, State
 from htrain.plan.plan import Plan
+from htrain.publishing.shares import Publishing
 
 FOLDER = Path("runs/a")
 BEAT_SECONDS = 0.5
@@ -97,6 +101,7 @@ class Troubles:
     stops: str = ""  # what the validation number `ends_at`, from 1, says
     fails: Error | None = None
     ends_at: int = 0
+    away: tuple[float, float] = (0.0, 0.0)  # the storage of versions
 
 
 @dataclass
@@ -121,6 +126,10 @@ class Seen:
     idle_waits: int = 0  # that nothing but their time has ended
     validated: list[Path] = field(default_factory=list)  # the checkpoints that were to be, in their order
     heard_of: int = 0  # of how many of these the machine has heard
+    versions: list[tuple[int, bool, float]] = field(
+        default_factory=list
+    )  # there for readers: examples, whether the last
+    unpublished: int = 0  # that could not be
     unreadable: bool = False  # the machine has heard that a role cannot read on
 
     @property
@@ -140,9 +149,11 @@ class PlayedRun:
         train_seconds: float,
         every: Any = "end",
         valid_every: int = 0,
+        publish_every: Any = None,
     ) -> None:
         settings = RunSettings(
-            FOLDER, "data", FOLDER, deadline_seconds=10, warm_up_seconds=20, liveness_seconds=8, checkpoint_seconds=every, valid_every=valid_every
+            FOLDER, "data", FOLDER, deadline_seconds=10, warm_up_seconds=20, liveness_seconds=8, checkpoint_seconds=every, valid_every=valid_every,
+            publishing=Publishing("store", {}) if publish_every else None, publish_seconds=publish_every or "end",
         )  # fmt: skip
         self.seen = Seen()
         self.now = BEGIN
@@ -157,7 +168,9 @@ class PlayedRun:
         self._mailbox: list[Message] = []
         self._lost = ""
         self._asked = False
-        self._known: list[Validated] = []
+        self._known: list[Validated | VersionEnded] = []
+        self._version: OpenVersion | None = None
+        self._shares: dict[str, dict[str, Any]] = {}
         self._batch: list[Event] = []
         self._sleeps = list(troubles.sleeps)
         # What the rules are about:
@@ -169,6 +182,8 @@ class PlayedRun:
         self._outstanding: set[str] = set()  # who has not been heard to answer the last order
         self._verbs: list[str] = []
         self._is_open: Path | None = None
+        self._number_of_order = 0
+        self._is_closing = False  # the version
         self._saved: dict[str, dict[str, Any]] = {}
         self._plan_troubles()
 
@@ -266,22 +281,26 @@ class PlayedRun:
             elif role.is_trainer:
                 self._in(self._draw.uniform(0.5, 1) * self._train_seconds, lambda: self._end_of_data(role))
         elif order.verb == "pause":
-            self._in(self._delay(), lambda: self._rest(role))
+            self._in(self._delay(), lambda: self._rest(role, order.number))
         elif order.verb == "save":
-            self._in(self._delay(), lambda: self._save(role))
+            self._in(self._delay(), lambda: self._save(role, order.number))
+        elif order.verb == "publish":
+            assert role.at_rest, f"{role.name} begins a version while it trains"
+            self._say(role, State(role.name, "publishing", {}, order.number))
+            self._in(self._delay(), lambda: self._publish(role))
         elif order.verb == "resume":
             role.at_rest, role.training = False, not role.finished
             if role.owes_the_end:
                 self._end_of_data(role)
 
-    def _rest(self, role: Played) -> None:
+    def _rest(self, role: Played, number: int) -> None:
         if role.acts:
             role.steps += role.steps_on and self._draw.random() < 0.5  # of which no beat has told
             role.at_rest, role.training = True, False
             for _ in range(self._draw.choice((1, 1, 1, 2))):  # a message may come twice
-                self._say(role, State(role.name, "paused", role.state()))
+                self._say(role, State(role.name, "paused", role.state(), number))
 
-    def _save(self, role: Played) -> None:
+    def _save(self, role: Played, number: int) -> None:
         if role.acts:
             assert role.at_rest, f"{role.name} saves while it trains"
             full = self._is_full() and self._draw.random() < 0.5
@@ -292,7 +311,19 @@ class PlayedRun:
                 if not role.is_trainer
                 else {}
             )
-            self._say(role, State(role.name, "saved", answer))
+            self._say(role, State(role.name, "saved", answer, number))
+
+    def _publish(self, role: Played) -> None:
+        """At rest or not: its dense weights it has taken."""
+        if role.acts:
+            answer = (
+                {"error": "the storage is away"} if self._is_away() and self._draw.random() < 0.5 else {"objects": []}
+            )
+            self._say(role, State(role.name, "published", answer))
+
+    def _is_away(self) -> bool:
+        begin, end = self._troubles.away
+        return begin <= self.now - self._began < end
 
     def _is_full(self) -> bool:
         begin, end = self._troubles.full
@@ -336,7 +367,28 @@ class PlayedRun:
             return self._disk(said)
         elif isinstance(said, Validate):
             self._validate(said)
+        elif isinstance(said, OpenVersion):
+            self._version, self._shares = said, {}
+            return "version", ""
+        elif isinstance(said, CloseVersion):
+            self._close_version(said)
         return None
+
+    def _close_version(self, said: CloseVersion) -> None:
+        """A thread of the launcher's writes the manifest; the next version may begin once it is told of."""
+        away = self._is_away() or any("error" in share for share in said.published.values())
+        ended = VersionEnded("", "the storage is away") if away else VersionEnded("published a version")
+        version, self._is_closing = self._version, True
+        assert version
+
+        def end() -> None:
+            self._known.append(ended)
+            if away:
+                self.seen.unpublished += 1
+            else:
+                self.seen.versions.append((version.examples, version.is_final, self.now))
+
+        self._in(self._delay(), end)
 
     def _validate(self, said: Validate) -> None:
         self.seen.validated.append(said.checkpoint)
@@ -346,7 +398,8 @@ class PlayedRun:
 
     def _tell(self, order: Order) -> None:
         self._verbs.append(order.verb)
-        if order.verb in ("pause", "save"):
+        self._number_of_order = order.number
+        if order.verb in ("pause", "save", "publish"):
             self._outstanding, self._saved = set(self._roles), {}
         for role in self._roles.values():
             self._obey(role, order)
@@ -382,6 +435,8 @@ class PlayedRun:
             self._hear(event.message)
         elif isinstance(event, Validated):
             self.seen.heard_of += 1
+        elif isinstance(event, VersionEnded):
+            self._version, self._is_closing = None, False
         elif isinstance(event, Asked):
             trainers = {name for name, role in self._roles.items() if role.is_trainer}
             in_training = bool(self._verbs) and self._verbs[-1] in ("start", "resume")
@@ -415,7 +470,12 @@ class PlayedRun:
             self._heard["hello" if isinstance(message, Hello) else "ready"].add(message.source)
         if isinstance(message, State) and message.state == "finished":
             self._heard["finished"].add(message.source)
-        if isinstance(message, State) and (self._verbs[-1], message.state) in (("pause", "paused"), ("save", "saved")):
+        if isinstance(message, State) and message.state == "published":
+            self._shares[message.source] = message.details
+        answer = {"pause": "paused", "save": "saved", "publish": "publishing"}.get(
+            self._verbs[-1] if self._verbs else ""
+        )
+        if isinstance(message, State) and (message.state, message.number) == (answer, self._number_of_order):
             self._outstanding.discard(message.source)
             if message.state == "saved":
                 self._saved[message.source] = message.details
@@ -439,6 +499,19 @@ class PlayedRun:
             assert said.checkpoint == self.seen.folders[-1]
             assert self._is_open is None
             assert len(self.seen.validated) == self.seen.heard_of, "two validations at a time"
+        elif isinstance(said, OpenVersion):
+            assert self._version is None, "two versions at a time"
+            assert self._verbs[-1] in (("save", "publish") if said.is_final else ("pause",))
+            assert not self._outstanding
+            assert all(role.at_rest for role in self._roles.values() if role.acts), (
+                "a version is begun between two steps"
+            )
+            assert said.examples == sum(8 * role.steps for role in self._roles.values() if role.is_trainer)
+        elif isinstance(said, CloseVersion):
+            assert self._version
+            assert not self._is_closing, "closed twice"
+            assert said.published == self._shares
+            assert set(said.published) == set(self._roles), "closed, though not all have written"
         elif isinstance(said, KeepMeasured):
             assert self._verbs[-1] == "stop"
         elif isinstance(said, ShowTotals):
@@ -447,8 +520,8 @@ class PlayedRun:
     def _check_order(self, order: Order) -> None:
         before = self._verbs[-1] if self._verbs else ""
         may_follow: dict[str, Sequence[str]] = {
-            "start": ("connect",), "pause": ("start", "resume", "pause", "save"), "save": ("pause",), "resume": ("pause", "save"),
-            "stop": ("save",), "abort": ("connect", "start", "pause", "save", "resume"),
+            "start": ("connect",), "pause": ("start", "resume", "pause", "save"), "save": ("pause",), "resume": ("pause", "save", "publish"),
+            "publish": ("pause", "save", "publish"), "stop": ("save", "publish"), "abort": ("connect", "start", "pause", "save", "resume", "publish"),
         }  # fmt: skip
         assert before in may_follow[order.verb], f"{order.verb} after {before}"
         if order.verb != "abort":

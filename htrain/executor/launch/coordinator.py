@@ -22,6 +22,7 @@ from htrain.executor.roles.coordination import (
     Await,
     Came,
     CloseCheckpoint,
+    CloseVersion,
     Connect,
     DropCheckpoint,
     Ended,
@@ -31,6 +32,7 @@ from htrain.executor.roles.coordination import (
     Listened,
     Machine,
     OpenCheckpoint,
+    OpenVersion,
     Refused,
     RunResult,
     ShowTotals,
@@ -38,6 +40,7 @@ from htrain.executor.roles.coordination import (
     TellAll,
     Validate,
     Validated,
+    VersionEnded,
 )
 from htrain.executor.roles.coordinator import CoordinatorMachine, ServingMachine
 from htrain.executor.settings import RunSettings
@@ -85,6 +88,45 @@ class Validations(Protocol):
         """What the run is told of an evaluation that has ended, once; None where none has."""
 
 
+class Publications(Protocol):
+    """What makes versions of what roles publish. The launcher's thread alone calls it."""
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """What can be read as soon as `news` may have some."""
+
+    def begin(self, examples: int, *, is_final: bool) -> tuple[str, str]:
+        """The name of the next version, and of its base, "" for none. Requires: of the one before, `news` has told."""
+
+    def finish(self, published: Mapping[str, Mapping[str, Any]]) -> None:
+        """Begin to make a version of what roles have written, or could not."""
+
+    def news(self) -> VersionEnded | None:
+        """How a version ended, once; None where none has."""
+
+
+@dataclass(frozen=True)
+class NoVersions:
+    """Of a run whose model nobody wants to have published."""
+
+    descriptors: Sequence[int] = ()
+
+    def begin(self, examples: int, *, is_final: bool) -> tuple[str, str]:
+        """Not to be called. Raises AssertionError."""
+        raise AssertionError("nobody wants a version")
+
+    def finish(self, published: Mapping[str, Mapping[str, Any]]) -> None:
+        """Not to be called. Raises AssertionError."""
+        raise AssertionError("nobody wants a version")
+
+    def news(self) -> VersionEnded | None:
+        """There is none."""
+        return None
+
+    def close(self) -> None:
+        """There is nothing to abandon."""
+
+
 @dataclass(frozen=True)
 class NoValidations:
     """Of a run whose checkpoints nobody wants to have evaluated; those that it was resumed with may be `spared`."""
@@ -114,7 +156,8 @@ class NoValidations:
 @dataclass(frozen=True)
 class Outside:
     """What a run has around it: `interrupt` says whether the user asks to stop; `on_totals` is called about twice a second, `tell` with news,
-    `give_sign` every second, by any thread; `on_book` once with the addresses of all endpoints; `validations` evaluate its checkpoints."""
+    `give_sign` every second, by any thread; `on_book` once with the addresses of all endpoints; `validations` evaluate its checkpoints, `publications` make
+    versions of its model."""
 
     interrupt: Interrupt
     on_totals: Callable[[RunTotals, dict[str, dict[str, Any]]], None]
@@ -122,6 +165,7 @@ class Outside:
     give_sign: Callable[[], None]
     on_book: Callable[[Mapping[str, str]], None] = lambda book: None
     validations: Validations = NoValidations()
+    publications: Publications = NoVersions()
 
 
 class Coordinator:
@@ -175,10 +219,12 @@ class Coordinator:
 
     def _events(self, pool: WorkerPool) -> Iterator[Event]:
         """What comes, one after another, without end. Raises RunError for a message that cannot be read."""
-        interrupt, validations, is_told = self._outside.interrupt, self._outside.validations, False
+        interrupt, is_told = self._outside.interrupt, False
+        beside = (self._outside.validations, self._outside.publications)
         while True:
             seconds = max(0.0, self._until - time.monotonic())
-            self._inbox.wait(seconds, (*pool.descriptors, *interrupt.descriptors, *validations.descriptors))
+            descriptors = [each for part in (pool, interrupt, *beside) for each in part.descriptors]
+            self._inbox.wait(seconds, descriptors)
             while got := self._inbox.receive(0):
                 yield Came(got[0])
             if lost := pool.lost():
@@ -186,8 +232,9 @@ class Coordinator:
             if interrupt.is_asked and not is_told:
                 is_told = True
                 yield Asked()
-            if known := validations.news():
-                yield known
+            for part in beside:
+                if known := part.news():
+                    yield known
             self._outside.give_sign()
             yield Listened()
 
@@ -199,7 +246,11 @@ class Coordinator:
             return pool.lives(said.role)
         if isinstance(said, OpenCheckpoint | CloseCheckpoint | DropCheckpoint):
             return self._save(said)
-        if isinstance(said, Connect):
+        if isinstance(said, OpenVersion):
+            return self._outside.publications.begin(said.examples, is_final=said.is_final)
+        if isinstance(said, CloseVersion):
+            self._outside.publications.finish(said.published)
+        elif isinstance(said, Connect):
             self._connect(said)
         elif isinstance(said, TellAll):
             self._tell_all(said.order)

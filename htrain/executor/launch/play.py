@@ -17,6 +17,7 @@ from htrain.executor.launch.server_processes import ServerProcess, fork_processe
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher, Link
 from htrain.executor.transport.port import Network
+from htrain.executor.transport.wire import Order
 from htrain.net.names import TRAINER, device_of, role_of
 from htrain.plan.plan import Plan, load_part
 
@@ -85,8 +86,9 @@ def _obey(role: RunningRole, link: Link, pulse: Pulse, book: dict[str, str]) -> 
     It waits for an order, or for the bell, which the role's threads ring when there is something to look at.
     """
     said: Mapping[str, bool] = {}
-    pausing = unreadable = False
-    save_into: Path | None = None
+    unreadable = False
+    pause: Order | None = None
+    save: Order | None = None
     while True:
         order = link.order()
         if order and order.verb in ("stop", "abort"):
@@ -96,11 +98,14 @@ def _obey(role: RunningRole, link: Link, pulse: Pulse, book: dict[str, str]) -> 
             role.start(book)
         elif order and order.verb == "pause":
             role.pause()
-            pausing = True
+            pause = order
         elif order and order.verb == "resume":
             role.resume()
         elif order and order.verb == "save":
-            save_into = Path(order.folder)
+            save = order
+        elif order and order.verb == "publish":
+            role.publish(order.folder, order.base)
+            link.state("publishing", {}, order.number)
         pulse.check()
         finished = (
             role.finished
@@ -114,15 +119,15 @@ def _obey(role: RunningRole, link: Link, pulse: Pulse, book: dict[str, str]) -> 
             said = {"finished": True}
             link.beat(role.metrics())
             link.state("finished", role.state())
-        if pausing and role.quiet:
-            pausing = False
-            link.state("paused", role.state())
-        if (
-            save_into and role.quiet
-        ):  # a round that others had opened before they were at rest may have begun here since
+        if published := role.published():
+            link.state("published", published)
+        if pause and role.quiet:
+            link.state("paused", role.state(), pause.number)
+            pause = None
+        if save and role.quiet:  # a round that others had opened before they were at rest may have begun here since
             link.beat(role.metrics())  # at rest: the reports of all roles are of the same moment
-            link.state("saved", role.save(save_into))
-            save_into = None
+            link.state("saved", role.save(Path(save.folder)), save.number)
+            save = None
 
 
 def _told(error: Exception) -> dict[str, Any]:

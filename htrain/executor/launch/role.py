@@ -2,8 +2,9 @@
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,6 +35,9 @@ from htrain.executor.transport.port import Inbox, Network, Outbox, sent_by_role
 from htrain.membership.served import Serving
 from htrain.net.names import TRAINER, WORKERS, Role, device_of, number_of, role_of
 from htrain.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from htrain.executor.loops.publisher import Publisher
 
 
 def assembled(name: str, plan: Plan, settings: RunSettings, *, shared: bool = False) -> Assembly:
@@ -71,6 +75,7 @@ class RunningRole:
         self.sync: SyncLoop | None = None
         self.centres: Server | None = None  # of a group's share of the centres
         self.collective: CollectiveLoop | None = None
+        self._publisher: Publisher | None = None
         self.members: Members | None = None  # workers from outside, in the place of trainers
         self.malformed = Malformed(settings.malformed_share)
         self.patience = Patience(settings.deadline_seconds, settings.warm_up_seconds)
@@ -318,6 +323,22 @@ class RunningRole:
     def _num_bytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.store.values())
 
+    def publish(self, version: str, base: str) -> None:
+        """Begin to write what the role has of a version of the model; `published` tells of it. Requires: it is at rest, and has told of the one before."""
+        assert self.settings.publishing
+        if self._publisher is None:
+            kind = import_module(
+                "htrain.executor.loops.publisher"
+            ).Publisher  # imports libraries that other runs have no use for
+            self._publisher = kind(
+                self.name, self.settings.publishing, self.store, self._parts.row_numbers(), self._on_change
+            )
+        self._publisher.begin(version, base)
+
+    def published(self) -> dict[str, Any]:
+        """What has been written of a version, or went wrong with it, once; nothing before that."""
+        return self._publisher.news() if self._publisher else {}
+
     def _restore_totals(self) -> None:
         """A resumed trainer counts on from where its checkpoint was."""
         if self.trainer:
@@ -331,7 +352,8 @@ class RunningRole:
             self.sync.steps_done(steps)
 
     def _threads(self) -> Iterable[threading.Thread]:
-        return [thread for part in self._threaded for thread in part.threads]
+        threads = [thread for part in self._threaded for thread in part.threads]
+        return [*threads, *(self._publisher.threads if self._publisher else ())]
 
     def metrics(self) -> dict[str, Any]:
         """What the role has measured since it started."""

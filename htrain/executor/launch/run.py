@@ -4,8 +4,8 @@ import atexit
 import os
 import sys
 from collections.abc import Callable
-from contextlib import closing
-from dataclasses import replace
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,11 +15,13 @@ from rich.console import Console
 
 from htrain.data import open_data
 from htrain.errors import CheckpointError, Error
-from htrain.executor.launch.coordinator import Coordinator, NoValidations, Outside, WorkerPool
+from htrain.executor.launch.coordinator import Coordinator, NoValidations, NoVersions, Outside, WorkerPool
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.inputs import check_inputs, check_numbers
 from htrain.executor.launch.interrupt import interrupts
 from htrain.executor.launch.pool import RoleProcesses, RoleThreads
+from htrain.executor.launch.publish import Versions, Wanted
+from htrain.executor.launch.publish import prepared as published
 from htrain.executor.launch.validate import Validating, Validator, prepared
 from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.executor.record.identity import Identity, identify
@@ -42,10 +44,19 @@ if TYPE_CHECKING:
 Hosting = Literal["processes", "threads", "mpi"]
 
 
+@dataclass(frozen=True)
+class Beside:
+    """What a user wants to have beside training."""
+
+    validating: Validating
+    published: Wanted
+
+
 def run_plan(
     settings: RunSettings,
     *,
     validating: Validating,
+    published: Wanted,
     hosting: Hosting,
     resume: bool,
     num_threads: int,
@@ -54,13 +65,14 @@ def run_plan(
     """Run a plan to the end of its data, or resume it from its last checkpoint.
 
     Raises PlanError, DataError, CheckpointError for what cannot start; PeerLost when a role died; Interrupted after Ctrl-C or SIGTERM, once a checkpoint
-    has been written; and, with as little lost, what kept a checkpoint from being validated.
+    has been written; with as little lost, what kept a checkpoint from being validated; and PublishError, where the last version is not published.
     """
+    beside = Beside(validating, published)
     if hosting == "mpi":
-        return _run_rank(settings, validating, resume=resume, num_threads=num_threads, console=console)
+        return _run_rank(settings, beside, resume=resume, num_threads=num_threads, console=console)
     return _run(
         settings,
-        validating,
+        beside,
         hosting,
         Network("inproc" if hosting == "threads" else "tcp"),
         resume=resume,
@@ -70,9 +82,7 @@ def run_plan(
     )
 
 
-def _run_rank(
-    settings: RunSettings, validating: Validating, *, resume: bool, num_threads: int, console: Console
-) -> RunResult:
+def _run_rank(settings: RunSettings, beside: Beside, *, resume: bool, num_threads: int, console: Console) -> RunResult:
     """Rank 0 runs the plan with the other ranks as its worker pool; they follow it, and then leave."""
     mpi = import_module("htrain.executor.launch.mpi")  # needs mpi4py, and starts MPI
     torch.set_num_threads(num_threads)
@@ -96,7 +106,7 @@ def _run_rank(
     status = 1
     try:
         result = _run(
-            settings, validating, "mpi", network, resume=resume, num_threads=num_threads, console=console, make_pool=assign
+            settings, beside, "mpi", network, resume=resume, num_threads=num_threads, console=console, make_pool=assign
         )  # fmt: skip
         status = 0
         return result
@@ -114,7 +124,7 @@ PoolMaker = Callable[[Plan, RunSettings, Hosting, Network, Launcher, int], Worke
 
 def _run(
     settings: RunSettings,
-    validating: Validating,
+    beside: Beside,
     hosting: Hosting,
     network: Network,
     resume: bool,
@@ -128,7 +138,7 @@ def _run(
         dataset = open_data(settings.data)
         check_inputs(plan, dataset)
         check_numbers(plan, dataset)
-        validation_data = validating.open(plan)
+        validation_data = beside.validating.open(plan)
         if hosting == "mpi":
             import_module("htrain.executor.launch.mpi").require_ranks(plan.processes)
         check_folder(settings.run_folder, resume=resume)
@@ -137,6 +147,7 @@ def _run(
         with (
             claimed(settings.run_folder) as claim,
             Progress(console, dataset.num_examples() * settings.epochs) as progress,
+            ExitStack() as stack,
         ):
             if claim.taken_over:
                 progress.note(f"{settings.run_folder}: taken over from {claim.taken_over}, which is gone")
@@ -145,13 +156,15 @@ def _run(
                 Earlier(Beginning(*settings.begin_with)).require(plan)
             if resume:
                 settings = resumed(settings, identity, find_checkpoints(settings.run_folder), progress.note)
+            settings, versions = published(plan, settings, beside.published)
+            stack.enter_context(closing(versions))
             start_record(settings.run_folder, _record(settings), resume=resume)
-            settings, validator = prepared(plan, settings, validating, validation_data, progress.note)
-            with closing(validator):
-                return _train(
-                    plan, settings, validator, identity=identity, hosting=hosting,
-                    network=network, num_threads=num_threads, make_pool=make_pool, claim=claim, progress=progress,
-                )  # fmt: skip
+            settings, validator = prepared(plan, settings, beside.validating, validation_data, progress.note)
+            stack.enter_context(closing(validator))
+            return _train(
+                plan, settings, validator, versions, identity=identity, hosting=hosting,
+                network=network, num_threads=num_threads, make_pool=make_pool, claim=claim, progress=progress,
+            )  # fmt: skip
     finally:
         network.close()
 
@@ -160,6 +173,7 @@ def _train(
     plan: Plan,
     settings: RunSettings,
     validator: Validator | NoValidations,
+    versions: Versions | NoVersions,
     identity: Identity,
     hosting: Hosting,
     network: Network,
@@ -178,7 +192,9 @@ def _train(
 
     try:
         with interrupts() as interrupt:
-            outside = Outside(interrupt, on_totals, progress.note, claim.give_sign, validations=validator)
+            outside = Outside(
+                interrupt, on_totals, progress.note, claim.give_sign, validations=validator, publications=versions
+            )
             coordinator = Coordinator(plan, network, settings, identity, outside)
             pool = make_pool(plan, settings, hosting, network, coordinator.place, num_threads)
             result = coordinator.run(pool)

@@ -19,8 +19,8 @@ def load_parameters(plan: Plan, net: Net, folder: Path, manifest: Manifest, repl
     group = _group(plan, replica)
     found: dict[str, torch.Tensor] = {}
     for role in sorted(manifest.files):
-        found.update(_read(folder, manifest, role, _centres_at(role, plan) if group < 0 else {}))
-    for role in sorted(role for role in manifest.files if _serves(role, group)):
+        found.update(_read(folder, manifest, role, centres_at(role, plan) if group < 0 else {}))
+    for role in sorted(role for role in manifest.files if serves(role, group)):
         found.update(_read(folder, manifest, role, {name: name for name in net.parameters.keys() - found.keys()}))
     missing = net.parameters.keys() - found.keys()
     if missing:
@@ -41,7 +41,7 @@ def _read(folder: Path, manifest: Manifest, role: str, names: Mapping[str, str])
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
 
-def _centres_at(role: str, plan: Plan) -> dict[str, str]:
+def centres_at(role: str, plan: Plan) -> dict[str, str]:
     """What a role of a group may have of the centres, where these are with groups: the parameter of each weight's."""
     host = Role.parse(role).host
     if host.kind != GROUP:
@@ -59,7 +59,7 @@ def _group(plan: Plan, replica: str) -> int:
     return int(number)
 
 
-def _serves(role: str, group: int) -> bool:
+def serves(role: str, group: int) -> bool:
     """Whether a role's parameters belong to the replica: sparse PSs always, dense PSs for the centre, a group's own for a group.
 
     What the centre lacks (weights that are not trained) comes from group 0, whose roles sort behind `dense_ps`.

@@ -90,6 +90,21 @@ def _rows_in(path: Path) -> Iterator[tuple[str, Rows]]:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
 
+def whole_of(name: str, parts: Sequence[Parameter]) -> Parameter:
+    """The parameter of the model that these are parts of."""
+    first, shape = parts[0], list(parts[0].shape)
+    if shape:
+        shape[0] = max(part.first_row + part.shape[0] for part in parts)
+    if len(shape) > 1:
+        shape[1] = max(part.first_column + part.shape[1] for part in parts)
+    return replace(first, name=name, shape=tuple(shape), of="", first_row=0, first_column=0)
+
+
+def is_models(parameter: Parameter) -> bool:
+    """Whether a parameter is one of the model's, not a state of an optimizer or of a cache."""
+    return parameter.kind in ("table", "weight", "statistic")
+
+
 def paste(target: torch.Tensor, owner: Parameter, rows: Rows | None, pieces: Sequence[Piece]) -> int:
     """Copy what pieces have of a parameter into it; how many numbers. `rows` are the numbers of its rows where they are not those from `owner.first_row` on."""
     if target.dim() == 0:

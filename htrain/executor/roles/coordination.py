@@ -6,6 +6,7 @@ An Await is answered by an event:
     Ended(what)       the process of a role has ended by itself
     Asked()           the user asks the run to stop
     Validated(...)    what was to be validated is known, or could not be
+    VersionEnded(...) a version has been published, or could not be
     Listened()        all that has come by now has been heard: only then does silence count
 """
 
@@ -55,11 +56,19 @@ class Validated:
 
 
 @dataclass(frozen=True)
+class VersionEnded:
+    """The version that CloseVersion was about is there for readers, `news` of it in words; or it is not, for this `error`."""
+
+    news: str
+    error: str = ""
+
+
+@dataclass(frozen=True)
 class Listened:
     """All that has come by now has been heard."""
 
 
-Event = Came | Ended | Asked | Validated | Listened
+Event = Came | Ended | Asked | Validated | VersionEnded | Listened
 
 
 # -- instructions ----------------------------------------------------------------------------------------------------
@@ -123,6 +132,21 @@ class Validate:
 
 
 @dataclass(frozen=True)
+class OpenVersion:
+    """Instruction: begin a version of the model after so many examples; answered by its name, and that of the one which it is based on."""
+
+    examples: int
+    is_final: bool
+
+
+@dataclass(frozen=True)
+class CloseVersion:
+    """Instruction: all roles have written their share of the open version, as `published` says, or could not: finish it; a VersionEnded will come."""
+
+    published: States
+
+
+@dataclass(frozen=True)
 class Refused:
     """An answer: the disk has refused."""
 
@@ -152,7 +176,8 @@ class KeepMeasured:
 
 
 Instruction = (
-    Await | Connect | TellAll | AskWhetherLives | OpenCheckpoint | CloseCheckpoint | DropCheckpoint | Validate | Tell | ShowTotals | KeepMeasured
+    Await | Connect | TellAll | AskWhetherLives | OpenCheckpoint | CloseCheckpoint | DropCheckpoint | Validate | OpenVersion | CloseVersion | Tell
+    | ShowTotals | KeepMeasured
 )  # fmt: skip
 Result = TypeVar("Result")
 Machine = Generator[Instruction, tuple[float, Any], Result]

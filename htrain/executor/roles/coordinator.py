@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import htrain.errors as errors
-from htrain.errors import CheckpointError, Error, Interrupted, PeerLost, RunError
+from htrain.errors import CheckpointError, Error, Interrupted, PeerLost, PublishError, RunError
 from htrain.executor.record.figures import Figures
 from htrain.executor.record.measured import NOTHING_MEASURED
 from htrain.executor.record.totals import RunTotals
@@ -20,6 +20,7 @@ from htrain.executor.roles.coordination import (
     Await,
     Came,
     CloseCheckpoint,
+    CloseVersion,
     Connect,
     DropCheckpoint,
     Ended,
@@ -28,6 +29,7 @@ from htrain.executor.roles.coordination import (
     Listened,
     Machine,
     OpenCheckpoint,
+    OpenVersion,
     Refused,
     RunResult,
     ShowTotals,
@@ -36,7 +38,9 @@ from htrain.executor.roles.coordination import (
     TellAll,
     Validate,
     Validated,
+    VersionEnded,
 )
+from htrain.executor.roles.publishing import PublishSchedule
 from htrain.executor.roles.saving import SaveSchedule
 from htrain.executor.roles.validating import ValidationSchedule
 from htrain.executor.settings import RunSettings
@@ -55,14 +59,16 @@ _LAST_SAVE_SECONDS = 60.0
 
 @dataclass
 class _Seen:
-    """What roles have said of themselves. `states` are their answers, of the kind `wanted`, to the last order that wants one."""
+    """What roles have said of themselves. `states` are their answers, of the kind `wanted`, to the order of this `number`, the last that wants one."""
 
     book: dict[str, str] = field(default_factory=dict)
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
     ready: set[str] = field(default_factory=set)
     wanted: str = ""
+    number: int = 0
     states: States = field(default_factory=dict)
     finished: set[str] = field(default_factory=set)
+    published: States = field(default_factory=dict)  # their shares of the open version
     unreadable: Error | None = None
 
     @property
@@ -91,6 +97,7 @@ class CoordinatorMachine:
         self._figures = Figures(plan)
         self._saves = SaveSchedule(settings)
         self._validations = ValidationSchedule(every=settings.valid_every, validated=settings.validated)
+        self._publications = PublishSchedule(settings)
         self._seen = _Seen()
         self._asked = False
         self._takes_orders = False
@@ -122,6 +129,8 @@ class CoordinatorMachine:
         train_seconds = self._now - began
         stopped = not self._is_trained
         yield from self._last_save(finished=not stopped)
+        if not stopped or self._early_reason:
+            yield from self._publish_last()
         totals = self._figures.totals(self._now, ends=True)
         yield from self._do(ShowTotals(totals, self._figures.reports))
         yield from self._do(TellAll(Order("stop")))
@@ -167,6 +176,7 @@ class CoordinatorMachine:
         """Watch until the data is over, or the run is to stop before: the user has asked for it, or a reader cannot read on."""
         show = self._now + _SHOW_SECONDS
         self._saves.begin(self._now)
+        self._publications.begin(self._now)
         while not (self._is_trained or self._asked or self._seen.unreadable or self._validations.ends_run):
             if self._now >= show:
                 yield from self._show()
@@ -176,8 +186,13 @@ class CoordinatorMachine:
                 yield from self._do(TellAll(Order("resume")))
             elif self._validations.is_due(self._figures.examples):
                 yield from self._validate()
+            elif self._now >= self._publications.due:
+                yield from self._publish()
+            elif self._now >= self._publications.slow:
+                yield from self._do(Tell(self._publications.told_slow()))
             else:
-                yield from self._event(until=min(show, self._saves.due))
+                times = (show, self._saves.due, self._publications.due, self._publications.slow)
+                yield from self._event(until=min(times))
 
     def _validate(self) -> Machine[None]:
         """Take a checkpoint, and have it evaluated while training goes on."""
@@ -230,12 +245,15 @@ class CoordinatorMachine:
                 self._take(event.message)
             except PeerLost as error:
                 yield from self._missed(error)
+            yield from self._close_version()
         elif isinstance(event, Ended):
             raise self._lost(event.what)
         elif isinstance(event, Asked):
             self._asked = True
         elif isinstance(event, Validated):
             self._validations.ended(event.stops, event.error)
+        elif isinstance(event, VersionEnded):
+            yield from self._do(Tell(self._publications.ended(event.news, event.error, self._now)))
         else:
             yield from self._silence()
 
@@ -298,7 +316,9 @@ class CoordinatorMachine:
             seen.unreadable = _error_of(message.details["kind"], message.details["error"])
         elif message.state == "finished":
             seen.finished.add(message.source)
-        elif message.state == seen.wanted:
+        elif message.state == "published":
+            seen.published[message.source] = message.details
+        elif (message.state, message.number) == (seen.wanted, seen.number):
             seen.states[message.source] = message.details
 
     def _failure(self, message: Failed) -> Error:
@@ -336,10 +356,11 @@ class CoordinatorMachine:
         yield from self._do(Tell(self._saves.refused(by.error, self._now)))
         return False
 
-    def _ask(self, verb: str, answer: str, seconds: float, *, folder: str = "") -> Machine[States]:
+    def _ask(self, verb: str, answer: str, seconds: float, *, folder: str = "", base: str = "") -> Machine[States]:
         """Give an order to all and wait for everybody's answer. Silence and threads that hang are noticed sooner."""
         self._seen.wanted, self._seen.states = answer, {}
-        yield from self._do(TellAll(Order(verb, folder)))
+        self._seen.number += 1
+        yield from self._do(TellAll(Order(verb, folder, base, self._seen.number)))
         end = self._patience + seconds
         while missing := set(self._roles).difference(self._seen.states):
             if self._patience >= end:
@@ -360,6 +381,63 @@ class CoordinatorMachine:
             again = self._now + _AGAIN_SECONDS
             while self._now < again:
                 yield from self._event(until=again)
+
+    # -- versions ----------------------------------------------------------------------------------------------------
+
+    def _publish(self) -> Machine[None]:
+        """Begin a version. Roles come to rest between two steps, where caches hold no update back, and take their dense weights; they train on while they
+        write."""
+        seconds = max(self._settings.deadline_seconds, self._settings.warm_up_seconds)
+        paused = yield from self._ask("pause", "paused", seconds)
+        self._examples_at_rest = _examples_of({trainer: paused[trainer] for trainer in self._trainers})
+        yield from self._open_version(is_final=False)
+        yield from self._do(TellAll(Order("resume")))
+
+    def _open_version(self, *, is_final: bool) -> Machine[None]:
+        version, base = yield from self._do(OpenVersion(self._examples_at_rest, is_final))
+        self._seen.published = {}
+        self._publications.begun(self._now)
+        yield from self._ask("publish", "publishing", self._settings.warm_up_seconds, folder=version, base=base)
+
+    def _close_version(self) -> Machine[None]:
+        """Once all roles have written what they have of a version."""
+        if self._publications.is_written_by(len(self._seen.published), of=len(self._roles)):
+            yield from self._do(CloseVersion(self._seen.published))
+
+    def _publish_last(self) -> Machine[None]:
+        """The version of the end, behind one that is still written: all are at rest. A storage that refuses has a minute; then PublishError is raised.
+
+        Raises Interrupted where the user does not want to wait for it.
+        """
+        end = self._now + _LAST_SAVE_SECONDS
+        while self._publications.is_wanted:
+            yield from self._version_ended()  # that was begun before
+            yield from self._open_version(is_final=True)
+            yield from self._version_ended()
+            if not self._publications.error:
+                return
+            if self._now > end:
+                raise PublishError(
+                    f"{self._publications.error}; all is trained and saved in {self._settings.run_folder}, but its last version is not published"
+                )
+            again = self._now + _AGAIN_SECONDS
+            while self._now < again:
+                yield from self._event(until=again)
+
+    def _version_ended(self) -> Machine[None]:
+        """Until no version is under way. Raises PublishError for one that a storage keeps from ending."""
+        seconds = 2 * _LAST_SAVE_SECONDS + self._save_seconds
+        end = self._now + seconds
+        while self._publications.is_running:
+            if self._now > end:
+                raise PublishError(
+                    f"the last version was not written within {seconds:.0f} s; all is trained and saved in {self._settings.run_folder}"
+                )
+            yield from self._event(until=self._now + _SHOW_SECONDS)
+            if self._asked:
+                raise Interrupted(
+                    f"stopped while its last version was published; all is trained and saved in {self._settings.run_folder}"
+                )
 
     def _have_trained(self, trainers: States) -> bool:
         """Whether this run has trained more than those that it goes on from. Trainers say it at rest; a report from before may miss their last steps."""

@@ -48,10 +48,13 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
 
 
 class Order(msgspec.Struct, tag="order", array_like=True):
-    """The launcher's word to a role: start, pause, resume, save (into `folder`), stop, abort; or ping, which says that it is there."""
+    """The launcher's word to a role: start, pause, resume, save (into `folder`), publish (the version `folder`, on top of `base`), stop, abort; or ping,
+    which says that it is there. One that wants an answer has a `number`."""
 
     verb: str
     folder: str = ""
+    base: str = ""
+    number: int = 0
 
 
 class Beat(msgspec.Struct, tag="beat", array_like=True):
@@ -62,12 +65,13 @@ class Beat(msgspec.Struct, tag="beat", array_like=True):
 
 
 class State(msgspec.Struct, tag="state", array_like=True):
-    """A role is `paused`, has read all its data (`finished`), cannot read on (`unreadable`), or has `saved`: with its reader's position or its files, and
-    with what went wrong."""
+    """A role is `paused`, has read all its data (`finished`), cannot read on (`unreadable`), has `saved`, begins to write a version (`publishing`), or has
+    `published` it: with its reader's position, its files or its objects, and with what went wrong."""
 
     source: str
     state: str
     details: dict[str, Any]
+    number: int = 0  # of the order that this answers
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True):

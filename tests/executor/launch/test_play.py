@@ -33,6 +33,9 @@ class EndsWhileLookedAt:
     def finished(self) -> bool:
         return self._asked
 
+    def published(self) -> dict[str, Any]:
+        return {}
+
     def metrics(self) -> dict[str, Any]:
         return {}
 
@@ -53,7 +56,7 @@ class Told:
 
     def beat(self, metrics: dict[str, Any]) -> None: ...
 
-    def state(self, state: str, details: dict[str, Any]) -> None:
+    def state(self, state: str, details: dict[str, Any], number: int = 0) -> None:
         self.states.append(state)
 
 
@@ -74,6 +77,9 @@ class Waits:
     error: Exception | None = None
     reader_error: Exception | None = None
     quiet = finished = False
+
+    def published(self) -> dict[str, Any]:
+        return {}
 
     def metrics(self) -> dict[str, Any]:
         return {}

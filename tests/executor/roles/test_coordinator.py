@@ -1,5 +1,6 @@
 """What the launcher decides: in whatever order roles answer, fail and end, and whenever the user asks, the disk refuses or the launcher itself sleeps."""
 
+import itertools
 import random
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from played import BEGIN, FOLDER, PlayedRun, Seen, Troubles
 from small_dlrm import small_plan
 
-from htrain.errors import CheckpointError, DataError, Interrupted, PeerLost, RunError
+from htrain.errors import CheckpointError, DataError, Interrupted, PeerLost, PublishError, RunError
 from htrain.executor.roles.coordination import Await, Came, Connect, Ended, KeepMeasured, ShowTotals, TellAll
 from htrain.executor.roles.coordinator import CoordinatorMachine
 from htrain.executor.settings import RunSettings
@@ -29,7 +30,8 @@ def run_of(seed: int, troubles: Troubles) -> Seen:
     """A run of about 50 s, some of it gathering, with checkpoints as often as is drawn."""
     draw = random.Random(seed + 1)
     return PlayedRun(
-        PLAN, seed, troubles, train_seconds=draw.uniform(5, 40), every=draw.choice(EVERY), valid_every=draw.choice((0, 0, 8, 100, 300))
+        PLAN, seed, troubles, train_seconds=draw.uniform(5, 40), every=draw.choice(EVERY), valid_every=draw.choice((0, 0, 8, 100, 300)),
+        publish_every=draw.choice((None, None, "end", 9.0, 1.0)),
     ).play()  # fmt: skip
 
 
@@ -99,6 +101,10 @@ def test_a_run_that_is_asked_to_stop_ends_with_a_checkpoint_of_all_that_it_train
         assert seen.orders in ([], ["abort"])
         return
     assert seen.asked_at is not None
+    if seen.valid and seen.valid[-1].finished:  # all was trained, and saved
+        saved = f"all is trained and saved in {FOLDER}"
+        assert str(seen.error) == f"stopped while its last version was published; {saved}"
+        return
     assert seen.valid_at[-1] >= seen.asked_at
     examples = sum(state["totals"]["examples"] for state in seen.valid[-1].trainers.values())
     assert str(seen.error) == f"stopped after {examples:,} examples; go on with --resume {FOLDER}"
@@ -335,3 +341,57 @@ def test_what_keeps_a_checkpoint_from_being_validated_ends_a_run_with_a_checkpoi
     assert str(seen.error) == f"valid.tsv: gone; what was trained is saved: go on with --resume {FOLDER}"
     assert seen.orders[-1] == "stop"
     assert len(seen.valid) == len(seen.validated) + 1
+
+
+def published_run(seed: int, troubles: Troubles, *, every: float | str) -> Seen:
+    return PlayedRun(PLAN, seed, troubles, train_seconds=30, publish_every=every).play()
+
+
+@given(seed=seeds, every=st.floats(0.5, 20))
+@quick
+def test_versions_are_published_while_training_goes_on_and_one_of_all_examples_at_the_end(
+    seed: int, every: float
+) -> None:
+    seen = published_run(seed, Troubles(), every=every)
+    assert seen.result, seen.error
+    examples, finals, times = zip(*seen.versions, strict=True)
+    assert list(examples) == sorted(examples)
+    assert [*finals] == [False] * (len(finals) - 1) + [True]
+    assert examples[-1] == seen.examples
+    assert all(later - earlier > 0 for earlier, later in itertools.pairwise(times))
+    assert seen.told.count("published a version") == len(seen.versions)
+
+
+@given(seed=seeds)
+@settings(quick, max_examples=20)
+def test_at_the_end_alone_one_version_is_published(seed: int) -> None:
+    seen = published_run(seed, Troubles(), every="end")
+    assert seen.result, seen.error
+    assert [(examples, is_final) for examples, is_final, _ in seen.versions] == [(seen.examples, True)]
+
+
+@given(seed=seeds, away=st.floats(0, 60), seconds=st.floats(0, 60))
+@quick
+def test_a_storage_that_is_away_for_a_while_does_a_run_no_harm_and_the_last_version_is_tried_for_a_minute(
+    seed: int, away: float, seconds: float
+) -> None:
+    seen = published_run(seed, Troubles(away=(away, away + seconds)), every=5.0)
+    assert seen.valid[-1].finished, "all is trained and saved, whatever becomes of versions"
+    if seen.result:
+        assert seen.versions[-1][:2] == (seen.examples, True)
+        assert sum(told.startswith("not published: the storage is away") for told in seen.told) == seen.unpublished
+    else:
+        assert isinstance(seen.error, PublishError)
+        end = f"all is trained and saved in {FOLDER}, but its last version is not published"
+        assert str(seen.error) == f"the storage is away; {end}"
+        assert seen.unpublished >= 2
+
+
+@given(seed=seeds, asks=st.floats(0, 60))
+@quick
+def test_who_asks_a_run_to_stop_waits_for_no_version(seed: int, asks: float) -> None:
+    seen = published_run(seed, Troubles(asks=asks, away=(0.0, 1000.0)), every=5.0)
+    if not isinstance(seen.error, PublishError):  # it had tried for a minute
+        assert isinstance(seen.error, Interrupted), seen.error
+        assert not seen.versions
+        assert str(seen.error).startswith("stopped ")

@@ -1,0 +1,225 @@
+"""Publishing while training: the launcher's part (HT 4.3, docs/how-to/publish.md). Roles write what they have; what makes a version of it is written here."""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as replaced
+from secrets import token_hex
+from typing import Any
+
+import msgspec
+
+from htrain.errors import Error, PublishError
+from htrain.executor.host.bell import Bell
+from htrain.executor.launch.coordinator import NoVersions
+from htrain.executor.record.parameters import centres_at, serves
+from htrain.executor.record.pieces import is_models, whole_of
+from htrain.executor.roles.coordination import VersionEnded
+from htrain.executor.settings import RunSettings
+from htrain.net.names import Role
+from htrain.net.net import Parameter
+from htrain.plan.plan import Plan
+from htrain.printable import one_line
+from htrain.publishing.keeping import Kept, outdated, remove_version, unfinished, whole_versions
+from htrain.publishing.shares import Held, Publishing
+from htrain.publishing.storage import Storage
+from htrain.publishing.versions import (
+    Object,
+    Whole,
+    new_version,
+    number_of,
+    version_name,
+    version_names,
+    write_manifest,
+)
+from htrain.sizes import memory_text
+from htrain.spec.settings import PublishSeconds
+
+_LAST_SECONDS = 5.0  # for what nobody waits for any more
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user wants to have published: versions at `address`, "" for none, every `every` seconds or at the end alone, each `full_every`-th with all
+    rows."""
+
+    address: str = ""
+    every: PublishSeconds = "end"
+    full_every: int = 12
+
+
+def shares_of(plan: Plan) -> dict[str, list[Held]]:
+    """What each role has to publish: every part of a weight, statistic or table of the model once, of the centre where groups have one."""
+    wanted = {name: p for name, p in plan.train.parameters.items() if is_models(p)}
+    group = -1 if plan.centers else 0
+    shares: dict[str, list[Held]] = {role: [] for role in plan.cluster.roles}
+    found: set[str] = set()
+
+    def take(role: str, names: Mapping[str, str]) -> None:
+        held = _held(plan, role)
+        for name in sorted(names.keys() & wanted.keys() - found):
+            if names[name] in held:
+                found.add(name)
+                shares[role].append(_part(names[name], wanted[name]))
+
+    for role in sorted(shares):
+        take(role, centres_at(role, plan) if group < 0 else {})
+    for role in sorted(role for role in shares if serves(role, group)):
+        take(role, {name: name for name in wanted})
+    assert found == wanted.keys(), f"nobody publishes {wanted.keys() - found}"
+    return shares
+
+
+def _held(plan: Plan, role: str) -> set[str]:
+    """The names of the parameters that a role has."""
+    of = Role.parse(role)
+    step = plan.step_net(str(of.device))
+    names = set(step.parameters) if step else set()
+    for name, net in plan.centre_nets().items():
+        if name.run_by == of.device and name.host == of.host:
+            names |= net.parameters.keys()
+    return names
+
+
+def _part(held: str, parameter: Parameter) -> Held:
+    return Held(held, parameter.whole, parameter.kind, parameter.first_row, parameter.first_column)
+
+
+def wholes_of(plan: Plan) -> dict[str, Whole]:
+    """The parameters of a plan as the model has them."""
+    parts: dict[str, list[Parameter]] = {}
+    for parameter in plan.train.parameters.values():
+        if is_models(parameter):
+            parts.setdefault(parameter.whole, []).append(parameter)
+    wholes = {name: whole_of(name, parts[name]) for name in sorted(parts)}
+    return {name: Whole(whole.kind, whole.dtype, tuple(whole.shape)) for name, whole in wholes.items()}
+
+
+@dataclass(frozen=True)
+class _Open:
+    """The version under way."""
+
+    name: str
+    base: str
+    examples: int
+    is_final: bool
+    began: float
+
+
+class Versions:
+    """The versions of one run. All but `_finish` is for the launcher's thread; a manifest is written by one of its own, which rings the bell."""
+
+    def __init__(self, plan: Plan, wanted: Wanted) -> None:
+        """Raises PublishError where the address cannot be listed, written and removed from: before anything is trained."""
+        self._storage = Storage(wanted.address)
+        self._plan, self._full_every = plan, wanted.full_every
+        self._wholes = wholes_of(plan)
+        self._run = token_hex(4)
+        self._kept = whole_versions(self._storage)
+        self._number = max((number_of(name) for name in version_names(self._storage)), default=0)
+        self._base = ""
+        self._since_full = 0  # deltas
+        self._open: _Open | None = None
+        self._bell = Bell()
+        self._thread: threading.Thread | None = None
+        self._outcome: VersionEnded | None = None
+        self._storage.put(f"probe-{self._run}", b"")
+        self._storage.remove(f"probe-{self._run}")
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """What can be read as soon as `news` may have some."""
+        return (self._bell.descriptor,)
+
+    def begin(self, examples: int, *, is_final: bool) -> tuple[str, str]:
+        """The name of the next version, and of its base, "" for none. Requires: of the one before, `news` has told."""
+        assert not self._thread
+        self._number += 1
+        is_full = not self._base or self._since_full + 1 >= self._full_every
+        base = "" if is_full else self._base
+        self._open = _Open(version_name(self._number, self._run), base, examples, is_final, time.monotonic())
+        return self._open.name, base
+
+    def finish(self, published: Mapping[str, Mapping[str, Any]]) -> None:
+        """Begin to make a version of what roles have written, or could not."""
+        assert self._open
+        self._thread = threading.Thread(
+            target=self._finish, args=(self._open, dict(published)), name="launcher/publishing", daemon=True
+        )
+        self._thread.start()
+
+    def news(self) -> VersionEnded | None:
+        """How a version ended, once; None where none has."""
+        self._bell.mute()
+        outcome, self._outcome = self._outcome, None
+        if outcome is None or not self._thread or not self._open:
+            return None
+        self._thread.join()
+        self._thread = None
+        if not outcome.error:
+            self._since_full = self._since_full + 1 if self._open.base else 0
+            self._base = self._open.name
+        elif not self._open.base:
+            self._base = ""
+        return outcome
+
+    def close(self) -> None:
+        """Abandon what is under way."""
+        if self._thread:
+            self._thread.join(_LAST_SECONDS)
+        self._bell.close()
+
+    # -- in a thread of its own --------------------------------------------------------------------------------------
+
+    def _finish(self, open: _Open, published: Mapping[str, Mapping[str, Any]]) -> None:
+        try:
+            self._outcome = self._finished(open, published)
+        except Error as error:
+            self._outcome = VersionEnded("", str(error))
+        except BaseException as error:  # somebody waits for an outcome
+            self._outcome = VersionEnded("", one_line(f"{type(error).__name__}: {error}"))
+        self._bell.ring()
+
+    def _finished(self, open: _Open, published: Mapping[str, Mapping[str, Any]]) -> VersionEnded:
+        for role, state in published.items():
+            if state.get("error"):
+                raise PublishError(f"{role}: {state['error']}")
+        objects = [msgspec.convert(each, Object) for state in published.values() for each in state.get("objects", ())]
+        version = new_version(
+            open.name,
+            open.base,
+            model=self._plan.model,
+            plan=self._plan.digest,
+            examples=open.examples,
+            seconds=time.time(),
+            is_final=open.is_final,
+            parameters=self._wholes,
+            objects=tuple(objects),
+        )
+        write_manifest(self._storage, version)
+        self._kept.append(Kept(version.name, version.base))
+        kind = f"on top of version {number_of(open.base)}" if open.base else "all rows"
+        seconds = time.monotonic() - open.began
+        news = f"published version {version.number} at {open.examples:,} examples: {kind}, {memory_text(version.num_bytes)} in {seconds:.1f} s"
+        return VersionEnded(news + self._cleaned())
+
+    def _cleaned(self) -> str:
+        """Remove what no reader needs any more; what cannot be removed is told, and stays."""
+        try:
+            for version in outdated(self._kept):
+                remove_version(self._storage, version.name)
+                self._kept.remove(version)
+            for name in unfinished(version_names(self._storage), self._kept, self._run):
+                remove_version(self._storage, name)
+        except PublishError as error:
+            return f"; older ones could not be removed: {error}"
+        return ""
+
+
+def prepared(plan: Plan, settings: RunSettings, wanted: Wanted) -> tuple[RunSettings, Versions | NoVersions]:
+    """The settings and the versions of a run. Raises PublishError for an address where none can be written."""
+    if not wanted.address:
+        return settings, NoVersions()
+    publishing = Publishing(wanted.address, shares_of(plan))
+    return replaced(settings, publishing=publishing, publish_seconds=wanted.every), Versions(plan, wanted)

@@ -1,0 +1,51 @@
+"""Which versions stay: a reader that has just begun with a full version is given the time of another one."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from htrain.errors import PublishError
+from htrain.publishing.storage import Storage
+from htrain.publishing.versions import FOLDER, MANIFEST, is_of, number_of, read_version, version_names
+
+_FULL_ONES = 2  # that stay, with all behind them
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A version that is whole, and what it is based on."""
+
+    name: str
+    base: str
+
+
+def whole_versions(storage: Storage) -> list[Kept]:
+    """All versions that are whole, the oldest first. Raises PublishError where the storage cannot be read."""
+    found = []
+    for name in version_names(storage):
+        try:
+            found.append(Kept(name, read_version(storage, name).base))
+        except PublishError:  # unfinished, or of another format: not ours to judge
+            continue
+    return found[::-1]
+
+
+def outdated(versions: Sequence[Kept]) -> list[Kept]:
+    """Of versions, the oldest first, those before the second newest full one."""
+    full = [place for place, version in enumerate(versions) if not version.base]
+    return list(versions[: full[-_FULL_ONES]]) if len(full) >= _FULL_ONES else []
+
+
+def unfinished(names: Iterable[str], versions: Iterable[Kept], run: str) -> list[str]:
+    """Of the names of versions, those that a run has begun and never finished, before its newest."""
+    whole = {version.name for version in versions}
+    own = [name for name in names if is_of(name, run)]
+    newest = max((number_of(name) for name in own if name in whole), default=0)
+    return [name for name in own if name not in whole and number_of(name) < newest]
+
+
+def remove_version(storage: Storage, name: str) -> None:
+    """Remove a version: its manifest first, so that half of it never looks whole. Raises PublishError."""
+    storage.remove(f"{FOLDER}/{name}/{MANIFEST}")
+    for each in storage.names(f"{FOLDER}/{name}"):
+        storage.remove(f"{FOLDER}/{name}/{each}")
+    storage.remove_folder(f"{FOLDER}/{name}")
