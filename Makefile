@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test site lint clean
 
 demo: .venv/ready
 	$(BIN)/python tools/demo.py
@@ -13,6 +13,9 @@ test: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+site: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --site-dir build/site
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -134,13 +134,22 @@ class Validator:
     def finish(self, checkpoint: Path, interrupt: Interrupt, give_sign: Callable[[], None]) -> tuple[Validation, ...]:
         """Evaluate the last checkpoint, behind the one before; all validations on the same data, those of before the run was resumed included.
 
+        Where the one before was of as many examples, and no round with a centre can have come between, the weights are the same, and it stands.
         Raises Interrupted where the user asks to stop meanwhile, and what keeps one from being evaluated: the run is over, and saved.
         """
         self._wait(interrupt, give_sign)
-        self.begin(checkpoint)
-        self._wait(interrupt, give_sign)
+        if self._is_validated(read_manifest(checkpoint).examples) and not self._plan.centers:
+            self._all[-1] = replace(self._all[-1], checkpoint=checkpoint.name)
+            self._write()
+        else:
+            self.begin(checkpoint)
+            self._wait(interrupt, give_sign)
         prune(self._run_folder, spared=self.spared)
         return tuple(self._on_this_data)
+
+    def _is_validated(self, examples: int) -> bool:
+        """Whether the last validation was of so many examples, on this data."""
+        return bool(self._all) and (self._all[-1].examples, self._all[-1].data) == (examples, self._wanted.data)
 
     def close(self) -> None:
         """Abandon what is evaluated."""
@@ -207,12 +216,7 @@ class Validator:
         is_best = standing_of(each.log_loss for each in self._on_this_data).is_better(found.log_loss)
         found = replace(found, is_best=is_best, kept=is_best and self._wanted.keep_best)
         self._all.append(found)
-        try:
-            write_validations(self._run_folder, self._all)
-        except OSError as error:
-            self._tell(
-                f"{self._run_folder / VALIDATIONS}: cannot be written: {error.strerror}; it is tried again with the next"
-            )
+        self._write()
         self._tell(news_of(found))
         self._on_found(found)
         asked = ""
@@ -223,6 +227,14 @@ class Validator:
             self._error = RunError(f"on_validation failed at {found.examples:,} examples: {_one_line(error)}")
             return Validated(error=self._error)
         return Validated(self._early_stop() or asked)
+
+    def _write(self) -> None:
+        try:
+            write_validations(self._run_folder, self._all)
+        except OSError as error:
+            self._tell(
+                f"{self._run_folder / VALIDATIONS}: cannot be written: {error.strerror}; it is tried again with the next"
+            )
 
     def _early_stop(self) -> str:
         """Why the run is to end, "" where it still gets better."""
