@@ -15,6 +15,7 @@ of each id's gradients:
     SparseSgd(table, ids, rows)
     SparseAdagrad(table, accumulator[R,D], ids, rows)
     SparseRowWiseAdagrad(table, accumulator[R], ids, rows)      the accumulator adds the mean of a row's squares
+    SparseFtrl(table, ftrl[R,2D], ids, rows)                    z and n of each number (htrain.ops.ftrl)
 """
 
 from collections.abc import Sequence
@@ -85,6 +86,23 @@ def _row_wise_adagrad(
     )
 
 
+def _sparse_ftrl(
+    table: torch.Tensor,
+    ftrl: torch.Tensor,
+    ids: torch.Tensor,
+    rows: torch.Tensor,
+    *,
+    lr: float,
+    beta: float,
+    l1: float,
+    l2: float,
+    first_row: int,
+) -> None:
+    step_loops.ftrl_rows(
+        table.numpy(), ftrl.numpy(), ids=ids.numpy(), grads=rows.numpy(), first_row=first_row, lr=lr, beta=beta, l1=l1, l2=l2
+    )  # fmt: skip
+
+
 def _dense_cost(flops_per_element: int) -> CostRule:
     def cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
         elements = numel(inputs[0].shape, batch_size)
@@ -94,13 +112,14 @@ def _dense_cost(flops_per_element: int) -> CostRule:
     return cost
 
 
-def _sparse_cost(flops_per_element: int) -> CostRule:
-    """The rows of a batch only: gradients read, table and state rows read and written."""
+def _sparse_cost(flops_per_element: int, *, states: int = 1) -> CostRule:
+    """The rows of a batch only: gradients read, table and state rows read and written; a state is `states` times as wide as a row."""
 
     def cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
         gradients = inputs[-1]
         touched = numel(gradients.shape, batch_size)
-        return Cost(float(flops_per_element * touched), (2.0 * len(inputs) - 3) * gradients.num_bytes(batch_size))
+        passes = 3.0 + 2 * states * (len(inputs) - 3)
+        return Cost(float(flops_per_element * touched), passes * gradients.num_bytes(batch_size))
 
     return cost
 
@@ -167,5 +186,18 @@ DEFINITIONS = (
         work="scatter",
         on_host=True,
         accelerated=accelerated.row_wise_adagrad,
+    ),
+    OpDef(
+        "SparseFtrl",
+        _sparse_ftrl,
+        no_outputs,
+        _sparse_cost(15, states=2),
+        None,
+        effects=True,
+        writes=(0, 1),
+        steps_rows="ftrl",
+        work="scatter",
+        on_host=True,
+        accelerated=accelerated.sparse_ftrl,
     ),
 )

@@ -61,8 +61,8 @@ def _require_row_counts(cluster: Cluster, options: Options) -> None:
         by_number = f"sparse_schedule {options.sparse_schedule.kind}"
     if by_number and options.holder.holds_rows:
         raise ClusterError(
-            f"{by_number} steps rows by the number of a table's update, which {options.holder.words} does not count: choose sgd, adagrad or "
-            "rowwise_adagrad at a constant rate, or no cache"
+            f"{by_number} steps rows by the number of a table's update, which {options.holder.words} does not count: choose sgd, adagrad, "
+            "rowwise_adagrad or ftrl at a constant rate, or no cache"
         )
     if by_number and cluster.sparse_ps_processes > 1:
         raise ClusterError(

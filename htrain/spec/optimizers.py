@@ -79,6 +79,16 @@ class SparseAdam(Optimizer):
     eps: Annotated[Rate, about("What Adam adds to the root of its second moments.")] = 1e-8
 
 
-DENSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in (Sgd, Adagrad, Adam, AdamW)}
-SPARSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in (Sgd, Adagrad, RowwiseAdagrad, SparseAdam)}
+@dataclass(frozen=True)
+class Ftrl(Optimizer):
+    """FTRL-Proximal, in which a weight that its gradients do not want far enough from 0 is exactly 0 (McMahan et al. 2013); `lr` is the paper's alpha."""
+
+    kind = "ftrl"
+    beta: Annotated[Rate, about("What FTRL adds to the root of the sum of the squares of a weight's gradients.")] = 1.0
+    l1: Annotated[Amount, about("FTRL's L1: how large sums of gradients may be that leave a weight 0.")] = 0.0
+    l2: Annotated[Amount, about("FTRL's L2: what holds weights to 0, half of it times their square.")] = 0.0
+
+
+DENSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in (Sgd, Adagrad, Adam, AdamW, Ftrl)}
+SPARSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in (Sgd, Adagrad, RowwiseAdagrad, SparseAdam, Ftrl)}
 OF_DENSE = ("momentum", "dampening", "nesterov", "weight_decay")  # of kinds that tables have too, dense weights alone

@@ -13,7 +13,7 @@ from htrain.net.placement import Shard
 from htrain.ops import OPS
 from htrain.ops.asked_rows import REQUEST
 from htrain.ops.builder import NetBuilder
-from htrain.spec.optimizers import Adagrad, Optimizer, RowwiseAdagrad
+from htrain.spec.optimizers import Adagrad, Ftrl, Optimizer, RowwiseAdagrad
 from htrain.transform.shard_lookups import shard_parameters
 
 _FLUSH = NetName.flush(TRAINER)
@@ -87,7 +87,8 @@ class Behind:
         """How rows step."""
         optimizer = self.optimizer
         eps = optimizer.eps if isinstance(optimizer, Adagrad | RowwiseAdagrad) else _UNUSED_EPS
-        return {"optimizer": optimizer.kind, "lr": optimizer.lr, "eps": eps}
+        ftrl = {"beta": optimizer.beta, "l1": optimizer.l1, "l2": optimizer.l2} if isinstance(optimizer, Ftrl) else {}
+        return {"optimizer": optimizer.kind, "lr": optimizer.lr, "eps": eps, **ftrl}
 
     def _table(self, op: Op) -> str:
         """The table of a Dedupe, Lookup or optimizer step, if it is one of the cache's."""

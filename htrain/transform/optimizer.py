@@ -59,7 +59,7 @@ def dense_op(optimizer: Optimizer, schedule: Schedule, clip: Clip) -> tuple[str,
 def row_op(optimizer: Optimizer, schedule: Schedule) -> tuple[str, tuple[str, ...], dict[str, Attr]]:
     """The op of a step on rows of a table, the states that it keeps, and its attributes; as `dense_op`."""
     numbers = {name: value for name, value in _numbers(optimizer).items() if name not in OF_DENSE}
-    attrs, changed, states = {"first_row": 0, **numbers}, _rates(schedule), _STATES[optimizer.kind]
+    attrs, changed, states = {"first_row": 0, **numbers}, _rates(schedule), _ROW_STATES[optimizer.kind]
     if optimizer.kind in _SPARSE_STEPS and not changed:
         return _SPARSE_STEPS[optimizer.kind], states, attrs
     return "CountedRowStep", (*states, "updates"), {"optimizer": optimizer.kind, **attrs, **changed}
@@ -87,6 +87,8 @@ def _state(parameter: Parameter, what: str, optimizer: Optimizer) -> Parameter:
     shape = _COUNTS.get(what, parameter.shape)
     if isinstance(optimizer, RowwiseAdagrad) and what == "accumulator":
         shape = shape[:1]
+    if what == "ftrl":
+        shape = (shape[0], 2 * shape[1])
     dtype = "int64" if what == "updates" else "float32"
     return Parameter(f"{parameter.name}:{what}", shape, dtype, "state", Init("constant", (first,)), of=parameter.name)
 
@@ -114,10 +116,17 @@ def _clips(clip: Clip) -> dict[str, Attr]:
 
 
 _DENSE_STEPS = {"sgd": "Sgd", "adagrad": "Adagrad", "adam": "Adam"}
-_SPARSE_STEPS = {"sgd": "SparseSgd", "adagrad": "SparseAdagrad", "rowwise_adagrad": "SparseRowWiseAdagrad"}
+_SPARSE_STEPS = {
+    "sgd": "SparseSgd",
+    "adagrad": "SparseAdagrad",
+    "rowwise_adagrad": "SparseRowWiseAdagrad",
+    "ftrl": "SparseFtrl",
+}
 _ACCUMULATOR, _MOMENTS = ("accumulator",), ("mean", "square")
 _STATES: Mapping[str, tuple[str, ...]] = {
-    "sgd": (), "adagrad": _ACCUMULATOR, "rowwise_adagrad": _ACCUMULATOR, "sparse_adam": _MOMENTS,
-    "adam": (*_MOMENTS, "step"), "adamw": (*_MOMENTS, "step"),
+    "sgd": (), "adagrad": _ACCUMULATOR, "adam": (*_MOMENTS, "step"), "adamw": (*_MOMENTS, "step"), "ftrl": ("z", "n"),
+}  # fmt: skip
+_ROW_STATES: Mapping[str, tuple[str, ...]] = {
+    "sgd": (), "adagrad": _ACCUMULATOR, "rowwise_adagrad": _ACCUMULATOR, "sparse_adam": _MOMENTS, "ftrl": ("ftrl",),
 }  # fmt: skip
 _COUNTS: Mapping[str, tuple[int, ...]] = {"step": (1,), "updates": ()}  # Adam's is as it has always been

@@ -109,6 +109,7 @@ KEPT: Mapping[str, Attr] = {"axes": (1, -1), "keepdims": True}
 ALL: Mapping[str, Attr] = {"axes": (), "keepdims": False}
 RATE: Mapping[str, Attr] = {"lr": 0.1}
 EPS: Mapping[str, Attr] = {"lr": 0.1, "eps": 1e-10}
+FTRL: Mapping[str, Attr] = {"lr": 0.1, "beta": 1.0, "l1": 0.3, "l2": 0.1}
 PLAIN_SUM: Mapping[str, Attr] = {"mode": "sum", "weighted": False}
 SQUARE: Operand = ((3, 3), normal)
 TABLE: Operand = ((5, 4), single)
@@ -321,7 +322,17 @@ EFFECTS = (
     Sample("SparseSgd", (TABLE, IDS, (ROWS, single)), nothing, {**RATE, "first_row": 0}),
     Sample("SparseAdagrad", (TABLE, TABLE, IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
     Sample("SparseRowWiseAdagrad", (TABLE, ((5,), single), IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
+    Sample("SparseFtrl", (TABLE, ((5, 8), single), IDS, (ROWS, single)), nothing, {**FTRL, "first_row": 0}),
+    Sample("CountedStep", (SQUARE, SQUARE, ((3, 3), positive), ((), below(9)), SQUARE), nothing, {**FTRL, "optimizer": "ftrl"}),
+    Sample(
+        "CountedRowStep", (TABLE, ((5, 8), single), ((), below(9)), IDS, (ROWS, single)), nothing,
+        {**FTRL, "optimizer": "ftrl", "first_row": 0, "warmup": 3},
+    ),
     Sample("SparseStepTables", (TABLE, IDS, (ROWS, single)), nothing, {**EPS, "optimizer": "sgd", "first_rows": (0,)}),
+    Sample(
+        "SparseStepTables", (TABLE, ((5, 8), single), IDS, (ROWS, single)), nothing,
+        {**FTRL, "eps": 0.0, "optimizer": "ftrl", "first_rows": (0,)},
+    ),
     Sample(
         "SparseStepTables", (TABLE, TABLE, ((5,), single), ((5,), single), IDS, IDS, (ROWS, single), (ROWS, single)), nothing,
         {**EPS, "optimizer": "rowwise_adagrad", "first_rows": (0, 0)},

@@ -53,6 +53,12 @@ OTHERS = [
     ),
     ({"sparse_beta1": 0.5}, "--sparse-beta1 0.5 has no effect: it belongs to --sparse-optimizer sparse_adam"),
     ({"sparse_beta2": 0.5}, "--sparse-beta2 0.5 has no effect: it belongs to --sparse-optimizer sparse_adam"),
+    ({"dense_beta": 0.5}, "--dense-beta 0.5 has no effect: it belongs to --dense-optimizer ftrl, and the dense optimizer is adagrad"),
+    ({"dense_l1": 0.5}, "--dense-l1 0.5 has no effect: it belongs to --dense-optimizer ftrl"),
+    ({"dense_l2": 0.5}, "--dense-l2 0.5 has no effect: it belongs to --dense-optimizer ftrl"),
+    ({"sparse_beta": 0.5}, "--sparse-beta 0.5 has no effect: it belongs to --sparse-optimizer ftrl"),
+    ({"sparse_l1": 0.5}, "--sparse-l1 0.5 has no effect: it belongs to --sparse-optimizer ftrl"),
+    ({"sparse_l2": 0.5}, "--sparse-l2 0.5 has no effect: it belongs to --sparse-optimizer ftrl"),
     (
         {"dense_initial_accumulator": 0.5, "dense_optimizer": "adam"},
         "--dense-initial-accumulator 0.5 has no effect: it belongs to --dense-optimizer adagrad",

@@ -90,6 +90,8 @@ def test_no_default_is_a_number_that_stands_for_a_word() -> None:
         ("Adam", "beta2", 0),
         ("Bmuf", "momentum", 0),
         *((kind, "weight_decay", 0) for kind in ("Sgd", "Adagrad", "Adam", "AdamW")),
+        ("Ftrl", "l1", 0),
+        ("Ftrl", "l2", 0),
         *((kind, "initial_accumulator", 0) for kind in ("Adagrad", "RowwiseAdagrad")),
         *((kind, beta, 0) for kind in ("AdamW", "SparseAdam") for beta in ("beta1", "beta2")),
         *((kind, "warmup", 0) for kind in ("ConstantRate", "LinearDecay", "CosineDecay", "StepDecay")),

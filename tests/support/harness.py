@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from paper_ftrl import PaperFtrl
 from torch import nn
 from torch_schedules import scheduler
 
@@ -15,7 +16,7 @@ from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Network
 from htrain.plan.plan import Plan
 from htrain.spec.clipping import Clip, ClipNorm, ClipValue
-from htrain.spec.optimizers import Adagrad, Adam, AdamW, Optimizer, RowwiseAdagrad, Sgd, SparseAdam
+from htrain.spec.optimizers import Adagrad, Adam, AdamW, Ftrl, Optimizer, RowwiseAdagrad, Sgd, SparseAdam
 from htrain.spec.options import Options
 
 
@@ -152,6 +153,24 @@ class RowWiseAdagrad(torch.optim.Optimizer):
                 p -= rate[:, None] * p.grad
 
 
+class FtrlByThePaper(torch.optim.Optimizer):
+    """The paper's learner of each parameter; a gradient of 0 changes nothing, so that rows without one stay."""
+
+    def __init__(self, params: Sequence[nn.Parameter], asked: Ftrl) -> None:
+        super().__init__(params, {"lr": asked.lr})
+        self._asked = asked
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for p in (p for group in self.param_groups for p in group["params"]):
+            if "paper" not in self.state[p]:
+                asked = self._asked
+                first = p.double().numpy()
+                self.state[p]["paper"] = PaperFtrl(first, asked.lr, asked.beta, asked.l1, asked.l2)
+            self.state[p]["paper"].step(p.grad.double().numpy())
+            p.copy_(torch.from_numpy(self.state[p]["paper"].weights))
+
+
 def _optimizer(asked: Optimizer, params: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     if not params:
         return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=asked.lr)
@@ -160,6 +179,8 @@ def _optimizer(asked: Optimizer, params: Sequence[nn.Parameter]) -> torch.optim.
         return torch.optim.Adagrad(
             params, lr=asked.lr, eps=asked.eps, weight_decay=asked.weight_decay, initial_accumulator_value=first
         )
+    if isinstance(asked, Ftrl):
+        return FtrlByThePaper(params, asked)
     if isinstance(asked, Adam | AdamW):
         kind = torch.optim.Adam if isinstance(asked, Adam) else torch.optim.AdamW
         betas = (asked.beta1, asked.beta2)
@@ -180,6 +201,8 @@ def _table_optimizer(asked: Optimizer, tables: Sequence[nn.Parameter]) -> torch.
         return TableAdagrad(tables, asked.lr, asked.eps, asked.initial_accumulator)
     if tables and isinstance(asked, RowwiseAdagrad):
         return RowWiseAdagrad(tables, asked.lr, asked.eps, asked.initial_accumulator)
+    if tables and isinstance(asked, Ftrl):
+        return FtrlByThePaper(tables, asked)
     if tables and isinstance(asked, SparseAdam):
         return torch.optim.SparseAdam(tables, lr=asked.lr, betas=(asked.beta1, asked.beta2), eps=asked.eps)
     return _optimizer(Sgd(asked.lr), tables)

@@ -71,7 +71,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Parts]:
 
 
 @pytest.mark.parametrize(("workers", "kind", "optimizer"), [
-    *((workers, FieldNet, optimizer) for workers in (2, 4) for optimizer in OPTIMIZERS), *((3, kind, "adagrad") for kind in MODELS[1:]),
+    *((workers, FieldNet, optimizer) for workers in (2, 4) for optimizer in OPTIMIZERS), (2, FieldNet, "ftrl"), *((3, kind, "adagrad") for kind in MODELS[1:]),
 ])  # fmt: skip
 def test_without_staleness_workers_train_as_one_on_their_joint_batches(
     workers: int, kind: type[nn.Module], optimizer: str, parts: dict[int, Parts], tmp_path: Path

@@ -43,7 +43,7 @@ def test_without_staleness_workers_train_as_one_on_their_joint_batches(
     assert max(relative_differences(joint_losses_of(roles, workers), losses)) < 1e-4
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad", "ftrl"])
 def test_allgather_trains_as_one_on_joint_batches(optimizer: str, tmp_path: Path) -> None:
     model, captured = model_of("wide_deep.py")
     data, workers = DATA, 3

@@ -59,6 +59,7 @@ def differences(folder: Path, cluster: dict[str, int], flags: dict[str, Any]) ->
 
 
 ALONE, SERVED = {"group_ps": 0, "sparse_ps": 0}, {"group_ps": 2, "sparse_ps": 2}
+FTRL = {"sparse_optimizer": "ftrl", "sparse_l1": 0.002, "sparse_l2": 0.1, "sparse_beta": 0.5}
 RUNS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "momentum": (
         ALONE,
@@ -105,6 +106,17 @@ RUNS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
             "sparse_schedule_decay": 40,
         },
     ),
+    "ftrl": (
+        SERVED,
+        {**FTRL, "dense_optimizer": "ftrl", "dense_l1": 0.001, "dense_beta": 0.5, "fuse_servers": False},
+    ),
+    "ftrl of tables that are served together": ({**SERVED, "sparse_ps": 1}, FTRL),
+    "ftrl of tables in the trainer": (ALONE, FTRL),
+    "ftrl behind het": (
+        {**SERVED, "group_ps": 0},
+        {**FTRL, "cache": "het", "cache_staleness": 0, "cache_capacity": "50%"},
+    ),
+    "ftrl behind lookahead": ({**SERVED, "group_ps": 0}, {**FTRL, "cache": "lookahead"}),
     "het": (
         {**SERVED, "group_ps": 0},
         {"cache": "het", "cache_staleness": 0, "cache_capacity": "50%", "sparse_initial_accumulator": 0.1},
