@@ -24,6 +24,7 @@ from htrain.transform.low_precision import lower_fcs, narrow_fcs
 from htrain.transform.modules import name_modules
 from htrain.transform.optimizer import add_optimizers
 from htrain.transform.padding import read_padding_rows
+from htrain.transform.row_decay import decay_rows
 
 NO_SPLITS: Mapping[str, int] = {}
 NO_FC_SPLITS: Mapping[str, Split] = {}
@@ -48,6 +49,7 @@ def lowered(
     net, gradients = add_gradients(narrow_fcs(forward, options), 1 / workers)
     for strategy in strategies:
         net, gradients = strategy.gradients(net, gradients)
+    net, gradients = decay_rows(net, gradients, getattr(options.sparse_optimizer, "lazy_weight_decay", 0.0) / workers)
     net = add_optimizers(net, gradients, options)
     for strategy in strategies:
         net = strategy.steps(net)

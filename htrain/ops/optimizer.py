@@ -16,6 +16,10 @@ of each id's gradients:
     SparseAdagrad(table, accumulator[R,D], ids, rows)
     SparseRowWiseAdagrad(table, accumulator[R], ids, rows)      the accumulator adds the mean of a row's squares
     SparseFtrl(table, ftrl[R,2D], ids, rows)                    z and n of each number (htrain.ops.ftrl)
+
+Before such a step, where the rows of a batch decay, their gradients drows[u,D] get a share of the rows[u,D] that were looked up:
+
+    DecayedRows(drows, rows)            drows + decay * rows
 """
 
 from collections.abc import Sequence
@@ -24,7 +28,7 @@ import torch
 
 from htrain.net.net import Blob, Op, numel
 from htrain.ops import accelerated, step_loops
-from htrain.ops.base import Cost, CostRule, OpDef, no_outputs
+from htrain.ops.base import Cost, CostRule, OpDef, no_outputs, same_as_input
 from htrain.ops.moments import adam_step
 
 
@@ -103,6 +107,15 @@ def _sparse_ftrl(
     )  # fmt: skip
 
 
+def _decayed_rows(drows: torch.Tensor, rows: torch.Tensor, *, decay: float) -> torch.Tensor:
+    return drows.add(rows, alpha=decay)
+
+
+def _decay_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    moved = sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))
+    return Cost(2.0 * numel(outputs[0].shape, batch_size), float(moved))
+
+
 def _dense_cost(flops_per_element: int) -> CostRule:
     def cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
         elements = numel(inputs[0].shape, batch_size)
@@ -148,6 +161,7 @@ DEFINITIONS = (
         steps_weights=True,
         exclusive=True,
     ),
+    OpDef("DecayedRows", _decayed_rows, same_as_input(0), _decay_cost, None, elementwise=True),
     OpDef(
         "SparseSgd",
         _sparse_sgd,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from htrain.errors import ClusterError
 from htrain.spec.cluster import Cluster
-from htrain.spec.optimizers import OF_DENSE, Sgd, SparseAdam
+from htrain.spec.optimizers import OF_DENSE, OF_ROWS, Sgd, SparseAdam
 from htrain.spec.options import Options
 from htrain.spec.schedules import ConstantRate
 
@@ -41,7 +41,13 @@ def _require_steps(options: Options) -> None:
         if getattr(options.sparse_optimizer, name, 0):
             raise ClusterError(
                 f"sparse_optimizer.{name} is {getattr(options.sparse_optimizer, name)}: it would change rows of tables that no example asks for: leave it "
-                "out, or say it of dense_optimizer"
+                f"out, {_INSTEAD.get(name, '')}or say it of dense_optimizer"
+            )
+    for name in OF_ROWS:
+        if getattr(options.dense_optimizer, name, 0):
+            raise ClusterError(
+                f"dense_optimizer.{name} is {getattr(options.dense_optimizer, name)}: a step changes all of a dense weight, so none of it is lazy: say "
+                "weight_decay, or say it of sparse_optimizer"
             )
     dense = options.dense_optimizer
     if isinstance(dense, Sgd) and dense.dampening and not dense.momentum:
@@ -52,6 +58,9 @@ def _require_steps(options: Options) -> None:
         raise ClusterError(
             f"dense_optimizer.nesterov wants a momentum above 0 and no dampening, as in torch.optim.SGD; these are {dense.momentum:g} and {dense.dampening:g}"
         )
+
+
+_INSTEAD = {"weight_decay": "say lazy_weight_decay, which is of the rows that a batch asks for, "}
 
 
 def _require_row_counts(cluster: Cluster, options: Options) -> None:

@@ -8,7 +8,7 @@ from htrain.net.slices import readers
 from htrain.ops.builder import NetBuilder
 from htrain.spec.clipping import Clip, ClipNorm, ClipValue
 from htrain.spec.fields import fields_of
-from htrain.spec.optimizers import OF_DENSE, Optimizer, RowwiseAdagrad
+from htrain.spec.optimizers import OF_DENSE, OF_ROWS, Optimizer, RowwiseAdagrad
 from htrain.spec.options import Options
 from htrain.spec.schedules import ConstantRate, Schedule, StepDecay
 
@@ -94,8 +94,9 @@ def _state(parameter: Parameter, what: str, optimizer: Optimizer) -> Parameter:
 
 
 def _numbers(optimizer: Optimizer) -> dict[str, Attr]:
-    """What an optimizer's step is made with, in its section's own names."""
-    return {name: getattr(optimizer, name) for name in fields_of(type(optimizer)) if name != "initial_accumulator"}
+    """What an optimizer's step is made with, in its section's own names. Accumulators have begun before it, and rows have decayed."""
+    apart = ("initial_accumulator", *OF_ROWS)
+    return {name: getattr(optimizer, name) for name in fields_of(type(optimizer)) if name not in apart}
 
 
 def _rates(schedule: Schedule) -> dict[str, Attr]:

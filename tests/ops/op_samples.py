@@ -289,6 +289,7 @@ EMBEDDINGS = (
         "PoolRows", ((ROWS, single), ((B, 3), below(4, least=-1)), ((B, 3), single)),
         lambda rows, p, w: (padded(rows, p) * w[:, :, None]).sum(1), {"mode": "sum", "weighted": True},
     ),
+    Sample("DecayedRows", ((ROWS, single), (ROWS, single)), lambda drows, rows: drows + 0.1 * rows, {"decay": 0.1}),
     Sample("ConcatRows", ((ROWS, half(single)), (ROWS, half(single))), lambda x, y: torch.vstack([x, y])),
     Sample("SplitRows", ((ROWS, single), (UNIQUE, half(below(5))), (UNIQUE, half(below(5)))), lambda rows, i, j: (rows[: len(i)], rows[len(i) :])),
 )  # fmt: skip

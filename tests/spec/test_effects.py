@@ -53,6 +53,14 @@ OTHERS = [
     ),
     ({"sparse_beta1": 0.5}, "--sparse-beta1 0.5 has no effect: it belongs to --sparse-optimizer sparse_adam"),
     ({"sparse_beta2": 0.5}, "--sparse-beta2 0.5 has no effect: it belongs to --sparse-optimizer sparse_adam"),
+    (
+        {"dense_lazy_weight_decay": 0.5, "dense_optimizer": "adam"},
+        "--dense-lazy-weight-decay 0.5 has no effect: it belongs to --dense-optimizer sgd or --dense-optimizer adagrad",
+    ),
+    (
+        {"sparse_lazy_weight_decay": 0.5, "sparse_optimizer": "ftrl"},
+        "--sparse-lazy-weight-decay 0.5 has no effect: it belongs to --sparse-optimizer sgd or --sparse-optimizer adagrad or --sparse-optimizer roww",
+    ),
     ({"dense_beta": 0.5}, "--dense-beta 0.5 has no effect: it belongs to --dense-optimizer ftrl, and the dense optimizer is adagrad"),
     ({"dense_l1": 0.5}, "--dense-l1 0.5 has no effect: it belongs to --dense-optimizer ftrl"),
     ({"dense_l2": 0.5}, "--dense-l2 0.5 has no effect: it belongs to --dense-optimizer ftrl"),

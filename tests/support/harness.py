@@ -62,6 +62,7 @@ def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = 
     model = copy.deepcopy(model)
     dense_step, sparse_step = sparse_and_dense_steps(model, options)
     criterion = nn.BCEWithLogitsLoss() if options.loss == "bce" else nn.MSELoss()
+    asked = RowsAskedFor(model)
     schedules = [
         scheduler(step, schedule)
         for step, schedule in ((dense_step, options.dense_schedule), (sparse_step, options.sparse_schedule))
@@ -73,7 +74,7 @@ def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = 
         output = outputs[logit] if logit else outputs
         loss = criterion(output.reshape(-1), label)
         model.zero_grad()
-        loss.backward()
+        (loss + asked.decay(options)).backward()
         _clip(dense_step, options.dense_clip)
         dense_step.step()
         sparse_step.step()
@@ -92,6 +93,25 @@ def sparse_and_dense_steps(model: nn.Module, options: Options) -> tuple[torch.op
     sparse = {id(p) for p in tables}
     dense_step = _optimizer(options.dense_optimizer, [p for p in model.parameters() if id(p) not in sparse])
     return dense_step, _table_optimizer(options.sparse_optimizer, list({id(p): p for p in tables}.values()))
+
+
+class RowsAskedFor:
+    """The distinct rows that the lookups of a model asked for since `decay` was last asked."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._ids: dict[nn.Parameter, list[torch.Tensor]] = {}
+        for module in model.modules():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.num_embeddings > 16:
+                module.register_forward_pre_hook(self._note)
+
+    def _note(self, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        self._ids.setdefault(module.weight, []).append(inputs[0].flatten())  # type: ignore[arg-type]
+
+    def decay(self, options: Options) -> torch.Tensor:
+        """What lazy weight decay adds to the loss: half of it times their squares."""
+        ids, self._ids = self._ids, {}
+        squares = [table[torch.cat(asked).unique()].square().sum() for table, asked in ids.items()]
+        return sum(squares, torch.zeros(())) * getattr(options.sparse_optimizer, "lazy_weight_decay", 0.0) / 2
 
 
 def _clip(step: torch.optim.Optimizer, clip: Clip) -> None:

@@ -60,6 +60,7 @@ def differences(folder: Path, cluster: dict[str, int], flags: dict[str, Any]) ->
 
 ALONE, SERVED = {"group_ps": 0, "sparse_ps": 0}, {"group_ps": 2, "sparse_ps": 2}
 FTRL = {"sparse_optimizer": "ftrl", "sparse_l1": 0.002, "sparse_l2": 0.1, "sparse_beta": 0.5}
+LAZY = {"sparse_lazy_weight_decay": 0.1}
 RUNS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "momentum": (
         ALONE,
@@ -117,6 +118,13 @@ RUNS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
         {**FTRL, "cache": "het", "cache_staleness": 0, "cache_capacity": "50%"},
     ),
     "ftrl behind lookahead": ({**SERVED, "group_ps": 0}, {**FTRL, "cache": "lookahead"}),
+    "lazy decay of rows that are served": (SERVED, LAZY),
+    "lazy decay in the trainer": (ALONE, {**LAZY, "sparse_optimizer": "sgd"}),
+    "lazy decay behind het": (
+        {**SERVED, "group_ps": 0},
+        {**LAZY, "sparse_optimizer": "rowwise_adagrad", "cache": "het", "cache_staleness": 0, "cache_capacity": "50%"},
+    ),
+    "lazy decay behind lookahead": ({**SERVED, "group_ps": 0}, {**LAZY, "cache": "lookahead"}),
     "het": (
         {**SERVED, "group_ps": 0},
         {"cache": "het", "cache_staleness": 0, "cache_capacity": "50%", "sparse_initial_accumulator": 0.1},
