@@ -1,6 +1,7 @@
 """From a captured model to the train net that a placement is found for: lookups, loss, splits, gradients, steps, table shards."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from htrain.compiler.fusing import fuse_forward
 from htrain.errors import UsageError
@@ -24,6 +25,7 @@ from htrain.transform.low_precision import lower_fcs, narrow_fcs
 from htrain.transform.modules import name_modules
 from htrain.transform.optimizer import add_optimizers
 from htrain.transform.padding import read_padding_rows
+from htrain.transform.rates import freeze, shares_of
 from htrain.transform.row_decay import decay_rows
 
 NO_SPLITS: Mapping[str, int] = {}
@@ -43,6 +45,8 @@ def lowered(
     Also its units, the tags of the ops that have no choice, and the shards of every table. Raises UsageError for splits of tables that are not the compiler's
     to cut.
     """
+    shares = shares_of(captured.net, options.rates)
+    captured = replace(captured, net=freeze(captured.net, shares))
     strategies, cache = strategies_of(cluster, options), cache_of(cluster, options)
     workers = cluster.groups * cluster.trainers if options.lockstep and not options.holder.averages_rows else 1
     forward = fuse_forward(split_fcs(forward_net(captured, options), fc_splits), options)
@@ -50,7 +54,7 @@ def lowered(
     for strategy in strategies:
         net, gradients = strategy.gradients(net, gradients)
     net, gradients = decay_rows(net, gradients, getattr(options.sparse_optimizer, "lazy_weight_decay", 0.0) / workers)
-    net = add_optimizers(net, gradients, options)
+    net = add_optimizers(net, gradients, options, shares)
     for strategy in strategies:
         net = strategy.steps(net)
     shards = cache.shards(net)

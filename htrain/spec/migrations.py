@@ -121,8 +121,8 @@ _NEW_IN_18: Mapping[str, Document] = {
 
 
 def _options_from_18(old: Mapping[str, Any]) -> Document:
-    """Rows of tables had no weight decay."""
-    found = dict(old)
+    """Rows of tables had no weight decay, and all weights and tables the rate of their optimizer."""
+    found: Document = {**old, "rates": []}
     for section in ("dense_optimizer", "sparse_optimizer"):
         lazy = {"lazy_weight_decay": 0.0} if found[section]["kind"] in ("sgd", "adagrad", "rowwise_adagrad") else {}
         found[section] = {**found[section], **lazy}

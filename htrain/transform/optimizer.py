@@ -1,6 +1,8 @@
 """Optimizer steps: one op with effects per trained parameter, its state declared beside it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
 from htrain.errors import ModelError
 from htrain.net.net import Attr, Init, Net, Parameter
@@ -13,8 +15,10 @@ from htrain.spec.options import Options
 from htrain.spec.schedules import ConstantRate, Schedule, StepDecay
 
 
-def add_optimizers(net: Net, gradients: Mapping[str, str], options: Options) -> Net:
-    """Append an optimizer step for every trained parameter.
+def add_optimizers(
+    net: Net, gradients: Mapping[str, str], options: Options, shares: Mapping[str, float] = MappingProxyType({})
+) -> Net:
+    """Append an optimizer step for every trained parameter. Those in `shares` step with such a share of the optimizer's rate.
 
     Requires: `gradients` as `add_gradients` gave them.
     Ensures:  every trained parameter has one step.
@@ -23,10 +27,17 @@ def add_optimizers(net: Net, gradients: Mapping[str, str], options: Options) -> 
     builder, read_by = NetBuilder.of(net), readers(net.ops)
     for parameter in list(net.parameters.values()):
         if parameter.kind == "table":
-            _sparse_step(builder, net, parameter, gradients, options)
+            optimizer = _at(options.sparse_optimizer, shares.get(parameter.name, 1.0))
+            _sparse_step(builder, net, parameter, gradients, replace(options, sparse_optimizer=optimizer))
         elif parameter.kind == "weight" and parameter.trained:
-            _dense_step(builder, parameter, gradients, options, module=net.ops[read_by[parameter.name][0]].module)
+            optimizer = _at(options.dense_optimizer, shares.get(parameter.whole, 1.0))
+            module = net.ops[read_by[parameter.name][0]].module
+            _dense_step(builder, parameter, gradients, replace(options, dense_optimizer=optimizer), module=module)
     return builder.build(net.outputs)
+
+
+def _at(optimizer: Optimizer, share: float) -> Optimizer:
+    return replace(optimizer, lr=optimizer.lr * share)
 
 
 def _dense_step(

@@ -146,6 +146,7 @@ def test_every_option_that_belongs_to_something_has_its_case() -> None:
         "loss",
         "dense_lr",
         "sparse_lr",
+        "rate",
         "dense_weight_decay",
         "dense_schedule_warmup",
         "sparse_schedule_warmup",

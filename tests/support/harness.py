@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
@@ -92,7 +93,24 @@ def sparse_and_dense_steps(model: nn.Module, options: Options) -> tuple[torch.op
     tables = [module.weight for module in lookups]
     sparse = {id(p) for p in tables}
     dense_step = _optimizer(options.dense_optimizer, [p for p in model.parameters() if id(p) not in sparse])
-    return dense_step, _table_optimizer(options.sparse_optimizer, list({id(p): p for p in tables}.values()))
+    sparse_step = _table_optimizer(options.sparse_optimizer, list({id(p): p for p in tables}.values()))
+    for step in (dense_step, sparse_step):
+        _set_rates(step, model, options)
+    return dense_step, sparse_step
+
+
+def _set_rates(step: torch.optim.Optimizer, model: nn.Module, options: Options) -> None:
+    """A group for each parameter that a pattern of the options matches, with a rate of its own."""
+    shares = {
+        parameter: share
+        for pattern, share in options.rates
+        for name, parameter in model.named_parameters()
+        if fnmatch(name, pattern)
+    }
+    groups = step.param_groups
+    step.param_groups = [
+        {**group, "params": [p], "lr": group["lr"] * shares.get(p, 1.0)} for group in groups for p in group["params"]
+    ]
 
 
 class RowsAskedFor:
@@ -110,8 +128,9 @@ class RowsAskedFor:
     def decay(self, options: Options) -> torch.Tensor:
         """What lazy weight decay adds to the loss: half of it times their squares."""
         ids, self._ids = self._ids, {}
-        squares = [table[torch.cat(asked).unique()].square().sum() for table, asked in ids.items()]
-        return sum(squares, torch.zeros(())) * getattr(options.sparse_optimizer, "lazy_weight_decay", 0.0) / 2
+        if not (decay := getattr(options.sparse_optimizer, "lazy_weight_decay", 0.0)):
+            return torch.zeros(())  # gradients of tables may be sparse
+        return sum(table[torch.cat(asked).unique()].square().sum() for table, asked in ids.items()) * decay / 2  # type: ignore[no-any-return]
 
 
 def _clip(step: torch.optim.Optimizer, clip: Clip) -> None:

@@ -84,9 +84,11 @@ def test_without_staleness_workers_train_as_one_on_their_joint_batches(
 
 
 def test_without_staleness_deferred_writes_are_not(parts: dict[int, Parts], tmp_path: Path) -> None:
-    """Nor are rows that decay, whose decay is in the gradients that travel."""
+    """Nor are rows that decay, whose decay is in the gradients that travel; tables of another rate have replicas of their own."""
     model = drawn(FieldNet)
-    options = options_of(parts[3], gmp_write="deferred", sparse_optimizer="sgd", sparse_lazy_weight_decay=0.1)
+    options = options_of(
+        parts[3], gmp_write="deferred", sparse_optimizer="sgd", sparse_lazy_weight_decay=0.1, rate=(("a.*", 0.5), ("top.bias", 0.0))
+    )  # fmt: skip
     losses = joint_losses(model, parts[3], options, 3)
     roles = trained(planned(model, parts[3], 3, options), parts[3], tmp_path)
     assert max(relative_differences(joint_losses_of(roles, 3), losses)) < 1e-4
