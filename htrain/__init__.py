@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from htrain.preparing import advise, features, pack, partition
     from htrain.serving import serve
     from htrain.spec.cache import Cache, HetCache, LookAheadCache, NoCache
-    from htrain.spec.clipping import ClipNorm, ClipValue
+    from htrain.spec.clipping import ClipGlobalNorm, ClipNorm, ClipValue
     from htrain.spec.cluster import Cluster
     from htrain.spec.dense_sync import AllReduce, Bmuf, DenseSync, Easgd, InRounds, ModelAveraging, ParameterServer
     from htrain.spec.fields import about
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from htrain.training import evaluate, run
 
 __all__ = [
-    "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipNorm", "ClipValue", "Cluster", "Compression", "ConstantRate", "CosineDecay",
-    "Cost", "DenseSync", "Easgd", "Error", "Ftrl", "Fusions", "Gmp", "HetCache", "InRounds", "LinearDecay", "LookAheadCache", "ModelAveraging", "NoCache",
-    "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd", "SparseAdam", "SparseSync", "StepDecay", "TableServers", "about",
-    "advise", "compile", "evaluate", "export", "features", "pack", "partition", "predict", "register", "register_policy", "register_strategy", "run", "serve",
-    "simulate", "size",
+    "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipGlobalNorm", "ClipNorm", "ClipValue", "Cluster", "Compression",
+    "ConstantRate", "CosineDecay", "Cost", "DenseSync", "Easgd", "Error", "Ftrl", "Fusions", "Gmp", "HetCache", "InRounds", "LinearDecay", "LookAheadCache",
+    "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "RowwiseAdagrad", "Sgd", "SparseAdam", "SparseSync", "StepDecay",
+    "TableServers", "about", "advise", "compile", "evaluate", "export", "features", "pack", "partition", "predict", "register", "register_policy",
+    "register_strategy", "run", "serve", "simulate", "size",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -60,7 +60,7 @@ _HOMES = {
     **dict.fromkeys(
         ("Sgd", "Adagrad", "RowwiseAdagrad", "Adam", "AdamW", "SparseAdam", "Ftrl"), "htrain.spec.optimizers"
     ),
-    **dict.fromkeys(("ClipNorm", "ClipValue"), "htrain.spec.clipping"),
+    **dict.fromkeys(("ClipGlobalNorm", "ClipNorm", "ClipValue"), "htrain.spec.clipping"),
     **dict.fromkeys(("ConstantRate", "CosineDecay", "LinearDecay", "StepDecay"), "htrain.spec.schedules"),
     **dict.fromkeys(("Numerics", "Compression", "Fusions"), "htrain.spec.numerics"),
     **dict.fromkeys(("Easgd", "ModelAveraging", "Bmuf", "AllReduce", "ParameterServer"), "htrain.spec.dense_sync"),

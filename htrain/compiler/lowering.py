@@ -15,6 +15,7 @@ from htrain.strategies.strategy import Tags, cache_of, strategies_of
 from htrain.tagging.constraints import kept_together, pinned_tables
 from htrain.tagging.shards import held_by_steps, place_tables, without_limits
 from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
+from htrain.transform.clipping import clip_together
 from htrain.transform.constants import copy_constants
 from htrain.transform.dropout import seed_dropouts
 from htrain.transform.fc_split import split_fcs
@@ -53,6 +54,7 @@ def lowered(
     net, gradients = add_gradients(narrow_fcs(forward, options), 1 / workers)
     for strategy in strategies:
         net, gradients = strategy.gradients(net, gradients)
+    net, gradients = clip_together(net, gradients, options.dense_clip)
     net, gradients = decay_rows(net, gradients, getattr(options.sparse_optimizer, "lazy_weight_decay", 0.0) / workers)
     net = add_optimizers(net, gradients, options, shares)
     for strategy in strategies:

@@ -20,6 +20,10 @@ of each id's gradients:
 Before such a step, where the rows of a batch decay, their gradients drows[u,D] get a share of the rows[u,D] that were looked up:
 
     DecayedRows(drows, rows)            drows + decay * rows
+
+and where all gradients of dense weights are clipped together, each is one of
+
+    ClipTogether(dw, ..)                dw, .. times max_norm / (norm of all + 1e-6) where that is below 1
 """
 
 from collections.abc import Sequence
@@ -28,7 +32,7 @@ import torch
 
 from htrain.net.net import Blob, Op, numel
 from htrain.ops import accelerated, step_loops
-from htrain.ops.base import Cost, CostRule, OpDef, no_outputs, same_as_input
+from htrain.ops.base import Cost, CostRule, OpDef, Signature, no_outputs, same_as_input
 from htrain.ops.moments import adam_step
 
 
@@ -111,6 +115,23 @@ def _decayed_rows(drows: torch.Tensor, rows: torch.Tensor, *, decay: float) -> t
     return drows.add(rows, alpha=decay)
 
 
+def _clip_together(*gradients: torch.Tensor, max_norm: float) -> tuple[torch.Tensor, ...]:
+    """As torch.nn.utils.clip_grad_norm_ has it, out of place."""
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(dw) for dw in gradients]))
+    share = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    return tuple(dw * share for dw in gradients)
+
+
+def _as_given(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    return [(blob.shape, blob.dtype) for blob in inputs]
+
+
+def _clip_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
+    """Gradients are read twice and written once."""
+    moved = sum(b.num_bytes(batch_size) for b in (*inputs, *inputs, *outputs))
+    return Cost(float(sum(3 * numel(b.shape, batch_size) for b in inputs)), float(moved))
+
+
 def _decay_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
     moved = sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))
     return Cost(2.0 * numel(outputs[0].shape, batch_size), float(moved))
@@ -161,6 +182,7 @@ DEFINITIONS = (
         steps_weights=True,
         exclusive=True,
     ),
+    OpDef("ClipTogether", _clip_together, _as_given, _clip_cost, None, many=True),
     OpDef("DecayedRows", _decayed_rows, same_as_input(0), _decay_cost, None, elementwise=True),
     OpDef(
         "SparseSgd",

@@ -15,7 +15,7 @@ def compatible(cluster: Cluster, options: Options) -> tuple[Cluster, Options]:
 
     Raises ClusterError for a cluster and options that cannot run together.
     """
-    for section in (options.dense_sync, options.sparse_sync, options.cache):
+    for section in (options.dense_sync, options.sparse_sync, options.cache, options.dense_clip):
         section.require(cluster, options)
     if cluster.sparse_ps_processes > 1 and options.holder.holds_rows:
         raise ClusterError(

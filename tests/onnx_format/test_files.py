@@ -200,6 +200,7 @@ SAMPLES: tuple[Sample, ...] = (
     ("SparseSgd", (TABLE, IDS, ROWS), {"lr": 0.01, "first_row": 2**40}),
     ("SparseAdagrad", (TABLE, weight("acc", 50, 4), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),
     ("SparseRowWiseAdagrad", (TABLE, weight("one", 50), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),
+    ("ClipTogether", (("dw", (4, 6), F32), ("db", (4,), F32)), {"max_norm": 0.5}),
     ("DecayedRows", (ROWS, ("more", ROWS[1], F32)), {"decay": 0.01}),
     (
         "SparseFtrl",

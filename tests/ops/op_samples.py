@@ -290,6 +290,10 @@ EMBEDDINGS = (
         lambda rows, p, w: (padded(rows, p) * w[:, :, None]).sum(1), {"mode": "sum", "weighted": True},
     ),
     Sample("DecayedRows", ((ROWS, single), (ROWS, single)), lambda drows, rows: drows + 0.1 * rows, {"decay": 0.1}),
+    Sample(
+        "ClipTogether", (((3, 2), normal), ((4,), normal)),
+        lambda x, y: tuple(0.5 * dw / (torch.cat([x.flatten(), y]).norm() + 1e-6) for dw in (x, y)), {"max_norm": 0.5},
+    ),
     Sample("ConcatRows", ((ROWS, half(single)), (ROWS, half(single))), lambda x, y: torch.vstack([x, y])),
     Sample("SplitRows", ((ROWS, single), (UNIQUE, half(below(5))), (UNIQUE, half(below(5)))), lambda rows, i, j: (rows[: len(i)], rows[len(i) :])),
 )  # fmt: skip

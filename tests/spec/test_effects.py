@@ -84,7 +84,7 @@ OTHERS = [
     ({"sparse_schedule_gamma": 0.5}, "--sparse-schedule-gamma 0.5 has no effect: it belongs to --sparse-schedule steps"),
     ({"sparse_schedule_milestones": "5"}, "--sparse-schedule-milestones 5 has no effect: it belongs to --sparse-schedule steps"),
     ({"dense_clip_max_value": 0.5}, "--dense-clip-max-value 0.5 has no effect: it belongs to --dense-clip value, and clipping of dense gradients is none"),
-    ({"dense_clip_max_norm": 0.5, "dense_clip": "value"}, "--dense-clip-max-norm 0.5 has no effect: it belongs to --dense-clip norm, and"),
+    ({"dense_clip_max_norm": 0.5, "dense_clip": "value"}, "--dense-clip-max-norm 0.5 has no effect: it belongs to --dense-clip norm or --dense-clip global"),
     ({"bucket_bytes": 4096}, "--bucket-bytes 4096 has no effect: it belongs to --dense-sync allreduce"),
     ({"row_dtype": "int8", "sparse_sync": "allgather"}, "--row-dtype int8 has no effect: it belongs to --sparse-sync ps"),
     ({"partition": "p"}, "--partition p has no effect: it belongs to --sparse-sync gmp, and sparse sync is ps"),

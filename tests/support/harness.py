@@ -16,7 +16,7 @@ from htrain.executor.launch.role import RunningRole
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Network
 from htrain.plan.plan import Plan
-from htrain.spec.clipping import Clip, ClipNorm, ClipValue
+from htrain.spec.clipping import Clip, ClipGlobalNorm, ClipNorm, ClipValue
 from htrain.spec.optimizers import Adagrad, Adam, AdamW, Ftrl, Optimizer, RowwiseAdagrad, Sgd, SparseAdam
 from htrain.spec.options import Options
 
@@ -76,7 +76,7 @@ def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = 
         loss = criterion(output.reshape(-1), label)
         model.zero_grad()
         (loss + asked.decay(options)).backward()
-        _clip(dense_step, options.dense_clip)
+        clip_gradients(dense_step, options.dense_clip)
         dense_step.step()
         sparse_step.step()
         for changing in schedules:
@@ -100,16 +100,20 @@ def sparse_and_dense_steps(model: nn.Module, options: Options) -> tuple[torch.op
 
 
 def _set_rates(step: torch.optim.Optimizer, model: nn.Module, options: Options) -> None:
-    """A group for each parameter that a pattern of the options matches, with a rate of its own."""
+    """A group for each parameter, with a rate of its own where a pattern of the options matches it; a rate of 0 is no gradient."""
     shares = {
         parameter: share
         for pattern, share in options.rates
         for name, parameter in model.named_parameters()
         if fnmatch(name, pattern)
     }
-    groups = step.param_groups
+    for parameter in (p for p, share in shares.items() if not share):
+        parameter.requires_grad_(False)
     step.param_groups = [
-        {**group, "params": [p], "lr": group["lr"] * shares.get(p, 1.0)} for group in groups for p in group["params"]
+        {**group, "params": [p], "lr": group["lr"] * shares.get(p, 1.0)}
+        for group in step.param_groups
+        for p in group["params"]
+        if p.requires_grad
     ]
 
 
@@ -133,8 +137,10 @@ class RowsAskedFor:
         return sum(table[torch.cat(asked).unique()].square().sum() for table, asked in ids.items()) * decay / 2  # type: ignore[no-any-return]
 
 
-def _clip(step: torch.optim.Optimizer, clip: Clip) -> None:
-    """Bound the gradient of each weight of an optimizer, by itself."""
+def clip_gradients(step: torch.optim.Optimizer, clip: Clip) -> None:
+    """Bound the gradient of each weight of an optimizer by itself, or those of all."""
+    if isinstance(clip, ClipGlobalNorm):
+        nn.utils.clip_grad_norm_([p for group in step.param_groups for p in group["params"]], clip.max_norm)
     for weight in (p for group in step.param_groups for p in group["params"]):
         if isinstance(clip, ClipNorm):
             nn.utils.clip_grad_norm_(weight, clip.max_norm)

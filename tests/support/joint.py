@@ -4,7 +4,7 @@ import copy
 import inspect
 
 import torch
-from harness import RowsAskedFor, sparse_and_dense_steps
+from harness import RowsAskedFor, clip_gradients, sparse_and_dense_steps
 from small_wide_deep import BATCH
 from torch import nn
 
@@ -48,6 +48,7 @@ def losses_on(
                 total = total + criterion(model(**batch).reshape(-1), shard[step]["label"]) / len(shards)
                 decay = decay + asked.decay(options) / len(shards)
         (total + decay).backward()  # type: ignore[no-untyped-call]
+        clip_gradients(steps[0], options.dense_clip)
         for optimizer in steps:
             optimizer.step()
         losses.append(total.item())

@@ -65,6 +65,7 @@ ALONE, SERVED = {"group_ps": 0, "sparse_ps": 0}, {"group_ps": 2, "sparse_ps": 2}
 FTRL = {"sparse_optimizer": "ftrl", "sparse_l1": 0.002, "sparse_l2": 0.1, "sparse_beta": 0.5}
 LAZY = {"sparse_lazy_weight_decay": 0.1}
 RATES = {"rate": (("hidden.*", 0.1), ("hidden.bias", 3.0), ("top.bias", 0.0), ("first.*", 0.5))}
+TOGETHER = {"dense_clip": "global_norm", "dense_clip_max_norm": 0.02}
 RUNS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "momentum": (
         ALONE,
@@ -150,6 +151,11 @@ RUNS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
         {**RATES, "cache": "het", "cache_staleness": 0, "cache_capacity": "50%"},
     ),
     "rates behind lookahead": ({**SERVED, "group_ps": 0}, {**RATES, "cache": "lookahead"}),
+    "clipped together": (
+        {"group_ps": 0, "sparse_ps": 2},
+        {**TOGETHER, "dense_optimizer": "sgd", "dense_weight_decay": 0.1, "rate": (("top.bias", 0.0),)},
+    ),
+    "clipped together and stepped plainly": (ALONE, {**TOGETHER, "dense_optimizer": "sgd"}),
     "het": (
         {**SERVED, "group_ps": 0},
         {"cache": "het", "cache_staleness": 0, "cache_capacity": "50%", "sparse_initial_accumulator": 0.1},
@@ -221,10 +227,14 @@ def saved(run: Path) -> dict[str, torch.Tensor]:
     }
 
 
-def test_a_run_that_is_resumed_ends_where_one_that_was_not_stopped_does(tmp_path: Path) -> None:
-    """Rates change in both epochs: counts of updates, of every weight and every row range of a table, are in the checkpoint."""
+@pytest.mark.parametrize("by_ftrl", [False, True])
+def test_a_run_that_is_resumed_ends_where_one_that_was_not_stopped_does(by_ftrl: bool, tmp_path: Path) -> None:
+    """Rates change in both epochs: counts of updates, of every weight and every row range of a table, are in the checkpoint, and so are z and n of FTRL."""
     momentum = {"dense_optimizer": "sgd", "dense_momentum": 0.9, "dense_schedule": "cosine", "dense_schedule_decay": 80}
-    plan, _ = plan_of(SERVED, {**momentum, "sparse_optimizer": "sparse_adam", "sparse_schedule": "linear", "sparse_schedule_decay": 90})  # fmt: skip
+    adam = {"sparse_optimizer": "sparse_adam", "sparse_schedule": "linear", "sparse_schedule_decay": 90}
+    plan, _ = plan_of(
+        SERVED, {**FTRL, "dense_optimizer": "ftrl", "dense_l1": 0.001} if by_ftrl else {**momentum, **adam}
+    )
     plan.save(tmp_path / "plan")
     for out in ("whole", "stopped"):
         htrain.run(
