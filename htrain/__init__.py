@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from htrain.publishing.reading import Published
     from htrain.serving import serve
     from htrain.spec.cache import Cache, HetCache, LookAheadCache, NoCache
-    from htrain.spec.clipping import ClipNorm, ClipValue
+    from htrain.spec.clipping import ClipGlobalNorm, ClipNorm, ClipValue
     from htrain.spec.cluster import Cluster
     from htrain.spec.dense_sync import AllReduce, Bmuf, DenseSync, Easgd, InRounds, ModelAveraging, ParameterServer
     from htrain.spec.fields import about
     from htrain.spec.numerics import Compression, Fusions, Numerics
-    from htrain.spec.optimizers import Adagrad, Adam, AdamW, RowwiseAdagrad, Sgd, SparseAdam
+    from htrain.spec.optimizers import Adagrad, Adam, AdamW, Ftrl, RowwiseAdagrad, Sgd, SparseAdam
     from htrain.spec.options import Options
     from htrain.spec.schedules import ConstantRate, CosineDecay, LinearDecay, StepDecay
     from htrain.spec.sparse_sync import AllGather, Gmp, SparseSync, TableServers
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from htrain.training import evaluate, run
 
 __all__ = [
-    "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipNorm", "ClipValue", "Cluster", "Compression", "ConstantRate", "CosineDecay",
-    "Cost", "DenseSync", "Easgd", "Error", "Fusions", "Gmp", "HetCache", "InRounds", "LinearDecay", "LookAheadCache", "ModelAveraging", "NoCache",
-    "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowwiseAdagrad", "Sgd", "SparseAdam", "SparseSync", "StepDecay", "TableServers",
-    "about", "advise", "compile", "evaluate", "export", "features", "pack", "partition", "predict", "register", "register_policy", "register_strategy",
-    "run", "serve", "simulate", "size",
+    "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipGlobalNorm", "ClipNorm", "ClipValue", "Cluster", "Compression",
+    "ConstantRate", "CosineDecay", "Cost", "DenseSync", "Easgd", "Error", "Ftrl", "Fusions", "Gmp", "HetCache", "InRounds", "LinearDecay", "LookAheadCache",
+    "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowwiseAdagrad", "Sgd", "SparseAdam", "SparseSync",
+    "StepDecay", "TableServers", "about", "advise", "compile", "evaluate", "export", "features", "pack", "partition", "predict", "register",
+    "register_policy", "register_strategy", "run", "serve", "simulate", "size",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -58,8 +58,10 @@ _HOMES = {
     "serve": "htrain.serving",
     "Cluster": "htrain.spec.cluster",
     "Options": "htrain.spec.options",
-    **dict.fromkeys(("Sgd", "Adagrad", "RowwiseAdagrad", "Adam", "AdamW", "SparseAdam"), "htrain.spec.optimizers"),
-    **dict.fromkeys(("ClipNorm", "ClipValue"), "htrain.spec.clipping"),
+    **dict.fromkeys(
+        ("Sgd", "Adagrad", "RowwiseAdagrad", "Adam", "AdamW", "SparseAdam", "Ftrl"), "htrain.spec.optimizers"
+    ),
+    **dict.fromkeys(("ClipGlobalNorm", "ClipNorm", "ClipValue"), "htrain.spec.clipping"),
     **dict.fromkeys(("ConstantRate", "CosineDecay", "LinearDecay", "StepDecay"), "htrain.spec.schedules"),
     **dict.fromkeys(("Numerics", "Compression", "Fusions"), "htrain.spec.numerics"),
     **dict.fromkeys(("Easgd", "ModelAveraging", "Bmuf", "AllReduce", "ParameterServer"), "htrain.spec.dense_sync"),

@@ -75,7 +75,7 @@ def _options() -> Iterator[str]:
     yield f"# Options and clusters\n\n{_MADE}{about}\n"
     yield "## `Options`\n\n| entry | flag | takes | default | says |\n|---|---|---|---|---|"
     for name, field in fields_of(Options).items():
-        yield _row(name, dashed(name), wanted(field.hint), field.default, field.sentence)
+        yield _row(name, dashed(field.flag or name), wanted(field.hint), field.default, field.sentence)
     for name, question in questions().items():
         usual = getattr(Options(), name)
         kinds = ", ".join(f"`{kind}`" for kind in question.kinds or ())

@@ -30,7 +30,20 @@ from htrain.spec.cluster import (
 )
 from htrain.spec.cluster_file import load_options, said_in
 from htrain.spec.effects import require_counts, require_effect, require_hosts
-from htrain.spec.fields import REQUIRED, Field, alternatives, choices, fields_of, is_pairs, parse, plain, table_of
+from htrain.spec.fields import (
+    REQUIRED,
+    Field,
+    alternatives,
+    choices,
+    fields_of,
+    is_pairs,
+    pair_of,
+    parse,
+    parse_in_pair,
+    plain,
+    table_of,
+    wanted,
+)
 from htrain.spec.options import Options
 from htrain.spec.settings import CheckpointSeconds, Workers
 from htrain.spec.tree import Flag, dashed, flag_at, flag_text, flags, flat, questions, with_flags
@@ -180,7 +193,7 @@ def _training_flag(flag: Flag) -> Callable[[Function], Function]:
     hints = [field.hint for field in flag.fields.values()]
     if is_pairs(hints[0]):
         return click.option(
-            dashes, flag.name, multiple=True, metavar="TABLE=CAPACITY", type=CacheTable(), help=_help(flag)
+            dashes, flag.name, multiple=True, metavar=pair_of(hints[0]), type=Pair(hints[0]), help=_help(flag)
         )
     if plain(hints[0]) is bool:
         return click.option(f"{dashes}/--no-{dashes[2:]}", flag.name, default=None, help=_help(flag))
@@ -223,16 +236,17 @@ def _metavars(hint: Any) -> Iterator[str]:
         yield from choices(kind) or [{int: "N", float: "X", bool: "true|false"}.get(plain(kind), "TEXT")]
 
 
-class CacheTable(click.ParamType):
-    """`TABLE=CAPACITY` as a pair."""
+class Pair(click.ParamType):
+    """`TABLE=CAPACITY` as a pair, or what else a field takes pairs of."""
 
-    name = "TABLE=CAPACITY"
+    def __init__(self, hint: Any) -> None:
+        self.hint, self.name = hint, pair_of(hint)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        pattern, equals, capacity = str(value).rpartition("=")
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        pattern, equals, text = str(value).rpartition("=")
         if not equals or not pattern:
-            self.fail(f"'{value}': want TABLE=CAPACITY, such as C1=50% or 'C*=none'", param, ctx)
-        return pattern, capacity
+            self.fail(f"'{value}': want {self.name}: {wanted(self.hint)}", param, ctx)
+        return pattern, parse_in_pair(text, self.hint)
 
 
 def cluster_flags(command: Function) -> Function:

@@ -53,6 +53,7 @@ def _play(like: ServedCache) -> None:
     small = ServedCache(
         "small", (table,), width=like.width, devices=(0, 1), slots=("", ""), bounds=(0, _CAPACITY, rows), servers=(0, 1), first_rows=(0, 0),
         capacity=_CAPACITY, staleness=like.staleness, policy=like.policy, optimizer=like.optimizer, lr=like.lr, eps=like.eps,
+        beta=like.beta, l1=like.l1, l2=like.l2,
     )  # fmt: skip
     cache = new_cache(small, _CAPACITY)
     for batch in range(8):

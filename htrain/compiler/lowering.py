@@ -1,6 +1,7 @@
 """From a captured model to the train net that a placement is found for: lookups, loss, splits, gradients, steps, table shards."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from htrain.compiler.fusing import fuse_forward
 from htrain.errors import UsageError
@@ -14,6 +15,7 @@ from htrain.strategies.strategy import Tags, cache_of, strategies_of
 from htrain.tagging.constraints import kept_together, pinned_tables
 from htrain.tagging.shards import held_by_steps, place_tables, without_limits
 from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
+from htrain.transform.clipping import clip_together
 from htrain.transform.constants import copy_constants
 from htrain.transform.dropout import seed_dropouts
 from htrain.transform.fc_split import split_fcs
@@ -24,6 +26,8 @@ from htrain.transform.low_precision import lower_fcs, narrow_fcs
 from htrain.transform.modules import name_modules
 from htrain.transform.optimizer import add_optimizers
 from htrain.transform.padding import read_padding_rows
+from htrain.transform.rates import freeze, shares_of
+from htrain.transform.row_decay import decay_rows
 
 NO_SPLITS: Mapping[str, int] = {}
 NO_FC_SPLITS: Mapping[str, Split] = {}
@@ -42,13 +46,17 @@ def lowered(
     Also its units, the tags of the ops that have no choice, and the shards of every table. Raises UsageError for splits of tables that are not the compiler's
     to cut.
     """
+    shares = shares_of(captured.net, options.rates)
+    captured = replace(captured, net=freeze(captured.net, shares))
     strategies, cache = strategies_of(cluster, options), cache_of(cluster, options)
     workers = cluster.groups * cluster.trainers if options.lockstep and not options.holder.averages_rows else 1
     forward = fuse_forward(split_fcs(forward_net(captured, options), fc_splits), options)
     net, gradients = add_gradients(narrow_fcs(forward, options), 1 / workers)
     for strategy in strategies:
         net, gradients = strategy.gradients(net, gradients)
-    net = add_optimizers(net, gradients, options)
+    net, gradients = clip_together(net, gradients, options.dense_clip)
+    net, gradients = decay_rows(net, gradients, getattr(options.sparse_optimizer, "lazy_weight_decay", 0.0) / workers)
+    net = add_optimizers(net, gradients, options, shares)
     for strategy in strategies:
         net = strategy.steps(net)
     shards = cache.shards(net)

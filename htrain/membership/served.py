@@ -41,11 +41,14 @@ class ServedCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     optimizer: str
     lr: float
     eps: float
+    beta: float = 0.0
+    l1: float = 0.0
+    l2: float = 0.0
 
     @property
     def step(self) -> SparseStep:
         """How its rows are stepped."""
-        return SparseStep(self.optimizer, self.lr, self.eps)
+        return SparseStep(self.optimizer, self.lr, self.eps, beta=self.beta, l1=self.l1, l2=self.l2)
 
     @property
     def state_width(self) -> int:

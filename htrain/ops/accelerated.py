@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from htrain.ops.base import OpDef
+from htrain.ops.ftrl import ftrl_step
 
 _device = torch.device("cpu")
 
@@ -155,6 +156,30 @@ def row_wise_adagrad(
     total = accumulator.index_select(0, slots).add_(rows.square().mean(1))
     accumulator.index_copy_(0, slots, total)
     table.index_add_(0, slots, rows / total.sqrt().add_(eps).unsqueeze(1), alpha=-lr)
+
+
+def sparse_ftrl(
+    table: torch.Tensor,
+    ftrl: torch.Tensor,
+    ids: torch.Tensor,
+    rows: torch.Tensor,
+    *,
+    lr: float,
+    beta: float,
+    l1: float,
+    l2: float,
+    first_row: int,
+) -> None:
+    """FTRL-Proximal in place on the rows of a shard; ftrl[R,2D] is z, then n, of each row of table[R,D].
+
+    `ids` are distinct, int64[u], and `rows`[u,D] are their gradients; the shard starts at `first_row`.
+    """
+    slots = ids - first_row
+    held, state = table.index_select(0, slots), ftrl.index_select(0, slots)
+    z, n = state.tensor_split(2, 1)
+    ftrl_step(held, z, n, rows, lr=lr, beta=beta, l1=l1, l2=l2)
+    table.index_copy_(0, slots, held)
+    ftrl.index_copy_(0, slots, state)
 
 
 def pairwise_dots(features: torch.Tensor, positions: torch.Tensor, *, kept: int = 0) -> torch.Tensor:

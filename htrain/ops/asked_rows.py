@@ -50,7 +50,12 @@ def pull_arrays(server: Any, rest: Sequence[torch.Tensor]) -> tuple[torch.Tensor
 
 def row_width(width: int, optimizer: str) -> int:
     """Numbers that are held of a row: the row, the gradient that has not left, and the optimizer's state."""
-    return {"sgd": 2 * width, "adagrad": 3 * width, "rowwise_adagrad": 2 * width + 1}[optimizer]
+    return {"sgd": 2 * width, "adagrad": 3 * width, "rowwise_adagrad": 2 * width + 1, "ftrl": 4 * width}[optimizer]
+
+
+def has_roots(op: Op) -> bool:
+    """Whether the op's optimizer takes a square root for each number of a row."""
+    return op.attrs["optimizer"] in ("adagrad", "ftrl")
 
 
 def number(op: Op, name: str) -> int:

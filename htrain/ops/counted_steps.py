@@ -8,6 +8,7 @@
     sgd, without momentum    none                                     adagrad            accumulator
     sgd, with momentum       momentum                                 rowwise_adagrad    accumulator[R]
     sparse_adam              mean, square
+    ftrl                     z, n; of rows ftrl[R,2D], of both
     adam, adamw              mean, square, step[1], which is float32 as torch has it, and counts no further than 2^24
 
 A gradient is clipped first, then weight decay is added, as torch.nn.utils.clip_grad_norm_ before an optimizer's step does. These steps are exclusive:
@@ -21,6 +22,7 @@ import torch
 from htrain.net.net import Blob, Op, numel
 from htrain.ops import step_loops
 from htrain.ops.base import Cost, OpDef, no_outputs
+from htrain.ops.ftrl import ftrl_step
 from htrain.ops.moments import adam_step
 from htrain.ops.rates import Rates
 
@@ -31,6 +33,7 @@ _FLOPS = {
     "adamw": 14,
     "rowwise_adagrad": 5,
     "sparse_adam": 10,
+    "ftrl": 15,
 }  # of a step, for each number
 
 
@@ -45,6 +48,9 @@ def _step(
     beta1: float = 0.0,
     beta2: float = 0.0,
     eps: float = 0.0,
+    beta: float = 0.0,
+    l1: float = 0.0,
+    l2: float = 0.0,
     weight_decay: float = 0.0,
     clip_value: float = 0.0,
     clip_norm: float = 0.0,
@@ -75,6 +81,9 @@ def _step(
     elif optimizer == "adagrad":
         accumulator = states[0].addcmul_(dw, dw)
         w.addcdiv_(dw, accumulator.sqrt().add_(eps), value=-rate)
+    elif optimizer == "ftrl":
+        z, n = states
+        ftrl_step(w, z, n, dw, lr=rate, beta=beta, l1=l1, l2=l2)
     else:
         adam_step(w, *states, dw=dw, rate=rate, betas=(beta1, beta2), eps=eps)
 
@@ -96,6 +105,9 @@ def _row_step(
     beta1: float = 0.0,
     beta2: float = 0.0,
     eps: float = 0.0,
+    beta: float = 0.0,
+    l1: float = 0.0,
+    l2: float = 0.0,
     schedule: str = "constant",
     warmup: int = 0,
     decay: int = 1,
@@ -115,6 +127,10 @@ def _row_step(
         step_loops.adagrad_rows(held[0], held[1], ids=keys, grads=grads, first_row=first_row, lr=rate, eps=eps)
     elif optimizer == "rowwise_adagrad":
         step_loops.rowwise_adagrad_rows(held[0], held[1], ids=keys, grads=grads, first_row=first_row, lr=rate, eps=eps)
+    elif optimizer == "ftrl":
+        step_loops.ftrl_rows(
+            held[0], held[1], ids=keys, grads=grads, first_row=first_row, lr=rate, beta=beta, l1=l1, l2=l2
+        )
     else:
         _, mean, square = held
         step_loops.adam_rows(
@@ -142,7 +158,8 @@ def _row_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_siz
     """The rows of a batch only: gradients read, rows of the table and of states as wide as it read and written."""
     gradients = inputs[-1]
     flops = _FLOPS[str(op.attrs["optimizer"])] * numel(gradients.shape, batch_size)
-    return Cost(float(flops), (2.0 * len(inputs) - 5) * gradients.num_bytes(batch_size))
+    states = 2 if op.attrs["optimizer"] == "ftrl" else len(inputs) - 4
+    return Cost(float(flops), (3.0 + 2 * states) * gradients.num_bytes(batch_size))
 
 
 def _rows_written(op: Op) -> tuple[int, ...]:

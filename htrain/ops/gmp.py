@@ -28,6 +28,7 @@ from htrain.ops.asked_rows import (
     answers_of,
     ask_signatures,
     flush,
+    has_roots,
     infer_flush,
     infer_read,
     keys_of,
@@ -91,6 +92,9 @@ def _ask(
     asked: tuple[int, ...],
     replicated: tuple[int, ...],
     secondaries: int,
+    beta: float = 0.0,
+    l1: float = 0.0,
+    l2: float = 0.0,
 ) -> tuple[torch.Tensor, ...]:
     """Shard i holds the keys from bounds[i] on as rows from first_rows[i] on of owner servers[i], the last of bounds is their number.
 
@@ -116,6 +120,9 @@ def _push(
     optimizer: str,
     lr: float,
     eps: float,
+    beta: float = 0.0,
+    l1: float = 0.0,
+    l2: float = 0.0,
 ) -> None:
     """Table p of the partition's `sources` is, from row source_rows[p] on, in the model's table source_tables[p] of `tables`, a line each."""
     owner.push_arrays(*(tensor.numpy() for tensor in rest[-len(REQUEST) :]))
@@ -183,7 +190,7 @@ def _push_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_si
     gradients = inputs[-1]
     width = gradients.shape[1]
     assert isinstance(width, int)
-    keys = _STEPPED + _ROOT * width * (op.attrs["optimizer"] == "adagrad")
+    keys = _STEPPED + _ROOT * width * has_roots(op)
     return Cost(0.0, 2 * moved((gradients,), batch_size), keys * num_rows((gradients,), batch_size))
 
 

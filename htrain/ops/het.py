@@ -28,6 +28,7 @@ from htrain.ops.asked_rows import (
     answers_of,
     ask_signatures,
     flush,
+    has_roots,
     infer_flush,
     infer_read,
     keys_of,
@@ -69,6 +70,9 @@ def _ask(
     optimizer: str,
     lr: float,
     eps: float,
+    beta: float = 0.0,
+    l1: float = 0.0,
+    l2: float = 0.0,
 ) -> tuple[torch.Tensor, ...]:
     """Shard i holds the keys from bounds[i] on as rows from first_rows[i] on of server
     servers[i], the last of bounds is their number; the rest says what the cache is."""
@@ -77,7 +81,16 @@ def _ask(
 
 
 def _push(
-    server: Any, *rest: torch.Tensor, num_tables: int, staleness: int, optimizer: str, lr: float, eps: float
+    server: Any,
+    *rest: torch.Tensor,
+    num_tables: int,
+    staleness: int,
+    optimizer: str,
+    lr: float,
+    eps: float,
+    beta: float = 0.0,
+    l1: float = 0.0,
+    l2: float = 0.0,
 ) -> None:
     server.push_arrays(*(tensor.numpy() for tensor in rest[-len(REQUEST) :]))
 
@@ -128,7 +141,7 @@ _STEPPED, _SUMMED, _ANSWERED = (
     2.0,
     0.7,
 )  # on a server: updates alone, or summed with those of others; what is fetched or checked
-_ROOT = 0.2  # of a number that Adagrad steps by a square root of its own
+_ROOT = 0.2  # of a number that Adagrad, or FTRL, steps by a square root of its own
 
 
 def _announce_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -155,8 +168,7 @@ def _read_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_si
 
 def _roots(cache: Blob, width: int) -> int:
     """Numbers of a row that have a state of their own, as the width of what a cache keeps tells."""
-    kept = cache.shape[1]
-    return width if kept == row_width(width, "adagrad") else 0
+    return width if _width(cache) >= row_width(width, "adagrad") else 0
 
 
 def _write_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -168,7 +180,7 @@ def _push_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_si
     gradients = inputs[-1]
     if op.attrs["staleness"] == 0:
         return Cost(0.0, 0.0)
-    keys = _STEPPED + _ROOT * _width(gradients) * (op.attrs["optimizer"] == "adagrad")
+    keys = _STEPPED + _ROOT * _width(gradients) * has_roots(op)
     return Cost(0.0, 2 * moved((gradients,), batch_size), keys * num_rows((gradients,), batch_size))
 
 
@@ -179,7 +191,7 @@ def _pull_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_si
     answered = _ANSWERED * (num_rows((keys,), batch_size) - pushed)
     if not op.attrs["barrier"]:
         return Cost(0.0, moved(outputs, batch_size), answered)
-    stepped = _SUMMED + _ROOT * _width(gradients) * (_width(outputs[0]) == 2 * _width(gradients))
+    stepped = _SUMMED + _ROOT * _width(gradients) * (_width(outputs[0]) >= 2 * _width(gradients))
     return Cost(0.0, moved((*outputs, gradients), batch_size), answered + stepped * pushed)
 
 

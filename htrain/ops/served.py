@@ -3,7 +3,7 @@
     rows, ..  = LookupTables(table, .., ids, ..)              of each table the rows of its ids
     SparseStepTables(table, .., state, .., ids, .., rows, ..)  the `optimizer` step of each table by its distinct ids and a gradient row for each
 
-The steps are the loops of SparseSgd, SparseAdagrad and SparseRowWiseAdagrad (htrain.ops.step_loops). Tables may differ in width and may
+The steps are the loops of SparseSgd, SparseAdagrad, SparseRowWiseAdagrad and SparseFtrl (htrain.ops.step_loops). Tables may differ in width and may
 be shards, which start at `first_rows`. Rows are asked for some ids ahead of their use: those of large tables are in no cache
 (docs/decisions/fusions.md). Ids, rows and gradients that come in a message and leave in another are bundles, which loops take by their addresses: none
 becomes a tensor on the way (docs/decisions/bundles.md).
@@ -11,6 +11,7 @@ becomes a tensor on the way (docs/decisions/bundles.md).
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from htrain.ops.bundle import Bundle, Kinds
 from htrain.ops.expectation import Counts, Expectation, rows_like
 from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.sparse_checks import ids_out_of_range
-from htrain.ops.step_loops import AHEAD, adagrad_loop, rowwise_adagrad_loop, sgd_loop
+from htrain.ops.step_loops import AHEAD, adagrad_loop, ftrl_loop, rowwise_adagrad_loop, sgd_loop
 
 Numbers = NDArray[np.int64]
 
@@ -173,45 +174,53 @@ def _gather(tables, forms, ids, counts, out):  # type: ignore[no-untyped-def]
 # -- optimizer steps -------------------------------------------------------------------------------------------------
 
 
-def _bind_step(
-    *known: torch.Tensor | None, optimizer: str, lr: float, eps: float, first_rows: tuple[int, ...]
-) -> Callable[..., None]:
+def _bind_step(*known: torch.Tensor | None, first_rows: tuple[int, ...], **numbers: Any) -> Callable[..., None]:
     count = len(first_rows)
     held = _all_known(known[: len(known) - 2 * count])
     if not held:
-        return partial(_step_tables, optimizer=optimizer, lr=lr, eps=eps, first_rows=first_rows)
-    return partial(_step_tensors, Served(held[:count], held[count:], first_rows), optimizer=optimizer, lr=lr, eps=eps)
+        return partial(_step_tables, first_rows=first_rows, **numbers)
+    return partial(_step_tensors, Served(held[:count], held[count:], first_rows), **numbers)
 
 
-def _step_tables(*values: torch.Tensor, optimizer: str, lr: float, eps: float, first_rows: tuple[int, ...]) -> None:
-    held, count = len(values) - 2 * len(first_rows), len(first_rows)
-    _step_tensors(
-        Served(values[:count], values[count:held], first_rows), *values[held:], optimizer=optimizer, lr=lr, eps=eps
-    )
-
-
-def _step_tensors(served: Served, *values: torch.Tensor, optimizer: str, lr: float, eps: float) -> None:
-    count = len(served.tables)
-    names = _numbered(count)
-    _step_in(
-        served, Bundle.of(names, values[:count]), Bundle.of(names, values[count:]), optimizer=optimizer, lr=lr, eps=eps
-    )
-
-
-def _bundled_step(
-    held: Sequence[torch.Tensor],
-    outputs: tuple[str, ...],
-    *,
+def _step_tables(
+    *values: torch.Tensor,
     optimizer: str,
     lr: float,
     eps: float,
     first_rows: tuple[int, ...],
+    beta: float = 0.0,
+    l1: float = 0.0,
+    l2: float = 0.0,
+) -> None:
+    held, count = len(values) - 2 * len(first_rows), len(first_rows)
+    served = Served(values[:count], values[count:held], first_rows)
+    _step_tensors(served, *values[held:], optimizer=optimizer, lr=lr, eps=eps, beta=beta, l1=l1, l2=l2)
+
+
+def _step_tensors(served: Served, *values: torch.Tensor, **numbers: Any) -> None:
+    names, count = _numbered(len(served.tables)), len(served.tables)
+    _step_in(served, Bundle.of(names, values[:count]), Bundle.of(names, values[count:]), **numbers)
+
+
+def _bundled_step(
+    held: Sequence[torch.Tensor], outputs: tuple[str, ...], *, first_rows: tuple[int, ...], **numbers: Any
 ) -> Callable[[Bundle, Bundle], None]:
     count = len(first_rows)
-    return partial(_step_in, Served(held[:count], held[count:], first_rows), optimizer=optimizer, lr=lr, eps=eps)
+    return partial(_step_in, Served(held[:count], held[count:], first_rows), **numbers)
 
 
-def _step_in(served: Served, ids: Bundle, grads: Bundle, *, optimizer: str, lr: float, eps: float) -> None:
+def _step_in(
+    served: Served,
+    ids: Bundle,
+    grads: Bundle,
+    *,
+    optimizer: str,
+    lr: float,
+    eps: float,
+    beta: float = 0.0,
+    l1: float = 0.0,
+    l2: float = 0.0,
+) -> None:
     counts = served.counts(ids)
     bad = 0 if not _are(grads.kinds, "float32", 2) else _misshapen(grads.dims, counts, served.forms)
     if bad >= 0:
@@ -219,6 +228,8 @@ def _step_in(served: Served, ids: Bundle, grads: Bundle, *, optimizer: str, lr: 
     batch = served.forms, ids.pointers, counts, grads.pointers, lr
     if optimizer == "sgd":
         bad = _sgd(served.pointers, *batch)
+    elif optimizer == "ftrl":
+        bad = _ftrl(served.pointers, served.state_pointers, *batch, *(beta, l1, l2))
     else:
         bad = (_adagrad if optimizer == "adagrad" else _rowwise_adagrad)(
             served.pointers, served.state_pointers, *batch, eps
@@ -293,6 +304,16 @@ def _rowwise_adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # typ
     return -1
 
 
+@njit(nogil=True, cache=True)
+def _ftrl(tables, states, forms, ids, counts, grads, lr, beta, l1, l2):  # type: ignore[no-untyped-def]
+    for t in range(tables.size):
+        table, at, rows, first = _parts(tables, forms, ids=ids, counts=counts, grads=grads, t=t)
+        state = array_at(states[t], (table.shape[0], 2 * table.shape[1]), np.float32(0))
+        if not ftrl_loop(table, state, ids=at, grads=rows, first_row=first, lr=lr, beta=beta, l1=l1, l2=l2):
+            return t
+    return -1
+
+
 # -- definitions -----------------------------------------------------------------------------------------------------
 
 
@@ -335,7 +356,7 @@ def _lookup_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_
     return Cost(0.0, 2.0 * rows + ids)
 
 
-_FLOPS = {"sgd": 2, "adagrad": 6, "rowwise_adagrad": 5}  # of a step, for each number of a row
+_FLOPS = {"sgd": 2, "adagrad": 6, "rowwise_adagrad": 5, "ftrl": 15}  # of a step, for each number of a row
 
 
 def _step_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -344,7 +365,7 @@ def _step_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_si
     """
     count = _num_tables(op)
     moved = sum(b.num_bytes(batch_size) for b in inputs[-count:])
-    passes = 2.0 * (len(inputs) // count) - 3
+    passes = 2.0 * (len(inputs) // count) - 3 + 2 * (op.attrs["optimizer"] == "ftrl")
     return Cost(_FLOPS[str(op.attrs["optimizer"])] * moved / 4, passes * moved)
 
 

@@ -8,6 +8,7 @@ large tables are in no cache (docs/decisions/fusions.md). `htrain.ops.served` ru
 import numpy as np
 from numba import njit
 
+from htrain.ops.ftrl import ftrl_number
 from htrain.ops.pointers import prefetch_row
 from htrain.ops.sparse_checks import Ids, Rows, fits, ids_out_of_range
 
@@ -55,6 +56,15 @@ def adam_rows(
     rate = lr * (1 - beta2**step) ** 0.5 / (1 - beta1**step)
     numbers = (first_row, rate, beta1, beta2, eps)
     if not fits(adam_loop, table, *(mean, square), *(ids, grads), *numbers):
+        raise ids_out_of_range(ids, grads, table, first_row)
+
+
+def ftrl_rows(
+    table: Rows, state: Rows, *, ids: Ids, grads: Rows, first_row: int, lr: float, beta: float, l1: float, l2: float
+) -> None:
+    """FTRL-Proximal on the rows of `ids`; state[R,2D] is z, then n, of each row. Raises DataError as `sgd_rows`."""
+    numbers = (first_row, lr, beta, l1, l2)
+    if not fits(ftrl_loop, table, state, *(ids, grads), *numbers):
         raise ids_out_of_range(ids, grads, table, first_row)
 
 
@@ -149,4 +159,24 @@ def adam_loop(table, mean, square, ids, grads, first_row, rate, beta1, beta2, ep
             mean[row, d] += to_first * (grad - mean[row, d])
             square[row, d] += to_second * (grad * grad - square[row, d])
             table[row, d] -= corrected * mean[row, d] / (np.sqrt(square[row, d]) + floor)
+    return True
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+def ftrl_loop(table, state, ids, grads, first_row, lr, beta, l1, l2):  # type: ignore[no-untyped-def]
+    """The loop of `ftrl_rows`. Returns as `sgd_loop` does."""
+    if not _shapes_fit(table, ids, grads) or state.shape[1] != 2 * table.shape[1]:
+        return False
+    alpha, floor, dead, ridge = np.float32(lr), np.float32(beta), np.float32(l1), np.float32(l2)
+    width = table.shape[1]
+    for i in range(ids.size):
+        row = ids[i] - first_row
+        if row < 0 or row >= table.shape[0]:
+            return False
+        _ask_ahead(table, ids, i, first_row)
+        _ask_ahead(state, ids, i, first_row)
+        for d in range(width):
+            n = state[row, width + d] + grads[i, d] * grads[i, d]
+            w, z = ftrl_number(table[row, d], state[row, d], n, grads[i, d], lr=alpha, beta=floor, l1=dead, l2=ridge)
+            table[row, d], state[row, d], state[row, width + d] = w, z, n
     return True

@@ -11,7 +11,7 @@ from htrain.plan.plan import Plan
 from htrain.sizes import memory_text
 from htrain.spec.optimizers import Optimizer
 from htrain.spec.schedules import ConstantRate, Schedule
-from htrain.spec.tree import flat
+from htrain.spec.tree import flag_text, flat
 
 
 def _sync_text(plan: Plan) -> str:
@@ -36,7 +36,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     )
     dense = _rate_text(options.dense_optimizer, options.dense_schedule)
     rates = f"dense {dense}, sparse {_rate_text(options.sparse_optimizer, options.sparse_schedule)}"
-    yield f"{rates}, loss {options.loss}, seed {options.seed}"
+    shares = f" (of it, {flag_text(options.rates)})" if options.rates else ""
+    yield f"{rates}{shares}, loss {options.loss}, seed {options.seed}"
     yield _sync_text(plan)
     bottleneck, what = bottleneck_of(plan)
     yield f"predicted {plan.predicted_eps:,.0f} EPS; the bottleneck is the {what} of {bottleneck}"

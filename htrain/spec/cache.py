@@ -20,7 +20,7 @@ _CAPACITY = "a capacity: want a share such as 10%, or a number of rows"
 Capacity = Annotated[str, Meta(pattern=f"^{_NUMBER}$", extra={"wanted": _CAPACITY})]
 TableCapacities = Annotated[
     tuple[tuple[str, Annotated[str, Meta(pattern=f"^({_NUMBER}|none)$")]], ...],
-    Meta(extra={"wanted": "tables and capacities, such as C1=50% or C2=none"}),
+    Meta(extra={"wanted": "tables and capacities, such as C1=50% or C2=none", "pair": "TABLE=CAPACITY"}),
 ]
 UpdatedShare = Annotated[
     str,

@@ -17,7 +17,7 @@ from typing import Any
 
 from htrain.errors import ClusterError, UsageError
 from htrain.spec.cluster import OLDER_SECTIONS, OPTIONS, cluster_entries
-from htrain.spec.fields import Field, Section, check, fields_of, is_pairs, parse
+from htrain.spec.fields import Field, Section, check, fields_of, is_pairs, parse, parse_in_pair
 from htrain.spec.options import Options
 from htrain.spec.tree import (
     KIND,
@@ -144,7 +144,7 @@ def _parsed(entry: Entry, field: Field, where: str) -> Any:
     try:
         if is_pairs(field.hint):
             pairs = (
-                [(key, value.text) for key, value in entry.mapping().items()]
+                [(key, parse_in_pair(value.text, field.hint)) for key, value in entry.mapping().items()]
                 if isinstance(entry.value, dict)
                 else entry.plain()
             )

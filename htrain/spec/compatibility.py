@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from htrain.errors import ClusterError
 from htrain.spec.cluster import Cluster
-from htrain.spec.optimizers import OF_DENSE, Sgd, SparseAdam
+from htrain.spec.optimizers import OF_DENSE, OF_ROWS, Sgd, SparseAdam
 from htrain.spec.options import Options
 from htrain.spec.schedules import ConstantRate
 
@@ -15,7 +15,7 @@ def compatible(cluster: Cluster, options: Options) -> tuple[Cluster, Options]:
 
     Raises ClusterError for a cluster and options that cannot run together.
     """
-    for section in (options.dense_sync, options.sparse_sync, options.cache):
+    for section in (options.dense_sync, options.sparse_sync, options.cache, options.dense_clip):
         section.require(cluster, options)
     if cluster.sparse_ps_processes > 1 and options.holder.holds_rows:
         raise ClusterError(
@@ -41,7 +41,13 @@ def _require_steps(options: Options) -> None:
         if getattr(options.sparse_optimizer, name, 0):
             raise ClusterError(
                 f"sparse_optimizer.{name} is {getattr(options.sparse_optimizer, name)}: it would change rows of tables that no example asks for: leave it "
-                "out, or say it of dense_optimizer"
+                f"out, {_INSTEAD.get(name, '')}or say it of dense_optimizer"
+            )
+    for name in OF_ROWS:
+        if getattr(options.dense_optimizer, name, 0):
+            raise ClusterError(
+                f"dense_optimizer.{name} is {getattr(options.dense_optimizer, name)}: a step changes all of a dense weight, so none of it is lazy: say "
+                "weight_decay, or say it of sparse_optimizer"
             )
     dense = options.dense_optimizer
     if isinstance(dense, Sgd) and dense.dampening and not dense.momentum:
@@ -54,6 +60,9 @@ def _require_steps(options: Options) -> None:
         )
 
 
+_INSTEAD = {"weight_decay": "say lazy_weight_decay, which is of the rows that a batch asks for, "}
+
+
 def _require_row_counts(cluster: Cluster, options: Options) -> None:
     """Raises ClusterError where rows step by the number of the update, and are stepped by who cannot know it."""
     by_number = "sparse_optimizer sparse_adam" if isinstance(options.sparse_optimizer, SparseAdam) else ""
@@ -61,8 +70,8 @@ def _require_row_counts(cluster: Cluster, options: Options) -> None:
         by_number = f"sparse_schedule {options.sparse_schedule.kind}"
     if by_number and options.holder.holds_rows:
         raise ClusterError(
-            f"{by_number} steps rows by the number of a table's update, which {options.holder.words} does not count: choose sgd, adagrad or "
-            "rowwise_adagrad at a constant rate, or no cache"
+            f"{by_number} steps rows by the number of a table's update, which {options.holder.words} does not count: choose sgd, adagrad, "
+            "rowwise_adagrad or ftrl at a constant rate, or no cache"
         )
     if by_number and cluster.sparse_ps_processes > 1:
         raise ClusterError(

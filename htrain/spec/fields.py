@@ -101,7 +101,10 @@ def check(value: Any, hint: Any) -> Any:
     except (ValidationError, OverflowError) as error:
         raise ValueError(f"{_shown(value)} is not {wanted(hint)}") from error
     known = table_of(hint)
-    if (isinstance(found, float) and not math.isfinite(found)) or (known is not None and found not in known):
+    numbers = [part for pair in found for part in pair] if is_pairs(hint) else [found]
+    if any(isinstance(n, float) and not math.isfinite(n) for n in numbers) or (
+        known is not None and found not in known
+    ):
         raise ValueError(f"{_shown(value)} is not {wanted(hint)}")
     return found
 
@@ -147,8 +150,27 @@ def table_of(hint: Any) -> Mapping[str, Any] | None:
 
 
 def is_pairs(hint: Any) -> bool:
-    """Whether a field takes pairs of texts, as a mapping says them."""
+    """Whether a field takes pairs of a text and a value, as a mapping says them."""
     return get_origin(plain(hint)) is tuple
+
+
+def pair_of(hint: Any) -> str:
+    """One pair of a field that takes pairs, as its flag shows it: `TABLE=CAPACITY`."""
+    notes = (note.extra or {} for note in hint.__metadata__ if isinstance(note, Meta))
+    return next(str(extra["pair"]) for extra in notes if "pair" in extra)
+
+
+def value_of_pairs(hint: Any) -> Any:
+    """The type of the second of each pair in a field that takes pairs."""
+    return get_args(get_args(plain(hint))[0])[1]
+
+
+def parse_in_pair(text: str, hint: Any) -> Any:
+    """The value that a text in a pair stands for; the text itself where it stands for none, which `check` then refuses with its pair."""
+    try:
+        return parse(text, value_of_pairs(hint))
+    except ValueError:
+        return text
 
 
 def alternatives(hint: Any) -> Iterator[Any]:

@@ -118,10 +118,22 @@ _NEW_IN_18: Mapping[str, Document] = {
     "rowwise_adagrad": {"initial_accumulator": 0.0},
     "adam": {"weight_decay": 0.0},
 }
+
+
+def _options_from_18(old: Mapping[str, Any]) -> Document:
+    """Rows of tables had no weight decay, and all weights and tables the rate of their optimizer."""
+    found: Document = {**old, "rates": []}
+    for section in ("dense_optimizer", "sparse_optimizer"):
+        lazy = {"lazy_weight_decay": 0.0} if found[section]["kind"] in ("sgd", "adagrad", "rowwise_adagrad") else {}
+        found[section] = {**found[section], **lazy}
+    return found
+
+
 _STEPS: Mapping[int, Mapping[str, Callable[[Mapping[str, Any]], Document]]] = {
     14: {"cluster": _cluster_from_14, "options": _options_from_14},
     15: {"options": _options_from_15},
     16: {"cluster": _cluster_from_16},
     17: {"options": _options_from_17},
+    18: {"options": _options_from_18},
 }
 NEWEST = OLDEST + len(_STEPS)

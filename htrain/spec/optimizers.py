@@ -8,6 +8,7 @@ from msgspec import Meta
 from htrain.spec.fields import Kinds, Rate, Section, Share, about
 
 Amount = Annotated[float, Meta(ge=0)]
+_LAZY = "Times the rows that a batch asks for, added to their gradient (L2); other rows stay."
 
 
 @dataclass(frozen=True)
@@ -19,13 +20,14 @@ class Optimizer(Section):
 
 @dataclass(frozen=True)
 class Sgd(Optimizer):
-    """Stochastic gradient descent. Rows of tables have no momentum and no weight decay: these would change rows that no example asks for."""
+    """Stochastic gradient descent. Tables have no momentum, and no weight decay but a lazy one: these would change rows that no example asks for."""
 
     kind = "sgd"
     momentum: Annotated[Share, about("Share of the last update that the next one keeps.")] = 0.0
     dampening: Annotated[Share, about("Share of a gradient that the momentum leaves out.")] = 0.0
     nesterov: Annotated[bool, about("Nesterov's momentum: a step looks one update ahead.")] = False
     weight_decay: Annotated[Amount, about("Times the weight, added to its gradient (L2).")] = 0.0
+    lazy_weight_decay: Annotated[Amount, about(_LAZY)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Adagrad(Optimizer):
     eps: Annotated[Rate, about("What Adagrad adds to the root of its accumulators.")] = 1e-10
     initial_accumulator: Annotated[Amount, about("What Adagrad's accumulators begin with.")] = 0.0
     weight_decay: Annotated[Amount, about("Times the weight, added to its gradient (L2).")] = 0.0
+    lazy_weight_decay: Annotated[Amount, about(_LAZY)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class RowwiseAdagrad(Optimizer):
     kind = "rowwise_adagrad"
     eps: Annotated[Rate, about("What Adagrad adds to the root of its accumulators.")] = 1e-10
     initial_accumulator: Annotated[Amount, about("What Adagrad's accumulators begin with.")] = 0.0
+    lazy_weight_decay: Annotated[Amount, about(_LAZY)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,17 @@ class SparseAdam(Optimizer):
     eps: Annotated[Rate, about("What Adam adds to the root of its second moments.")] = 1e-8
 
 
-DENSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in (Sgd, Adagrad, Adam, AdamW)}
-SPARSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in (Sgd, Adagrad, RowwiseAdagrad, SparseAdam)}
+@dataclass(frozen=True)
+class Ftrl(Optimizer):
+    """FTRL-Proximal, in which a weight that its gradients do not want far enough from 0 is exactly 0 (McMahan et al. 2013); `lr` is the paper's alpha."""
+
+    kind = "ftrl"
+    beta: Annotated[Rate, about("What FTRL adds to the root of the sum of the squares of a weight's gradients.")] = 1.0
+    l1: Annotated[Amount, about("FTRL's L1: how large sums of gradients may be that leave a weight 0.")] = 0.0
+    l2: Annotated[Amount, about("FTRL's L2: what holds weights to 0, half of it times their square.")] = 0.0
+
+
+DENSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in (Sgd, Adagrad, Adam, AdamW, Ftrl)}
+SPARSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in (Sgd, Adagrad, RowwiseAdagrad, SparseAdam, Ftrl)}
 OF_DENSE = ("momentum", "dampening", "nesterov", "weight_decay")  # of kinds that tables have too, dense weights alone
+OF_ROWS = ("lazy_weight_decay",)  # of kinds that dense weights have too, tables alone

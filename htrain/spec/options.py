@@ -15,6 +15,11 @@ from htrain.spec.row_holder import RowHolder
 from htrain.spec.schedules import SCHEDULES, ConstantRate, Schedule
 from htrain.spec.sparse_sync import SPARSE_SYNCS, SparseSync, TableServers
 
+RateShares = Annotated[
+    tuple[tuple[str, Annotated[float, Meta(ge=0)]], ...],
+    Meta(extra={"wanted": "patterns and shares of the rate, such as top.*=0.1 or embed.weight=0", "pair": "PATTERN=X"}),
+]
+
 
 @dataclass(frozen=True)
 class Options:
@@ -55,6 +60,13 @@ class Options:
         Schedule,
         Question("How the learning rate of tables changes.", SCHEDULES, "sparse-schedule", "the sparse schedule"),
     ] = ConstantRate()  # noqa: RUF009
+    rates: Annotated[
+        RateShares,
+        about(
+            "Share of its optimizer's rate for weights and tables by name or pattern, such as top.*=0.1; 0 freezes.",
+            flag="rate",
+        ),
+    ] = ()
     dense_clip: Annotated[
         Clip,
         Question("What bounds the gradients of dense weights.", CLIPS, "dense-clip", "clipping of dense gradients"),

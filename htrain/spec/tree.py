@@ -52,7 +52,8 @@ def flags() -> Mapping[str, Flag]:
     found: dict[str, Flag] = {}
     for field in fields(Options):
         if field.name not in questions():
-            found[field.name] = Flag(field.name, "", {"": fields_of(Options)[field.name]})
+            own = fields_of(Options)[field.name]
+            found[_flag_of_own(own)] = Flag(_flag_of_own(own), "", {"": own})
             continue
         if questions()[field.name].kinds:
             found[field.name] = Flag(field.name, field.name, {})
@@ -103,13 +104,18 @@ def flag_of(section: str, field: Field) -> str:
     return (field.flag or (f"{prefix}-{field.name}" if prefix else field.name)).replace("-", "_")
 
 
+def _flag_of_own(field: Field) -> str:
+    """The flag of a field of Options itself."""
+    return field.flag or field.name
+
+
 def flat(options: Options) -> dict[str, Any]:
     """What the options say, flag by flag: `sync_period` is there where dense sync has a period."""
     found: dict[str, Any] = {}
     for field in fields(Options):
         value = getattr(options, field.name)
         if field.name not in questions():
-            found[field.name] = value
+            found[_flag_of_own(fields_of(Options)[field.name])] = value
             continue
         if questions()[field.name].kinds:
             found[field.name] = value.kind
@@ -152,17 +158,20 @@ def document_of(options: Options) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in fields(Options):
         value = getattr(options, field.name)
-        found[field.name] = section_document(value) if field.name in questions() else value
+        found[field.name] = section_document(value) if field.name in questions() else _plain(value)
     return found
 
 
 def section_document(section: Section) -> dict[str, Any]:
     """A section as a mapping."""
     values = {f.name: getattr(section, f.name) for f in fields(section)}
-    plain = {
-        name: [list(pair) for pair in value] if isinstance(value, tuple) else value for name, value in values.items()
-    }
+    plain = {name: _plain(value) for name, value in values.items()}
     return {**({KIND: section.kind} if section.kind else {}), **plain}
+
+
+def _plain(value: Any) -> Any:
+    """A value as a document has it: pairs as lists."""
+    return [list(pair) for pair in value] if isinstance(value, tuple) else value
 
 
 def options_of(document: Mapping[str, Any], where: str, *, whole: bool = False) -> Options:
@@ -220,7 +229,8 @@ def checked(options: Options) -> Options:
     for field in fields(Options):
         value = getattr(options, field.name)
         if field.name not in questions():
-            found[field.name] = _checked(value, fields_of(Options)[field.name], dashed(field.name))
+            own = fields_of(Options)[field.name]
+            found[field.name] = _checked(value, own, dashed(_flag_of_own(own)))
             continue
         if type(value) not in sections_of(field.name):
             names = ", ".join(section.__name__ for section in sections_of(field.name))
@@ -287,4 +297,6 @@ def _checked(value: Any, field: Field, where: str) -> Any:
 
 def flag_text(value: object) -> str:
     """A value as it is written after its flag."""
-    return " ".join("=".join(pair) for pair in value) if isinstance(value, tuple) else str(value)
+    if not isinstance(value, tuple):
+        return str(value)
+    return " ".join(f"{name}={part:g}" if isinstance(part, float) else f"{name}={part}" for name, part in value)

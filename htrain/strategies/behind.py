@@ -13,7 +13,7 @@ from htrain.net.placement import Shard
 from htrain.ops import OPS
 from htrain.ops.asked_rows import REQUEST
 from htrain.ops.builder import NetBuilder
-from htrain.spec.optimizers import Adagrad, Optimizer, RowwiseAdagrad
+from htrain.spec.optimizers import Adagrad, Ftrl, Optimizer, RowwiseAdagrad
 from htrain.transform.shard_lookups import shard_parameters
 
 _FLUSH = NetName.flush(TRAINER)
@@ -23,7 +23,7 @@ _UNUSED_EPS = 1e-10  # of an optimizer without one, whose steps do not read it
 class Behind:
     """The rewriting of a net for one cache, called `name`: the lookups and optimizer steps of its tables go behind it.
 
-    Requires: lowered lookups with their optimizer steps; `shards` of each of `tables` in row order, on sparse PSs.
+    Requires: lowered lookups with their optimizer steps, of one rate; `shards` of each of `tables` in row order, on sparse PSs.
     Ensures:  the ids of all tables of a cache are known before its first row is used; each sparse PS gets one request per cache and step.
 
     A subclass says what its `family` of ops is called, the parts of an `answer`, and what attributes its ops have.
@@ -87,7 +87,8 @@ class Behind:
         """How rows step."""
         optimizer = self.optimizer
         eps = optimizer.eps if isinstance(optimizer, Adagrad | RowwiseAdagrad) else _UNUSED_EPS
-        return {"optimizer": optimizer.kind, "lr": optimizer.lr, "eps": eps}
+        ftrl = {"beta": optimizer.beta, "l1": optimizer.l1, "l2": optimizer.l2} if isinstance(optimizer, Ftrl) else {}
+        return {"optimizer": optimizer.kind, "lr": self.steps[0].attrs["lr"], "eps": eps, **ftrl}
 
     def _table(self, op: Op) -> str:
         """The table of a Dedupe, Lookup or optimizer step, if it is one of the cache's."""
@@ -165,6 +166,17 @@ class Behind:
         gradients = {op.inputs[0]: op.inputs[-1] for op in self.steps}
         ordered = [gradients[op.inputs[0]] for op in self.lookups]
         self.builder.add(f"{self.family}Write", (self.name, self.slots, *ordered), module=self.name)
+
+
+def numbered(name: str, taken: Sequence[str]) -> str:
+    """The name, with a number behind it where that is taken."""
+    names = (name, *(f"{name}_{number}" for number in range(2, len(taken) + 2)))
+    return next(found for found in names if found not in taken)
+
+
+def rates_of(net: Net) -> dict[str, Attr]:
+    """The rate that each trained table steps with."""
+    return {op.inputs[0]: op.attrs["lr"] for op in net.ops if OPS[op.type].steps_rows}
 
 
 _ANSWERED = {"clocks": "row_clocks"}  # the request has a blob of that name

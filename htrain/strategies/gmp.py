@@ -17,7 +17,7 @@ from htrain.net.placement import Shard
 from htrain.ops.asked_rows import row_width
 from htrain.ops.gmp import ANSWER, UNBOUNDED, milli
 from htrain.spec.sparse_sync import Gmp as Asked
-from htrain.strategies.behind import Behind, flush_nets
+from htrain.strategies.behind import Behind, flush_nets, numbered, rates_of
 from htrain.strategies.strategy import HoldsRows
 from htrain.tagging.columns import Piece, columns_of
 
@@ -51,10 +51,11 @@ class Gmp(HoldsRows[Asked]):
 
     def lookups(self, net: Net, shards: Mapping[str, Sequence[Shard]]) -> Net:
         columns = self._columns(net)
-        behind = _by_width(net)
-        for width, tables in behind.items():
+        names: list[str] = []
+        for (width, _), tables in _alike(net).items():
             pieces = {table: columns[table] for table in tables}
-            net = _Behind(net, f"replicas_{width}", pieces, shards, self).rewrite()
+            names.append(numbered(f"replicas_{width}", names))
+            net = _Behind(net, names[-1], pieces, shards, self).rewrite()
         return self._padded(net, columns)
 
     def nets(self, parts: Mapping[str, Net]) -> Mapping[str, Net]:
@@ -137,7 +138,7 @@ class Gmp(HoldsRows[Asked]):
 
 
 class _Behind(Behind):
-    """The rewriting of a net for the tables of one width."""
+    """The rewriting of a net for the tables of one width and rate."""
 
     family, answer = "Gmp", ANSWER
 
@@ -226,12 +227,12 @@ def _ragged(net: Net, dedupe: Op) -> bool:
     )
 
 
-def _by_width(net: Net) -> dict[int, list[str]]:
-    """The tables by the width of their rows."""
-    found: dict[int, list[str]] = {}
+def _alike(net: Net) -> dict[tuple[int, Attr], list[str]]:
+    """The tables by the width of their rows and the rate of their steps."""
+    rates, found = rates_of(net), dict[tuple[int, Attr], list[str]]()
     for name, parameter in net.parameters.items():
         if parameter.kind == "table":
-            found.setdefault(parameter.shape[1], []).append(name)
+            found.setdefault((parameter.shape[1], rates[name]), []).append(name)
     return found
 
 

@@ -12,7 +12,7 @@ from htrain.ops.asked_rows import row_width
 from htrain.ops.het import ANSWER, UNBOUNDED
 from htrain.spec.cache import HetCache, capacity_rows
 from htrain.spec.optimizers import Optimizer
-from htrain.strategies.behind import Behind, flush_nets
+from htrain.strategies.behind import Behind, flush_nets, numbered, rates_of
 from htrain.strategies.strategy import HoldsRows
 from htrain.transform.shard_lookups import shard_lookups
 
@@ -47,7 +47,7 @@ class Het(HoldsRows[HetCache]):
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """A cache: the tables that share it, all of one width, and how many of their rows it holds; `asked` is the user's section."""
+    """A cache: the tables that share it, all of one width and one rate, and how many of their rows it holds; `asked` is the user's section."""
 
     name: str
     tables: tuple[str, ...]
@@ -57,24 +57,25 @@ class CacheSpec:
 
 
 def choose_caches(net: Net, cache: HetCache) -> tuple[CacheSpec, ...]:
-    """The caches that the user asks for: one per width, and one for each table that has a capacity of its own. Frozen tables have none.
+    """The caches that the user asks for: one per width and rate, and one for each table that has a capacity of its own. Frozen tables have none.
 
     Raises UsageError for a pattern of `tables` that no table matches.
     """
     tables = {n: p for n, p in net.parameters.items() if p.kind == "table" and p.trained}
     own = _own_capacities(tables, cache)
-    shared: dict[int, list[str]] = {}
+    rates, shared = rates_of(net), dict[tuple[int, Attr], list[str]]()
     specs: list[CacheSpec] = []
     for name, table in tables.items():
         rows, width = table.shape
         if name not in own:
-            shared.setdefault(width, []).append(name)
+            shared.setdefault((width, rates.get(name, 0.0)), []).append(name)
         elif own[name] != "none":
             capacity = capacity_rows(own[name], rows, where=f"--cache-table {name}")
             specs.append(CacheSpec(f"cache_{name}", (name,), width, capacity, cache))
-    for width, names in shared.items():
+    for (width, _), names in shared.items():
         capacity = capacity_rows(cache.capacity, sum(tables[n].shape[0] for n in names), where="--cache-capacity")
-        specs.append(CacheSpec(f"cache_{width}", tuple(names), width, capacity, cache))
+        called = numbered(f"cache_{width}", [spec.name for spec in specs])
+        specs.append(CacheSpec(called, tuple(names), width, capacity, cache))
     return tuple(specs)
 
 

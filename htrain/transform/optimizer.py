@@ -1,6 +1,8 @@
 """Optimizer steps: one op with effects per trained parameter, its state declared beside it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
 from htrain.errors import ModelError
 from htrain.net.net import Attr, Init, Net, Parameter
@@ -8,13 +10,15 @@ from htrain.net.slices import readers
 from htrain.ops.builder import NetBuilder
 from htrain.spec.clipping import Clip, ClipNorm, ClipValue
 from htrain.spec.fields import fields_of
-from htrain.spec.optimizers import OF_DENSE, Optimizer, RowwiseAdagrad
+from htrain.spec.optimizers import OF_DENSE, OF_ROWS, Optimizer, RowwiseAdagrad
 from htrain.spec.options import Options
 from htrain.spec.schedules import ConstantRate, Schedule, StepDecay
 
 
-def add_optimizers(net: Net, gradients: Mapping[str, str], options: Options) -> Net:
-    """Append an optimizer step for every trained parameter.
+def add_optimizers(
+    net: Net, gradients: Mapping[str, str], options: Options, shares: Mapping[str, float] = MappingProxyType({})
+) -> Net:
+    """Append an optimizer step for every trained parameter. Those in `shares` step with such a share of the optimizer's rate.
 
     Requires: `gradients` as `add_gradients` gave them.
     Ensures:  every trained parameter has one step.
@@ -23,10 +27,17 @@ def add_optimizers(net: Net, gradients: Mapping[str, str], options: Options) -> 
     builder, read_by = NetBuilder.of(net), readers(net.ops)
     for parameter in list(net.parameters.values()):
         if parameter.kind == "table":
-            _sparse_step(builder, net, parameter, gradients, options)
+            optimizer = _at(options.sparse_optimizer, shares.get(parameter.name, 1.0))
+            _sparse_step(builder, net, parameter, gradients, replace(options, sparse_optimizer=optimizer))
         elif parameter.kind == "weight" and parameter.trained:
-            _dense_step(builder, parameter, gradients, options, module=net.ops[read_by[parameter.name][0]].module)
+            optimizer = _at(options.dense_optimizer, shares.get(parameter.whole, 1.0))
+            module = net.ops[read_by[parameter.name][0]].module
+            _dense_step(builder, parameter, gradients, replace(options, dense_optimizer=optimizer), module=module)
     return builder.build(net.outputs)
+
+
+def _at(optimizer: Optimizer, share: float) -> Optimizer:
+    return replace(optimizer, lr=optimizer.lr * share)
 
 
 def _dense_step(
@@ -59,7 +70,7 @@ def dense_op(optimizer: Optimizer, schedule: Schedule, clip: Clip) -> tuple[str,
 def row_op(optimizer: Optimizer, schedule: Schedule) -> tuple[str, tuple[str, ...], dict[str, Attr]]:
     """The op of a step on rows of a table, the states that it keeps, and its attributes; as `dense_op`."""
     numbers = {name: value for name, value in _numbers(optimizer).items() if name not in OF_DENSE}
-    attrs, changed, states = {"first_row": 0, **numbers}, _rates(schedule), _STATES[optimizer.kind]
+    attrs, changed, states = {"first_row": 0, **numbers}, _rates(schedule), _ROW_STATES[optimizer.kind]
     if optimizer.kind in _SPARSE_STEPS and not changed:
         return _SPARSE_STEPS[optimizer.kind], states, attrs
     return "CountedRowStep", (*states, "updates"), {"optimizer": optimizer.kind, **attrs, **changed}
@@ -87,13 +98,16 @@ def _state(parameter: Parameter, what: str, optimizer: Optimizer) -> Parameter:
     shape = _COUNTS.get(what, parameter.shape)
     if isinstance(optimizer, RowwiseAdagrad) and what == "accumulator":
         shape = shape[:1]
+    if what == "ftrl":
+        shape = (shape[0], 2 * shape[1])
     dtype = "int64" if what == "updates" else "float32"
     return Parameter(f"{parameter.name}:{what}", shape, dtype, "state", Init("constant", (first,)), of=parameter.name)
 
 
 def _numbers(optimizer: Optimizer) -> dict[str, Attr]:
-    """What an optimizer's step is made with, in its section's own names."""
-    return {name: getattr(optimizer, name) for name in fields_of(type(optimizer)) if name != "initial_accumulator"}
+    """What an optimizer's step is made with, in its section's own names. Accumulators have begun before it, and rows have decayed."""
+    apart = ("initial_accumulator", *OF_ROWS)
+    return {name: getattr(optimizer, name) for name in fields_of(type(optimizer)) if name not in apart}
 
 
 def _rates(schedule: Schedule) -> dict[str, Attr]:
@@ -114,10 +128,17 @@ def _clips(clip: Clip) -> dict[str, Attr]:
 
 
 _DENSE_STEPS = {"sgd": "Sgd", "adagrad": "Adagrad", "adam": "Adam"}
-_SPARSE_STEPS = {"sgd": "SparseSgd", "adagrad": "SparseAdagrad", "rowwise_adagrad": "SparseRowWiseAdagrad"}
+_SPARSE_STEPS = {
+    "sgd": "SparseSgd",
+    "adagrad": "SparseAdagrad",
+    "rowwise_adagrad": "SparseRowWiseAdagrad",
+    "ftrl": "SparseFtrl",
+}
 _ACCUMULATOR, _MOMENTS = ("accumulator",), ("mean", "square")
 _STATES: Mapping[str, tuple[str, ...]] = {
-    "sgd": (), "adagrad": _ACCUMULATOR, "rowwise_adagrad": _ACCUMULATOR, "sparse_adam": _MOMENTS,
-    "adam": (*_MOMENTS, "step"), "adamw": (*_MOMENTS, "step"),
+    "sgd": (), "adagrad": _ACCUMULATOR, "adam": (*_MOMENTS, "step"), "adamw": (*_MOMENTS, "step"), "ftrl": ("z", "n"),
+}  # fmt: skip
+_ROW_STATES: Mapping[str, tuple[str, ...]] = {
+    "sgd": (), "adagrad": _ACCUMULATOR, "rowwise_adagrad": _ACCUMULATOR, "sparse_adam": _MOMENTS, "ftrl": ("ftrl",),
 }  # fmt: skip
 _COUNTS: Mapping[str, tuple[int, ...]] = {"step": (1,), "updates": ()}  # Adam's is as it has always been

@@ -200,6 +200,13 @@ SAMPLES: tuple[Sample, ...] = (
     ("SparseSgd", (TABLE, IDS, ROWS), {"lr": 0.01, "first_row": 2**40}),
     ("SparseAdagrad", (TABLE, weight("acc", 50, 4), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),
     ("SparseRowWiseAdagrad", (TABLE, weight("one", 50), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),
+    ("ClipTogether", (("dw", (4, 6), F32), ("db", (4,), F32)), {"max_norm": 0.5}),
+    ("DecayedRows", (ROWS, ("more", ROWS[1], F32)), {"decay": 0.01}),
+    (
+        "SparseFtrl",
+        (TABLE, weight("zn", 50, 8), IDS, ROWS),
+        {"lr": 0.1, "beta": 1.0, "l1": 0.5, "l2": 0.0, "first_row": 2**40},
+    ),
     ("LookupTables", (TABLE, weight("rest", 20, 4), UNIQUE, UNIQUE), {"first_rows": (0, 50)}),
     (
         "SparseStepTables",

@@ -109,6 +109,7 @@ KEPT: Mapping[str, Attr] = {"axes": (1, -1), "keepdims": True}
 ALL: Mapping[str, Attr] = {"axes": (), "keepdims": False}
 RATE: Mapping[str, Attr] = {"lr": 0.1}
 EPS: Mapping[str, Attr] = {"lr": 0.1, "eps": 1e-10}
+FTRL: Mapping[str, Attr] = {"lr": 0.1, "beta": 1.0, "l1": 0.3, "l2": 0.1}
 PLAIN_SUM: Mapping[str, Attr] = {"mode": "sum", "weighted": False}
 SQUARE: Operand = ((3, 3), normal)
 TABLE: Operand = ((5, 4), single)
@@ -288,6 +289,11 @@ EMBEDDINGS = (
         "PoolRows", ((ROWS, single), ((B, 3), below(4, least=-1)), ((B, 3), single)),
         lambda rows, p, w: (padded(rows, p) * w[:, :, None]).sum(1), {"mode": "sum", "weighted": True},
     ),
+    Sample("DecayedRows", ((ROWS, single), (ROWS, single)), lambda drows, rows: drows + 0.1 * rows, {"decay": 0.1}),
+    Sample(
+        "ClipTogether", (((3, 2), normal), ((4,), normal)),
+        lambda x, y: tuple(0.5 * dw / (torch.cat([x.flatten(), y]).norm() + 1e-6) for dw in (x, y)), {"max_norm": 0.5},
+    ),
     Sample("ConcatRows", ((ROWS, half(single)), (ROWS, half(single))), lambda x, y: torch.vstack([x, y])),
     Sample("SplitRows", ((ROWS, single), (UNIQUE, half(below(5))), (UNIQUE, half(below(5)))), lambda rows, i, j: (rows[: len(i)], rows[len(i) :])),
 )  # fmt: skip
@@ -321,7 +327,17 @@ EFFECTS = (
     Sample("SparseSgd", (TABLE, IDS, (ROWS, single)), nothing, {**RATE, "first_row": 0}),
     Sample("SparseAdagrad", (TABLE, TABLE, IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
     Sample("SparseRowWiseAdagrad", (TABLE, ((5,), single), IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
+    Sample("SparseFtrl", (TABLE, ((5, 8), single), IDS, (ROWS, single)), nothing, {**FTRL, "first_row": 0}),
+    Sample("CountedStep", (SQUARE, SQUARE, ((3, 3), positive), ((), below(9)), SQUARE), nothing, {**FTRL, "optimizer": "ftrl"}),
+    Sample(
+        "CountedRowStep", (TABLE, ((5, 8), single), ((), below(9)), IDS, (ROWS, single)), nothing,
+        {**FTRL, "optimizer": "ftrl", "first_row": 0, "warmup": 3},
+    ),
     Sample("SparseStepTables", (TABLE, IDS, (ROWS, single)), nothing, {**EPS, "optimizer": "sgd", "first_rows": (0,)}),
+    Sample(
+        "SparseStepTables", (TABLE, ((5, 8), single), IDS, (ROWS, single)), nothing,
+        {**FTRL, "eps": 0.0, "optimizer": "ftrl", "first_rows": (0,)},
+    ),
     Sample(
         "SparseStepTables", (TABLE, TABLE, ((5,), single), ((5,), single), IDS, IDS, (ROWS, single), (ROWS, single)), nothing,
         {**EPS, "optimizer": "rowwise_adagrad", "first_rows": (0, 0)},

@@ -87,14 +87,20 @@ def test_bags_of_one_length(device: str, examples: int, ids: int, mean: bool, se
 
 
 @everywhere
-@pytest.mark.parametrize("type", ["SparseSgd", "SparseAdagrad", "SparseRowWiseAdagrad"])
+@pytest.mark.parametrize("type", ["SparseSgd", "SparseAdagrad", "SparseRowWiseAdagrad", "SparseFtrl"])
 @quick
 @given(ids=st.lists(st.integers(0, 8), unique=True, max_size=9), first_row=st.integers(0, 5), seed=st.integers(0, 99))
 def test_sparse_steps(device: str, type: str, ids: list[int], first_row: int, seed: int) -> None:
-    shapes = {"SparseSgd": [], "SparseAdagrad": [(9, WIDTH)], "SparseRowWiseAdagrad": [(9,)]}[type]
+    shapes = {
+        "SparseSgd": [],
+        "SparseFtrl": [(9, 2 * WIDTH)],
+        "SparseAdagrad": [(9, WIDTH)],
+        "SparseRowWiseAdagrad": [(9,)],
+    }[type]
     states = [drawn(seed + 1, *shape).abs() for shape in shapes]
     places = torch.tensor(ids, dtype=torch.int64) + first_row
-    attrs = {"lr": 0.1, "first_row": first_row, **({"eps": 1e-8} if states else {})}
+    numbers = {"SparseSgd": {}, "SparseFtrl": {"beta": 1.0, "l1": 0.3, "l2": 0.1}}.get(type, {"eps": 1e-8})
+    attrs = {"lr": 0.1, "first_row": first_row, **numbers}
     compare(type, [drawn(seed, 9, WIDTH), *states, places, drawn(seed + 2, len(ids), WIDTH)], device, **attrs)
 
 

@@ -190,8 +190,15 @@ def test_tables_that_are_served_together_refuse_ids_and_gradients_that_do_not_fi
         OPS["LookupTables"].kernel(*tables, ids, ids.int(), first_rows=(0, 0))
 
 
+NUMBERS = {"sgd": {}, "ftrl": {"beta": 1.0, "l1": 0.3, "l2": 0.1}}
+
+
+def _state_shape(optimizer: str, rows: int, width: int) -> tuple[int, ...]:
+    return {"rowwise_adagrad": (rows,), "ftrl": (rows, 2 * width)}.get(optimizer, (rows, width))
+
+
 @quick
-@given(seed=SEEDS, optimizer=st.sampled_from(["sgd", "adagrad", "rowwise_adagrad"]))
+@given(seed=SEEDS, optimizer=st.sampled_from(["sgd", "adagrad", "rowwise_adagrad", "ftrl"]))
 def test_tables_that_are_served_from_bundle_to_bundle_have_the_bits_that_they_have_one_by_one(
     seed: int, optimizer: str
 ) -> None:
@@ -199,10 +206,7 @@ def test_tables_that_are_served_from_bundle_to_bundle_have_the_bits_that_they_ha
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     forms = [(rng.choice((1, 9, 3000)), rng.choice((1, 4, 16)), rng.choice((0, 50))) for _ in range(rng.randint(1, 4))]
     tables = [torch.randn(rows, width, generator=generator) for rows, width, _ in forms]
-    states = [
-        torch.rand(rows if optimizer == "rowwise_adagrad" else (rows, width), generator=generator)
-        for rows, width, _ in forms
-    ]
+    states = [torch.rand(_state_shape(optimizer, rows, width), generator=generator) for rows, width, _ in forms]
     ids = [first + torch.randperm(rows, generator=generator)[: rng.randint(0, rows)] for rows, _, first in forms]
     grads = [
         torch.randn(len(found), width, generator=generator) for found, (_, width, _) in zip(ids, forms, strict=True)
@@ -223,12 +227,17 @@ def test_tables_that_are_served_from_bundle_to_bundle_have_the_bits_that_they_ha
     held = [] if optimizer == "sgd" else states
     alone, attrs = (
         [tensor.clone() for tensor in (*tables, *held)],
-        {"lr": 0.1, "eps": 0.0 if optimizer == "sgd" else 1e-8},
+        {"lr": 0.1, **NUMBERS.get(optimizer, {"eps": 1e-8})},
     )
-    OPS["SparseStepTables"].bundled([*tables, *held], (), optimizer=optimizer, first_rows=first_rows, **attrs)(
-        arrived(ids), arrived(grads)
-    )
-    one = {"sgd": "SparseSgd", "adagrad": "SparseAdagrad", "rowwise_adagrad": "SparseRowWiseAdagrad"}[optimizer]
+    OPS["SparseStepTables"].bundled(
+        [*tables, *held], (), optimizer=optimizer, first_rows=first_rows, **{"eps": 0.0, **attrs}
+    )(arrived(ids), arrived(grads))
+    one = {
+        "sgd": "SparseSgd",
+        "adagrad": "SparseAdagrad",
+        "rowwise_adagrad": "SparseRowWiseAdagrad",
+        "ftrl": "SparseFtrl",
+    }[optimizer]
     for k, (found, grad) in enumerate(zip(ids, grads, strict=True)):
         own = alone[k :: len(tables)]
         kernel(one)(
@@ -236,7 +245,7 @@ def test_tables_that_are_served_from_bundle_to_bundle_have_the_bits_that_they_ha
             found,
             grad,
             first_row=first_rows[k],
-            **{name: attrs[name] for name in (("lr",) if optimizer == "sgd" else ("lr", "eps"))},
+            **attrs,
         )
     assert all(torch.equal(ours, theirs) for ours, theirs in zip((*tables, *held), alone, strict=True))
 

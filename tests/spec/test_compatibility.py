@@ -30,7 +30,27 @@ WORKERS = Cluster(groups=4, trainers=1, group_ps=0)
             "2 of them want dense sync allreduce, and groups: 2, trainers: 1, group_ps: 0",
         ),
         (Cluster(sparse_ps_processes=2), with_flags(cache="het"), "sparse_ps_processes is 2: behind the het cache"),
-        (Cluster(), with_flags(sparse_weight_decay=0.1), "sparse_optimizer.weight_decay is 0.1: it would change rows"),
+        (
+            Cluster(group_ps=2),
+            with_flags(dense_clip="global_norm"),
+            "dense_clip global_norm is about the dense weights of a step together, and 2 group PSs would have them apart from the trainers: set group_ps: 0",
+        ),
+        (
+            Cluster(),
+            with_flags(sparse_weight_decay=0.1),
+            "sparse_optimizer.weight_decay is 0.1: it would change rows of tables that no example asks for: leave it out, say lazy_weight_decay, which is of "
+            "the rows that a batch asks for, or say it of dense_optimizer",
+        ),
+        (
+            Cluster(),
+            with_flags(sparse_optimizer="sgd", sparse_momentum=0.1),
+            "sparse_optimizer.momentum is 0.1: .* asks for: leave it out, or say it of dense_optimizer",
+        ),
+        (
+            Cluster(),
+            with_flags(dense_lazy_weight_decay=0.1),
+            "dense_optimizer.lazy_weight_decay is 0.1: a step changes all of a dense weight, so none of it is lazy: say weight_decay",
+        ),
         (
             Cluster(),
             with_flags(cache="het", sparse_schedule="cosine"),

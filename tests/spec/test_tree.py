@@ -81,7 +81,11 @@ def test_every_field_has_a_sentence() -> None:
 def test_no_default_is_a_number_that_stands_for_a_word() -> None:
     """0 is a value where it means none of it: a seed, a staleness, a decay, shares of what may be nothing."""
     zeros = {name for name, value in flat(Options()).items() if not isinstance(value, bool) and value in (0, -1)}
-    decays = {f"{part}_{name}" for part in ("dense", "sparse") for name in ("weight_decay", "initial_accumulator")}
+    decays = {
+        f"{part}_{name}"
+        for part in ("dense", "sparse")
+        for name in ("weight_decay", "lazy_weight_decay", "initial_accumulator")
+    }
     assert zeros == {"seed", "dense_schedule_warmup", "sparse_schedule_warmup", *decays}
     meant = {
         ("HetCache", "staleness", 0),
@@ -90,6 +94,9 @@ def test_no_default_is_a_number_that_stands_for_a_word() -> None:
         ("Adam", "beta2", 0),
         ("Bmuf", "momentum", 0),
         *((kind, "weight_decay", 0) for kind in ("Sgd", "Adagrad", "Adam", "AdamW")),
+        *((kind, "lazy_weight_decay", 0) for kind in ("Sgd", "Adagrad", "RowwiseAdagrad")),
+        ("Ftrl", "l1", 0),
+        ("Ftrl", "l2", 0),
         *((kind, "initial_accumulator", 0) for kind in ("Adagrad", "RowwiseAdagrad")),
         *((kind, beta, 0) for kind in ("AdamW", "SparseAdam") for beta in ("beta1", "beta2")),
         *((kind, "warmup", 0) for kind in ("ConstantRate", "LinearDecay", "CosineDecay", "StepDecay")),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from htrain.errors import UsageError
-from htrain.spec.fields import alternatives, check, choices, fields_of, is_pairs, plain
+from htrain.spec.fields import alternatives, check, choices, fields_of, is_pairs, plain, value_of_pairs
 from htrain.spec.options import Options
 from htrain.spec.tree import checked, questions, sections_of
 
@@ -17,7 +17,8 @@ _CAPACITIES = st.one_of(st.integers(1, 10**6).map(str), st.integers(1, 100).map(
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
     """What a field of this type may be."""
     if is_pairs(hint):
-        pairs = st.tuples(st.sampled_from(["C1", "C*", "wide.2"]), st.sampled_from(["none", "3", "50%"]))
+        values = st.floats(0, 9) if plain(value_of_pairs(hint)) is float else st.sampled_from(["none", "3", "50%"])
+        pairs = st.tuples(st.sampled_from(["C1", "C*", "wide.2"]), values)
         return st.lists(pairs, max_size=2, unique_by=lambda pair: pair[0]).map(tuple)
     return st.one_of([_one(kind) for kind in alternatives(hint)])
 

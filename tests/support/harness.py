@@ -3,9 +3,11 @@
 import copy
 import time
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
+from paper_ftrl import PaperFtrl
 from torch import nn
 from torch_schedules import scheduler
 
@@ -14,8 +16,8 @@ from htrain.executor.launch.role import RunningRole
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Network
 from htrain.plan.plan import Plan
-from htrain.spec.clipping import Clip, ClipNorm, ClipValue
-from htrain.spec.optimizers import Adagrad, Adam, AdamW, Optimizer, RowwiseAdagrad, Sgd, SparseAdam
+from htrain.spec.clipping import Clip, ClipGlobalNorm, ClipNorm, ClipValue
+from htrain.spec.optimizers import Adagrad, Adam, AdamW, Ftrl, Optimizer, RowwiseAdagrad, Sgd, SparseAdam
 from htrain.spec.options import Options
 
 
@@ -61,6 +63,7 @@ def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = 
     model = copy.deepcopy(model)
     dense_step, sparse_step = sparse_and_dense_steps(model, options)
     criterion = nn.BCEWithLogitsLoss() if options.loss == "bce" else nn.MSELoss()
+    asked = RowsAskedFor(model)
     schedules = [
         scheduler(step, schedule)
         for step, schedule in ((dense_step, options.dense_schedule), (sparse_step, options.sparse_schedule))
@@ -72,8 +75,8 @@ def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = 
         output = outputs[logit] if logit else outputs
         loss = criterion(output.reshape(-1), label)
         model.zero_grad()
-        loss.backward()
-        _clip(dense_step, options.dense_clip)
+        (loss + asked.decay(options)).backward()
+        clip_gradients(dense_step, options.dense_clip)
         dense_step.step()
         sparse_step.step()
         for changing in schedules:
@@ -90,11 +93,54 @@ def sparse_and_dense_steps(model: nn.Module, options: Options) -> tuple[torch.op
     tables = [module.weight for module in lookups]
     sparse = {id(p) for p in tables}
     dense_step = _optimizer(options.dense_optimizer, [p for p in model.parameters() if id(p) not in sparse])
-    return dense_step, _table_optimizer(options.sparse_optimizer, list({id(p): p for p in tables}.values()))
+    sparse_step = _table_optimizer(options.sparse_optimizer, list({id(p): p for p in tables}.values()))
+    for step in (dense_step, sparse_step):
+        _set_rates(step, model, options)
+    return dense_step, sparse_step
 
 
-def _clip(step: torch.optim.Optimizer, clip: Clip) -> None:
-    """Bound the gradient of each weight of an optimizer, by itself."""
+def _set_rates(step: torch.optim.Optimizer, model: nn.Module, options: Options) -> None:
+    """A group for each parameter, with a rate of its own where a pattern of the options matches it; a rate of 0 is no gradient."""
+    shares = {
+        parameter: share
+        for pattern, share in options.rates
+        for name, parameter in model.named_parameters()
+        if fnmatch(name, pattern)
+    }
+    for parameter in (p for p, share in shares.items() if not share):
+        parameter.requires_grad_(False)
+    step.param_groups = [
+        {**group, "params": [p], "lr": group["lr"] * shares.get(p, 1.0)}
+        for group in step.param_groups
+        for p in group["params"]
+        if p.requires_grad
+    ]
+
+
+class RowsAskedFor:
+    """The distinct rows that the lookups of a model asked for since `decay` was last asked."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._ids: dict[nn.Parameter, list[torch.Tensor]] = {}
+        for module in model.modules():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.num_embeddings > 16:
+                module.register_forward_pre_hook(self._note)
+
+    def _note(self, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        self._ids.setdefault(module.weight, []).append(inputs[0].flatten())  # type: ignore[arg-type]
+
+    def decay(self, options: Options) -> torch.Tensor:
+        """What lazy weight decay adds to the loss: half of it times their squares."""
+        ids, self._ids = self._ids, {}
+        if not (decay := getattr(options.sparse_optimizer, "lazy_weight_decay", 0.0)):
+            return torch.zeros(())  # gradients of tables may be sparse
+        return sum(table[torch.cat(asked).unique()].square().sum() for table, asked in ids.items()) * decay / 2  # type: ignore[no-any-return]
+
+
+def clip_gradients(step: torch.optim.Optimizer, clip: Clip) -> None:
+    """Bound the gradient of each weight of an optimizer by itself, or those of all."""
+    if isinstance(clip, ClipGlobalNorm):
+        nn.utils.clip_grad_norm_([p for group in step.param_groups for p in group["params"]], clip.max_norm)
     for weight in (p for group in step.param_groups for p in group["params"]):
         if isinstance(clip, ClipNorm):
             nn.utils.clip_grad_norm_(weight, clip.max_norm)
@@ -152,6 +198,24 @@ class RowWiseAdagrad(torch.optim.Optimizer):
                 p -= rate[:, None] * p.grad
 
 
+class FtrlByThePaper(torch.optim.Optimizer):
+    """The paper's learner of each parameter; a gradient of 0 changes nothing, so that rows without one stay."""
+
+    def __init__(self, params: Sequence[nn.Parameter], asked: Ftrl) -> None:
+        super().__init__(params, {"lr": asked.lr})
+        self._asked = asked
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for p in (p for group in self.param_groups for p in group["params"]):
+            if "paper" not in self.state[p]:
+                asked = self._asked
+                first = p.double().numpy()
+                self.state[p]["paper"] = PaperFtrl(first, asked.lr, asked.beta, asked.l1, asked.l2)
+            self.state[p]["paper"].step(p.grad.double().numpy())
+            p.copy_(torch.from_numpy(self.state[p]["paper"].weights))
+
+
 def _optimizer(asked: Optimizer, params: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     if not params:
         return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=asked.lr)
@@ -160,6 +224,8 @@ def _optimizer(asked: Optimizer, params: Sequence[nn.Parameter]) -> torch.optim.
         return torch.optim.Adagrad(
             params, lr=asked.lr, eps=asked.eps, weight_decay=asked.weight_decay, initial_accumulator_value=first
         )
+    if isinstance(asked, Ftrl):
+        return FtrlByThePaper(params, asked)
     if isinstance(asked, Adam | AdamW):
         kind = torch.optim.Adam if isinstance(asked, Adam) else torch.optim.AdamW
         betas = (asked.beta1, asked.beta2)
@@ -180,6 +246,8 @@ def _table_optimizer(asked: Optimizer, tables: Sequence[nn.Parameter]) -> torch.
         return TableAdagrad(tables, asked.lr, asked.eps, asked.initial_accumulator)
     if tables and isinstance(asked, RowwiseAdagrad):
         return RowWiseAdagrad(tables, asked.lr, asked.eps, asked.initial_accumulator)
+    if tables and isinstance(asked, Ftrl):
+        return FtrlByThePaper(tables, asked)
     if tables and isinstance(asked, SparseAdam):
         return torch.optim.SparseAdam(tables, lr=asked.lr, betas=(asked.beta1, asked.beta2), eps=asked.eps)
     return _optimizer(Sgd(asked.lr), tables)

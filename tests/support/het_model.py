@@ -9,16 +9,38 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from htrain.sync.row_steps import SparseStep
+
 EPS = 1e-6
 LR = 0.1
+
+
+BETA, L1, L2 = 1.0, 0.2, 0.1  # of FTRL
 
 
 def step(kind: str, row: np.ndarray, state: np.ndarray, grad: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """One optimizer step."""
     if kind == "sgd":
         return row - LR * grad, state
+    if kind == "ftrl":
+        return _ftrl(row, state, grad)
     state = state + (grad**2 if kind == "adagrad" else np.mean(grad**2))
     return row - LR * grad / (np.sqrt(state) + EPS), state
+
+
+def _ftrl(row: np.ndarray, state: np.ndarray, grad: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A step of FTRL (McMahan et al. 2013, Algorithm 1); z of a row that has not been stepped is what gives its values."""
+    z, n = np.split(state, 2)
+    z = np.where(n == 0, -row * (BETA / LR + L2) - np.sign(row) * L1, z)
+    z = z + grad - (np.sqrt(n + grad**2) - np.sqrt(n)) / LR * row
+    n = n + grad**2
+    stepped = -(z - np.sign(z) * L1) / ((BETA + np.sqrt(n)) / LR + L2)
+    return np.where(np.abs(z) <= L1, 0.0, stepped), np.concatenate([z, n])
+
+
+def sparse_step(kind: str) -> SparseStep:
+    """What htrain calls it."""
+    return SparseStep(kind, LR, EPS, beta=BETA, l1=L1, l2=L2)
 
 
 @dataclass

@@ -4,7 +4,7 @@ import copy
 import inspect
 
 import torch
-from harness import sparse_and_dense_steps
+from harness import RowsAskedFor, clip_gradients, sparse_and_dense_steps
 from small_wide_deep import BATCH
 from torch import nn
 
@@ -36,17 +36,19 @@ def losses_on(
     """The same on batches that are there, by worker; a model takes of them what it has arguments for."""
     model = copy.deepcopy(model)
     steps = sparse_and_dense_steps(model, options)
-    criterion = nn.BCEWithLogitsLoss()
+    criterion, asked = nn.BCEWithLogitsLoss(), RowsAskedFor(model)
     arguments = inspect.signature(model.forward).parameters
     losses = []
     for step in range(max(map(len, shards))):
         model.zero_grad()
-        total = torch.zeros(())
+        total, decay = torch.zeros(()), torch.zeros(())
         for shard in shards:
             if step < len(shard):
                 batch = {name: value for name, value in shard[step].items() if name in arguments}
                 total = total + criterion(model(**batch).reshape(-1), shard[step]["label"]) / len(shards)
-        total.backward()  # type: ignore[no-untyped-call]
+                decay = decay + asked.decay(options) / len(shards)
+        (total + decay).backward()  # type: ignore[no-untyped-call]
+        clip_gradients(steps[0], options.dense_clip)
         for optimizer in steps:
             optimizer.step()
         losses.append(total.item())

@@ -39,11 +39,18 @@ RUNS = [
 ]
 
 
-def plan_of(counts: Counts, cache: str) -> Plan:
+BY_OPTIMIZER = [
+    *((*run, "rowwise_adagrad") for run in RUNS),
+    (*SERVERS, "het", "lookahead", "ftrl"),
+    (*WITHIN[::-1], "het", "none", "ftrl"),
+]
+
+
+def plan_of(counts: Counts, cache: str, optimizer: str) -> Plan:
     flags = {
         "batch_size": BATCH,
         "net_replicas": 1,
-        "sparse_optimizer": "rowwise_adagrad",
+        "sparse_optimizer": optimizer,
         "dense_optimizer": "adagrad",
     }
     if cache == "lookahead" and counts.get("groups", 1) > 1:
@@ -77,11 +84,11 @@ def tables_in(plan: Plan, run: Path) -> dict[str, torch.Tensor]:
     return wholes
 
 
-@pytest.mark.parametrize(("first", "second", "cache", "other"), RUNS)
+@pytest.mark.parametrize(("first", "second", "cache", "other", "optimizer"), BY_OPTIMIZER)
 def test_tables_and_states_come_bit_for_bit_from_a_run_on_another_cluster(
-    first: Counts, second: Counts, cache: str, other: str, tmp_path: Path
+    first: Counts, second: Counts, cache: str, other: str, optimizer: str, tmp_path: Path
 ) -> None:
-    before, after = plan_of(first, cache), plan_of(second, other)
+    before, after = plan_of(first, cache, optimizer), plan_of(second, other, optimizer)
     for name, plan in (("before", before), ("after", after)):
         plan.save(tmp_path / name)
     alone = htrain.run(tmp_path / "before", data=DATA, out=tmp_path / "a", hosting="threads")

@@ -71,7 +71,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Parts]:
 
 
 @pytest.mark.parametrize(("workers", "kind", "optimizer"), [
-    *((workers, FieldNet, optimizer) for workers in (2, 4) for optimizer in OPTIMIZERS), *((3, kind, "adagrad") for kind in MODELS[1:]),
+    *((workers, FieldNet, optimizer) for workers in (2, 4) for optimizer in OPTIMIZERS), (2, FieldNet, "ftrl"), *((3, kind, "adagrad") for kind in MODELS[1:]),
 ])  # fmt: skip
 def test_without_staleness_workers_train_as_one_on_their_joint_batches(
     workers: int, kind: type[nn.Module], optimizer: str, parts: dict[int, Parts], tmp_path: Path
@@ -84,7 +84,11 @@ def test_without_staleness_workers_train_as_one_on_their_joint_batches(
 
 
 def test_without_staleness_deferred_writes_are_not(parts: dict[int, Parts], tmp_path: Path) -> None:
-    model, options = drawn(FieldNet), options_of(parts[3], gmp_write="deferred", sparse_optimizer="sgd")
+    """Nor are rows that decay, whose decay is in the gradients that travel; tables of another rate have replicas of their own."""
+    model = drawn(FieldNet)
+    options = options_of(
+        parts[3], gmp_write="deferred", sparse_optimizer="sgd", sparse_lazy_weight_decay=0.1, rate=(("a.*", 0.5), ("top.bias", 0.0))
+    )  # fmt: skip
     losses = joint_losses(model, parts[3], options, 3)
     roles = trained(planned(model, parts[3], 3, options), parts[3], tmp_path)
     assert max(relative_differences(joint_losses_of(roles, 3), losses)) < 1e-4

@@ -43,7 +43,21 @@ def test_without_staleness_workers_train_as_one_on_their_joint_batches(
     assert max(relative_differences(joint_losses_of(roles, workers), losses)) < 1e-4
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
+@pytest.mark.parametrize("tables", [{"sparse_sync": "allgather"}, {"cache": "het", "cache_staleness": 0}])
+def test_rows_decay_by_the_mean_of_what_all_batches_say(tables: dict[str, object], tmp_path: Path) -> None:
+    """A row that one worker of three asks for decays by a third of what one does that all ask for. The mean of dense gradients is clipped, too."""
+    model, captured = model_of("wide_deep.py")
+    options = with_flags(
+        batch_size=BATCH, dense_sync="allreduce", sparse_optimizer="sgd", sparse_lr=0.05, sparse_lazy_weight_decay=1.0,
+        dense_clip="global_norm", dense_clip_max_norm=0.1, **tables,  # type: ignore[arg-type]
+    )  # fmt: skip
+    plan = compile_net(captured, this_machine(groups=3, sparse_ps=1, **CLUSTER), options, name="m")
+    losses, _ = joint_losses(model, DATA, options, 3)
+    roles = run(plan, tmp_path / "plan", DATA)
+    assert max(relative_differences(joint_losses_of(roles, 3), losses)) < 1e-4
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad", "ftrl"])
 def test_allgather_trains_as_one_on_joint_batches(optimizer: str, tmp_path: Path) -> None:
     model, captured = model_of("wide_deep.py")
     data, workers = DATA, 3

@@ -12,12 +12,15 @@ from torch import nn
 
 import htrain
 from htrain.compiler.pipeline import compile_net
+from htrain.errors import UsageError
 from htrain.executor.record.checkpoint import latest_checkpoint
 from htrain.frontend.captured import Captured
 from htrain.frontend.torch_model import capture
-from htrain.plan.plan import Plan
+from htrain.net.placement import Split
+from htrain.plan.plan import Plan, load_plan
 from htrain.plan.text import plan_text
 from htrain.spec.cluster import this_machine
+from htrain.spec.cluster_file import load_options
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 
@@ -59,6 +62,10 @@ def differences(folder: Path, cluster: dict[str, int], flags: dict[str, Any]) ->
 
 
 ALONE, SERVED = {"group_ps": 0, "sparse_ps": 0}, {"group_ps": 2, "sparse_ps": 2}
+FTRL = {"sparse_optimizer": "ftrl", "sparse_l1": 0.002, "sparse_l2": 0.1, "sparse_beta": 0.5}
+LAZY = {"sparse_lazy_weight_decay": 0.1}
+RATES = {"rate": (("hidden.*", 0.1), ("hidden.bias", 3.0), ("top.bias", 0.0), ("first.*", 0.5))}
+TOGETHER = {"dense_clip": "global_norm", "dense_clip_max_norm": 0.02}
 RUNS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "momentum": (
         ALONE,
@@ -105,6 +112,50 @@ RUNS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
             "sparse_schedule_decay": 40,
         },
     ),
+    "ftrl": (
+        SERVED,
+        {**FTRL, "dense_optimizer": "ftrl", "dense_l1": 0.001, "dense_beta": 0.5, "fuse_servers": False},
+    ),
+    "ftrl of tables that are served together": ({**SERVED, "sparse_ps": 1}, FTRL),
+    "ftrl of tables in the trainer": (ALONE, FTRL),
+    "ftrl behind het": (
+        {**SERVED, "group_ps": 0},
+        {**FTRL, "cache": "het", "cache_staleness": 0, "cache_capacity": "50%"},
+    ),
+    "ftrl behind lookahead": ({**SERVED, "group_ps": 0}, {**FTRL, "cache": "lookahead"}),
+    "lazy decay of rows that are served": (SERVED, LAZY),
+    "lazy decay in the trainer": (ALONE, {**LAZY, "sparse_optimizer": "sgd"}),
+    "lazy decay behind het": (
+        {**SERVED, "group_ps": 0},
+        {**LAZY, "sparse_optimizer": "rowwise_adagrad", "cache": "het", "cache_staleness": 0, "cache_capacity": "50%"},
+    ),
+    "lazy decay behind lookahead": ({**SERVED, "group_ps": 0}, {**LAZY, "cache": "lookahead"}),
+    "rates of sgd in the trainer": (
+        ALONE,
+        {**RATES, "dense_optimizer": "sgd", "dense_momentum": 0.9, "sparse_optimizer": "sgd"},
+    ),
+    "rates of plain sgd in the trainer": (ALONE, {**RATES, "dense_optimizer": "sgd", "sparse_optimizer": "sgd"}),
+    "rates of adamw that change": (
+        SERVED,
+        {
+            **RATES,
+            "dense_optimizer": "adamw",
+            "dense_weight_decay": 0.1,
+            "dense_schedule": "cosine",
+            "dense_schedule_decay": 40,
+            "sparse_schedule_warmup": 9,
+        },
+    ),
+    "rates behind het": (
+        {**SERVED, "group_ps": 0},
+        {**RATES, "cache": "het", "cache_staleness": 0, "cache_capacity": "50%"},
+    ),
+    "rates behind lookahead": ({**SERVED, "group_ps": 0}, {**RATES, "cache": "lookahead"}),
+    "clipped together": (
+        {"group_ps": 0, "sparse_ps": 2},
+        {**TOGETHER, "dense_optimizer": "sgd", "dense_weight_decay": 0.1, "rate": (("top.bias", 0.0),)},
+    ),
+    "clipped together and stepped plainly": (ALONE, {**TOGETHER, "dense_optimizer": "sgd"}),
     "het": (
         {**SERVED, "group_ps": 0},
         {"cache": "het", "cache_staleness": 0, "cache_capacity": "50%", "sparse_initial_accumulator": 0.1},
@@ -118,6 +169,54 @@ def test_a_run_of_one_trainer_steps_as_torch_does(name: str, tmp_path: Path) -> 
     assert differences(tmp_path, *RUNS[name]) <= 1e-5
 
 
+def test_what_has_a_rate_of_0_stays_as_it_is_and_has_no_step(tmp_path: Path) -> None:
+    flags = {"rate": (("*", 0.0), ("*.bias", 1.0), ("second.*", 1.0)), "sparse_lazy_weight_decay": 0.1}
+    for place, cluster in (("alone", ALONE), ("served", SERVED)):
+        plan, _ = plan_of(cluster, flags)
+        parameters = plan.train.parameters
+        assert {parameters[p.of].whole for p in parameters.values() if p.kind == "state"} == {
+            "hidden.bias", "top.bias", "second.weight",
+        }  # fmt: skip
+        plan.save(tmp_path / f"{place}.plan")
+        htrain.run(tmp_path / f"{place}.plan", data=DATA, out=tmp_path / place, hosting="threads", deterministic=True)
+        after, before = saved(tmp_path / place), dict(small()[0].named_parameters())
+        first = [tensor for name, tensor in sorted(after.items()) if "first.weight" in name]
+        assert torch.equal(torch.cat(first), before["first.weight"])
+        assert not any(torch.equal(tensor, before["top.bias"]) for name, tensor in after.items() if "/top.bias" in name)
+
+
+def test_the_parts_of_an_fc_have_the_rate_of_the_whole() -> None:
+    options, split = with_flags(dense_lr=0.5, rate=(("hidden.weight", 0.5),)), {"hidden": Split("horizontal", 2)}
+    plan = compile_net(small()[1], this_machine(**SERVED), options, name="small", fc_splits=split)
+    rates = {op.inputs[0]: op.attrs["lr"] for op in plan.train.ops if op.type == "Adagrad"}
+    assert rates == {"hidden.weight/0": 0.25, "hidden.weight/1": 0.25, "hidden.bias": 0.5, "top.weight": 0.5, "top.bias": 0.5}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rates", "says"),
+    [
+        ((("hiden.weight", 0.1),), r"^--rate hiden.weight=0.1: no trained weight or table has that name; there are hidden.weight"),
+        ((("*", 0.0),), "^--rate: all weights and tables have a rate of 0, so nothing would train: leave one out$"),
+    ],
+)  # fmt: skip
+def test_rates_that_match_nothing_or_freeze_everything_are_refused(
+    rates: tuple[tuple[str, float], ...], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        plan_of(ALONE, {"rate": rates})
+
+
+def test_rates_are_said_alike_by_flags_by_files_and_by_python(tmp_path: Path) -> None:
+    wanted = Options(rates=(("top.*", 0.1), ("first.weight", 0.0)))
+    (tmp_path / "cluster.yaml").write_text("options:\n  rates: {top.*: 0.1, first.weight: 0}\n")
+    assert load_options(tmp_path / "cluster.yaml") == wanted
+    assert with_flags(rate=(("top.*", 0.1), ("first.weight", 0))) == wanted
+    plan = compile_net(small()[1], this_machine(**ALONE), wanted, name="small")
+    assert "sparse adagrad lr 0.02 (of it, top.*=0.1 first.weight=0), loss" in plan_text(plan)
+    plan.save(tmp_path / "plan")
+    assert load_plan(tmp_path / "plan").options.rates == wanted.rates
+
+
 def saved(run: Path) -> dict[str, torch.Tensor]:
     """All tensors of a run's last checkpoint, by file and name."""
     folder, _ = latest_checkpoint(run)
@@ -128,10 +227,14 @@ def saved(run: Path) -> dict[str, torch.Tensor]:
     }
 
 
-def test_a_run_that_is_resumed_ends_where_one_that_was_not_stopped_does(tmp_path: Path) -> None:
-    """Rates change in both epochs: counts of updates, of every weight and every row range of a table, are in the checkpoint."""
+@pytest.mark.parametrize("by_ftrl", [False, True])
+def test_a_run_that_is_resumed_ends_where_one_that_was_not_stopped_does(by_ftrl: bool, tmp_path: Path) -> None:
+    """Rates change in both epochs: counts of updates, of every weight and every row range of a table, are in the checkpoint, and so are z and n of FTRL."""
     momentum = {"dense_optimizer": "sgd", "dense_momentum": 0.9, "dense_schedule": "cosine", "dense_schedule_decay": 80}
-    plan, _ = plan_of(SERVED, {**momentum, "sparse_optimizer": "sparse_adam", "sparse_schedule": "linear", "sparse_schedule_decay": 90})  # fmt: skip
+    adam = {"sparse_optimizer": "sparse_adam", "sparse_schedule": "linear", "sparse_schedule_decay": 90}
+    plan, _ = plan_of(
+        SERVED, {**FTRL, "dense_optimizer": "ftrl", "dense_l1": 0.001} if by_ftrl else {**momentum, **adam}
+    )
     plan.save(tmp_path / "plan")
     for out in ("whole", "stopped"):
         htrain.run(

@@ -237,6 +237,17 @@ def test_what_cannot_be_served_is_said(page: Path, tmp_path: Path) -> None:
     htrain.compile(model, example_inputs={"input": torch.zeros(3, 2, dtype=torch.int64)}).save(tmp_path / "plain")
     with pytest.raises(PlanError, match=r"the plan has nothing to serve: .* compile it with --cache het"):
         htrain.serve(tmp_path / "plain", out=tmp_path / "b")
+    options = with_flags(cache="het", sparse_lazy_weight_decay=0.1)
+    htrain.compile(
+        model,
+        example_inputs={"input": torch.zeros(3, 2, dtype=torch.int64)},
+        cluster=htrain.Cluster(group_ps=0),
+        options=options,
+    ).save(tmp_path / "decays")
+    with pytest.raises(
+        PlanError, match=r"lazy_weight_decay is 0.1: .* have 0.05 times the squares of a batch's rows in your loss"
+    ):
+        htrain.serve(tmp_path / "decays", out=tmp_path / "b")
     assert not (tmp_path / "b").exists()
     with pytest.raises(
         UsageError, match=r"holds no serving.json: serve it first: htrain serve .* --out RUN, and connect to RUN"

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from htrain.ops import sparse_loops, step_loops
+from htrain.ops import accelerated, sparse_loops, step_loops
 
 LR, EPS = 0.01, 1e-10
 Job = Callable[[], object]
@@ -121,6 +121,17 @@ def steps(work: Work) -> Iterator[Line]:
         t_row_state.index_copy_(0, t_unique, total)
         t_table.index_add_(0, t_unique, t_grads / total.sqrt_().add_(EPS)[:, None], alpha=-LR)
 
+    z_and_n = np.zeros((len(table), 2 * table.shape[1]), np.float32)
+    t_z_and_n = torch.from_numpy(z_and_n.copy())
+
+    def ftrl() -> None:
+        accelerated.sparse_ftrl(t_table, t_z_and_n, t_unique, t_grads, lr=LR, beta=1.0, l1=0.1, l2=0.0, first_row=0)
+
+    yield Line(
+        "ftrl_rows",
+        lambda: step_loops.ftrl_rows(table, z_and_n, ids=unique, grads=grads, first_row=0, lr=LR, beta=1.0, l1=0.1, l2=0.0),
+        "torch, by rows", ftrl,
+    )  # fmt: skip
     yield Line(
         "sgd_rows", lambda: step_loops.sgd_rows(table, unique, grads, 0, LR),
         "torch.index_add_", lambda: t_table.index_add_(0, t_unique, t_grads, alpha=-LR),

@@ -48,6 +48,11 @@ def served_by(plan: Plan) -> Served:
             f"the plan has nothing to serve: workers from outside hold rows in a cache, its trainers have {plan.options.holder.words}; "
             f"compile it with --cache {kinds}"
         )
+    if decay := getattr(plan.options.sparse_optimizer, "lazy_weight_decay", 0.0):
+        raise PlanError(
+            f"sparse_optimizer.lazy_weight_decay is {decay:g}: trainers add it to the gradients of their rows, and workers from outside would not: compile "
+            f"the plan without it, and have {decay / 2:g} times the squares of a batch's rows in your loss"
+        )
     return Served(plan.digest, plan.model, plan.cluster.sparse_ps, caches)
 
 

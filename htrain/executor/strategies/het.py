@@ -73,6 +73,7 @@ def _served(ask: Op, ops: Sequence[Op], plan: Plan) -> ServedCache:
         servers=attrs["servers"],
         first_rows=attrs["first_rows"],
         **{name: attrs[name] for name in ("capacity", "staleness", "policy", "optimizer", "lr", "eps")},
+        **{name: attrs[name] for name in ("beta", "l1", "l2") if name in attrs},
     )
 
 

@@ -31,4 +31,5 @@ def rows_of(push: Op, store: Store) -> tuple[Rows, Rows]:
 def step_of(op: Op) -> SparseStep:
     """How rows step."""
     attrs: Mapping[str, Any] = op.attrs
-    return SparseStep(attrs["optimizer"], attrs["lr"], attrs["eps"])
+    rest = {name: attrs[name] for name in ("beta", "l1", "l2") if name in attrs}
+    return SparseStep(attrs["optimizer"], attrs["lr"], attrs["eps"], **rest)

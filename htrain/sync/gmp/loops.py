@@ -83,7 +83,7 @@ def wanted(slots, forced, meta, num_secondaries, checks, fetched, checked, clock
 
 
 @njit(nogil=True, cache=True)
-def push_out(slots, least, num_secondaries, meta, key_of, rows, width, step, lr, eps, keys, updates, grads):  # type: ignore[no-untyped-def]
+def push_out(slots, least, num_secondaries, meta, key_of, rows, width, rule, keys, updates, grads):  # type: ignore[no-untyped-def]
     """Of rows[n] that were written those with `least` updates or more that have not left, and all that are no secondaries: keys[n], updates[n] and grads[n,D]
     are to be pushed; the row here takes the step that its primary will take. How many."""
     count = 0
@@ -97,7 +97,7 @@ def push_out(slots, least, num_secondaries, meta, key_of, rows, width, step, lr,
             grads[count, d] = grad[d]
         count += 1
         if meta[slot, IS_HERE]:
-            step_in_place(rows[slot, :width], grad, state=rows[slot, 2 * width :], kind=step, lr=lr, eps=eps)
+            step_in_place(rows[slot, :width], grad, state=rows[slot, 2 * width :], rule=rule)
         grad[:] = 0.0
         meta[slot, SEEN] += pending
         meta[slot, PENDING] = 0
@@ -127,7 +127,7 @@ def absorb(slots, meta, rows, width, values, states, clocks, num_fetched, now, u
 
 
 @njit(nogil=True, cache=True)
-def read(slots, meta, rows, width, step, lr, eps, out):  # type: ignore[no-untyped-def]
+def read(slots, meta, rows, width, rule, out):  # type: ignore[no-untyped-def]
     """out[u,D] of rows that have a slot, each with its own updates that have not left."""
     for i in range(slots.size):
         slot = slots[i]
@@ -135,7 +135,7 @@ def read(slots, meta, rows, width, step, lr, eps, out):  # type: ignore[no-untyp
             continue
         if meta[slot, PENDING] > 0:
             grad = rows[slot, width : 2 * width]
-            stepped(out[i], rows[slot, :width], grad=grad, state=rows[slot, 2 * width :], kind=step, lr=lr, eps=eps)
+            stepped(out[i], rows[slot, :width], grad=grad, state=rows[slot, 2 * width :], rule=rule)
         else:
             for d in range(width):
                 out[i, d] = rows[slot, d]

@@ -94,8 +94,7 @@ class GmpOwner:
             self._apply(distinct[:count], summed[:count], counted)
 
     def _apply(self, rows: Ids, grads: Rows, updates: Clocks) -> None:
-        step = self._step
-        step_rows(self._table, self._state, rows=rows, grads=grads, step=step.code, lr=step.lr, eps=step.eps)
+        step_rows(self._table, self._state, rows=rows, grads=grads, rule=self._step.rule)
         np.add.at(self.clocks, rows, updates)
 
 

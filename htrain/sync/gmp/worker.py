@@ -157,8 +157,7 @@ class GmpWorker:
         for server, (asked, answer) in enumerate(zip(awaited, answers, strict=True)):
             self._absorb(server, asked, answer)
         out = np.empty((slots.size, self.width), np.float32)
-        step = self._step
-        loops.read(slots, self._meta, self._rows, width=self.width, step=step.code, lr=step.lr, eps=step.eps, out=out)
+        loops.read(slots, self._meta, self._rows, width=self.width, rule=self._step.rule, out=out)
         mine = np.flatnonzero(slots < 0)
         if mine.size and self._owner:
             rows = np.empty((mine.size, self.width), np.float32)
@@ -271,10 +270,9 @@ class GmpWorker:
     def _push_out(self, slots: Ids, *, least: int) -> None:
         keys, updates = np.empty(slots.size, np.int64), np.empty(slots.size, np.int32)
         grads = np.empty((slots.size, self.width), np.float32)
-        step = self._step
         count = loops.push_out(
             slots, least, self._num_secondaries, meta=self._meta, key_of=self._key_of, rows=self._rows, width=self.width,
-            step=step.code, lr=step.lr, eps=step.eps, keys=keys, updates=updates, grads=grads,
+            rule=self._step.rule, keys=keys, updates=updates, grads=grads,
         )  # fmt: skip
         if count:
             self._outgoing.append(Pushed(keys[:count], updates[:count], grads[:count]))

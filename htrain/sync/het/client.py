@@ -128,15 +128,12 @@ class HetCache:
         for asked, answer in zip(awaited, answers, strict=True):
             self._absorb(asked, answer)
         out = np.empty((slots.size, self.width), np.float32)
-        step = self._step
         loops.read(
             self._at.meta,
             self._at.rows,
             slots=slots,
             width=self.width,
-            step=step.code,
-            lr=step.lr,
-            eps=step.eps,
+            rule=self._step.rule,
             out=out,
             ages=self.counts.ages,
         )
@@ -187,9 +184,9 @@ class HetCache:
         Rows stay, with their clocks: they are then what their servers hold, as far as this worker has changed them.
         """
         resident = np.flatnonzero(self._at.key_of >= 0)
-        pushed, step = self._buffers(resident.size), self._step
+        pushed = self._buffers(resident.size)
         count = loops.push_kept(
-            self._at.meta, self._at.key_of, rows=self._at.rows, slots=resident, width=self.width, step=step.code, lr=step.lr, eps=step.eps,
+            self._at.meta, self._at.key_of, rows=self._at.rows, slots=resident, width=self.width, rule=self._step.rule,
             pinned=not self._awaited, keys=pushed.keys, clocks=pushed.clocks, grads=pushed.grads,
         )  # fmt: skip
         self._keep(pushed, count)
@@ -233,10 +230,9 @@ class HetCache:
         self.counts.stale += answer.stale.size
         self._account(rows=answer.rows, clocks=answer.clocks, keys=answer.stale)
         pushed = self._buffers(slots.size)
-        step = self._step
         count = loops.absorb(
             self._at.meta, self._at.key_of, rows=self._at.rows, width=self.width, slots=slots, answers=answer.rows, answer_clocks=answer.clocks,
-            refused=asked.fetched.size, step=step.code, lr=step.lr, eps=step.eps, keys=pushed.keys, clocks=pushed.clocks, grads=pushed.grads,
+            refused=asked.fetched.size, rule=self._step.rule, keys=pushed.keys, clocks=pushed.clocks, grads=pushed.grads,
         )  # fmt: skip
         self._keep(pushed, count)
 

@@ -149,7 +149,7 @@ def push_out(meta, key_of, rows, slots, width, keys, clocks, grads):  # type: ig
 
 
 @njit(nogil=True, cache=True)
-def push_kept(meta, key_of, rows, slots, width, step, lr, eps, pinned, keys, clocks, grads):  # type: ignore[no-untyped-def]
+def push_kept(meta, key_of, rows, slots, width, rule, pinned, keys, clocks, grads):  # type: ignore[no-untyped-def]
     """Rows that stay, and are what their server makes of them: updates since the last push are kept to be pushed, and taken into the row. How many.
 
     Clocks stay: a row may be read as long as if nothing had been pushed. Those of steps under way are among them where `pinned` says so.
@@ -162,7 +162,7 @@ def push_kept(meta, key_of, rows, slots, width, step, lr, eps, pinned, keys, clo
         pushed = _push(
             meta, key_of, rows=rows, slot=slot, width=width, at=pushed, keys=keys, clocks=clocks, grads=grads
         )
-        step_in_place(rows[slot, :width], grad, state=rows[slot, 2 * width :], kind=step, lr=lr, eps=eps)
+        step_in_place(rows[slot, :width], grad, state=rows[slot, 2 * width :], rule=rule)
         grad[:] = 0.0
     return pushed
 
@@ -212,7 +212,7 @@ def settle_in(index, meta, key_of, rows, width, free, num_free, keys, ahead, ann
 
 
 @njit(nogil=True, cache=True)
-def absorb(meta, key_of, rows, width, slots, answers, answer_clocks, refused, step, lr, eps, keys, clocks, grads):  # type: ignore[no-untyped-def]
+def absorb(meta, key_of, rows, width, slots, answers, answer_clocks, refused, rule, keys, clocks, grads):  # type: ignore[no-untyped-def]
     """Fetch's second half: answers[n,D+S] and answer_clocks[n] become the rows of slots[n]; those from `refused` on a server found stale.
 
     What a batch under way has written to a fetched row since it was asked for stays on top of the answer. A stale row is evicted: its
@@ -229,7 +229,7 @@ def absorb(meta, key_of, rows, width, slots, answers, answer_clocks, refused, st
         updates = meta[slot, CURRENT] - meta[slot, START]
         if i >= refused and updates > 0:
             grad = rows[slot, width : 2 * width]
-            step_in_place(rows[slot, :width], grad, state=rows[slot, 2 * width :], kind=step, lr=lr, eps=eps)
+            step_in_place(rows[slot, :width], grad, state=rows[slot, 2 * width :], rule=rule)
             pushed = _push(
                 meta, key_of, rows=rows, slot=slot, width=width, at=pushed, keys=keys, clocks=clocks, grads=grads
             )
@@ -241,7 +241,7 @@ def absorb(meta, key_of, rows, width, slots, answers, answer_clocks, refused, st
 
 
 @njit(nogil=True, cache=True)
-def read(meta, rows, slots, width, step, lr, eps, out, ages):  # type: ignore[no-untyped-def]
+def read(meta, rows, slots, width, rule, out, ages):  # type: ignore[no-untyped-def]
     """Get: out[u,D], each row with the updates of its own that have not been pushed. ages[a] counts rows read with about 2^a of them."""
     for i in range(slots.size):
         if i % _CHUNK == 0:
@@ -251,7 +251,7 @@ def read(meta, rows, slots, width, step, lr, eps, out, ages):  # type: ignore[no
         updates = meta[slot, CURRENT] - meta[slot, START]
         if updates > 0:
             grad = rows[slot, width : 2 * width]
-            stepped(out[i], rows[slot, :width], grad=grad, state=rows[slot, 2 * width :], kind=step, lr=lr, eps=eps)
+            stepped(out[i], rows[slot, :width], grad=grad, state=rows[slot, 2 * width :], rule=rule)
         else:
             for d in range(width):
                 out[i, d] = rows[slot, d]

@@ -98,8 +98,7 @@ class HetServer:
             self._apply(distinct[:count], summed[:count])
 
     def _apply(self, rows: Ids, grads: Rows) -> None:
-        step = self._step
-        step_rows(self._table, self._state, rows=rows, grads=grads, step=step.code, lr=step.lr, eps=step.eps)
+        step_rows(self._table, self._state, rows=rows, grads=grads, rule=self._step.rule)
 
     def _checked(self, request: Request) -> tuple[Ids, Clocks]:
         """The rows and clocks of a request that holds together."""

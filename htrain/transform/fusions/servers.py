@@ -45,7 +45,7 @@ def _key(part: Net, op: Op, messages: Mapping[str, frozenset[Attr]]) -> Hashable
     # those that count their updates have counts of int64
     if held != {"float32"} or not all(messages.get(name) for name in values):
         return None
-    return op.type, op.attrs.get("lr"), op.attrs.get("eps"), *(messages[name] for name in values)
+    return op.type, *sorted(_numbers(op).items()), *(messages[name] for name in values)
 
 
 def _merged(ops: Sequence[Op], group: Sequence[Op]) -> list[Op]:
@@ -90,10 +90,13 @@ def _lookups(group: Sequence[Op]) -> Op:
 def _steps(group: Sequence[Op]) -> Op:
     inputs = tuple(name for column in zip(*(op.inputs for op in group), strict=True) for name in column)
     first = group[0]
-    attrs: dict[str, Attr] = {
-        "optimizer": OPS[first.type].steps_rows, "lr": first.attrs["lr"], "eps": first.attrs.get("eps", 0.0), "first_rows": _first_rows(group),
-    }  # fmt: skip
+    attrs = {"optimizer": OPS[first.type].steps_rows, "eps": 0.0, **_numbers(first), "first_rows": _first_rows(group)}
     return Op("SparseStepTables", inputs, (), attrs, node_name=first.node_name, module=first.module)
+
+
+def _numbers(op: Op) -> dict[str, Attr]:
+    """What a step is made with."""
+    return {name: value for name, value in op.attrs.items() if name != "first_row"}
 
 
 def _first_rows(group: Sequence[Op]) -> tuple[int, ...]:

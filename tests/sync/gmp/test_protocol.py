@@ -12,14 +12,13 @@ from htrain.sync.gmp.messages import Answer
 from htrain.sync.gmp.owner import GmpOwner
 from htrain.sync.gmp.worker import Bounds, Expected, GmpWorker
 from htrain.sync.request import Request
-from htrain.sync.row_steps import SparseStep
 from htrain.sync.territory import Territory
 from tests.support import gmp_model as model
-from tests.support.het_model import EPS, LR
+from tests.support.het_model import LR, sparse_step
 
 EACH, WIDTH, FIELDS = 2, 2, 3
 Samples = st.lists(st.lists(st.integers(0, 4 * EACH - 1), min_size=FIELDS, max_size=FIELDS), min_size=1, max_size=3)
-KINDS = ("sgd", "adagrad", "rowwise_adagrad")
+KINDS = ("sgd", "adagrad", "rowwise_adagrad", "ftrl")
 
 
 Update = tuple[int, np.ndarray, int]  # a row's key, the sum of its gradients, how many they are
@@ -55,7 +54,7 @@ class Interleaving:
     def __init__(self, workers: int, kind: str, bounds: Bounds, secondaries: list[set[int]]) -> None:
         self.kind, self.bounds = kind, bounds
         random = self.random = np.random.default_rng(0)
-        step = SparseStep(kind, LR, EPS)
+        step = sparse_step(kind)
         rows = EACH * workers
         table = random.standard_normal((rows, WIDTH)).astype(np.float32)
         state = np.zeros((rows, step.state_width(WIDTH)), np.float32)

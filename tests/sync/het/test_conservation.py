@@ -138,9 +138,9 @@ def test_without_staleness_workers_train_as_one_with_all_their_batches(kind: str
     np.testing.assert_allclose(world.all_rows(), reference.numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adagrad", "rowwise_adagrad"])
+@pytest.mark.parametrize("kind", ["sgd", "adagrad", "rowwise_adagrad", "ftrl"])
 def test_a_lone_worker_reads_what_its_server_would_hold_had_it_evicted(kind: str) -> None:
-    world = World(1, UNBOUNDED, capacity=ROWS, policy="lfu", step=SparseStep(kind, LR, 1e-8))
+    world = World(1, UNBOUNDED, capacity=ROWS, policy="lfu", step=SparseStep(kind, LR, 1e-8, beta=1.0, l1=0.2))
     cache = world.caches[0]
     random = np.random.default_rng(4)
     keys = np.arange(100, 200, dtype=np.int64)

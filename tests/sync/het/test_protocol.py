@@ -55,7 +55,7 @@ class Interleaving:
 
     def __init__(self, workers: int, staleness: int, capacity: int, policy: str, kind: str) -> None:
         self.random = np.random.default_rng(0)
-        step = SparseStep(kind, het_model.LR, het_model.EPS)
+        step = het_model.sparse_step(kind)
         self.table = self.random.standard_normal((ROWS, WIDTH)).astype(np.float32)
         state = np.zeros((ROWS, step.state_width(WIDTH)), np.float32)
         rows = {k: self.table[k].astype(np.float64) for k in range(ROWS)}
@@ -171,7 +171,7 @@ Settings = st.tuples(
     st.sampled_from([1, 1, 2, 3, 1000]),
     st.integers(1, ROWS),
     st.sampled_from(["lru", "lfu", "light-lfu"]),
-    st.sampled_from(["sgd", "adagrad", "rowwise_adagrad"]),
+    st.sampled_from(["sgd", "adagrad", "rowwise_adagrad", "ftrl"]),
 )
 
 
@@ -197,7 +197,7 @@ Protocol.TestCase.settings = settings(
 TestProtocol = Protocol.TestCase
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adagrad", "rowwise_adagrad"])
+@pytest.mark.parametrize("kind", ["sgd", "adagrad", "rowwise_adagrad", "ftrl"])
 @pytest.mark.parametrize("policy", ["lru", "lfu", "light-lfu"])
 def test_long_runs_meet_every_case(policy: str, kind: str) -> None:
     for staleness, capacity in ((1, 3), (1, ROWS), (2, 2), (3, ROWS)):
