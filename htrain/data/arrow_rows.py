@@ -1,6 +1,6 @@
 """An Arrow table to rows, as a layout says: numbers, ids, lists of ids.
 
-A missing number is 0, a missing id is row 0. An id is a whole number modulo the rows of its table; other text is hashed first.
+A missing number is 0 unless the layout says another, a missing id is row 0. An id is a whole number modulo the rows of its table; other text is hashed first.
 """
 
 # mypy: disable-error-code=assignment
@@ -13,7 +13,9 @@ from numba import njit
 
 from htrain.data.layout import Layout
 from htrain.data.rows import Rows
+from htrain.data.schema import Input
 from htrain.data.text import Fault
+from htrain.data.times import Moments, parts_of
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
@@ -28,9 +30,9 @@ def table_rows(table: pa.Table, layout: Layout) -> tuple[Rows, list[Fault]]:
     lists: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for item in layout.schema.inputs:
         if item.kind == "dense":
-            values = np.nan_to_num(np.stack([_numbers(table, c, reasons) for c in item.columns], 1))
-            values = np.log1p(np.maximum(values, 0)) if item.name in layout.logarithmic else values
-            fixed[item.name] = values.astype(np.float32)
+            fixed[item.name] = _dense(table, item, layout, reasons)
+        elif item.name in layout.moments:
+            fixed[item.name] = _parts(table, layout.moments[item.name], reasons)
         elif item.kind == "ids":
             columns = zip(item.columns, item.rows, strict=True)
             fixed[item.name] = np.stack([_ids(_array(table, c), rows) for c, rows in columns], 1)
@@ -45,6 +47,23 @@ def table_rows(table: pa.Table, layout: Layout) -> tuple[Rows, list[Fault]]:
     keep = np.ones(table.num_rows, bool)
     keep[list(reasons)] = False
     return _only(rows, keep), sorted(reasons.items())
+
+
+def _dense(table: pa.Table, item: Input, layout: Layout, reasons: dict[int, str]) -> np.ndarray:
+    """float32[n,width]: the columns' numbers, and behind them, where that is wanted, 1 for each that is missing."""
+    values = np.stack([_numbers(table, column, reasons) for column in layout.sources(item)], 1)
+    missing = np.isnan(values)
+    values = np.where(missing, np.asarray(layout.fills.get(item.name, (0.0,))), values)
+    values = np.log1p(np.maximum(values, 0)) if item.name in layout.logarithmic else values
+    return (np.concatenate([values, missing], 1) if item.name in layout.indicated else values).astype(np.float32)
+
+
+def _parts(table: pa.Table, moments: Moments, reasons: dict[int, str]) -> np.ndarray:
+    """int64[n,parts]. Notes the rows that hold something else than a moment."""
+    values, wrong = parts_of(_array(table, moments.column), moments)
+    for row in np.flatnonzero(wrong).tolist():
+        reasons.setdefault(row, f"column '{moments.column}' is not a time")
+    return values
 
 
 def _array(table: pa.Table, name: str) -> pa.Array:

@@ -6,6 +6,7 @@
       sparse:  {kind: ids, columns: [C1, C2], rows: [1000, 5000]}     # rows: one number per column, or one for all
       history: {kind: padded, column: items, length: 50, rows: 100000}
       tags:    {kind: bag, column: tags, rows: 1000, width: 5}         # width: the mean length
+      when:    {kind: time, column: at, parts: [hour, weekday]}        # of day and month, too; zone: UTC, unit: s
 
 Lists are list columns in Parquet, and ids separated by spaces or | in CSV. A missing id is row 0, a missing number 0. An id is a whole
 number modulo rows; other text is hashed. Fields of a CSV file hold no line breaks: the file is read in chunks of whole lines.
@@ -31,6 +32,7 @@ from htrain.data.malformed import Malformed
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows, joined
 from htrain.data.text import Fault, TextSource, open_text, read_line
+from htrain.data.times import is_time
 from htrain.errors import DataError
 
 _MAX_BLOCK_ROWS = 8192
@@ -251,7 +253,7 @@ def open_table(table: pa.Table, layout: Layout, name: str) -> Dataset:
 
 def inputs_of_table(table: pa.Table, layout: Layout, name: str) -> dict[str, np.ndarray]:
     """The arrays that a model gets of the rows of a table, which needs no label. Raises DataError as `open_table` does, and for a row that cannot be read."""
-    if all(layout.label not in item.columns for item in layout.schema.inputs):
+    if all(layout.label not in layout.sources(item) for item in layout.schema.inputs):
         others = table.select([column for column in table.schema.names if column != layout.label])
         table = others.append_column(layout.label, pa.nulls(table.num_rows, pa.float32()).fill_null(0))
     source = open_table(table, layout, name).source
@@ -268,8 +270,10 @@ def _check_fields(path: Path | str, schema: pa.Schema, layout: Layout) -> None:
     _check_columns(path, layout, schema.names)
     _check_type(path, schema.field(layout.label), "a number or text", _is_scalar)
     for item in layout.schema.inputs:
-        for column in item.columns:
-            if item.kind in ("padded", "bag"):
+        for column in layout.sources(item):
+            if item.name in layout.moments:
+                _check_type(path, schema.field(column), "times, dates, whole numbers or text", is_time)
+            elif item.kind in ("padded", "bag"):
                 _check_type(path, schema.field(column), "a list of ids, or text", _is_list)
             else:
                 _check_type(path, schema.field(column), "a number or text", _is_scalar)
