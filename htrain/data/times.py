@@ -1,7 +1,7 @@
 """Moments as ids: the hour, the weekday, the day of the month or the month of a column of times, each with a table of its own.
 
 A column is of Arrow's timestamps or dates, of whole numbers since the epoch, or of text as ISO 8601 has it. A moment without a zone is one of UTC. Ids begin
-at 1; 0 is a moment that is missing.
+at 1; 0 is a moment that is missing. Arrow, which knows the zones, knows no summer times after 2037.
 """
 
 from collections.abc import Callable, Mapping
