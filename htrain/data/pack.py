@@ -49,6 +49,10 @@ def packing(uri: str, out: Path) -> Iterator[tuple[BinaryIO, Dataset, tuple[Stam
     dataset, files = open_data(uri), files_of(uri)
     if dataset.partition:
         raise DataError(f"'{uri}': was packed by a partition, which gave its rows other numbers; pack its source")
+    if dataset.order:
+        raise DataError(
+            f"'{uri}': shuffle has no effect on what is packed: shuffle it when it is read, as packed:{out}?shuffle=ROWS"
+        )
     try:
         if any(out.exists() and out.samefile(file) for file in files):
             raise DataError(f"{out}: is what would be packed; give another --out")

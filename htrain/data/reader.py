@@ -34,12 +34,19 @@ class Source(Protocol):
         """How messages name a row of a chunk, both from 0, such as FILE:LINE. It may read the chunk again."""
 
 
+class Order(Protocol):
+    """In which order rows come."""
+
+    def of(self, source: Source, epoch: int) -> Source:
+        """A source as it is read in an epoch."""
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A source and the schema of its rows. With a `loss`, batches hold labels as it takes them.
 
     With a `partition`, ids are the new numbers of rows that the partition of this digest gives them (htrain.data.numbering). Examples that were packed for
-    `num_workers` workers are read by so many shards, or by one; 0: by any number.
+    `num_workers` workers are read by so many shards, or by one; 0: by any number. With an `order`, batches have rows in that one.
     """
 
     source: Source
@@ -47,6 +54,15 @@ class Dataset:
     loss: str = ""
     partition: str = ""
     num_workers: int = 0
+    order: Order | None = None
+
+    def shuffled(self, order: Order) -> "Dataset":
+        """The dataset in another order."""
+        return replace(self, order=order)
+
+    def as_it_stands(self) -> "Dataset":
+        """The dataset in the order of its source."""
+        return replace(self, order=None)
 
     def for_loss(self, loss: str) -> "Dataset":
         """The dataset for training with `loss`: labels that it does not take are refused where they stand."""
@@ -86,10 +102,9 @@ class Dataset:
         held: list[Rows] = []
         count = 0
         position = start
-        for chunk, rows in self.source.chunks(
-            shard=shard, num_shards=num_shards, first=start.chunk, malformed=malformed
-        ):
-            rows = self._labelled(rows, chunk, num_shards)
+        source = self.order.of(self.source, start.epoch) if self.order else self.source
+        for chunk, rows in source.chunks(shard=shard, num_shards=num_shards, first=start.chunk, malformed=malformed):
+            rows = self._labelled(rows, source, chunk, num_shards)
             used = min(start.row, rows.count) if chunk == start.chunk else 0
             while rows.count - used + count >= batch_size:
                 taken = batch_size - count
@@ -104,11 +119,11 @@ class Dataset:
         if held:
             yield _batch(held, Position(start.epoch + 1, 0, 0))
 
-    def _labelled(self, rows: Rows, chunk: int, num_shards: int) -> Rows:
+    def _labelled(self, rows: Rows, source: Source, chunk: int, num_shards: int) -> Rows:
         label = as_taken(rows.fixed["label"], self.loss)
         outside = first_outside(label, self.loss)
         if outside is not None:
-            where = self.source.place(number=chunk, row=outside, num_shards=num_shards)
+            where = source.place(number=chunk, row=outside, num_shards=num_shards)
             raise DataError(
                 f"{where}: the label is {label[outside]:g}, but {wanted(self.loss)}{_CURE if is_binary(self.loss) else ''}"
             )

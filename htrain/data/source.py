@@ -7,8 +7,11 @@ from pathlib import Path
 from htrain.data.files import Files, files_at
 from htrain.data.format import Format, UriOptions
 from htrain.data.formats import FORMATS
-from htrain.data.held_out import OPTIONS, part_of
+from htrain.data.held_out import OPTIONS as OF_PARTS
+from htrain.data.held_out import part_of
 from htrain.data.reader import Dataset
+from htrain.data.shuffled import OPTIONS as OF_ORDER
+from htrain.data.shuffled import shuffled
 from htrain.data.text import readable
 from htrain.errors import DataError
 
@@ -16,11 +19,18 @@ from htrain.errors import DataError
 def open_data(uri: str) -> Dataset:
     """The dataset of a URI such as `criteo:train.tsv?rows=10000`, of one file or of several. Raises DataError naming what is wrong with it.
 
-    Which options there are, each format says in its file (htrain.data.formats); a part of any can be held out (htrain.data.held_out).
+    Which options there are, each format says in its file (htrain.data.formats); a part of any can be held out (htrain.data.held_out), and its rows
+    shuffled (htrain.data.shuffled).
     """
     format, place, values = _parts(uri)
     own = {name: text for name, text in values.items() if name in format.options}
-    return part_of(_all_of(format, place, own, uri), {name: values[name] for name in values.keys() - own.keys()})
+    others = {name: text for name, text in values.items() if name not in own}
+    part = part_of(_all_of(format, place, own, uri), _only(others, OF_PARTS))
+    return shuffled(part, _only(others, OF_ORDER))
+
+
+def _only(values: UriOptions, names: Sequence[str]) -> dict[str, str]:
+    return {name: values[name] for name in names if name in values}
 
 
 def _all_of(format: Format, place: str, values: UriOptions, uri: str) -> Dataset:
@@ -94,7 +104,7 @@ def _parts(uri: str) -> tuple[Format, str, UriOptions]:
     values = dict(pairs)
     if len(values) < len(pairs):
         raise DataError(f"'{uri}': an option is given twice")
-    options = [*format.options, *(option for option in OPTIONS if option not in format.options)]
+    options = [*format.options, *(option for option in (*OF_PARTS, *OF_ORDER) if option not in format.options)]
     unknown = values.keys() - set(options)
     if unknown:
         raise DataError(f"'{uri}': unknown option '{min(unknown)}'; {name} takes {', '.join(options)}")

@@ -50,7 +50,7 @@ class Trained:
 
 def data_for(plan: Plan, data: str) -> Dataset:
     """A dataset as the forward net of a plan reads it. Raises DataError where it is not there, or not what the plan can be run on."""
-    dataset = open_data(data).for_loss(plan.options.loss)
+    dataset = open_data(data).as_it_stands().for_loss(plan.options.loss)
     check_inputs(plan, dataset)
     dataset = cache_of(plan, plan.cluster.roles[0]).numbered(dataset)
     check_numbers(plan, dataset)

@@ -116,6 +116,8 @@ def _original(uri: str) -> Dataset:
     dataset = open_data(uri)
     if dataset.partition:
         raise DataError(f"'{uri}': was packed by a partition, which gave its rows other numbers; partition its source")
+    if dataset.order:
+        raise DataError(f"'{uri}': shuffle has no effect on what is partitioned: shuffle it when it is read")
     return dataset
 
 
