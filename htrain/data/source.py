@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from htrain.data.address import Address, AnyPath, no_such_file, path_of
 from htrain.data.files import Files, files_at
 from htrain.data.format import Format, UriOptions
 from htrain.data.formats import FORMATS
@@ -37,10 +38,14 @@ def _all_of(format: Format, place: str, values: UriOptions, uri: str) -> Dataset
     return parts[0] if len(parts) == 1 else _joined(parts)
 
 
-def _opened(format: Format, path: Path, values: UriOptions, uri: str) -> Dataset:
+def _opened(format: Format, path: AnyPath, values: UriOptions, uri: str) -> Dataset:
+    if format.is_local and isinstance(path, Address):
+        raise DataError(
+            f"{path}: {format.name} data is read from a local file: copy it to one, or pack its source (htrain data pack SOURCE --out FILE.{format.name})"
+        )
     with readable(path):
         if not path.is_file():
-            raise DataError(f"{str(path) if path.name else ''}: no such file (from '{uri}')")
+            raise DataError(f"{str(path) if path.name else ''}: {no_such_file(path)} (from '{uri}')")
         if not path.stat().st_size:
             raise DataError(f"{path}: is empty")
         return format.open(path, values)
@@ -70,11 +75,11 @@ def _difference(one: Dataset, other: Dataset) -> str:
     return f"{found.kind} '{found.name}' of {found.width} columns, with {sum(found.rows):,} rows in all; ?rows=N says how many where a file does not"
 
 
-def files_of(uri: str) -> list[Path]:
+def files_of(uri: str) -> list[AnyPath]:
     """The files that the rows of a URI depend on. Raises DataError as `open_data` does for a URI that is none."""
     format, place, values = _parts(uri)
     files = [] if format.is_made else files_at(place, uri)
-    return [*files, *([Path(values["schema"])] if "schema" in values else [])]
+    return [*files, *([path_of(values["schema"])] if "schema" in values else [])]
 
 
 def format_of(uri: str) -> tuple[str, dict[str, str]]:
