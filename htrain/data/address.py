@@ -17,7 +17,7 @@ from htrain.errors import DataError
 
 _IS_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _HAS_PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+://)[^/@]*:[^/@]*@")
-_BUFFER_BYTES = 256 << 10  # asked for at once where lines are read; what a chunk has more than that comes in one piece
+LINE_BYTES = 256 << 10  # asked for at once where a line is read, such as a header
 _TIMES = "LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created"  # as drivers call it
 
 
@@ -68,7 +68,7 @@ class Address:
             driver, path = driver_of(self.text)
             return self._found(driver.info(path))
 
-    def open(self, mode: str = "rb", buffering: int = _BUFFER_BYTES) -> BinaryIO:
+    def open(self, mode: str = "rb", buffering: int = LINE_BYTES) -> BinaryIO:
         """The file, open for reading bytes; with `buffering` 0 every read is a request. Raises DataError, here or in a read."""
         assert mode == "rb"
         with speaking_of(self.text):

@@ -11,7 +11,10 @@ from typing import Any
 
 from htrain.errors import DataError, Error
 
-_CONNECT_SECONDS, _SILENT_SECONDS = 10, 60  # what a web server may take to answer, and between two parts of an answer
+# Between two parts of an answer. A server that says nothing is given up within a minute, before other roles give up the one that waits for it: s3fs asks five
+# times, and of a web server a file is asked for in two ways.
+_SILENT_SECONDS_S3, _SILENT_SECONDS_WEB = 10, 25
+_CONNECT_SECONDS_WEB = 10
 _EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"}  # the extra of htrain that brings a driver
 _KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or ~/.aws"
 
@@ -40,10 +43,14 @@ def driver_of(address: str) -> tuple[Any, str]:
 def _options(scheme: str) -> dict[str, Any]:
     """Deadlines where a driver has none or multiplies them; what users configured for fsspec goes before."""
     if scheme in ("http", "https"):
-        timeout = import_module("aiohttp").ClientTimeout(sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
+        timeout = import_module("aiohttp").ClientTimeout(
+            sock_connect=_CONNECT_SECONDS_WEB, sock_read=_SILENT_SECONDS_WEB
+        )
         return _configured(scheme, "client_kwargs", {"timeout": timeout, "trust_env": True})
-    if scheme in ("s3", "s3a"):  # s3fs tries five times, and botocore would five times in each
-        return _configured(scheme, "config_kwargs", {"retries": {"total_max_attempts": 1}})
+    if scheme in ("s3", "s3a"):  # botocore would try five times in each of the five
+        return _configured(
+            scheme, "config_kwargs", {"retries": {"total_max_attempts": 1}, "read_timeout": _SILENT_SECONDS_S3}
+        )
     return {}
 
 
@@ -98,7 +105,7 @@ def _reason(error: BaseException, address: str) -> str:
     if _has_expired(error):
         return "was changed while it was read; start again"
     if "Credentials" in type(error).__name__:
-        return f"cannot be read: there are no credentials: set {_KEYS}"
+        return f"cannot be read: there are no credentials: set {_KEYS}; for a public bucket FSSPEC_S3_ANON=true"
     if status:  # the text of such an error has the whole address that was asked, behind redirects signatures with it
         return f"cannot be read: the server answers {status} {getattr(error, 'message', '')}".rstrip()
     if "EndpointConnection" in type(error).__name__ or "Connector" in type(error).__name__:

@@ -42,7 +42,7 @@ class _Lines:
 def read_pairs(path: AnyPath) -> Pairs:
     """Read the whole file. Raises DataError for a file without a good line, or without a pair."""
     seen, faults, parts = _Lines(), list[str](), list[Ints]()
-    with open_text(path) as file:
+    with open_text(path, ahead_bytes=MAX_CHUNK_BYTES) as file:
         while data := read_lines(file, MAX_CHUNK_BYTES, path):
             parts.append(_parse(path, data, seen, faults))
     if not seen.good:

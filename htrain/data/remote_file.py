@@ -9,7 +9,7 @@ from htrain.data.drivers import may_pass, speaking_of
 from htrain.errors import DataError
 
 _PAUSES_SECONDS = (0.1, 1.0, 4.0)  # before another try
-_LONGEST_SECONDS = 60.0  # of tries: a driver that is slow to give up is not asked again
+_LONGEST_SECONDS = 30.0  # after which there is no other try: a driver may have been slow to give up
 _SKIPPED_BYTES = 1 << 20  # of a stream at once
 
 Open = Callable[[bool], Any]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from htrain.data.address import Address, AnyPath, no_such_file, path_of
+from htrain.data.address import Address, AnyPath, is_address, no_such_file, path_of
 from htrain.data.files import Files, files_at
 from htrain.data.format import Format, UriOptions
 from htrain.data.formats import FORMATS
@@ -97,10 +97,11 @@ def _parts(uri: str) -> tuple[Format, str, UriOptions]:
     format = FORMATS[name]
     pairs = [pair.partition("=")[::2] for pair in query.split("&")] if query else []
     values = dict(pairs)
+    shown = f"{name}:{place}" if is_address(place) else uri  # what stands behind ? in a signed address is a secret
     if len(values) < len(pairs):
-        raise DataError(f"'{uri}': an option is given twice")
+        raise DataError(f"'{shown}': an option is given twice")
     options = [*format.options, *(option for option in OPTIONS if option not in format.options)]
     unknown = values.keys() - set(options)
     if unknown:
-        raise DataError(f"'{uri}': unknown option '{min(unknown)}'; {name} takes {', '.join(options)}")
+        raise DataError(f"'{shown}': unknown option '{min(unknown)}'; {name} takes {', '.join(options)}")
     return format, place, values

@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from htrain.data.address import Address, AnyPath
+from htrain.data.address import LINE_BYTES, Address, AnyPath
 from htrain.data.malformed import Malformed
 from htrain.data.rows import Rows
 from htrain.errors import DataError
@@ -19,7 +19,7 @@ from htrain.errors import DataError
 MIN_CHUNK_BYTES = 64 * 1024  # of a chunk, where a file is large enough for its shards
 MAX_CHUNK_BYTES = 4 * 1024 * 1024  # what a reader holds of a file at once
 MAX_LINE_BYTES = 16 * 1024 * 1024  # a binary file may have no line end at all
-_GZIP_BYTES = 1024 * 1024  # of a compressed file at an address that are asked for at once
+_FEWEST_ASKED_BYTES = 1024 * 1024  # of a file at an address: an answer takes longer to begin than such a one to arrive
 Fault = tuple[int, str]  # a line of the chunk, from 0, and what is wrong with it
 Parse = Callable[[np.ndarray], tuple[Rows, Sequence[Fault]]]
 
@@ -80,7 +80,8 @@ class TextSource:
         size = self.path.stat().st_size
         step = chunk_bytes(size, num_shards)
         number = first + (shard - first) % num_shards
-        with self.path.open("rb") as file:
+        asked = max(_FEWEST_ASKED_BYTES, step + step // 16)  # a chunk, and the rest of its last line
+        with open_text(self.path, ahead_bytes=asked) as file:
             while number * step < size:
                 start, end = max(number * step, self.header_bytes), min((number + 1) * step, size)
                 offset, data = _lines_between(file, start, end, self.path)
@@ -93,7 +94,7 @@ class TextSource:
         own chunks.
         """
         step = min(MIN_CHUNK_BYTES, chunk_bytes(self.path.stat().st_size, num_shards))
-        with open_text(self.path) as file:
+        with open_text(self.path, ahead_bytes=MAX_CHUNK_BYTES) as file:
             offset = len(file.read(self.header_bytes))
             number = 0
             while data := read_lines(file, step, self.path):
@@ -123,11 +124,12 @@ def readable(path: AnyPath) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read: {error}") from error
 
 
-def open_text(path: AnyPath) -> BinaryIO:
-    """The file, open for reading, decompressed where it is .gz."""
-    if path.suffix != ".gz":
-        return path.open("rb")
-    return cast(BinaryIO, gzip.open(path.open(buffering=_GZIP_BYTES) if isinstance(path, Address) else path, "rb"))
+def open_text(path: AnyPath, *, ahead_bytes: int = LINE_BYTES) -> BinaryIO:
+    """The file, open for reading, decompressed where it is .gz. At an address `ahead_bytes` of it are asked for at once."""
+    if isinstance(path, Address):
+        file = path.open(buffering=ahead_bytes)
+        return cast(BinaryIO, gzip.open(file, "rb")) if path.suffix == ".gz" else file
+    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 
 def chunk_bytes(size: int, num_shards: int) -> int:

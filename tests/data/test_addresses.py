@@ -17,8 +17,7 @@ import pytest
 from fsspec.implementations.http import HTTPFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from s3fs import S3FileSystem
-from stores import Bucket, Plain, Ranged, forget, s3_at, s3_store, silence, web
+from stores import KEYS, Bucket, Plain, Ranged, forget, s3_at, s3_store, silence, web
 
 import htrain.data.drivers as drivers
 import htrain.data.remote_file as remote_file
@@ -249,6 +248,10 @@ def test_a_bad_row_is_named_with_its_address(bucket: Bucket) -> None:
             r"s3://logs/e/a: packed data is read from a local file: copy it to one, or pack its source \(htrain data pack SOURCE --out FILE.packed\)",
         ),
         ("libfm:http://127.0.0.1:1/a", r"http://127.0.0.1:1/a: cannot be read: Cannot connect .*; check the host"),
+        (
+            "libfm:https://host/a?X-Amz-Signature=secret",
+            "'libfm:https://host/a': unknown option 'X-Amz-Signature'; libfm takes rows, test, part",
+        ),
         ("libfm:foo://a/b", "foo://a/b: fsspec has no driver for foo://"),
         ("libfm:gs://a/b", "gs://a/b: the driver for gs:// is not installed: Please install gcsfs .*"),
         (
@@ -297,8 +300,8 @@ def test_a_connection_that_breaks_in_the_middle_is_taken_up_again(
 
 @pytest.mark.parametrize("scheme", ["s3", "http"])
 def test_a_server_that_says_nothing_is_not_waited_for(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "_SILENT_SECONDS", 0.1)
-    monkeypatch.setattr(S3FileSystem, "read_timeout", 0.1)
+    monkeypatch.setattr(drivers, "_SILENT_SECONDS_WEB", 0.1)
+    monkeypatch.setattr(drivers, "_SILENT_SECONDS_S3", 0.1)
     begin = time.monotonic()
     said = pytest.raises(DataError, match=r"^\S+/logs/a: cannot be read: .*[Tt]imeout")
     with silence() as address, s3_at(address), said:
@@ -320,6 +323,39 @@ def test_what_a_server_refuses_is_said(tmp_path: Path) -> None:
             with pytest.raises(DataError) as raised:
                 open_data(f"libfm:{address}/{status}")
             assert str(raised.value) == f"{address}/{status}: {reason}"
+
+
+def test_a_web_servers_password_is_that_of_netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Guarded(Plain):
+        def send_head(self) -> Any:
+            if "Authorization" in self.headers:
+                return super().send_head()
+            return self.send_error(401)
+
+    (tmp_path / "a.libfm").write_text("1 1:1\n")
+    netrc = tmp_path / "netrc"
+    monkeypatch.setenv("NETRC", str(netrc))
+    with web(Guarded, directory=tmp_path) as address:
+        with pytest.raises(DataError, match=r"^http\S+/a.libfm: access is denied$"):
+            open_data(f"libfm:{address}/a.libfm")
+        netrc.write_text("machine 127.0.0.1 login anna password word\n")
+        assert open_data(f"libfm:{address}/a.libfm").num_examples() == 1
+
+
+def test_missing_credentials_are_asked_for_where_they_may_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with web(Plain, directory=tmp_path) as address, s3_at(address):
+        for name in KEYS:
+            monkeypatch.delenv(name)
+        with pytest.raises(DataError) as raised:
+            open_data("libfm:s3://logs/a")
+    assert str(raised.value) == (
+        "s3://logs/a: cannot be read: there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or ~/.aws; "
+        "for a public bucket FSSPEC_S3_ANON=true"
+    )
 
 
 def test_local_data_waits_for_no_driver(tmp_path: Path) -> None:

@@ -78,12 +78,13 @@ class Ranged(BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def do_HEAD(self) -> None:
-        self._answer(b"", len(self._content()), 200)
+        self._answer(b"", self._path().stat().st_size, 200)
 
     def do_GET(self) -> None:
-        content = self._content()
-        begin, _, end = self.headers.get("Range", f"bytes=0-{len(content) - 1}").removeprefix("bytes=").partition("-")
-        part = content[int(begin) : int(end) + 1]
+        begin, _, end = self.headers.get("Range", f"bytes=0-{1 << 40}").removeprefix("bytes=").partition("-")
+        with self._path().open("rb") as file:
+            file.seek(int(begin))
+            part = file.read(min(int(end) + 1, self._path().stat().st_size) - int(begin))
         if self.cuts[0]:
             self.cuts[0] -= 1
             self.close_connection = True
@@ -93,8 +94,8 @@ class Ranged(BaseHTTPRequestHandler):
         else:
             self._answer(part, len(part), 206)
 
-    def _content(self) -> bytes:
-        return (self.directory / self.path.lstrip("/")).read_bytes()
+    def _path(self) -> Path:
+        return self.directory / self.path.lstrip("/")
 
     def _answer(self, body: bytes, length: int, status: int) -> None:
         self.send_response(status)

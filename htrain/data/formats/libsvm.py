@@ -42,7 +42,7 @@ def scan(path: AnyPath) -> Scanned:
     """Read the whole file once. Raises DataError for an empty file, or one without a good row."""
     max_id, widths, ones, count, total = 0, set[int](), True, 0, 0
     num_lines, first = 0, ""
-    with open_text(path) as file:
+    with open_text(path, ahead_bytes=MAX_CHUNK_BYTES) as file:
         while data := read_lines(file, MAX_CHUNK_BYTES, path):
             _, ids, values, starts, _, faults = _arrays(np.frombuffer(data, np.uint8), np.iinfo(np.int64).max)
             if faults and not first:
