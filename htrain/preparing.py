@@ -22,6 +22,7 @@ from htrain.advising.recording import Listener as DataListener
 from htrain.advising.traffic import CONSTANTS
 from htrain.compiler.pipeline import compile_net
 from htrain.data import open_data
+from htrain.data.address import path_of
 from htrain.data.formats.packed import Totals
 from htrain.data.formats.tabular import inputs_of_table, open_table
 from htrain.data.layout import Layout, layout_of, load_layout
@@ -147,7 +148,7 @@ def _table(function: str, data: Any, schema: str | Path | Mapping[str, Any]) -> 
         raise UsageError(
             f"{function}: a {kind} needs schema=: a schema file, or what one holds, says which columns are what"
         )
-    layout = layout_of(schema, "schema") if isinstance(schema, Mapping) else load_layout(Path(schema))
+    layout = layout_of(schema, "schema") if isinstance(schema, Mapping) else load_layout(path_of(str(schema)))
     wanted = "FORMAT:PATH, or a table" if function == "pack" else "a table"
     try:
         table = data if isinstance(data, pa.Table) else pa.table(data)

@@ -1,10 +1,11 @@
 """Data in many files: which a place names, and their rows one file after another."""
 
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from htrain.data.address import Address, AnyPath, has_pattern, no_such_file, path_of
 from htrain.data.malformed import Malformed
 from htrain.data.reader import Source
 from htrain.data.rows import Rows
@@ -15,8 +16,9 @@ CHUNK_BITS = 32  # of a chunk's number that count within its file
 _CHUNKS = (1 << CHUNK_BITS) - 1
 
 
-def files_at(place: str, uri: str) -> list[Path]:
+def files_at(place: str, uri: str) -> list[AnyPath]:
     """The files that a place names, in order: one, those of a folder, those that a pattern (`day-*.parquet`, `**/*.csv`) matches, or of places between commas.
+    Each place is local, or an address.
 
     Of a folder and a pattern they come by name; hidden ones, and those that begin with `_`, as other tools mark what is no data, are left out. Raises
     DataError for a folder or a pattern that names none, and for a file that is named twice. A file that is named by itself need not be there.
@@ -31,16 +33,27 @@ def files_at(place: str, uri: str) -> list[Path]:
     return found
 
 
-def _files_of(place: str, uri: str) -> list[Path]:
-    path = Path(place)
+def _files_of(place: str, uri: str) -> list[AnyPath]:
+    path = path_of(place)
     with readable(path):
-        if not path.is_dir() and not glob.has_magic(place):
+        is_folder = path.is_dir()
+        if not is_folder and not has_pattern(place):
             return [path]
-        named = path.iterdir() if path.is_dir() else map(Path, glob.glob(place, recursive=True))
-        found = sorted(each for each in named if each.is_file() and _is_data(each.name))
+        named = _files_in(path) if is_folder else _files_like(path)
+        found = sorted((each for each in named if _is_data(each.name)), key=lambda each: each.parts)
         if not found:
-            raise DataError(f"{place}: {'has no file' if path.is_dir() else 'no such file'} (from '{uri}')")
+            raise DataError(f"{place}: {'has no file' if is_folder else no_such_file(path)} (from '{uri}')")
         return found
+
+
+def _files_in(folder: AnyPath) -> Iterable[AnyPath]:
+    return folder.files() if isinstance(folder, Address) else (each for each in folder.iterdir() if each.is_file())
+
+
+def _files_like(pattern: AnyPath) -> Iterable[AnyPath]:
+    if isinstance(pattern, Address):
+        return pattern.matching()
+    return (each for each in map(Path, glob.glob(str(pattern), recursive=True)) if each.is_file())
 
 
 def _is_data(name: str) -> bool:

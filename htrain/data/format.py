@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from htrain.data.reader import Dataset
 from htrain.errors import DataError
@@ -15,15 +15,16 @@ class Format:
     """A format of data: `name` is what URIs call it, `options` are those that it takes, and `open` makes a dataset of a
     file and the options that were given.
 
-    The file that `open` gets is there and not empty. A format that `is_made` reads no file and gets an empty path. Several files
-    of a format that `is_joined` are data, too, their rows one after another.
+    The file that `open` gets is there and not empty; that of a format that `is_local` is on this machine, others may be at an address. A format that
+    `is_made` reads no file and gets an empty path. Several files of a format that `is_joined` are data, too, their rows one after another.
     """
 
     name: str
-    open: Callable[[Path, UriOptions], Dataset]
+    open: Callable[[Any, UriOptions], Dataset]  # of a Path, or where it is not local of an AnyPath
     options: tuple[str, ...] = ()
     is_made: bool = False
     is_joined: bool = True
+    is_local: bool = False
 
 
 def count_of(values: UriOptions, option: str, default: int) -> int:

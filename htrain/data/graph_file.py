@@ -1,10 +1,10 @@
 """Adjacency lists: `user item item ...`, a line per user, ids whole numbers below 2^31."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from htrain.data.address import AnyPath
 from htrain.data.graph_loops import MAX_ID, Ints, parse_lists
 from htrain.data.text import MAX_CHUNK_BYTES, open_text, read_lines
 from htrain.errors import DataError
@@ -39,10 +39,10 @@ class _Lines:
     largest_user: int = -1
 
 
-def read_pairs(path: Path) -> Pairs:
+def read_pairs(path: AnyPath) -> Pairs:
     """Read the whole file. Raises DataError for a file without a good line, or without a pair."""
     seen, faults, parts = _Lines(), list[str](), list[Ints]()
-    with open_text(path) as file:
+    with open_text(path, ahead_bytes=MAX_CHUNK_BYTES) as file:
         while data := read_lines(file, MAX_CHUNK_BYTES, path):
             parts.append(_parse(path, data, seen, faults))
     if not seen.good:
@@ -55,7 +55,7 @@ def read_pairs(path: Path) -> Pairs:
     return Pairs(users, items, num_users, num_items=num_items, good=seen.good, bad=seen.bad, faults=tuple(faults))
 
 
-def _parse(path: Path, data: bytes, seen: _Lines, faults: list[str]) -> Ints:
+def _parse(path: AnyPath, data: bytes, seen: _Lines, faults: list[str]) -> Ints:
     """The pairs of whole lines, each as user * 2^32 + item; `seen` and `faults` are brought up to date."""
     array = np.frombuffer(data, np.uint8)
     num_lines, room = data.count(b"\n") + 1, len(data) // 2 + 1

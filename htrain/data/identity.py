@@ -2,14 +2,16 @@
 
 A position is a row of a chunk of a file, and chunks are cut by the file's size. Rows that were appended, relabelled or put in another order
 would make a resumed run skip some examples and train others twice.
+
+A file at an address whose store gives it an ETag, as S3 does, is known by that and by its size, and is not read for it: a store gives other bytes another ETag.
 """
 
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
+from htrain.data.address import AnyPath, Found
 from htrain.data.source import files_of, format_of
 from htrain.errors import DataError
 
@@ -18,19 +20,28 @@ _BLOCKS, _BLOCK_BYTES = 1024, 1 << 20  # of larger ones, besides their sizes and
 READER = 1  # how rows are numbered; another number where another htrain numbers them otherwise
 
 
-class FileIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file by its content. `modified_ns` counts only where `whole` is False: then `digest` is that of blocks which lie evenly in the file."""
+class FileIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A file by its content. `modified_ns` counts only where `whole` is False: then `digest` is that of blocks which lie evenly in the file.
+
+    With `is_version` the digest is that of its ETag.
+    """
 
     name: str
     num_bytes: int
     modified_ns: int
     whole: bool
     digest: str
+    is_version: bool = False
 
     def difference(self, other: "FileIdentity") -> str:
         """What tells `other`, the file as it is now, from this one; "" where nothing does. Where a file lies makes no difference."""
         if other.num_bytes != self.num_bytes:
             return f"'{other.name}' has {other.num_bytes:,} bytes, it had {self.num_bytes:,}"
+        if other.is_version != self.is_version:
+            now, before = (f"by its {'ETag' if each.is_version else 'bytes'}" for each in (other, self))
+            return f"'{other.name}' is known {now} where it lies now, it was {before}"
+        if other.digest != self.digest and self.is_version:
+            return f"'{other.name}' has {other.num_bytes:,} bytes as before, but another ETag"
         if other.digest != self.digest or other.whole != self.whole:
             return f"'{other.name}' has {other.num_bytes:,} bytes as before, but others"
         if not self.whole and other.modified_ns != self.modified_ns:
@@ -73,10 +84,13 @@ def identity_of(uri: str) -> DataIdentity:
     return DataIdentity(READER, format, options, tuple(_file(path, total <= WHOLE_BYTES, blocks) for path in files))
 
 
-def _file(path: Path, all_small: bool, blocks: int) -> FileIdentity:
-    """A file by all of its bytes, where all files together are small or it is smaller than what would be read of it, or else by some."""
+def _file(path: AnyPath, all_small: bool, blocks: int) -> FileIdentity:
+    """A file by its ETag where it has one, by all of its bytes where all files together are small or it is smaller than what would be read, or by some."""
     try:
         found = path.stat()
+        if isinstance(found, Found) and found.version:
+            digest = hashlib.sha256(found.version.encode()).hexdigest()
+            return FileIdentity(path.name, found.st_size, found.st_mtime_ns, True, digest, is_version=True)
         whole = all_small or found.st_size <= blocks * _BLOCK_BYTES
         places = None if whole else _places(found.st_size, blocks)
         return FileIdentity(path.name, found.st_size, found.st_mtime_ns, whole, _digest(path, places))
@@ -84,11 +98,11 @@ def _file(path: Path, all_small: bool, blocks: int) -> FileIdentity:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _digest(path: Path, places: Sequence[int] | None) -> str:
+def _digest(path: AnyPath, places: Sequence[int] | None) -> str:
     """SHA-256 of a file, or of the blocks that begin at `places`: most CPUs have instructions for it."""
     with path.open("rb") as file:
         if places is None:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
         digest = hashlib.sha256()
         for place in places:
             file.seek(place)

@@ -3,16 +3,17 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from htrain.data.address import Address, AnyPath
 from htrain.data.schema import Input, Schema
 from htrain.data.times import ROWS, Moments, Part, Unit, require_zone
 from htrain.errors import DataError
-from htrain.spec.yaml_file import read_yaml
+from htrain.spec.yaml_file import parse_yaml, read_yaml
 
+_MOST_BYTES = 64 << 20  # of a schema file at an address
 _Names = Annotated[list[str], msgspec.Meta(min_length=1)]
 _Finite = Annotated[float, msgspec.Meta(ge=-3e38, le=3e38)]
 _Count = Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
@@ -106,9 +107,22 @@ class Layout:
         return list(dict.fromkeys([self.label, *(c for item in self.schema.inputs for c in self.sources(item))]))
 
 
-def load_layout(path: Path) -> Layout:
+def load_layout(path: AnyPath) -> Layout:
     """The layout of a schema file. Raises DataError naming file and field."""
+    if isinstance(path, Address):
+        return layout_of(parse_yaml(_text_at(path), DataError, str(path)).plain(), str(path))
     return layout_of(read_yaml(path, DataError, missing=" (schema file)").plain(), str(path))
+
+
+def _text_at(address: Address) -> str:
+    if address.stat().st_size > _MOST_BYTES:
+        raise DataError(f"{address}: is too large for a schema file, of which at most {_MOST_BYTES:,} bytes are read")
+    with address.open() as file:
+        data = file.read()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{address}: not YAML: byte {error.start} is not UTF-8 text") from error
 
 
 def layout_of(document: Any, path: str) -> Layout:

@@ -9,6 +9,7 @@ from typing import BinaryIO
 import msgspec
 import pyarrow as pa
 
+from htrain.data.address import AnyPath
 from htrain.data.files import CHUNK_BITS
 from htrain.data.formats.packed import KEY, VERSION, Header, Stamp, Totals, looks_packed, stamp
 from htrain.data.malformed import Malformed
@@ -54,7 +55,7 @@ def packing(uri: str, out: Path) -> Iterator[tuple[BinaryIO, Dataset, tuple[Stam
             f"'{uri}': shuffle has no effect on what is packed: shuffle it when it is read, as packed:{out}?shuffle=ROWS"
         )
     try:
-        if any(out.exists() and out.samefile(file) for file in files):
+        if any(out.exists() and isinstance(file, Path) and out.samefile(file) for file in files):
             raise DataError(f"{out}: is what would be packed; give another --out")
         before = _stamps(files, out)
         with new_file(out, looks_packed) as file:
@@ -67,7 +68,7 @@ def packing(uri: str, out: Path) -> Iterator[tuple[BinaryIO, Dataset, tuple[Stam
         raise DataError(f"{out}: cannot be written: {error.strerror or error}") from error
 
 
-def _stamps(files: list[Path], out: Path) -> tuple[Stamp, ...]:
+def _stamps(files: list[AnyPath], out: Path) -> tuple[Stamp, ...]:
     return tuple(stamp(file, out.parent) for file in files)
 
 

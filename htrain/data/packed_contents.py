@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from htrain.data.address import is_address
 from htrain.data.formats.packed import Stamp, looks_packed, reading, stamp
 from htrain.data.packed_rows import stored_dtype
 from htrain.data.schema import Kind
@@ -33,11 +34,11 @@ class PackedInput(msgspec.Struct, frozen=True):
 
 
 class PackedFrom(msgspec.Struct, frozen=True):
-    """A file that was packed, as seen from the packed file's folder, and what it is now."""
+    """A file that was packed, as seen from the packed file's folder, and what it is now; one at an address, `elsewhere`, is not asked."""
 
     path: str
     bytes: int
-    now: Literal["unchanged", "changed", "absent"]
+    now: Literal["unchanged", "changed", "absent", "elsewhere"]
 
 
 class PackedContents(msgspec.Struct, frozen=True):
@@ -107,7 +108,9 @@ def packed_contents(path: Path) -> PackedContents:
     )
 
 
-def _now(packed: Stamp, folder: Path) -> Literal["unchanged", "changed", "absent"]:
+def _now(packed: Stamp, folder: Path) -> Literal["unchanged", "changed", "absent", "elsewhere"]:
+    if is_address(packed.path):
+        return "elsewhere"
     try:
         return "unchanged" if stamp(folder / packed.path, folder) == packed else "changed"
     except OSError:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from htrain.data.address import Address, AnyPath, is_address, no_such_file, path_of
 from htrain.data.files import Files, files_at
 from htrain.data.format import Format, UriOptions
 from htrain.data.formats import FORMATS
@@ -47,10 +48,14 @@ def _all_of(format: Format, place: str, values: UriOptions, uri: str) -> Dataset
     return parts[0] if len(parts) == 1 else _joined(parts)
 
 
-def _opened(format: Format, path: Path, values: UriOptions, uri: str) -> Dataset:
+def _opened(format: Format, path: AnyPath, values: UriOptions, uri: str) -> Dataset:
+    if format.is_local and isinstance(path, Address):
+        raise DataError(
+            f"{path}: {format.name} data is read from a local file: copy it to one, or pack its source (htrain data pack SOURCE --out FILE.{format.name})"
+        )
     with readable(path):
         if not path.is_file():
-            raise DataError(f"{str(path) if path.name else ''}: no such file (from '{uri}')")
+            raise DataError(f"{str(path) if path.name else ''}: {no_such_file(path)} (from '{uri}')")
         if not path.stat().st_size:
             raise DataError(f"{path}: is empty")
         return format.open(path, values)
@@ -80,11 +85,11 @@ def _difference(one: Dataset, other: Dataset) -> str:
     return f"{found.kind} '{found.name}' of {found.width} columns, with {sum(found.rows):,} rows in all; ?rows=N says how many where a file does not"
 
 
-def files_of(uri: str) -> list[Path]:
+def files_of(uri: str) -> list[AnyPath]:
     """The files that the rows of a URI depend on. Raises DataError as `open_data` does for a URI that is none."""
     format, place, values = _parts(uri)
     files = [] if format.is_made else files_at(place, uri)
-    return [*files, *([Path(values["schema"])] if "schema" in values else [])]
+    return [*files, *([path_of(values["schema"])] if "schema" in values else [])]
 
 
 def format_of(uri: str) -> tuple[str, dict[str, str]]:
@@ -102,10 +107,11 @@ def _parts(uri: str) -> tuple[Format, str, UriOptions]:
     format = FORMATS[name]
     pairs = [pair.partition("=")[::2] for pair in query.split("&")] if query else []
     values = dict(pairs)
+    shown = f"{name}:{place}" if is_address(place) else uri  # what stands behind ? in a signed address is a secret
     if len(values) < len(pairs):
-        raise DataError(f"'{uri}': an option is given twice")
+        raise DataError(f"'{shown}': an option is given twice")
     options = [*format.options, *(option for option in (*OF_PARTS, *OF_ORDER) if option not in format.options)]
     unknown = values.keys() - set(options)
     if unknown:
-        raise DataError(f"'{uri}': unknown option '{min(unknown)}'; {name} takes {', '.join(options)}")
+        raise DataError(f"'{shown}': unknown option '{min(unknown)}'; {name} takes {', '.join(options)}")
     return format, place, values

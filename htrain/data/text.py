@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import BinaryIO, cast
 
 import numpy as np
 
+from htrain.data.address import LINE_BYTES, Address, AnyPath
 from htrain.data.malformed import Malformed
 from htrain.data.rows import Rows
 from htrain.errors import DataError
@@ -19,6 +19,7 @@ from htrain.errors import DataError
 MIN_CHUNK_BYTES = 64 * 1024  # of a chunk, where a file is large enough for its shards
 MAX_CHUNK_BYTES = 4 * 1024 * 1024  # what a reader holds of a file at once
 MAX_LINE_BYTES = 16 * 1024 * 1024  # a binary file may have no line end at all
+_FEWEST_ASKED_BYTES = 1024 * 1024  # of a file at an address: an answer takes longer to begin than such a one to arrive
 Fault = tuple[int, str]  # a line of the chunk, from 0, and what is wrong with it
 Parse = Callable[[np.ndarray], tuple[Rows, Sequence[Fault]]]
 
@@ -30,7 +31,7 @@ class TextSource:
     `header_bytes` at the start of the file belong to no row.
     """
 
-    path: Path
+    path: AnyPath
     parse: Parse
     header_bytes: int = 0
 
@@ -79,7 +80,8 @@ class TextSource:
         size = self.path.stat().st_size
         step = chunk_bytes(size, num_shards)
         number = first + (shard - first) % num_shards
-        with self.path.open("rb") as file:
+        asked = max(_FEWEST_ASKED_BYTES, step + step // 16)  # a chunk, and the rest of its last line
+        with open_text(self.path, ahead_bytes=asked) as file:
             while number * step < size:
                 start, end = max(number * step, self.header_bytes), min((number + 1) * step, size)
                 offset, data = _lines_between(file, start, end, self.path)
@@ -92,10 +94,10 @@ class TextSource:
         own chunks.
         """
         step = min(MIN_CHUNK_BYTES, chunk_bytes(self.path.stat().st_size, num_shards))
-        with gzip.open(self.path, "rb") as file:
+        with open_text(self.path, ahead_bytes=MAX_CHUNK_BYTES) as file:
             offset = len(file.read(self.header_bytes))
             number = 0
-            while data := read_lines(cast(BinaryIO, file), step, self.path):
+            while data := read_lines(file, step, self.path):
                 if number >= first and number % num_shards == shard:
                     yield number, offset, data
                 offset += len(data)
@@ -112,7 +114,7 @@ class TextSource:
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
+def readable(path: AnyPath) -> Iterator[None]:
     """Within, what goes wrong in reading `path` raises DataError."""
     try:
         yield
@@ -122,8 +124,11 @@ def readable(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read: {error}") from error
 
 
-def open_text(path: Path) -> BinaryIO:
-    """The file, open for reading, decompressed where it is .gz."""
+def open_text(path: AnyPath, *, ahead_bytes: int = LINE_BYTES) -> BinaryIO:
+    """The file, open for reading, decompressed where it is .gz. At an address `ahead_bytes` of it are asked for at once."""
+    if isinstance(path, Address):
+        file = path.open(buffering=ahead_bytes)
+        return cast(BinaryIO, gzip.open(file, "rb")) if path.suffix == ".gz" else file
     return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 
@@ -134,13 +139,13 @@ def chunk_bytes(size: int, num_shards: int) -> int:
     return min(MAX_CHUNK_BYTES, max(1, min(MIN_CHUNK_BYTES, size // (num_shards * 8) + 1), size // (num_shards * 16)))
 
 
-def read_lines(file: BinaryIO, size: int, path: Path) -> bytes:
+def read_lines(file: BinaryIO, size: int, path: AnyPath) -> bytes:
     """About `size` bytes of whole lines from here on, none at the end. Raises DataError for a line that has no end."""
     data = file.read(size)
     return data if not data or data.endswith(b"\n") else data + read_line(file, path)
 
 
-def read_line(file: BinaryIO, path: Path) -> bytes:
+def read_line(file: BinaryIO, path: AnyPath) -> bytes:
     """The rest of the line. Raises DataError for one that does not end soon: a binary file would be read whole."""
     line = file.readline(MAX_LINE_BYTES)
     if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
@@ -148,12 +153,14 @@ def read_line(file: BinaryIO, path: Path) -> bytes:
     return line
 
 
-def _lines_between(file: BinaryIO, start: int, end: int, path: Path) -> tuple[int, bytes]:
-    """The lines whose first byte lies in [start, end), and where they start."""
-    if start > 0:
+def _lines_between(file: BinaryIO, start: int, end: int, path: AnyPath) -> tuple[int, bytes]:
+    """The lines whose first byte lies in [start, end), and where they start.
+
+    Requires: `file` stands at its start, or where another call, for a chunk before this one, has left it: at the start of a line. So it only goes forward, as
+    some servers want it.
+    """
+    if file.tell() < start:
         file.seek(start - 1)
-        start += len(read_line(file, path)) - 1
-    if start >= end:
-        return start, b""
-    file.seek(start)
-    return start, read_lines(file, end - start, path)
+        read_line(file, path)
+    start = file.tell()
+    return start, read_lines(file, end - start, path) if start < end else b""

@@ -6,7 +6,10 @@ from htrain.data.packed_contents import PackedContents, PackedInput
 
 _MOST_NAMES = 3  # of tables that are all named
 _LENGTHS = {"dense": "{:,} numbers", "ids": "{:,} columns", "padded": "at most {:,}", "bag": "{:,} in the mean"}
-_NOW = {"unchanged": "as it was packed", "changed": "has changed since it was packed", "absent": "is not there"}
+_NOW = {
+    "unchanged": "as it was packed", "changed": "has changed since it was packed", "absent": "is not there",
+    "elsewhere": "is at an address, and was not looked at",
+}  # fmt: skip
 
 
 def packed_text(contents: PackedContents) -> str:

@@ -11,11 +11,11 @@ does not expect, it leaves to a loop over bytes, which alone says what is right 
 
 from collections.abc import Sequence
 from functools import cache, partial
-from pathlib import Path
 
 import numpy as np
 from numba import njit
 
+from htrain.data.address import AnyPath
 from htrain.data.format import Format, UriOptions, count_of
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
@@ -222,7 +222,7 @@ def _field(data, i, base, signed):  # type: ignore[no-untyped-def]
     return good, negative, digits, value, i
 
 
-def open_criteo(path: Path, values: UriOptions) -> Dataset:
+def open_criteo(path: AnyPath, values: UriOptions) -> Dataset:
     """A file, `rows` of each table: 100000 where nothing is said."""
     rows = count_of(values, "rows", 100_000)
     source = TextSource(path, partial(parse_criteo, rows_per_field=rows))

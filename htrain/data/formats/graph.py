@@ -15,10 +15,10 @@ epoch brings the same draws. A line that cannot be read is counted with the firs
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 import numpy as np
 
+from htrain.data.address import AnyPath
 from htrain.data.format import Format
 from htrain.data.graph_file import Pairs, read_pairs
 from htrain.data.graph_loops import Graph, Ints, held_out, sample
@@ -83,7 +83,7 @@ def _whole(key: str, text: str) -> int:
     return int(text)
 
 
-def open_graph(path: Path, options: GraphOptions) -> Dataset:
+def open_graph(path: AnyPath, options: GraphOptions) -> Dataset:
     """A file of adjacency lists, read whole. Raises DataError for a file without pairs, or a part of it without any."""
     pairs = read_pairs(path)
     try:
@@ -158,7 +158,7 @@ def _adjacency(users: Ints, items: Ints, num_nodes: int) -> tuple[Ints, Ints]:
 class GraphSource:
     """The examples of a graph; a chunk is a number of them."""
 
-    path: Path
+    path: AnyPath
     options: GraphOptions
     graph: Graph
     pairs: Pairs

@@ -6,11 +6,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numba import njit
 
+from htrain.data.address import AnyPath
 from htrain.data.format import Format, UriOptions, count_of
 from htrain.data.reader import Dataset
 from htrain.data.rows import Array, Rows
@@ -38,11 +38,11 @@ class Scanned:
     mean_width: int
 
 
-def scan(path: Path) -> Scanned:
+def scan(path: AnyPath) -> Scanned:
     """Read the whole file once. Raises DataError for an empty file, or one without a good row."""
     max_id, widths, ones, count, total = 0, set[int](), True, 0, 0
     num_lines, first = 0, ""
-    with open_text(path) as file:
+    with open_text(path, ahead_bytes=MAX_CHUNK_BYTES) as file:
         while data := read_lines(file, MAX_CHUNK_BYTES, path):
             _, ids, values, starts, _, faults = _arrays(np.frombuffer(data, np.uint8), np.iinfo(np.int64).max)
             if faults and not first:
@@ -192,7 +192,7 @@ def _parse(data, rows, label, ids, values, starts, lines, faults):  # type: igno
     return count, bad
 
 
-def open_libsvm(path: Path, values: UriOptions) -> Dataset:
+def open_libsvm(path: AnyPath, values: UriOptions) -> Dataset:
     """A file, `rows` of its table: as its largest id wants where nothing is said."""
     scanned = scan(path)
     schema = schema_of(scanned, count_of(values, "rows", scanned.max_id + 1))

@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from htrain.data.address import Address, AnyPath, is_address
 from htrain.data.format import Format
 from htrain.data.malformed import Malformed
 from htrain.data.packed_rows import arrow_schema, is_sound, to_rows
@@ -44,7 +45,7 @@ _SCHEMA_AT = 8  # behind Arrow's magic: a mark, the length of the schema's messa
 
 
 class Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file that went into a packed one: its path as seen from the packed file's folder, and by what a change of it shows."""
+    """A file that went into a packed one: its path as seen from the packed file's folder, or its address, and by what a change of it shows."""
 
     path: str
     bytes: int
@@ -86,20 +87,21 @@ def looks_packed(path: Path) -> bool:
     return head.startswith(b"ARROW1") and KEY in head
 
 
-def stamp(path: Path, folder: Path) -> Stamp:
-    """What `path` is now, for a packed file in `folder`. Raises OSError."""
+def stamp(path: AnyPath, folder: Path) -> Stamp:
+    """What `path` is now, for a packed file in `folder`. Raises OSError, and DataError for an address that cannot be asked."""
     found = path.stat()
-    return Stamp(os.path.relpath(path, folder), found.st_size, found.st_mtime_ns)
+    name = str(path) if isinstance(path, Address) else os.path.relpath(path, folder)
+    return Stamp(name, found.st_size, found.st_mtime_ns)
 
 
 def open_packed(path: Path) -> Dataset:
-    """A packed file. Raises DataError when it is none, or when a file that it came from is there and has changed."""
+    """A packed file. Raises DataError when it is none, or when a local file that it came from is there and has changed; addresses are not asked."""
     with reading(path) as opened:
         source = PackedSource(path, opened.header, opened.totals, opened.seal, opened.workers)
     header = source.header
     for packed in header.files:
         file = path.parent / packed.path
-        if file.exists() and stamp(file, path.parent) != packed:
+        if not is_address(packed.path) and file.exists() and stamp(file, path.parent) != packed:
             again = f"htrain data pack '{header.uri}' --out {path}"
             raise DataError(f"{path}: was packed from {file} as it was before it changed: pack it again ({again})")
     return Dataset(source, header.schema, partition=header.partition, num_workers=header.num_workers)
@@ -307,4 +309,4 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-FORMATS = (Format("packed", lambda path, _: open_packed(path)),)
+FORMATS = (Format("packed", lambda path, _: open_packed(path), is_local=True),)

@@ -16,7 +16,6 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from numba import njit
 
+from htrain.data.address import Address, AnyPath, path_of
 from htrain.data.arrow_rows import table_rows
 from htrain.data.format import Format, UriOptions
 from htrain.data.layout import Layout, load_layout
@@ -39,7 +39,7 @@ _MAX_BLOCK_ROWS = 8192
 _REASONS = ("", "has a quote that does not end on its line", "has a carriage return inside the line")
 
 
-def open_csv(path: Path, schema_path: Path) -> Dataset:
+def open_csv(path: AnyPath, schema_path: AnyPath) -> Dataset:
     """A CSV file with a header line. Raises DataError when a column of the schema is not in it."""
     layout = load_layout(schema_path)
     with open_text(path) as file:
@@ -52,7 +52,7 @@ def open_csv(path: Path, schema_path: Path) -> Dataset:
     return Dataset(TextSource(path, partial(parse_csv, names=tuple(names), layout=layout), len(header)), layout.schema)
 
 
-def _check_columns(path: Path | str, layout: Layout, names: Sequence[str]) -> None:
+def _check_columns(path: AnyPath | str, layout: Layout, names: Sequence[str]) -> None:
     for column in layout.columns:
         if column not in names:
             raise DataError(f"{path}: no column '{column}'; it has {', '.join(names[:40])}")
@@ -156,7 +156,7 @@ def _line_numbers(data: np.ndarray) -> np.ndarray:
 class ParquetSource:
     """A chunk is a block of rows; a row group without a block of the shard is not read."""
 
-    path: Path
+    path: AnyPath
     layout: Layout
 
     @property
@@ -166,7 +166,7 @@ class ParquetSource:
 
     def num_examples(self) -> int:
         """Rows of the file, the malformed ones with them."""
-        return int(pq.ParquetFile(self.path).metadata.num_rows)
+        return int(_parquet_file(self.path).metadata.num_rows)
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
         """See `Source`. Raises DataError for a file that cannot be read."""
@@ -188,7 +188,7 @@ class ParquetSource:
 
     def _blocks(self, shard: int, num_shards: int, first: int) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         """The shard's blocks: number, place of the first row in the file, rows."""
-        file = pq.ParquetFile(self.path)
+        file = _parquet_file(self.path)
         size = max(1, min(_MAX_BLOCK_ROWS, file.metadata.num_rows // (num_shards * 8)))
         number, row = 0, 0
         for group in range(file.num_row_groups):
@@ -203,15 +203,22 @@ class ParquetSource:
             number, row = blocks.stop, row + group_rows
 
 
-def open_parquet(path: Path, schema_path: Path) -> Dataset:
+def open_parquet(path: AnyPath, schema_path: AnyPath) -> Dataset:
     """A Parquet file. Raises DataError when it is none, or a column of the schema is not in it or of another type."""
     layout = load_layout(schema_path)
     try:
-        schema = pq.ParquetFile(path).schema_arrow
+        schema = _parquet_file(path).schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a Parquet file: {' '.join(str(error).split())}") from error
     _check_fields(path, schema, layout)
     return Dataset(ParquetSource(path, layout), layout.schema)
+
+
+def _parquet_file(path: AnyPath) -> pq.ParquetFile:
+    """The open file. Of an address those parts of a row group are asked for together that lie together."""
+    return (
+        pq.ParquetFile(path.open(buffering=0), pre_buffer=True) if isinstance(path, Address) else pq.ParquetFile(path)
+    )
 
 
 @dataclass(frozen=True)
@@ -265,7 +272,7 @@ def inputs_of_table(table: pa.Table, layout: Layout, name: str) -> dict[str, np.
     return {name: values for name, values in columns.items() if name != "label"}
 
 
-def _check_fields(path: Path | str, schema: pa.Schema, layout: Layout) -> None:
+def _check_fields(path: AnyPath | str, schema: pa.Schema, layout: Layout) -> None:
     """Raises DataError for a column that is not there, or of a type that no input takes."""
     _check_columns(path, layout, schema.names)
     _check_type(path, schema.field(layout.label), "a number or text", _is_scalar)
@@ -279,7 +286,7 @@ def _check_fields(path: Path | str, schema: pa.Schema, layout: Layout) -> None:
                 _check_type(path, schema.field(column), "a number or text", _is_scalar)
 
 
-def _check_type(path: Path | str, field: pa.Field, wanted: str, is_wanted: Callable[[pa.DataType], bool]) -> None:
+def _check_type(path: AnyPath | str, field: pa.Field, wanted: str, is_wanted: Callable[[pa.DataType], bool]) -> None:
     if not is_wanted(field.type):
         raise DataError(f"{path}: column '{field.name}' is {field.type}; want {wanted}")
 
@@ -299,10 +306,10 @@ def _is_list(kind: pa.DataType) -> bool:
     return _is_text_type(kind) or bool(is_list and _is_scalar(kind.value_type))
 
 
-def _schema_file(path: Path, values: UriOptions) -> Path:
+def _schema_file(path: AnyPath, values: UriOptions) -> AnyPath:
     if "schema" not in values:
         raise DataError(f"{path}: say which columns are what: ?schema=FILE.yaml")
-    return Path(values["schema"])
+    return path_of(values["schema"])
 
 
 FORMATS = (
