@@ -60,14 +60,19 @@ def _configured(scheme: str, option: str, ours: dict[str, Any]) -> dict[str, Any
 
 
 @contextmanager
-def speaking_of(address: str) -> Iterator[None]:
-    """Within, whatever a driver raises is a DataError of one line that names the address and says what to do."""
+def speaking_of(
+    address: str, *, kind: type[Error] = DataError, absent: type[Error] | None = None, refused: str = "cannot be read"
+) -> Iterator[None]:
+    """Within, whatever a driver raises is an error of this kind, of one line that names the address and says what to do; `absent` is
+    that of what is not there."""
     try:
         yield
     except (Error, MemoryError):
         raise
     except Exception as error:  # a driver raises what the libraries behind it do: they have no base in common
-        raise DataError(f"{address}: {_reason(_meant(error), address)}") from error
+        meant = _meant(error)
+        found = absent if absent and isinstance(meant, FileNotFoundError) else kind
+        raise found(f"{address}: {_reason(meant, address, refused)}") from error
 
 
 def is_absent(error: FileNotFoundError) -> bool:
@@ -93,7 +98,7 @@ def _has_expired(error: BaseException) -> bool:
     return type(error).__name__ == "FileExpired"
 
 
-def _reason(error: BaseException, address: str) -> str:
+def _reason(error: BaseException, address: str, refused: str) -> str:
     scheme, is_s3 = scheme_of(address), _is_s3(address)
     status = getattr(error, "status", 0)
     if isinstance(error, ImportError) or (isinstance(error, ValueError) and "Protocol not known" in str(error)):
@@ -105,13 +110,13 @@ def _reason(error: BaseException, address: str) -> str:
     if _has_expired(error):
         return "was changed while it was read; start again"
     if "Credentials" in type(error).__name__:
-        return f"cannot be read: there are no credentials: set {_KEYS}; for a public bucket FSSPEC_S3_ANON=true"
+        return f"{refused}: there are no credentials: set {_KEYS}; for a public bucket FSSPEC_S3_ANON=true"
     if status:  # the text of such an error has the whole address that was asked, behind redirects signatures with it
-        return f"cannot be read: the server answers {status} {getattr(error, 'message', '')}".rstrip()
+        return f"{refused}: the server answers {status} {getattr(error, 'message', '')}".rstrip()
     if "EndpointConnection" in type(error).__name__ or "Connector" in type(error).__name__:
         at = "the host and AWS_ENDPOINT_URL" if is_s3 else "the host"
-        return f"cannot be read: {_one_line(error)}; check {at}"
-    return f"cannot be read: {_one_line(error)}"
+        return f"{refused}: {_one_line(error)}; check {at}"
+    return f"{refused}: {_one_line(error)}"
 
 
 def _driver_is_missing(error: BaseException, scheme: str) -> str:

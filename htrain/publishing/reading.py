@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from htrain.errors import PublishError
-from htrain.publishing.storage import Absent, Storage
+from htrain.publishing.storage import Absent, storage_of
 from htrain.publishing.versions import (
     FOLDER,
     ROWS,
@@ -40,7 +40,7 @@ class Published:
 
     def __init__(self, address: str) -> None:
         """Raises PublishError for an address that cannot be used."""
-        self._storage = Storage(address)
+        self._storage = storage_of(address)
         self.version: Version | None = None
         self.parameters: Mapping[str, torch.Tensor] = {}
 

@@ -1,120 +1,168 @@
-"""Storage by address, as fsspec knows it: a folder, or a place in an object store. The one door through which versions are written and read.
+"""Storage by address: a folder of this machine, or a place that fsspec has a driver for. Versions are written and read through this door alone.
 
-An address is a path, or a URL such as s3://bucket/models/ads; credentials and endpoints come from where their owners keep them, the environment for one.
+An address is a path, or a URL such as s3://bucket/models/ads. An object is there whole, or not at all: in a folder by its last rename, in object stores by
+their puts. All that goes wrong is a PublishError that names the address. For any thread.
 """
 
+import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from secrets import token_hex
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+from htrain.data.drivers import driver_of, is_absent, speaking_of
 from htrain.errors import PublishError
-from htrain.printable import one_line
 
-_LOCAL = ("file", "local")
+R = TypeVar("R")
+_PUT_SECONDS = 30.0  # for a store to take an object, and
+_PUT_BYTES_PER_SECOND = 1_000_000  # for what is in it
 
 
 class Absent(PublishError):
     """An object is not there: it was never written, or has been removed."""
 
 
-class Storage:
-    """What lies under an address. An object is there whole, or not at all, in stores whose puts are atomic, and in folders of this machine.
+class Storage(Protocol):
+    """What lies under an address."""
 
-    All methods raise PublishError, naming the address and what was wrong with it. For any thread.
-    """
+    address: str
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write an object, in the place of one of this name. Raises PublishError."""
+
+    def get(self, name: str) -> bytes:
+        """What an object holds. Raises Absent where it is not there, PublishError where it cannot be read."""
+
+    def names(self, folder: str) -> list[str]:
+        """What lies directly in a folder, by name, in order; nothing where there is no such folder. Raises PublishError."""
+
+    def remove(self, name: str) -> None:
+        """Remove an object, where it is there. Raises PublishError."""
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder, where it is there and empty."""
+
+
+def storage_of(address: str) -> Storage:
+    """The storage at an address. Raises PublishError for one of a driver that is not installed."""
+    return Objects(address) if "://" in address else Folder(address)
+
+
+class Folder:
+    """A folder of this machine, or one that it has mounted."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        with self._named(address):
-            # Imported here: runs without an address have no use for it. Without caches of listings: others write here, too.
-            found: tuple[Any, str] = import_module("fsspec.core").url_to_fs(address, use_listings_cache=False)
-        self._files, self._root = found
-        protocols = self._files.protocol
-        self._is_local = any(each in _LOCAL for each in ([protocols] if isinstance(protocols, str) else protocols))
+        self._root = Path(address)
 
     def put(self, name: str, content: bytes) -> None:
-        """Write an object, in the place of one of this name."""
-        path = self._path(name)
+        """See `Storage`."""
+        path = self._root / name
         with self._named(path):
-            if self._is_local:
-                self._put_local(path, content)
-            else:
-                self._files.pipe_file(path, content)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f".{token_hex(6)}.partial")
+            try:
+                with partial.open("xb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(path)
+            finally:
+                partial.unlink(missing_ok=True)
 
     def get(self, name: str) -> bytes:
-        """What an object holds."""
-        path = self._path(name)
-        with self._named(path):
-            content: bytes = self._files.cat_file(path)
-            return content
+        """See `Storage`."""
+        with self._named(self._root / name):
+            return (self._root / name).read_bytes()
 
     def names(self, folder: str) -> list[str]:
-        """What lies directly in a folder, by name, in order; nothing where there is no such folder."""
-        path = self._path(folder)
-        with self._named(path):
+        """See `Storage`."""
+        with self._named(self._root / folder):
             try:
-                self._files.invalidate_cache()
-                found = self._files.ls(path, detail=False)
+                return sorted(os.listdir(self._root / folder))
             except FileNotFoundError:
                 return []
-            return sorted(PurePosixPath(each).name for each in found)
 
     def remove(self, name: str) -> None:
-        """Remove an object, where it is there."""
-        path = self._path(name)
-        with self._named(path):
+        """See `Storage`."""
+        with self._named(self._root / name):
+            (self._root / name).unlink(missing_ok=True)
+
+    def remove_folder(self, folder: str) -> None:
+        """See `Storage`."""
+        with self._named(self._root / folder):
             try:
-                self._files.rm_file(path)
+                (self._root / folder).rmdir()
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+
+    @contextmanager
+    def _named(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise Absent(f"{path}: is not there") from error
+        except FileExistsError as error:
+            raise PublishError(f"{path}: there is a file where a folder is wanted") from error
+        except (OSError, ValueError) as error:
+            raise PublishError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+class Objects:
+    """A place in an object store, or in whatever else fsspec has a driver for."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        self._done(self.address, lambda driver, path: None)
+
+    def put(self, name: str, content: bytes) -> None:
+        """See `Storage`. A store that does not take it in time is given up: s3fs waits for a silent one without end, though not when it reads."""
+        seconds = _PUT_SECONDS + len(content) / _PUT_BYTES_PER_SECOND
+
+        def written(driver: Any, path: str) -> None:
+            try:
+                driver.pipe_file(path, content, **({"timeout": seconds} if driver.async_impl else {}))
+            except TimeoutError as error:
+                raise PublishError(f"{self.address}/{name}: was not taken within {seconds:.0f} s") from error
+
+        self._done(f"{self.address}/{name}", written)
+
+    def get(self, name: str) -> bytes:
+        """See `Storage`."""
+        return self._done(f"{self.address}/{name}", lambda driver, path: bytes(driver.cat_file(path)))
+
+    def names(self, folder: str) -> list[str]:
+        """See `Storage`."""
+
+        def listed(driver: Any, path: str) -> list[str]:
+            driver.invalidate_cache()  # others write here, too
+            try:
+                return sorted(PurePosixPath(each).name for each in driver.ls(path, detail=False))
+            except FileNotFoundError as error:
+                if is_absent(error):
+                    return []
+                raise
+
+        return self._done(f"{self.address}/{folder}", listed)
+
+    def remove(self, name: str) -> None:
+        """See `Storage`."""
+
+        def removed(driver: Any, path: str) -> None:
+            try:
+                driver.rm_file(path)
             except FileNotFoundError:
                 return
 
+        self._done(f"{self.address}/{name}", removed)
+
     def remove_folder(self, folder: str) -> None:
-        """Remove a folder, where it is there and empty: object stores have none."""
-        if not self._is_local:
-            return
-        with self._named(self._path(folder)):
-            try:
-                os.rmdir(self._path(folder))
-            except (FileNotFoundError, OSError):
-                return
+        """Stores of objects have none."""
 
-    def _path(self, name: str) -> str:
-        return f"{self._root.rstrip('/')}/{name}"
-
-    def _put_local(self, path: str, content: bytes) -> None:
-        self._files.makedirs(os.path.dirname(path), exist_ok=True)
-        partial = f"{os.path.dirname(path)}/.{token_hex(6)}.partial"
-        try:
-            with open(partial, "xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        except BaseException:
-            if os.path.lexists(partial):
-                os.unlink(partial)
-            raise
-
-    @contextmanager
-    def _named(self, what: str) -> Iterator[None]:
-        """What goes wrong in a store, in one line. Stores raise errors of their own libraries, which have no common base."""
-        try:
-            yield
-        except PublishError:
-            raise
-        except ImportError as error:
-            raise PublishError(f"{self.address}: {one_line(str(error))}") from error
-        except FileNotFoundError as error:
-            raise Absent(f"{self._full(what)}: is not there") from error
-        except Exception as error:
-            said = one_line(str(getattr(error, "strerror", None) or error)) or type(error).__name__
-            raise PublishError(f"{self._full(what)}: {said}") from error
-
-    def _full(self, path: str) -> str:
-        """A path as whoever reads the message knows it: with the scheme of the address."""
-        scheme, separator, _ = self.address.partition("://")
-        return f"{scheme}://{path}" if separator and "://" not in path else path
+    def _done(self, address: str, what: Callable[[Any, str], R]) -> R:
+        """What comes of doing something with the driver at an address. Each thread has a driver of its own, which fsspec keeps."""
+        with speaking_of(address, kind=PublishError, absent=Absent, refused="cannot be written or read"):
+            return what(*driver_of(address))

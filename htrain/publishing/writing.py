@@ -19,8 +19,8 @@ from htrain.publishing.shares import Held
 from htrain.publishing.storage import Storage
 from htrain.publishing.versions import FOLDER, ROWS, Object, Part, digest_of
 
-_BLOCK_BYTES = 1 << 24  # of rows that are copied at a time
-_OBJECT_BYTES = 1 << 26  # of an object, but for its last block
+_BLOCK_BYTES = 1 << 23  # of rows that are copied at a time
+_OBJECT_BYTES = 1 << 24  # of an object: a store that is slow to take one is given up
 _PUTS = 4  # at a time, each of an object in memory
 
 

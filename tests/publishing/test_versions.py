@@ -17,7 +17,7 @@ from htrain.errors import PublishError
 from htrain.publishing.keeping import Kept, outdated, remove_version, unfinished, whole_versions
 from htrain.publishing.reading import Published
 from htrain.publishing.shares import Held
-from htrain.publishing.storage import Storage
+from htrain.publishing.storage import Objects, Storage, storage_of
 from htrain.publishing.versions import (
     FOLDER,
     MANIFEST,
@@ -99,7 +99,7 @@ def alike(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor])
     return found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
-class Refusing(Storage):
+class Refusing(Objects):
     """Refuses to put one object, of those that are put from now on."""
 
     left = -1
@@ -154,7 +154,7 @@ def _write_and_read(seed: int, full_every: int) -> None:
 
 
 def test_a_version_on_another_has_the_rows_that_changed_and_all_that_is_dense(tmp_path: Path) -> None:
-    storage, model = Storage(str(tmp_path)), Model(0)
+    storage, model = storage_of(str(tmp_path)), Model(0)
     manifest(storage, version_name(1, RUN), "", model.objects(storage, version_name(1, RUN), ""))
     model.stores[0]["table/0"][[3, 7]] += 1
     model.stores[1]["numbered/1"][4] += 1
@@ -167,11 +167,11 @@ def test_a_role_that_does_not_know_the_base_says_so(tmp_path: Path) -> None:
     with pytest.raises(
         PublishError, match=r"^sparse_ps:0: knows nothing of version 00000001-0123abcd, which 00000002-0123abcd"
     ):
-        Model(0).objects(Storage(str(tmp_path)), version_name(2, RUN), version_name(1, RUN))
+        Model(0).objects(storage_of(str(tmp_path)), version_name(2, RUN), version_name(1, RUN))
 
 
 def two_versions(tmp_path: Path) -> tuple[Storage, Model]:
-    storage, model = Storage(str(tmp_path)), Model(0)
+    storage, model = storage_of(str(tmp_path)), Model(0)
     for number, base in ((1, ""), (2, version_name(1, RUN))):
         name = version_name(number, RUN)
         model.change()
@@ -217,7 +217,7 @@ def test_a_version_whose_manifest_is_not_there_yet_is_none(tmp_path: Path) -> No
 
 
 def test_a_full_version_that_has_not_all_rows_is_refused(tmp_path: Path) -> None:
-    storage, model = Storage(str(tmp_path)), Model(0)
+    storage, model = storage_of(str(tmp_path)), Model(0)
     name = version_name(1, RUN)
     manifest(
         storage, name, "", [each for each in model.objects(storage, name, "") if each.name.startswith("sparse_ps_0")]
@@ -277,7 +277,7 @@ def test_a_part_that_does_not_fit_is_refused_though_its_manifest_is_as_it_was_wr
 def test_versions_before_the_second_newest_full_one_are_outdated_and_those_that_were_never_finished_go(
     tmp_path: Path,
 ) -> None:
-    storage = Storage(str(tmp_path))
+    storage = storage_of(str(tmp_path))
     names = [version_name(number, RUN) for number in range(1, 9)]
     bases = ["", names[0], "", names[2], names[3], "", names[5], names[6]]
     for name, base in zip(names[:-1], bases[:-1], strict=True):

@@ -23,7 +23,7 @@ from htrain.plan.plan import Plan
 from htrain.printable import one_line
 from htrain.publishing.keeping import Kept, outdated, remove_version, unfinished, whole_versions
 from htrain.publishing.shares import Held, Publishing
-from htrain.publishing.storage import Storage
+from htrain.publishing.storage import storage_of
 from htrain.publishing.versions import (
     Object,
     Whole,
@@ -112,7 +112,7 @@ class Versions:
 
     def __init__(self, plan: Plan, wanted: Wanted) -> None:
         """Raises PublishError where the address cannot be listed, written and removed from: before anything is trained."""
-        self._storage = Storage(wanted.address)
+        self._storage = storage_of(wanted.address)
         self._plan, self._full_every = plan, wanted.full_every
         self._wholes = wholes_of(plan)
         self._run = token_hex(4)

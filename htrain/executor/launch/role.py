@@ -2,9 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -21,6 +20,7 @@ from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.server_processes import ServerProcess
 from htrain.executor.loops.feed import Feed
 from htrain.executor.loops.members import Members, addresses_in, members_endpoint
+from htrain.executor.loops.publisher import Publisher
 from htrain.executor.loops.replica import Replica
 from htrain.executor.loops.server import Server
 from htrain.executor.loops.sync import SyncLoop
@@ -35,9 +35,6 @@ from htrain.executor.transport.port import Inbox, Network, Outbox, sent_by_role
 from htrain.membership.served import Serving
 from htrain.net.names import TRAINER, WORKERS, Role, device_of, number_of, role_of
 from htrain.plan.plan import Plan
-
-if TYPE_CHECKING:
-    from htrain.executor.loops.publisher import Publisher
 
 
 def assembled(name: str, plan: Plan, settings: RunSettings, *, shared: bool = False) -> Assembly:
@@ -327,10 +324,7 @@ class RunningRole:
         """Begin to write what the role has of a version of the model; `published` tells of it. Requires: it is at rest, and has told of the one before."""
         assert self.settings.publishing
         if self._publisher is None:
-            kind = import_module(
-                "htrain.executor.loops.publisher"
-            ).Publisher  # imports libraries that other runs have no use for
-            self._publisher = kind(
+            self._publisher = Publisher(
                 self.name, self.settings.publishing, self.store, self._parts.row_numbers(), self._on_change
             )
         self._publisher.begin(version, base)

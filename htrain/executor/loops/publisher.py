@@ -11,7 +11,7 @@ from htrain.errors import Error
 from htrain.executor.host.threads import begin_thread
 from htrain.printable import one_line
 from htrain.publishing.shares import Publishing
-from htrain.publishing.storage import Storage
+from htrain.publishing.storage import Storage, storage_of
 from htrain.publishing.writing import Writer
 
 
@@ -59,7 +59,7 @@ class Publisher:
     def _write(self, version: str, base: str) -> None:
         begin_thread()
         try:
-            self._storage = self._storage or Storage(self._address)
+            self._storage = self._storage or storage_of(self._address)
             objects = self._writer.write(self._storage, version, base)
             self._outcome = {"objects": msgspec.to_builtins(objects)}
         except Error as error:

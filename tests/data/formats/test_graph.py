@@ -250,7 +250,10 @@ def test_ids_may_be_large_and_far_apart(tmp_path):
         ("users=1", "a.txt: has users up to 1, more than users=1 makes room for$"),
         ("items=2", "a.txt: has items up to 2, more than items=2 makes room for$"),
         ("items=many", "option items: 'many' is not a whole number$"),
-        ("fanout1=3", "unknown option 'fanout1'; graph takes part, test, fanout, negatives, seed, users, items, shuffle, shuffle_seed$"),
+        (
+            "fanout1=3",
+            "unknown option 'fanout1'; graph takes part, test, fanout, negatives, seed, users, items, shuffle, shuffle_seed$",
+        ),
     ],
 )
 def test_a_wrong_option_is_refused_in_one_line_that_says_why(tmp_path, query, message):
