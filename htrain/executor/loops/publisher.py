@@ -8,7 +8,7 @@ import msgspec
 import torch
 
 from htrain.errors import Error
-from htrain.executor.host.threads import begin_thread
+from htrain.executor.host.threads import begin_thread, stand_back
 from htrain.printable import one_line
 from htrain.publishing.shares import Publishing
 from htrain.publishing.storage import Storage, storage_of
@@ -58,6 +58,7 @@ class Publisher:
 
     def _write(self, version: str, base: str) -> None:
         begin_thread()
+        stand_back()
         try:
             self._storage = self._storage or storage_of(self._address)
             objects = self._writer.write(self._storage, version, base)
