@@ -138,9 +138,11 @@ def _layer_norm(t: Translation, call: Call) -> None:
 
 
 def _attention(t: Translation, call: Call) -> None:
-    """softmax(q @ k.T * scale + mask) @ v; a bool mask keeps what is True, a causal one what was before."""
+    """softmax(q @ k.T * scale + mask) @ v; a bool mask keeps what is True, a causal one what was before.
+
+    As in torch, what sees nothing, as its row of the mask is all False or -inf, gets zeros.
+    """
     q, k, v = call.args[:3]
-    mask = argument(call, 3, "attn_mask", None)
     assert isinstance(q, fx.Node)
     assert isinstance(k, fx.Node)
     width = q.meta["val"].shape[-1]
@@ -150,20 +152,44 @@ def _attention(t: Translation, call: Call) -> None:
     transposed = t.step(call.node, "Transpose", (t.blob(k),), {"perm": (*range(rank - 2), rank - 1, rank - 2)})
     scores = t.step(call.node, "MatMul", (t.blob(q), transposed))
     scores = t.step(call.node, "Mul", (scores, t.blob(float(scale), like=q.meta["val"])))
-    if isinstance(mask, fx.Node) and mask.meta["val"].dtype == torch.bool:
-        scores = t.step(call.node, "Where", (t.blob(mask), scores, t.blob(float("-inf"), like=q.meta["val"])))
-    elif argument(call, 5, "is_causal", False):
+    scores, seeing = _masked(t, call, scores)
+    weights = t.step(call.node, "Softmax", (scores,), {"axis": rank - 1})
+    if seeing:
+        weights = t.step(call.node, "Where", (seeing, weights, t.blob(0.0, like=q.meta["val"])))
+    p = float(argument(call, 4, "dropout_p", 0.0))
+    weights = dropped(t, call, weights, p) if p else weights
+    t.add(call.node, "MatMul", (weights, t.blob(v)))
+
+
+def _masked(t: Translation, call: Call, scores: str) -> tuple[str, str]:
+    """The scores of attention under its mask, and the blob that says which rows see anything; "" where all do.
+
+    A row that sees nothing keeps its scores, for a softmax over -inf alone is no number, nor are its gradients.
+    """
+    q, k = call.args[:2]
+    mask, like = argument(call, 3, "attn_mask", None), q.meta["val"]
+    if mask is None and not argument(call, 5, "is_causal", False):
+        return scores, ""
+    hidden = t.blob(float("-inf"), like=like)
+    if mask is None:
         steps = [node.meta["val"].shape[-2] for node in (q, k)]
         if not all(isinstance(count, int) for count in steps):
             raise refuse(t, call, "a causal mask over the batch")
         before = t.constant(torch.ones(*steps, dtype=torch.bool).tril(), module=t.module_of(call.node))
-        scores = t.step(call.node, "Where", (before, scores, t.blob(float("-inf"), like=q.meta["val"])))
-    elif mask is not None:
-        scores = t.step(call.node, "Add", (scores, t.blob(mask)))
-    weights = t.step(call.node, "Softmax", (scores,), {"axis": rank - 1})
-    p = float(argument(call, 4, "dropout_p", 0.0))
-    weights = dropped(t, call, weights, p) if p else weights
-    t.add(call.node, "MatMul", (weights, t.blob(v)))
+        return t.step(call.node, "Where", (before, scores, hidden)), ""
+    is_bool, value = mask.meta["val"].dtype == torch.bool, t.static.get(mask)
+    if value is not None and bool((value if is_bool else value != -torch.inf).any(-1).all()):
+        return _seen(t, call, scores, t.blob(mask), is_bool), ""
+    seen = t.blob(mask) if is_bool else t.step(call.node, "Greater", (t.blob(mask), hidden))
+    seeing = t.step(call.node, "AnyAlong", (seen,), {"dim": len(mask.meta["val"].shape) - 1, "keepdim": True})
+    masked = _seen(t, call, scores, t.blob(mask), is_bool)
+    return t.step(call.node, "Where", (seeing, masked, scores)), seeing
+
+
+def _seen(t: Translation, call: Call, scores: str, mask: str, is_bool: bool) -> str:
+    if not is_bool:
+        return t.step(call.node, "Add", (scores, mask))
+    return t.step(call.node, "Where", (mask, scores, t.blob(float("-inf"), like=call.args[0].meta["val"])))
 
 
 MATRIX: dict[str, Handler] = {

@@ -7,6 +7,7 @@ code by the full name of the exported op: another order, other attributes, sever
 from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, argument, refuse
+from htrain.frontend.aten_index import INDEX
 from htrain.frontend.aten_matrix import MATRIX
 from htrain.frontend.aten_shapes import SHAPES, get_item
 from htrain.frontend.aten_torch import TORCH
@@ -220,7 +221,10 @@ _FORMS: dict[str, Handler] = {
 }  # fmt: skip
 HANDLERS: dict[str, Handler] = {
     **{f"aten.{name}": _same(definition) for definition in OPS.values() for name in definition.aten},
-    **{f"aten.{name}": handler for name, handler in {**TORCH, **_FORMS, **SHAPES, **MATRIX, **TRAINING}.items()},
+    **{
+        f"aten.{name}": handler
+        for name, handler in {**TORCH, **_FORMS, **SHAPES, **INDEX, **MATRIX, **TRAINING}.items()
+    },
     "htrain.embedding_bag.default": _embedding_bag,
     "<built-in function getitem>": get_item,
     TARGET: _user_op,

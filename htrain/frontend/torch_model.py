@@ -162,14 +162,13 @@ def _declare_parameter(
     values: dict[str, torch.Tensor],
 ) -> None:
     trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
+    constant = (
+        not isinstance(tensor, nn.Parameter) or not tensor.is_floating_point()
+    )  # masks and places, which nothing trains
     if id(tensor) in declared:  # tied: the first name wins
         translation.names[node] = declared[id(tensor)]
         return
-    if (
-        not isinstance(tensor, nn.Parameter)
-        and not tensor.is_meta
-        and tensor.numel() * tensor.element_size() <= _CONSTANT_BYTES
-    ):
+    if constant and not tensor.is_meta and tensor.numel() * tensor.element_size() <= _CONSTANT_BYTES:
         translation.static[node] = tensor
         translation.buffers[node] = name
         return

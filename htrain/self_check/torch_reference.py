@@ -134,7 +134,9 @@ class TorchReference:
 
 
 def _parameters(module: nn.Module, captured: Captured) -> tuple[dict[str, nn.Parameter], dict[str, list[Slot]]]:
-    """Every parameter once, by the name that the net has for it, and where modules keep it."""
+    """Every parameter once, by the name that the net has for it, and where modules keep it. Masks and places, which the net has as constants, stay as
+    they are.
+    """
     names: dict[int, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if name in captured.net.parameters or id(parameter) not in names:
@@ -144,7 +146,8 @@ def _parameters(module: nn.Module, captured: Captured) -> tuple[dict[str, nn.Par
         for key, value in owner._parameters.items():
             if value is not None:
                 slots[names[id(value)]].append((owner._parameters, key))
-    return {names[id(p)]: p for p in module.parameters()}, slots
+    drawn = [p for p in module.parameters() if p.is_floating_point() or names[id(p)] in captured.net.parameters]
+    return {names[id(p)]: p for p in drawn}, {names[id(p)]: slots[names[id(p)]] for p in drawn}
 
 
 def _twin(parameter: nn.Parameter, value: torch.Tensor) -> nn.Parameter:
