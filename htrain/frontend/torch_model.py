@@ -1,6 +1,6 @@
 """PyTorch module -> Net: the exported program, op by op (docs/architecture.md)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,18 +38,33 @@ def capture(
         type(model).__name__, _batch_symbol(program, example_inputs), _bag_lengths(program, example_inputs)
     )
     values = _declare_inputs(translation, program, model)
-    translation.tables = _tables(program, translation)
+    outputs = _own_outputs(program, logit) if own_loss else (_logit(program, logit),)
+    needed = _needed(program, outputs)
+    translation.tables = _tables(program, translation, needed)
     for node in program.graph.nodes:
-        if node.op == "call_function":
+        if node.op == "call_function" and node in needed:
             _translate(translation, node)
     _check_outputs(program, translation)
-    outputs = _own_outputs(program, logit) if own_loss else (_logit(program, logit),)
     net = translation.build(*map(translation.blob, outputs))
     used, frozen = without_gradients(only_needed(net))
     kept = {name: value for name, value in {**values, **translation.values}.items() if name in used.parameters}
     mixing = () if own_loss else _of_batches(translation)  # a loss is a mean of examples
     notes = (*_left_out(model, used), *_left_alone(frozen), *mixing)
     return Captured(used, kept, notes)
+
+
+def _needed(program: ExportedProgram, outputs: Sequence[fx.Node]) -> set[fx.Node]:
+    """The nodes that these outputs and the buffers that forward() changes are computed from: no other has to be an op of htrain."""
+    changed = {s.arg.name for s in program.graph_signature.output_specs if s.kind == OutputKind.BUFFER_MUTATION}
+    (end,) = program.graph.find_nodes(op="output")
+    pending = [*outputs, *(node for node in end.all_input_nodes if node.name in changed)]
+    needed: set[fx.Node] = set()
+    while pending:
+        node = pending.pop()
+        if node not in needed:
+            needed.add(node)
+            pending.extend(node.all_input_nodes)
+    return needed
 
 
 def _of_batches(translation: Translation) -> list[str]:
@@ -184,15 +199,15 @@ def _declare_parameter(
         values[name] = tensor.detach()
 
 
-def _tables(program: ExportedProgram, translation: Translation) -> set[str]:
-    """Parameters that embeddings alone read, by ids that depend on an input."""
+def _tables(program: ExportedProgram, translation: Translation, needed: Collection[fx.Node]) -> set[str]:
+    """Parameters that embeddings alone read among the nodes that are needed, by ids that depend on an input."""
     dynamic = {node for node, _ in _user_inputs(program)}
     for node in program.graph.nodes:
         if node.op == "call_function" and dynamic.intersection(node.all_input_nodes):
             dynamic.add(node)
     looked_up: set[str] = set()
     otherwise: set[str] = set()
-    for node in program.graph.nodes:
+    for node in (node for node in program.graph.nodes if node in needed):
         for source in node.all_input_nodes:
             name = translation.names.get(source, "")
             if name not in translation.builder.parameters:

@@ -94,8 +94,12 @@ FORWARDS: dict[str, Forward] = {
 
 @pytest.mark.parametrize("name", FORWARDS)
 def test_what_is_picked_and_put_is_trained_as_by_pytorch(name: str) -> None:
+    check(FORWARDS[name])
+
+
+def check(then: Forward) -> None:
     model = capture_model(
-        Indexed(FORWARDS[name]),
+        Indexed(then),
         schema=CRITEO,
         example_inputs={"ids": torch.zeros(3, 4, dtype=torch.int64)},
         logit="",
@@ -120,6 +124,14 @@ def test_what_is_of_other_examples_is_refused(name: str) -> None:
     forward, why = REFUSED[name]
     with pytest.raises(ModelError, match=why):
         capture(Indexed(forward), {"ids": torch.zeros(3, 4, dtype=torch.int64)})
+
+
+def test_softmax_casts_before() -> None:
+    def weigh(model: nn.Module, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        scores = torch.where(ids > 5, rows.sum(2).double(), -9e15)
+        return rows * torch.softmax(scores, dim=1, dtype=torch.float32)[..., None]
+
+    check(weigh)
 
 
 def test_len_is_python_s_own_afterwards() -> None:
