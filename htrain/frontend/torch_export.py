@@ -29,7 +29,7 @@ _KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", 
          "leaky_relu.default", "prelu.default", "softplus.default", "dropout.default", "embedding.default", "stack.default",
          "linalg_vector_norm.default", "var.correction", "var.dim", "logsumexp.default", "batch_norm.default", "masked_fill.Scalar",
          "addmm.default", "baddbmm.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "rsub.Scalar", "clamp.default",
-         "detach.default", *TORCH_OPS.values())  # fmt: skip
+         "detach.default", "bernoulli.default", *TORCH_OPS.values())  # fmt: skip
 _TRANSLATED = (
     "flatten.using_ints",
     "unflatten.int",

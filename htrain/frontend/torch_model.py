@@ -1,6 +1,7 @@
 """PyTorch module -> Net: the exported program, op by op (docs/architecture.md)."""
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,11 +13,13 @@ from htrain.errors import ModelError
 from htrain.frontend.aten_forms import Call, refuse
 from htrain.frontend.aten_ops import ARGUMENT_CURES, CURES, IGNORED, handler_of
 from htrain.frontend.captured import Captured, without_gradients
+from htrain.frontend.draws import draws_always, draws_of
 from htrain.frontend.module_checks import check_module
 from htrain.frontend.torch_export import export, is_bag
 from htrain.frontend.translation import Translation, dtype_name, static_value
 from htrain.net.net import Init, Net, Parameter
 from htrain.net.rewriting import only_needed
+from htrain.ops.draw import is_draw, is_noise
 
 _CONSTANT_BYTES = 1 << 20  # a larger buffer is a parameter with a file: plans hold constants in their nets
 
@@ -40,6 +43,9 @@ def capture(
     values = _declare_inputs(translation, program, model)
     outputs = _own_outputs(program, logit) if own_loss else (_logit(program, logit),)
     needed = _needed(program, outputs)
+    if draws := draws_of(needed):
+        evaluated = partial(_draws, model, example_inputs, logit, own_loss=own_loss)
+        translation.draws_always = draws_always(model, draws, evaluated)
     translation.tables = _tables(program, translation, needed)
     for node in program.graph.nodes:
         if node.op == "call_function" and node in needed:
@@ -49,8 +55,14 @@ def capture(
     used, frozen = without_gradients(only_needed(net))
     kept = {name: value for name, value in {**values, **translation.values}.items() if name in used.parameters}
     mixing = () if own_loss else _of_batches(translation)  # a loss is a mean of examples
-    notes = (*_left_out(model, used), *_left_alone(frozen), *mixing)
+    notes = (*_left_out(model, used), *_left_alone(frozen), *_drawn(used), *mixing)
     return Captured(used, kept, notes)
+
+
+def _draws(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], logit: str | int, *, own_loss: bool) -> int:
+    """How often a model, as it is now, draws random numbers for its outputs."""
+    program = export(model, example_inputs)
+    return draws_of(_needed(program, _own_outputs(program, logit) if own_loss else (_logit(program, logit),)))
 
 
 def _needed(program: ExportedProgram, outputs: Sequence[fx.Node]) -> set[fx.Node]:
@@ -65,6 +77,15 @@ def _needed(program: ExportedProgram, outputs: Sequence[fx.Node]) -> set[fx.Node
             needed.add(node)
             pending.extend(node.all_input_nodes)
     return needed
+
+
+def _drawn(net: Net) -> list[str]:
+    """A sentence for random numbers that forward() draws in evaluation, too."""
+    if not any(is_draw(op) and not is_noise(op) for op in net.ops):
+        return []
+    return [
+        "forward() draws random numbers in evaluation, too: other ones for each batch in training, and the same for each batch in evaluation"
+    ]
 
 
 def _of_batches(translation: Translation) -> list[str]:
@@ -231,13 +252,13 @@ def _translate(translation: Translation, node: fx.Node) -> None:
     name = str(node.target)
     if name in IGNORED or not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
         return
-    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not handler_of(name):
+    if _is_random(node) and not handler_of(name):
         raise refuse(
             translation,
             Call(node),
             CURES.get(name, "it draws random numbers, and a net computes the same from the same"),
         )
-    value = static_value(translation, node)
+    value = None if _is_random(node) else static_value(translation, node)
     if value is not None:
         translation.static[node] = value
         return
@@ -261,6 +282,10 @@ def _translate(translation: Translation, node: fx.Node) -> None:
         cure = ARGUMENT_CURES.get(argument, "express it by other ops")
         raise refuse(translation, call, f"htrain does not follow its argument {argument}={value}: {cure}")
     _check_result(translation, node)
+
+
+def _is_random(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _check_result(translation: Translation, node: fx.Node) -> None:

@@ -21,6 +21,7 @@ class Translation:
 
     `names` has the blob of each node, `parts` the blobs of a node with several outputs, `static` the value of a node
     that depends on no input, `buffers` the names of those that are buffers of the model. `values` are those of parameters that ops have made.
+    `draws_always`: what is drawn at random is drawn in evaluation, too.
     """
 
     def __init__(self, name: str, batch: Any, bags: Mapping[Any, int]) -> None:
@@ -32,6 +33,7 @@ class Translation:
         self.buffers: dict[fx.Node, str] = {}
         self.values: dict[str, torch.Tensor] = {}
         self.tables: set[str] = set()
+        self.draws_always = False
         self._batch = batch
         self._bags = bags
         self._counts: dict[Any, Dim] = {}  # of what constant masks pick

@@ -12,6 +12,7 @@ from torch.utils import _pytree
 
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
+from htrain.frontend.draws import in_evaluation
 from htrain.frontend.unchanged import unchanged
 from htrain.self_check.lazy_tables import LazyTables, stand_in
 from htrain.self_check.outcome import Gradient, Outcome, loss_of, summed_rows
@@ -88,6 +89,11 @@ class TorchReference:
                 f"forward() of {type(self._module).__name__} gives another result for the same batch the second time: it draws random numbers or "
                 f"keeps something from one batch to the next, which no net does; --no-self-check compiles what it did the first time"
             )
+
+    def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """What is scored in evaluation. Raises whatever the module raises."""
+        with self._prepared(values), in_evaluation(self._module), redirect_stdout(io.StringIO()), torch.no_grad():
+            return self._outputs(inputs).detach()
 
     def _values_beside(self, values: Values) -> tuple[dict[str, Table], dict[str, torch.Tensor]]:
         """Values for all parameters: those of the net, and others for what the logit does not need."""
