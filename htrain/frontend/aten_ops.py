@@ -7,6 +7,7 @@ code by the full name of the exported op: another order, other attributes, sever
 from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, argument, refuse
+from htrain.frontend.aten_fourier import FOURIER, OF_COMPLEX
 from htrain.frontend.aten_index import INDEX
 from htrain.frontend.aten_matrix import MATRIX
 from htrain.frontend.aten_shapes import SHAPES, get_item
@@ -230,7 +231,7 @@ HANDLERS: dict[str, Handler] = {
     **{f"aten.{name}": _same(definition) for definition in OPS.values() for name in definition.aten},
     **{
         f"aten.{name}": handler
-        for name, handler in {**TORCH, **_FORMS, **SHAPES, **INDEX, **MATRIX, **TRAINING}.items()
+        for name, handler in {**TORCH, **_FORMS, **SHAPES, **INDEX, **MATRIX, **TRAINING, **FOURIER}.items()
     },
     "htrain.embedding_bag.default": _embedding_bag,
     "<built-in function getitem>": get_item,
@@ -238,6 +239,10 @@ HANDLERS: dict[str, Handler] = {
 }
 
 
-def handler_of(target: str) -> Handler | None:
-    """What translates an exported op of this name: its own handler, or else that of all overloads; None for an op that htrain does not know."""
+def handler_of(target: str, *, of_complex: bool = False) -> Handler | None:
+    """What translates an exported op of this name: its own handler, or else that of all overloads; None for an op that htrain does not know,
+    or does not know of complex numbers, where its result has these.
+    """
+    if of_complex:
+        return OF_COMPLEX.get(target)
     return HANDLERS.get(target) or HANDLERS.get(target.rpartition(".")[0])

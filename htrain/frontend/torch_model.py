@@ -14,6 +14,7 @@ from htrain.frontend.aten_forms import Call, refuse
 from htrain.frontend.aten_ops import ARGUMENT_CURES, CURES, IGNORED, handler_of
 from htrain.frontend.captured import Captured, without_gradients
 from htrain.frontend.draws import draws_always, draws_of
+from htrain.frontend.graph_outputs import logit_of, needed_for, own_outputs
 from htrain.frontend.module_checks import check_module
 from htrain.frontend.torch_export import export, is_bag
 from htrain.frontend.translation import Translation, dtype_name, static_value
@@ -41,8 +42,8 @@ def capture(
         type(model).__name__, _batch_symbol(program, example_inputs), _bag_lengths(program, example_inputs)
     )
     values = _declare_inputs(translation, program, model)
-    outputs = _own_outputs(program, logit) if own_loss else (_logit(program, logit),)
-    needed = _needed(program, outputs)
+    outputs = own_outputs(program, logit) if own_loss else (logit_of(program, logit),)
+    needed = needed_for(program, outputs)
     if draws := draws_of(needed):
         evaluated = partial(_draws, model, example_inputs, logit, own_loss=own_loss)
         translation.draws_always = draws_always(model, draws, evaluated)
@@ -62,21 +63,7 @@ def capture(
 def _draws(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], logit: str | int, *, own_loss: bool) -> int:
     """How often a model, as it is now, draws random numbers for its outputs."""
     program = export(model, example_inputs)
-    return draws_of(_needed(program, _own_outputs(program, logit) if own_loss else (_logit(program, logit),)))
-
-
-def _needed(program: ExportedProgram, outputs: Sequence[fx.Node]) -> set[fx.Node]:
-    """The nodes that these outputs and the buffers that forward() changes are computed from: no other has to be an op of htrain."""
-    changed = {s.arg.name for s in program.graph_signature.output_specs if s.kind == OutputKind.BUFFER_MUTATION}
-    (end,) = program.graph.find_nodes(op="output")
-    pending = [*outputs, *(node for node in end.all_input_nodes if node.name in changed)]
-    needed: set[fx.Node] = set()
-    while pending:
-        node = pending.pop()
-        if node not in needed:
-            needed.add(node)
-            pending.extend(node.all_input_nodes)
-    return needed
+    return draws_of(needed_for(program, own_outputs(program, logit) if own_loss else (logit_of(program, logit),)))
 
 
 def _drawn(net: Net) -> list[str]:
@@ -262,7 +249,7 @@ def _translate(translation: Translation, node: fx.Node) -> None:
     if value is not None:
         translation.static[node] = value
         return
-    call, handler = Call(node), handler_of(name)
+    call, handler = Call(node), handler_of(name, of_complex=_is_complex(node))
     if handler is None:
         raise refuse(translation, call, CURES.get(name, "htrain has no such op"))
     try:
@@ -293,51 +280,14 @@ def _check_result(translation: Translation, node: fx.Node) -> None:
     name, value = translation.names.get(node, ""), node.meta["val"]
     if not isinstance(value, torch.Tensor) or name not in translation.builder.blobs:
         return
-    blob = translation.builder.blobs[name]
-    if blob.dtype != dtype_name(value.dtype) or blob.shape != translation.shape(node):
-        shape = ",".join(map(str, translation.shape(node)))
-        raise refuse(translation, Call(node), f"it would give {blob}, want {dtype_name(value.dtype)}[{shape}]")
+    blob, dtype, shape = translation.builder.blobs[name], value.dtype, translation.shape(node)
+    if node in translation.complex:
+        dtype, shape = value.real.dtype, (*shape, 2)
+    if blob.dtype != dtype_name(dtype) or blob.shape != shape:
+        sizes = ",".join(map(str, shape))
+        raise refuse(translation, Call(node), f"it would give {blob}, want {dtype_name(dtype)}[{sizes}]")
 
 
-def _own_outputs(program: ExportedProgram, logit: str | int) -> tuple[fx.Node, fx.Node]:
-    """The loss that forward() returns, and what is scored. Raises ModelError where one is missing, or it is not clear which."""
-    names, outputs = _named_outputs(program)
-    numbers = [i for i, node in enumerate(outputs) if not node.meta["val"].shape]
-    place = names.index("loss") if "loss" in names else next(iter(numbers), -1)
-    if place not in numbers:
-        raise ModelError(
-            "forward() returns no loss, a number without dimensions: with --loss own, return the mean loss of the batch and what is scored: (loss, logit)"
-        )
-    others = [i for i in range(len(outputs)) if i != place]
-    if str(logit):
-        others = [i for i in others if str(logit) in (names[i], str(i))]
-    if len(others) != 1:
-        choices = ", ".join(name for i, name in enumerate(names) if i != place) or "nothing"
-        raise ModelError(
-            f"beside its loss, the model returns {choices}: return what is scored, too, and say which it is where there are several (--logit)"
-        )
-    return outputs[place], outputs[others[0]]
-
-
-def _named_outputs(program: ExportedProgram) -> tuple[list[str], list[fx.Node]]:
-    """The outputs of forward(), and their keys or positions."""
-    changed = {s.arg.name for s in program.graph_signature.output_specs if s.kind != OutputKind.USER_OUTPUT}
-    outputs = [n for n in next(n for n in program.graph.nodes if n.op == "output").args[0] if n.name not in changed]
-    spec = program.call_spec.out_spec
-    keys = [str(k) for k in spec.context] if spec is not None and isinstance(spec.context, list) else []
-    return keys if len(keys) == len(outputs) else [str(i) for i in range(len(outputs))], outputs
-
-
-def _logit(program: ExportedProgram, logit: str | int) -> fx.Node:
-    """The output node to train. Raises ModelError listing the choices when it is not clear."""
-    names, outputs = _named_outputs(program)
-    if len(outputs) == 1 and logit == "":
-        return outputs[0]
-    wanted = str(logit)
-    if wanted in names:
-        return outputs[names.index(wanted)]
-    if wanted.isdigit() and int(wanted) < len(outputs):
-        return outputs[int(wanted)]
-    raise ModelError(
-        f"the model has {len(outputs)} outputs ({', '.join(names)}): say which is the logit (--logit {names[0]})"
-    )
+def _is_complex(node: fx.Node) -> bool:
+    value = node.meta["val"]
+    return isinstance(value, torch.Tensor) and value.is_complex()

@@ -34,6 +34,7 @@ class Translation:
         self.values: dict[str, torch.Tensor] = {}
         self.tables: set[str] = set()
         self.draws_always = False
+        self.complex: set[fx.Node] = set()  # nodes whose blobs have their parts as a last dimension
         self._batch = batch
         self._bags = bags
         self._counts: dict[Any, Dim] = {}  # of what constant masks pick
