@@ -272,6 +272,21 @@ def _masked_select(t: Translation, call: Call) -> None:
     t.add(call.node, "Reshape", (picked,), {"shape": (-1,)})
 
 
+def _index_add(t: Translation, call: Call) -> None:
+    """x with the rows of another tensor added at the places of an index along a dimension."""
+    source, axis, index, rows = call.args
+    shape, axis = t.shape(rows), int(axis) % len(call.meta["val"].shape)
+    alpha = argument(call, 4, "alpha", 1)
+    name = t.blob(rows)
+    if alpha != 1:
+        name = t.step(call.node, "Mul", (name, t.blob(alpha, like=call.meta["val"])))
+    behind = tuple((d if isinstance(d, int) else -1) if i == axis else 1 for i, d in enumerate(shape))
+    place = t.step(call.node, "Reshape", (t.blob(index),), {"shape": behind})
+    place = t.step(call.node, "BroadcastTo", (place,), {"shape": t.batch_shape(shape)})
+    mixes_batch(t, call, (axis,))
+    t.add(call.node, "ScatterAdd", (t.blob(source), place, name), {"dim": axis})
+
+
 def _along(type: str) -> Handler:
     """Elements along an axis, by an index tensor."""
 
@@ -285,6 +300,7 @@ def _along(type: str) -> Handler:
 INDEX: dict[str, Handler] = {
     "index.Tensor": _index,
     "index_put.default": _index_put,
+    "index_add.default": _index_add,
     "index_select.default": _along("Gather"),
     "gather.default": _along("GatherElements"),
     "masked_select.default": _masked_select,

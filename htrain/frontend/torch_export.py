@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from htrain.errors import ModelError
 from htrain.frontend.blame import place_of
 from htrain.frontend.gradient_rules import GradientRules, no_custom_functions
+from htrain.frontend.sparse_products import SparseProducts
 from htrain.frontend.tensor_length import symbolic_lengths
 from htrain.frontend.unchanged import unchanged
 from htrain.ops.torch_ops import TORCH_OPS
@@ -29,7 +30,7 @@ _KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", 
          "leaky_relu.default", "prelu.default", "softplus.default", "dropout.default", "embedding.default", "stack.default",
          "linalg_vector_norm.default", "var.correction", "var.dim", "logsumexp.default", "batch_norm.default", "masked_fill.Scalar",
          "addmm.default", "baddbmm.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "rsub.Scalar", "clamp.default",
-         "detach.default", "bernoulli.default", *TORCH_OPS.values())  # fmt: skip
+         "detach.default", "bernoulli.default", "index_add.default", *TORCH_OPS.values())  # fmt: skip
 _TRANSLATED = (
     "flatten.using_ints",
     "unflatten.int",
@@ -64,7 +65,7 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
             symbolic_lengths(),
             _quiet(),
         ):
-            with torch.enable_grad(), GradientRules(), no_custom_functions():
+            with torch.enable_grad(), GradientRules(), SparseProducts(), no_custom_functions():
                 program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
             return program if _is_plain(program) else program.run_decompositions(_decompositions())
     except ModelError:

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from htrain.compiler.pipeline import compile_net
 from htrain.data import START, Malformed, open_data
 from htrain.frontend.captured import Captured
+from htrain.frontend.unchanged import unchanged
 from htrain.net.net import Op
 from htrain.ops import OPS
 from htrain.ops.draw import DRAWS
@@ -92,7 +93,10 @@ class Training:
         losses = []
         for key, batch in _batches(self._data, self._options.batch_size):
             label = batch.pop("label")
-            with Dropping(self._dropouts, key):
+            with (
+                unchanged(model),
+                Dropping(self._dropouts, key),
+            ):  # some keep what they have computed for the next batch
                 outputs = pick(model(**batch), self._case.logit)
             total = criterion(outputs.reshape(-1), label)
             model.zero_grad()
