@@ -77,7 +77,8 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """The table, line by line, then the totals and what models are refused for."""
     asked = arguments()
-    sys.path.extend(str(folder) for folder in sorted(asked.libraries.iterdir()) if folder.is_dir())
+    folders = [str(folder) for folder in sorted(asked.libraries.iterdir()) if folder.is_dir()]
+    sys.path[1:1] = folders  # before what is installed: recbole takes no pandas 3
     skipped: dict[str, str] = {}
     results: list[Result] = []
     with redirect_stdout(sys.stderr):  # what libraries say of themselves

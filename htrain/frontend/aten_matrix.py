@@ -113,15 +113,22 @@ def _softmax(type: str) -> Handler:
     def handle(t: Translation, call: Call) -> None:
         rank = len(call.meta["val"].shape)
         if not rank:  # of one number
-            one = t.step(call.node, "Reshape", (t.blob(call.args[0]),), {"shape": (1,)})
+            one = t.step(call.node, "Reshape", (_in_dtype(t, call, call.args[0]),), {"shape": (1,)})
             call.told_by_shape()
             t.add(call.node, "Reshape", (t.step(call.node, type, (one,), {"axis": 0}),), {"shape": ()})
             return
         axis = int(call.args[1]) % rank
         mixes_batch(t, call, (axis,))
-        t.add(call.node, type, (t.blob(call.args[0]),), {"axis": axis})
+        t.add(call.node, type, (_in_dtype(t, call, call.args[0]),), {"axis": axis})
 
     return handle
+
+
+def _in_dtype(t: Translation, call: Call, source: fx.Node) -> str:
+    """What a softmax is of: it may be told to cast before."""
+    dtype = call.meta["val"].dtype
+    name = t.blob(source)
+    return name if source.meta["val"].dtype == dtype else t.step(call.node, "Cast", (name,), {"to": dtype_name(dtype)})
 
 
 def _axis_op(type: str) -> Handler:
@@ -138,9 +145,11 @@ def _layer_norm(t: Translation, call: Call) -> None:
 
 
 def _attention(t: Translation, call: Call) -> None:
-    """softmax(q @ k.T * scale + mask) @ v; a bool mask keeps what is True, a causal one what was before."""
+    """softmax(q @ k.T * scale + mask) @ v; a bool mask keeps what is True, a causal one what was before.
+
+    As in torch, what sees nothing, as its row of the mask is all False or -inf, gets zeros.
+    """
     q, k, v = call.args[:3]
-    mask = argument(call, 3, "attn_mask", None)
     assert isinstance(q, fx.Node)
     assert isinstance(k, fx.Node)
     width = q.meta["val"].shape[-1]
@@ -150,20 +159,44 @@ def _attention(t: Translation, call: Call) -> None:
     transposed = t.step(call.node, "Transpose", (t.blob(k),), {"perm": (*range(rank - 2), rank - 1, rank - 2)})
     scores = t.step(call.node, "MatMul", (t.blob(q), transposed))
     scores = t.step(call.node, "Mul", (scores, t.blob(float(scale), like=q.meta["val"])))
-    if isinstance(mask, fx.Node) and mask.meta["val"].dtype == torch.bool:
-        scores = t.step(call.node, "Where", (t.blob(mask), scores, t.blob(float("-inf"), like=q.meta["val"])))
-    elif argument(call, 5, "is_causal", False):
+    scores, seeing = _masked(t, call, scores)
+    weights = t.step(call.node, "Softmax", (scores,), {"axis": rank - 1})
+    if seeing:
+        weights = t.step(call.node, "Where", (seeing, weights, t.blob(0.0, like=q.meta["val"])))
+    p = float(argument(call, 4, "dropout_p", 0.0))
+    weights = dropped(t, call, weights, p) if p else weights
+    t.add(call.node, "MatMul", (weights, t.blob(v)))
+
+
+def _masked(t: Translation, call: Call, scores: str) -> tuple[str, str]:
+    """The scores of attention under its mask, and the blob that says which rows see anything; "" where all do.
+
+    A row that sees nothing keeps its scores, for a softmax over -inf alone is no number, nor are its gradients.
+    """
+    q, k = call.args[:2]
+    mask, like = argument(call, 3, "attn_mask", None), q.meta["val"]
+    if mask is None and not argument(call, 5, "is_causal", False):
+        return scores, ""
+    hidden = t.blob(float("-inf"), like=like)
+    if mask is None:
         steps = [node.meta["val"].shape[-2] for node in (q, k)]
         if not all(isinstance(count, int) for count in steps):
             raise refuse(t, call, "a causal mask over the batch")
         before = t.constant(torch.ones(*steps, dtype=torch.bool).tril(), module=t.module_of(call.node))
-        scores = t.step(call.node, "Where", (before, scores, t.blob(float("-inf"), like=q.meta["val"])))
-    elif mask is not None:
-        scores = t.step(call.node, "Add", (scores, t.blob(mask)))
-    weights = t.step(call.node, "Softmax", (scores,), {"axis": rank - 1})
-    p = float(argument(call, 4, "dropout_p", 0.0))
-    weights = dropped(t, call, weights, p) if p else weights
-    t.add(call.node, "MatMul", (weights, t.blob(v)))
+        return t.step(call.node, "Where", (before, scores, hidden)), ""
+    is_bool, value = mask.meta["val"].dtype == torch.bool, t.static.get(mask)
+    if value is not None and bool((value if is_bool else value != -torch.inf).any(-1).all()):
+        return _seen(t, call, scores, t.blob(mask), is_bool), ""
+    seen = t.blob(mask) if is_bool else t.step(call.node, "Greater", (t.blob(mask), hidden))
+    seeing = t.step(call.node, "AnyAlong", (seen,), {"dim": len(mask.meta["val"].shape) - 1, "keepdim": True})
+    masked = _seen(t, call, scores, t.blob(mask), is_bool)
+    return t.step(call.node, "Where", (seeing, masked, scores)), seeing
+
+
+def _seen(t: Translation, call: Call, scores: str, mask: str, is_bool: bool) -> str:
+    if not is_bool:
+        return t.step(call.node, "Add", (scores, mask))
+    return t.step(call.node, "Where", (mask, scores, t.blob(float("-inf"), like=call.args[0].meta["val"])))
 
 
 MATRIX: dict[str, Handler] = {

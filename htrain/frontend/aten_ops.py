@@ -7,6 +7,8 @@ code by the full name of the exported op: another order, other attributes, sever
 from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, argument, refuse
+from htrain.frontend.aten_fourier import FOURIER, OF_COMPLEX
+from htrain.frontend.aten_index import INDEX
 from htrain.frontend.aten_matrix import MATRIX
 from htrain.frontend.aten_shapes import SHAPES, get_item
 from htrain.frontend.aten_torch import TORCH
@@ -19,11 +21,17 @@ from htrain.ops.attributes import declared_attributes
 from htrain.ops.padding import without_padding_gradient
 from htrain.ops.user_ops import TARGET, attributes_from, require_elementwise
 
+_DROPS = "it draws random numbers, and a net computes the same from the same: use torch.nn.functional.dropout, whose draws can be repeated"
 CURES = {
     "aten.embedding_renorm.default": "an Embedding with max_norm changes its rows as it reads them: build it without",
-    "aten.bernoulli.p": "it draws random numbers, and a net computes the same from the same: use torch.nn.functional.dropout, whose draws can be repeated",
+    **dict.fromkeys(("aten.bernoulli.p", "aten.bernoulli.default"), _DROPS),
 }
 ARGUMENT_CURES = {"scale_grad_by_freq": "gradients would depend on how often an id comes in a batch: build it without"}
+UNWRITTEN = (
+    "empty.memory_format",
+    "empty_like.default",
+    "new_empty.default",
+)  # what stands there matters only if it is read
 IGNORED = frozenset(
     {
         "aten.sym_size.int",
@@ -31,6 +39,7 @@ IGNORED = frozenset(
         "aten._assert_tensor_metadata.default",
         "aten.sym_constrain_range_for_size.default",
         "aten._assert_async.msg",
+        *(f"aten.{name}" for name in UNWRITTEN),
     }
 )
 
@@ -177,7 +186,7 @@ def _prelu(t: Translation, call: Call) -> None:
 def _fill(t: Translation, call: Call) -> None:
     """full, zeros, ones and their *_like: constants of a batch-dependent shape."""
     name = str(call.target)
-    value = 0.0 if "zeros" in name else 1.0 if "ones" in name else call.args[1]
+    value = 0.0 if "zero" in name else 1.0 if "ones" in name else call.args[1]
     if not isinstance(value, int | float):
         raise refuse(t, call, "a fill with a computed value")
     call.told_by_shape()
@@ -209,7 +218,7 @@ _FORMS: dict[str, Handler] = {
     **dict.fromkeys(("_to_copy.default", "to.dtype", "to.device"), _cast),
     **dict.fromkeys(("clamp.default", "clamp_min.default"), _clamp),
     **dict.fromkeys(("full.default", "full_like.default", "zeros.default", "zeros_like.default", "ones.default", "ones_like.default",
-                     "new_zeros.default", "new_ones.default"), _fill),
+                     "new_zeros.default", "new_ones.default", "zero.default", "fill.Scalar"), _fill),
     **dict.fromkeys(("clamp.Tensor", "clamp_min.Tensor"), _clamp_by_tensors),
     "pow.Tensor_Scalar": _power,
     "square.default": _square,
@@ -220,13 +229,20 @@ _FORMS: dict[str, Handler] = {
 }  # fmt: skip
 HANDLERS: dict[str, Handler] = {
     **{f"aten.{name}": _same(definition) for definition in OPS.values() for name in definition.aten},
-    **{f"aten.{name}": handler for name, handler in {**TORCH, **_FORMS, **SHAPES, **MATRIX, **TRAINING}.items()},
+    **{
+        f"aten.{name}": handler
+        for name, handler in {**TORCH, **_FORMS, **SHAPES, **INDEX, **MATRIX, **TRAINING, **FOURIER}.items()
+    },
     "htrain.embedding_bag.default": _embedding_bag,
     "<built-in function getitem>": get_item,
     TARGET: _user_op,
 }
 
 
-def handler_of(target: str) -> Handler | None:
-    """What translates an exported op of this name: its own handler, or else that of all overloads; None for an op that htrain does not know."""
+def handler_of(target: str, *, of_complex: bool = False) -> Handler | None:
+    """What translates an exported op of this name: its own handler, or else that of all overloads; None for an op that htrain does not know,
+    or does not know of complex numbers, where its result has these.
+    """
+    if of_complex:
+        return OF_COMPLEX.get(target)
     return HANDLERS.get(target) or HANDLERS.get(target.rpartition(".")[0])

@@ -1,6 +1,5 @@
-"""ATen ops that arrange, pick and join elements."""
+"""ATen ops that arrange, cut and join elements."""
 
-import torch
 from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, argument, refuse
@@ -87,23 +86,6 @@ def _range(t: Translation, call: Call) -> None:
     t.names[call.node] = name if dtype == "int64" else t.step(call.node, "Cast", (name,), {"to": dtype})
 
 
-def _index_put(t: Translation, call: Call) -> None:
-    """x[mask] = number."""
-    source, indices, value = call.args[0], list(call.args[1]), call.args[2]
-    mask = indices[0]
-    one = isinstance(value, fx.Node) and value.meta["val"].numel() == 1
-    if len(indices) != 1 or mask.meta["val"].dtype != torch.bool or not one or argument(call, 3, "accumulate", False):
-        raise refuse(
-            t, call, "what is assigned to must be picked by one mask, and be given one number: use torch.where"
-        )
-    name = t.blob(mask)
-    missing = len(source.meta["val"].shape) - len(mask.meta["val"].shape)
-    if missing:
-        shape = (*(d if isinstance(d, int) else -1 for d in t.shape(mask)), *(1,) * missing)
-        name = t.step(call.node, "Reshape", (name,), {"shape": shape})
-    t.add(call.node, "Where", (name, t.blob(value), t.blob(source)))
-
-
 def _copy(t: Translation, call: Call) -> None:
     """What an assignment to all of a tensor leaves: the source, in the shape and the dtype of what was there."""
     to, source = call.args
@@ -117,7 +99,7 @@ def _copy(t: Translation, call: Call) -> None:
 
 
 def _concat(t: Translation, call: Call) -> None:
-    parts = [p for p in call.args[0] if tuple(p.meta["val"].shape) != (0,)]
+    parts = [p for p in call.args[0] if t.shape(p) != (0,)]
     axis = argument(call, 1, "dim", 0) % len(call.meta["val"].shape)
     if isinstance(t.shape(call.node)[axis], BatchDim):
         raise refuse(t, call, "it joins batches: examples must not depend on each other")
@@ -188,80 +170,6 @@ def _select(t: Translation, call: Call) -> None:
     t.add(call.node, "Select", (t.blob(source),), {"axis": axis, "index": index % size})
 
 
-def _is_range_of_batch(t: Translation, node: object) -> bool:
-    """Whether a node is 0, 1, ... for each example, perhaps as a column."""
-    while isinstance(node, fx.Node) and (str(node.target) in _VIEWED or _is_whole_slice(t, node)):
-        node = node.args[0]
-    if not isinstance(node, fx.Node) or not str(node.target).startswith("aten.arange."):
-        return False
-    return t.shape(node) == (BatchDim(),)
-
-
-def _is_whole_slice(t: Translation, node: fx.Node) -> bool:
-    return str(node.target) == "aten.slice.Tensor" and t.shape(node) == t.shape(node.all_input_nodes[0])
-
-
-def _pick_of_each(t: Translation, call: Call, source: fx.Node, index: fx.Node) -> None:
-    """x[B,L,...] at index[B] or index[B,k] of each example; places below 0 count from the end."""
-    length, *rest = t.shape(source)[1:]
-    if not isinstance(length, int) or t.shape(index)[0] != BatchDim() or len(t.shape(index)) > 2:
-        raise refuse(t, call, "it picks by other numbers than one place, or a list of places, for each example")
-    count = t.shape(index)[1] if len(t.shape(index)) == 2 else 1
-    assert isinstance(count, int)
-    place = t.step(call.node, "Mod", (t.blob(index), t.blob(length)))
-    place = t.step(call.node, "Reshape", (place,), {"shape": (-1, count, *(1 for _ in rest))})
-    place = t.step(call.node, "BroadcastTo", (place,), {"shape": t.batch_shape((BatchDim(), count, *rest))})
-    picked = t.step(call.node, "GatherElements", (t.blob(source), place), {"axis": 1})
-    t.add(call.node, "Reshape", (picked,), {"shape": t.open_shape(call.node)})
-
-
-def _index(t: Translation, call: Call) -> None:
-    """x[:, i, j] with constant index tensors over adjacent dimensions, as in DLRM's lower triangle; or x[:, i] with one."""
-    source, indices = call.args[0], list(call.args[1])
-    assert isinstance(source, fx.Node)
-    places = [d for d, index in enumerate(indices) if index is not None]
-    shape = t.shape(source)
-    if len(places) == 1:
-        (axis,), size = places, shape[places[0]]
-        index = indices[axis]
-        if index in t.static and isinstance(size, int):  # constant ones may count from the end
-            picked = t.constant(t.static[index] % size, module=t.module_of(call.node))
-        else:
-            picked = t.blob(index)
-        t.add(call.node, "Gather", (t.blob(source), picked), {"axis": axis})
-        return
-    if places == [0, 1] and _is_range_of_batch(t, indices[0]):
-        _pick_of_each(t, call, source, indices[1])
-        return
-    sizes = shape[places[0] : places[-1] + 1]
-    if (
-        places != list(range(places[0], places[-1] + 1))
-        or any(indices[d] not in t.static for d in places)
-        or any(isinstance(s, BatchDim) for s in sizes)
-    ):
-        raise refuse(t, call, "several index tensors must be constants over adjacent dimensions other than the batch")
-    flat = torch.zeros((), dtype=torch.int64)
-    total = 1
-    for d in places:
-        size = shape[d]
-        assert isinstance(size, int)
-        flat = flat * size + t.static[indices[d]] % size
-        total *= size
-    merged = tuple(d if isinstance(d, int) else -1 for d in (*shape[: places[0]], total, *shape[places[-1] + 1 :]))
-    source_name = t.step(call.node, "Reshape", (t.blob(source),), {"shape": merged})
-    t.add(call.node, "Gather", (source_name, t.constant(flat, module=t.module_of(call.node))), {"axis": places[0]})
-
-
-def _gather(t: Translation, call: Call) -> None:
-    rank = len(call.meta["val"].shape)
-    t.add(call.node, "GatherElements", (t.blob(call.args[0]), t.blob(call.args[2])), {"axis": int(call.args[1]) % rank})
-
-
-def _index_select(t: Translation, call: Call) -> None:
-    rank = len(call.meta["val"].shape)
-    t.add(call.node, "Gather", (t.blob(call.args[0]), t.blob(call.args[2])), {"axis": int(call.args[1]) % rank})
-
-
 def _triangle(type: str) -> Handler:
     return lambda t, call: t.add(
         call.node, type, (t.blob(call.args[0]),), {"diagonal": int(argument(call, 1, "diagonal", 0))}
@@ -281,7 +189,6 @@ def _pad(t: Translation, call: Call) -> None:
     )
 
 
-_VIEWED = frozenset(f"aten.{name}.default" for name in ("view", "reshape", "unsqueeze", "clone", "alias", "expand"))
 _SAME = ("alias", "clone", "contiguous", "lift_fresh_copy")
 _VIEWS = ("view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int", "unsqueeze.default",
           "squeeze.default", "squeeze.dim", "squeeze.dims", "view_copy.default")  # fmt: skip
@@ -294,16 +201,12 @@ SHAPES: dict[str, Handler] = {
     "expand.default": _expand,
     "repeat.default": _repeat,
     **dict.fromkeys(("arange.default", "arange.start", "arange.start_step"), _range),
-    "index_put.default": _index_put,
     "copy.default": _copy,
     "cat.default": _concat,
     "stack.default": _stack,
     "unbind.int": _unbind,
     "slice.Tensor": _slice,
     "select.int": _select,
-    "index.Tensor": _index,
-    "index_select.default": _index_select,
-    "gather.default": _gather,
     "tril.default": _triangle("Tril"),
     "triu.default": _triangle("Triu"),
     "flip.default": _flip,

@@ -70,7 +70,7 @@ def _check(t: Translation, call: Call, type: str, attrs: dict[str, Attr]) -> Non
     """Raises ModelError for what the op would do otherwise than torch; notes where it is over the batch."""
     if type in RECURRENT and attrs["train"] and attrs["dropout"] and attrs["num_layers"] != 1:
         raise refuse(t, call, "dropout between its layers: make a module of each layer, and put nn.Dropout between")
-    dims = attrs.get("dim", attrs.get("dims", ()))
+    dims = attrs.get("dim", attrs.get("dims", ())) if type != "RepeatInterleave" else ()
     mixes_batch(t, call, dims if isinstance(dims, tuple) else (dims,) if isinstance(dims, int) else ())
 
 

@@ -1,9 +1,12 @@
-"""ATen ops of what a module does while it trains alone: dropout, and batch norms that move their running statistics."""
+"""ATen ops of what a module does while it trains alone: dropout, noise, and batch norms that move their running statistics."""
+
+from collections.abc import Mapping
 
 import torch
 from torch import fx
 
-from htrain.frontend.aten_forms import Call, Handler, mixes_batch, refuse
+from htrain.frontend.aten_forms import Call, Handler, argument, mixes_batch, refuse
+from htrain.frontend.draws import NORMAL, UNIFORM
 from htrain.frontend.translation import Translation
 from htrain.net.net import Attr
 
@@ -48,7 +51,35 @@ def _dropout(t: Translation, call: Call) -> None:
     t.parts[call.node] = (t.names[call.node],)
 
 
+def _normal(t: Translation, call: Call) -> None:
+    """Numbers of the mean and deviation that are given, or 0 and 1."""
+    name, mean, std = str(call.target), 0.0, 1.0
+    if "normal." in name:
+        mean, std, _ = call.args
+    elif "normal_functional" in name:
+        mean, std = argument(call, 1, "mean", 0.0), argument(call, 2, "std", 1.0)
+    _draw(t, call, "NormalDraw", {"mean": float(mean), "std": float(std)})
+
+
+def _uniform(t: Translation, call: Call) -> None:
+    low, high = (
+        (0.0, 1.0) if "rand" in str(call.target) else (argument(call, 1, "from", 0.0), argument(call, 2, "to", 1.0))
+    )
+    if not t.draws_always:
+        raise refuse(t, call, "uniform numbers that are drawn in training alone: evaluation has none in their place")
+    _draw(t, call, "UniformDraw", {"low": float(low), "high": float(high)})
+
+
+def _draw(t: Translation, call: Call, type: str, attrs: Mapping[str, Attr]) -> None:
+    """The shape is that of the result."""
+    call.args.read.add(0)
+    shape = t.batch_shape(t.shape(call.node))
+    t.add(call.node, type, (t.batch_key(),), {**attrs, "shape": shape, "seed": 0, "always": t.draws_always})
+
+
 TRAINING: dict[str, Handler] = {
+    **{name.removeprefix("aten."): _normal for name in NORMAL},
+    **{name.removeprefix("aten."): _uniform for name in UNIFORM},
     **dict.fromkeys(("dropout.default", "native_dropout.default"), _dropout),
     **dict.fromkeys(("_native_batch_norm_legit_functional.default", "_native_batch_norm_legit.no_stats"), _batch_norm),
 }

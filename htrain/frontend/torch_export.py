@@ -19,6 +19,9 @@ from torch.nn import functional as F
 from htrain.errors import ModelError
 from htrain.frontend.blame import place_of
 from htrain.frontend.gradient_rules import GradientRules, no_custom_functions
+from htrain.frontend.packed_sequences import padded_sequences
+from htrain.frontend.sparse_products import SparseProducts
+from htrain.frontend.tensor_length import symbolic_lengths
 from htrain.frontend.unchanged import unchanged
 from htrain.ops.torch_ops import TORCH_OPS
 from htrain.ops.user_ops import whole_user_ops
@@ -28,7 +31,7 @@ _KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", 
          "leaky_relu.default", "prelu.default", "softplus.default", "dropout.default", "embedding.default", "stack.default",
          "linalg_vector_norm.default", "var.correction", "var.dim", "logsumexp.default", "batch_norm.default", "masked_fill.Scalar",
          "addmm.default", "baddbmm.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "rsub.Scalar", "clamp.default",
-         "detach.default", *TORCH_OPS.values())  # fmt: skip
+         "detach.default", "bernoulli.default", "index_add.default", *TORCH_OPS.values())  # fmt: skip
 _TRANSLATED = (
     "flatten.using_ints",
     "unflatten.int",
@@ -39,6 +42,7 @@ _TRANSLATED = (
     "t.default",
     "square.default",
 )
+_LARGEST = 1 << 31  # with no bound, torch asks for one where the number of elements would not be an int64
 _WRITING = ("batch_norm.default",)
 
 
@@ -48,13 +52,22 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     `model` may be on the meta device; it is left as it was. What forward() says about gradients is in the program
     (`htrain.frontend.gradient_rules`). Raises ModelError in one line when torch cannot capture it.
     """
-    batch = Dim("batch", min=2)
+    batch = Dim("batch", min=2, max=_LARGEST)
     shapes = {
-        name: {0: Dim(f"{name}_count", min=2) if is_bag(name, example_inputs) else batch} for name in example_inputs
+        name: {0: Dim(f"{name}_count", min=2, max=_LARGEST) if is_bag(name, example_inputs) else batch}
+        for name in example_inputs
     }
     try:
-        with unchanged(model), _without_memory(model), _whole_embedding_bags(), whole_user_ops(), _quiet():
-            with torch.enable_grad(), GradientRules(), no_custom_functions():
+        with (
+            unchanged(model),
+            _without_memory(model),
+            _whole_embedding_bags(),
+            whole_user_ops(),
+            symbolic_lengths(),
+            padded_sequences(),
+            _quiet(),
+        ):
+            with torch.enable_grad(), GradientRules(), SparseProducts(), no_custom_functions():
                 program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
             return program if _is_plain(program) else program.run_decompositions(_decompositions())
     except ModelError:

@@ -1,6 +1,7 @@
 """PyTorch module -> Net: the exported program, op by op (docs/architecture.md)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,11 +13,14 @@ from htrain.errors import ModelError
 from htrain.frontend.aten_forms import Call, refuse
 from htrain.frontend.aten_ops import ARGUMENT_CURES, CURES, IGNORED, handler_of
 from htrain.frontend.captured import Captured, without_gradients
+from htrain.frontend.draws import draws_always, draws_of
+from htrain.frontend.graph_outputs import logit_of, needed_for, own_outputs
 from htrain.frontend.module_checks import check_module
 from htrain.frontend.torch_export import export, is_bag
 from htrain.frontend.translation import Translation, dtype_name, static_value
 from htrain.net.net import Init, Net, Parameter
 from htrain.net.rewriting import only_needed
+from htrain.ops.draw import is_draw, is_noise
 
 _CONSTANT_BYTES = 1 << 20  # a larger buffer is a parameter with a file: plans hold constants in their nets
 
@@ -38,18 +42,37 @@ def capture(
         type(model).__name__, _batch_symbol(program, example_inputs), _bag_lengths(program, example_inputs)
     )
     values = _declare_inputs(translation, program, model)
-    translation.tables = _tables(program, translation)
+    outputs = own_outputs(program, logit) if own_loss else (logit_of(program, logit),)
+    needed = needed_for(program, outputs)
+    if draws := draws_of(needed):
+        evaluated = partial(_draws, model, example_inputs, logit, own_loss=own_loss)
+        translation.draws_always = draws_always(model, draws, evaluated)
+    translation.tables = _tables(program, translation, needed)
     for node in program.graph.nodes:
-        if node.op == "call_function":
+        if node.op == "call_function" and node in needed:
             _translate(translation, node)
     _check_outputs(program, translation)
-    outputs = _own_outputs(program, logit) if own_loss else (_logit(program, logit),)
     net = translation.build(*map(translation.blob, outputs))
     used, frozen = without_gradients(only_needed(net))
     kept = {name: value for name, value in {**values, **translation.values}.items() if name in used.parameters}
     mixing = () if own_loss else _of_batches(translation)  # a loss is a mean of examples
-    notes = (*_left_out(model, used), *_left_alone(frozen), *mixing)
+    notes = (*_left_out(model, used), *_left_alone(frozen), *_drawn(used), *mixing)
     return Captured(used, kept, notes)
+
+
+def _draws(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], logit: str | int, *, own_loss: bool) -> int:
+    """How often a model, as it is now, draws random numbers for its outputs."""
+    program = export(model, example_inputs)
+    return draws_of(needed_for(program, own_outputs(program, logit) if own_loss else (logit_of(program, logit),)))
+
+
+def _drawn(net: Net) -> list[str]:
+    """A sentence for random numbers that forward() draws in evaluation, too."""
+    if not any(is_draw(op) and not is_noise(op) for op in net.ops):
+        return []
+    return [
+        "forward() draws random numbers in evaluation, too: other ones for each batch in training, and the same for each batch in evaluation"
+    ]
 
 
 def _of_batches(translation: Translation) -> list[str]:
@@ -162,14 +185,13 @@ def _declare_parameter(
     values: dict[str, torch.Tensor],
 ) -> None:
     trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
+    constant = (
+        not isinstance(tensor, nn.Parameter) or not tensor.is_floating_point()
+    )  # masks and places, which nothing trains
     if id(tensor) in declared:  # tied: the first name wins
         translation.names[node] = declared[id(tensor)]
         return
-    if (
-        not isinstance(tensor, nn.Parameter)
-        and not tensor.is_meta
-        and tensor.numel() * tensor.element_size() <= _CONSTANT_BYTES
-    ):
+    if constant and not tensor.is_meta and tensor.numel() * tensor.element_size() <= _CONSTANT_BYTES:
         translation.static[node] = tensor
         translation.buffers[node] = name
         return
@@ -185,15 +207,15 @@ def _declare_parameter(
         values[name] = tensor.detach()
 
 
-def _tables(program: ExportedProgram, translation: Translation) -> set[str]:
-    """Parameters that embeddings alone read, by ids that depend on an input."""
+def _tables(program: ExportedProgram, translation: Translation, needed: Collection[fx.Node]) -> set[str]:
+    """Parameters that embeddings alone read among the nodes that are needed, by ids that depend on an input."""
     dynamic = {node for node, _ in _user_inputs(program)}
     for node in program.graph.nodes:
         if node.op == "call_function" and dynamic.intersection(node.all_input_nodes):
             dynamic.add(node)
     looked_up: set[str] = set()
     otherwise: set[str] = set()
-    for node in program.graph.nodes:
+    for node in (node for node in program.graph.nodes if node in needed):
         for source in node.all_input_nodes:
             name = translation.names.get(source, "")
             if name not in translation.builder.parameters:
@@ -217,17 +239,17 @@ def _translate(translation: Translation, node: fx.Node) -> None:
     name = str(node.target)
     if name in IGNORED or not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
         return
-    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not handler_of(name):
+    if _is_random(node) and not handler_of(name):
         raise refuse(
             translation,
             Call(node),
             CURES.get(name, "it draws random numbers, and a net computes the same from the same"),
         )
-    value = static_value(translation, node)
+    value = None if _is_random(node) else static_value(translation, node)
     if value is not None:
         translation.static[node] = value
         return
-    call, handler = Call(node), handler_of(name)
+    call, handler = Call(node), handler_of(name, of_complex=_is_complex(node))
     if handler is None:
         raise refuse(translation, call, CURES.get(name, "htrain has no such op"))
     try:
@@ -249,56 +271,23 @@ def _translate(translation: Translation, node: fx.Node) -> None:
     _check_result(translation, node)
 
 
+def _is_random(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
 def _check_result(translation: Translation, node: fx.Node) -> None:
     """Raises ModelError where the net would compute a tensor of another shape or dtype than torch."""
     name, value = translation.names.get(node, ""), node.meta["val"]
     if not isinstance(value, torch.Tensor) or name not in translation.builder.blobs:
         return
-    blob = translation.builder.blobs[name]
-    if blob.dtype != dtype_name(value.dtype) or blob.shape != translation.shape(node):
-        shape = ",".join(map(str, translation.shape(node)))
-        raise refuse(translation, Call(node), f"it would give {blob}, want {dtype_name(value.dtype)}[{shape}]")
+    blob, dtype, shape = translation.builder.blobs[name], value.dtype, translation.shape(node)
+    if node in translation.complex:
+        dtype, shape = value.real.dtype, (*shape, 2)
+    if blob.dtype != dtype_name(dtype) or blob.shape != shape:
+        sizes = ",".join(map(str, shape))
+        raise refuse(translation, Call(node), f"it would give {blob}, want {dtype_name(dtype)}[{sizes}]")
 
 
-def _own_outputs(program: ExportedProgram, logit: str | int) -> tuple[fx.Node, fx.Node]:
-    """The loss that forward() returns, and what is scored. Raises ModelError where one is missing, or it is not clear which."""
-    names, outputs = _named_outputs(program)
-    numbers = [i for i, node in enumerate(outputs) if not node.meta["val"].shape]
-    place = names.index("loss") if "loss" in names else next(iter(numbers), -1)
-    if place not in numbers:
-        raise ModelError(
-            "forward() returns no loss, a number without dimensions: with --loss own, return the mean loss of the batch and what is scored: (loss, logit)"
-        )
-    others = [i for i in range(len(outputs)) if i != place]
-    if str(logit):
-        others = [i for i in others if str(logit) in (names[i], str(i))]
-    if len(others) != 1:
-        choices = ", ".join(name for i, name in enumerate(names) if i != place) or "nothing"
-        raise ModelError(
-            f"beside its loss, the model returns {choices}: return what is scored, too, and say which it is where there are several (--logit)"
-        )
-    return outputs[place], outputs[others[0]]
-
-
-def _named_outputs(program: ExportedProgram) -> tuple[list[str], list[fx.Node]]:
-    """The outputs of forward(), and their keys or positions."""
-    changed = {s.arg.name for s in program.graph_signature.output_specs if s.kind != OutputKind.USER_OUTPUT}
-    outputs = [n for n in next(n for n in program.graph.nodes if n.op == "output").args[0] if n.name not in changed]
-    spec = program.call_spec.out_spec
-    keys = [str(k) for k in spec.context] if spec is not None and isinstance(spec.context, list) else []
-    return keys if len(keys) == len(outputs) else [str(i) for i in range(len(outputs))], outputs
-
-
-def _logit(program: ExportedProgram, logit: str | int) -> fx.Node:
-    """The output node to train. Raises ModelError listing the choices when it is not clear."""
-    names, outputs = _named_outputs(program)
-    if len(outputs) == 1 and logit == "":
-        return outputs[0]
-    wanted = str(logit)
-    if wanted in names:
-        return outputs[names.index(wanted)]
-    if wanted.isdigit() and int(wanted) < len(outputs):
-        return outputs[int(wanted)]
-    raise ModelError(
-        f"the model has {len(outputs)} outputs ({', '.join(names)}): say which is the logit (--logit {names[0]})"
-    )
+def _is_complex(node: fx.Node) -> bool:
+    value = node.meta["val"]
+    return isinstance(value, torch.Tensor) and value.is_complex()

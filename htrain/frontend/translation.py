@@ -21,6 +21,7 @@ class Translation:
 
     `names` has the blob of each node, `parts` the blobs of a node with several outputs, `static` the value of a node
     that depends on no input, `buffers` the names of those that are buffers of the model. `values` are those of parameters that ops have made.
+    `draws_always`: what is drawn at random is drawn in evaluation, too.
     """
 
     def __init__(self, name: str, batch: Any, bags: Mapping[Any, int]) -> None:
@@ -32,8 +33,11 @@ class Translation:
         self.buffers: dict[fx.Node, str] = {}
         self.values: dict[str, torch.Tensor] = {}
         self.tables: set[str] = set()
+        self.draws_always = False
+        self.complex: set[fx.Node] = set()  # nodes whose blobs have their parts as a last dimension
         self._batch = batch
         self._bags = bags
+        self._counts: dict[Any, Dim] = {}  # of what constant masks pick
         self._constants: dict[fx.Node, str] = {}
 
     def declare_input(self, node: fx.Node) -> None:
@@ -116,11 +120,27 @@ class Translation:
         expression = size.node.expr
         if expression in self._bags:
             return BatchDim(self._bags[expression], bound=True)
+        if self._counts:
+            expression = expression.subs({symbol: self._in_symbols(count) for symbol, count in self._counts.items()})
+        if expression.is_number:
+            return int(expression)
         if expression.free_symbols == {self._batch}:
             small, large = (int(expression.subs(self._batch, probe)) for probe in _PROBES)
             if small % _PROBES[0] == 0 and small // _PROBES[0] * _PROBES[1] == large:
                 return BatchDim(small // _PROBES[0])
         raise ModelError(f"{node.target} in {self.where(node)}: size {expression} is not a multiple of the batch size")
+
+    def learn(self, size: Any, known: Dim) -> None:
+        """That a size which torch could not tell, as it depends on the values of a mask, is `known`. Others stay as they are."""
+        if not isinstance(size, int) and not self.is_of_batch(size):
+            self._counts[size.node.expr] = known
+
+    def is_of_batch(self, size: Any) -> bool:
+        """Whether a size that torch left symbolic depends on how large a batch is, or on how long its lists are."""
+        return bool(size.node.expr.free_symbols & {self._batch, *self._bags})
+
+    def _in_symbols(self, count: Dim) -> Any:
+        return count if isinstance(count, int) else count.per_example * self._batch
 
     def open_shape(self, node: fx.Node) -> tuple[int, ...]:
         """A node's shape for Reshape: the batch-dependent entry is -1. Raises ModelError when there are two."""
@@ -168,7 +188,7 @@ def static_value(translation: Translation, node: fx.Node) -> Any:
     """
     args, kwargs = node.args, node.kwargs
     inputs = node.all_input_nodes
-    if any(source not in translation.static for source in inputs) or _is_symbolic(node):
+    if any(source not in translation.static for source in inputs) or _is_symbolic(translation, node):
         return None
     if isinstance(node.meta["val"], torch.Tensor) and not inputs and node.meta["val"].numel() > 1 << 22:
         return None
@@ -176,13 +196,26 @@ def static_value(translation: Translation, node: fx.Node) -> Any:
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
     try:
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+        value = node.target(*args, **kwargs)  # type: ignore[operator]
     except (RuntimeError, ValueError, TypeError, IndexError, ZeroDivisionError, NotImplementedError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"{node.target} in {translation.where(node)} cannot be computed: {reason}") from error
+    _learn_sizes(translation, node.meta["val"], value)
+    return value
 
 
-def _is_symbolic(node: fx.Node) -> bool:
-    values = node.meta["val"]
-    tensors = values if isinstance(values, tuple | list) else (values,)
-    return any(isinstance(t, torch.Tensor) and any(not isinstance(s, int) for s in t.shape) for t in tensors)
+def _learn_sizes(translation: Translation, expected: Any, value: Any) -> None:
+    """How many places a constant mask has, and the like."""
+    for told, known in zip(_tensors(expected), _tensors(value), strict=True):
+        for size, count in zip(told.shape, known.shape, strict=True):
+            translation.learn(size, count)
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    found = values if isinstance(values, tuple | list) else (values,)
+    return [value for value in found if isinstance(value, torch.Tensor)]
+
+
+def _is_symbolic(translation: Translation, node: fx.Node) -> bool:
+    sizes = [size for tensor in _tensors(node.meta["val"]) for size in tensor.shape]
+    return any(not isinstance(size, int) and translation.is_of_batch(size) for size in sizes)

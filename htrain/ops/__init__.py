@@ -8,6 +8,7 @@ from htrain.ops import (
     comm,
     compress,
     counted_steps,
+    draw,
     dropout,
     elementwise,
     embedding,
@@ -33,7 +34,7 @@ from htrain.ops.vjp import vjp_definition
 
 _FAMILIES = (
     fc, low_precision, elementwise, matrix, interaction,
-    batch_norm, dropout, torch_ops,
+    batch_norm, draw, dropout, torch_ops,
     reduce, shape, embedding, fields, served, het, gmp, lookahead, loss, optimizer, counted_steps, comm, averaging, collective, compress, init, transfer,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}

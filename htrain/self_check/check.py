@@ -10,6 +10,7 @@ import torch
 
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
+from htrain.ops.draw import is_noise
 from htrain.self_check.compare import Difference, differences, noise_between
 from htrain.self_check.inputs import Drawing, Inputs
 from htrain.self_check.ours import Ours
@@ -38,6 +39,9 @@ class Reference(Protocol):
 
     def run(self, values: Values, inputs: Tensors, label: torch.Tensor, loss: str, *, probability: bool) -> Outcome:
         """One pass over a batch. Raises whatever the model raises."""
+
+    def evaluated(self, values: Values, inputs: Tensors) -> torch.Tensor:
+        """What is scored in evaluation."""
 
     def check_stateless(self, values: Values, inputs: Tensors) -> None:
         """Raises ModelError where a second pass over the same batch gives another result."""
@@ -96,6 +100,7 @@ class _Check:
         if self._loss == "bce_probability":
             _check_probability(draw.theirs.outputs)
         self._reference.check_stateless(draw.values, draw.inputs)
+        self._check_noise(draw)
         found = self._differences(draw)
         for seed in range(1, _DRAWS):  # one may come of a kink that a value happens to lie on
             if found and (again := self._differences(self._draw(seed))):
@@ -191,6 +196,25 @@ class _Check:
                 stepped = isinstance(gradient, Rows) and bool(gradient.rows[gradient.ids == row].any())
                 if not stepped:
                     yield row
+
+    # -- noise of training ----------------------------------------------------------------------------------------------
+
+    def _check_noise(self, draw: Draw) -> None:
+        """Raises ModelError for noise that is added in training alone, where evaluation does something else besides leaving it out.
+
+        With batch norms it cannot be told: evaluation reads their statistics, which are those of no weights that are drawn.
+        """
+        ops = self._captured.net.ops
+        if not any(map(is_noise, ops)) or any(op.type == "BatchNorm" for op in ops):
+            return
+        theirs = self._reference.evaluated(draw.values, draw.inputs)
+        ours = self._ours.evaluated(draw.values, draw.inputs, draw.label)
+        ours = torch.sigmoid(ours) if self._ours.probability else ours
+        if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4):
+            raise ModelError(
+                "forward() draws random numbers in training alone, and in evaluation (model.eval()) gives something else than without them: draw them in "
+                "both, or as noise around a mean that evaluation takes; --no-self-check compiles it all the same"
+            )
 
     # -- a loss that stands twice ------------------------------------------------------------------------------------
 

@@ -11,8 +11,10 @@ from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
 from htrain.net.net import Op
 from htrain.ops import OPS
+from htrain.ops.draw import all_alike, is_draw
 from htrain.self_check.outcome import Gradient, Outcome, summed_rows
 from htrain.self_check.values import Values
+from htrain.self_check.without_dropouts import KNOWN_DRAW
 from htrain.spec.options import Options
 from htrain.transform.dropout import without_dropouts
 from htrain.transform.gradient import add_gradients
@@ -27,7 +29,10 @@ class Ours:
             options.numerics, fc_dtype="float32", fc_gradient_dtype="float32"
         )  # shorter FCs are off by what they were asked to be off by
         exact = replace(options, numerics=full)
-        forward = fuse_forward(without_dropouts(forward_net(captured, exact)), exact)
+        lowered = forward_net(captured, exact)
+        known = lowered.with_ops(all_alike(op, KNOWN_DRAW) if is_draw(op) else op for op in lowered.ops)
+        self._evaluation = lowered.with_ops(OPS[op.type].in_evaluation(op) for op in lowered.ops)
+        forward = fuse_forward(without_dropouts(known), exact)
         self.net, self._gradients = add_gradients(forward)
         self._lookups = {op.inputs[0]: op for op in self.net.ops if op.type == "Lookup"}
         self.probability = final_sigmoid(captured.net, options.loss) is not None
@@ -42,6 +47,14 @@ class Ours:
     def logits(self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor) -> torch.Tensor:
         """The logits alone. Raises ModelError naming the op that does not run."""
         return self._known(values, inputs, label)[self.net.outputs[1]]
+
+    def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor) -> torch.Tensor:
+        """What is scored in evaluation. Raises ModelError naming the op that does not run."""
+        known = {**values.dense, **inputs, "label": label}
+        with torch.no_grad():
+            for op in self._evaluation.ops:
+                known.update(zip(op.outputs, _run(op, known, values, len(label)), strict=True))
+        return known[self._evaluation.outputs[-1]].reshape(-1).float()
 
     def _known(
         self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor

@@ -12,6 +12,7 @@ from torch.utils import _pytree
 
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
+from htrain.frontend.draws import in_evaluation
 from htrain.frontend.unchanged import unchanged
 from htrain.self_check.lazy_tables import LazyTables, stand_in
 from htrain.self_check.outcome import Gradient, Outcome, loss_of, summed_rows
@@ -89,6 +90,11 @@ class TorchReference:
                 f"keeps something from one batch to the next, which no net does; --no-self-check compiles what it did the first time"
             )
 
+    def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """What is scored in evaluation. Raises whatever the module raises."""
+        with self._prepared(values), in_evaluation(self._module), redirect_stdout(io.StringIO()), torch.no_grad():
+            return self._outputs(inputs).detach()
+
     def _values_beside(self, values: Values) -> tuple[dict[str, Table], dict[str, torch.Tensor]]:
         """Values for all parameters: those of the net, and others for what the logit does not need."""
         generator = torch.Generator().manual_seed(0)
@@ -134,7 +140,9 @@ class TorchReference:
 
 
 def _parameters(module: nn.Module, captured: Captured) -> tuple[dict[str, nn.Parameter], dict[str, list[Slot]]]:
-    """Every parameter once, by the name that the net has for it, and where modules keep it."""
+    """Every parameter once, by the name that the net has for it, and where modules keep it. Masks and places, which the net has as constants, stay as
+    they are.
+    """
     names: dict[int, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if name in captured.net.parameters or id(parameter) not in names:
@@ -144,7 +152,8 @@ def _parameters(module: nn.Module, captured: Captured) -> tuple[dict[str, nn.Par
         for key, value in owner._parameters.items():
             if value is not None:
                 slots[names[id(value)]].append((owner._parameters, key))
-    return {names[id(p)]: p for p in module.parameters()}, slots
+    drawn = [p for p in module.parameters() if p.is_floating_point() or names[id(p)] in captured.net.parameters]
+    return {names[id(p)]: p for p in drawn}, {names[id(p)]: slots[names[id(p)]] for p in drawn}
 
 
 def _twin(parameter: nn.Parameter, value: torch.Tensor) -> nn.Parameter:

@@ -6,11 +6,14 @@ from dataclasses import replace
 from htrain.net.blobs import BATCH_KEY
 from htrain.net.net import Net, Op
 from htrain.ops import OPS
+from htrain.ops.draw import DRAWS
+
+_DRAWING = ("Dropout", *DRAWS)
 
 
 def seed_dropouts(net: Net, seed: int) -> Net:
-    """`net` with a seed of its own on every Dropout, made of `seed` and the name of its output."""
-    return net.with_ops(_seeded(op, seed) if op.type == "Dropout" else op for op in net.ops)
+    """`net` with a seed of its own on every Dropout and every draw, made of `seed` and the name of its output."""
+    return net.with_ops(_seeded(op, seed) if op.type in _DRAWING else op for op in net.ops)
 
 
 def without_dropouts(net: Net) -> Net:

@@ -265,3 +265,21 @@ def test_parameters_that_the_logit_does_not_depend_on_are_named_in_a_note() -> N
 
     captured = capture(TwoHeads(), {"x": torch.zeros(4, 3)}, logit="click")
     assert captured.notes == ("the logit does not depend on like.weight, like.bias: not in the plan, never trained",)
+
+
+def test_what_the_logit_does_not_need_may_be_anything() -> None:
+    """An auxiliary loss over what a mask of the batch picks, beside the logit, and a table that it alone reads whole."""
+
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.top = nn.Embedding(9, 4), nn.Linear(4, 1)
+
+        def forward(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+            rows = self.table(ids)
+            auxiliary = rows[ids > 3].square().mean() + self.table.weight.sum() + torch.rand(())
+            return {"logit": self.top(rows).squeeze(1), "auxiliary": auxiliary}
+
+    captured = capture(Beside(), {"ids": torch.arange(4)}, logit="logit")
+    assert [op.type for op in captured.net.ops] == ["Embedding", "FC", "Reshape"]
+    assert captured.net.parameters["table.weight"].kind == "table"

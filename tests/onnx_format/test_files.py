@@ -296,6 +296,14 @@ SAMPLES: tuple[Sample, ...] = (
     ),
     *each("BatchNormalization", X, *(weight(f"norm_{name}", 6) for name in "abcd"), attrs={"epsilon": 1e-5}),
     *each("Dropout", X, ("key", (1,), I64), attrs={"p": 0.3, "seed": 2**55 + 1}),
+    *each(
+        "NormalDraw",
+        ("key", (1,), I64),
+        attrs={"shape": (-1, 2), "mean": 0.0, "std": 0.1, "seed": 2**55 + 1, "always": False},
+    ),
+    *each(
+        "UniformDraw", ("key", (1,), I64), attrs={"shape": (3,), "low": -1.0, "high": 1.0, "seed": 1, "always": True}
+    ),
     *each("DropoutGradient", X, MASK, attrs={"p": 0.3}),
     *(as_float(sample, place) for place, sample in enumerate(OF_TORCH) if sample.type in TORCH_OPS),
 )

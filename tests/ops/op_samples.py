@@ -394,5 +394,6 @@ NOT_SAMPLED = {
     ),
     "FastFCGradient": "several outputs, those of FCGradient: tests/ops/test_fc.py",
     **dict.fromkeys(("FCBfloat16", "FCInt8"), "lossy: tests/ops/test_low_precision.py"),
+    **dict.fromkeys(("NormalDraw", "UniformDraw"), "no input tells the batch: tests/ops/test_draw.py"),
     "Fill": "has no input, so its batch shows in its output alone: a test of its own below",
 }

@@ -48,7 +48,7 @@ class Context(nn.Module):
 
 
 class Pair(nn.Module):
-    """The score of user[B,1] and item[B,1]."""
+    """The score of user[B,1] and item[B,1], which count from 1 in recbole: nobody has rated the padding 0."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Pair(nn.Module):
 
     def forward(self, user: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
         """-> score[B]."""
-        return self.model.predict(Interaction({"user_id": user[:, 0], "item_id": item[:, 0]}))  # type: ignore[operator]
+        return self.model.predict(Interaction({"user_id": user[:, 0] + 1, "item_id": item[:, 0] + 1}))  # type: ignore[operator]
 
 
 class Sequence(nn.Module):
@@ -79,8 +79,8 @@ def cases() -> Iterator[Case]:
     """Every model with the settings that it is shipped with."""
     logging.disable(logging.INFO)
     fields = {"sparse": Ids(len(FIELDS), ROWS), "classes": Ids(CLASSES, ROWS)}
-    pair = {"user": Ids(1, ROWS), "item": Ids(1, ROWS)}
-    sequence = {**pair, "history": Ids(LENGTH, ROWS), "length": Ids(1, LENGTH)}
+    pair = {"user": Ids(1, ROWS - 1), "item": Ids(1, ROWS - 1)}
+    sequence = {"user": Ids(1, ROWS), "item": Ids(1, ROWS), "history": Ids(LENGTH, ROWS), "length": Ids(1, LENGTH)}
     for name in CONTEXT:
         yield Case("recbole", name, lambda name=name: Context(built(name)), fields)
     for name in SEQUENTIAL:

@@ -15,7 +15,10 @@ from torch.overrides import TorchFunctionMode
 from htrain.compiler.pipeline import compile_net
 from htrain.data import START, Malformed, open_data
 from htrain.frontend.captured import Captured
+from htrain.frontend.unchanged import unchanged
 from htrain.net.net import Op
+from htrain.ops import OPS
+from htrain.ops.draw import DRAWS
 from htrain.ops.dropout_loops import kept
 from htrain.plan.plan import Plan
 from htrain.self_check.torch_reference import pick
@@ -29,6 +32,9 @@ from harness import _optimizer, _table_optimizer, losses_of, relative_difference
 
 STEPS = 20
 _DROPOUTS, _ATTENTION = frozenset({F.dropout, torch.dropout}), F.scaled_dot_product_attention
+_DRAWN = frozenset(
+    {torch.randn, torch.randn_like, torch.rand, torch.rand_like, torch.Tensor.normal_, torch.Tensor.uniform_}
+)
 _INSIDE = ("dropout", "scaled_dot_product_attention")  # of attention
 
 
@@ -87,7 +93,10 @@ class Training:
         losses = []
         for key, batch in _batches(self._data, self._options.batch_size):
             label = batch.pop("label")
-            with Dropping(self._dropouts, key):
+            with (
+                unchanged(model),
+                Dropping(self._dropouts, key),
+            ):  # some keep what they have computed for the next batch
                 outputs = pick(model(**batch), self._case.logit)
             total = criterion(outputs.reshape(-1), label)
             model.zero_grad()
@@ -119,6 +128,9 @@ class Dropping(TorchFunctionMode):
             p = args[1] if len(args) > 1 else given.get("p", 0.5)
             training = args[2] if len(args) > 2 else given.get("training", given.get("train", True))
             return self._dropped(x) if training and p else x
+        if func in _DRAWN:
+            made = func(*args, **given)  # in place, or of this shape
+            return made.copy_(self._drawn(made))
         if func is _ATTENTION and (args[4] if len(args) > 4 else given.get("dropout_p", 0.0)):
             return self._attended(*args[:4], **{name: value for name, value in given.items() if name != "dropout_p"})
         return func(*args, **given)
@@ -134,10 +146,19 @@ class Dropping(TorchFunctionMode):
             scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
         return self._dropped(scores.softmax(-1)) @ v
 
-    def _dropped(self, x: torch.Tensor) -> torch.Tensor:
+    def _drawn(self, made: torch.Tensor) -> torch.Tensor:
+        op = self._next()
+        extra = {**op.attrs, "shape": tuple(made.shape)}
+        return OPS[op.type].kernel(torch.tensor([self._key]), **extra, batch=1)
+
+    def _next(self) -> Op:
         op = next(self._left, None)
         if op is None:
-            raise RuntimeError("the model drops more often than its net")
+            raise RuntimeError("the model drops or draws more often than its net")
+        return op
+
+    def _dropped(self, x: torch.Tensor) -> torch.Tensor:
+        op = self._next()
         p, seed = float(op.attrs["p"]), int(op.attrs["seed"])  # type: ignore[arg-type]
         mask = torch.from_numpy(kept(x.numel(), seed, self._key, p)).view(x.shape)
         return x * mask / (1 - p) if p < 1 else x * 0
@@ -145,8 +166,9 @@ class Dropping(TorchFunctionMode):
 
 def _dropouts(captured: Captured, plan: Plan) -> list[Op]:
     """The dropouts of the net in the order in which forward() has them, with the seeds of the plan."""
-    seeded = {op.outputs[0]: op for op in plan.train.ops if op.type == "Dropout"}
-    return [seeded[op.outputs[0]] for op in captured.net.ops if op.type == "Dropout"]
+    drawing = ("Dropout", *DRAWS)
+    seeded = {op.outputs[0]: op for op in plan.train.ops if op.type in drawing}
+    return [seeded[op.outputs[0]] for op in captured.net.ops if op.type in drawing]
 
 
 def _steps(model: nn.Module, captured: Captured, options: Options) -> list[torch.optim.Optimizer]:

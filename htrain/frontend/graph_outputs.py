@@ -1,0 +1,67 @@
+"""The outputs of an exported graph: which is the logit, which the loss, and what they are computed from."""
+
+from collections.abc import Sequence
+
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
+
+from htrain.errors import ModelError
+
+
+def own_outputs(program: ExportedProgram, logit: str | int) -> tuple[fx.Node, fx.Node]:
+    """The loss that forward() returns, and what is scored. Raises ModelError where one is missing, or it is not clear which."""
+    names, outputs = _named_outputs(program)
+    numbers = [i for i, node in enumerate(outputs) if not node.meta["val"].shape]
+    place = names.index("loss") if "loss" in names else next(iter(numbers), -1)
+    if place not in numbers:
+        raise ModelError(
+            "forward() returns no loss, a number without dimensions: with --loss own, return the mean loss of the batch and what is scored: (loss, logit)"
+        )
+    others = [i for i in range(len(outputs)) if i != place]
+    if str(logit):
+        others = [i for i in others if str(logit) in (names[i], str(i))]
+    if len(others) != 1:
+        choices = ", ".join(name for i, name in enumerate(names) if i != place) or "nothing"
+        raise ModelError(
+            f"beside its loss, the model returns {choices}: return what is scored, too, and say which it is where there are several (--logit)"
+        )
+    return outputs[place], outputs[others[0]]
+
+
+def logit_of(program: ExportedProgram, logit: str | int) -> fx.Node:
+    """The output node to train. Raises ModelError listing the choices when it is not clear."""
+    names, outputs = _named_outputs(program)
+    if len(outputs) == 1 and logit == "":
+        return outputs[0]
+    wanted = str(logit)
+    if wanted in names:
+        return outputs[names.index(wanted)]
+    if wanted.isdigit() and int(wanted) < len(outputs):
+        return outputs[int(wanted)]
+    raise ModelError(
+        f"the model has {len(outputs)} outputs ({', '.join(names)}): say which is the logit (--logit {names[0]})"
+    )
+
+
+def _named_outputs(program: ExportedProgram) -> tuple[list[str], list[fx.Node]]:
+    """The outputs of forward(), and their keys or positions."""
+    changed = {s.arg.name for s in program.graph_signature.output_specs if s.kind != OutputKind.USER_OUTPUT}
+    outputs = [n for n in next(n for n in program.graph.nodes if n.op == "output").args[0] if n.name not in changed]
+    spec = program.call_spec.out_spec
+    keys = [str(k) for k in spec.context] if spec is not None and isinstance(spec.context, list) else []
+    return keys if len(keys) == len(outputs) else [str(i) for i in range(len(outputs))], outputs
+
+
+def needed_for(program: ExportedProgram, outputs: Sequence[fx.Node]) -> set[fx.Node]:
+    """The nodes that these outputs and the buffers that forward() changes are computed from: no other has to be an op of htrain."""
+    changed = {s.arg.name for s in program.graph_signature.output_specs if s.kind == OutputKind.BUFFER_MUTATION}
+    (end,) = program.graph.find_nodes(op="output")
+    pending = [*outputs, *(node for node in end.all_input_nodes if node.name in changed)]
+    needed: set[fx.Node] = set()
+    while pending:
+        node = pending.pop()
+        if node not in needed:
+            needed.add(node)
+            pending.extend(node.all_input_nodes)
+    return needed

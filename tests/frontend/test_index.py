@@ -1,0 +1,141 @@
+"""Models that pick elements by index tensors and constant masks are trained as by PyTorch, at other batch sizes than the example's."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from htrain.data import CRITEO
+from htrain.errors import ModelError
+from htrain.frontend.torch_model import capture
+from htrain.self_check.capture import capture_model
+from htrain.spec.options import Options
+
+Forward = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+UPPER = torch.ones(4, 4).triu(1).bool()
+
+
+class Indexed(nn.Module):
+    """Rows[B,L,K] of ids[B,L], what a test makes of both, and a layer over the sum of that."""
+
+    def __init__(self, then: Forward) -> None:
+        super().__init__()
+        self.rows, self.top, self.then = nn.Embedding(50, 4), nn.Linear(4, 1), then
+        self.register_buffer("upper", UPPER.clone())
+        self.frozen = nn.Parameter(UPPER.clone(), requires_grad=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = self.rows(ids)
+        return self.top(torch.tanh(rows).sum(1)).squeeze(1) + self.then(self, rows, ids).reshape(len(ids), -1).sum(1)
+
+
+def each(x: torch.Tensor) -> torch.Tensor:
+    return torch.arange(x.shape[0])
+
+
+def dots(rows: torch.Tensor) -> torch.Tensor:
+    return rows @ rows.transpose(1, 2)
+
+
+def grid(model: nn.Module, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """As transformers builds its masks."""
+    example, place = each(rows)[:, None, None, None], torch.arange(4)[None, None, None, :]
+    mask = (ids > 9)[example, place] & (torch.arange(4)[:, None] >= place)
+    return F.scaled_dot_product_attention(*[rows[:, None]] * 3, attn_mask=mask.expand(-1, -1, 4, 4))
+
+
+def added(model: nn.Module, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    mask = torch.zeros(len(ids), 1, 4).masked_fill((ids > 30)[:, None], -torch.inf)
+    return F.scaled_dot_product_attention(rows, rows, rows, attn_mask=mask)
+
+
+def put(model: nn.Module, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """As recommenders build a row of ratings for each user: flat indices, and what comes for each."""
+    line = torch.arange(ids.shape[0]).repeat_interleave(ids.shape[1], dim=0)
+    ratings = torch.zeros(1).repeat(ids.shape[0], 50)
+    ratings.index_put_((line, ids.flatten()), torch.ones(1).expand(ids.numel()))
+    return ratings @ model.rows.weight
+
+
+def added_to(model: nn.Module, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    zeros = torch.zeros(len(ids), 5, 4)
+    return zeros.index_put((each(ids)[:, None], ids % 5), rows, accumulate=True).square()
+
+
+def cells(model: nn.Module, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Two dimensions behind the batch, one of the places constant."""
+    put = torch.zeros(len(ids), 4, 3, 4).index_put((each(ids)[:, None], torch.arange(4), ids % 3), rows)
+    return put[each(ids)[:, None], torch.arange(4), ids % 3] * put[each(ids)[:, None], torch.arange(4), -1]
+
+
+FORWARDS: dict[str, Forward] = {
+    "a grid": grid,
+    "a mask that is added": added,
+    "constant places of each": lambda m, rows, ids: rows[each(rows)[:, None], torch.tensor([[2, -1, 0]])],
+    "computed places of each": lambda m, rows, ids: rows[each(rows).unsqueeze(1).expand(-1, 3), (ids % 4)[:, 1:]],
+    "flat places": lambda m, rows, ids: rows[each(rows).repeat_interleave(2), (ids[:, :2] % 4).flatten()].square(),
+    "places of places": lambda m, rows, ids: rows[each(rows)[:, None, None], (ids % 4)[:, :, None], torch.arange(2)].square(),
+    "a list for the length": lambda m, rows, ids: rows[[torch.arange(len(ids)), ids[:, 0] % 4]],
+    "two computed places of a table": lambda m, rows, ids: m.rows.weight.view(5, 10, 4)[ids % 5, ids % 10].square(),
+    "examples themselves": lambda m, rows, ids: rows[each(rows)].square(),
+    "a mask in a buffer": lambda m, rows, ids: torch.masked_select(dots(rows), m.upper).view(-1, 6).square(),
+    "a mask in a parameter": lambda m, rows, ids: torch.masked_select(dots(rows), m.frozen).view(len(ids), -1).square(),
+    "a mask that is computed": lambda m, rows, ids: dots(rows).masked_select(torch.ones(4, 4).tril().bool() & ~UPPER.t()),
+    "a mask over some": lambda m, rows, ids: torch.masked_select(rows[:, :, None] * rows[:, None], m.upper[..., None]).view(-1, 6, 4),
+    "an index by a mask": lambda m, rows, ids: dots(rows)[:, m.upper].square(),
+    "places of a mask": lambda m, rows, ids: rows[:, m.upper[0].nonzero()[:, 0]].square(),
+    "ratings": put,
+    "sums at places": added_to,
+    "cells": cells,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_what_is_picked_and_put_is_trained_as_by_pytorch(name: str) -> None:
+    check(FORWARDS[name])
+
+
+def check(then: Forward) -> None:
+    model = capture_model(
+        Indexed(then),
+        schema=CRITEO,
+        example_inputs={"ids": torch.zeros(3, 4, dtype=torch.int64)},
+        logit="",
+        label="",
+    )
+    assert model.compare(Options()) == ()
+    assert not [note for note in model.captured.notes if "depend on each other" in note]
+
+
+REFUSED: dict[str, tuple[Forward, str]] = {
+    "another example": (lambda m, rows, ids: rows[each(rows).flip(0), ids[:, 0] % 4], "the first must be torch.arange over the batch"),
+    "all examples with each": (lambda m, rows, ids: rows[each(rows)[None], ids[:, :1] % 4], "the first must be torch.arange over the batch"),
+    "lines of another": (lambda m, rows, ids: rows[each(rows).repeat(2), (ids[:, :2] % 4).flatten()], "(the first must be torch.arange|more than one thing)"),
+    "dimensions apart": (lambda m, rows, ids: dots(rows)[:, ids[0] % 4], "it picks an example of the batch"),
+    "a mask of the batch": (lambda m, rows, ids: torch.masked_select(rows, ids[..., None] > 3).sum() + rows, "how many elements a mask picks"),
+    "put to another": (lambda m, rows, ids: rows.index_put((each(rows).flip(0), ids[:, 0] % 4), rows[:, 0]), "what is assigned to"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_of_other_examples_is_refused(name: str) -> None:
+    forward, why = REFUSED[name]
+    with pytest.raises(ModelError, match=why):
+        capture(Indexed(forward), {"ids": torch.zeros(3, 4, dtype=torch.int64)})
+
+
+def test_softmax_casts_before() -> None:
+    def weigh(model: nn.Module, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        scores = torch.where(ids > 5, rows.sum(2).double(), -9e15)
+        return rows * torch.softmax(scores, dim=1, dtype=torch.float32)[..., None]
+
+    check(weigh)
+
+
+def test_len_is_python_s_own_afterwards() -> None:
+    before = len
+    capture(Indexed(FORWARDS["flat places"]), {"ids": torch.zeros(3, 4, dtype=torch.int64)})
+    assert len is before
+    assert len(torch.zeros(3)) == 3
