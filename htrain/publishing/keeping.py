@@ -36,11 +36,11 @@ def outdated(versions: Sequence[Kept]) -> list[Kept]:
 
 
 def unfinished(names: Iterable[str], versions: Iterable[Kept], run: str) -> list[str]:
-    """Of the names of versions, those that a run has begun and never finished, before its newest."""
+    """Of the names of versions, those that were begun and never finished: by this run before its newest, by others before all that stay."""
     whole = {version.name for version in versions}
-    own = [name for name in names if is_of(name, run)]
-    newest = max((number_of(name) for name in own if name in whole), default=0)
-    return [name for name in own if name not in whole and number_of(name) < newest]
+    newest = max((number_of(name) for name in whole if is_of(name, run)), default=0)
+    oldest = min(map(number_of, whole), default=0)
+    return [name for name in names if name not in whole and number_of(name) < (newest if is_of(name, run) else oldest)]
 
 
 def remove_version(storage: Storage, name: str) -> None:

@@ -121,11 +121,11 @@ class Versions:
         self._base = ""
         self._since_full = 0  # deltas
         self._open: _Open | None = None
+        self._storage.put(f"probe-{self._run}", b"")
+        self._storage.remove(f"probe-{self._run}")
         self._bell = Bell()
         self._thread: threading.Thread | None = None
         self._outcome: VersionEnded | None = None
-        self._storage.put(f"probe-{self._run}", b"")
-        self._storage.remove(f"probe-{self._run}")
 
     @property
     def descriptors(self) -> Sequence[int]:
