@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from htrain.errors import ModelError
 from htrain.frontend.blame import place_of
 from htrain.frontend.gradient_rules import GradientRules, no_custom_functions
+from htrain.frontend.packed_sequences import padded_sequences
 from htrain.frontend.sparse_products import SparseProducts
 from htrain.frontend.tensor_length import symbolic_lengths
 from htrain.frontend.unchanged import unchanged
@@ -63,6 +64,7 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
             _whole_embedding_bags(),
             whole_user_ops(),
             symbolic_lengths(),
+            padded_sequences(),
             _quiet(),
         ):
             with torch.enable_grad(), GradientRules(), SparseProducts(), no_custom_functions():
