@@ -19,7 +19,7 @@ from htrain.onnx_format.forms import FORMS
 from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 
-OF_GRADIENTS = ("SumLike", "ZerosLike", "GradientSeed", "ReshapeLike", "FCInputGradient")
+OF_GRADIENTS = ("SumLike", "ZerosLike", "GradientSeed", "ReshapeLike", "FCInputGradient", "ClipTogether", "DecayedRows")
 OF_LOSSES = ("BceWithLogits", "Bce", "MeanSquaredError", "OwnLoss")
 NOT_FORWARD = (*OF_GRADIENTS, *OF_LOSSES, "Dropout", "BatchNorm")
 FORWARD = [s for s in (*UNARY, *BINARY, *MATRIX, *REDUCTIONS, *SHAPES, *OF_TORCH) if s.type not in NOT_FORWARD]

@@ -60,6 +60,7 @@ OPTIMIZERS = st.one_of(
 
 def of_torch(asked: Optimizer, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
     named: dict[str, Any] = dict(vars(asked))
+    named.pop("lazy_weight_decay", None)  # of tables alone
     if isinstance(asked, Adam | AdamW):
         named["betas"] = (named.pop("beta1"), named.pop("beta2"))
     if isinstance(asked, Adagrad):
