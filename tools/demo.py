@@ -133,7 +133,9 @@ def main() -> None:
     for what, found in (("htrain, one process", one), ("htrain, 2 x (2 + 2) + 2 + 1 roles on this machine", groups)):
         table.add_row(what, f"{found['ne']:.4f}", f"{found['auc']:.4f}", f"{found['eps']:,.0f}")
     for count, cores, eps in hosts:
-        table.add_row(f"simulated: {count} groups on hosts, {cores} cores", "", "", f"{eps:,.0f}")
+        table.add_row(
+            f"simulated: {count} group{'s' if count > 1 else ''} on hosts, {cores} cores", "", "", f"{eps:,.0f}"
+        )
     demo.console.print(table)
 
 
