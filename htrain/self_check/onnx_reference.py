@@ -69,23 +69,26 @@ class OnnxReference:
         self._evaluator = ReferenceEvaluator(ir.to_proto(model), new_ops=_user_ops(model.graph))
 
     def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """A file draws no noise that it would leave out in evaluation. Raises NotImplementedError: nobody asks."""
-        raise NotImplementedError
+        """The file's outputs: it does the same in evaluation. Raises what the evaluator raises."""
+        return self._outputs(values, inputs)
 
     def check_stateless(self, values: Values, inputs: Tensors) -> None:
         """A file keeps nothing."""
 
     def run(self, values: Values, inputs: Tensors, label: torch.Tensor, loss: str, *, probability: bool) -> Outcome:
         """The file's outputs, and gradients by autograd. Raises what the evaluator raises."""
+        outputs = self._outputs(values, inputs)
+        total = loss_of(outputs, label, loss, probability=probability)
+        return Outcome(float(total), outputs, self._gradients(values, inputs, label, loss, probability=probability))
+
+    def _outputs(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         feeds = {name: value.numpy() for name, value in inputs.items()}
         for tensor, (name, origin) in self._given.items():
             value = values.tables[name].base if name in values.tables else values.dense[name]
             feeds[tensor] = (value.t() if origin.transposed else value).numpy()
         with np.errstate(all="ignore"):
             (result,) = self._evaluator.run([self._output], feeds)
-        outputs = torch.from_numpy(np.asarray(result)).reshape(-1).float()
-        total = loss_of(outputs, label, loss, probability=probability)
-        return Outcome(float(total), outputs, self._gradients(values, inputs, label, loss, probability=probability))
+        return torch.from_numpy(np.asarray(result)).reshape(-1).float()
 
     def _gradients(
         self, values: Values, inputs: Tensors, label: torch.Tensor, loss: str, *, probability: bool

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played import BEGIN, FOLDER, PlayedRun, Seen, Troubles
+from played import BEGIN, FOLDER, PlayedRun
+from played_values import Seen, Troubles
 from small_dlrm import small_plan
 
 from htrain.errors import CheckpointError, DataError, Interrupted, PeerLost, PublishError, RunError
