@@ -11,12 +11,13 @@ from htrain.executor.launch.earlier import beginning_of
 from htrain.executor.launch.evaluate import Evaluation, evaluate_run
 from htrain.executor.launch.publish import Wanted
 from htrain.executor.launch.run import Hosting, run_plan
+from htrain.executor.launch.tries import Beside
 from htrain.executor.launch.validate import OnValidation, Validating
 from htrain.executor.record.run_folder import require_run
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.spec.arguments import require_arguments
-from htrain.spec.settings import CheckpointSeconds, EarlyStop, PublishSeconds, ValidEvery, Workers
+from htrain.spec.settings import CheckpointSeconds, EarlyStop, MostRetries, PublishSeconds, ValidEvery, Workers
 
 
 def run(
@@ -32,6 +33,7 @@ def run(
     checkpoint_seconds: CheckpointSeconds = 300.0,
     deadline_seconds: float = 60.0,
     liveness_seconds: float = 60.0,
+    retries: MostRetries = "auto",
     malformed_share: float = 0.01,
     workers: Workers = "auto",
     num_threads: int = 1,
@@ -59,6 +61,9 @@ def run(
     The run ends, as by Ctrl-C but without an error, after `early_stop` validations in a row without a better value (log loss; the mean squared error for
     mse), or where `on_validation`, which is called with each in this process, returns True. `keep_best` keeps the checkpoint with the best value.
 
+    Where a role dies, hangs or falls silent, the run goes on by itself from its last checkpoint, so that every example is trained once, until `retries` tries
+    in a row have failed without a checkpoint between them; `auto` is 3, and 0 where roles cannot be started again: under MPI, and as threads.
+
     Versions of the model go to the address `publish`, a folder or a place that fsspec knows, such as s3://bucket/models/ads: every `publish_every` seconds
     while training goes on, and at the end; `end` is for the last alone. Each `publish_full_every`-th has all rows, others those that have changed (HT 4.3).
     Raises what `htrain.errors` lists under RunError, errors of the plan, data or checkpoint, RunError, after a checkpoint, for what `on_validation` raises,
@@ -66,8 +71,8 @@ def run(
     """
     require_arguments(
         "run", plan=plan, data=data, out=out, resume=resume, begin_with=begin_with, epochs=epochs, hosting=hosting, deterministic=deterministic,
-        checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds, malformed_share=malformed_share,
-        workers=workers, num_threads=num_threads, network=network, trainer_network=trainer_network,
+        checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds, retries=retries,
+        malformed_share=malformed_share, workers=workers, num_threads=num_threads, network=network, trainer_network=trainer_network,
         valid=valid, valid_every=valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation,
         publish=publish, publish_every=publish_every, publish_full_every=publish_full_every,
     )  # fmt: skip
@@ -83,7 +88,7 @@ def run(
         trainer_network=trainer_network, begin_with=_begun_with(begin_with),
     )  # fmt: skip
     return run_plan(
-        settings, validating=validating, published=wanted, hosting=hosting, resume=bool(resume), num_threads=num_threads,
+        settings, beside=Beside(validating, wanted), hosting=hosting, resume=bool(resume), retries=retries, num_threads=num_threads,
         console=console or Console(stderr=True),
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ from htrain.cli.trained import export
 from htrain.cli.trained import predict as predict_scores
 from htrain.errors import UsageError
 from htrain.executor.launch.environment import role_environment
-from htrain.spec.settings import EarlyStop, ValidEvery
+from htrain.spec.settings import EarlyStop, MostRetries, ValidEvery
 
 if TYPE_CHECKING:
     from htrain.executor.roles.coordination import RunResult
@@ -203,6 +203,14 @@ def compile_command(
     help="A role that hears nothing for this long gives up; in its first steps it waits longer. [default: 60]",
 )
 @liveness_flag("role")
+@click.option(
+    "--retries",
+    default="auto",
+    type=Value(MostRetries),
+    metavar="N|auto",
+    help="Where a role dies or hangs, go on from the last checkpoint, until N tries in a row have failed without one between them. "
+    "[default: auto, 3; under mpiexec and with --threads 0]",
+)
 @malformed_flag("the run")
 @workers_flag
 @click.option("--intra-op-threads", default=1, type=click.IntRange(1), help="torch threads per op. [default: 1]")
@@ -299,10 +307,13 @@ def run(
 def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
     """How a run went, as the document of its command."""
     totals = result.totals
+    some = "" if result.train_examples == totals.examples else f", {result.train_examples:,} of them"
     text = (
-        f"{totals.examples:,} examples in {result.train_seconds:.1f} s: {totals.examples / max(result.train_seconds, 1e-9):,.0f} EPS, loss {totals.loss:.4f}, "
+        f"{totals.examples:,} examples{some} in {result.train_seconds:.1f} s: {result.train_examples / max(result.train_seconds, 1e-9):,.0f} EPS, loss {totals.loss:.4f}, "
         f"NE {totals.ne:.4f}, dense staleness at most {totals.max_staleness} (mean {totals.mean_staleness:.2f}); checkpoint {result.checkpoint}"
     )
+    if result.retries:
+        text += f"; begun again {result.retries} {'times' if result.retries > 1 else 'time'}, for roles that were lost"
     text += f"; ended early: {result.stopped}; go on with --resume {run_folder}" if result.stopped else ""
     table = import_module("htrain.executor.record.measured").measured_text(result.measured)
     to_dict = import_module("htrain.executor.record.validations").to_dict
@@ -310,6 +321,8 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
         {
             "checkpoint": str(result.checkpoint),
             "train_seconds": result.train_seconds,
+            "train_examples": result.train_examples,
+            "retries": result.retries,
             **totals.to_dict(),
             "measured": to_builtins(result.measured),
             "stopped": result.stopped,

@@ -11,7 +11,15 @@ from htrain.errors import UsageError
 from htrain.net.placement import Split
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
-from htrain.spec.settings import CheckpointSeconds, EarlyStop, MostAccesses, PublishSeconds, ValidEvery, Workers
+from htrain.spec.settings import (
+    CheckpointSeconds,
+    EarlyStop,
+    MostAccesses,
+    MostRetries,
+    PublishSeconds,
+    ValidEvery,
+    Workers,
+)
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Threads = Annotated[int, Meta(ge=1, le=1024)]
@@ -22,7 +30,7 @@ _KINDS: Mapping[str, Any] = {
     "seed": Annotated[int, Meta(ge=0, le=2**63 - 1)], "eps": Annotated[float, Meta(ge=1)], "time_limit_seconds": Annotated[float, Meta(ge=0.1)],
     "deadline_seconds": Annotated[float, Meta(ge=1)], "liveness_seconds": Annotated[float, Meta(ge=2)],
     "lease_seconds": Annotated[float, Meta(ge=1)],
-    "checkpoint_seconds": CheckpointSeconds,
+    "checkpoint_seconds": CheckpointSeconds, "retries": MostRetries,
     "num_workers": Annotated[int, Meta(ge=2, le=1024)], "batch_size": Count, "hosts": tuple[Count, ...], "replicas": Annotated[float, Meta(ge=0, le=1)],
     "sample_slack": Annotated[float, Meta(ge=1, le=10)], "row_slack": Annotated[float, Meta(ge=1, le=10)], "link_cost": Annotated[float, Meta(ge=1, le=1e6)],
     "malformed_share": Annotated[float, Meta(ge=0, le=1)],

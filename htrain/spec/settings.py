@@ -11,5 +11,8 @@ ValidEvery = (
 )  # examples between two validations; `end` is the last alone
 EarlyStop = Annotated[int, Meta(ge=1, le=1 << 30)] | Literal["never"]  # validations in a row without a better value
 PublishSeconds = Annotated[float, Meta(gt=0)] | Literal["end"]  # between two versions; `end` is the last alone
+MostRetries = (
+    Annotated[int, Meta(ge=0, le=1000)] | Literal["auto"]
+)  # of a run that fails, in a row; `auto` is 3 where roles can be started again
 MostAccesses = Annotated[int, Meta(ge=1, le=1 << 40)] | Literal["all"]  # kept of what caches are asked for
 MOST_ACCESSES = 1 << 21  # distinct rows of batches that `htrain advise` keeps of what caches are asked for

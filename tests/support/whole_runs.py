@@ -39,8 +39,11 @@ def libfm(path: Path, rows: int, *, fields: int = 4, ids: int = 50) -> str:
     return f"libfm:{path}?rows={ids}"
 
 
+ENDS = ("--retries", "0")  # a run that loses a role ends, unless a test says more: recovery has tests of its own
+
+
 def start(plan: Path, data: str, *arguments: str) -> Started:
-    return shared_commands().start(["run", str(plan), "--data", data, *arguments])
+    return shared_commands().start(["run", str(plan), "--data", data, *ENDS, *arguments])
 
 
 def train(plan: Path, data: str, *arguments: str) -> dict[str, Any]:
@@ -53,14 +56,14 @@ def train(plan: Path, data: str, *arguments: str) -> dict[str, Any]:
 
 def start_anew(plan: Path, data: str, *arguments: str) -> subprocess.Popen[str]:
     """The same as a process that imports all for itself, as a shell starts it."""
-    command = [HTRAIN, "run", str(plan), "--data", data, *arguments]
+    command = [HTRAIN, "run", str(plan), "--data", data, *ENDS, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def start_held(places: str, plan: Path, data: str, *arguments: str, out: Path) -> Started:
     """A run into `out` whose trainers stop at `places`, such as `40,90!` (tests/support/held.py)."""
     _held_folder(out).mkdir()
-    words = ["run", str(plan), "--data", data, "--out", str(out), *arguments]
+    words = ["run", str(plan), "--data", data, "--out", str(out), *ENDS, *arguments]
     return shared_commands().start(words, held=(_held_folder(out), places))
 
 

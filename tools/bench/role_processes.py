@@ -57,12 +57,12 @@ module.main({{}})
 module.load_part, module.play = (lambda *_: None), (lambda *_: time.sleep(60))
 from pathlib import Path
 from htrain.executor.host.process import this_process
-from htrain.executor.launch.pool import RoleProcesses
+from htrain.executor.launch.pool import RoleProcesses, Supervisors
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 {how}
 names = [f"trainer:{{n}}:0" for n in range({num_roles})]
-pool = RoleProcesses(names, RunSettings(Path(), "", Path()), Launcher("", this_process()), num_threads=1)
+pool = RoleProcesses(names, RunSettings(Path(), "", Path()), Launcher("", this_process()), Supervisors(num_threads=1))
 while not all(pool.lives(name) for name in names):
     time.sleep(0.001)
 told(pool.pids.values())

@@ -11,7 +11,16 @@ import msgspec
 import psutil
 
 from htrain.executor.launch.play import thread_role
-from htrain.executor.launch.supervisor import Assignment, Ended, Started, encode_assignment, start_supervisor
+from htrain.executor.launch.supervisor import (
+    END,
+    Assignment,
+    Ended,
+    Rests,
+    Started,
+    Supervisor,
+    encode_assignment,
+    start_supervisor,
+)
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
@@ -52,15 +61,39 @@ class RoleThreads:
         """A thread cannot be killed: those that hang go with the process."""
 
 
+class Supervisors:
+    """The supervisor that one pool after the other has, as long as it lives: with a matmul in `num_threads` threads."""
+
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._idle: list[Supervisor] = []
+
+    def take(self) -> Supervisor:
+        """One without roles. Whoever takes it gives it back, or ends it."""
+        return self._idle.pop() if self._idle else start_supervisor(self._num_threads)
+
+    def give_back(self, supervisor: Supervisor) -> None:
+        """Requires: it has said that it rests."""
+        self._idle.append(supervisor)
+
+    def close(self) -> None:
+        """End the one that nobody has."""
+        for supervisor in self._idle:
+            _end_idle(supervisor)
+        self._idle.clear()
+
+
 class RoleProcesses:
-    """A process for the roles of each of `processes`, forked from a supervisor. That leads their process group."""
+    """A process for the roles of each of `processes`, forked from a supervisor. That leads their process group, and goes back to `supervisors` with the end."""
 
     def __init__(
-        self, processes: Sequence[Sequence[str]], settings: RunSettings, launcher: Launcher, num_threads: int
+        self, processes: Sequence[Sequence[str]], settings: RunSettings, launcher: Launcher, supervisors: Supervisors
     ) -> None:
-        self._supervisor = start_supervisor(num_threads)
+        self._supervisors = supervisors
+        self._supervisor = supervisors.take()
         self._connection = self._supervisor.connection
         self._hears = True
+        self._rests = self._is_over = False
         self._statuses: dict[str, int] = {}
         self.pids: dict[str, int] = {}
         with suppress(OSError):  # a supervisor that is gone: `lost` says so
@@ -93,9 +126,11 @@ class RoleProcesses:
         """Take what the supervisor has said."""
         try:
             while self._hears and self._connection.poll():
-                event = msgspec.json.decode(self._connection.recv_bytes(), type=Started | Ended)
+                event = msgspec.json.decode(self._connection.recv_bytes(), type=Started | Ended | Rests)
                 if isinstance(event, Started):
                     self.pids[event.role] = event.pid
+                elif isinstance(event, Rests):
+                    self._rests = True
                 else:
                     self._statuses[event.role] = event.status
         except (EOFError, OSError):
@@ -110,17 +145,41 @@ class RoleProcesses:
             return None
 
     def end(self) -> None:
-        """Close the supervisor's connection: it gives its roles a moment, then ends them, and itself. What is then left is ended here."""
+        """Have the supervisor give its roles a moment, then end them. One that does not is ended here, with all that is left. A second call changes nothing."""
+        if self._is_over:
+            return
+        self._is_over = True
+        rests = self._is_at_rest()
         self._hears = False
+        if rests:
+            self._supervisors.give_back(self._supervisor)
+            return
         self._connection.close()
         self._ended(_LAST_SECONDS)
         self.kill()
+
+    def _is_at_rest(self) -> bool:
+        """Whether the supervisor has ended all roles, and could have others."""
+        with suppress(OSError):
+            self._connection.send_bytes(END)
+        deadline = time.monotonic() + _LAST_SECONDS
+        while self._hears and not self._rests and (left := deadline - time.monotonic()) > 0:
+            with suppress(OSError, EOFError):
+                self._connection.poll(left)
+            self._read()
+        return self._rests
 
     def kill(self) -> None:
         """End all at once."""
         with suppress(ProcessLookupError):
             os.killpg(self._supervisor.process.pid, signal.SIGKILL)
         self._ended(_LAST_SECONDS)
+
+
+def _end_idle(supervisor: Supervisor) -> None:
+    supervisor.connection.close()
+    with suppress(psutil.TimeoutExpired):
+        supervisor.process.wait(_LAST_SECONDS)
 
 
 def _how(status: int) -> str:

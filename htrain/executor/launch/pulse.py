@@ -82,7 +82,7 @@ class Pulse:
                 outbox.offer(LAUNCHER, Beat(self._role, self.metrics()))
             if not has_told and (hangs := self.hangs()):
                 has_told = True
-                outbox.offer(LAUNCHER, Failed(self._role, RunError.__name__, f"{self._role}: {hangs}"))
+                outbox.offer(LAUNCHER, Failed(self._role, PeerLost.__name__, f"{self._role}: {hangs}"))
             if silence > _ENDED_SECONDS and self._launcher_is_gone(silence if has_spoken else 0.0):
                 self._leave()
                 return

@@ -3,33 +3,23 @@
 import atexit
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from rich.console import Console
 
 from htrain.data import open_data
-from htrain.errors import CheckpointError, Error
-from htrain.executor.launch.coordinator import Coordinator, NoValidations, NoVersions, Outside, WorkerPool
-from htrain.executor.launch.earlier import Beginning, Earlier
+from htrain.errors import CheckpointError, Error, UsageError
+from htrain.executor.launch.coordinator import WorkerPool
 from htrain.executor.launch.inputs import check_inputs, check_numbers
-from htrain.executor.launch.interrupt import interrupts
-from htrain.executor.launch.pool import RoleProcesses, RoleThreads
-from htrain.executor.launch.publish import Versions, Wanted
-from htrain.executor.launch.publish import prepared as published
-from htrain.executor.launch.validate import Validating, Validator, prepared
-from htrain.executor.record.checkpoint import find_checkpoints
-from htrain.executor.record.identity import Identity, identify
+from htrain.executor.launch.pool import RoleProcesses, RoleThreads, Supervisors
+from htrain.executor.launch.tries import Beside, Job, Tries
 from htrain.executor.record.progress import Progress
-from htrain.executor.record.resume import resumed
-from htrain.executor.record.run_folder import Claim, RunRecord, claimed, refuse_served, require_empty, start_record
-from htrain.executor.record.run_log import RunLog
-from htrain.executor.record.totals import RunTotals
+from htrain.executor.record.run_folder import claimed, refuse_served, require_empty
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
@@ -37,49 +27,43 @@ from htrain.executor.transport.port import Network
 from htrain.own.registry import places_of
 from htrain.plan.check import check_plan
 from htrain.plan.plan import Plan, load_plan
+from htrain.spec.settings import MostRetries
 
 if TYPE_CHECKING:
     from htrain.executor.launch.mpi import RoleRanks
 
 Hosting = Literal["processes", "threads", "mpi"]
-
-
-@dataclass(frozen=True)
-class Beside:
-    """What a user wants to have beside training."""
-
-    validating: Validating
-    published: Wanted
+_RETRIES = 3
 
 
 def run_plan(
     settings: RunSettings,
     *,
-    validating: Validating,
-    published: Wanted,
+    beside: Beside,
     hosting: Hosting,
     resume: bool,
+    retries: MostRetries,
     num_threads: int,
     console: Console,
 ) -> RunResult:
     """Run a plan to the end of its data, or resume it from its last checkpoint.
 
-    Raises PlanError, DataError, CheckpointError for what cannot start; PeerLost when a role died; Interrupted after Ctrl-C or SIGTERM, once a checkpoint
-    has been written; with as little lost, what kept a checkpoint from being validated; and PublishError, where the last version is not published.
+    Raises PlanError, DataError, CheckpointError for what cannot start; PeerLost when a role died, and went on dying in as many `retries`; Interrupted after
+    Ctrl-C or SIGTERM, once a checkpoint has been written; with as little lost, what kept a checkpoint from being validated; PublishError, where the last
+    version is not published; and UsageError for retries where roles cannot be started again.
     """
-    beside = Beside(validating, published)
+    if retries not in ("auto", 0) and hosting != "processes":
+        where = (
+            "under mpiexec, which ends all ranks with the first" if hosting == "mpi" else "as threads of one process"
+        )
+        raise UsageError(
+            f"--retries {retries}: roles cannot be started again {where}: leave it out, or run them as processes"
+        )
+    most = (_RETRIES if hosting == "processes" else 0) if retries == "auto" else retries
     if hosting == "mpi":
         return _run_rank(settings, beside, resume=resume, num_threads=num_threads, console=console)
-    return _run(
-        settings,
-        beside,
-        hosting,
-        Network("inproc" if hosting == "threads" else "tcp"),
-        resume=resume,
-        num_threads=num_threads,
-        console=console,
-        make_pool=local_pool,
-    )
+    pools = LocalPools(hosting, num_threads)
+    return _run(settings, beside, pools, resume=resume, retries=most, console=console)
 
 
 def _run_rank(settings: RunSettings, beside: Beside, *, resume: bool, num_threads: int, console: Console) -> RunResult:
@@ -95,112 +79,94 @@ def _run_rank(settings: RunSettings, beside: Beside, *, resume: bool, num_thread
     if mpi.rank():
         mpi.follow(network)
         sys.exit(0)
-    pool: RoleRanks = mpi.RoleRanks()
-
-    def assign(
-        plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: Launcher, num_threads: int
-    ) -> WorkerPool:
-        pool.assign(plan.processes, settings, launcher)
-        return pool
-
+    ranks = Ranks(mpi.RoleRanks(), network)
     status = 1
     try:
-        result = _run(
-            settings, beside, "mpi", network, resume=resume, num_threads=num_threads, console=console, make_pool=assign
-        )  # fmt: skip
+        result = _run(settings, beside, ranks, resume=resume, retries=0, console=console)
         status = 0
         return result
     except Error as error:
         status = error.exit_status
         raise
     finally:
-        if not pool.has_left():
+        if not ranks.ranks.has_left():
             atexit.register(os._exit, status)  # without MPI's end; mpiexec then ends the ranks that hang
-        pool.dismiss()
-
-
-PoolMaker = Callable[[Plan, RunSettings, Hosting, Network, Launcher, int], WorkerPool]
+        ranks.ranks.dismiss()
 
 
 def _run(
-    settings: RunSettings,
-    beside: Beside,
-    hosting: Hosting,
-    network: Network,
-    resume: bool,
-    num_threads: int,
-    console: Console,
-    make_pool: PoolMaker,
+    settings: RunSettings, beside: Beside, pools: "LocalPools | Ranks", *, resume: bool, retries: int, console: Console
 ) -> RunResult:
-    try:
+    with closing(pools):
         plan = check_plan(load_plan(settings.plan_folder))
         settings = replace(settings, ops=places_of((*plan.ops, *plan.strategies)))
         dataset = open_data(settings.data)
         check_inputs(plan, dataset)
         check_numbers(plan, dataset)
         validation_data = beside.validating.open(plan)
-        if hosting == "mpi":
-            import_module("htrain.executor.launch.mpi").require_ranks(plan.processes)
+        pools.require(plan)
         check_folder(settings.run_folder, resume=resume)
         if resume:
             refuse_served(settings.run_folder)
         with (
             claimed(settings.run_folder) as claim,
             Progress(console, dataset.num_examples() * settings.epochs) as progress,
-            ExitStack() as stack,
         ):
             if claim.taken_over:
                 progress.note(f"{settings.run_folder}: taken over from {claim.taken_over}, which is gone")
-            identity = identify(plan, settings.data)
-            if all(settings.begin_with):
-                Earlier(Beginning(*settings.begin_with)).require(plan)
-            if resume:
-                settings = resumed(settings, identity, find_checkpoints(settings.run_folder), progress.note)
-            settings, versions = published(plan, settings, beside.published)
-            stack.enter_context(closing(versions))
-            start_record(settings.run_folder, _record(settings), resume=resume)
-            settings, validator = prepared(plan, settings, beside.validating, validation_data, progress.note)
-            stack.enter_context(closing(validator))
-            return _train(
-                plan, settings, validator, versions, identity=identity, hosting=hosting,
-                network=network, num_threads=num_threads, make_pool=make_pool, claim=claim, progress=progress,
-            )  # fmt: skip
-    finally:
-        network.close()
+            job = Job(plan, settings, beside, validation_data, pools, claim, progress, resume)
+            return Tries(job, retries).run()
 
 
-def _train(
-    plan: Plan,
-    settings: RunSettings,
-    validator: Validator | NoValidations,
-    versions: Versions | NoVersions,
-    identity: Identity,
-    hosting: Hosting,
-    network: Network,
-    num_threads: int,
-    make_pool: PoolMaker,
-    claim: Claim,
-    progress: Progress,
-) -> RunResult:
-    """In a folder that is ours."""
-    log = RunLog(settings.run_folder, progress.note)
-    validator.show(log.chart)
+class LocalPools:
+    """The roles of a plan on this machine, as threads of this process or as processes."""
 
-    def on_totals(totals: RunTotals, reports: dict[str, dict[str, Any]]) -> None:
-        log.write(totals, reports)
-        progress.update(totals)
+    def __init__(self, hosting: Hosting, num_threads: int) -> None:
+        self._hosting, self._num_threads = hosting, num_threads
+        self._supervisors = Supervisors(num_threads)
 
-    try:
-        with interrupts() as interrupt:
-            outside = Outside(
-                interrupt, on_totals, progress.note, claim.give_sign, validations=validator, publications=versions
-            )
-            coordinator = Coordinator(plan, network, settings, identity, outside)
-            pool = make_pool(plan, settings, hosting, network, coordinator.place, num_threads)
-            result = coordinator.run(pool)
-            return replace(result, validations=validator.finish(result.checkpoint, interrupt, claim.give_sign))
-    finally:
-        log.close()
+    def require(self, plan: Plan) -> None:
+        """This machine takes every plan."""
+
+    def network(self) -> Network:
+        """A new one."""
+        return Network("inproc" if self._hosting == "threads" else "tcp")
+
+    def pool(self, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> WorkerPool:
+        """New threads, or processes, which the same supervisor forks in each try."""
+        if self._hosting == "threads":
+            torch.set_num_threads(self._num_threads)
+            return RoleThreads(plan.cluster.roles, plan, settings, network, launcher)
+        return RoleProcesses(plan.processes, settings, launcher, self._supervisors)
+
+    def close(self) -> None:
+        """End the supervisor."""
+        self._supervisors.close()
+
+
+class Ranks:
+    """The ranks that mpiexec has started, which can be used once."""
+
+    def __init__(self, ranks: "RoleRanks", network: Network) -> None:
+        self.ranks = ranks
+        self._network = network
+
+    def require(self, plan: Plan) -> None:
+        """Raises ClusterError for a plan of another number of processes."""
+        import_module("htrain.executor.launch.mpi").require_ranks(plan.processes)
+
+    def network(self) -> Network:
+        """That in which they have met."""
+        return self._network
+
+    def pool(self, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> WorkerPool:
+        """All of them."""
+        self.ranks.assign(plan.processes, settings, launcher)
+        return self.ranks
+
+    def close(self) -> None:
+        """Close the network, whether a run came into it or not."""
+        self._network.close()
 
 
 def check_folder(folder: Path, *, resume: bool) -> None:
@@ -209,23 +175,3 @@ def check_folder(folder: Path, *, resume: bool) -> None:
         raise CheckpointError(f"{folder}: no such run folder")
     if not resume and folder.exists():
         require_empty(folder)
-
-
-def _record(settings: RunSettings) -> RunRecord:
-    return RunRecord(
-        str(settings.plan_folder.resolve()),
-        settings.data,
-        settings.epochs,
-        settings.deterministic,
-        settings.begin_with[1],
-    )
-
-
-def local_pool(
-    plan: Plan, settings: RunSettings, hosting: Hosting, network: Network, launcher: Launcher, num_threads: int
-) -> WorkerPool:
-    """The roles of a plan on this machine, as threads of this process or as processes."""
-    if hosting == "threads":
-        torch.set_num_threads(num_threads)
-        return RoleThreads(plan.cluster.roles, plan, settings, network, launcher)
-    return RoleProcesses(plan.processes, settings, launcher, num_threads)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_urlsafe
@@ -14,7 +15,8 @@ from htrain.errors import CheckpointError, PlanError, UsageError
 from htrain.executor.launch.coordinator import Coordinator, Outside
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.interrupt import interrupts
-from htrain.executor.launch.run import check_folder, local_pool
+from htrain.executor.launch.pool import RoleProcesses, Supervisors
+from htrain.executor.launch.run import check_folder
 from htrain.executor.loops.members import addresses_in
 from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.executor.record.identity import Identity, identify_served
@@ -125,8 +127,8 @@ def _serve(
         with interrupts() as interrupt:
             outside = Outside(interrupt, on_totals, tell, claim.give_sign, endpoints.update)
             coordinator = Coordinator(servers, network, settings, identity, outside)
-            pool = local_pool(servers, settings, "processes", network, coordinator.place, num_threads=num_threads)
-            return coordinator.run(pool)
+            with closing(Supervisors(num_threads)) as supervisors:
+                return coordinator.run(RoleProcesses(servers.processes, settings, coordinator.place, supervisors))
     finally:
         log.close()
 

@@ -62,9 +62,19 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     status: int
 
 
+class Rests(msgspec.Struct, frozen=True, tag=True):
+    """No process of any role is left: another Assignment may come."""
+
+
+END = b"end"  # asks for it
+
+
 @dataclass(frozen=True)
 class Supervisor:
-    """The launcher's handle: an Assignment goes by `connection`, Started and Ended come back; whoever closes it ends the roles."""
+    """The launcher's handle: an Assignment goes by `connection`, Started and Ended come back; whoever closes it ends the roles.
+
+    After END, Rests comes back once they have ended, and another Assignment may go: a run that is begun again imports nothing anew.
+    """
 
     process: psutil.Process
     connection: Connection
@@ -147,18 +157,28 @@ def main(descriptor: int) -> None:
 
 
 def supervise(connection: Connection) -> int:
-    """Start the roles of the Assignment that comes, and see them end; an exit status. None is left when this returns."""
+    """Start the roles of each Assignment that comes, and see them end; an exit status. None is left when this returns."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     try:
-        assignment = decode_assignment(connection.recv_bytes())
-        load_own(assignment.settings.ops)
-    except EOFError:  # the launcher has found nothing to run
+        while True:
+            said = connection.recv_bytes()
+            if said == END:
+                _say(connection, Rests())
+                continue
+            assignment = decode_assignment(said)
+            load_own(assignment.settings.ops)
+            _play(assignment, connection)
+    except EOFError:  # the launcher is done, or has found nothing to run
         return 0
     except Error as error:  # the launcher has loaded them, too: a file that went away, or changed, since
         print(one_line(str(error)), file=sys.stderr)
         return 1
+
+
+def _play(assignment: Assignment, connection: Connection) -> None:
+    """Have roles played until all have ended, or the launcher has said, or closed, something."""
     gc.freeze()  # pages of what is loaded stay shared: a collection in a role would write to all of them
     fork = multiprocessing.get_context("fork")
     processes = {
@@ -173,11 +193,10 @@ def supervise(connection: Connection) -> int:
         _watch(processes, connection)
     finally:
         _end(process for process in processes if process.pid)
-    return 0
 
 
 def _watch(processes: Mapping[P, Sequence[str]], connection: Connection) -> None:
-    """Until all have ended, or the launcher has closed its end."""
+    """Until all have ended, or the launcher has something to say, or has closed its end."""
     living = list(processes)
     while living and connection not in wait([connection, *(process.sentinel for process in living)], _TICK_SECONDS):
         for process in [process for process in living if process.exitcode is not None]:
@@ -186,7 +205,7 @@ def _watch(processes: Mapping[P, Sequence[str]], connection: Connection) -> None
                 _say(connection, Ended(role, process.exitcode or 0))
 
 
-def _say(connection: Connection, event: Started | Ended) -> None:
+def _say(connection: Connection, event: Started | Ended | Rests) -> None:
     with suppress(OSError):  # the launcher is gone, which `_watch` sees
         connection.send_bytes(msgspec.json.encode(event))
 

@@ -47,6 +47,11 @@ class Figures:
         return sum(int(self._reports.get(trainer, {}).get("examples", 0)) for trainer in self._trainers)
 
     @property
+    def trained(self) -> int:
+        """What they have trained since `begin`, as far as they have told."""
+        return self.examples - sum(int(self._first.get(trainer, {}).get("examples", 0)) for trainer in self._trainers)
+
+    @property
     def is_warm(self) -> bool:
         """Whether every trainer has done its first step of this run."""
         return all(self._reports[trainer]["steps"] > self._first[trainer]["steps"] for trainer in self._trainers)

@@ -51,6 +51,10 @@ class Progress:
             with suppress(OSError):
                 self._live.stop()
 
+    def begin_again(self) -> None:
+        """The run is begun again: its seconds count from 0."""
+        self._printed = -math.inf
+
     def update(self, totals: RunTotals) -> None:
         """Show these totals; as plain lines, only those that come 5 s of the run or more after the last shown."""
         self._shown = totals

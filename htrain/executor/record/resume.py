@@ -36,13 +36,18 @@ def resumed(settings: RunSettings, identity: Identity, found: Found, tell: Calla
 
 def check_identity(folder: Path, manifest: Manifest, identity: Identity) -> None:
     """Raises CheckpointError when a checkpoint does not belong to this plan and data, saying what is another."""
-    plan = manifest.identity.plan.difference(identity.plan)
+    check_same(str(folder), manifest.identity, identity)
+
+
+def check_same(what: str, then: Identity, now: Identity) -> None:
+    """Raises CheckpointError when the plan or the data of something, a checkpoint or a run, are not what they were, saying what is another."""
+    plan = then.plan.difference(now.plan)
     if plan:
         raise CheckpointError(
-            f"{folder}: was made by another plan ({plan}): resume with the plan of the run, or start a new run with --out"
+            f"{what}: was made by another plan ({plan}): resume with the plan of the run, or start a new run with --out"
         )
-    data = manifest.identity.data.difference(identity.data)
+    data = then.data.difference(now.data)
     if data:
         raise CheckpointError(
-            f"{folder}: was made on other data ({data}): resume with the data as it was, or start a new run with --out"
+            f"{what}: was made on other data ({data}): resume with the data as it was, or start a new run with --out"
         )

@@ -185,7 +185,8 @@ Machine = Generator[Instruction, tuple[float, Any], Result]
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run went. `checkpoint` is the folder of the last one, `stopped` says why the run ended before its data did.
+    """How a run went. `checkpoint` is the folder of the last one, `stopped` says why the run ended before its data did, `retries` how often it was begun again
+    by itself. `train_examples` are those of `train_seconds`; `totals` are of all that its parts have trained, before it was resumed or begun again, too.
 
     `validations` are those of the whole run on its validation data, those before it was resumed included.
     """
@@ -193,6 +194,8 @@ class RunResult:
     totals: RunTotals
     checkpoint: Path
     train_seconds: float
+    train_examples: int
     measured: Measured
     stopped: str = ""
     validations: tuple[Validation, ...] = ()
+    retries: int = 0

@@ -138,10 +138,12 @@ class CoordinatorMachine:
         assert self._saves.last
         early = self._early_reason if stopped else ""
         if stopped and not early:
-            return self._left_off(RunResult(totals, self._saves.last, train_seconds, NOTHING_MEASURED))
+            return self._left_off(
+                RunResult(totals, self._saves.last, train_seconds, self._figures.trained, NOTHING_MEASURED)
+            )
         measured = self._figures.measured(self._now)
         yield from self._do(KeepMeasured(measured))
-        return RunResult(totals, self._saves.last, train_seconds, measured, early)
+        return RunResult(totals, self._saves.last, train_seconds, self._figures.trained, measured, early)
 
     def _left_off(self, result: RunResult) -> RunResult:
         """All is saved, and the run has stopped before the end of its data. Raises why."""

@@ -8,6 +8,16 @@ from htrain.executor.settings import RunSettings
 _AGAIN_SECONDS = 30.0  # after one that was refused, where they are not due sooner
 
 
+_GOES_ON, _BEGINS_ANEW = "go on with --resume ", "it has no checkpoint to go on from: "
+
+
+def without_advice(text: str) -> str:
+    """What has gone wrong, of an error that ends with `SaveSchedule.advice`."""
+    for advice in (_GOES_ON, _BEGINS_ANEW):
+        text = text.partition(f"; {advice}")[0]
+    return text
+
+
 class SaveSchedule:
     """The checkpoints of one run, the one that it was resumed from included.
 
@@ -29,8 +39,8 @@ class SaveSchedule:
     def advice(self) -> str:
         """What the user can do when the run ends now."""
         if self.last:
-            return f"go on with --resume {self._run_folder}"
-        return f"it has no checkpoint to go on from: remove {self._run_folder} and start again"
+            return f"{_GOES_ON}{self._run_folder}"
+        return f"{_BEGINS_ANEW}remove {self._run_folder} and start again"
 
     def made(self, folder: Path, now: float) -> str:
         """A checkpoint is valid; the news of it."""

@@ -12,7 +12,7 @@ import pytest
 
 import htrain.executor.launch.supervisor as module
 from htrain.executor.host.process import this_process
-from htrain.executor.launch.pool import RoleProcesses
+from htrain.executor.launch.pool import RoleProcesses, Supervisors
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 
@@ -35,12 +35,13 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Maker]:
     """Starts a pool, and returns once its roles have their processes; ends what a test has left."""
     monkeypatch.setattr(module, "_COMMAND", SLEEPS)
     pools: list[RoleProcesses] = []
+    supervisors = Supervisors(num_threads=1)
 
     def begin() -> RoleProcesses:
         settings = RunSettings(tmp_path, "synthetic:", tmp_path)
         pools.append(
             pool := RoleProcesses(
-                [[role] for role in ROLES], settings, Launcher("tcp://nowhere", this_process()), num_threads=1
+                [[role] for role in ROLES], settings, Launcher("tcp://nowhere", this_process()), supervisors
             )
         )
         deadline = time.monotonic() + 60
@@ -52,6 +53,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Maker]:
     yield begin
     for pool in pools:
         pool.end()
+    supervisors.close()
 
 
 def supervisor_of(pool: RoleProcesses) -> psutil.Process:
@@ -91,11 +93,35 @@ def test_signals_to_all_processes_of_a_service_are_for_the_launcher_to_decide(
     assert all(pool.lives(role) for role in ROLES)
 
 
-def test_the_end_leaves_no_process_and_no_zombie(start: Maker) -> None:
+def test_the_end_leaves_no_role_and_the_supervisor_for_the_next_pool(start: Maker) -> None:
+    pool = start()
+    supervisor, *roles = [supervisor_of(pool), *(psutil.Process(pid) for pid in pool.pids.values())]
+    roles[0].suspend()
+    pool.end()
+    assert not psutil.wait_procs(roles, timeout=10)[1]
+    assert not supervisor.children(), "no zombie either"
+    following = start()
+    assert supervisor_of(following) == supervisor
+    os.kill(following.pids["trainer:0:0"], signal.SIGKILL)
+    assert select.select(following.descriptors, [], [], 10.0)[0]
+    assert following.lost().startswith("trainer:0:0 (process ")
+
+
+def test_a_supervisor_that_was_killed_is_followed_by_another_and_none_is_left_with_the_last_pool(start: Maker) -> None:
+    pool = start()
+    first = supervisor_of(pool)
+    first.kill()
+    pool.end()
+    assert first not in psutil.Process().children()
+    second = supervisor_of(start())
+    assert second != first
+
+
+def test_nobody_is_left_when_no_further_pool_is_to_come(start: Maker) -> None:
     pool = start()
     family = [supervisor_of(pool), *(psutil.Process(pid) for pid in pool.pids.values())]
-    family[1].suspend()
     pool.end()
+    pool._supervisors.close()
     assert not psutil.wait_procs(family[1:], timeout=10)[1]
     assert not family[0].is_running()
     assert family[0] not in psutil.Process().children()

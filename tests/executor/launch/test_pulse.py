@@ -69,7 +69,7 @@ def test_it_beats_with_what_was_measured_and_tells_once_of_a_thread_that_hangs(n
     while next_message(inbox, Beat) != Beat(ROLE, {"steps": 3}):
         assert time.monotonic() < deadline
     pulse.hangs = lambda: "its thread 'reader' hangs"
-    assert next_message(inbox, Failed) == Failed(ROLE, "RunError", f"{ROLE}: its thread 'reader' hangs")
+    assert next_message(inbox, Failed) == Failed(ROLE, "PeerLost", f"{ROLE}: its thread 'reader' hangs")
     time.sleep(0.2)
     rest = [got[0] for _ in range(100) if (got := inbox.receive(0))]
     assert rest

@@ -87,6 +87,7 @@ def test_a_run_of_a_moment_has_figures_and_one_that_goes_on_counts_its_own_examp
         tmp_path / "plan", data=ROWS, resume=tmp_path / "run", epochs=2, hosting="threads", console=Console(quiet=True)
     )
     assert goes_on.totals.examples == 2 * rows
+    assert (begun.train_examples, goes_on.train_examples) == (rows, rows)
     for result in (begun, goes_on):
         assert result.totals.eps * result.totals.seconds > 0
         assert 0 < result.measured.examples <= rows

@@ -80,6 +80,7 @@ def test_whatever_happens_the_rules_hold_and_the_run_ends_for_a_reason_that_it_n
 def test_roles_that_answer_late_and_a_launcher_that_sleeps_do_a_run_no_harm(seed: int, sleeps: list[float]) -> None:
     seen = run_of(seed, Troubles(sleeps=tuple(sleeps)))
     assert seen.result, seen.error
+    assert seen.result.train_examples == seen.result.totals.examples == seen.examples
     assert [type(each) for _, each in seen.log if isinstance(each, ShowTotals | KeepMeasured)][-2:] == [
         ShowTotals,
         KeepMeasured,

@@ -1,0 +1,191 @@
+"""A run in a folder that is ours: its tries, each of which goes on from the last checkpoint of the one before (docs/how-to/run.md)."""
+
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from select import select
+from typing import Any, Protocol
+
+from htrain.data import Dataset
+from htrain.errors import Interrupted, PeerLost
+from htrain.executor.launch.coordinator import Coordinator, NoValidations, NoVersions, Outside, WorkerPool
+from htrain.executor.launch.earlier import Beginning, Earlier
+from htrain.executor.launch.interrupt import interrupts
+from htrain.executor.launch.publish import Versions, Wanted
+from htrain.executor.launch.publish import prepared as published
+from htrain.executor.launch.validate import Validating, Validator, prepared
+from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.executor.record.identity import Identity, identify
+from htrain.executor.record.progress import Progress
+from htrain.executor.record.resume import check_same, resumed
+from htrain.executor.record.run_folder import Claim, RunRecord, start_record
+from htrain.executor.record.run_log import RunLog
+from htrain.executor.record.totals import RunTotals
+from htrain.executor.roles.coordination import RunResult
+from htrain.executor.roles.retries import Retries
+from htrain.executor.roles.saving import without_advice
+from htrain.executor.settings import RunSettings
+from htrain.executor.transport.link import Launcher
+from htrain.executor.transport.port import Network
+from htrain.plan.plan import Plan
+
+_SIGN_SECONDS = 1.0  # between two signs of life, while a run waits to be begun again
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a user wants to have beside training."""
+
+    validating: Validating
+    published: Wanted
+
+
+class Pools(Protocol):
+    """Where the roles of each try are played."""
+
+    def network(self) -> Network:
+        """The network of the next try."""
+
+    def pool(self, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> WorkerPool:
+        """Its worker pool."""
+
+    def close(self) -> None:
+        """No further try is made."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all tries of a run have in common. Its `settings` are those of the first, which goes on from a checkpoint where it `resumes`."""
+
+    plan: Plan
+    settings: RunSettings
+    beside: Beside
+    validation_data: Dataset | None
+    pools: Pools
+    claim: Claim
+    progress: Progress
+    resumes: bool
+
+
+class Tries:
+    """The tries of one job, of which `most` in a row may fail besides the first, for roles that were lost, without a checkpoint between them."""
+
+    def __init__(self, job: Job, most: int) -> None:
+        self._job = job
+        self._retries = Retries(most)
+        self._identity = identify(job.plan, job.settings.data)
+        self._trained = 0  # as the last report of this try said
+
+    def run(self) -> RunResult:
+        """To the end of the data. Raises what a run does; PeerLost once as many tries have failed."""
+        if all(self._job.settings.begin_with):
+            Earlier(Beginning(*self._job.settings.begin_with)).require(self._job.plan)
+        resumes, identity = self._job.resumes, self._identity
+        while True:
+            try:
+                return replace(self._once(identity, resumes=resumes), retries=self._retries.count)
+            except PeerLost as error:
+                self._await_next(error)
+            identity = self._same_data()
+            resumes = self._job.resumes or bool(self._checkpoint)
+            self._job.progress.begin_again()
+
+    # -- one try -----------------------------------------------------------------------------------------------------
+
+    def _once(self, identity: Identity, *, resumes: bool) -> RunResult:
+        job, settings = self._job, self._job.settings
+        with ExitStack() as stack:
+            if resumes:
+                settings = resumed(settings, identity, find_checkpoints(settings.run_folder), job.progress.note)
+            settings, versions = published(job.plan, settings, job.beside.published)
+            stack.enter_context(closing(versions))
+            is_new = not (resumes or self._retries.count)
+            start_record(settings.run_folder, record_of(settings), resume=not is_new)
+            settings, validator = prepared(
+                job.plan, settings, job.beside.validating, job.validation_data, job.progress.note
+            )
+            stack.enter_context(closing(validator))
+            return self._train(settings, identity, validator, versions)
+
+    def _train(
+        self,
+        settings: RunSettings,
+        identity: Identity,
+        validator: Validator | NoValidations,
+        versions: Versions | NoVersions,
+    ) -> RunResult:
+        job = self._job
+        log = RunLog(settings.run_folder, job.progress.note)
+        validator.show(log.chart)
+        network = job.pools.network()
+
+        def on_totals(totals: RunTotals, reports: dict[str, dict[str, Any]]) -> None:
+            self._trained = totals.examples
+            log.write(totals, reports)
+            job.progress.update(totals)
+
+        try:
+            with interrupts() as interrupt:
+                outside = Outside(
+                    interrupt, on_totals, job.progress.note, job.claim.give_sign, validations=validator, publications=versions
+                )  # fmt: skip
+                coordinator = Coordinator(job.plan, network, settings, identity, outside)
+                pool = job.pools.pool(job.plan, settings, network, coordinator.place)
+                result = coordinator.run(pool)
+                found = validator.finish(result.checkpoint, interrupt, job.claim.give_sign)
+                return replace(result, validations=found)
+        finally:
+            log.close()
+            network.close()
+
+    # -- between two -------------------------------------------------------------------------------------------------
+
+    @property
+    def _checkpoint(self) -> str:
+        """The name of that which the next try would go on from, "" where there is none."""
+        complete = find_checkpoints(self._job.settings.run_folder).complete
+        return complete[0][0].name if complete else ""
+
+    def _await_next(self, error: PeerLost) -> None:
+        """Tell of a failure, and wait until it is time to go on. Raises it where that is not to be; Interrupted where the user wants to stop."""
+        seconds = self._retries.failed(self._checkpoint)
+        if seconds is None:
+            ended = self._retries.ended
+            raise type(error)(f"{error}; {ended}" if ended else str(error)) from error
+        self._job.progress.note(self._news(error, seconds))
+        end = time.monotonic() + seconds
+        with interrupts() as interrupt:
+            while not interrupt.is_asked and (left := end - time.monotonic()) > 0:
+                select(interrupt.descriptors, [], [], min(left, _SIGN_SECONDS))
+                self._job.claim.give_sign()
+            if interrupt.is_asked:
+                folder = self._job.settings.run_folder
+                raise Interrupted(
+                    f"stopped behind a failure ({without_advice(str(error))}); go on with --resume {folder}"
+                )
+
+    def _news(self, error: PeerLost, seconds: float) -> str:
+        complete = find_checkpoints(self._job.settings.run_folder).complete
+        kept = complete[0][1].examples if complete else 0
+        where = f"from checkpoint {complete[0][0].name}" if complete else "from its beginning"
+        again = max(0, self._trained - kept)
+        wait = f" in {seconds:.0f} s" if seconds else ""
+        which = f"retry {self._retries.in_a_row} of {self._retries.most}"
+        return f"{without_advice(str(error))}; the run goes on{wait} {where}: {again:,} examples are trained again ({which})"
+
+    def _same_data(self) -> Identity:
+        """What the run goes on with, as it is now. Raises CheckpointError where that is not what it began with."""
+        now = identify(self._job.plan, self._job.settings.data)
+        check_same(str(self._job.settings.run_folder), self._identity, now)
+        return now
+
+
+def record_of(settings: RunSettings) -> RunRecord:
+    """run.json of a run with these settings."""
+    return RunRecord(
+        str(settings.plan_folder.resolve()),
+        settings.data,
+        settings.epochs,
+        settings.deterministic,
+        settings.begin_with[1],
+    )

@@ -1,0 +1,75 @@
+"""A model that counts: a row of its table is less by 1 for each time that a step has trained it, and what checkpoints say of that."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional as F
+
+import htrain
+from htrain.data import START, Malformed, Position, open_data
+from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.plan.plan import Plan
+from htrain.spec.cluster import Cluster
+from htrain.spec.tree import with_flags
+
+ROWS = 100
+DATA = f"synthetic:?rows=3000&table_rows={ROWS}"
+
+
+class Ledger(nn.Module):
+    """By SGD at rate 1: the gradient of a row is 1 for each id of a batch that names it, whatever the values are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.fc = nn.Embedding(ROWS, 1), nn.Linear(13, 1)
+        nn.init.zeros_(self.rows.weight)
+
+    def forward(
+        self, dense: torch.Tensor, sparse: torch.Tensor, label: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logit = self.fc(dense).squeeze(1)
+        return logit, self.rows(sparse).sum() + F.binary_cross_entropy_with_logits(logit, label)
+
+
+def ledger_plan(cluster: Cluster, **flags: object) -> Plan:
+    """A plan that trains it."""
+    said = {"batch_size": 32, "sparse_optimizer": "sgd", "sparse_lr": 1.0, "dense_lr": 0.001, "loss": "own", **flags}
+    example = {"dense": torch.zeros(4, 13), "sparse": torch.zeros(4, 26, dtype=torch.long), "label": torch.zeros(4)}
+    return htrain.compile(Ledger(), data=DATA, cluster=cluster, options=with_flags(**said), example_inputs=example)
+
+
+def counted(plan: Path, run: Path) -> np.ndarray:
+    """How often each row was trained, [ROWS] int64, by the table of the last checkpoint."""
+    out = run.with_name(f"{run.name}.safetensors")
+    htrain.export(run, to="torch", out=out, plan=plan)
+    return -load_file(out)["rows.weight"].squeeze(1).double().round().long().numpy()
+
+
+def owed(run: Path) -> np.ndarray:
+    """How often it was to be, [ROWS] int64, by where that checkpoint says that the trainers' readers stand: every row before, once."""
+    (_, manifest), *_ = find_checkpoints(run).complete
+    total = np.zeros(ROWS, np.int64)
+    trainers = sorted(manifest.trainers)
+    for shard, trainer in enumerate(trainers):
+        end = manifest.trainers[trainer].position
+        total += _read(shard, len(trainers), Position(end.epoch, end.chunk, end.row))
+    return total
+
+
+def _read(shard: int, num_shards: int, end: Position) -> np.ndarray:
+    total = np.zeros(ROWS, np.int64)
+    batches = open_data(DATA).batches(
+        batch_size=32, shard=shard, num_shards=num_shards, epochs=end.epoch + 1, start=START, malformed=Malformed()
+    )
+    for batch in batches:
+        if _place(batch.position) > _place(end):
+            break
+        total += np.bincount(batch.columns["sparse"].reshape(-1), minlength=ROWS)
+    return total
+
+
+def _place(position: Position) -> tuple[int, int, int]:
+    return position.epoch, position.chunk, position.row

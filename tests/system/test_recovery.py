@@ -1,0 +1,99 @@
+"""Runs that go on by themselves when a role dies, and what they have trained then (docs/guarantees.md)."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from forked import Started
+from ledger import DATA, counted, ledger_plan, owed
+from whole_runs import ENDLESS, start, wait_for_a_checkpoint, wait_until
+
+from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.spec.cluster import this_machine
+
+OFTEN = ("--checkpoint-seconds", "0.7")
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recovery") / "plan"
+    ledger_plan(this_machine(groups=2, trainers=1, group_ps=1, sparse_ps=2, dense_ps=1)).save(folder)
+    return folder
+
+
+@pytest.fixture
+def run(plan: Path, tmp_path: Path) -> Iterator[Callable[..., Started]]:
+    started: list[Started] = []
+
+    def begin(*arguments: str) -> Started:
+        started.append(process := start(plan, DATA, "--out", str(tmp_path / "run"), *arguments))
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def last_checkpoint(folder: Path) -> str:
+    complete = find_checkpoints(folder).complete
+    return complete[0][0].name if complete else ""
+
+
+def another_checkpoint(folder: Path, process: Started) -> None:
+    before = last_checkpoint(folder)
+    wait_until(lambda: last_checkpoint(folder) != before, process, "another checkpoint")
+
+
+def pid_of(role: str, folder: Path) -> int:
+    pids = {name: place["pid"] for name, place in json.loads((folder / "roles.json").read_text()).items()}
+    return psutil.Process(pids["sparse_ps:0"]).ppid() if role == "supervisor" else pids[role]
+
+
+def test_whoever_is_killed_the_run_goes_on_and_trains_every_example_once(
+    run: Callable[..., Started], plan: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = run(*ENDLESS, *OFTEN, "--retries", "auto")
+    wait_for_a_checkpoint(folder, process)
+    victims = ("sparse_ps:1", "trainer:1:0", "supervisor", "group_ps:0:0", "dense_ps:0")
+    for victim in victims:
+        another_checkpoint(folder, process)
+        time.sleep(0.3)  # into the time between two
+        os.kill(pid_of(victim, folder), signal.SIGKILL)
+    another_checkpoint(folder, process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    told = [line for line in said.splitlines() if "the run goes on" in line]
+    assert len(told) == len(victims)
+    assert all("(retry 1 of 3)" in line for line in told), "each got further than the one before"
+    assert (counted(plan, folder) == owed(folder)).all()
+
+
+def test_a_role_that_dies_again_and_again_ends_the_run_with_its_cause(
+    run: Callable[..., Started], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = run(*ENDLESS, "--retries", "1", "--checkpoint-seconds", "end")
+    for _ in range(2):
+        was = (folder / "roles.json").stat().st_mtime_ns if (folder / "roles.json").exists() else 0
+        wait_until(
+            lambda was=was: (folder / "roles.json").exists() and (folder / "roles.json").stat().st_mtime_ns > was,
+            process,
+            "roles that are up",
+        )
+        time.sleep(0.5)
+        killed = pid_of("sparse_ps:0", folder)
+        os.kill(killed, signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    *told, last = said.splitlines()
+    assert any("the run goes on from its beginning" in line for line in told)
+    assert last.startswith(f"htrain: sparse_ps:0 (process {killed}) was killed by signal 9")
+    assert last.endswith("; 1 more try without a checkpoint between them failed, too")
