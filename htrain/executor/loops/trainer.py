@@ -158,6 +158,7 @@ class Trainer:
         with self._ordered:
             self._pauses += paused and not self._orders.paused
             self._orders.paused = paused
+            self._idle = self._idle if paused else 0  # whether the threads have seen that or not
             self._ordered.notify_all()
 
     @property
@@ -257,14 +258,15 @@ class Trainer:
 
     def _rest(self, rest: Rest) -> None:
         """Between steps, a replica stays here while the trainer is paused, not longer: where it is paused again before this thread has seen that it goes
-        on, others in lockstep have begun the next step, and wait for this one."""
+        on, others in lockstep have begun the next step, and wait for this one. So a thread that still sleeps then is not idle: it is about to take a batch."""
         with self._ordered:
             self._ordered.wait_for(lambda: self._orders.paused or self._orders.stopping or not rest.is_to_come)
+            if not self._orders.paused:
+                return
             this_pause = self._pauses
             self._idle += 1
             self.on_change()
             self._ordered.wait_for(lambda: not self._orders.paused or self._pauses != this_pause)
-            self._idle -= 1
 
     def _verdict(self, step: int) -> Verdict:
         """What all trainers have said with a step. Raises PeerLost."""
