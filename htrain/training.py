@@ -39,6 +39,7 @@ def run(
     num_threads: int = 1,
     network: str = "",
     trainer_network: str = "",
+    encrypt: bool = True,
     valid: str = "",
     valid_every: ValidEvery = "end",
     early_stop: EarlyStop = "never",
@@ -54,7 +55,8 @@ def run(
     A new run may `begin_with` the last checkpoint of another, of the same model: its weights, tables and optimizer states, whatever cluster it had.
 
     `hosting` is `processes`, one per role, `threads` of this process, or `mpi`, for a rank of mpiexec. Its hosts reach each other over their addresses in
-    `network`, such as 10.1.0.0/16, trainers over those in `trainer_network` for AllReduce and AllGather; without, under their names.
+    `network`, such as 10.1.0.0/16, trainers over those in `trainer_network` for AllReduce and AllGather; without, under their names. What roles send to
+    those of other hosts, but for AllReduce and AllGather, is encrypted, unless `encrypt` is False: for a network that nobody else can reach.
     Progress goes to `console`, standard error by default.
 
     The last checkpoint is evaluated on `valid`, and one every `valid_every` examples of the whole job, while training goes on; `end` is for the last alone.
@@ -72,7 +74,7 @@ def run(
     require_arguments(
         "run", plan=plan, data=data, out=out, resume=resume, begin_with=begin_with, epochs=epochs, hosting=hosting, deterministic=deterministic,
         checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds, retries=retries,
-        malformed_share=malformed_share, workers=workers, num_threads=num_threads, network=network, trainer_network=trainer_network,
+        malformed_share=malformed_share, workers=workers, num_threads=num_threads, network=network, trainer_network=trainer_network, encrypt=encrypt,
         valid=valid, valid_every=valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation,
         publish=publish, publish_every=publish_every, publish_full_every=publish_full_every,
     )  # fmt: skip
@@ -80,12 +82,12 @@ def run(
     _require_use(validating)
     wanted = Wanted(publish, publish_every, publish_full_every)
     _require_address(wanted)
-    _require_networks(hosting, network, trainer_network)
+    _require_networks(hosting, network, trainer_network, encrypt=encrypt)
     _require_folders(out, resume, begin_with)
     settings = RunSettings(
         Path(plan), data, Path(out or resume), epochs=epochs, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
         checkpoint_seconds=checkpoint_seconds, deterministic=deterministic, malformed_share=malformed_share, workers=workers, network=network,
-        trainer_network=trainer_network, begin_with=_begun_with(begin_with),
+        trainer_network=trainer_network, encrypts=encrypt, begin_with=_begun_with(begin_with),
     )  # fmt: skip
     return run_plan(
         settings, beside=Beside(validating, wanted), hosting=hosting, resume=bool(resume), retries=retries, num_threads=num_threads,
@@ -136,8 +138,12 @@ def _require_address(wanted: Wanted) -> None:
             )
 
 
-def _require_networks(hosting: Hosting, *networks: str) -> None:
-    """Raises UsageError for what is no network, and for one where all roles are on one machine."""
+def _require_networks(hosting: Hosting, *networks: str, encrypt: bool) -> None:
+    """Raises UsageError for what is no network, and for what is said of networks where all roles are on one machine."""
+    if not encrypt and hosting != "mpi":
+        raise UsageError(
+            "--no-encrypt has no effect on one machine, where nothing goes over a network: it is for hosts under mpiexec"
+        )
     for what, said in zip(("--network", "--trainer-network"), networks, strict=True):
         if said and hosting != "mpi":
             raise UsageError(

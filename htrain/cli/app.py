@@ -224,6 +224,11 @@ def compile_command(
     default="",
     help="Under mpiexec: the network of AllReduce and AllGather, where trainers have one of their own. [default: that of all]",
 )
+@click.option(
+    "--encrypt/--no-encrypt",
+    default=True,
+    help="Under mpiexec: encrypt what roles send to those of other hosts, but for AllReduce and AllGather. [default: encrypt]",
+)
 @click.option("--valid", default="", help="Data on which the last checkpoint is evaluated, such as criteo:test.tsv.")
 @click.option(
     "--valid-every",
@@ -308,8 +313,9 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
     """How a run went, as the document of its command."""
     totals = result.totals
     some = "" if result.train_examples == totals.examples else f", {result.train_examples:,} of them"
+    eps = result.train_examples / max(result.train_seconds, 1e-9)
     text = (
-        f"{totals.examples:,} examples{some} in {result.train_seconds:.1f} s: {result.train_examples / max(result.train_seconds, 1e-9):,.0f} EPS, loss {totals.loss:.4f}, "
+        f"{totals.examples:,} examples{some} in {result.train_seconds:.1f} s: {eps:,.0f} EPS, loss {totals.loss:.4f}, "
         f"NE {totals.ne:.4f}, dense staleness at most {totals.max_staleness} (mean {totals.mean_staleness:.2f}); checkpoint {result.checkpoint}"
     )
     if result.retries:

@@ -20,7 +20,8 @@ class RunSettings:
     replica early. `begin_with` are the plan and the checkpoint of another run, whose parameters come in the place of first values. `ops` are the files, and
     modules of packages, with ops of the user's own, which every process of the run loads. `serving` is what sparse PSs are told that have no trainers beside
     them, and serve workers from outside. `network` and `trainer_network` are those in which hosts reach each other, and trainers, such as 10.1.0.0/16; empty
-    where hosts are reached under their names, and where trainers have none of their own. A checkpoint is taken to be validated every `valid_every` examples of
+    where hosts are reached under their names, and where trainers have none of their own;
+    what goes between hosts is encrypted where a run `encrypts`. A checkpoint is taken to be validated every `valid_every` examples of
     the whole job, 0 for none but the last; `validated` of them had been trained at the one before. A version of the model is published as `publishing` says,
     every `publish_seconds`, `end` for the last alone.
     """
@@ -44,6 +45,7 @@ class RunSettings:
     serving: Serving | None = None
     network: str = ""
     trainer_network: str = ""
+    encrypts: bool = True
     valid_every: int = 0
     validated: int = 0
     publishing: Publishing | None = None

@@ -6,12 +6,18 @@ from collections.abc import Callable
 import torch
 
 from htrain.executor.engine.context import Context
+from htrain.executor.host.sockets import sockets_folder
 from htrain.executor.transport.port import Inbox, Network, Outbox
 from htrain.executor.transport.wire import Values
 
-SCHEMES = ("inproc", "tcp")
+SCHEMES = ("inproc", "ipc", "tcp")
 WAIT_SECONDS = 20.0
 MakeNetwork = Callable[[str], Network]
+
+
+def network_of(scheme: str) -> Network:
+    """A network of this scheme; sockets of a folder lie in a new one."""
+    return Network(scheme, folder=sockets_folder() if scheme == "ipc" else None)
 
 
 def send_tensors(outbox: Outbox, peer: str, step: int, tensors: dict[str, torch.Tensor]) -> None:

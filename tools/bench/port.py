@@ -2,8 +2,10 @@
 
     python tools/bench/port.py [--runs 5]
 
-Throughput: one tensor per message from another process over TCP loopback. Latency: a 64-float tensor goes there and back between
-two threads (inproc) and two processes (TCP). CPU: one thread sends and receives a message with four small tensors (inproc).
+Throughput: one tensor per message from another process, over sockets of a folder (ipc, as of a local run), over TCP loopback, and
+over that encrypted, as between hosts (keyed).
+Latency: a 64-float tensor goes there and back between two threads (inproc) and two processes. CPU: one thread sends and receives a
+message with four small tensors (inproc).
 Runs of htrain and pyzmq alternate; a line gives htrain's median, its spread over the runs, and pyzmq's median beside it.
 """
 
@@ -21,7 +23,8 @@ import torch
 import zmq
 
 from htrain.executor.engine.context import Context
-from htrain.executor.transport.port import Network
+from htrain.executor.host.sockets import sockets_folder
+from htrain.executor.transport.port import Keys, Network
 from htrain.executor.transport.wire import Values, bundle_of, encode
 
 SIZES = {"1 kB": 1 << 10, "64 kB": 64 << 10, "1 MB": 1 << 20, "16 MB": 16 << 20}
@@ -77,7 +80,11 @@ class RawLine:
         self._context = network.context
         self._pull = self._context.socket(zmq.PULL)
         self._pull.set(zmq.RCVHWM, 0)
-        self._pull.bind(f"tcp://{network.host}:*" if network.scheme == "tcp" else f"inproc://raw-{id(self)}")
+        self._keys = network.keys
+        if self._keys:
+            self._pull.curve_server, self._pull.curve_secretkey = True, self._keys.secret
+        places = {"tcp": f"tcp://{network.host}:*", "ipc": f"ipc://{network.folder}/raw"}
+        self._pull.bind(places.get(network.scheme, f"inproc://raw-{id(self)}"))
         self.address = self._pull.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self._tensors: list[torch.Tensor] = []
         self._frames: list[bytes | memoryview] = []
@@ -85,6 +92,11 @@ class RawLine:
     def connect(self, address: str) -> None:
         self._push = self._context.socket(zmq.PUSH)
         self._push.set(zmq.SNDHWM, 0)
+        if self._keys:
+            self._push.curve_serverkey, (self._push.curve_publickey, self._push.curve_secretkey) = (
+                self._keys.public,
+                self._keys,
+            )
         self._push.connect(address)
 
     def send(self, tensors: list[torch.Tensor]) -> None:
@@ -130,9 +142,16 @@ def serve(line: Line, job: Job) -> None:
         line.send(tensors)
 
 
-def peer(pipe: "multiprocessing.connection.Connection") -> None:
+def new_network(scheme: str, keys: Keys) -> Network:
+    """`keyed` is TCP, encrypted as between hosts."""
+    if scheme == "keyed":
+        return Network("tcp", keys=keys)
+    return Network(scheme, folder=sockets_folder() if scheme == "ipc" else None)
+
+
+def peer(pipe: "multiprocessing.connection.Connection", scheme: str, keys: Keys) -> None:
     """The other process: one line of each kind, and jobs until told to stop."""
-    network = Network("tcp")
+    network = new_network(scheme, keys)
     lines = {kind: make(network) for kind, make in LINES.items()}
     pipe.send({kind: line.address for kind, line in lines.items()})
     for kind, address in pipe.recv().items():
@@ -144,14 +163,16 @@ def peer(pipe: "multiprocessing.connection.Connection") -> None:
 
 
 class OtherProcess:
-    """Lines over TCP to a process of its own."""
+    """Lines to a process of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, scheme: str) -> None:
+        self.scheme = scheme
+        keys = Keys.new()
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=peer, args=(theirs,), daemon=True)
+        self._process = spawn.Process(target=peer, args=(theirs, scheme, keys), daemon=True)
         self._process.start()
-        self._network = Network("tcp")
+        self._network = new_network(scheme, keys)
         self.lines = {kind: make(self._network) for kind, make in LINES.items()}
         addresses = self._pipe.recv()
         self._pipe.send({kind: line.address for kind, line in self.lines.items()})
@@ -234,7 +255,7 @@ def print_throughput(other: OtherProcess, label: str, num_bytes: int, runs: int)
     ours, raw = statistics.median(found["htrain"]), statistics.median(found["pyzmq"])
     megabytes = num_bytes / 1e6
     print(
-        f"tcp {label:>5}  {ours:9,.0f} messages/s  {ours * megabytes:7,.0f} MB/s {spread(found['htrain'])} (n={runs})   "
+        f"{other.scheme} {label:>5}  {ours:9,.0f} messages/s  {ours * megabytes:7,.0f} MB/s {spread(found['htrain'])} (n={runs})   "
         f"pyzmq {raw:9,.0f} messages/s {raw * megabytes:7,.0f} MB/s {spread(found['pyzmq'])}   ratio {ours / raw:.2f}"
     )
 
@@ -285,7 +306,13 @@ def main() -> None:
     runs = parser.parse_args().runs
     print(f"{os.cpu_count()} cores, libzmq {zmq.zmq_version()}, pyzmq {zmq.__version__}, one I/O thread per process")
     print_cpu(runs)
-    for label, make in (("two threads (inproc)", OtherThread), ("two processes (tcp) ", OtherProcess)):
+    others: dict[str, Callable[[], OtherThread | OtherProcess]] = {
+        "two threads (inproc)": OtherThread,
+        "two processes (ipc) ": lambda: OtherProcess("ipc"),
+        "two processes (tcp) ": lambda: OtherProcess("tcp"),
+        "two processes (keyed)": lambda: OtherProcess("keyed"),
+    }
+    for label, make in others.items():
         other = make()
         print_latency(other, label, runs)
         if isinstance(other, OtherProcess):

@@ -9,18 +9,20 @@ import socket
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
 from htrain.errors import RunError, UsageError
 from htrain.executor.host.address import address_of_name, address_within
+from htrain.executor.host.sockets import sockets_folder
 from htrain.executor.launch.play import part_of, play_all
 from htrain.executor.launch.rank import call_role, leave
 from htrain.executor.launch.supervisor import Assignment, decode_assignment, encode_assignment
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
-from htrain.executor.transport.port import Network
+from htrain.executor.transport.port import Keys, Network
 from htrain.own.registry import load_own
 
 _LAST_SECONDS = 10.0  # for all ranks to end that have been told to
@@ -32,19 +34,27 @@ def rank() -> int:
 
 
 def meet(settings: RunSettings) -> Network:
-    """Where the other ranks reach this one: at the loopback when all are on one host, unless networks are said. Every rank calls it.
+    """Where the other ranks reach this one: in a folder of sockets when all are on one host, unless networks are said; else over TCP, encrypted unless the
+    user trusts the network, and with whoever has the keys that rank 0 makes. Every rank calls it.
 
     Raises RunError, on all ranks, for a host that is not in these networks, or whose own name is no address.
     """
     alone = len(set(_gather(socket.gethostname()))) == 1
-    hosts, wrong = ("", ""), ""
+    in_folder = alone and not (settings.network or settings.trainer_network)
+    hosts, wrong, told = ("", ""), "", b""
     try:
         hosts = _hosts(settings, alone=alone)
+        if rank() == 0:
+            told = str(sockets_folder()).encode() if in_folder else b"".join(Keys.new())
     except RunError as error:
         wrong = str(error)
     if said := list(filter(None, _gather(wrong))):
         raise RunError(said[0])
-    return Network("tcp", *hosts)
+    told = _broadcast(told)
+    if in_folder:
+        return Network("ipc", folder=Path(told.decode()))
+    half = len(told) // 2
+    return Network("tcp", *hosts, keys=Keys(told[:half], told[half:]) if settings.encrypts else None)
 
 
 def _hosts(settings: RunSettings, *, alone: bool) -> tuple[str, str]:

@@ -37,7 +37,7 @@ def play(name: str, plan: Plan, settings: RunSettings, network: Network, launche
     parts, processes, failure = _divided(name, plan, settings, network)
     bell = Bell()
     link = Link(name, network, launcher, bell)
-    pulse = Pulse(name, network, launcher, ends_process=network.scheme == "tcp")
+    pulse = Pulse(name, network, launcher, ends_process=network.scheme != "inproc")
     pulse.on_error = bell.ring
     role: RunningRole | None = None
     try:

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import shutil
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from htrain.data import open_data
 from htrain.errors import CheckpointError, Error, UsageError
+from htrain.executor.host.sockets import sockets_folder
 from htrain.executor.launch.coordinator import WorkerPool
 from htrain.executor.launch.inputs import check_inputs, check_numbers
 from htrain.executor.launch.pool import RoleProcesses, RoleThreads, Supervisors
@@ -124,13 +126,17 @@ class LocalPools:
     def __init__(self, hosting: Hosting, num_threads: int) -> None:
         self._hosting, self._num_threads = hosting, num_threads
         self._supervisors = Supervisors(num_threads)
+        self._folders: list[Path] = []
 
     def require(self, plan: Plan) -> None:
         """This machine takes every plan."""
 
     def network(self) -> Network:
-        """A new one."""
-        return Network("inproc" if self._hosting == "threads" else "tcp")
+        """A new one: of this process, or of a folder that is this user's alone. Nothing listens where another user, or another host, could reach it."""
+        if self._hosting == "threads":
+            return Network("inproc")
+        self._folders.append(folder := sockets_folder())
+        return Network("ipc", folder=folder)
 
     def pool(self, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> WorkerPool:
         """New threads, or processes, which the same supervisor forks in each try."""
@@ -140,8 +146,10 @@ class LocalPools:
         return RoleProcesses(plan.processes, settings, launcher, self._supervisors)
 
     def close(self) -> None:
-        """End the supervisor."""
+        """End the supervisor, and remove what sockets have left."""
         self._supervisors.close()
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Ranks:
@@ -165,8 +173,10 @@ class Ranks:
         return self.ranks
 
     def close(self) -> None:
-        """Close the network, whether a run came into it or not."""
+        """Close the network, whether a run came into it or not, and remove what sockets have left."""
         self._network.close()
+        if self._network.folder:
+            shutil.rmtree(self._network.folder, ignore_errors=True)
 
 
 def check_folder(folder: Path, *, resume: bool) -> None:

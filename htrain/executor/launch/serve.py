@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_urlsafe
@@ -15,8 +14,7 @@ from htrain.errors import CheckpointError, PlanError, UsageError
 from htrain.executor.launch.coordinator import Coordinator, Outside
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.interrupt import interrupts
-from htrain.executor.launch.pool import RoleProcesses, Supervisors
-from htrain.executor.launch.run import check_folder
+from htrain.executor.launch.run import LocalPools, check_folder
 from htrain.executor.loops.members import addresses_in
 from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.executor.record.identity import Identity, identify_served
@@ -72,7 +70,8 @@ def serve_plan(
 
     Raises PlanError, CheckpointError, UsageError for what cannot start; PeerLost when a server died.
     """
-    network = Network("tcp")
+    pools = LocalPools("processes", num_threads)
+    network = pools.network()
     try:
         whole = check_plan(load_plan(settings.plan_folder))
         served = served_by(whole)
@@ -93,11 +92,10 @@ def serve_plan(
                 settings = resumed(settings, identity, find_checkpoints(settings.run_folder), progress.note)
             record = RunRecord(str(settings.plan_folder.resolve()), "", 1, False, settings.begin_with[1])
             start_record(settings.run_folder, record, resume=resume)
-            return _serve(
-                whole, settings, identity, network=network, num_threads=num_threads, claim=claim, tell=progress.note
-            )
+            return _serve(whole, settings, identity, network=network, pools=pools, claim=claim, tell=progress.note)
     finally:
         network.close()
+        pools.close()
 
 
 def _serve(
@@ -106,7 +104,7 @@ def _serve(
     identity: Identity,
     *,
     network: Network,
-    num_threads: int,
+    pools: LocalPools,
     claim: Claim,
     tell: Callable[[str], None],
 ) -> RunResult:
@@ -127,8 +125,7 @@ def _serve(
         with interrupts() as interrupt:
             outside = Outside(interrupt, on_totals, tell, claim.give_sign, endpoints.update)
             coordinator = Coordinator(servers, network, settings, identity, outside)
-            with closing(Supervisors(num_threads)) as supervisors:
-                return coordinator.run(RoleProcesses(servers.processes, settings, coordinator.place, supervisors))
+            return coordinator.run(pools.pool(servers, settings, network, coordinator.place))
     finally:
         log.close()
 

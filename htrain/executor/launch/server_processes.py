@@ -215,8 +215,7 @@ def _serving(parts: Assembly, endpoint: str, settings: RunSettings, network: Net
         before = _own_bytes()
         patience = Patience(settings.deadline_seconds, settings.warm_up_seconds)
         watch = Watch(patience)
-        own = Network(network.scheme, network.host, network.trainers_host)
-        own.spread = network.spread
+        own = network.another()
         server = Server(endpoint, own, parts.server(), workers=threads, watch=watch)
         server.on_step = lambda count: patience.warm()
         connection.send_bytes(_encode(Listens(server.inbox.address)))

@@ -7,6 +7,7 @@ It stands in a session of its own, so that a terminal's Ctrl-C and its end reach
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -24,6 +26,7 @@ import psutil
 
 from htrain.errors import Error
 from htrain.executor.host.process import end_with_parent
+from htrain.executor.host.sockets import folder_of
 from htrain.executor.launch.environment import role_environment
 from htrain.executor.launch.play import part_of, play_all
 from htrain.executor.settings import RunSettings
@@ -161,6 +164,7 @@ def supervise(connection: Connection) -> int:
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    folders: set[Path | None] = set()
     try:
         while True:
             said = connection.recv_bytes()
@@ -168,6 +172,7 @@ def supervise(connection: Connection) -> int:
                 _say(connection, Rests())
                 continue
             assignment = decode_assignment(said)
+            folders.add(folder_of(assignment.launcher.address))
             load_own(assignment.settings.ops)
             _play(assignment, connection)
     except EOFError:  # the launcher is done, or has found nothing to run
@@ -175,6 +180,9 @@ def supervise(connection: Connection) -> int:
     except Error as error:  # the launcher has loaded them, too: a file that went away, or changed, since
         print(one_line(str(error)), file=sys.stderr)
         return 1
+    finally:
+        for folder in filter(None, folders):  # of a launcher that was killed
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _play(assignment: Assignment, connection: Connection) -> None:
@@ -226,7 +234,7 @@ def _be_roles(roles: Sequence[str], assignment: Assignment, connection: Connecti
     connection.close()
     status = 0
     try:
-        network = Network("tcp")
+        network = Network.beside(assignment.launcher.address)
         play_all(
             roles, partial(part_of, assignment.settings.plan_folder), assignment.settings, network, assignment.launcher
         )

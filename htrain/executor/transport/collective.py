@@ -4,6 +4,8 @@ The trainer sends a bucket as soon as the backward pass has made it and goes on;
 the same on all trainers, and sends back the sums. With the first bucket of a step travel the trainer's words on data and pause.
 """
 
+import os
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -234,8 +236,8 @@ def gathered(collective: Collective, tensors: Sequence[torch.Tensor]) -> list[to
 
 
 class Connector:
-    """How the trainers find each other: at the first one's store, in this process or over TCP. `endpoints` are what this trainer adds to the
-    addresses."""
+    """How the trainers find each other: by a store in this process, in the folder of their sockets, or at the first one's address and nowhere else.
+    `endpoints` are what this trainer adds to the addresses."""
 
     def __init__(self, trainer: str, trainers: Sequence[str], network: Network, deadline_seconds: float) -> None:
         self._rank, self._size = trainers.index(trainer), len(trainers)
@@ -246,10 +248,15 @@ class Connector:
         self.endpoints: Mapping[str, str] = {}
         if network.scheme == "inproc":
             self._store = network.shared(self._name, dist.HashStore)
-        elif self._rank == 0:
-            timeout = timedelta(seconds=deadline_seconds)
-            store = dist.TCPStore(network.trainers_host, 0, is_master=True, wait_for_workers=False, timeout=timeout)
-            self._store, self.endpoints = store, {self._name: f"{network.trainers_host}:{store.port}"}
+        elif not network.folder and self._rank == 0:
+            host = network.trainers_host
+            with socket.create_server((host, 0)) as listener:  # torch's own would listen on every address of this host
+                port = listener.getsockname()[1]
+                self._store = dist.TCPStore(
+                    host, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=deadline_seconds),
+                    master_listen_fd=os.dup(listener.fileno()),
+                )  # fmt: skip
+            self.endpoints = {self._name: f"{host}:{port}"}
 
     def __call__(self, book: Mapping[str, str], purpose: str) -> Collective:
         """The trainers as a collective, when all addresses are known, for one purpose: those of two threads do not meet.
@@ -262,10 +269,14 @@ class Connector:
 
     def _client(self, book: Mapping[str, str]) -> dist.Store:
         """A connection to the store for one purpose: a client that waits for one thread has no ear for another."""
+        timeout = timedelta(seconds=self._deadline_seconds)
+        if self._network.folder:
+            store = dist.FileStore(str(self._network.folder / STORE))
+            store.set_timeout(timeout)
+            return store
         if self._network.scheme == "inproc":
             assert self._store
             return self._store
         host, _, port = ({**book, **self.endpoints})[self._name].rpartition(":")
-        timeout = timedelta(seconds=self._deadline_seconds)
         with _as_peer_lost(self._deadline_seconds):
             return dist.TCPStore(host, int(port), is_master=False, timeout=timeout)

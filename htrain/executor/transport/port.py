@@ -9,7 +9,8 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import zmq
@@ -17,6 +18,7 @@ from zmq.utils.garbage import gc as sent_memory
 
 from htrain.errors import PeerLost, RunError
 from htrain.executor.engine.context import Context, Spread, process_endpoint
+from htrain.executor.host.sockets import folder_of
 from htrain.executor.transport.wire import Frame, Message, Values, bundle_of, decode, encode
 from htrain.net.names import role_at
 from htrain.ops.bundle import Bundle
@@ -32,13 +34,38 @@ _KEEPER_LOCK = threading.Lock()
 _LEFT_OPEN: list[zmq.Context] = []
 
 
-class Network:
-    """Where endpoints of one process live: `scheme` is `inproc` for roles that share a process, `tcp` for others. `spread` says which process of a role
-    takes a pass, where it has several; `is_shared` whether several roles are in this process. Others reach it at `host`, trainers each other at
-    `trainers_host`, which may be on a network of their own."""
+class Keys(NamedTuple):
+    """What the processes of one run have in common, and nobody else knows, in Z85: a key pair of CurveZMQ.
 
-    def __init__(self, scheme: str = "tcp", host: str = "127.0.0.1", trainers_host: str = "") -> None:
+    Whoever does not know the public one cannot begin a handshake, and it never crosses the network in the clear: it is the run's secret, as much as the other.
+    """
+
+    public: bytes
+    secret: bytes
+
+    @classmethod
+    def new(cls) -> "Keys":
+        """Those of a new run."""
+        return cls(*zmq.curve_keypair())
+
+
+class Network:
+    """Where endpoints of one process live: `scheme` is `inproc` for roles that share a process, `ipc` for those that share a host and a `folder`, which nobody
+    else can look into, `tcp` for others. `spread` says which process of a role takes a pass, where it has several; `is_shared` whether several roles are in
+    this process. Others reach it at `host`, trainers each other at `trainers_host`, which may be on a network of their own. With `keys`, what goes by `tcp` is
+    encrypted, and comes from nobody who does not have them."""
+
+    def __init__(
+        self,
+        scheme: str = "tcp",
+        host: str = "127.0.0.1",
+        trainers_host: str = "",
+        folder: Path | None = None,
+        keys: Keys | None = None,
+    ) -> None:
         self.scheme = scheme
+        self.keys = keys
+        self.folder = folder
         self.is_shared = scheme == "inproc"
         self.host = host
         self.trainers_host = trainers_host or host
@@ -51,25 +78,44 @@ class Network:
         self._ends: list[Inbox | Outbox] = []
         self._lock = threading.Lock()
 
+    @classmethod
+    def beside(cls, address: str) -> "Network":
+        """That of another process of this host, which can reach an endpoint of this address."""
+        folder = folder_of(address)
+        return cls("ipc", folder=folder) if folder else cls("tcp")
+
+    def another(self) -> "Network":
+        """That of another process of this one's role."""
+        other = Network(self.scheme, self.host, self.trainers_host, self.folder, self.keys)
+        other.spread = self.spread
+        return other
+
     def inbox(self, name: str) -> "Inbox":
         """A new endpoint called `name`. Raises RunError when `host` is not an address of this machine."""
         with self._lock:
             self._number += 1
             near = f"inproc://{self._number}"
             self._near[name] = near
-        inbox = (
-            Inbox(self.context, name, f"tcp://{self.host}:*", near)
-            if self.scheme == "tcp"
-            else Inbox(self.context, name, near)
-        )
+        if self.scheme == "inproc":
+            inbox = Inbox(self.context, name, near)
+        else:
+            inbox = Inbox(self.context, name, self._bound(name), near, keys=self.keys)
         self._ends.append(inbox)
         return inbox
+
+    def _bound(self, name: str) -> str:
+        """Where an endpoint listens for other processes. One of a folder is found where it was, by its name, when its process is begun again."""
+        if self.folder:
+            return f"ipc://{self.folder / name.replace(':', '_').replace('/', '.')}"
+        return f"tcp://{self.host}:*"
 
     def outbox(self, book: Mapping[str, str], *, deadline_seconds: float = SEND_SECONDS) -> "Outbox":
         """A sender to the endpoints of `book`, name -> address, for one thread; to those of this process it goes without the network."""
         with self._lock:
             near = {name: address for name, address in self._near.items() if name in book}
-        outbox = Outbox(self.context, {**book, **near}, deadline_seconds=deadline_seconds, spread=self.spread)
+        outbox = Outbox(
+            self.context, {**book, **near}, deadline_seconds=deadline_seconds, spread=self.spread, keys=self.keys
+        )
         self._ends.append(outbox)
         return outbox
 
@@ -99,10 +145,13 @@ class Inbox:
     this process reach it too.
     """
 
-    def __init__(self, context: zmq.Context, name: str, bind: str, near: str = "") -> None:
+    def __init__(self, context: zmq.Context, name: str, bind: str, near: str = "", *, keys: Keys | None = None) -> None:
         self.name = name
         self.closed = False
         self._socket = _open(context, zmq.PULL, name)
+        if keys:
+            self._socket.curve_server = True
+            self._socket.curve_secretkey = keys.secret
         self._socket.set(zmq.RCVHWM, 0)
         self._socket.set(zmq.LINGER, 0)
         try:
@@ -165,8 +214,10 @@ class Outbox:
         *,
         deadline_seconds: float = SEND_SECONDS,
         spread: Spread = Spread(),  # noqa: B008  frozen
+        keys: Keys | None = None,
     ) -> None:
         self._context = context
+        self._keys = keys
         self._book = book
         self._spread = spread
         self._processes: dict[str, int] = {}
@@ -239,6 +290,9 @@ class Outbox:
         socket.set(zmq.IMMEDIATE, 1)  # queue only on a live connection, so that a dead peer is noticed
         socket.set(zmq.SNDTIMEO, math.ceil(self._deadline_seconds * 1000))
         socket.set(zmq.LINGER, _LINGER_MILLISECONDS)
+        if self._keys and address.startswith("tcp://"):
+            socket.curve_serverkey = self._keys.public
+            socket.curve_publickey, socket.curve_secretkey = self._keys
         try:
             socket.connect(address)
         except zmq.ZMQError as error:

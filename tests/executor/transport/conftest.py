@@ -1,12 +1,13 @@
 """Networks that end with their test."""
 
+import shutil
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from htrain.executor.transport.port import Network
-from tests.support.ports import SCHEMES, MakeNetwork
+from tests.support.ports import SCHEMES, MakeNetwork, network_of
 
 
 @pytest.fixture
@@ -15,11 +16,13 @@ def make_network() -> Iterator[MakeNetwork]:
     networks: list[Network] = []
 
     def make(scheme: str) -> Network:
-        networks.append(Network(scheme))
+        networks.append(network_of(scheme))
         return networks[-1]
 
     yield make
     for network in networks:
+        if network.folder:
+            shutil.rmtree(network.folder)
         closing = threading.Thread(target=network.close, daemon=True)
         closing.start()
         closing.join(10)

@@ -1,14 +1,18 @@
 """AllReduce and AllGather among threads, each a trainer: sums and lists of what everybody gave."""
 
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 
+import psutil
 import pytest
 import torch
 
 from htrain.errors import PeerLost
+from htrain.executor.host.sockets import sockets_folder
 from htrain.executor.transport.collective import Collective, Connector, gathered
 from htrain.executor.transport.port import Network
+from tests.support.ports import SCHEMES
 
 TRAINERS = ["trainer:0:0", "trainer:1:0", "trainer:2:0"]
 
@@ -22,7 +26,8 @@ def together(
 ) -> list[object]:
     """`work` of each trainer, all at once, for every purpose at the same time; what each gave, or raised, in order of purpose and trainer."""
     shared = Network("inproc")
-    networks = [shared] * len(TRAINERS) if scheme == "inproc" else [Network("tcp") for _ in TRAINERS]
+    folder = sockets_folder() if scheme == "ipc" else None
+    networks = [shared] * len(TRAINERS) if scheme == "inproc" else [Network(scheme, folder=folder) for _ in TRAINERS]
     connectors = [Connector(t, TRAINERS, n, deadline_seconds) for t, n in zip(TRAINERS, networks, strict=True)]
     book = {name: address for connector in connectors for name, address in connector.endpoints.items()}
     found: list[object] = [None] * len(TRAINERS) * len(purposes)
@@ -43,10 +48,12 @@ def together(
         thread.join(60)
     for network in {id(n): n for n in networks}.values():
         network.close()
+    if folder:
+        shutil.rmtree(folder)
     return found
 
 
-@pytest.mark.parametrize("scheme", ["inproc", "tcp"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_allreduce_gives_everybody_the_same_sum(scheme: str) -> None:
     def work(rank: int, collective: Collective) -> torch.Tensor:
         flat = torch.arange(10_000, dtype=torch.float32) * (rank + 1)
@@ -72,7 +79,7 @@ def test_allgather_brings_ids_and_rows_of_different_numbers_and_widths() -> None
         assert all(torch.equal(seen, want) for seen, want in zip(found, wanted, strict=True))
 
 
-@pytest.mark.parametrize("scheme", ["inproc", "tcp"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_collectives_for_two_purposes_do_not_meet(scheme: str) -> None:
     def work(rank: int, collective: Collective) -> list[float]:
         flat = torch.full((1000,), float(rank))
@@ -93,7 +100,7 @@ def test_a_trainer_that_never_comes_is_an_error_within_the_deadline() -> None:
     network.close()
 
 
-@pytest.mark.parametrize("scheme", ["inproc", "tcp"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_everybody_has_the_parts_of_all_whatever_their_lengths(scheme: str) -> None:
     lengths = [0, 3, 50_000]
 
@@ -113,3 +120,17 @@ def test_a_trainer_that_leaves_before_a_gather_is_an_error_within_the_deadline()
     first, *others = together(work, deadline_seconds=2.0)
     assert first == []
     assert all(isinstance(error, PeerLost) for error in others)
+
+
+def test_the_store_of_trainers_on_several_hosts_listens_at_their_address_alone() -> None:
+    network = Network("tcp")
+    before = listening()
+    connector = Connector(TRAINERS[0], TRAINERS, network, 20.0)
+    (address,) = connector.endpoints.values()
+    assert listening() - before == {address}
+    network.close()
+
+
+def listening() -> set[str]:
+    found = psutil.Process().net_connections("tcp")
+    return {f"{each.laddr.ip}:{each.laddr.port}" for each in found if each.status == psutil.CONN_LISTEN}

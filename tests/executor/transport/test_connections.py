@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from htrain.errors import PeerLost, RunError
-from htrain.executor.transport.port import Inbox, Network, Outbox
+from htrain.executor.transport.port import Inbox, Keys, Network, Outbox
 from htrain.executor.transport.wire import Order, Ready
 from tests.support.ports import SCHEMES, WAIT_SECONDS, MakeNetwork, closed_port, receive, send_tensors
 
@@ -176,9 +176,9 @@ def test_a_thread_that_still_waits_keeps_its_socket_when_the_network_is_closed(s
 
 LEFT_OPEN = """
 import gc, sys, threading
-from htrain.executor.transport.port import Network
 from htrain.executor.transport.wire import Ready
-network = Network(sys.argv[1])
+from tests.support.ports import network_of
+network = network_of(sys.argv[1])
 inbox = network.inbox("b")
 outbox = network.outbox({"b": inbox.address})
 thread = threading.Thread(target=lambda: print("heard", type(inbox.receive(30)[0]).__name__))
@@ -195,8 +195,8 @@ thread.join()
 SHORT_OF_FILES = """
 import os, resource, sys
 from htrain.errors import RunError
-from htrain.executor.transport.port import Network
-network = Network(sys.argv[1])
+from tests.support.ports import network_of
+network = network_of(sys.argv[1])
 inboxes = [network.inbox("first")]
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + int(sys.argv[2]), hard))
@@ -218,3 +218,55 @@ def test_too_few_open_files_are_named_with_their_cure(scheme: str, spare: int) -
     )
     assert (run.returncode, run.stderr) == (0, "")
     assert re.match(r"trainer:0:\d+: no socket can be opened: Too many open files.*ulimit -n", run.stdout)
+
+
+def test_whoever_has_not_the_keys_of_a_run_is_not_heard() -> None:
+    keys = Keys.new()
+    network, own, plain, strange = (Network(keys=each) for each in (keys, keys, None, Keys.new()))
+    inbox = network.inbox("sparse_ps:0")
+    book = {"sparse_ps:0": inbox.address}
+    for other in (plain, strange):
+        outbox = other.outbox(book, deadline_seconds=0.5)
+        with pytest.raises(PeerLost, match="nobody answers"):
+            outbox.send("sparse_ps:0", Ready("a stranger"))
+        outbox.close()
+    outbox = own.outbox(book)
+    outbox.send("sparse_ps:0", Ready("a role"))
+    send_tensors(outbox, "sparse_ps:0", 3, {"rows": torch.arange(100_000)})
+    assert receive(inbox)[0] == Ready("a role")
+    assert torch.equal(receive(inbox)[1]["rows"], torch.arange(100_000))
+    near = network.outbox(book)  # within the process, nothing is encrypted
+    near.send("sparse_ps:0", Ready("beside"))
+    assert receive(inbox)[0] == Ready("beside")
+    for end in (outbox, near, inbox):
+        end.close()
+    for each in (network, own, plain, strange):
+        each.close()
+
+
+def test_garbage_and_half_handshakes_do_an_encrypted_inbox_no_harm() -> None:
+    keys = Keys.new()
+    network, own = Network(keys=keys), Network(keys=keys)
+    inbox = network.inbox("sparse_ps:0")
+    host, _, port = inbox.address.removeprefix("tcp://").rpartition(":")
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(15) + b"\x00" + bytes(31)
+    strangers = []
+    for said in (
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        greeting[:20],
+        greeting,
+        greeting + b"\x04\xc8\x05HELLO" + bytes(194),
+        bytes(100_000),
+    ):
+        strangers.append(socket.create_connection((host, int(port)), timeout=10))
+        with contextlib.suppress(OSError):
+            strangers[-1].sendall(said)
+    outbox = own.outbox({"sparse_ps:0": inbox.address})
+    outbox.send("sparse_ps:0", Ready("a role"))
+    assert receive(inbox)[0] == Ready("a role")
+    assert inbox.receive(0.2) is None
+    for end in (outbox, inbox, *strangers):
+        end.close()
+    for each in (network, own):
+        each.close()
