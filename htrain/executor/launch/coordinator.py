@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from htrain.errors import CheckpointError
+from htrain.errors import CheckpointError, PeerLost
 from htrain.executor.host.process import this_process
 from htrain.executor.launch.interrupt import Interrupt
 from htrain.executor.launch.launcher_pulse import LauncherPulse
@@ -66,8 +66,11 @@ class WorkerPool(Protocol):
     def end(self) -> None:
         """End those that have not ended; nothing of the run is left behind."""
 
+    def abandon(self) -> None:
+        """The same for a run that has failed: what roles do is of no use any more."""
+
     def kill(self) -> None:
-        """End them at once."""
+        """End them, and what they were begun by, at once."""
 
 
 class Validations(Protocol):
@@ -193,6 +196,9 @@ class Coordinator:
             return self._drive(machine.run(time.monotonic()), pool)
         except KeyboardInterrupt:
             pool.kill()
+            raise
+        except PeerLost:
+            pool.abandon()
             raise
         finally:
             if self._pulse:

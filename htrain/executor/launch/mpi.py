@@ -110,6 +110,10 @@ class RoleRanks:
         """Dismiss ranks that have no role; those that have one end when the launcher tells their roles to stop."""
         self.dismiss()
 
+    def abandon(self) -> None:
+        """The same: mpiexec ends ranks that stay."""
+        self.end()
+
     def has_left(self) -> bool:
         """Whether all ranks are done, or will be in a moment. One that hangs would have MPI's own end wait for ever."""
         return self._waiting or _meet()

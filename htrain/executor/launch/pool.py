@@ -13,6 +13,7 @@ import psutil
 from htrain.executor.launch.play import thread_role
 from htrain.executor.launch.supervisor import (
     END,
+    KILL,
     Assignment,
     Ended,
     Rests,
@@ -56,6 +57,10 @@ class RoleThreads:
         deadline = time.monotonic() + _LAST_SECONDS
         for thread in self._threads:
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
+
+    def abandon(self) -> None:
+        """The same: a thread ends when it can."""
+        self.end()
 
     def kill(self) -> None:
         """A thread cannot be killed: those that hang go with the process."""
@@ -146,10 +151,17 @@ class RoleProcesses:
 
     def end(self) -> None:
         """Have the supervisor give its roles a moment, then end them. One that does not is ended here, with all that is left. A second call changes nothing."""
+        self._end(END)
+
+    def abandon(self) -> None:
+        """The same without that moment: nothing that roles could still do is of use."""
+        self._end(KILL)
+
+    def _end(self, word: bytes) -> None:
         if self._is_over:
             return
         self._is_over = True
-        rests = self._is_at_rest()
+        rests = self._is_at_rest(word)
         self._hears = False
         if rests:
             self._supervisors.give_back(self._supervisor)
@@ -158,10 +170,10 @@ class RoleProcesses:
         self._ended(_LAST_SECONDS)
         self.kill()
 
-    def _is_at_rest(self) -> bool:
-        """Whether the supervisor has ended all roles, and could have others."""
+    def _is_at_rest(self, word: bytes) -> bool:
+        """Whether the supervisor, told to, has ended all roles, and could have others."""
         with suppress(OSError):
-            self._connection.send_bytes(END)
+            self._connection.send_bytes(word)
         deadline = time.monotonic() + _LAST_SECONDS
         while self._hears and not self._rests and (left := deadline - time.monotonic()) > 0:
             with suppress(OSError, EOFError):

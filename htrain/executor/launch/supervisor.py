@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -69,14 +69,14 @@ class Rests(msgspec.Struct, frozen=True, tag=True):
     """No process of any role is left: another Assignment may come."""
 
 
-END = b"end"  # asks for it
+END, KILL = b"end", b"kill"  # ask for it: with a moment for roles that are on their way out, or without
 
 
 @dataclass(frozen=True)
 class Supervisor:
     """The launcher's handle: an Assignment goes by `connection`, Started and Ended come back; whoever closes it ends the roles.
 
-    After END, Rests comes back once they have ended, and another Assignment may go: a run that is begun again imports nothing anew.
+    After END, or KILL, Rests comes back once they have ended, and another Assignment may go: a run that is begun again imports nothing anew.
     """
 
     process: psutil.Process
@@ -168,13 +168,14 @@ def supervise(connection: Connection) -> int:
     try:
         while True:
             said = connection.recv_bytes()
-            if said == END:
+            if said in (END, KILL):  # all have ended by themselves
                 _say(connection, Rests())
                 continue
             assignment = decode_assignment(said)
             folders.add(folder_of(assignment.launcher.address))
             load_own(assignment.settings.ops)
-            _play(assignment, connection)
+            if _play(assignment, connection):
+                _say(connection, Rests())
     except EOFError:  # the launcher is done, or has found nothing to run
         return 0
     except Error as error:  # the launcher has loaded them, too: a file that went away, or changed, since
@@ -185,32 +186,35 @@ def supervise(connection: Connection) -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _play(assignment: Assignment, connection: Connection) -> None:
-    """Have roles played until all have ended, or the launcher has said, or closed, something."""
+def _play(assignment: Assignment, connection: Connection) -> bytes:
+    """Have roles played until all have ended, or the launcher asks for that; what it has said, b"" for nothing. Raises EOFError where it has closed its end."""
     gc.freeze()  # pages of what is loaded stay shared: a collection in a role would write to all of them
     fork = multiprocessing.get_context("fork")
     processes = {
         fork.Process(target=_be_roles, args=(roles, assignment, connection), name=roles[0]): roles
         for roles in assignment.processes
     }
+    said = b""
     try:
         for process, roles in processes.items():
             process.start()
             for role in roles:
                 _say(connection, Started(role, process.pid or 0))
-        _watch(processes, connection)
+        said = _watch(processes, connection)
+        return said
     finally:
-        _end(process for process in processes if process.pid)
+        _end([process for process in processes if process.pid], 0.0 if said == KILL else _LAST_SECONDS)
 
 
-def _watch(processes: Mapping[P, Sequence[str]], connection: Connection) -> None:
-    """Until all have ended, or the launcher has something to say, or has closed its end."""
+def _watch(processes: Mapping[P, Sequence[str]], connection: Connection) -> bytes:
+    """Until all have ended, or the launcher has something to say, which is returned. Raises EOFError where it has closed its end."""
     living = list(processes)
     while living and connection not in wait([connection, *(process.sentinel for process in living)], _TICK_SECONDS):
         for process in [process for process in living if process.exitcode is not None]:
             living.remove(process)
             for role in processes[process]:
                 _say(connection, Ended(role, process.exitcode or 0))
+    return connection.recv_bytes() if living else b""
 
 
 def _say(connection: Connection, event: Started | Ended | Rests) -> None:
@@ -218,10 +222,10 @@ def _say(connection: Connection, event: Started | Ended | Rests) -> None:
         connection.send_bytes(msgspec.json.encode(event))
 
 
-def _end(roles: Iterable[BaseProcess]) -> None:
-    """Wait a moment for those that are on their way out; end the others."""
-    deadline = time.monotonic() + _LAST_SECONDS
-    for role in (roles := list(roles)):
+def _end(roles: Sequence[BaseProcess], seconds: float) -> None:
+    """Wait so long for those that are on their way out; end the others."""
+    deadline = time.monotonic() + seconds
+    for role in roles:
         role.join(max(0.0, deadline - time.monotonic()))
     for role in roles:
         role.kill()

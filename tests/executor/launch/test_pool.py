@@ -107,6 +107,18 @@ def test_the_end_leaves_no_role_and_the_supervisor_for_the_next_pool(start: Make
     assert following.lost().startswith("trainer:0:0 (process ")
 
 
+def test_a_pool_that_is_abandoned_leaves_no_role_there_and_then(start: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = SLEEPS.replace("module.main", "module._LAST_SECONDS = 50.0; module.main")
+    monkeypatch.setattr(module, "_COMMAND", patient)
+    pool = start()
+    supervisor, *roles = [supervisor_of(pool), *(psutil.Process(pid) for pid in pool.pids.values())]
+    began = time.monotonic()
+    pool.abandon()
+    assert time.monotonic() - began < 10
+    assert not psutil.wait_procs(roles, timeout=0)[1]
+    assert supervisor_of(start()) == supervisor
+
+
 def test_a_supervisor_that_was_killed_is_followed_by_another_and_none_is_left_with_the_last_pool(start: Maker) -> None:
     pool = start()
     first = supervisor_of(pool)

@@ -1,0 +1,153 @@
+"""What a run makes of roles that are killed: how soon it goes on, and whether every example was trained once.
+
+    python tools/recovery.py --kills 20                  # of any role, at random
+    python tools/recovery.py --kills 20 --role trainer   # of trainers alone
+
+Two groups of two trainers and two group PSs, two sparse PSs and a dense PS train a model that counts: each row of its table is less by 1 for each
+time that it was trained (tests/support/ledger.py), so that the last checkpoint says what was trained and what was not. Prints for each kill the
+seconds until the launcher has told of it, until the first step after it, and until examples a second are 0.95 of those before; then their medians
+and worst, and how many rows of the table are off.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+from ledger import DATA, counted, ledger_plan, owed
+
+from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.spec.cluster import this_machine
+
+_WINDOW_SECONDS = 3.0  # over which examples a second are counted
+
+
+@dataclass(frozen=True)
+class Kill:
+    """What came of one, in seconds since it."""
+
+    role: str
+    noticed: float
+    stepped: float
+    back: float
+
+
+class Run:
+    """A run that goes on until it is told to stop."""
+
+    def __init__(self, plan: Path, folder: Path, every: float) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "htrain",
+            "run",
+            str(plan),
+            "--data",
+            DATA,
+            "--out",
+            str(folder),
+            "--epochs",
+            "1000000000",
+        ]
+        self.process = subprocess.Popen(
+            [*command, "--checkpoint-seconds", str(every)], stderr=subprocess.PIPE, text=True
+        )
+        self.folder = folder
+        self.told: list[tuple[float, str]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        for line in self.process.stderr:
+            self.told.append((time.time(), line.rstrip()))
+
+    def reports(self) -> list[tuple[float, int]]:
+        """Times of the run's reports, and examples."""
+        log = self.folder / "metrics.jsonl"
+        lines = log.read_text().rpartition("\n")[0].splitlines() if log.exists() else []
+        found = (json.loads(line) for line in lines if '"role": "run"' in line)
+        return [(r["time"], r["examples"]) for r in found]
+
+    def wait(self, what: str, happened: "object", seconds: float = 120.0) -> None:
+        """Until something has happened. Exits where it does not, or the run ends."""
+        end = time.monotonic() + seconds
+        while not happened():  # type: ignore[operator]
+            if self.process.poll() is not None or time.monotonic() > end:
+                sys.exit(f"{what}: not within {seconds:.0f} s; the run says: {self.told[-3:]}")
+            time.sleep(0.02)
+
+    @property
+    def checkpoint(self) -> str:
+        complete = find_checkpoints(self.folder).complete if self.folder.is_dir() else ()
+        return complete[0][0].name if complete else ""
+
+
+def eps(reports: list[tuple[float, int]]) -> float:
+    """Examples a second of the last reports; 0 where they are too few, or of two tries."""
+    last = [(at, examples) for at, examples in reports if at > reports[-1][0] - _WINDOW_SECONDS]
+    (then, before), (now, after) = last[0], last[-1]
+    return max(0.0, (after - before) / (now - then)) if now - then > _WINDOW_SECONDS / 2 else 0.0
+
+
+def killed(run: Run, draw: random.Random, role: str) -> Kill:
+    """Kill a role that has trained since the last checkpoint, and wait until all is as before."""
+    known = run.checkpoint
+    run.wait("another checkpoint", lambda: run.checkpoint != known)
+    time.sleep(_WINDOW_SECONDS + draw.random())
+    usual, places = eps(run.reports()), json.loads((run.folder / "roles.json").read_text())
+    victim = draw.choice(sorted(name for name in places if name.startswith(role)))
+    heard, at = len(run.told), time.time()
+    os.kill(places[victim]["pid"], signal.SIGKILL)
+    run.wait("news of it", lambda: any("the run goes on" in line for _, line in run.told[heard:]))
+    noticed = next(when for when, line in run.told[heard:] if "the run goes on" in line) - at
+    since = lambda: [r for r in run.reports() if r[0] > at + noticed]  # noqa: E731
+    run.wait("a step", lambda: len({examples for _, examples in since()}) > 1)
+    stepped = next(when for (_, first), (when, then) in zip(since(), since()[1:], strict=False) if then > first) - at
+    run.wait("as many examples a second as before", lambda: eps(since()) >= 0.95 * usual)
+    return Kill(victim, noticed, stepped, time.time() - at)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--role", default="", help="whose name begins so")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoint-seconds", type=float, default=5.0)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        plan, draw = Path(scratch) / "plan", random.Random(asked.seed)
+        ledger_plan(this_machine(groups=2, trainers=2, group_ps=2, sparse_ps=2, dense_ps=1)).save(plan)
+        run = Run(plan, Path(scratch) / "run", asked.checkpoint_seconds)
+        run.wait("a checkpoint", lambda: run.checkpoint)
+        kills = []
+        for _ in range(asked.kills):
+            kills.append(kill := killed(run, draw, asked.role))
+            print(
+                f"{kill.role:<14} told of after {kill.noticed:5.2f} s, a step after {kill.stepped:5.2f} s, 0.95 of the EPS after {kill.back:5.2f} s",
+                flush=True,
+            )
+        known = run.checkpoint
+        run.wait("a last checkpoint", lambda: run.checkpoint != known)
+        run.process.send_signal(signal.SIGINT)
+        run.process.wait(60)
+        for name in ("noticed", "stepped", "back"):
+            seconds = [getattr(kill, name) for kill in kills]
+            print(f"{name}: median {statistics.median(seconds):.2f} s, worst {max(seconds):.2f} s")
+        off = counted(plan, run.folder) - owed(run.folder)
+        print(f"{len(kills)} kills, {len(kills)} gone on by itself; rows of the table that are off: {(off != 0).sum()}")
+        sys.exit(bool((off != 0).any()))
+
+
+if __name__ == "__main__":
+    main()
