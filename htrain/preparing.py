@@ -23,14 +23,16 @@ from htrain.advising.traffic import CONSTANTS
 from htrain.compiler.pipeline import compile_net
 from htrain.data import open_data
 from htrain.data.address import path_of
+from htrain.data.collisions import CollisionReport, collisions_of
+from htrain.data.described import inputs_of_table, open_table
 from htrain.data.formats.packed import Totals
-from htrain.data.formats.tabular import inputs_of_table, open_table
 from htrain.data.layout import Layout, layout_of, load_layout
 from htrain.data.malformed import Malformed
 from htrain.data.pack import pack as pack_rows
 from htrain.data.pack import pack_table
 from htrain.data.pack_by_partition import PackedParts, pack_by_partition
 from htrain.data.partition_file import PartitionFile
+from htrain.data.vocabulary_file import Limits, Vocabularies, write_vocabulary
 from htrain.errors import UsageError
 from htrain.plan.plan import Plan
 from htrain.self_check.capture import NO_INPUTS, capture_model, require_parameters
@@ -139,6 +141,51 @@ def features(data: Any, *, schema: str | Path | Mapping[str, Any]) -> dict[str, 
     Raises UsageError for what is no table, DataError for a schema that cannot be read, a table that does not fit, and the first row that cannot be read.
     """
     return inputs_of_table(*_table("features", data, schema))
+
+
+def vocabulary(
+    data: str,
+    *,
+    out: str | Path,
+    min_count: int = 1,
+    most: int = 0,
+    columns: Sequence[str] = (),
+    together: Sequence[Sequence[str]] = (),
+    malformed_share: float = 0.01,
+) -> Vocabularies:
+    """Count the values of the columns of ids of `data`, csv or parquet, and write vocabularies of them to `out`, a Parquet file, for `vocabulary: OUT` in a
+    schema file: the values that come at least `min_count` times, of each column at most `most` (0: all), the most frequent first, and of the same count by
+    their bytes. Without `columns` they are those that the schema file has a vocabulary for, all of ids where it has none. Columns named `together` are counted
+    as one, so that a value has the same row in each.
+
+    Raises DataError for data that cannot be read, columns that are none of ids, and an `out` that cannot be written, UsageError for arguments out of bounds.
+    """
+    require_arguments(
+        "vocabulary", data=data, out=out, min_count=min_count, most=most, columns=columns, together=together, malformed_share=malformed_share
+    )  # fmt: skip
+    return write_vocabulary(
+        data,
+        Path(out),
+        limits=Limits(min_count, most),
+        columns=columns,
+        together=together,
+        malformed=Malformed(malformed_share),
+    )
+
+
+def collisions(
+    data: str, *, columns: Sequence[str] = (), most_values: int = 20_000_000, malformed_share: float = 0.01
+) -> CollisionReport:
+    """Say of the columns of ids of `data`, csv or parquet, that are hashed, or of `columns`, how many of their values share a row of the table with another,
+    how many examples have such a value, and how many rows would be enough. Up to `most_values` values of a column are held; beyond, a sample of the rows is
+    looked at, and the report says so.
+
+    Raises DataError for data that cannot be read, and columns that are none of ids or have a vocabulary, UsageError for arguments out of bounds.
+    """
+    require_arguments(
+        "collisions", data=data, columns=columns, most_values=most_values, malformed_share=malformed_share
+    )
+    return collisions_of(data, columns=columns, most_values=most_values, malformed=Malformed(malformed_share))
 
 
 def _table(function: str, data: Any, schema: str | Path | Mapping[str, Any]) -> tuple[pa.Table, Layout, str]:
