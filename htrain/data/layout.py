@@ -5,7 +5,7 @@ Files of vocabularies that it names are read with it, as their sizes are those o
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -175,7 +175,9 @@ def layout_of(document: Any, path: str, read: ReadVocabulary | None = None) -> L
     for name, values in given.items():
         found = _vocabularies(f"{path}: inputs.{name}", values, read_one)
         held |= {(name, column): vocabulary for column, vocabulary in found.items()}
-        inputs.append(values.input(name, _rows(values, found)))
+        item = values.input(name, _rows(values, found))
+        digests = tuple(found[column].digest if column in found else "" for column in item.columns) if found else ()
+        inputs.append(replace(item, vocabularies=digests))
     _check_names(path, inputs)
     dense = {name: values for name, values in given.items() if isinstance(values, _Dense)}
     for name, values in dense.items():

@@ -145,6 +145,14 @@ def files_of(uri: str) -> list[AnyPath]:
     return [*files, schema, *vocabulary_files(schema)]
 
 
+def vocabularies_of(uri: str) -> dict[str, str]:
+    """The digests of the vocabularies that rows of a URI are numbered by, as a schema has them. Raises DataError as `open_data` does."""
+    format, place, values = _parts(uri)
+    if format.is_described:
+        return load_layout(_schema_file(Path(place), values)).schema.vocabularies
+    return open_data(uri).schema.vocabularies if format.is_local else {}
+
+
 def format_of(uri: str) -> tuple[str, dict[str, str]]:
     """The format of a URI, and its options but for those that name files. Raises DataError for a URI that is none."""
     format, _, values = _parts(uri)

@@ -13,6 +13,7 @@ table. Other columns, such as `count`, are for people.
 # mypy: disable-error-code=assignment
 # Numba infers the types of its functions; their numpy scalars are not mypy's ints.
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -45,6 +46,13 @@ class Vocabulary:
     def rows(self) -> int:
         """Rows of the table: one for each value, and those of what is missing and of what is unknown."""
         return FIRST + self.starts.size - 1
+
+    @property
+    def digest(self) -> str:
+        """Another one for other values, or the same in another order."""
+        found = hashlib.blake2b(np.ascontiguousarray(self.starts).data, digest_size=16)
+        found.update(np.ascontiguousarray(self.data).data)
+        return found.hexdigest()
 
     def ids(self, array: pa.Array) -> NDArray[np.int64]:
         """int64[n]: the rows of the values of a column."""
@@ -127,7 +135,7 @@ def _buffers(text: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)
     _, offsets, data = text.buffers()
     starts = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
-    return starts, np.frombuffer(data or b"", np.uint8)
+    return starts - starts[0], np.frombuffer(data or b"", np.uint8)[starts[0] : starts[-1]]
 
 
 @njit(nogil=True, cache=True)
