@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from htrain.data.address import AnyPath
@@ -115,7 +116,7 @@ def _report(column: str, counts: Counts, rows: int, halvings: int) -> Collisions
     times = table["count"].to_numpy()
     shares = _sharing(ids_of(text, rows))
     distinct = len(text) << halvings
-    enough = _enough_estimated(distinct) if halvings else _enough(text)
+    enough = _enough_estimated(text, distinct) if halvings else _enough(text)
     return Collisions(
         column=column,
         rows=rows,
@@ -151,6 +152,11 @@ def _enough(text: pa.Array) -> int:
     return high
 
 
-def _enough_estimated(distinct: int) -> int:
-    """As many rows as values that a hash spreads evenly want: a value is alone in its row with a probability of (1 - 1 / rows) ** (distinct - 1)."""
-    return math.ceil((distinct - 1) / -math.log1p(-FEW)) + 1
+def _enough_estimated(text: pa.Array, distinct: int) -> int:
+    """As many rows as values that a hash spreads evenly want: a value is alone in its row with a probability of (1 - 1 / rows) ** (distinct - 1). Whole numbers
+    share none where there are more rows than the largest of them; few of the numbers that are not in a sample are larger than all that are.
+    """
+    of_hash = math.ceil((distinct - 1) / -math.log1p(-FEW)) + 1
+    if len(text) and pc.all(pc.match_substring_regex(text, "^[0-9]{1,18}$")).as_py():
+        return min(of_hash, pc.max(text.cast(pa.int64())).as_py() + 1)
+    return of_hash

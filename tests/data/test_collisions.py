@@ -55,13 +55,15 @@ def test_values_that_share_rows_are_counted(tmp_path: Path) -> None:
 def test_beyond_the_values_that_are_held_a_sample_of_rows_tells_about_the_same(tmp_path: Path) -> None:
     found = words(60_000, 20_000)
     exact, _ = htrain.collisions(written(tmp_path, found, 30_000)).columns
-    (about,) = htrain.collisions(written(tmp_path, found, 30_000), columns=["word"], most_values=2000).columns
+    about, number = htrain.collisions(written(tmp_path, found, 30_000), most_values=2000).columns
     assert (exact.sampled, exact.distinct) == (1.0, len(set(found)))
     assert about.sampled <= 1 / 8
     assert about.distinct == pytest.approx(exact.distinct, rel=0.15)
     assert about.sharing == pytest.approx(exact.sharing, rel=0.2)
     assert about.examples_sharing == pytest.approx(exact.examples_sharing, rel=0.25)
     assert about.enough_rows == pytest.approx(100 * exact.distinct, rel=0.2)
+    assert (number.sampled, number.sharing) == (1 / 32, 0.0)
+    assert number.enough_rows == pytest.approx(60_000, rel=0.01)
 
 
 def test_a_column_with_a_vocabulary_shares_nothing_and_is_said(tmp_path: Path) -> None:
