@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -16,6 +17,7 @@ import htrain
 from htrain.data import START, Malformed, open_data
 from htrain.data.counting import Counts
 from htrain.data.identity import identity_of
+from htrain.data.source import files_of
 from htrain.data.vocabulary import vocabulary_of
 from htrain.errors import DataError
 
@@ -193,3 +195,19 @@ def test_what_cannot_be_counted_is_one_line(uri: str, given: dict[str, Any], mes
     out = folder / given.get("out", "v.parquet")
     with pytest.raises(DataError, match=message):
         htrain.vocabulary(uri.format(csv=uri_of("csv", folder)), **{**given, "out": out})
+
+
+def test_a_vocabulary_at_an_address_lies_beside_its_schema_file(folder: Path) -> None:
+    uri = uri_of("parquet", folder)
+    htrain.vocabulary(uri, out=folder / "v.parquet")
+    wanted = columns_of(uri)
+    store = fsspec.filesystem("memory")
+    for name in ("s.yaml", "v.parquet"):
+        store.pipe_file(f"/vocabulary-test/{name}", (folder / name).read_bytes())
+    (folder / "v.parquet").unlink()
+    found = columns_of(uri.replace(f"{folder}/s.yaml", "memory://vocabulary-test/s.yaml"))
+    assert all((found[name] == column).all() for name, column in wanted.items())
+    assert [str(path) for path in files_of(f"{uri.partition('?')[0]}?schema=memory://vocabulary-test/s.yaml")[1:]] == [
+        "memory://vocabulary-test/s.yaml",
+        "memory://vocabulary-test/v.parquet",
+    ]

@@ -26,8 +26,8 @@ def check_vocabularies(name: str, found: Mapping[str, str], wanted: Mapping[str,
     of others."""
     for column in dict.fromkeys((*wanted, *found)):
         if found.get(column) != wanted.get(column):
-            seen = "has another vocabulary than" if column in found and column in wanted else "has a vocabulary, not so"
-            seen = seen if column in found else "has no vocabulary, unlike"
+            seen = "has a vocabulary, unlike" if column in found else "has no vocabulary, unlike"
+            seen = "has another vocabulary than" if column in found and column in wanted else seen
             raise DataError(
                 f"{name}: column {column} {seen} the data {whose}: its values would have other rows; give the schema file and vocabulary of that data"
             )
