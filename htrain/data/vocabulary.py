@@ -148,12 +148,11 @@ def _place(data, begin, end, mask):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _are_alike(data, begin, end, others, start, stop):  # type: ignore[no-untyped-def]
-    count = end - begin
+def _are_alike(text, other):  # type: ignore[no-untyped-def]
     same = 0
-    while same < count == stop - start and data[begin + same] == others[start + same]:
+    while same < text.size == other.size and text[same] == other[same]:
         same += 1
-    return same == count == stop - start
+    return same == text.size == other.size
 
 
 @njit(nogil=True, cache=True)
@@ -167,7 +166,7 @@ def _insert(starts, data, slots):  # type: ignore[no-untyped-def]
         place = _place(data, begin, end, mask)
         while slots[place] >= 0:
             other = slots[place]
-            if _are_alike(data, begin, end, data, starts[other], starts[other + 1]):
+            if _are_alike(data[begin:end], data[starts[other] : starts[other + 1]]):
                 return v
             place = (place + 1) & mask
         slots[place] = v
@@ -184,7 +183,7 @@ def _find(starts, data, slots, query_starts, query, ids):  # type: ignore[no-unt
         place = _place(query, begin, end, mask)
         while begin < end and slots[place] >= 0:
             v = slots[place]
-            if _are_alike(query, begin, end, data, starts[v], starts[v + 1]):
+            if _are_alike(query[begin:end], data[starts[v] : starts[v + 1]]):
                 ids[i] = FIRST + v
                 break
             place = (place + 1) & mask
