@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from htrain.ops.base import Cost, OpDef
     from htrain.ops.user_ops import register
     from htrain.plan.plan import Plan
-    from htrain.preparing import advise, features, pack, partition
+    from htrain.preparing import advise, collisions, features, pack, partition, vocabulary
     from htrain.publishing.reading import Published
     from htrain.serving import serve
     from htrain.spec.cache import Cache, HetCache, LookAheadCache, NoCache
@@ -42,8 +42,8 @@ __all__ = [
     "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipGlobalNorm", "ClipNorm", "ClipValue", "Cluster", "Compression",
     "ConstantRate", "CosineDecay", "Cost", "DenseSync", "Easgd", "Error", "Ftrl", "Fusions", "Gmp", "HetCache", "InRounds", "LinearDecay", "LookAheadCache",
     "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowwiseAdagrad", "Sgd", "SparseAdam", "SparseSync",
-    "StepDecay", "TableServers", "about", "advise", "compile", "evaluate", "export", "features", "pack", "partition", "predict", "register",
-    "register_policy", "register_strategy", "run", "serve", "simulate", "size",
+    "StepDecay", "TableServers", "about", "advise", "collisions", "compile", "evaluate", "export", "features", "pack", "partition", "predict", "register",
+    "register_policy", "register_strategy", "run", "serve", "simulate", "size", "vocabulary",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -54,7 +54,7 @@ _HOMES = {
     **dict.fromkeys(("predict", "export"), "htrain.trained"),
     "simulate": "htrain.api",
     "size": "htrain.api",
-    **dict.fromkeys(("advise", "partition", "pack", "features"), "htrain.preparing"),
+    **dict.fromkeys(("advise", "partition", "pack", "features", "vocabulary", "collisions"), "htrain.preparing"),
     "serve": "htrain.serving",
     "Cluster": "htrain.spec.cluster",
     "Options": "htrain.spec.options",

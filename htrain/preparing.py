@@ -21,16 +21,19 @@ from htrain.advising.grid import require_grid
 from htrain.advising.recording import Listener as DataListener
 from htrain.advising.traffic import CONSTANTS
 from htrain.compiler.pipeline import compile_net
-from htrain.data import open_data
+from htrain.data import Dataset, open_data
 from htrain.data.address import path_of
+from htrain.data.collisions import CollisionReport, collisions_of
+from htrain.data.described import inputs_of_table, open_table
 from htrain.data.formats.packed import Totals
-from htrain.data.formats.tabular import inputs_of_table, open_table
 from htrain.data.layout import Layout, layout_of, load_layout
 from htrain.data.malformed import Malformed
 from htrain.data.pack import pack as pack_rows
 from htrain.data.pack import pack_table
 from htrain.data.pack_by_partition import PackedParts, pack_by_partition
 from htrain.data.partition_file import PartitionFile
+from htrain.data.streamed import is_stream, open_stream
+from htrain.data.vocabulary_file import Limits, Vocabularies, write_vocabulary
 from htrain.errors import UsageError
 from htrain.plan.plan import Plan
 from htrain.self_check.capture import NO_INPUTS, capture_model, require_parameters
@@ -108,7 +111,9 @@ def pack(
     """Parse `data`, FORMAT:PATH, once, and write its rows to the file `out`, which is read many times as fast, as `packed:OUT`.
 
     `data` may be a table in memory: an Arrow table, a DataFrame of pandas or Polars, or whatever else gives its columns as Arrow does; `schema`, a schema
-    file or what one holds (docs/how-to/describe-data.md), says which columns are what.
+    file or what one holds (docs/how-to/describe-data.md), says which columns are what. Or it may be what such tables come from, one after another: an iterable
+    of dicts of arrays or tensors by the names of columns (a DataLoader of PyTorch), of Arrow record batches or of DataFrames; or of examples, which are dicts
+    of values (a Dataset of PyTorch). It is read once, and not held.
 
     By a `partition`, each worker's examples are apart, rows have the numbers that it gives them, and what batches need of others is counted beside what was
     predicted. Raises DataError for data that cannot be read, a partition that does not belong, and an `out` that cannot be written, UsageError for arguments
@@ -119,7 +124,7 @@ def pack(
         require_arguments("pack", out=out, malformed_share=malformed_share)
         if partition:
             raise UsageError("pack: partition= has no effect on a table in memory: a partition is of FORMAT:PATH")
-        return pack_table(open_table(*_table("pack", data, schema)), Path(out), malformed)
+        return pack_table(_in_memory(data, schema), Path(out), malformed)
     require_arguments("pack", data=data, out=out, partition=partition, malformed_share=malformed_share)
     if schema:
         raise UsageError("pack: schema= has no effect beside FORMAT:PATH: say ?schema=FILE.yaml")
@@ -141,15 +146,72 @@ def features(data: Any, *, schema: str | Path | Mapping[str, Any]) -> dict[str, 
     return inputs_of_table(*_table("features", data, schema))
 
 
+def vocabulary(
+    data: str,
+    *,
+    out: str | Path,
+    min_count: int = 1,
+    most: int = 0,
+    columns: Sequence[str] = (),
+    together: Sequence[Sequence[str]] = (),
+    malformed_share: float = 0.01,
+) -> Vocabularies:
+    """Count the values of the columns of ids of `data`, csv or parquet, and write vocabularies of them to `out`, a Parquet file, for `vocabulary: OUT` in a
+    schema file: the values that come at least `min_count` times, of each column at most `most` (0: all), the most frequent first, and of the same count by
+    their bytes. Without `columns` they are those that the schema file has a vocabulary for, all of ids where it has none. Columns named `together` are counted
+    as one, so that a value has the same row in each.
+
+    Raises DataError for data that cannot be read, columns that are none of ids, and an `out` that cannot be written, UsageError for arguments out of bounds.
+    """
+    require_arguments(
+        "vocabulary", data=data, out=out, min_count=min_count, most=most, columns=columns, together=together, malformed_share=malformed_share
+    )  # fmt: skip
+    return write_vocabulary(
+        data,
+        Path(out),
+        limits=Limits(min_count, most),
+        columns=columns,
+        together=together,
+        malformed=Malformed(malformed_share),
+    )
+
+
+def collisions(
+    data: str, *, columns: Sequence[str] = (), most_values: int = 20_000_000, malformed_share: float = 0.01
+) -> CollisionReport:
+    """Say of the columns of ids of `data`, csv or parquet, that are hashed, or of `columns`, how many of their values share a row of the table with another,
+    how many examples have such a value, and how many rows would be enough. Up to `most_values` values of a column are held; beyond, a sample of the rows is
+    looked at, and the report says so.
+
+    Raises DataError for data that cannot be read, and columns that are none of ids or have a vocabulary, UsageError for arguments out of bounds.
+    """
+    require_arguments(
+        "collisions", data=data, columns=columns, most_values=most_values, malformed_share=malformed_share
+    )
+    return collisions_of(data, columns=columns, most_values=most_values, malformed=Malformed(malformed_share))
+
+
+def _in_memory(data: Any, schema: str | Path | Mapping[str, Any]) -> Dataset:
+    """A table in memory, or what batches come from, as data. Raises UsageError and DataError as `_table` does."""
+    is_table = isinstance(data, pa.Table) or hasattr(data, "__arrow_c_stream__") or hasattr(data, "__dataframe__")
+    if isinstance(data, pa.RecordBatchReader) or (is_stream(data) and not is_table):
+        return open_stream(data, _layout("pack", data, schema), f"a {type(data).__name__}")
+    return open_table(*_table("pack", data, schema))
+
+
+def _layout(function: str, data: Any, schema: str | Path | Mapping[str, Any]) -> Layout:
+    if not schema:
+        raise UsageError(
+            f"{function}: a {type(data).__name__} needs schema=: a schema file, or what one holds, says which columns are what"
+        )
+    return layout_of(schema, "schema") if isinstance(schema, Mapping) else load_layout(path_of(str(schema)))
+
+
 def _table(function: str, data: Any, schema: str | Path | Mapping[str, Any]) -> tuple[pa.Table, Layout, str]:
     """A table in memory with its layout, and what messages call it. Raises UsageError for what is no table, DataError for a schema that is none."""
     kind = type(data).__name__
-    if not schema:
-        raise UsageError(
-            f"{function}: a {kind} needs schema=: a schema file, or what one holds, says which columns are what"
-        )
-    layout = layout_of(schema, "schema") if isinstance(schema, Mapping) else load_layout(path_of(str(schema)))
-    wanted = "FORMAT:PATH, or a table" if function == "pack" else "a table"
+    layout = _layout(function, data, schema)
+    wanted = "FORMAT:PATH, or a table, or batches of one," if function == "pack" else "a table"
     try:
         table = data if isinstance(data, pa.Table) else pa.table(data)
     except (TypeError, ValueError, pa.ArrowException) as error:

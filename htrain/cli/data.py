@@ -1,5 +1,6 @@
-"""The commands that write data: `htrain data synth`, `pack`."""
+"""The commands that write data, and count it: `htrain data synth`, `pack`, `vocabulary`, `collisions`."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -8,12 +9,13 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
-from htrain.cli.flags import Command, FilePath, Finite, json_flag, malformed_flag, put
+import htrain
+from htrain.cli.flags import Command, FilePath, Finite, Function, json_flag, malformed_flag, put
 
 
 @click.group()
 def data() -> None:
-    """Make data, and data that is read faster."""
+    """Make data, and data that is read faster; count the values of ids."""
 
 
 @data.group()
@@ -88,3 +90,82 @@ def pack(source: str, out: Path, partition: Path | None, malformed_share: float,
     )
     text = f"{out}: {totals.examples:,} examples, {out.stat().st_size / 1e6:,.1f} MB{left_out}; read it as packed:{out}"
     put({"path": str(out), **to_builtins(packed)}, table + text, as_json)
+
+
+def columns_flag(others: str) -> Callable[[Function], Function]:
+    """--columns, of a command that counts."""
+    text = f"Of these columns of ids alone, between commas. [default: {others}]"
+    return click.option("--columns", default="", metavar="NAME,NAME", help=text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+@data.command(cls=Command)
+@click.argument("source")
+@click.option("--out", required=True, type=FilePath(), help="The file of vocabularies to write, Parquet.")
+@click.option("--min-count", default=1, type=click.IntRange(1), help="Keep values that come so often. [default: 1]")
+@click.option(
+    "--most", default=0, type=click.IntRange(0), help="Keep so many of each column, the most frequent; 0: all."
+)
+@columns_flag("those that the schema file has a vocabulary for; all where it has none")
+@click.option(
+    "--together",
+    multiple=True,
+    metavar="NAME,NAME",
+    help="Columns that hold the same kind of values, counted as one: a value has the same row in each.",
+)
+@malformed_flag("the counting; fewer are left out")
+@json_flag
+def vocabulary(
+    source: str,
+    out: Path,
+    min_count: int,
+    most: int,
+    columns: str,
+    together: tuple[str, ...],
+    malformed_share: float,
+    as_json: bool,
+) -> None:
+    """Count the values of the columns of ids of SOURCE, csv or parquet data, and write those that are kept to a file that its schema names: vocabulary: OUT.
+
+    \b
+    htrain data vocabulary csv:clicks.csv?schema=schema.yaml --out vocabulary.parquet --min-count 5
+    """
+    found = htrain.vocabulary(
+        source,
+        out=out,
+        min_count=min_count,
+        most=most,
+        columns=_names(columns),
+        together=tuple(map(_names, together)),
+        malformed_share=malformed_share,
+    )
+    table = import_module("htrain.report.counted").vocabulary_text(found)
+    put(
+        {"path": str(out), **to_builtins(found)},
+        f"{table}{out}: say `vocabulary: {out.name}` in a schema file beside it",
+        as_json,
+    )
+
+
+@data.command(cls=Command)
+@click.argument("source")
+@columns_flag("all that are hashed")
+@click.option(
+    "--most-values",
+    default=20_000_000,
+    type=click.IntRange(1000),
+    help="Hold so many values of a column; beyond, a sample of the rows is looked at. [default: 20000000]",
+)
+@malformed_flag("the counting; fewer are left out")
+@json_flag
+def collisions(source: str, columns: str, most_values: int, malformed_share: float, as_json: bool) -> None:
+    """Say of each column of ids of SOURCE, csv or parquet data, how many of its values share a row of the table with another, and how many rows are enough.
+
+    \b
+    htrain data collisions csv:clicks.csv?schema=schema.yaml
+    """
+    found = htrain.collisions(source, columns=_names(columns), most_values=most_values, malformed_share=malformed_share)
+    put(to_builtins(found), import_module("htrain.report.counted").collisions_text(found), as_json)

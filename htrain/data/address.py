@@ -153,6 +153,15 @@ def path_of(text: str) -> AnyPath:
     return Address(text)
 
 
+def beside(path: AnyPath, text: str) -> AnyPath:
+    """What a file calls `text`: an address, or a path as seen from the folder of the file. Raises DataError as `path_of` does."""
+    if is_address(text):
+        return path_of(text)
+    if isinstance(path, Path):
+        return path.parent / text
+    return Path(text) if text.startswith("/") else Address(f"{path.text.rpartition('/')[0]}/{text}")
+
+
 def has_pattern(text: str) -> bool:
     """Whether a path or an address is a pattern; what stands in a host's name makes none."""
     return glob.has_magic(text.partition("://")[2].partition("/")[2] if is_address(text) else text)

@@ -1,22 +1,28 @@
 """An Arrow table to rows, as a layout says: numbers, ids, lists of ids.
 
 A missing number is 0 unless the layout says another, a missing id is row 0. An id is a whole number modulo the rows of its table; other text is hashed first.
+Where the layout has a vocabulary, an id is the row that a value has there (htrain.data.vocabulary).
 """
 
 # mypy: disable-error-code=assignment
 # Numba infers the types of its functions; their numpy scalars are not mypy's ints.
+
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from htrain.data.layout import Layout
+from htrain.data.layout import Layout, TimeColumn
 from htrain.data.rows import Rows
 from htrain.data.schema import Input
 from htrain.data.text import Fault
-from htrain.data.times import Moments, parts_of
+from htrain.data.times import Moments, instants_of, parts_of
+from htrain.data.values import lists_of
+from htrain.data.vocabulary import Vocabulary
 
+ToRows = Callable[[pa.Table, Layout], tuple[Rows, list[Fault]]]
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
@@ -35,13 +41,18 @@ def table_rows(table: pa.Table, layout: Layout) -> tuple[Rows, list[Fault]]:
             fixed[item.name] = _parts(table, layout.moments[item.name], reasons)
         elif item.kind == "ids":
             columns = zip(item.columns, item.rows, strict=True)
-            fixed[item.name] = np.stack([_ids(_array(table, c), rows) for c, rows in columns], 1)
-        elif item.kind == "bag":
-            lists[item.name] = _lists(_array(table, item.columns[0]), item.rows[0])
+            each = [ids_of(column_of(table, c), rows, layout.vocabularies.get((item.name, c))) for c, rows in columns]
+            fixed[item.name] = np.stack(each, 1)
         else:
-            values, starts = _lists(_array(table, item.columns[0]), item.rows[0])
-            fixed[item.name], fixed[item.name + "_length"] = _padded(values, starts, item.width)
-    rows = Rows(table.num_rows, fixed, lists)
+            flat, counts = lists_of(column_of(table, item.columns[0]))
+            vocabulary = layout.vocabularies.get((item.name, item.columns[0]))
+            ids = ids_of(flat, item.rows[0], vocabulary), _starts(counts)
+            if item.kind == "bag":
+                lists[item.name] = ids
+            else:
+                fixed[item.name], fixed[item.name + "_length"] = _padded(*ids, item.width)
+    times = _times(table, layout.time, reasons) if layout.time else None
+    rows = Rows(table.num_rows, fixed, lists, times)
     if not reasons:
         return rows, []
     keep = np.ones(table.num_rows, bool)
@@ -60,13 +71,22 @@ def _dense(table: pa.Table, item: Input, layout: Layout, reasons: dict[int, str]
 
 def _parts(table: pa.Table, moments: Moments, reasons: dict[int, str]) -> np.ndarray:
     """int64[n,parts]. Notes the rows that hold something else than a moment."""
-    values, wrong = parts_of(_array(table, moments.column), moments)
+    values, wrong = parts_of(column_of(table, moments.column), moments)
     for row in np.flatnonzero(wrong).tolist():
         reasons.setdefault(row, f"column '{moments.column}' is not a time")
     return values
 
 
-def _array(table: pa.Table, name: str) -> pa.Array:
+def _times(table: pa.Table, time: TimeColumn, reasons: dict[int, str]) -> np.ndarray:
+    """int64[n], microseconds since the epoch. Notes the rows that have none."""
+    times, missing, wrong = instants_of(column_of(table, time.column), time.unit)
+    for row in np.flatnonzero(missing | wrong).tolist():
+        reasons.setdefault(row, f"column '{time.column}' is {'missing' if missing[row] else 'not a time'}")
+    return times
+
+
+def column_of(table: pa.Table, name: str) -> pa.Array:
+    """A column in one piece, and text in Arrow's usual type for it."""
     array = table[name].combine_chunks()
     if pa.types.is_dictionary(array.type):
         return array.dictionary_decode()
@@ -79,7 +99,7 @@ def _only(rows: Rows, keep: np.ndarray) -> Rows:
     for name, (values, starts) in rows.lists.items():
         counts = np.diff(starts)
         lists[name] = (values[np.repeat(keep, counts)], _starts(counts[keep]))
-    return Rows(int(keep.sum()), fixed, lists)
+    return Rows(int(keep.sum()), fixed, lists, None if rows.times is None else rows.times[keep])
 
 
 def _starts(counts: np.ndarray) -> np.ndarray:
@@ -88,7 +108,7 @@ def _starts(counts: np.ndarray) -> np.ndarray:
 
 def _numbers(table: pa.Table, name: str, reasons: dict[int, str]) -> np.ndarray:
     """float64[n], nan where missing. Notes the rows that hold something else than a finite float32."""
-    array = _array(table, name)
+    array = column_of(table, name)
     wrong = np.zeros(len(array), bool)
     if pa.types.is_string(array.type):
         array = pc.utf8_trim_whitespace(array)
@@ -103,8 +123,10 @@ def _numbers(table: pa.Table, name: str, reasons: dict[int, str]) -> np.ndarray:
     return np.where(wrong, 0, values)
 
 
-def _ids(array: pa.Array, rows: int) -> np.ndarray:
-    """int64[n]: ids modulo `rows`, of whole numbers or text; 0 where one is missing."""
+def ids_of(array: pa.Array, rows: int, vocabulary: Vocabulary | None = None) -> np.ndarray:
+    """int64[n]: ids modulo `rows`, of whole numbers or text, or those of a vocabulary; 0 where one is missing."""
+    if vocabulary:
+        return vocabulary.ids(array)
     kind = array.type
     if pa.types.is_integer(kind):
         values = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
@@ -138,21 +160,6 @@ def _text_ids(starts, data, rows):  # type: ignore[no-untyped-def]
         elif end > begin:
             ids[i] = np.int64(word % np.uint64(rows))
     return ids
-
-
-def _lists(array: pa.Array, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and the starts[n+1] of each row's part."""
-    if pa.types.is_string(array.type):
-        array = pc.split_pattern_regex(pc.utf8_trim(pc.fill_null(array, ""), " |"), r"[ |]+")
-        array = pa.array([[]], array.type).take(pa.array([], pa.int64())) if not len(array) else array
-    counts = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    flat = pc.list_flatten(array)
-    if pa.types.is_string(flat.type):  # the text "" splits into one empty word, which is no id
-        empty = pc.fill_null(pc.equal(flat, ""), False).to_numpy(zero_copy_only=False)
-        owner = np.repeat(np.arange(counts.size), counts)
-        counts = counts - np.bincount(owner[empty], minlength=counts.size)
-        flat = flat.filter(pa.array(~empty))
-    return _ids(flat, rows), _starts(counts)
 
 
 def _padded(values: np.ndarray, starts: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:

@@ -4,10 +4,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from htrain.data.arrow_rows import ToRows
+from htrain.data.layout import Layout
 from htrain.data.reader import Dataset
 from htrain.errors import DataError
 
 UriOptions = Mapping[str, str]  # by name, as text
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a schema file says of columns, and what makes rows of them."""
+
+    layout: Layout
+    to_rows: ToRows
 
 
 @dataclass(frozen=True)
@@ -16,15 +26,19 @@ class Format:
     file and the options that were given.
 
     The file that `open` gets is there and not empty; that of a format that `is_local` is on this machine, others may be at an address. A format that
-    `is_made` reads no file and gets an empty path. Several files of a format that `is_joined` are data, too, their rows one after another.
+    `is_made` reads no file and gets an empty path. Several files of a format that `is_joined` are data, too, their rows one after another. Of a format that
+    `is_described`, a schema file says what columns are, read once for all files: its option is `schema`, and `open` gets a Described in place of the options.
     """
 
     name: str
-    open: Callable[[Any, UriOptions], Dataset]  # of a Path, or where it is not local of an AnyPath
+    open: Callable[
+        [Any, Any], Dataset
+    ]  # of a Path, or where it is not local of an AnyPath; and of UriOptions, or a Described
     options: tuple[str, ...] = ()
     is_made: bool = False
     is_joined: bool = True
     is_local: bool = False
+    is_described: bool = False
 
 
 def count_of(values: UriOptions, option: str, default: int) -> int:

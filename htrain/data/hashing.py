@@ -12,3 +12,12 @@ def mixed(x):  # type: ignore[no-untyped-def]
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+@njit(nogil=True, cache=True)
+def mixed_each(words):  # type: ignore[no-untyped-def]
+    """`mixed` of each of words[n], uint64."""
+    found = np.empty(words.size, np.uint64)
+    for i in range(words.size):
+        found[i] = mixed(words[i])
+    return found

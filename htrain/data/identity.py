@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from htrain.data.address import AnyPath, Found
-from htrain.data.source import files_of, format_of
+from htrain.data.source import files_of, format_of, vocabularies_of
 from htrain.errors import DataError
 
 WHOLE_BYTES = 2 << 30  # up to this size of all files every byte counts: about a second and a half
@@ -49,13 +49,15 @@ class FileIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         return ""
 
 
-class DataIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Data as a reader sees it: its format and options, and the files behind it in order."""
+class DataIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Data as a reader sees it: its format and options, the files behind it in order, and the digests of the vocabularies that give values their rows, by input
+    and column."""
 
     reader: int
     format: str
     options: dict[str, str]
     files: tuple[FileIdentity, ...]
+    vocabularies: dict[str, str] = {}
 
     def difference(self, other: "DataIdentity") -> str:
         """What tells `other`, the data as it is now, from this; "" where nothing does."""
@@ -81,7 +83,8 @@ def identity_of(uri: str) -> DataIdentity:
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
     blocks = max(2, _BLOCKS // max(1, len(files) - ("schema=" in uri)))  # of each file of data
-    return DataIdentity(READER, format, options, tuple(_file(path, total <= WHOLE_BYTES, blocks) for path in files))
+    identities = tuple(_file(path, total <= WHOLE_BYTES, blocks) for path in files)
+    return DataIdentity(READER, format, options, identities, vocabularies_of(uri))
 
 
 def _file(path: AnyPath, all_small: bool, blocks: int) -> FileIdentity:

@@ -1,15 +1,19 @@
-"""The schema file of CSV and Parquet data: YAML that says which columns are what; `htrain.data.formats.tabular` shows one."""
+"""The schema file of CSV and Parquet data: YAML that says which columns are what; `htrain.data.formats.tabular` shows one.
+
+Files of vocabularies that it names are read with it, as their sizes are those of tables.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from htrain.data.address import Address, AnyPath
+from htrain.data.address import Address, AnyPath, beside, path_of
 from htrain.data.schema import Input, Schema
 from htrain.data.times import ROWS, Moments, Part, Unit, require_zone
+from htrain.data.vocabulary import EMPTY, ReadVocabulary, Vocabulary, vocabularies
 from htrain.errors import DataError
 from htrain.spec.yaml_file import parse_yaml, read_yaml
 
@@ -17,6 +21,7 @@ _MOST_BYTES = 64 << 20  # of a schema file at an address
 _Names = Annotated[list[str], msgspec.Meta(min_length=1)]
 _Finite = Annotated[float, msgspec.Meta(ge=-3e38, le=3e38)]
 _Count = Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
+_Listed = Literal["vocabulary"]  # in the place of a number of rows: as many as the column's vocabulary has
 
 
 class _Dense(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="dense"):
@@ -25,7 +30,7 @@ class _Dense(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="
     missing: _Finite | list[_Finite] = 0.0
     indicator: bool = False
 
-    def input(self, name: str) -> Input:
+    def input(self, name: str, rows: tuple[int, ...]) -> Input:
         columns = (*self.columns, *(f"{column} missing" for column in self.columns if self.indicator))
         return Input(name, "dense", len(columns), columns)
 
@@ -37,30 +42,32 @@ class _Dense(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="
 
 class _Ids(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="ids"):
     columns: _Names
-    rows: _Count | list[_Count]
+    rows: _Count | list[_Count | _Listed] | _Listed = "vocabulary"
+    vocabulary: str = ""
 
-    def input(self, name: str) -> Input:
+    def input(self, name: str, rows: tuple[int, ...]) -> Input:
         columns = tuple(self.columns)
-        rows = tuple(self.rows) if isinstance(self.rows, list) else (self.rows,) * len(columns)
         return Input(name, "ids", len(columns), columns=columns, rows=rows, tables=columns)
 
 
 class _Padded(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="padded"):
     column: str
     length: _Count
-    rows: _Count
+    rows: _Count | _Listed = "vocabulary"
+    vocabulary: str = ""
 
-    def input(self, name: str) -> Input:
-        return Input(name, "padded", self.length, columns=(self.column,), rows=(self.rows,), tables=(self.column,))
+    def input(self, name: str, rows: tuple[int, ...]) -> Input:
+        return Input(name, "padded", self.length, columns=(self.column,), rows=rows, tables=(self.column,))
 
 
 class _Bag(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="bag"):
     column: str
-    rows: _Count
+    rows: _Count | _Listed = "vocabulary"
     width: _Count = 1
+    vocabulary: str = ""
 
-    def input(self, name: str) -> Input:
-        return Input(name, "bag", self.width, columns=(self.column,), rows=(self.rows,), tables=(self.column,))
+    def input(self, name: str, rows: tuple[int, ...]) -> Input:
+        return Input(name, "bag", self.width, columns=(self.column,), rows=rows, tables=(self.column,))
 
 
 class _Time(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="time"):
@@ -69,7 +76,7 @@ class _Time(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="t
     zone: str = "UTC"
     unit: Unit = "s"
 
-    def input(self, name: str) -> Input:
+    def input(self, name: str, rows: tuple[int, ...]) -> Input:
         columns = tuple(f"{self.column}.{part}" for part in self.parts)
         rows = tuple(ROWS[part] for part in self.parts)
         return Input(name, "ids", len(columns), columns=columns, rows=rows, tables=columns)
@@ -78,15 +85,24 @@ class _Time(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="t
 _Kind = _Dense | _Ids | _Padded | _Bag | _Time
 
 
+class TimeColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The column that says when a row was; whole numbers are `unit`s since the epoch."""
+
+    column: str
+    unit: Unit = "s"
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     label: str
     inputs: Annotated[dict[str, Any], msgspec.Meta(min_length=1)]
+    time: str | TimeColumn = ""
 
 
 @dataclass(frozen=True)
 class Layout:
     """A schema and where its parts come from: the label's column; the names of the dense inputs that are log1p(max(x, 0)), what stands for a number of theirs
-    that is missing (0 where nothing is said), and which of them tell that it is, in as many columns more; and the inputs that are moments."""
+    that is missing (0 where nothing is said), and which of them tell that it is, in as many columns more; the inputs that are moments; the vocabularies of
+    columns of ids, by the names of input and column; and the column of the times of rows, where one is named."""
 
     schema: Schema
     label: str
@@ -94,6 +110,8 @@ class Layout:
     fills: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     indicated: frozenset[str] = frozenset()
     moments: Mapping[str, Moments] = field(default_factory=dict)
+    vocabularies: Mapping[tuple[str, str], Vocabulary] = field(default_factory=dict)
+    time: TimeColumn | None = None
 
     def sources(self, item: Input) -> tuple[str, ...]:
         """The columns that an input is made of."""
@@ -104,14 +122,32 @@ class Layout:
     @property
     def columns(self) -> list[str]:
         """The columns that the layout reads, each once, the label's first."""
-        return list(dict.fromkeys([self.label, *(c for item in self.schema.inputs for c in self.sources(item))]))
+        of_inputs = [column for item in self.schema.inputs for column in self.sources(item)]
+        return list(dict.fromkeys([self.label, *of_inputs, *([self.time.column] if self.time else [])]))
 
 
-def load_layout(path: AnyPath) -> Layout:
-    """The layout of a schema file. Raises DataError naming file and field."""
+def load_layout(path: AnyPath, read: ReadVocabulary | None = None) -> Layout:
+    """The layout of a schema file. Vocabularies that it names, as seen from its folder, come by `read`, or from their files. Raises DataError naming file and
+    field.
+    """
+    read_one = read or vocabularies()
     if isinstance(path, Address):
-        return layout_of(parse_yaml(_text_at(path), DataError, str(path)).plain(), str(path))
-    return layout_of(read_yaml(path, DataError, missing=" (schema file)").plain(), str(path))
+        document = parse_yaml(_text_at(path), DataError, str(path)).plain()
+    else:
+        document = read_yaml(path, DataError, missing=" (schema file)").plain()
+    return layout_of(document, str(path), lambda file, column: read_one(beside(path, str(file)), column))
+
+
+def vocabulary_files(path: AnyPath) -> list[AnyPath]:
+    """The files of vocabularies that a schema file names, each once; they need not be there. Raises DataError as `load_layout` does."""
+    found: list[AnyPath] = []
+
+    def note(file: AnyPath, column: str) -> Vocabulary:
+        found.append(file)
+        return EMPTY
+
+    load_layout(path, note)
+    return list(dict.fromkeys(found))
 
 
 def _text_at(address: Address) -> str:
@@ -125,17 +161,23 @@ def _text_at(address: Address) -> str:
         raise DataError(f"{address}: not YAML: byte {error.start} is not UTF-8 text") from error
 
 
-def layout_of(document: Any, path: str) -> Layout:
-    """The layout that a document says, as a schema file has it. Raises DataError naming where it is from, and the field."""
+def layout_of(document: Any, path: str, read: ReadVocabulary | None = None) -> Layout:
+    """The layout that a document says, as a schema file has it, with vocabularies by `read`, or from their files. Raises DataError naming where it is from,
+    and the field.
+    """
     try:
         file = msgspec.convert(document, _File)
     except msgspec.ValidationError as error:
         raise DataError(f"{path}: not a schema: {_one_line(error)}") from error
     given = {name: _convert(path, name, values) for name, values in file.inputs.items()}
-    inputs = tuple(values.input(name) for name, values in given.items())
-    for item in inputs:
-        if item.kind == "ids" and len(item.rows) != item.width:
-            raise DataError(f"{path}: inputs.{item.name}: rows: has {len(item.rows)} numbers for {item.width} columns")
+    read_one, held = read or vocabularies(), dict[tuple[str, str], Vocabulary]()
+    inputs = []
+    for name, values in given.items():
+        found = _vocabularies(f"{path}: inputs.{name}", values, read_one)
+        held |= {(name, column): vocabulary for column, vocabulary in found.items()}
+        item = values.input(name, _rows(values, found))
+        digests = tuple(found[column].digest if column in found else "" for column in item.columns) if found else ()
+        inputs.append(replace(item, vocabularies=digests))
     _check_names(path, inputs)
     dense = {name: values for name, values in given.items() if isinstance(values, _Dense)}
     for name, values in dense.items():
@@ -144,13 +186,46 @@ def layout_of(document: Any, path: str) -> Layout:
                 f"{path}: inputs.{name}: missing: has {len(values.fills)} numbers for {len(values.columns)} columns"
             )
     return Layout(
-        Schema(inputs),
+        Schema(tuple(inputs)),
         file.label,
         logarithmic=frozenset(name for name, values in dense.items() if values.transform == "log1p"),
         fills={name: values.fills for name, values in dense.items()},
         indicated=frozenset(name for name, values in dense.items() if values.indicator),
         moments={name: _moments(path, name, values) for name, values in given.items() if isinstance(values, _Time)},
+        vocabularies=held,
+        time=TimeColumn(file.time) if isinstance(file.time, str) and file.time else file.time or None,
     )
+
+
+def _said_rows(values: _Kind) -> list[tuple[str, int | str]]:
+    """Of each column of ids how many rows its table has, or that they are those of its vocabulary. Raises ValueError."""
+    if not isinstance(values, _Ids | _Padded | _Bag):
+        return []
+    columns = values.columns if isinstance(values, _Ids) else [values.column]
+    rows = values.rows if isinstance(values.rows, list) else [values.rows] * len(columns)
+    if len(rows) != len(columns):
+        raise ValueError(f"rows: has {len(rows)} numbers for {len(columns)} columns")
+    return list(zip(columns, rows, strict=True))
+
+
+def _rows(values: _Kind, found: Mapping[str, Vocabulary]) -> tuple[int, ...]:
+    return tuple(found[c].rows if isinstance(rows, str) else rows for c, rows in _said_rows(values))
+
+
+def _vocabularies(where: str, values: _Kind, read: ReadVocabulary) -> dict[str, Vocabulary]:
+    """The vocabularies of an input's columns."""
+    try:
+        listed = [column for column, rows in _said_rows(values) if rows == "vocabulary"]
+    except ValueError as error:
+        raise DataError(f"{where}: {error}") from error
+    file = getattr(values, "vocabulary", "")
+    if listed and not file:
+        raise DataError(f"{where}: rows: say how many the tables have, or vocabulary: FILE, which has the values")
+    if file and not listed:
+        raise DataError(
+            f"{where}: vocabulary: has no effect beside rows: leave rows out, or say `vocabulary` for a column"
+        )
+    return {column: read(path_of(file), column) for column in listed}
 
 
 def _moments(path: str, name: str, values: _Time) -> Moments:

@@ -28,14 +28,15 @@ def pack(uri: str, out: Path, *, malformed: Malformed) -> Totals:
     `out` that cannot be written.
     """
     with packing(uri, out) as (file, dataset, stamps):
-        return _write(file, dataset, Header(VERSION, uri, stamps, dataset.schema.inputs), malformed)
+        header = Header(VERSION, uri, stamps, dataset.schema.inputs, is_timed=dataset.is_timed)
+        return _write(file, dataset, header, malformed)
 
 
 def pack_table(dataset: Dataset, out: Path, malformed: Malformed) -> Totals:
     """Write the rows of a table in memory to `out`, as `pack` does. Raises DataError for too many malformed rows, and for an `out` that cannot be written."""
     try:
         with new_file(out, looks_packed) as file:
-            header = Header(VERSION, dataset.source.name, (), dataset.schema.inputs)
+            header = Header(VERSION, dataset.source.name, (), dataset.schema.inputs, is_timed=dataset.is_timed)
             totals = _write(file, dataset, header, malformed)
             file.flush()
             os.fsync(file.fileno())
@@ -52,7 +53,7 @@ def packing(uri: str, out: Path) -> Iterator[tuple[BinaryIO, Dataset, tuple[Stam
         raise DataError(f"'{uri}': was packed by a partition, which gave its rows other numbers; pack its source")
     if dataset.order:
         raise DataError(
-            f"'{uri}': shuffle has no effect on what is packed: shuffle it when it is read, as packed:{out}?shuffle=ROWS"
+            f"'{uri}': {dataset.order.option} has no effect on what is packed: say it when it is read, as packed:{out}?{dataset.order.option}=..."
         )
     try:
         if any(out.exists() and isinstance(file, Path) and out.samefile(file) for file in files):
@@ -73,7 +74,7 @@ def _stamps(files: list[AnyPath], out: Path) -> tuple[Stamp, ...]:
 
 
 def _write(file: BinaryIO, dataset: Dataset, header: Header, malformed: Malformed) -> Totals:
-    columns = arrow_schema(dataset.schema)
+    columns = arrow_schema(dataset.schema, is_timed=dataset.is_timed)
     empty = pa.RecordBatch.from_pylist([], schema=columns)
     writer = PackedWriter(file, columns.with_metadata({KEY: msgspec.json.encode(header)}))
     begin, file_number = 0, 0

@@ -10,13 +10,18 @@ import pyarrow as pa
 from htrain.data.rows import Array, Rows
 from htrain.data.schema import Input, Schema
 
+TIMES = "htrain.time"  # a column of no input
 _MAX_ROWS = 2**62  # a file that says more is damaged
 _MAX_WIDTH = 2**31 - 1  # a file that says more is damaged
 
 
-def arrow_schema(schema: Schema) -> pa.Schema:
-    """The columns of a packed file: `label`, and each array of the schema's inputs."""
-    return pa.schema([pa.field("label", pa.float32()), *(field for item in schema.inputs for field in _fields(item))])
+def arrow_schema(schema: Schema, *, is_timed: bool = False) -> pa.Schema:
+    """The columns of a packed file: `label`, each array of the schema's inputs, and the times of rows where they have some."""
+    of_inputs = (field for item in schema.inputs for field in _fields(item))
+    return pa.schema([_LABEL, *of_inputs, *([_TIME] if is_timed else [])])
+
+
+_LABEL, _TIME = pa.field("label", pa.float32()), pa.field(TIMES, pa.timestamp("us", "UTC"))
 
 
 def stored_dtype(item: Input) -> str:
@@ -47,7 +52,7 @@ def is_sound(schema: Schema) -> bool:
         if not all(0 < rows < _MAX_ROWS for rows in item.rows):
             return False
     names = [field.name for item in schema.inputs for field in _fields(item)]
-    return len({"label", *names}) == 1 + len(names)
+    return len({"label", TIMES, *names}) == 2 + len(names)
 
 
 def to_batch(rows: Rows, columns: pa.Schema) -> pa.RecordBatch:
@@ -60,6 +65,8 @@ def _column(rows: Rows, field: pa.Field) -> pa.Array:
         values, starts = rows.lists[field.name]
         stored = _narrow(values, field.type.value_type)
         return pa.LargeListArray.from_arrays(pa.array(starts), stored, type=field.type)
+    if field.name == TIMES:
+        return pa.array(rows.times, pa.int64()).cast(field.type)
     values = rows.fixed[field.name]
     if not pa.types.is_fixed_size_list(field.type):
         return _narrow(values, field.type)
@@ -76,7 +83,7 @@ def _narrow(values: Array, kind: pa.DataType) -> pa.Array:
 
 
 def to_rows(batch: pa.RecordBatch, schema: Schema) -> Rows:
-    """The rows of a batch of `arrow_schema(schema)`, in memory of their own.
+    """The rows of a batch of `arrow_schema(schema)`, with times or without, in memory of their own.
 
     Raises ValueError for ids that are outside their table, and pyarrow's errors for lists that are damaged.
     """
@@ -94,7 +101,8 @@ def to_rows(batch: pa.RecordBatch, schema: Schema) -> Rows:
         if item.kind == "padded":
             length = item.name + "_length"
             fixed[length] = _ids(batch[length], length, (item.width + 1,)).reshape(-1)
-    return Rows(batch.num_rows, fixed, lists)
+    times = _numbers(batch[TIMES].cast(pa.int64())) if TIMES in batch.schema.names else None
+    return Rows(batch.num_rows, fixed, lists, times)
 
 
 def _numbers(array: pa.Array) -> Array:

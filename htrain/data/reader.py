@@ -37,6 +37,10 @@ class Source(Protocol):
 class Order(Protocol):
     """In which order rows come."""
 
+    @property
+    def option(self) -> str:
+        """The option of a URI that says so."""
+
     def of(self, source: Source, epoch: int) -> Source:
         """A source as it is read in an epoch."""
 
@@ -46,7 +50,8 @@ class Dataset:
     """A source and the schema of its rows. With a `loss`, batches hold labels as it takes them.
 
     With a `partition`, ids are the new numbers of rows that the partition of this digest gives them (htrain.data.numbering). Examples that were packed for
-    `num_workers` workers are read by so many shards, or by one; 0: by any number. With an `order`, batches have rows in that one.
+    `num_workers` workers are read by so many shards, or by one; 0: by any number. With an `order`, batches have rows in that one. Rows of data that
+    `is_timed` have times.
     """
 
     source: Source
@@ -55,8 +60,9 @@ class Dataset:
     partition: str = ""
     num_workers: int = 0
     order: Order | None = None
+    is_timed: bool = False
 
-    def shuffled(self, order: Order) -> "Dataset":
+    def ordered(self, order: Order) -> "Dataset":
         """The dataset in another order."""
         return replace(self, order=order)
 

@@ -64,7 +64,7 @@ def new_rows(rows: Rows, schema: Schema, numbering: Numbering) -> Rows:
             ids = fixed[each.name]
             columns = [numbering.renumber(table, ids[:, c]) for c, table in enumerate(each.tables)]
             fixed[each.name] = np.stack(columns, axis=1)
-    return Rows(rows.count, fixed, lists)
+    return replace(rows, fixed=fixed, lists=lists)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,15 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Rows:
-    """`fixed[name][i]` belongs to example i. `lists[name]` is (values, starts[n+1]): example i owns values[starts[i]:starts[i+1]]."""
+    """`fixed[name][i]` belongs to example i. `lists[name]` is (values, starts[n+1]): example i owns values[starts[i]:starts[i+1]].
+
+    Where the data says when an example was, times[i] does, int64[n], in microseconds since the epoch; no model gets it.
+    """
 
     count: int
     fixed: dict[str, Array]
     lists: dict[str, tuple[Array, Array]]
+    times: Array | None = None
 
     def cut(self, start: int, end: int) -> "Rows":
         """Examples start to end - 1, as views."""
@@ -23,18 +27,20 @@ class Rows:
             end - start,
             fixed,
             {name: _cut(values, starts, start, end) for name, (values, starts) in self.lists.items()},
+            None if self.times is None else self.times[start:end],
         )
 
     def take(self, places: Array) -> "Rows":
         """Examples places[n], in that order, in memory of their own."""
         fixed = {name: values[places] for name, values in self.fixed.items()}
-        return Rows(len(places), fixed, {name: _taken(*each, places) for name, each in self.lists.items()})
+        lists = {name: _taken(*each, places) for name, each in self.lists.items()}
+        return Rows(len(places), fixed, lists, None if self.times is None else self.times[places])
 
     @property
     def num_bytes(self) -> int:
         """What the arrays take."""
         arrays = [*self.fixed.values(), *(array for each in self.lists.values() for array in each)]
-        return sum(array.nbytes for array in arrays)
+        return sum(array.nbytes for array in arrays) + (0 if self.times is None else self.times.nbytes)
 
     def columns(self) -> dict[str, Array]:
         """The arrays of a batch: a list becomes `name` and `name_offsets`, the start of each example's part."""
@@ -65,4 +71,5 @@ def joined(parts: Sequence[Rows]) -> Rows:
         values = np.concatenate([p.lists[name][0] for p in parts])
         counts = np.concatenate([np.diff(p.lists[name][1]) for p in parts])
         lists[name] = (values, np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
-    return Rows(sum(p.count for p in parts), fixed, lists)
+    times = [p.times for p in parts if p.times is not None]
+    return Rows(sum(p.count for p in parts), fixed, lists, np.concatenate(times) if times else None)

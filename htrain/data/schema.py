@@ -26,7 +26,7 @@ class Input:
     `columns` are the source columns' names, `rows` the number of rows that ids may address: one per column for `ids`,
     one in all for `padded` and `bag`, empty for `dense`. `tables` names the embedding table of each entry of `rows`;
     columns that name the same table share it. `width` is the number of columns, or the padded length; for a `bag`, the
-    mean length.
+    mean length. Where columns have vocabularies, `vocabularies` are their digests, "" for a column that has none.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Input:
     columns: tuple[str, ...] = ()
     rows: tuple[int, ...] = ()
     tables: tuple[str, ...] = ()
+    vocabularies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,12 @@ class Schema:
             if candidate.name == name:
                 return candidate
         raise KeyError(f"no input {name!r}; the schema has {', '.join(self.names)}")
+
+    @property
+    def vocabularies(self) -> dict[str, str]:
+        """The digests of the vocabularies, by input and column, such as `sparse.user`."""
+        each = ((item, zip(item.columns, item.vocabularies, strict=False)) for item in self.inputs)
+        return {f"{item.name}.{column}": digest for item, pairs in each for column, digest in pairs if digest}
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ stood, after the window has been read again.
 # mypy: disable-error-code=assignment
 # Numba infers the types of its functions; their numpy scalars are not mypy's ints.
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,13 +16,9 @@ from numpy.typing import NDArray
 
 from htrain.data.hashing import GOLDEN, mixed
 from htrain.data.malformed import Malformed
-from htrain.data.reader import Dataset, Source
+from htrain.data.reader import Source
 from htrain.data.rows import Rows, joined
 from htrain.errors import DataError
-
-OPTIONS = ("shuffle", "shuffle_seed")
-_MOST_ROWS = 1 << 31
-_MOST_SEED = 1 << 32
 
 
 @dataclass(frozen=True)
@@ -32,28 +28,14 @@ class Shuffle:
     rows: int
     seed: int
 
+    @property
+    def option(self) -> str:
+        """See `Order`."""
+        return "shuffle"
+
     def of(self, source: Source, epoch: int) -> Source:
         """A source as it is read in an epoch."""
         return Shuffled(source, self.rows, self.seed, epoch)
-
-
-def shuffled(dataset: Dataset, values: Mapping[str, str]) -> Dataset:
-    """The dataset in the order that the options `shuffle`, the rows of a window, and `shuffle_seed` say; as it is where neither is given. Raises DataError."""
-    if not values:
-        return dataset
-    if "shuffle" not in values:
-        raise DataError(
-            f"option shuffle_seed={values['shuffle_seed']}: has no effect without shuffle=ROWS, the rows of a window"
-        )
-    rows = _number("shuffle", values["shuffle"], 2, _MOST_ROWS)
-    return dataset.shuffled(Shuffle(rows, _number("shuffle_seed", values.get("shuffle_seed", "0"), 0, _MOST_SEED)))
-
-
-def _number(option: str, text: str, low: int, high: int) -> int:
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
-    if not low <= number < high:
-        raise DataError(f"option {option}={text}: want a whole number from {low} to {high - 1}")
-    return number
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,25 @@
 """Data URIs: `FORMAT:PATH[?key=value&...]` to a dataset."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
 from htrain.data.address import Address, AnyPath, is_address, no_such_file, path_of
+from htrain.data.arrow_rows import table_rows
 from htrain.data.files import Files, files_at
-from htrain.data.format import Format, UriOptions
+from htrain.data.format import Described, Format, UriOptions
 from htrain.data.formats import FORMATS
 from htrain.data.held_out import OPTIONS as OF_PARTS
-from htrain.data.held_out import part_of
-from htrain.data.reader import Dataset
-from htrain.data.shuffled import OPTIONS as OF_ORDER
-from htrain.data.shuffled import shuffled
-from htrain.data.text import readable
+from htrain.data.held_out import held_out, part_of
+from htrain.data.layout import Layout, load_layout, vocabulary_files
+from htrain.data.order import OPTIONS as OF_ORDER
+from htrain.data.order import ordered
+from htrain.data.reader import Dataset, Source
+from htrain.data.rows import Rows
+from htrain.data.text import Fault, readable
 from htrain.errors import DataError
 
 
@@ -21,34 +27,75 @@ def open_data(uri: str) -> Dataset:
     """The dataset of a URI such as `criteo:train.tsv?rows=10000`, of one file or of several. Raises DataError naming what is wrong with it.
 
     Which options there are, each format says in its file (htrain.data.formats); a part of any can be held out (htrain.data.held_out), and its rows
-    shuffled (htrain.data.shuffled).
+    shuffled or held to be in the order of time (htrain.data.order).
     """
     format, place, values = _parts(uri)
     own = {name: text for name, text in values.items() if name in format.options}
     others = {name: text for name, text in values.items() if name not in own}
-    part = part_of(_all_of(format, place, own, uri), _only(others, OF_PARTS))
-    return shuffled(part, _only(others, OF_ORDER))
+    files = _files(format, place, uri)
+    options = Described(load_layout(_schema_file(files[0], own)), table_rows) if format.is_described else own
+    part = part_of(_only(others, OF_PARTS))
+    dataset = _all_of(format, files, options, uri)
+    return ordered(held_out(dataset, part) if part else dataset, _only(others, OF_ORDER))
+
+
+Watch = Callable[[pa.Table, Rows], None]  # of columns as they stand, and the rows that these are
+
+
+def watched(uri: str, layout_at: Callable[[AnyPath], Layout], watch: Watch) -> Source:
+    """The data of a URI that a schema file describes, for one that reads it whole; `watch` is told of the rows that come, without malformed ones and those of
+    another part, as they are read. The layout is that which `layout_at` gives for the schema file. Raises DataError as `open_data` does, and for other data.
+    """
+    format, place, values = _parts(uri)
+    if not format.is_described:
+        raise DataError(f"'{uri}': columns are those that a schema file describes: want csv or parquet data")
+    if unheard := [name for name in OF_ORDER if name in values]:
+        raise DataError(f"'{uri}': option {unheard[0]} has no effect on what is counted: leave it out")
+    files = _files(format, place, uri)
+    part = part_of(_only(values, OF_PARTS))
+
+    def to_rows(table: pa.Table, layout: Layout) -> tuple[Rows, list[Fault]]:
+        rows, faults = table_rows(table, layout)
+        kept = np.delete(np.arange(table.num_rows), [row for row, _ in faults])
+        places = part.places(rows) if part else np.arange(rows.count)
+        watch(table.take(pa.array(kept[places])), rows.take(places) if part else rows)
+        return rows, faults
+
+    layout = layout_at(_schema_file(files[0], values))
+    dataset = _all_of(format, files, Described(layout, to_rows), uri)
+    return (held_out(dataset, part) if part else dataset).source
 
 
 def _only(values: UriOptions, names: Sequence[str]) -> dict[str, str]:
     return {name: values[name] for name in names if name in values}
 
 
-def _all_of(format: Format, place: str, values: UriOptions, uri: str) -> Dataset:
-    if format.is_made:
-        if place:
-            raise DataError(
-                f"'{uri}': {format.name} data is made, not read from '{place}': want {format.name}:?rows=100000"
-            )
-        return format.open(Path(), values)
-    files = files_at(place, uri)
+def _schema_file(path: AnyPath, values: UriOptions) -> AnyPath:
+    if "schema" not in values:
+        raise DataError(f"{path}: say which columns are what: ?schema=FILE.yaml")
+    return path_of(values["schema"])
+
+
+def _files(format: Format, place: str, uri: str) -> list[AnyPath]:
+    """The files of data; an empty path for data that is made."""
+    if format.is_made and place:
+        raise DataError(
+            f"'{uri}': {format.name} data is made, not read from '{place}': want {format.name}:?rows=100000"
+        )
+    files: list[AnyPath] = [Path()] if format.is_made else files_at(place, uri)
     if len(files) > 1 and not format.is_joined:
         raise DataError(f"'{uri}': {format.name} data is one file, this names {len(files)}")
-    parts = [_opened(format, path, values, uri) for path in files]
+    return files
+
+
+def _all_of(format: Format, files: Sequence[AnyPath], options: UriOptions | Described, uri: str) -> Dataset:
+    if format.is_made:
+        return format.open(files[0], options)
+    parts = [_opened(format, path, options, uri) for path in files]
     return parts[0] if len(parts) == 1 else _joined(parts)
 
 
-def _opened(format: Format, path: AnyPath, values: UriOptions, uri: str) -> Dataset:
+def _opened(format: Format, path: AnyPath, options: UriOptions | Described, uri: str) -> Dataset:
     if format.is_local and isinstance(path, Address):
         raise DataError(
             f"{path}: {format.name} data is read from a local file: copy it to one, or pack its source (htrain data pack SOURCE --out FILE.{format.name})"
@@ -58,7 +105,7 @@ def _opened(format: Format, path: AnyPath, values: UriOptions, uri: str) -> Data
             raise DataError(f"{str(path) if path.name else ''}: {no_such_file(path)} (from '{uri}')")
         if not path.stat().st_size:
             raise DataError(f"{path}: is empty")
-        return format.open(path, values)
+        return format.open(path, options)
 
 
 def _joined(parts: Sequence[Dataset]) -> Dataset:
@@ -72,7 +119,8 @@ def _joined(parts: Sequence[Dataset]) -> Dataset:
             raise DataError(
                 f"{part.source.name}: has other inputs than {first.source.name}: {_difference(part, first)}"
             )
-    return replace(first, source=Files([part.source for part in parts]))
+    is_timed = all(part.is_timed for part in parts)  # one packed file may lack what another has
+    return replace(first, source=Files([part.source for part in parts]), is_timed=is_timed)
 
 
 def _difference(one: Dataset, other: Dataset) -> str:
@@ -86,10 +134,23 @@ def _difference(one: Dataset, other: Dataset) -> str:
 
 
 def files_of(uri: str) -> list[AnyPath]:
-    """The files that the rows of a URI depend on. Raises DataError as `open_data` does for a URI that is none."""
+    """The files that the rows of a URI depend on: those of data, the schema file, and the vocabularies that it names. Raises DataError as `open_data` does for
+    a URI that is none.
+    """
     format, place, values = _parts(uri)
     files = [] if format.is_made else files_at(place, uri)
-    return [*files, *([path_of(values["schema"])] if "schema" in values else [])]
+    if "schema" not in values:
+        return files
+    schema = path_of(values["schema"])
+    return [*files, schema, *vocabulary_files(schema)]
+
+
+def vocabularies_of(uri: str) -> dict[str, str]:
+    """The digests of the vocabularies that rows of a URI are numbered by, as a schema has them. Raises DataError as `open_data` does."""
+    format, place, values = _parts(uri)
+    if format.is_described:
+        return load_layout(_schema_file(Path(place), values)).schema.vocabularies
+    return open_data(uri).schema.vocabularies if format.is_local else {}
 
 
 def format_of(uri: str) -> tuple[str, dict[str, str]]:

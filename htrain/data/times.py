@@ -6,12 +6,14 @@ at 1; 0 is a moment that is missing. Arrow, which knows the zones, knows no summ
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from htrain.errors import DataError
 
@@ -67,6 +69,26 @@ def parts_of(array: pa.Array, moments: Moments) -> tuple[np.ndarray, np.ndarray]
     local = times.cast(pa.timestamp("us", moments.zone))
     columns = [pc.fill_null(_PARTS[part](local), 0).to_numpy(zero_copy_only=False) for part in moments.parts]
     return np.stack(columns, 1).astype(np.int64), wrong
+
+
+def instants_of(array: pa.Array, unit: Unit) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Microseconds since the epoch, int64[n], and which of a column's values are missing, and which are no moments."""
+    times, wrong = _moments(array, unit)
+    missing = times.is_null().to_numpy(zero_copy_only=False) & ~wrong
+    return pc.fill_null(times.cast(pa.int64()), 0).to_numpy(zero_copy_only=False), missing, wrong
+
+
+def instant_of(text: str) -> int:
+    """Microseconds since the epoch of a day or a time as ISO 8601 has it, one of UTC without a zone. Raises ValueError."""
+    found = datetime.fromisoformat(text)
+    since = (found if found.tzinfo else found.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return since // timedelta(microseconds=1)
+
+
+def shown(instant: int) -> str:
+    """Microseconds since the epoch as ISO 8601 has it: the day alone where it begins then."""
+    found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant)
+    return found.isoformat().removesuffix("+00:00").removesuffix("T00:00:00")
 
 
 def _moments(array: pa.Array, unit: str) -> tuple[pa.Array, np.ndarray]:

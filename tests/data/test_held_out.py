@@ -159,7 +159,7 @@ def test_a_label_that_cannot_be_trained_on_is_named_by_its_line(folder: Path, tm
         ("test=1.5", "option test=1.5: want a share"),
         ("test=0.1&part=valid", "option part=valid: want train or test"),
         ("part=test", "option part=test: has no effect without test=SHARE"),
-        ("share=0.1", r"unknown option 'share'; parquet takes schema, test, part"),
+        ("share=0.1", r"unknown option 'share'; parquet takes schema, test, test_from, test_until, part"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(folder: Path, options: str, message: str) -> None:

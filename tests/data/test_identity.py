@@ -75,14 +75,14 @@ def test_other_options_formats_and_schemas_are_other_data(tmp_path: Path) -> Non
         .startswith("its option seed is 3")
     )
     (tmp_path / "a.csv").write_text("click,x\n1,2\n")
-    (tmp_path / "s.yaml").write_text("label: click\n")
+    (tmp_path / "s.yaml").write_text("label: click\ninputs: {d: {kind: dense, columns: [x]}}\n")
     csv = identity_of(f"csv:{tmp_path}/a.csv?schema={tmp_path}/s.yaml")
     shutil.copy(tmp_path / "s.yaml", tmp_path / "t.yaml")
     assert csv.difference(identity_of(f"csv:{tmp_path}/a.csv?schema={tmp_path}/t.yaml")) == ""
-    (tmp_path / "s.yaml").write_text("label: clack\n")
+    (tmp_path / "s.yaml").write_text("label: clack\ninputs: {d: {kind: dense, columns: [x]}}\n")
     assert (
         csv.difference(identity_of(f"csv:{tmp_path}/a.csv?schema={tmp_path}/s.yaml"))
-        == "'s.yaml' has 13 bytes as before, but others"
+        == "'s.yaml' has 54 bytes as before, but others"
     )
 
 

@@ -58,7 +58,7 @@ def uris(tmp_path_factory):
 def sized(chunk):
     """Chunks of about `chunk` bytes or rows at most, whatever the file's size."""
     return patch.multiple(text, MIN_CHUNK_BYTES=chunk, MAX_CHUNK_BYTES=chunk * 4), patch.multiple(
-        tabular, _MAX_BLOCK_ROWS=chunk
+        tabular, MAX_BLOCK_ROWS=chunk
     )
 
 

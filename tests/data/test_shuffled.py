@@ -152,9 +152,7 @@ def test_what_makes_no_order_is_refused(options: str, said: str, folder: Path) -
 
 
 def test_what_is_packed_or_partitioned_is_not_shuffled(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"shuffle has no effect on what is packed: shuffle it when it is read, as packed:"
-    ):
+    with pytest.raises(DataError, match=r"shuffle has no effect on what is packed: say it when it is read, as packed:"):
         htrain.pack(uri(folder, "csv", "shuffle=100"), out=tmp_path / "b.packed")
     with pytest.raises(DataError, match="shuffle has no effect on what is partitioned"):
         htrain.partition(uri(folder, "csv", "shuffle=100"), out=tmp_path / "p", num_workers=2, batch_size=16)

@@ -14,7 +14,10 @@ from htrain.errors import DataError
         ("criteo:", r"no such file \(from 'criteo:'\)"),
         ("criteo:absent.tsv", r"^absent\.tsv: no such file"),
         ("criteo:" + "x" * 5000, "cannot be read: File name too long"),
-        ("criteo:{file}?columns=3", "unknown option 'columns'; criteo takes rows, test, part, shuffle, shuffle_seed$"),
+        (
+            "criteo:{file}?columns=3",
+            "unknown option 'columns'; criteo takes rows, test, test_from, test_until, part, shuffle, shuffle_seed, order$",
+        ),
         ("criteo:{file}?rows=0", "option rows=0: want a whole number above 0"),
         ("criteo:{file}?rows=²", "option rows=²: want a whole number above 0"),
         ("criteo:{file}?rows=" + "9" * 5000, "want a whole number above 0"),
@@ -26,7 +29,10 @@ from htrain.errors import DataError
             "packed:{file}",
             r"a\.tsv: is no packed file, or a damaged one \(.*\); pack the data again: htrain data pack SOURCE --out ",
         ),
-        ("packed:{file}?rows=5", "unknown option 'rows'; packed takes test, part, shuffle, shuffle_seed$"),
+        (
+            "packed:{file}?rows=5",
+            "unknown option 'rows'; packed takes test, test_from, test_until, part, shuffle, shuffle_seed, order$",
+        ),
         ("libfm:{fake}", r"fake\.gz: cannot be read: Not a gzipped file"),
         ("synthetic:?rows=many", "option rows=many: want a number"),
         ("synthetic:?rows=0", "synthetic: rows=0: want a whole number from 1 to "),

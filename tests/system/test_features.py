@@ -115,12 +115,24 @@ def test_rows_of_whole_numbers_are_those_of_the_rule_in_the_docs(numbers: list[i
     assert seen[:, 0].tolist() == [row_of()(number, rows) for number in numbers]
 
 
-def row_of() -> Any:
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(kept=st.lists(WORDS.filter(bool), min_size=1, max_size=9, unique=True), words=st.lists(WORDS, max_size=9))
+def test_rows_of_a_vocabulary_are_those_of_the_rule_in_the_docs(
+    kept: list[str], words: list[str | None], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("vocabulary") / "v.parquet"
+    pq.write_table(pa.table({"column": ["word"] * len(kept), "value": kept}), file)
+    schema = {"label": "y", "inputs": {"ids": {"kind": "ids", "columns": ["word"], "vocabulary": str(file)}}}
+    seen = htrain.features(pa.table({"word": pa.array([*words, *kept], pa.string())}), schema=schema)["ids"]
+    assert seen[:, 0].tolist() == [row_of("listed_row_of")(word, kept) for word in [*words, *kept]]
+
+
+def row_of(name: str = "row_of") -> Any:
     """The function that the page shows."""
-    code = DOCS.read_text().split("```python\n# row_of.py\n")[1].split("```")[0]
+    code = DOCS.read_text().split(f"```python\n# {name}.py\n")[1].split("```")[0]
     found: dict[str, Any] = {}
     exec(code, found)
-    return found["row_of"]
+    return found[name]
 
 
 def test_a_table_of_no_rows_has_inputs_of_none() -> None:

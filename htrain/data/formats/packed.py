@@ -38,8 +38,8 @@ from htrain.data.seal import BLANK, Block, digest_of, from_index, seal_of
 from htrain.errors import DataError
 
 KEY, BLOCKS, SEAL, WORKERS = b"htrain.packed", b"htrain.blocks", b"htrain.seal", b"htrain.workers"
-VERSION = 3
-_READ = (2, VERSION)  # a file of version 2 has no partition
+VERSION = 4
+_READ = (2, 3, VERSION)  # a file of version 2 has no partition, one of version 3 no times of rows
 _HEAD_BYTES = 1 << 20  # the header of a packed file is in them
 _SCHEMA_AT = 8  # behind Arrow's magic: a mark, the length of the schema's message, and the message
 
@@ -57,7 +57,8 @@ class _Version(msgspec.Struct):
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was packed: the URI with its options, the files behind it, and the inputs of its schema; and by which partition, for how many workers."""
+    """What was packed: the URI with its options, the files behind it, and the inputs of its schema; by which partition, for how many workers; and whether
+    rows have times."""
 
     version: int
     uri: str
@@ -65,6 +66,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inputs: tuple[Input, ...]
     partition: str = ""
     num_workers: int = 0
+    is_timed: bool = False
 
     @property
     def schema(self) -> Schema:
@@ -104,7 +106,13 @@ def open_packed(path: Path) -> Dataset:
         if not is_address(packed.path) and file.exists() and stamp(file, path.parent) != packed:
             again = f"htrain data pack '{header.uri}' --out {path}"
             raise DataError(f"{path}: was packed from {file} as it was before it changed: pack it again ({again})")
-    return Dataset(source, header.schema, partition=header.partition, num_workers=header.num_workers)
+    return Dataset(
+        source,
+        header.schema,
+        partition=header.partition,
+        num_workers=header.num_workers,
+        is_timed=header.is_timed,
+    )
 
 
 @dataclass(frozen=True)
@@ -288,9 +296,9 @@ def _header(reader: pa.RecordBatchFileReader) -> Header:
         raise ValueError("an Arrow file that something else wrote")
     version = msgspec.json.decode(raw, type=_Version).version
     if version not in _READ:
-        raise ValueError(f"of version {version}, this htrain reads versions {' and '.join(map(str, _READ))}")
+        raise ValueError(f"of version {version}, this htrain reads versions {', '.join(map(str, _READ))}")
     header = msgspec.json.decode(raw, type=Header)
-    if not is_sound(header.schema) or not reader.schema.equals(arrow_schema(header.schema)):
+    if not is_sound(header.schema) or not reader.schema.equals(arrow_schema(header.schema, is_timed=header.is_timed)):
         raise ValueError("its columns are not those of its schema")
     return header
 

@@ -7,13 +7,15 @@
       history: {kind: padded, column: items, length: 50, rows: 100000}
       tags:    {kind: bag, column: tags, rows: 1000, width: 5}         # width: the mean length
       when:    {kind: time, column: at, parts: [hour, weekday]}        # of day and month, too; zone: UTC, unit: s
+    words:   {kind: ids, columns: [word], vocabulary: v.parquet}     # or any other ids, in the place of rows
 
 Lists are list columns in Parquet, and ids separated by spaces or | in CSV. A missing id is row 0, a missing number 0. An id is a whole
-number modulo rows; other text is hashed. Fields of a CSV file hold no line breaks: the file is read in chunks of whole lines.
+number modulo rows; other text is hashed; or a vocabulary numbers them (htrain.data.vocabulary). Fields of a CSV file hold no line breaks: the
+file is read in chunks of whole lines.
 """
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,43 +26,37 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from numba import njit
 
-from htrain.data.address import Address, AnyPath, path_of
-from htrain.data.arrow_rows import table_rows
-from htrain.data.format import Format, UriOptions
-from htrain.data.layout import Layout, load_layout
+from htrain.data.address import Address, AnyPath
+from htrain.data.arrow_rows import ToRows, table_rows
+from htrain.data.described import MAX_BLOCK_ROWS, check_columns, check_fields
+from htrain.data.format import Described, Format
+from htrain.data.layout import Layout
 from htrain.data.malformed import Malformed
 from htrain.data.reader import Dataset
-from htrain.data.rows import Rows, joined
+from htrain.data.rows import Rows
 from htrain.data.text import Fault, TextSource, open_text, read_line
-from htrain.data.times import is_time
 from htrain.errors import DataError
 
-_MAX_BLOCK_ROWS = 8192
 _REASONS = ("", "has a quote that does not end on its line", "has a carriage return inside the line")
 
 
-def open_csv(path: AnyPath, schema_path: AnyPath) -> Dataset:
+def open_csv(path: AnyPath, described: Described) -> Dataset:
     """A CSV file with a header line. Raises DataError when a column of the schema is not in it."""
-    layout = load_layout(schema_path)
+    layout = described.layout
     with open_text(path) as file:
         header = read_line(file, path)
     try:
         names = pacsv.read_csv(io.BytesIO(header)).column_names
     except (pa.ArrowException, ValueError) as error:
         raise DataError(f"{path}:1: want a line of column names: {' '.join(str(error).split())}") from error
-    _check_columns(path, layout, names)
-    return Dataset(TextSource(path, partial(parse_csv, names=tuple(names), layout=layout), len(header)), layout.schema)
+    check_columns(path, layout, names)
+    parse = partial(parse_csv, names=tuple(names), layout=layout, to_rows=described.to_rows)
+    return Dataset(TextSource(path, parse, len(header)), layout.schema, is_timed=bool(layout.time))
 
 
-def _check_columns(path: AnyPath | str, layout: Layout, names: Sequence[str]) -> None:
-    for column in layout.columns:
-        if column not in names:
-            raise DataError(f"{path}: no column '{column}'; it has {', '.join(names[:40])}")
-        if names.count(column) > 1:
-            raise DataError(f"{path}: has {names.count(column)} columns called '{column}'")
-
-
-def parse_csv(data: np.ndarray, names: tuple[str, ...], layout: Layout) -> tuple[Rows, Sequence[Fault]]:
+def parse_csv(
+    data: np.ndarray, names: tuple[str, ...], layout: Layout, to_rows: ToRows = table_rows
+) -> tuple[Rows, Sequence[Fault]]:
     """Parse whole lines, uint8[n], into the layout's inputs and `label`: float32[rows].
 
     `names` are the columns as the file has them. Blank lines are no rows; one that cannot be read is a fault.
@@ -69,7 +65,7 @@ def parse_csv(data: np.ndarray, names: tuple[str, ...], layout: Layout) -> tuple
     lines = _line_numbers(data)
     table, short = _csv_table(data, names, layout.columns)
     assert table.num_rows + len(short) == lines.size, "Arrow and we see other lines in this CSV file"
-    rows, wrong = table_rows(table, layout)
+    rows, wrong = to_rows(table, layout)
     read = np.delete(lines, [row for row, _ in short])
     faults = [(int(lines[row]), reason) for row, reason in short] + [(int(read[row]), reason) for row, reason in wrong]
     return rows, sorted(unreadable + faults)
@@ -158,6 +154,7 @@ class ParquetSource:
 
     path: AnyPath
     layout: Layout
+    to_rows: ToRows
 
     @property
     def name(self) -> str:
@@ -172,7 +169,7 @@ class ParquetSource:
         """See `Source`. Raises DataError for a file that cannot be read."""
         try:
             for number, row, batch in self._blocks(shard, num_shards, first):
-                rows, faults = table_rows(pa.Table.from_batches([batch]), self.layout)
+                rows, faults = self.to_rows(pa.Table.from_batches([batch]), self.layout)
                 where = [f"{self.path}: row {row + place + 1}: {reason}" for place, reason in faults]
                 malformed.saw(rows.count + len(faults), len(faults), where.__getitem__)
                 yield number, rows
@@ -182,14 +179,14 @@ class ParquetSource:
     def place(self, *, number: int, row: int, num_shards: int) -> str:
         """The file, and the number of the row in it."""
         _, start, batch = next(self._blocks(number % num_shards, num_shards, number))
-        _, faults = table_rows(pa.Table.from_batches([batch]), self.layout)
+        _, faults = self.to_rows(pa.Table.from_batches([batch]), self.layout)
         good = np.delete(np.arange(batch.num_rows), [place for place, _ in faults])
         return f"{self.path}: row {start + int(good[row]) + 1}"
 
     def _blocks(self, shard: int, num_shards: int, first: int) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         """The shard's blocks: number, place of the first row in the file, rows."""
         file = _parquet_file(self.path)
-        size = max(1, min(_MAX_BLOCK_ROWS, file.metadata.num_rows // (num_shards * 8)))
+        size = max(1, min(MAX_BLOCK_ROWS, file.metadata.num_rows // (num_shards * 8)))
         number, row = 0, 0
         for group in range(file.num_row_groups):
             group_rows = file.metadata.row_group(group).num_rows
@@ -203,15 +200,15 @@ class ParquetSource:
             number, row = blocks.stop, row + group_rows
 
 
-def open_parquet(path: AnyPath, schema_path: AnyPath) -> Dataset:
+def open_parquet(path: AnyPath, described: Described) -> Dataset:
     """A Parquet file. Raises DataError when it is none, or a column of the schema is not in it or of another type."""
-    layout = load_layout(schema_path)
     try:
         schema = _parquet_file(path).schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a Parquet file: {' '.join(str(error).split())}") from error
-    _check_fields(path, schema, layout)
-    return Dataset(ParquetSource(path, layout), layout.schema)
+    check_fields(path, schema, described.layout)
+    layout = described.layout
+    return Dataset(ParquetSource(path, layout, described.to_rows), layout.schema, is_timed=bool(layout.time))
 
 
 def _parquet_file(path: AnyPath) -> pq.ParquetFile:
@@ -221,98 +218,7 @@ def _parquet_file(path: AnyPath) -> pq.ParquetFile:
     )
 
 
-@dataclass(frozen=True)
-class TableSource:
-    """A table in memory; a chunk is a block of its rows. `name` is what messages call it."""
-
-    table: pa.Table
-    layout: Layout
-    name: str
-
-    def num_examples(self) -> int:
-        """Rows of the table, the malformed ones with them."""
-        return int(self.table.num_rows)
-
-    def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
-        """See `Source`."""
-        number = first + (shard - first) % num_shards
-        for k in range(number, -(-self.table.num_rows // _MAX_BLOCK_ROWS), num_shards):
-            start = k * _MAX_BLOCK_ROWS
-            rows, faults = table_rows(self.table.slice(start, _MAX_BLOCK_ROWS), self.layout)
-            where = [f"{self.name}: row {start + place + 1}: {reason}" for place, reason in faults]
-            malformed.saw(rows.count + len(faults), len(faults), where.__getitem__)
-            yield k, rows
-
-    def place(self, *, number: int, row: int, num_shards: int) -> str:
-        """The number of the row in the table."""
-        start = number * _MAX_BLOCK_ROWS
-        block = self.table.slice(start, _MAX_BLOCK_ROWS)
-        _, faults = table_rows(block, self.layout)
-        good = np.delete(np.arange(block.num_rows), [place for place, _ in faults])
-        return f"{self.name}: row {start + int(good[row]) + 1}"
-
-
-def open_table(table: pa.Table, layout: Layout, name: str) -> Dataset:
-    """A table in memory as data. Raises DataError when a column of the layout is not in it or of another type."""
-    _check_fields(name, table.schema, layout)
-    return Dataset(TableSource(table.select(layout.columns), layout, name), layout.schema)
-
-
-def inputs_of_table(table: pa.Table, layout: Layout, name: str) -> dict[str, np.ndarray]:
-    """The arrays that a model gets of the rows of a table, which needs no label. Raises DataError as `open_table` does, and for a row that cannot be read."""
-    if all(layout.label not in layout.sources(item) for item in layout.schema.inputs):
-        others = table.select([column for column in table.schema.names if column != layout.label])
-        table = others.append_column(layout.label, pa.nulls(table.num_rows, pa.float32()).fill_null(0))
-    source = open_table(table, layout, name).source
-    strict = Malformed(0.0)
-    parts = [rows for _, rows in source.chunks(shard=0, num_shards=1, first=0, malformed=strict)]
-    if strict.count:
-        raise DataError(strict.examples[0])
-    columns = joined(parts or [table_rows(table.select(layout.columns), layout)[0]]).columns()
-    return {name: values for name, values in columns.items() if name != "label"}
-
-
-def _check_fields(path: AnyPath | str, schema: pa.Schema, layout: Layout) -> None:
-    """Raises DataError for a column that is not there, or of a type that no input takes."""
-    _check_columns(path, layout, schema.names)
-    _check_type(path, schema.field(layout.label), "a number or text", _is_scalar)
-    for item in layout.schema.inputs:
-        for column in layout.sources(item):
-            if item.name in layout.moments:
-                _check_type(path, schema.field(column), "times, dates, whole numbers or text", is_time)
-            elif item.kind in ("padded", "bag"):
-                _check_type(path, schema.field(column), "a list of ids, or text", _is_list)
-            else:
-                _check_type(path, schema.field(column), "a number or text", _is_scalar)
-
-
-def _check_type(path: AnyPath | str, field: pa.Field, wanted: str, is_wanted: Callable[[pa.DataType], bool]) -> None:
-    if not is_wanted(field.type):
-        raise DataError(f"{path}: column '{field.name}' is {field.type}; want {wanted}")
-
-
-def _is_text_type(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_scalar(kind: pa.DataType) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    return bool(is_number or pa.types.is_null(kind) or _is_text_type(kind))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    return _is_text_type(kind) or bool(is_list and _is_scalar(kind.value_type))
-
-
-def _schema_file(path: AnyPath, values: UriOptions) -> AnyPath:
-    if "schema" not in values:
-        raise DataError(f"{path}: say which columns are what: ?schema=FILE.yaml")
-    return path_of(values["schema"])
-
-
 FORMATS = (
-    Format("csv", lambda path, values: open_csv(path, _schema_file(path, values)), ("schema",)),
-    Format("parquet", lambda path, values: open_parquet(path, _schema_file(path, values)), ("schema",)),
+    Format("csv", open_csv, ("schema",), is_described=True),
+    Format("parquet", open_parquet, ("schema",), is_described=True),
 )

@@ -4,12 +4,14 @@ Parameters are known by their names in the model, and rows of tables by their nu
 another partition of the data makes no difference.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from htrain.errors import CheckpointError
+from htrain.executor.launch.inputs import check_vocabularies
 from htrain.executor.record.checkpoint import latest_checkpoint, read_manifest, verify
 from htrain.executor.record.pieces import Rows, load_pieces, owner_of, paste, whole_name
 from htrain.executor.record.run_folder import read_record
@@ -45,6 +47,7 @@ class Earlier:
         if manifest.identity.plan.digest != plan.digest:
             raise CheckpointError(f"{folder}: belongs to another plan than {beginning.plan}, which has been made again")
         self._name = str(folder)
+        self._data = manifest.identity.data
         self._kinds = ("table",) if tables_only else ("weight", "table")
         owned = [(name, p, owner_of(plan.train.parameters, p)) for name, p in plan.train.parameters.items()]
         saved = {n: p for n, p, owner in owned if p.kind != "cache" and (owner.kind == "table" or not tables_only)}
@@ -57,6 +60,11 @@ class Earlier:
                 raise CheckpointError(
                     f"{self._name}: holds no '{parameter.whole}', which the plan has: begin with a run of the same model"
                 )
+
+    def require_values(self, data: str, vocabularies: Mapping[str, str]) -> None:
+        """Raises DataError where rows of `data` are those of other values, by its vocabularies, than in the earlier run."""
+        if self._data.files:  # servers of workers from outside do not know what these had
+            check_vocabularies(data, vocabularies, self._data.vocabularies, whose="of the run to begin with")
 
     def copy_into(self, net: Net, parameter: Parameter, target: torch.Tensor, rows: Rows | None) -> None:
         """Give a parameter of an init net its values, where it is a weight, a table, or a state of one that is here. `rows` are the numbers of its rows where

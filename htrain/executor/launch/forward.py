@@ -14,7 +14,7 @@ from htrain.errors import CheckpointError
 from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
-from htrain.executor.launch.inputs import check_inputs, check_numbers
+from htrain.executor.launch.inputs import check_inputs, check_numbers, check_vocabularies
 from htrain.executor.record.checkpoint import Manifest, latest_checkpoint, named_checkpoint
 from htrain.executor.record.parameters import load_parameters
 from htrain.executor.record.validations import best_checkpoint
@@ -44,8 +44,16 @@ class Trained:
         return load_parameters(self.plan, net, self.folder, self.manifest, self.replica)
 
     def dataset(self, data: str) -> Dataset:
-        """Data as the plan takes it. Raises DataError for data that does not fit."""
-        return data_for(self.plan, data)
+        """Data as the plan takes it. Raises DataError for data that does not fit, such as one of other vocabularies than those that were trained."""
+        dataset, trained = data_for(self.plan, data), self.manifest.identity.data
+        if trained.files:  # servers of workers from outside do not know what these had
+            check_vocabularies(
+                dataset.source.name,
+                dataset.schema.vocabularies,
+                trained.vocabularies,
+                whose="that the run was trained on",
+            )
+        return dataset
 
 
 def data_for(plan: Plan, data: str) -> Dataset:

@@ -1,5 +1,7 @@
 """Whether data is what a plan can be run on: its inputs, and the numbers of its rows."""
 
+from collections.abc import Mapping
+
 from htrain.data import Dataset
 from htrain.errors import DataError
 from htrain.executor.strategies.strategy import cache_of
@@ -16,6 +18,18 @@ def check_inputs(plan: Plan, dataset: Dataset) -> None:
             seen = columns.get(name, "no such input")
             raise DataError(
                 f"{dataset.source.name}: the plan wants input '{name}' as {wanted}, the data has {seen}; compile the model with --data for this data"
+            )
+
+
+def check_vocabularies(name: str, found: Mapping[str, str], wanted: Mapping[str, str], *, whose: str) -> None:
+    """Raises DataError where the vocabularies of data called `name`, by input and column, are not the `wanted` ones of the data `whose`: values would have rows
+    of others."""
+    for column in dict.fromkeys((*wanted, *found)):
+        if found.get(column) != wanted.get(column):
+            seen = "has a vocabulary, unlike" if column in found else "has no vocabulary, unlike"
+            seen = "has another vocabulary than" if column in found and column in wanted else seen
+            raise DataError(
+                f"{name}: column {column} {seen} the data {whose}: its values would have other rows; give the schema file and vocabulary of that data"
             )
 
 

@@ -17,7 +17,7 @@ from htrain.data import open_data
 from htrain.errors import CheckpointError, Error, UsageError
 from htrain.executor.host.sockets import sockets_folder
 from htrain.executor.launch.coordinator import WorkerPool
-from htrain.executor.launch.inputs import check_inputs, check_numbers
+from htrain.executor.launch.inputs import check_inputs, check_numbers, check_vocabularies
 from htrain.executor.launch.pool import RoleProcesses, RoleThreads, Supervisors
 from htrain.executor.launch.tries import Beside, Job, Tries
 from htrain.executor.record.progress import Progress
@@ -106,6 +106,9 @@ def _run(
         check_inputs(plan, dataset)
         check_numbers(plan, dataset)
         validation_data = beside.validating.open(plan)
+        if validation_data:
+            name, held = f"--valid: {validation_data.source.name}", validation_data.schema.vocabularies
+            check_vocabularies(name, held, dataset.schema.vocabularies, whose="that is trained on")
         pools.require(plan)
         check_folder(settings.run_folder, resume=resume)
         if resume:

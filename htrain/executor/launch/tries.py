@@ -79,7 +79,9 @@ class Tries:
     def run(self) -> RunResult:
         """To the end of the data. Raises what a run does; PeerLost once as many tries have failed."""
         if all(self._job.settings.begin_with):
-            Earlier(Beginning(*self._job.settings.begin_with)).require(self._job.plan)
+            earlier = Earlier(Beginning(*self._job.settings.begin_with))
+            earlier.require(self._job.plan)
+            earlier.require_values(self._job.settings.data, self._identity.data.vocabularies)
         resumes, identity = self._job.resumes, self._identity
         while True:
             try:

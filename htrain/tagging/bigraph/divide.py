@@ -117,7 +117,7 @@ def _original(uri: str) -> Dataset:
     if dataset.partition:
         raise DataError(f"'{uri}': was packed by a partition, which gave its rows other numbers; partition its source")
     if dataset.order:
-        raise DataError(f"'{uri}': shuffle has no effect on what is partitioned: shuffle it when it is read")
+        raise DataError(f"'{uri}': {dataset.order.option} has no effect on what is partitioned: say it when it is read")
     return dataset
 
 

@@ -252,7 +252,7 @@ def test_ids_may_be_large_and_far_apart(tmp_path):
         ("items=many", "option items: 'many' is not a whole number$"),
         (
             "fanout1=3",
-            "unknown option 'fanout1'; graph takes part, test, fanout, negatives, seed, users, items, shuffle, shuffle_seed$",
+            "unknown option 'fanout1'; graph takes part, test, fanout, negatives, seed, users, items, test_from, test_until, shuffle, shuffle_seed, order$",
         ),
     ],
 )

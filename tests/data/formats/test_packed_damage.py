@@ -123,7 +123,7 @@ def with_crossed_lists(batch):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"header": lambda h: h | {"version": 1}}, "of version 1, this htrain reads versions 2 and 3"),
+        ({"header": lambda h: h | {"version": 1}}, "of version 1, this htrain reads versions 2, 3, 4"),
         ({"header": lambda h: h | {"version": "x"}}, "Expected `int`, got `str` - at `$.version`"),
         ({"header": lambda h: h | {"surprise": 1}}, "unknown field `surprise`"),
         ({"header": lambda h: h | {"inputs": h["inputs"][1:]}}, "its columns are not those of its schema"),

@@ -1,0 +1,184 @@
+"""Batches that come one after another from Python as data: dicts of arrays or tensors, such as those of a `torch.utils.data.DataLoader`, Arrow record batches,
+DataFrames, or examples one by one.
+
+They are read once, and no more of them are held than make a block. Their rows are in blocks as those of a table in memory are, however large the batches.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from htrain.data.arrow_rows import table_rows
+from htrain.data.described import MAX_BLOCK_ROWS, check_fields
+from htrain.data.layout import Layout
+from htrain.data.malformed import Malformed
+from htrain.data.reader import Dataset
+from htrain.data.rows import Rows
+from htrain.errors import DataError
+
+
+def is_stream(data: object) -> bool:
+    """Whether batches or examples can come from an object: an iterable, or a sequence such as a dataset of PyTorch."""
+    if isinstance(data, str | bytes | Mapping):
+        return False
+    return hasattr(data, "__iter__") or (hasattr(data, "__getitem__") and hasattr(data, "__len__"))
+
+
+def open_stream(data: Any, layout: Layout, name: str) -> Dataset:
+    """What comes from `data` as rows that can be read once, by one reader."""
+    # A dataset of PyTorch may give examples without an end where it is iterated over as a sequence: it need not raise IndexError.
+    given = data if hasattr(data, "__iter__") else (data[i] for i in range(len(data)))
+    return Dataset(StreamSource(given, layout, name), layout.schema, is_timed=bool(layout.time))
+
+
+@dataclass(frozen=True)
+class StreamSource:
+    """A chunk is a block of rows; `name` is what messages call the whole."""
+
+    given: Iterable[Any]
+    layout: Layout
+    name: str
+
+    def num_examples(self) -> int:
+        """Nobody knows."""
+        return 0
+
+    def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
+        """See `Source`. Requires: one shard, and nothing has been read. Raises DataError for batches that are none, naming their number."""
+        assert (shard, num_shards, first) == (0, 1, 0), "a stream is read once, from its start"
+        for number, block in enumerate(self._blocks()):
+            check_fields(self.name, block.schema, self.layout)
+            rows, faults = table_rows(block, self.layout)
+            start = number * MAX_BLOCK_ROWS
+            where = [f"{self.name}: row {start + place + 1}: {reason}" for place, reason in faults]
+            malformed.saw(rows.count + len(faults), len(faults), where.__getitem__)
+            yield number, rows
+
+    def place(self, *, number: int, row: int, num_shards: int) -> str:
+        """The block, which cannot be read again, and which of its rows that are not malformed."""
+        return f"{self.name}: row {row + 1} of block {number + 1}"
+
+    def _blocks(self) -> Iterator[pa.Table]:
+        held: list[pa.Table] = []
+        count = 0
+        for number, table in enumerate(self._tables()):
+            held.append(table)
+            count += table.num_rows
+            while count >= MAX_BLOCK_ROWS:
+                whole = self._joined(held, number)
+                yield whole.slice(0, MAX_BLOCK_ROWS)
+                held, count = [whole.slice(MAX_BLOCK_ROWS)], count - MAX_BLOCK_ROWS
+        if count:
+            yield self._joined(held, number)
+
+    def _joined(self, tables: list[pa.Table], number: int) -> pa.Table:
+        try:
+            return pa.concat_tables(tables, promote_options="permissive")
+        except pa.ArrowException as error:
+            raise DataError(
+                f"{self.name}: batch {number + 1} has other types than those before: {_one_line(error)}"
+            ) from error
+
+    def _tables(self) -> Iterator[pa.Table]:
+        """Each batch as a table; examples that come one by one are put together."""
+        given = iter(self.given)
+        number = 0
+        for item in given:
+            number += 1
+            if not self._is_example(item, number):
+                yield self._table(item, number)
+                continue
+            some = [item, *islice(given, MAX_BLOCK_ROWS - 1)]
+            yield self._table(self._together(some, number), number)
+            number += len(some) - 1
+
+    def _is_example(self, item: Any, number: int) -> bool:
+        if not isinstance(item, Mapping):
+            return False
+        if self.layout.label not in item:
+            raise DataError(f"{self.name}: batch {number}: no column '{self.layout.label}'; it has {', '.join(item)}")
+        label = item[self.layout.label]
+        return isinstance(label, str) or not hasattr(label, "__len__") or getattr(label, "ndim", 1) == 0
+
+    def _together(self, some: list[Any], number: int) -> dict[str, Any]:
+        names = some[0].keys() if isinstance(some[0], Mapping) else ()
+        for place, item in enumerate(some):
+            if not isinstance(item, Mapping) or item.keys() != names:
+                raise DataError(f"{self.name}: example {number + place} has other columns than example {number}")
+        return {name: _stacked([item[name] for item in some]) for name in names}
+
+    def _table(self, item: Any, number: int) -> pa.Table:
+        try:
+            if isinstance(item, Mapping):
+                return pa.table(dict(self._columns(item)))
+            table = pa.Table.from_batches([item]) if isinstance(item, pa.RecordBatch) else pa.table(item)
+            return table.select([name for name in self.layout.columns if name in table.column_names])
+        except (TypeError, ValueError, RuntimeError, pa.ArrowException) as error:
+            raise DataError(
+                f"{self.name}: batch {number} is a {type(item).__name__}: want a dict of arrays or tensors by the names of columns, an Arrow record batch, "
+                f"or a DataFrame ({_one_line(error)[:200]})"
+            ) from error
+
+    def _columns(self, item: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """The columns that the layout reads. What is x[B,K] and no column of lists is the columns x_0 to x_(K-1)."""
+        wanted = set(self.layout.columns)
+        lists = {c for i in self.layout.schema.inputs if i.kind in ("padded", "bag") for c in i.columns}
+        for name, values in item.items():
+            if name not in wanted and not any(column.startswith(f"{name}_") for column in wanted):
+                continue
+            array = _array(values)
+            if name in wanted and getattr(array, "ndim", 1) == 2:
+                yield (
+                    name,
+                    _lists(array) if name in lists else array[:, 0] if array.shape[1] == 1 else _refuse(name, array),
+                )
+            elif name in wanted:
+                yield name, array
+            elif getattr(array, "ndim", 1) == 2:
+                each = ((f"{name}_{k}", array[:, k]) for k in range(array.shape[1]))
+                yield from ((column, part) for column, part in each if column in wanted)
+
+
+def _refuse(name: str, array: np.ndarray) -> pa.Array:
+    raise ValueError(
+        f"'{name}' has {array.shape[1]} numbers for each row: name them {name}_0, {name}_1, ... in the schema"
+    )
+
+
+def _array(values: Any) -> Any:
+    """An array of NumPy of a tensor or what else gives one; a list of such as Arrow's."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    if isinstance(values, list | tuple):
+        plain = [_plain(each) for each in values]
+        return pa.array([each.item() if isinstance(each, np.ndarray) and not each.ndim else each for each in plain])
+    array = _plain(values)
+    return array if isinstance(array, np.ndarray) else np.asarray(array)
+
+
+def _stacked(values: list[Any]) -> Any:
+    """Values of examples, one array where all have one of the same shape."""
+    plain = [_plain(each) for each in values]
+    shapes = {each.shape if isinstance(each, np.ndarray) else None for each in plain}
+    return np.stack(plain) if None not in shapes and len(shapes) == 1 else plain
+
+
+def _plain(values: Any) -> Any:
+    """A tensor, on whatever device and part of whatever graph, as an array of NumPy; others as they are."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    return np.asarray(values) if hasattr(values, "__array__") else values
+
+
+def _lists(array: np.ndarray) -> pa.Array:
+    """x[B,K] as lists of K."""
+    starts = np.arange(len(array) + 1, dtype=np.int64) * array.shape[1]
+    return pa.LargeListArray.from_arrays(pa.array(starts), pa.array(np.ascontiguousarray(array).reshape(-1)))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

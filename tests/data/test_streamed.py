@@ -1,0 +1,189 @@
+"""Batches and examples that come from Python are the rows that the same table has in memory, and no more of them are held than make a block."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+import htrain
+from htrain.data import START, Batch, Malformed, open_data, packed_writer
+from htrain.data.described import MAX_BLOCK_ROWS
+from htrain.errors import DataError, UsageError
+
+COUNT = 2 * MAX_BLOCK_ROWS + 100
+SCHEMA: dict[str, Any] = {
+    "label": "click",
+    "inputs": {
+        "dense": {"kind": "dense", "columns": ["x_0", "x_1"], "transform": "log1p"},
+        "sparse": {"kind": "ids", "columns": ["user", "word"], "rows": [500, 300]},
+        "history": {"kind": "padded", "column": "seen", "length": 3, "rows": 300},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def arrays() -> dict[str, Any]:
+    """As tensors of a model have them."""
+    draw = torch.Generator().manual_seed(0)
+    return {
+        "click": torch.randint(0, 2, (COUNT,), generator=draw).float(),
+        "x": torch.rand(COUNT, 2, generator=draw, requires_grad=False),
+        "user": torch.randint(0, 10**12, (COUNT,), generator=draw),
+        "word": [f"w{k}" for k in torch.randint(0, 99, (COUNT,), generator=draw).tolist()],
+        "seen": torch.randint(0, 300, (COUNT, 3), generator=draw),
+        "unused": torch.zeros(COUNT, 2, 2),
+    }
+
+
+@pytest.fixture(scope="module")
+def table(arrays: dict[str, Any]) -> pa.Table:
+    """The same as columns."""
+    x, seen = arrays["x"].numpy(), arrays["seen"].tolist()
+    numbers = {"click": arrays["click"].numpy(), "x_0": x[:, 0], "x_1": x[:, 1], "user": arrays["user"].numpy()}
+    return pa.table({**numbers, "word": arrays["word"], "seen": seen})
+
+
+class Examples(Dataset[dict[str, Any]]):
+    """A dataset of PyTorch in the way of a list."""
+
+    def __init__(self, arrays: dict[str, Any], count: int) -> None:
+        self._arrays, self._count = arrays, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {name: values[i] for name, values in self._arrays.items()}
+
+
+class Stream(IterableDataset[dict[str, Any]]):
+    """A dataset of PyTorch in the way of an iterator."""
+
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self._examples[i] for i in range(len(self._examples)))
+
+
+def parts(table: pa.Table, size: int) -> Iterator[pa.Table]:
+    return (table.slice(k, size) for k in range(0, len(table), size))
+
+
+def batches(path: Path) -> list[Batch]:
+    data = open_data(f"packed:{path}")
+    return list(data.batches(batch_size=3000, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed()))
+
+
+def assert_same(path: Path, wanted: list[Batch]) -> None:
+    found = batches(path)
+    assert [batch.position for batch in found] == [batch.position for batch in wanted]
+    for one, other in zip(found, wanted, strict=True):
+        for name, column in other.columns.items():
+            np.testing.assert_array_equal(one.columns[name], column)
+
+
+def cut(arrays: dict[str, Any], start: int, end: int) -> dict[str, Any]:
+    return {name: values[start:end] for name, values in arrays.items()}
+
+
+FORMS = {
+    "loader": lambda arrays, table: DataLoader(Examples(arrays, COUNT), batch_size=500),
+    "stream": lambda arrays, table: Stream(Examples(arrays, COUNT)),
+    "examples": lambda arrays, table: Examples(arrays, COUNT),
+    "tensors": lambda arrays, table: [cut(arrays, k, k + 777) for k in range(0, COUNT, 777)],
+    "batches": lambda arrays, table: (batch for part in parts(table, 5000) for batch in part.to_batches()),
+    "reader": lambda arrays, table: table.to_reader(max_chunksize=1000),
+    "frames": lambda arrays, table: [part.to_pandas() for part in parts(table, 9000)],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_comes_in_batches_is_what_the_table_is(
+    form: str, arrays: dict[str, Any], table: pa.Table, tmp_path: Path
+) -> None:
+    htrain.pack(table, schema=SCHEMA, out=tmp_path / "table.packed")
+    totals = htrain.pack(FORMS[form](arrays, table), schema=SCHEMA, out=tmp_path / "a.packed")
+    assert totals.examples == COUNT
+    assert_same(tmp_path / "a.packed", batches(tmp_path / "table.packed"))
+
+
+def test_a_stream_is_not_held(table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, written = [0], [0]
+
+    def come() -> Iterator[pa.Table]:
+        for part in parts(table, 1000):
+            given[0] += part.num_rows
+            assert given[0] - written[0] <= MAX_BLOCK_ROWS + 1000
+            yield part
+
+    write = packed_writer.PackedWriter.write
+
+    def noted(self: Any, batch: pa.RecordBatch) -> None:
+        written[0] += batch.num_rows
+        write(self, batch)
+
+    monkeypatch.setattr(packed_writer.PackedWriter, "write", noted)
+    htrain.pack(come(), schema=SCHEMA, out=tmp_path / "a.packed")
+    assert given == written == [COUNT]
+
+
+def test_labels_of_one_column_lists_of_tensors_and_gradients_are_taken_as_they_are_meant(tmp_path: Path) -> None:
+    schema = {"label": "y", "inputs": {"h": {"kind": "bag", "column": "h", "rows": 9}}}
+    lists = [torch.tensor([1, 2]), torch.tensor([], dtype=torch.int64), torch.tensor([3])]
+    htrain.pack([{"y": torch.ones(3, 1, requires_grad=True), "h": lists}], schema=schema, out=tmp_path / "a.packed")
+    (batch,) = batches(tmp_path / "a.packed")
+    assert [batch.columns[name].tolist() for name in ("label", "h", "h_offsets")] == [[1, 1, 1], [1, 2, 3], [0, 2, 2]]
+
+
+def test_a_malformed_row_of_a_stream_is_named_by_its_place(table: pa.Table, tmp_path: Path) -> None:
+    labels = table["click"].to_pylist()
+    labels[9000:9020] = [None] * 20
+    bad = table.set_column(0, "click", pa.array(labels))
+    with pytest.raises(DataError, match=r"a generator: row 9001: column 'click' is missing \(20 of .* are malformed"):
+        htrain.pack(parts(bad, 99), schema=SCHEMA, out=tmp_path / "a.packed", malformed_share=0)
+
+
+GOOD = {"click": [1, 0], "x_0": [1, 1], "x_1": [1, 1], "user": [1, 2], "word": ["a", "b"], "seen": [[1], [2]]}
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (
+            [(torch.ones(2), torch.ones(2))],
+            DataError,
+            "a list: batch 1 is a tuple: want a dict of arrays or tensors by",
+        ),
+        ([GOOD, {"x": [1]}], DataError, "a list: batch 2: no column 'click'; it has x$"),
+        ([{**GOOD, "user": [1]}], DataError, "a list: batch 1 is a dict: want "),
+        (
+            [{**GOOD, "user": torch.ones(2, 3)}],
+            DataError,
+            "'user' has 3 numbers for each row: name them user_0, user_1",
+        ),
+        ([{k: v for k, v in GOOD.items() if k != "word"}], DataError, "a list: no column 'word'; it has click, x_0"),
+        ([GOOD, {**GOOD, "user": ["a", "b"]}], DataError, "a list: batch 2 has other types than those before: "),
+        ([{k: v[0] for k, v in GOOD.items()}, {"click": 1}], DataError, "example 2 has other columns than example 1"),
+        ([], DataError, "no row of a list can be read"),
+        ({1: 2}, UsageError, "data is a dict: want FORMAT:PATH, or a table, or batches of one, that Arrow takes"),
+    ],
+)
+def test_what_is_no_batch_is_one_line_and_leaves_no_file(
+    given: Any, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message) as raised:
+        htrain.pack(given, schema=SCHEMA, out=tmp_path / "a.packed")
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "a.packed").exists()
+
+
+def test_a_frame_is_a_table_and_no_stream(table: pa.Table, tmp_path: Path) -> None:
+    frame: pd.DataFrame = table.slice(0, 50).to_pandas()
+    assert htrain.pack(frame, schema=SCHEMA, out=tmp_path / "a.packed").examples == 50
