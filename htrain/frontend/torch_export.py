@@ -19,6 +19,8 @@ from torch.nn import functional as F
 from htrain.errors import ModelError
 from htrain.frontend.blame import place_of
 from htrain.frontend.gradient_rules import GradientRules, no_custom_functions
+from htrain.frontend.keyed_features import captured_features
+from htrain.frontend.keyed_lookups import captured_lookups
 from htrain.frontend.packed_sequences import padded_sequences
 from htrain.frontend.sparse_products import SparseProducts
 from htrain.frontend.tensor_length import symbolic_lengths
@@ -65,6 +67,8 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
             whole_user_ops(),
             symbolic_lengths(),
             padded_sequences(),
+            captured_features(),
+            captured_lookups(),
             _quiet(),
         ):
             with torch.enable_grad(), GradientRules(), SparseProducts(), no_custom_functions():
