@@ -324,6 +324,14 @@ EFFECTS = (
         "CountedRowStep", (TABLE, TABLE, TABLE, ((), below(9)), IDS, (ROWS, single)), nothing,
         {**EPS, "optimizer": "sparse_adam", "first_row": 0, "beta1": 0.9, "beta2": 0.99},
     ),
+    Sample(
+        "CountedRowStep", (TABLE, TABLE, ((5,), single), ((), below(9)), IDS, (ROWS, single)), nothing,
+        {**EPS, "optimizer": "rowwise_adam", "first_row": 0, "beta1": 0.9, "beta2": 0.99},
+    ),
+    Sample(
+        "CountedRowStep", (TABLE, TABLE, ((), below(9)), IDS, (ROWS, single)), nothing,
+        {**RATE, "optimizer": "lazy_momentum", "first_row": 0, "lazy_momentum": 0.9},
+    ),
     Sample("SparseSgd", (TABLE, IDS, (ROWS, single)), nothing, {**RATE, "first_row": 0}),
     Sample("SparseAdagrad", (TABLE, TABLE, IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
     Sample("SparseRowWiseAdagrad", (TABLE, ((5,), single), IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),
