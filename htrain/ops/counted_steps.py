@@ -125,21 +125,21 @@ def _row_step(
     rate = Rates(
         lr=lr, schedule=schedule, warmup=warmup, decay=decay, share=share, milestones=milestones, gamma=gamma
     ).at(before)
-    held: list[Any] = [tensor.numpy() for tensor in (table, *states)]
+    first, *others = [tensor.numpy() for tensor in (table, *states)]
     given: dict[str, Any] = {"ids": ids.numpy(), "grads": rows.numpy(), "first_row": first_row, "lr": rate}
     if optimizer == "sgd":
-        step_loops.sgd_rows(*held, **given)
+        step_loops.sgd_rows(first, **given)
     elif optimizer == "lazy_momentum":
-        step_loops.momentum_rows(*held, **given, momentum=lazy_momentum)
+        step_loops.momentum_rows(first, others[0], **given, momentum=lazy_momentum)
     elif optimizer == "adagrad":
-        step_loops.adagrad_rows(*held, **given, eps=eps)
+        step_loops.adagrad_rows(first, others[0], **given, eps=eps)
     elif optimizer == "rowwise_adagrad":
-        step_loops.rowwise_adagrad_rows(*held, **given, eps=eps)
+        step_loops.rowwise_adagrad_rows(first, others[0], **given, eps=eps)
     elif optimizer == "ftrl":
-        step_loops.ftrl_rows(*held, **given, beta=beta, l1=l1, l2=l2)
+        step_loops.ftrl_rows(first, others[0], **given, beta=beta, l1=l1, l2=l2)
     else:
         loop = step_loops.adam_rows if optimizer == "sparse_adam" else step_loops.rowwise_adam_rows
-        loop(*held, **given, betas=(beta1, beta2), eps=eps, step=before + 1)
+        loop(first, others[0], others[1], **given, betas=(beta1, beta2), eps=eps, step=before + 1)
     updates.add_(1)
 
 
