@@ -35,6 +35,10 @@ def _bound_table(table: torch.Tensor, ids: torch.Tensor, *, max_norm: float, fir
         raise ids_out_of_range(keys, np.empty((keys.size, held.shape[1]), np.float32), held, first_row)
 
 
+def _bound_accelerated(table: torch.Tensor, ids: torch.Tensor, *, max_norm: float, first_row: int) -> None:
+    table.index_copy_(0, ids - first_row, _bound_rows(table.index_select(0, ids - first_row), max_norm=max_norm))
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def bound_loop(table, ids, first_row, max_norm):  # type: ignore[no-untyped-def]
     """The loop of BoundTable. False where an id is outside the shard: rows before it may have been bounded."""
@@ -78,5 +82,6 @@ DEFINITIONS = (
         bounds_rows=True,
         work="scatter",
         on_host=True,
+        accelerated=_bound_accelerated,
     ),
 )
