@@ -31,7 +31,17 @@ if TYPE_CHECKING:
     from htrain.spec.dense_sync import AllReduce, Bmuf, DenseSync, Easgd, InRounds, ModelAveraging, ParameterServer
     from htrain.spec.fields import about
     from htrain.spec.numerics import Compression, Fusions, Numerics
-    from htrain.spec.optimizers import Adagrad, Adam, AdamW, Ftrl, RowwiseAdagrad, Sgd, SparseAdam
+    from htrain.spec.optimizers import (
+        Adagrad,
+        Adam,
+        AdamW,
+        Ftrl,
+        LazyMomentum,
+        RowwiseAdagrad,
+        RowwiseAdam,
+        Sgd,
+        SparseAdam,
+    )
     from htrain.spec.options import Options
     from htrain.spec.schedules import ConstantRate, CosineDecay, LinearDecay, StepDecay
     from htrain.spec.sparse_sync import AllGather, Gmp, SparseSync, TableServers
@@ -39,11 +49,11 @@ if TYPE_CHECKING:
     from htrain.training import evaluate, run
 
 __all__ = [
-    "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipGlobalNorm", "ClipNorm", "ClipValue", "Cluster", "Compression",
-    "ConstantRate", "CosineDecay", "Cost", "DenseSync", "Easgd", "Error", "Ftrl", "Fusions", "Gmp", "HetCache", "InRounds", "LinearDecay", "LookAheadCache",
-    "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowwiseAdagrad", "Sgd", "SparseAdam", "SparseSync",
-    "StepDecay", "TableServers", "about", "advise", "collisions", "compile", "evaluate", "export", "features", "pack", "partition", "predict", "register",
-    "register_policy", "register_strategy", "run", "serve", "simulate", "size", "vocabulary",
+    "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipGlobalNorm", "ClipNorm", "ClipValue", "Cluster", "Compression", "ConstantRate",
+    "CosineDecay", "Cost", "DenseSync", "Easgd", "Error", "Ftrl", "Fusions", "Gmp", "HetCache", "InRounds", "LazyMomentum", "LinearDecay", "LookAheadCache",
+    "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowwiseAdagrad", "RowwiseAdam", "Sgd", "SparseAdam",
+    "SparseSync", "StepDecay", "TableServers", "about", "advise", "collisions", "compile", "evaluate", "export", "features", "pack", "partition", "predict",
+    "register", "register_policy", "register_strategy", "run", "serve", "simulate", "size", "vocabulary",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -59,7 +69,8 @@ _HOMES = {
     "Cluster": "htrain.spec.cluster",
     "Options": "htrain.spec.options",
     **dict.fromkeys(
-        ("Sgd", "Adagrad", "RowwiseAdagrad", "Adam", "AdamW", "SparseAdam", "Ftrl"), "htrain.spec.optimizers"
+        ("Sgd", "Adagrad", "RowwiseAdagrad", "Adam", "AdamW", "SparseAdam", "RowwiseAdam", "LazyMomentum", "Ftrl"),
+        "htrain.spec.optimizers",
     ),
     **dict.fromkeys(("ClipGlobalNorm", "ClipNorm", "ClipValue"), "htrain.spec.clipping"),
     **dict.fromkeys(("ConstantRate", "CosineDecay", "LinearDecay", "StepDecay"), "htrain.spec.schedules"),

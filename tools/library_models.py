@@ -15,8 +15,8 @@ DIR has a folder for each library, without what it depends on, and one of depend
 
 A library that cannot be imported is skipped, with the reason. A model is built by its own constructor over a few small fields, and trains with the
 dropouts and batch norms that it has. `skipped` says that the library itself fails to build or run it. Every model has a process of its own.
-Not among them: pytorch-widedeep, whose models are not imported without gensim, spaCy, OpenCV and torchvision, and torchrec, whose fbgemm-gpu-cpu 1.9.0
-cannot be loaded beside torch 2.13.
+Not among them: pytorch-widedeep, whose models are not imported without gensim, spaCy, OpenCV and torchvision. Of torchrec and
+its fbgemm-gpu-cpu it takes the version that fits torch, 1.8.0 for 2.13: pip install --no-deps --target DIR/torchrec torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0.
 """
 
 import argparse
@@ -39,6 +39,7 @@ LIBRARIES = {
     "recbole": "recbole",
     "fuxictr": "fuxictr",
     "transformers": "transformers",
+    "torchrec": "torchrec",
 }  # the folder of each, and the file of tools/library_models that has its models
 
 

@@ -15,6 +15,7 @@ from htrain.strategies.strategy import Tags, cache_of, strategies_of
 from htrain.tagging.constraints import kept_together, pinned_tables
 from htrain.tagging.shards import held_by_steps, place_tables, without_limits
 from htrain.tagging.units import Unit, find_units, fixed_tags, table_owners
+from htrain.transform.bounds import bound_tables, bounds_of
 from htrain.transform.clipping import clip_together
 from htrain.transform.constants import copy_constants
 from htrain.transform.dropout import seed_dropouts
@@ -59,6 +60,7 @@ def lowered(
     net = add_optimizers(net, gradients, options, shares)
     for strategy in strategies:
         net = strategy.steps(net)
+    net = bound_tables(net, bounds_of(captured.net), cluster, options)
     shards = cache.shards(net)
     if shards is None:
         shards = _placed(net, cluster, options, table_splits)

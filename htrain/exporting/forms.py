@@ -138,6 +138,15 @@ def _variance(graph: Graph, op: Op) -> None:
     graph.add("ReduceMean", squared, axes, attrs=keepdims, output=op.outputs[0])
 
 
+def _bound_rows(graph: Graph, op: Op) -> None:
+    """Rows that are longer than max_norm, times a scale of each."""
+    x, dtype = graph.value(op.inputs[0], op), graph.blob(op.inputs[0]).dtype
+    most = graph.scalar(float(str(op.attrs["max_norm"])), dtype)
+    norm = graph.add("ReduceL2", x, graph.ints(-1), attrs={"keepdims": 1})
+    scale = graph.add("Div", most, graph.add("Add", norm, graph.scalar(1e-7, dtype)))
+    graph.add("Where", graph.add("Greater", norm, most), graph.add("Mul", x, scale), x, output=op.outputs[0])
+
+
 def _layer_normalization(graph: Graph, op: Op) -> None:
     """ONNX wants a scale."""
     if add_native(graph, op):
@@ -170,4 +179,5 @@ RULES: Mapping[str, Callable[[Graph, Op], None]] = {
     "Split": _split,
     "ReduceVariance": _variance,
     "LayerNormalization": _layer_normalization,
+    "BoundRows": _bound_rows,
 }

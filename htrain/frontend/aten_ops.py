@@ -198,6 +198,19 @@ def _fill(t: Translation, call: Call) -> None:
     t.add(call.node, "Fill", (), attrs)
 
 
+def _bounded_rows(t: Translation, call: Call) -> None:
+    """Rows of a table within a norm: what is read in another way has no row that a step could find bounded."""
+    rows, max_norm = call.args
+    table = t.names.get(rows.args[0], "") if str(rows.target) == "aten.embedding.default" else ""
+    if table not in t.tables:
+        raise refuse(
+            t,
+            call,
+            "an embedding with max_norm that is no table, as its ids depend on no input, or its weight is read otherwise",
+        )
+    t.add(call.node, "BoundRows", (t.blob(rows),), {"max_norm": float(max_norm)})
+
+
 def _user_op(t: Translation, call: Call) -> None:
     """An op of the user's own: its outputs are taken apart by the ops that follow."""
     tensors, type, text = call.args
@@ -234,6 +247,7 @@ HANDLERS: dict[str, Handler] = {
         for name, handler in {**TORCH, **_FORMS, **SHAPES, **INDEX, **MATRIX, **TRAINING, **FOURIER}.items()
     },
     "htrain.embedding_bag.default": _embedding_bag,
+    "htrain.bounded_rows.default": _bounded_rows,
     "<built-in function getitem>": get_item,
     TARGET: _user_op,
 }

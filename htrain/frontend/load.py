@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from htrain.data.schema import Schema
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
+from htrain.frontend.keyed_features import inits_on_meta, keyed
 from htrain.frontend.recorded_inits import Recorder
 from htrain.net.net import Init
 from htrain.own.code import attribute_of, import_place, user_code
@@ -59,7 +60,8 @@ def load_model(spec: str, schema: Schema) -> LoadedModel:
             f"{place}: has no function '{name or 'build'}': give one that returns the model, as {place}:FACTORY"
         )
     model, inits = _built(spec, factory, schema)
-    return LoadedModel(model, _example_inputs(module, model, schema), inits)
+    model, inputs = _with_inputs(module, model, schema)
+    return LoadedModel(model, inputs, inits)
 
 
 def _built(spec: str, factory: Callable[..., Any], schema: Schema) -> tuple[nn.Module, dict[str, Init]]:
@@ -70,13 +72,13 @@ def _built(spec: str, factory: Callable[..., Any], schema: Schema) -> tuple[nn.M
     """
     recorder = Recorder()
     try:
-        with torch.device("meta"), recorder:
+        with torch.device("meta"), inits_on_meta(), recorder:
             model = _call(spec, factory, schema)
     except ModelError:
         model = None
     if model is None or _unknown(model, recorder) or any(map(_valueless, model.modules())):
         recorder = Recorder()
-        with torch.random.fork_rng(devices=[]), LargeOnMeta(), recorder:
+        with torch.random.fork_rng(devices=[]), LargeOnMeta(), inits_on_meta(), recorder:
             torch.manual_seed(0)
             model = _call(spec, factory, schema)
         unknown = _unknown(model, recorder)
@@ -151,12 +153,14 @@ class LargeOnMeta(TorchFunctionMode):
         return func(*args, **given)
 
 
-def _example_inputs(module: ModuleType, model: nn.Module, schema: Schema) -> dict[str, torch.Tensor]:
-    """A small batch for forward(), from the model's file or from the schema."""
+def _with_inputs(module: ModuleType, model: nn.Module, schema: Schema) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """The model, with arguments that data can give, and a small batch of them from the model's file or from the schema."""
     own = attribute_of(module, "example_inputs", str(module.__file__))
     if callable(own):
-        return _own_inputs(own, str(module.__file__))
+        model, given = keyed(model, _own_inputs(own, str(module.__file__)), schema)
+        return model, _tensors(given, str(module.__file__))
     batch = {**example_batch(schema, _EXAMPLE_BATCH), "label": torch.zeros(_EXAMPLE_BATCH)}
+    model, batch = keyed(model, batch, schema)
     wanted = [p.name for p in inspect.signature(model.forward).parameters.values()]
     missing = [name for name in wanted if name not in batch]
     if missing:
@@ -164,16 +168,19 @@ def _example_inputs(module: ModuleType, model: nn.Module, schema: Schema) -> dic
             f"forward() of {type(model).__name__} takes '{missing[0]}', the data gives {', '.join(batch)}: rename it, choose other --data, "
             f"or put example_inputs(batch_size) into the model's file"
         )
-    return {name: batch[name] for name in wanted}
+    return model, {name: batch[name] for name in wanted}
 
 
-def _own_inputs(own: Callable[[int], Any], file: str) -> dict[str, torch.Tensor]:
+def _own_inputs(own: Callable[[int], Any], file: str) -> dict[str, Any]:
     with user_code(f"{file}: example_inputs({_EXAMPLE_BATCH}) failed", ModelError):
-        inputs = dict(own(_EXAMPLE_BATCH))
+        return dict(own(_EXAMPLE_BATCH))
+
+
+def _tensors(inputs: Mapping[str, Any], file: str) -> dict[str, torch.Tensor]:
     for name, value in inputs.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise ModelError(f"{file}: example_inputs gave {name!r}: a {type(value).__name__}; want tensors by name")
-    return inputs
+    return dict(inputs)
 
 
 def example_batch(schema: Schema, batch_size: int) -> dict[str, torch.Tensor]:

@@ -146,6 +146,9 @@ def _reduce(graph: Graph, node: Operator) -> None:
     if not axes and node.attributes.get_int("noop_with_empty_axes", 0):
         graph.alias(node, x)
         return
+    shape = graph.shape(x)
+    if any(shape[axis] == 0 for axis in axes or range(len(shape))):
+        raise graph.refusal(node, "reduces a dimension of size 0: there is nothing in it")
     before, type, after = _REDUCTIONS[node.op_type]
     attrs: Mapping[str, Attr] = {"axes": axes, "keepdims": bool(node.attributes.get_int("keepdims", 1))}
     if before:

@@ -107,7 +107,7 @@ def _einsum(graph: Graph, node: Operator) -> None:
 
 
 def _attention(graph: Graph, node: Operator) -> None:
-    """softmax(q @ k.T * scale + mask) @ v for q, k, v[B,heads,length,D]; `mask` is added, or says which keys to look at."""
+    """softmax(q @ k.T * scale + mask) @ v for q, k, v[B,heads,length,D]; `mask` is added, or says which keys to look at. Who may look at none gets zeros."""
     q, k, v = (graph.blob(node, i) for i in range(3))
     width = graph.shape(q)[-1]
     causal, capped = node.attributes.get_int("is_causal", 0), node.attributes.get_float("softcap", 0.0)
@@ -115,13 +115,24 @@ def _attention(graph: Graph, node: Operator) -> None:
         raise graph.refusal(node, "is causal, capped, grouped or not of four dimensions: export with opset 20")
     scaled = graph.step(node, "Mul", (q, graph.scalar(node, node.attributes.get_float("scale", width**-0.5), q)))
     scores = graph.step(node, "MatMul", (scaled, graph.step(node, "Transpose", (k,), {"perm": (0, 1, 3, 2)})))
-    if graph.operand(node, 3) is not None:
-        mask = graph.blob(node, 3)
-        if graph.builder.blob(mask).dtype == "bool":
-            scores = graph.step(node, "Where", (mask, scores, graph.scalar(node, float("-inf"), scores)))
-        else:
-            scores = graph.step(node, "Add", (scores, mask))
-    graph.alias(node, graph.step(node, "MatMul", (graph.step(node, "Softmax", (scores,), {"axis": -1}), v)))
+    if graph.operand(node, 3) is None:
+        weights = graph.step(node, "Softmax", (scores,), {"axis": -1})
+    else:
+        weights = _masked(graph, node, scores, graph.blob(node, 3))
+    graph.alias(node, graph.step(node, "MatMul", (weights, v)))
+
+
+def _masked(graph: Graph, node: Operator, scores: str, mask: str) -> str:
+    """The weights of attention under a mask; zeros where a row of scores is -inf alone: its softmax is no number, nor are its gradients."""
+    nothing = graph.scalar(node, float("-inf"), scores)
+    if graph.builder.blob(mask).dtype == "bool":
+        masked = graph.step(node, "Where", (mask, scores, nothing))
+    else:
+        masked = graph.step(node, "Add", (scores, mask))
+    most = graph.step(node, "ReduceMax", (masked,), {"axes": (-1,), "keepdims": True})
+    sees = graph.step(node, "Greater", (most, nothing))
+    weights = graph.step(node, "Softmax", (graph.step(node, "Where", (sees, masked, scores)),), {"axis": -1})
+    return graph.step(node, "Where", (sees, weights, graph.scalar(node, 0.0, scores)))
 
 
 HANDLERS: Mapping[str, Handler] = {"Gemm": _gemm, "MatMul": _matmul, "Einsum": _einsum, "Attention": _attention}

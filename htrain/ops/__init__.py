@@ -4,6 +4,7 @@ from htrain.ops import (
     accelerated,
     averaging,
     batch_norm,
+    bounds,
     collective,
     comm,
     compress,
@@ -35,7 +36,8 @@ from htrain.ops.vjp import vjp_definition
 _FAMILIES = (
     fc, low_precision, elementwise, matrix, interaction,
     batch_norm, draw, dropout, torch_ops,
-    reduce, shape, embedding, fields, served, het, gmp, lookahead, loss, optimizer, counted_steps, comm, averaging, collective, compress, init, transfer,
+    reduce, shape, embedding, bounds, fields, served, het, gmp, lookahead,
+    loss, optimizer, counted_steps, comm, averaging, collective, compress, init, transfer,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}
 _GENERIC = {

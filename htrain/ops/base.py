@@ -216,7 +216,8 @@ class OpDef:
     What it changes:
     `effects`: it is never dropped, merged or moved across another effect. `writes` are the positions of the inputs that it mutates, always
     parameters: see `written`. `steps_weights`: an optimizer step of a dense weight, which the engine runs only when the staleness gate lets it.
-    `steps_rows` is the optimizer of a step on rows of one table, `op(table, state, ids, gradients)`. `exclusive`: two such ops on one parameter never
+    `steps_rows` is the optimizer of a step on rows of one table, `op(table, state, ids, gradients)`; `bounds_rows`: it brings rows of one within a norm before
+    their step, `op(table, ids)`. `exclusive`: two such ops on one parameter never
     run at once, for each would read what the other has half made. `keeps` are the bytes that it keeps between steps beside its parameters.
 
     Where and when it runs:
@@ -258,6 +259,7 @@ class OpDef:
     writes: tuple[int, ...] | Callable[[Op], tuple[int, ...]] = ()
     steps_weights: bool = False
     steps_rows: str = ""
+    bounds_rows: bool = False
     exclusive: bool = False
     keeps: KeepRule = keeps_nothing
     place: Place = "module"

@@ -7,7 +7,8 @@
 
     sgd, without momentum    none                                     adagrad            accumulator
     sgd, with momentum       momentum                                 rowwise_adagrad    accumulator[R]
-    sparse_adam              mean, square
+    sparse_adam              mean, square                             rowwise_adam       mean, square[R]
+    lazy_momentum            momentum
     ftrl                     z, n; of rows ftrl[R,2D], of both
     adam, adamw              mean, square, step[1], which is float32 as torch has it, and counts no further than 2^24
 
@@ -16,6 +17,7 @@ a count that another step reads meanwhile would be lost.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -33,6 +35,8 @@ _FLOPS = {
     "adamw": 14,
     "rowwise_adagrad": 5,
     "sparse_adam": 10,
+    "rowwise_adam": 9,
+    "lazy_momentum": 4,
     "ftrl": 15,
 }  # of a step, for each number
 
@@ -108,6 +112,7 @@ def _row_step(
     beta: float = 0.0,
     l1: float = 0.0,
     l2: float = 0.0,
+    lazy_momentum: float = 0.0,
     schedule: str = "constant",
     warmup: int = 0,
     decay: int = 1,
@@ -120,31 +125,21 @@ def _row_step(
     rate = Rates(
         lr=lr, schedule=schedule, warmup=warmup, decay=decay, share=share, milestones=milestones, gamma=gamma
     ).at(before)
-    held, keys, grads = [tensor.numpy() for tensor in (table, *states)], ids.numpy(), rows.numpy()
+    first, *others = [tensor.numpy() for tensor in (table, *states)]
+    given: dict[str, Any] = {"ids": ids.numpy(), "grads": rows.numpy(), "first_row": first_row, "lr": rate}
     if optimizer == "sgd":
-        step_loops.sgd_rows(held[0], keys, grads, first_row, rate)
+        step_loops.sgd_rows(first, **given)
+    elif optimizer == "lazy_momentum":
+        step_loops.momentum_rows(first, others[0], **given, momentum=lazy_momentum)
     elif optimizer == "adagrad":
-        step_loops.adagrad_rows(held[0], held[1], ids=keys, grads=grads, first_row=first_row, lr=rate, eps=eps)
+        step_loops.adagrad_rows(first, others[0], **given, eps=eps)
     elif optimizer == "rowwise_adagrad":
-        step_loops.rowwise_adagrad_rows(held[0], held[1], ids=keys, grads=grads, first_row=first_row, lr=rate, eps=eps)
+        step_loops.rowwise_adagrad_rows(first, others[0], **given, eps=eps)
     elif optimizer == "ftrl":
-        step_loops.ftrl_rows(
-            held[0], held[1], ids=keys, grads=grads, first_row=first_row, lr=rate, beta=beta, l1=l1, l2=l2
-        )
+        step_loops.ftrl_rows(first, others[0], **given, beta=beta, l1=l1, l2=l2)
     else:
-        _, mean, square = held
-        step_loops.adam_rows(
-            held[0],
-            mean,
-            square,
-            ids=keys,
-            grads=grads,
-            first_row=first_row,
-            lr=rate,
-            betas=(beta1, beta2),
-            eps=eps,
-            step=before + 1,
-        )
+        loop = step_loops.adam_rows if optimizer == "sparse_adam" else step_loops.rowwise_adam_rows
+        loop(first, others[0], others[1], **given, betas=(beta1, beta2), eps=eps, step=before + 1)
     updates.add_(1)
 
 
@@ -155,10 +150,10 @@ def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: i
 
 
 def _row_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    """The rows of a batch only: gradients read, rows of the table and of states as wide as it read and written."""
+    """The rows of a batch only: gradients read, rows of the table and of its states read and written."""
     gradients = inputs[-1]
     flops = _FLOPS[str(op.attrs["optimizer"])] * numel(gradients.shape, batch_size)
-    states = 2 if op.attrs["optimizer"] == "ftrl" else len(inputs) - 4
+    states = sum(numel(b.shape, 1) for b in inputs[1:-3]) / numel(inputs[0].shape, 1)
     return Cost(float(flops), (3.0 + 2 * states) * gradients.num_bytes(batch_size))
 
 

@@ -59,6 +59,34 @@ def adam_rows(
         raise ids_out_of_range(ids, grads, table, first_row)
 
 
+def rowwise_adam_rows(
+    table: Rows,
+    mean: Rows,
+    square: Rows,
+    *,
+    ids: Ids,
+    grads: Rows,
+    first_row: int,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    step: int,
+) -> None:
+    """Adam on the rows of `ids` with a second moment square[R] for each row, of the mean of its squares; mean[R,D]. Raises DataError as `sgd_rows`."""
+    beta1, beta2 = betas
+    numbers = (first_row, lr / (1 - beta1**step), 1 / (1 - beta2**step), beta1, beta2, eps)
+    if not fits(rowwise_adam_loop, table, *(mean, square), *(ids, grads), *numbers):
+        raise ids_out_of_range(ids, grads, table, first_row)
+
+
+def momentum_rows(
+    table: Rows, moving: Rows, *, ids: Ids, grads: Rows, first_row: int, lr: float, momentum: float
+) -> None:
+    """SGD with momentum on the rows of `ids`; moving[R,D] of other rows stays as it is. Raises DataError as `sgd_rows`."""
+    if not fits(momentum_loop, table, moving, *(ids, grads), *(first_row, lr, momentum)):
+        raise ids_out_of_range(ids, grads, table, first_row)
+
+
 def ftrl_rows(
     table: Rows, state: Rows, *, ids: Ids, grads: Rows, first_row: int, lr: float, beta: float, l1: float, l2: float
 ) -> None:
@@ -159,6 +187,48 @@ def adam_loop(table, mean, square, ids, grads, first_row, rate, beta1, beta2, ep
             mean[row, d] += to_first * (grad - mean[row, d])
             square[row, d] += to_second * (grad * grad - square[row, d])
             table[row, d] -= corrected * mean[row, d] / (np.sqrt(square[row, d]) + floor)
+    return True
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def rowwise_adam_loop(table, mean, square, ids, grads, first_row, rate, unbias, beta1, beta2, eps):  # type: ignore[no-untyped-def]
+    """The loop of `rowwise_adam_rows`: `rate` and second moments, times `unbias`, are corrected for their bias. Returns as `sgd_loop` does."""
+    if not _shapes_fit(table, ids, grads):
+        return False
+    corrected, unbiased, floor = np.float32(rate), np.float32(unbias), np.float32(eps)
+    to_first, to_second = np.float32(1 - beta1), np.float32(1 - beta2)
+    for i in range(ids.size):
+        row = ids[i] - first_row
+        if row < 0 or row >= table.shape[0]:
+            return False
+        _ask_ahead(table, ids, i, first_row)
+        _ask_ahead(mean, ids, i, first_row)
+        total = np.float32(0.0)
+        for d in range(table.shape[1]):
+            total += grads[i, d] * grads[i, d]
+        square[row] += to_second * (total / np.float32(table.shape[1]) - square[row])
+        step = corrected / (np.sqrt(square[row] * unbiased) + floor)
+        for d in range(table.shape[1]):
+            mean[row, d] += to_first * (grads[i, d] - mean[row, d])
+            table[row, d] -= step * mean[row, d]
+    return True
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def momentum_loop(table, moving, ids, grads, first_row, lr, momentum):  # type: ignore[no-untyped-def]
+    """The loop of `momentum_rows`. Returns as `sgd_loop` does."""
+    if not _shapes_fit(table, ids, grads):
+        return False
+    rate, kept = np.float32(lr), np.float32(momentum)
+    for i in range(ids.size):
+        row = ids[i] - first_row
+        if row < 0 or row >= table.shape[0]:
+            return False
+        _ask_ahead(table, ids, i, first_row)
+        _ask_ahead(moving, ids, i, first_row)
+        for d in range(table.shape[1]):
+            moving[row, d] = kept * moving[row, d] + grads[i, d]
+            table[row, d] -= rate * moving[row, d]
     return True
 
 

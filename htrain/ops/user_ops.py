@@ -35,7 +35,7 @@ from htrain.own.registry import file_of, path_of, record
 TARGET = "htrain_user.call.default"  # what a call of a user's op is in a captured program
 _capturing = False
 _FOR_OURS = (
-    "needs_batch", "steps_weights", "steps_rows", "exclusive", "phase", "transfer", "view", "indexed", "over_rows", "reads", "asked_by",
+    "needs_batch", "steps_weights", "steps_rows", "bounds_rows", "exclusive", "phase", "transfer", "view", "indexed", "over_rows", "reads", "asked_by",
     "serves_cache", "evaluated", "in_evaluation", "aten", "onnx",
 )  # fmt: skip  # traits by which htrain's own passes and strategies know their ops
 

@@ -101,7 +101,7 @@ def _owners(nets: Mapping[str, Net]) -> Iterator[str]:
 
 
 def _steps(train: Net) -> Iterator[str]:
-    written = (name for op in train.ops for name in OPS[op.type].written(op))
+    written = (name for op in train.ops if not OPS[op.type].bounds_rows for name in OPS[op.type].written(op))
     steps = Counter(name for name in written if name in train.parameters and train.parameters[name].kind != "state")
     steps.update(
         name for op in train.ops if OPS[op.type].phase == "push" for name in op.inputs if _is_table(train, name)

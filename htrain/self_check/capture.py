@@ -13,6 +13,7 @@ from torch import nn
 from htrain.data import Schema
 from htrain.errors import ModelError, UsageError
 from htrain.frontend.captured import Captured, check_finite
+from htrain.frontend.keyed_features import keyed
 from htrain.frontend.load import LoadedModel, load_model
 from htrain.frontend.torch_model import capture
 from htrain.net.net import Net
@@ -60,7 +61,8 @@ def capture_model(
         )
     if isinstance(model, nn.Module):
         _check_given(model, example_inputs)
-        return _from_module(type(model).__name__, LoadedModel(model, example_inputs, {}), logit, loss)
+        model, inputs = keyed(model, example_inputs, schema)
+        return _from_module(type(model).__name__, LoadedModel(model, inputs, {}), logit, loss)
     if from_onnx and loss == "own":
         raise UsageError(
             "--loss own has no effect on an ONNX model, which returns no loss: say which loss its output has"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from htrain.errors import ClusterError
 from htrain.spec.cluster import Cluster
-from htrain.spec.optimizers import OF_DENSE, OF_ROWS, Sgd, SparseAdam
+from htrain.spec.optimizers import OF_DENSE, OF_ROWS, LazyMomentum, RowwiseAdam, Sgd, SparseAdam
 from htrain.spec.options import Options
 from htrain.spec.schedules import ConstantRate
 
@@ -60,14 +60,24 @@ def _require_steps(options: Options) -> None:
         )
 
 
-_INSTEAD = {"weight_decay": "say lazy_weight_decay, which is of the rows that a batch asks for, "}
+_INSTEAD = {
+    "weight_decay": "say lazy_weight_decay, which is of the rows that a batch asks for, ",
+    "momentum": "choose sparse_optimizer lazy_momentum, which is of the rows that a batch asks for, ",
+}
 
 
 def _require_row_counts(cluster: Cluster, options: Options) -> None:
     """Raises ClusterError where rows step by the number of the update, and are stepped by who cannot know it."""
-    by_number = "sparse_optimizer sparse_adam" if isinstance(options.sparse_optimizer, SparseAdam) else ""
+    optimizer = options.sparse_optimizer
+    counts = isinstance(optimizer, SparseAdam | RowwiseAdam | LazyMomentum)
+    by_number = f"sparse_optimizer {optimizer.kind}" if counts else ""
     if options.sparse_schedule != ConstantRate():
         by_number = f"sparse_schedule {options.sparse_schedule.kind}"
+    if isinstance(optimizer, LazyMomentum) and options.holder.holds_rows:
+        raise ClusterError(
+            f"{by_number} keeps a share of a row's last update, and {options.holder.words} adds several of them up to one: choose sgd, adagrad, "
+            "rowwise_adagrad or ftrl, or no cache"
+        )
     if by_number and options.holder.holds_rows:
         raise ClusterError(
             f"{by_number} steps rows by the number of a table's update, which {options.holder.words} does not count: choose sgd, adagrad, "

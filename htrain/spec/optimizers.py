@@ -84,6 +84,24 @@ class SparseAdam(Optimizer):
 
 
 @dataclass(frozen=True)
+class RowwiseAdam(Optimizer):
+    """Adam of the rows of a table with one second moment for each row, the mean over its numbers, as fbgemm's PARTIAL_ROWWISE_ADAM; lazy as `sparse_adam`."""
+
+    kind = "rowwise_adam"
+    beta1: Annotated[Share, about("Decay of Adam's first moments.", flag="sparse-beta1")] = 0.9
+    beta2: Annotated[Share, about("Decay of Adam's second moments.", flag="sparse-beta2")] = 0.999
+    eps: Annotated[Rate, about("What Adam adds to the root of its second moments.")] = 1e-8
+
+
+@dataclass(frozen=True)
+class LazyMomentum(Optimizer):
+    """SGD with momentum of the rows that a batch asks for: other rows stay, and their momentum waits for the next batch that asks for them."""
+
+    kind = "lazy_momentum"
+    lazy_momentum: Annotated[Share, about("Share of a row's last update that its next one keeps.")] = 0.9
+
+
+@dataclass(frozen=True)
 class Ftrl(Optimizer):
     """FTRL-Proximal, in which a weight that its gradients do not want far enough from 0 is exactly 0 (McMahan et al. 2013); `lr` is the paper's alpha."""
 
@@ -94,6 +112,7 @@ class Ftrl(Optimizer):
 
 
 DENSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in (Sgd, Adagrad, Adam, AdamW, Ftrl)}
-SPARSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in (Sgd, Adagrad, RowwiseAdagrad, SparseAdam, Ftrl)}
+_OF_TABLES = (Sgd, Adagrad, RowwiseAdagrad, SparseAdam, RowwiseAdam, LazyMomentum, Ftrl)
+SPARSE_OPTIMIZERS: Kinds = {kind.kind: kind for kind in _OF_TABLES}
 OF_DENSE = ("momentum", "dampening", "nesterov", "weight_decay")  # of kinds that tables have too, dense weights alone
 OF_ROWS = ("lazy_weight_decay",)  # of kinds that dense weights have too, tables alone

@@ -10,7 +10,7 @@ from htrain.net.slices import readers
 from htrain.ops.builder import NetBuilder
 from htrain.spec.clipping import Clip, ClipNorm, ClipValue
 from htrain.spec.fields import fields_of
-from htrain.spec.optimizers import OF_DENSE, OF_ROWS, Optimizer, RowwiseAdagrad
+from htrain.spec.optimizers import OF_DENSE, OF_ROWS, Optimizer
 from htrain.spec.options import Options
 from htrain.spec.schedules import ConstantRate, Schedule, StepDecay
 
@@ -96,7 +96,7 @@ def _sparse_step(
 def _state(parameter: Parameter, what: str, optimizer: Optimizer) -> Parameter:
     first = getattr(optimizer, "initial_accumulator", 0.0) if what == "accumulator" else 0.0
     shape = _COUNTS.get(what, parameter.shape)
-    if isinstance(optimizer, RowwiseAdagrad) and what == "accumulator":
+    if (optimizer.kind, what) in _OF_ROWS:
         shape = shape[:1]
     if what == "ftrl":
         shape = (shape[0], 2 * shape[1])
@@ -139,6 +139,10 @@ _STATES: Mapping[str, tuple[str, ...]] = {
     "sgd": (), "adagrad": _ACCUMULATOR, "adam": (*_MOMENTS, "step"), "adamw": (*_MOMENTS, "step"), "ftrl": ("z", "n"),
 }  # fmt: skip
 _ROW_STATES: Mapping[str, tuple[str, ...]] = {
-    "sgd": (), "adagrad": _ACCUMULATOR, "rowwise_adagrad": _ACCUMULATOR, "sparse_adam": _MOMENTS, "ftrl": ("ftrl",),
+    "sgd": (), "adagrad": _ACCUMULATOR, "rowwise_adagrad": _ACCUMULATOR, "sparse_adam": _MOMENTS, "rowwise_adam": _MOMENTS,
+    "lazy_momentum": ("momentum",), "ftrl": ("ftrl",),
 }  # fmt: skip
+_OF_ROWS = frozenset(
+    {("rowwise_adagrad", "accumulator"), ("rowwise_adam", "square")}
+)  # states with a number for each row
 _COUNTS: Mapping[str, tuple[int, ...]] = {"step": (1,), "updates": ()}  # Adam's is as it has always been

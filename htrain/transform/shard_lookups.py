@@ -6,6 +6,7 @@ from dataclasses import replace
 from htrain.net.names import shard_name
 from htrain.net.net import Net, Op, Parameter
 from htrain.net.placement import Shard
+from htrain.ops import OPS
 from htrain.ops.builder import NetBuilder
 
 
@@ -29,7 +30,7 @@ def shard_lookups(net: Net, shards: Mapping[str, Sequence[Shard]]) -> Net:
 
 
 def _table_of(net: Net, op: Op) -> str:
-    """The table of a Dedupe, Lookup or sparse optimizer step; "" for other ops."""
+    """The table of a Dedupe, Lookup, BoundTable or sparse optimizer step; "" for other ops."""
     if op.type == "Dedupe":
         return op.module
     parameter = net.parameters.get(op.inputs[0]) if op.inputs else None
@@ -61,6 +62,8 @@ def _rewrite(builder: NetBuilder, op: Op, table: str, shards: Sequence[Shard], i
         _sort_by_shard(builder, op, table, shards, ids)
     elif op.type == "Lookup":
         _look_up_shards(builder, op, table, shards, ids[table])
+    elif OPS[op.type].bounds_rows:
+        _bound_shards(builder, op, table, shards, ids[table])
     else:
         _step_shards(builder, op, table, shards, ids[table])
 
@@ -82,6 +85,12 @@ def _look_up_shards(builder: NetBuilder, op: Op, table: str, shards: Sequence[Sh
             "Lookup", (name, ids[k]), attrs={"first_row": shard.first_row}, module=name, outputs=outputs
         )
     builder.add("ConcatRows", parts, module=table, outputs=op.outputs)
+
+
+def _bound_shards(builder: NetBuilder, op: Op, table: str, shards: Sequence[Shard], ids: Sequence[str]) -> None:
+    for k, shard in enumerate(shards):
+        owner = shard_name(table, k, len(shards))
+        builder.add(op.type, (owner, ids[k]), attrs={**op.attrs, "first_row": shard.first_row}, module=owner)
 
 
 def _step_shards(builder: NetBuilder, op: Op, table: str, shards: Sequence[Shard], ids: Sequence[str]) -> None:

@@ -197,6 +197,18 @@ SAMPLES: tuple[Sample, ...] = (
             "decay": 9,
         },
     ),
+    (
+        "CountedRowStep",
+        (TABLE, weight("m", 50, 4), weight("s", 50), ("n", (), I64), IDS, ROWS),
+        {"optimizer": "rowwise_adam", "lr": 0.1, "first_row": 2, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8},
+    ),
+    (
+        "CountedRowStep",
+        (TABLE, weight("m", 50, 4), ("n", (), I64), IDS, ROWS),
+        {"optimizer": "lazy_momentum", "lr": 0.1, "first_row": 2, "lazy_momentum": 0.9},
+    ),
+    ("BoundTable", (TABLE, IDS), {"max_norm": 0.5, "first_row": 2}),
+    ("BoundRows", (ROWS,), {"max_norm": 0.5}),
     ("SparseSgd", (TABLE, IDS, ROWS), {"lr": 0.01, "first_row": 2**40}),
     ("SparseAdagrad", (TABLE, weight("acc", 50, 4), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),
     ("SparseRowWiseAdagrad", (TABLE, weight("one", 50), IDS, ROWS), {"lr": 0.01, "eps": 0.0, "first_row": 0}),

@@ -51,6 +51,14 @@ def places_in(unique: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return (ids.unsqueeze(-1) == unique).int().argmax(-1)
 
 
+def bound(rows: torch.Tensor) -> torch.Tensor:
+    """As nn.Embedding with max_norm reads them; the gradient is that of the rows that it leaves in its table."""
+    weight = rows.detach().reshape(-1, rows.shape[-1]).clone()
+    if len(weight):
+        torch.embedding_renorm_(weight, torch.arange(len(weight)), 1.5, 2.0)
+    return rows + (weight.view_as(rows) - rows).detach()
+
+
 def dedupe(*ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
     unique = first_seen(*ids)
     return (unique, *(places_in(unique, i) for i in ids))
@@ -239,6 +247,7 @@ SHAPES = (
     Sample("Gather", (((B, 5, 2), normal), ((2, 3), below(5))), lambda x, i: x[:, i], {"axis": 1}),
     Sample("Gather", (((5, 2), normal), ((B, 3), below(5))), lambda x, i: x[i], {"axis": 0}),
     Sample("GatherElements", (((B, 5), normal), ((B, 2), below(5))), lambda x, i: torch.stack([r[k] for r, k in zip(x, i, strict=True)]), {"axis": 1}),
+    Sample("BoundRows", (((B, 2, 4), normal),), bound, {"max_norm": 1.5}),
     Sample("BroadcastTo", (((B, 1, 3), normal),), lambda x: torch.cat([x, x], 1), {"shape": (-1, 2, 3)}),
     Sample("Pad", (((B, 3), normal),), lambda x: F.pad(x - 1.5, (1, 2)) + 1.5, {"pads": (1, 2), "value": 1.5}),
     Sample("Tril", (SQUARE,), lambda x: x * (torch.arange(3)[:, None] > torch.arange(3)), {"diagonal": -1}),
@@ -248,6 +257,7 @@ SHAPES = (
 )  # fmt: skip
 
 EMBEDDINGS = (
+    Sample("BoundTable", (TABLE, IDS), nothing, {"max_norm": 1.0, "first_row": 0}),
     Sample("Embedding", (TABLE, ((B, 2), below(5))), lambda table, ids: table[ids], {"padding_idx": -1}),
     Sample(
         "EmbeddingBag", (TABLE, ((B, 2), below(5))), lambda table, ids: table[ids].sum(1), {**PLAIN_SUM, "padding_idx": -1}
@@ -323,6 +333,14 @@ EFFECTS = (
     Sample(
         "CountedRowStep", (TABLE, TABLE, TABLE, ((), below(9)), IDS, (ROWS, single)), nothing,
         {**EPS, "optimizer": "sparse_adam", "first_row": 0, "beta1": 0.9, "beta2": 0.99},
+    ),
+    Sample(
+        "CountedRowStep", (TABLE, TABLE, ((5,), single), ((), below(9)), IDS, (ROWS, single)), nothing,
+        {**EPS, "optimizer": "rowwise_adam", "first_row": 0, "beta1": 0.9, "beta2": 0.99},
+    ),
+    Sample(
+        "CountedRowStep", (TABLE, TABLE, ((), below(9)), IDS, (ROWS, single)), nothing,
+        {**RATE, "optimizer": "lazy_momentum", "first_row": 0, "lazy_momentum": 0.9},
     ),
     Sample("SparseSgd", (TABLE, IDS, (ROWS, single)), nothing, {**RATE, "first_row": 0}),
     Sample("SparseAdagrad", (TABLE, TABLE, IDS, (ROWS, single)), nothing, {**EPS, "first_row": 0}),

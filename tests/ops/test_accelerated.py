@@ -35,6 +35,14 @@ def as_list(made: Any) -> list[torch.Tensor]:
 
 @everywhere
 @quick
+@given(ids=st.lists(st.integers(0, 8), max_size=9, unique=True), first_row=st.integers(0, 5), seed=st.integers(0, 99))
+def test_rows_are_bounded(device: str, ids: list[int], first_row: int, seed: int) -> None:
+    places = torch.tensor(ids, dtype=torch.int64) + first_row
+    compare("BoundTable", (drawn(seed, 9, WIDTH), places), device, max_norm=1.2, first_row=first_row)
+
+
+@everywhere
+@quick
 @given(ids=st.lists(st.integers(0, 8), max_size=12), first_row=st.integers(0, 5), seed=st.integers(0, 99))
 def test_lookup(device: str, ids: list[int], first_row: int, seed: int) -> None:
     compare(

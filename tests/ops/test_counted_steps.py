@@ -8,12 +8,23 @@ import torch
 from harness import RowWiseAdagrad, TableAdagrad
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_optimizers import PartialRowwiseAdam, SparseMomentum
 from torch_schedules import scheduler
 
 from htrain.errors import DataError
 from htrain.ops import OPS
 from htrain.spec.clipping import Clip, ClipNorm, ClipValue, NoClip
-from htrain.spec.optimizers import Adagrad, Adam, AdamW, Optimizer, RowwiseAdagrad, Sgd, SparseAdam
+from htrain.spec.optimizers import (
+    Adagrad,
+    Adam,
+    AdamW,
+    LazyMomentum,
+    Optimizer,
+    RowwiseAdagrad,
+    RowwiseAdam,
+    Sgd,
+    SparseAdam,
+)
 from htrain.spec.schedules import ConstantRate, CosineDecay, LinearDecay, Schedule, StepDecay
 from htrain.transform.optimizer import dense_op, row_op
 
@@ -100,6 +111,7 @@ def test_dense_steps_are_those_of_torch(seed: int, asked: Optimizer, schedule: S
 ROWS, WIDTH = 6, 3
 ROW_OPTIMIZERS = st.sampled_from([
     Sgd(lr=0.05), Adagrad(lr=0.05, initial_accumulator=0.1), RowwiseAdagrad(lr=0.05, eps=1e-6), SparseAdam(lr=0.05, beta1=0.8, beta2=0.95),
+    RowwiseAdam(lr=0.05, beta1=0.8, beta2=0.95, eps=1e-6), LazyMomentum(lr=0.05, lazy_momentum=0.8), LazyMomentum(lr=0.05, lazy_momentum=0.0),
 ])  # fmt: skip
 
 
@@ -110,6 +122,10 @@ def table_optimizer(asked: Optimizer, parameter: torch.nn.Parameter) -> torch.op
         return TableAdagrad([parameter], asked.lr, asked.eps, asked.initial_accumulator)
     if isinstance(asked, RowwiseAdagrad):
         return RowWiseAdagrad([parameter], asked.lr, asked.eps, asked.initial_accumulator)
+    if isinstance(asked, RowwiseAdam):
+        return PartialRowwiseAdam([parameter], asked)
+    if isinstance(asked, LazyMomentum):
+        return SparseMomentum([parameter], asked)
     return torch.optim.SGD([parameter], lr=asked.lr)
 
 
@@ -128,7 +144,7 @@ def test_steps_of_rows_are_those_of_torch(seed: int, asked: Optimizer, schedule:
         ids = torch.randperm(ROWS, generator=generator)[:count]
         grads = torch.randn((count, WIDTH), generator=generator)
         gradient = torch.sparse_coo_tensor(ids[None], grads, (ROWS, WIDTH), check_invariants=True)
-        parameter.grad = gradient if isinstance(asked, SparseAdam) else gradient.to_dense()
+        parameter.grad = gradient if isinstance(asked, SparseAdam | RowwiseAdam | LazyMomentum) else gradient.to_dense()
         optimizer.step()
         changing.step()
         OPS[type].kernel(table, *states, ids + first_row, grads, **{**attrs, "first_row": first_row})
@@ -140,13 +156,16 @@ def row_states(asked: Optimizer, names: tuple[str, ...]) -> list[torch.Tensor]:
         (ROWS,) if isinstance(asked, RowwiseAdagrad) else (ROWS, WIDTH), getattr(asked, "initial_accumulator", 0.0)
     )
     held = {"accumulator": accumulator, "updates": torch.zeros((), dtype=torch.int64)}
+    if isinstance(asked, RowwiseAdam):
+        held["square"] = torch.zeros(ROWS)
     return [held[name] if name in held else torch.zeros(ROWS, WIDTH) for name in names]
 
 
+@pytest.mark.parametrize("asked", [SparseAdam(lr=0.1), RowwiseAdam(lr=0.1), LazyMomentum(lr=0.1)])
 @pytest.mark.parametrize("bad", [-1, ROWS])
-def test_adam_of_rows_refuses_an_id_that_is_outside(bad: int) -> None:
-    type, names, attrs = row_op(SparseAdam(lr=0.1), ConstantRate())
-    table, states = torch.zeros(ROWS, WIDTH), row_states(SparseAdam(lr=0.1), names)
+def test_steps_of_rows_refuse_an_id_that_is_outside(bad: int, asked: Optimizer) -> None:
+    type, names, attrs = row_op(asked, ConstantRate())
+    table, states = torch.zeros(ROWS, WIDTH), row_states(asked, names)
     with pytest.raises(DataError, match=rf"id {bad} at position 0 is outside the table's rows \[0, {ROWS}\)"):
         OPS[type].kernel(table, *states, torch.tensor([bad]), torch.ones(1, WIDTH), **attrs)
     assert not table.any()

@@ -44,7 +44,7 @@ WORKERS = Cluster(groups=4, trainers=1, group_ps=0)
         (
             Cluster(),
             with_flags(sparse_optimizer="sgd", sparse_momentum=0.1),
-            "sparse_optimizer.momentum is 0.1: .* asks for: leave it out, or say it of dense_optimizer",
+            "sparse_optimizer.momentum is 0.1: .* asks for: leave it out, choose sparse_optimizer lazy_momentum, which is of the rows that a batch asks",
         ),
         (
             Cluster(),
@@ -60,6 +60,21 @@ WORKERS = Cluster(groups=4, trainers=1, group_ps=0)
             Cluster(),
             with_flags(cache="lookahead", sparse_optimizer="sparse_adam"),
             "sparse_adam steps rows by the number of a table's update, which the lookahead cache does not count",
+        ),
+        (
+            Cluster(),
+            with_flags(cache="het", sparse_optimizer="rowwise_adam"),
+            "rowwise_adam steps rows by the number of a table's update, which the het cache does not count",
+        ),
+        (
+            Cluster(),
+            with_flags(cache="lookahead", sparse_optimizer="lazy_momentum"),
+            "lazy_momentum keeps a share of a row's last update, and the lookahead cache adds several of them up to one",
+        ),
+        (
+            Cluster(sparse_ps_processes=2),
+            with_flags(sparse_optimizer="lazy_momentum"),
+            "2 sparse_ps_processes would count apart",
         ),
         (
             Cluster(sparse_ps_processes=2),

@@ -51,7 +51,8 @@ OTHERS = [
         {"sparse_weight_decay": 0.5, "sparse_optimizer": "rowwise_adagrad"},
         "--sparse-weight-decay 0.5 has no effect: it belongs to --sparse-optimizer sgd or --sparse-optimizer adagrad",
     ),
-    ({"sparse_beta1": 0.5}, "--sparse-beta1 0.5 has no effect: it belongs to --sparse-optimizer sparse_adam"),
+    ({"sparse_beta1": 0.5}, "--sparse-beta1 0.5 has no effect: it belongs to --sparse-optimizer sparse_adam or --sparse-optimizer rowwise_adam"),
+    ({"sparse_lazy_momentum": 0.5}, "--sparse-lazy-momentum 0.5 has no effect: it belongs to --sparse-optimizer lazy_momentum"),
     ({"sparse_beta2": 0.5}, "--sparse-beta2 0.5 has no effect: it belongs to --sparse-optimizer sparse_adam"),
     (
         {"dense_lazy_weight_decay": 0.5, "dense_optimizer": "adam"},

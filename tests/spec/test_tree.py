@@ -98,11 +98,12 @@ def test_no_default_is_a_number_that_stands_for_a_word() -> None:
         ("Ftrl", "l1", 0),
         ("Ftrl", "l2", 0),
         *((kind, "initial_accumulator", 0) for kind in ("Adagrad", "RowwiseAdagrad")),
-        *((kind, beta, 0) for kind in ("AdamW", "SparseAdam") for beta in ("beta1", "beta2")),
+        *((kind, beta, 0) for kind in ("AdamW", "SparseAdam", "RowwiseAdam") for beta in ("beta1", "beta2")),
         *((kind, "warmup", 0) for kind in ("ConstantRate", "LinearDecay", "CosineDecay", "StepDecay")),
         ("LinearDecay", "share", 0),
         ("CosineDecay", "share", 0),
         ("Sgd", "momentum", 0),
+        ("LazyMomentum", "lazy_momentum", 0),
         ("Sgd", "dampening", 0),
     }
     for name in questions():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from paper_ftrl import PaperFtrl
+from row_optimizers import PartialRowwiseAdam, SparseMomentum
 from torch import nn
 from torch_schedules import scheduler
 
@@ -17,7 +18,18 @@ from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Network
 from htrain.plan.plan import Plan
 from htrain.spec.clipping import Clip, ClipGlobalNorm, ClipNorm, ClipValue
-from htrain.spec.optimizers import Adagrad, Adam, AdamW, Ftrl, Optimizer, RowwiseAdagrad, Sgd, SparseAdam
+from htrain.spec.optimizers import (
+    Adagrad,
+    Adam,
+    AdamW,
+    Ftrl,
+    LazyMomentum,
+    Optimizer,
+    RowwiseAdagrad,
+    RowwiseAdam,
+    Sgd,
+    SparseAdam,
+)
 from htrain.spec.options import Options
 
 
@@ -89,7 +101,7 @@ def sparse_and_dense_steps(model: nn.Module, options: Options) -> tuple[torch.op
     """The optimizer of a model's dense weights, and that of its tables."""
     lookups = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.num_embeddings > 16]
     for module in lookups:
-        module.sparse = isinstance(options.sparse_optimizer, SparseAdam)
+        module.sparse = isinstance(options.sparse_optimizer, SparseAdam | RowwiseAdam | LazyMomentum)
     tables = [module.weight for module in lookups]
     sparse = {id(p) for p in tables}
     dense_step = _optimizer(options.dense_optimizer, [p for p in model.parameters() if id(p) not in sparse])
@@ -250,6 +262,10 @@ def _table_optimizer(asked: Optimizer, tables: Sequence[nn.Parameter]) -> torch.
         return FtrlByThePaper(tables, asked)
     if tables and isinstance(asked, SparseAdam):
         return torch.optim.SparseAdam(tables, lr=asked.lr, betas=(asked.beta1, asked.beta2), eps=asked.eps)
+    if tables and isinstance(asked, RowwiseAdam):
+        return PartialRowwiseAdam(tables, asked)
+    if tables and isinstance(asked, LazyMomentum):
+        return SparseMomentum(tables, asked)
     return _optimizer(Sgd(asked.lr), tables)
 
 

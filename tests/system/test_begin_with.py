@@ -42,6 +42,7 @@ RUNS = [
 BY_OPTIMIZER = [
     *((*run, "rowwise_adagrad") for run in RUNS),
     (*SERVERS, "het", "lookahead", "ftrl"),
+    (*SERVERS, "none", "none", "rowwise_adam"),
     (*WITHIN[::-1], "het", "none", "ftrl"),
 ]
 
@@ -76,7 +77,7 @@ def tables_in(plan: Plan, run: Path) -> dict[str, torch.Tensor]:
             if parameter is None or table is None:
                 continue
             whole = table.whole + name.removeprefix(table.name)
-            if parameter.name.endswith(":step"):
+            if parameter.name.endswith((":step", ":updates")):
                 wholes[whole] = values
                 continue
             into = wholes.setdefault(whole, torch.full((ROWS, *values.shape[1:]), torch.nan))

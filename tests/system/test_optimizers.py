@@ -112,6 +112,10 @@ RUNS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
             "sparse_schedule_decay": 40,
         },
     ),
+    "rowwise adam": (SERVED, {"sparse_optimizer": "rowwise_adam", "sparse_beta1": 0.8, "sparse_schedule": "cosine"}),
+    "rowwise adam in the trainer": (ALONE, {"sparse_optimizer": "rowwise_adam", "sparse_beta2": 0.99}),
+    "momentum of rows": (SERVED, {"sparse_optimizer": "lazy_momentum", "sparse_schedule_warmup": 9}),
+    "momentum of rows in the trainer": (ALONE, {"sparse_optimizer": "lazy_momentum", "sparse_lazy_momentum": 0.5}),
     "ftrl": (
         SERVED,
         {**FTRL, "dense_optimizer": "ftrl", "dense_l1": 0.001, "dense_beta": 0.5, "fuse_servers": False},
@@ -227,14 +231,22 @@ def saved(run: Path) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("by_ftrl", [False, True])
-def test_a_run_that_is_resumed_ends_where_one_that_was_not_stopped_does(by_ftrl: bool, tmp_path: Path) -> None:
-    """Rates change in both epochs: counts of updates, of every weight and every row range of a table, are in the checkpoint, and so are z and n of FTRL."""
-    momentum = {"dense_optimizer": "sgd", "dense_momentum": 0.9, "dense_schedule": "cosine", "dense_schedule_decay": 80}
-    adam = {"sparse_optimizer": "sparse_adam", "sparse_schedule": "linear", "sparse_schedule_decay": 90}
-    plan, _ = plan_of(
-        SERVED, {**FTRL, "dense_optimizer": "ftrl", "dense_l1": 0.001} if by_ftrl else {**momentum, **adam}
-    )
+_MOMENTUM = {"dense_optimizer": "sgd", "dense_momentum": 0.9, "dense_schedule": "cosine", "dense_schedule_decay": 80}
+_LINEAR = {"sparse_schedule": "linear", "sparse_schedule_decay": 90}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {**_MOMENTUM, **_LINEAR, "sparse_optimizer": "sparse_adam"},
+        {**_MOMENTUM, "sparse_optimizer": "rowwise_adam"},
+        {**_MOMENTUM, **_LINEAR, "sparse_optimizer": "lazy_momentum"},
+        {**FTRL, "dense_optimizer": "ftrl", "dense_l1": 0.001},
+    ],
+)
+def test_a_run_that_is_resumed_ends_where_one_that_was_not_stopped_does(flags: dict[str, Any], tmp_path: Path) -> None:
+    """Counts of updates, of every weight and every row range of a table, are in the checkpoint, and so are moments, momentum, and z and n of FTRL."""
+    plan, _ = plan_of(SERVED, flags)
     plan.save(tmp_path / "plan")
     for out in ("whole", "stopped"):
         htrain.run(
