@@ -73,6 +73,24 @@ def test_allgather_trains_as_one_on_joint_batches(optimizer: str, tmp_path: Path
             torch.testing.assert_close(roles[f"trainer:{worker}:0"].store[name], tensor, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "tables", [{"sparse_sync": "allgather"}, {"cache": "het", "cache_staleness": 0}, {"cache": "lookahead"}]
+)
+def test_two_groups_that_step_together_repeat_bit_for_bit(tables: dict[str, object], tmp_path: Path) -> None:
+    """Whoever comes first: a sum of two is the same in either order."""
+    _, captured = model_of("wide_deep.py")
+    options = with_flags(batch_size=BATCH, dense_sync="allreduce", **tables)  # type: ignore[arg-type]
+    plan = compile_net(captured, this_machine(groups=2, sparse_ps=1, **CLUSTER), options, name="m")
+    runs = [run(plan, tmp_path / name, DATA, deterministic=True) for name in ("first", "second")]
+    first, second = [
+        {f"{role}/{name}": tensor for role, each in roles.items() for name, tensor in each.store.items()}
+        for roles in runs
+    ]
+    assert any(name.startswith("trainer:1:0/") for name in first)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
 @pytest.mark.parametrize(("dense_sync", "counts"), [("ps", {"group_ps": 2}), ("allreduce", {"group_ps": 0})])
 def test_one_trainer_of_a_baseline_trains_as_pytorch(dense_sync: str, counts: dict[str, int], tmp_path: Path) -> None:
     """Weights fetched from group PSs for every step; and the hybrid of AllReduce and sparse PSs without a cache."""
