@@ -129,8 +129,11 @@ def _trained(
     texts = [result.text] if result.text else []
     with tempfile.TemporaryDirectory() as folder:
         training = Training(model, case, found.captured, Path(folder), loss=loss)
-        for name, pair, placement in _trainings(pairs):
+        for asked, placement in _trainings(pairs):
+            name = f"{asked} {placement}"
             try:
+                pair = training.steady(asked, placement)
+                name = f"{pair} {placement}"
                 trains[name] = seen = training.difference(pair, placement)
                 if not seen <= BOUND:
                     ulps[name] = training.difference_of_ulp(pair, placement, seen / 2)
@@ -141,15 +144,15 @@ def _trained(
     return replace(result, trains=trains, ulp=ulps, calmer=calmer, text="\n".join(texts))
 
 
-def _trainings(pairs: Sequence[Pair]) -> Iterator[tuple[str, Pair, str]]:
+def _trainings(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, str]]:
     for number, pair in enumerate(pairs):
         for placement in placements_of(number, pair):
-            yield f"{pair} {placement}", pair, placement
+            yield pair, placement
 
 
 def _equal_from(training: Training, pair: Pair, placement: str) -> float:
     """The largest of these shares of the rates at which the training is equal to PyTorch's; 0 if at none."""
-    shares = (0.1, 0.01)
+    shares = (0.1 * pair.share, 0.01 * pair.share)
     return next((s for s in shares if training.difference(replace(pair, share=s), placement) <= BOUND), 0.0)
 
 

@@ -65,7 +65,8 @@ class Dropping(TorchFunctionMode):
     def before_sigmoid(self, outputs: torch.Tensor) -> torch.Tensor:
         """The logit[B] whose sigmoid `outputs` are. Raises RuntimeError where they are none's."""
         for taken, given in reversed(self._sigmoids):
-            if given.numel() == outputs.numel() and torch.equal(given.reshape(-1), outputs.reshape(-1)):
+            same = given.numel() == outputs.numel()
+            if same and torch.allclose(given.reshape(-1), outputs.reshape(-1), rtol=0, atol=0, equal_nan=True):
                 return taken.reshape(-1)
         raise RuntimeError("the model's output is not seen to be that of a sigmoid")
 

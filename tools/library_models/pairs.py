@@ -36,7 +36,7 @@ class Pair:
     share: float = 1.0
 
     def __str__(self) -> str:
-        return f"{self.dense}+{self.tables}"
+        return f"{self.dense}+{self.tables}" + (f" at {self.share:g} of the rates" if self.share != 1 else "")
 
     @property
     def options(self) -> Options:

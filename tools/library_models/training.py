@@ -6,6 +6,8 @@ model, the mean of the two losses, one step. Norms are of each worker's own batc
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 
 import pyarrow as pa
@@ -46,36 +48,46 @@ class Training:
         self._case, self._captured, self._loss, self._folder = case, captured, loss, folder
         self._state = {name: value.clone() for name, value in model.state_dict().items()}
         self._data: dict[int, str] = {}
-        self._wanted: dict[tuple[Pair, int], list[float]] = {}
+        self._known: dict[tuple[Pair, int], list[float]] = {}
+        self._plans: dict[tuple[Pair, str], Plan] = {}
         self._ulps: dict[tuple[Pair, int], list[float]] = {}
+
+    def steady(self, pair: Pair, placement: str) -> Pair:
+        """`pair` at the largest share of its rates, of these, at which PyTorch's own losses are numbers; 1 for almost all models."""
+        tried = [replace(pair, share=share) for share in (1.0, 0.1, 0.01)]
+        return next((each for each in tried if all(map(isfinite, self._wanted(each, placement)))), pair)
 
     def difference(self, pair: Pair, placement: str) -> float:
         """The largest relative difference between the losses of the plan and those of PyTorch."""
-        plan = self._plan(pair, placement)
-        workers = PLACEMENTS[placement].workers
-        seen = self._by_plan(plan, placement, workers)
-        if (pair, workers) not in self._wanted:
-            self._wanted[pair, workers] = self._by_torch(self._fresh(), plan, pair, workers)
-        return max(relative_differences(seen, self._wanted[pair, workers]))
+        return max(relative_differences(self._by_plan(pair, placement), self._wanted(pair, placement)))
 
     def difference_of_ulp(self, pair: Pair, placement: str, enough: float) -> float:
         """The same between PyTorch and itself, begun from neighbouring floats: the largest of a few draws of them, as many as give `enough`."""
-        plan, workers = self._plan(pair, placement), PLACEMENTS[placement].workers
-        wanted = self._wanted[pair, workers]
-        seen = self._ulps.setdefault((pair, workers), [])
+        wanted = self._wanted(pair, placement)
+        seen = self._ulps.setdefault((pair, PLACEMENTS[placement].workers), [])
         while len(seen) < _DRAWS and max(seen, default=0.0) < enough:
-            nudged = self._by_torch(self._nudged(len(seen) + 1), plan, pair, workers)
+            nudged = self._by_torch(self._nudged(len(seen) + 1), pair, placement)
             seen.append(max(relative_differences(nudged, wanted)))
         return max(seen)
+
+    def _wanted(self, pair: Pair, placement: str) -> list[float]:
+        """PyTorch's losses, the same in all placements of as many workers."""
+        key = (pair, PLACEMENTS[placement].workers)
+        if key not in self._known:
+            self._known[key] = self._by_torch(self._fresh(), pair, placement)
+        return self._known[key]
 
     def _plan(self, pair: Pair, placement: str) -> Plan:
         where = PLACEMENTS[placement]
         options = with_flags(pair.options, loss=self._loss, **where.flags)
-        return compile_net(self._captured, where.cluster, options, name=self._case.name, solver="rules")
+        if (pair, placement) not in self._plans:
+            plan = compile_net(self._captured, where.cluster, options, name=self._case.name, solver="rules")
+            self._plans[pair, placement] = plan
+        return self._plans[pair, placement]
 
-    def _by_plan(self, plan: Plan, placement: str, workers: int) -> list[float]:
+    def _by_plan(self, pair: Pair, placement: str) -> list[float]:
         """The loss of every step, the mean of those of all workers."""
-        folder = self._folder / placement
+        plan, workers, folder = self._plan(pair, placement), PLACEMENTS[placement].workers, self._folder / placement
         settings = RunSettings(folder, self._rows(workers), folder / "run", deterministic=True, deadline_seconds=20)
         trainers = [role.trainer for role in run_roles(plan, folder, settings).values() if role.trainer]
         return [sum(losses) / workers for losses in zip(*(t.losses for t in trainers), strict=True)]
@@ -105,8 +117,9 @@ class Training:
                 p.copy_(torch.nextafter(p, away.to(p.dtype)))
         return nudged
 
-    def _by_torch(self, model: nn.Module, plan: Plan, pair: Pair, workers: int) -> list[float]:
+    def _by_torch(self, model: nn.Module, pair: Pair, placement: str) -> list[float]:
         """The loss of every step, the mean of those of all workers' batches; `model` is trained."""
+        plan, workers = self._plan(pair, placement), PLACEMENTS[placement].workers
         tables = _tables(model, self._captured)
         steps = _steps(model, tables, pair.options)
         dropouts = dropouts_of(self._captured, plan)
