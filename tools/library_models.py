@@ -2,8 +2,11 @@
 
     python tools/library_models.py --libraries DIR                        # every library, every model: a table, totals, refusals by reason
     python tools/library_models.py --libraries DIR --library torchfm --only dcn
-    python tools/library_models.py --libraries DIR --train                # 20 steps of a plan beside 20 of PyTorch, by SGD and by Adam and Adagrad
-    python tools/library_models.py --libraries DIR --json                 # a line of JSON for each model, with whole error texts
+    python tools/library_models.py --libraries DIR --train                # 20 steps of each of 9 plans of a model beside 20 of PyTorch
+    python tools/library_models.py --libraries DIR --library torchfm --only dcn --train --pairs 30      # by all pairs of optimizers
+    python tools/library_models.py --libraries DIR --train --json >>FILE                   # a line of JSON for each model, with whole error texts
+    python tools/library_models.py --libraries DIR --train --json --done FILE >>FILE       # the rest, after an interruption
+    python tools/library_models.py --libraries DIR --train --done FILE                     # the totals of these lines
 
 DIR has a folder for each library, without what it depends on, and one of dependencies, none of which brings a torch of its own:
 
@@ -15,6 +18,13 @@ DIR has a folder for each library, without what it depends on, and one of depend
 
 A library that cannot be imported is skipped, with the reason. A model is built by its own constructor over a few small fields, and trains with the
 dropouts and batch norms that it has. `skipped` says that the library itself fails to build or run it. Every model has a process of its own.
+With --train, models take turns with the 30 pairs of 6 optimizers of dense weights and 5 of tables, 3 each (`library_models/pairs.py`), and each pair
+trains three plans: of one trainer alone, which holds everything; of a trainer, a group PS and a sparse PS; and of two groups of one trainer that step
+together, by AllReduce, over tables behind a HET cache of staleness 0 on a sparse PS, or on both trainers (AllGather), by turns. Two such groups are PyTorch
+on the batches of both, with the mean of their losses; with --deterministic they repeat bit for bit. `chaotic` is a training whose losses differ by more
+than 1e-4, and by no more than twice what PyTorch's own do once every weight has begun from a neighbouring float, at the most of eight draws; it is tried
+again with a tenth and a hundredth of the rates.
+
 Not among them: pytorch-widedeep, whose models are not imported without gensim, spaCy, OpenCV and torchvision. Of torchrec and
 its fbgemm-gpu-cpu it takes the version that fits torch, 1.8.0 for 2.13: pip install --no-deps --target DIR/torchrec torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0.
 """
@@ -22,7 +32,7 @@ its fbgemm-gpu-cpu it takes the version that fits torch, 1.8.0 for 2.13: pip ins
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from importlib import import_module
@@ -30,6 +40,7 @@ from pathlib import Path
 
 from library_models.case import Case
 from library_models.checking import limited
+from library_models.pairs import pairs_of
 from library_models.result import Result, reasons, row, totals
 
 LIBRARIES = {
@@ -48,17 +59,20 @@ def cases_of(library: str) -> list[Case]:
     return list(import_module(f"library_models.{LIBRARIES[library]}").cases())
 
 
-def results_of(asked: argparse.Namespace, skipped: dict[str, str]) -> Iterator[Result]:
-    """One model after the other; `skipped` gets the libraries that cannot be imported."""
+def results_of(
+    asked: argparse.Namespace, done: Collection[tuple[str, str]], skipped: dict[str, str]
+) -> Iterator[Result]:
+    """One model after the other, without those that are `done`; `skipped` gets the libraries that cannot be imported."""
     for library in [asked.library] if asked.library else LIBRARIES:
         try:
             cases = cases_of(library)
         except Exception as error:  # an import may raise anything
             skipped[library] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             continue
-        for case in cases:
-            if not asked.only or case.name in asked.only:
-                yield limited(case, train=asked.train, seconds=asked.seconds)
+        for number, case in enumerate(cases):
+            if (case.library, case.name) not in done and (not asked.only or case.name in asked.only):
+                pairs = pairs_of(number, asked.pairs) if asked.train else ()
+                yield limited(case, pairs=pairs, seconds=asked.seconds)
 
 
 def arguments() -> argparse.Namespace:
@@ -69,9 +83,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--libraries", type=Path, required=True, metavar="DIR", help="a folder for each library")
     parser.add_argument("--library", choices=LIBRARIES, default="", help="this one alone")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this model alone; may be repeated")
-    parser.add_argument("--train", action="store_true", help="train the plans for 20 steps beside PyTorch")
+    parser.add_argument("--train", action="store_true", help="train plans for 20 steps beside PyTorch")
+    parser.add_argument(
+        "--pairs", type=int, default=3, help="how many of the 30 pairs of optimizers train a model (default: 3)"
+    )
+    parser.add_argument(
+        "--done", type=Path, metavar="FILE", help="lines of --json of models that are not to be run again"
+    )
     parser.add_argument("--json", action="store_true", help="a line of JSON for each model")
-    parser.add_argument("--seconds", type=float, default=120.0, help="how long one model may take (default: 120)")
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long one model may take (default: 300)")
     return parser.parse_args()
 
 
@@ -81,9 +101,10 @@ def main() -> None:
     folders = [str(folder) for folder in sorted(asked.libraries.iterdir()) if folder.is_dir()]
     sys.path[1:1] = folders  # before what is installed: recbole takes no pandas 3
     skipped: dict[str, str] = {}
-    results: list[Result] = []
+    results = [Result(**json.loads(line)) for line in asked.done.read_text().splitlines()] if asked.done else []
+    done = {(result.library, result.model) for result in results}
     with redirect_stdout(sys.stderr):  # what libraries say of themselves
-        for result in results_of(asked, skipped):
+        for result in results_of(asked, done, skipped):
             results.append(result)
             print(json.dumps(asdict(result)) if asked.json else row(result), flush=True, file=sys.__stdout__)
     if not asked.json:

@@ -25,19 +25,19 @@ def all_reduce_gradients(
     Ensures:  the second result names, for each weight, its gradient over all trainers; the gradients of rows stay as they are.
     """
     builder = NetBuilder.of(net)
-    summed = dict(gradients)
     attrs: dict[str, Attr] = {"mean": True} if mean else {}
     made = makers(net.ops)
-    weights = sorted(
-        (n for n, p in net.parameters.items() if p.kind == "weight" and n in gradients),
-        key=lambda n: made[gradients[n]],
-    )
-    for number, bucket in enumerate(_buckets(net, weights, bucket_bytes)):
-        names = [builder.fresh(f"{gradients[weight]}_sum") for weight in bucket]
-        module = f"all_reduce_{number}"
-        outputs = builder.add("AllReduce", [gradients[w] for w in bucket], attrs=attrs, module=module, outputs=names)
-        summed.update(zip(bucket, outputs, strict=True))
-    return builder.build(net.outputs), summed
+    weights = [n for n, p in net.parameters.items() if p.kind == "weight" and n in gradients]
+    firsts: dict[str, str] = {}  # weights that are added to each other have one gradient: it is reduced once
+    for weight in sorted(weights, key=lambda n: made[gradients[n]]):
+        firsts.setdefault(gradients[weight], weight)
+    sums: dict[str, str] = {}
+    for number, bucket in enumerate(_buckets(net, list(firsts.values()), bucket_bytes)):
+        own = [gradients[weight] for weight in bucket]
+        names = [builder.fresh(f"{gradient}_sum") for gradient in own]
+        outputs = builder.add("AllReduce", own, attrs=attrs, module=f"all_reduce_{number}", outputs=names)
+        sums.update(zip(own, outputs, strict=True))
+    return builder.build(net.outputs), {**gradients, **{weight: sums[gradients[weight]] for weight in weights}}
 
 
 def _buckets(net: Net, weights: Sequence[str], bucket_bytes: int) -> list[list[str]]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import torch
 from paper_ftrl import PaperFtrl
@@ -181,10 +182,15 @@ class TableAdagrad(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            for p in group["params"]:
+            for p in _with_gradient(group):
                 total = self.state.setdefault(p, {}).setdefault("sum", torch.full_like(p, group["first"]))
                 total.addcmul_(p.grad, p.grad)
                 p.addcdiv_(p.grad, exact_sqrt(total).add_(group["eps"]), value=-group["lr"])
+
+
+def _with_gradient(group: Mapping[str, Any]) -> list[nn.Parameter]:
+    """Those that the loss depends on: the others stay as they are, as with torch's own optimizers."""
+    return [p for p in group["params"] if p.grad is not None]
 
 
 def exact_sqrt(x: torch.Tensor) -> torch.Tensor:
@@ -200,7 +206,7 @@ class RowWiseAdagrad(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            for p in group["params"]:
+            for p in _with_gradient(group):
                 total = self.state.setdefault(p, {}).setdefault("sum", torch.full(p.shape[:1], group["first"]))
                 square = torch.zeros_like(total)
                 for column in p.grad.unbind(1):
@@ -219,7 +225,7 @@ class FtrlByThePaper(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: object = None) -> None:  # type: ignore[override]
-        for p in (p for group in self.param_groups for p in group["params"]):
+        for p in (p for group in self.param_groups for p in _with_gradient(group)):
             if "paper" not in self.state[p]:
                 asked = self._asked
                 first = p.double().numpy()

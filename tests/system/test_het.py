@@ -7,10 +7,12 @@ import torch
 from harness import batches_of, relative_differences, run_roles, torch_losses
 from joint import joint_losses, joint_losses_of
 from small_wide_deep import BATCH, DATA, ROWS, model_of
+from torch import nn
 
 from htrain.compiler.pipeline import compile_net
 from htrain.executor.launch.role import RunningRole
 from htrain.executor.settings import RunSettings
+from htrain.frontend.torch_model import capture
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags
@@ -71,6 +73,52 @@ def test_allgather_trains_as_one_on_joint_batches(optimizer: str, tmp_path: Path
     for name, tensor in trained.named_parameters():
         for worker in range(workers):
             torch.testing.assert_close(roles[f"trainer:{worker}:0"].store[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+class Added(nn.Module):
+    """Two weights that are added to each other, and so have one gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(ROWS, 8)
+        self.one, self.other = nn.Parameter(torch.linspace(-1, 1, 8)), nn.Parameter(torch.linspace(0.5, 0, 8))
+        self.top = nn.Linear(8, 1)
+
+    def forward(self, sparse: torch.Tensor) -> torch.Tensor:
+        """sparse[B,26] -> logit[B,1]."""
+        return self.top(self.table(sparse[:, 0]) * (self.one + self.other))
+
+
+def test_a_gradient_that_two_weights_share_is_summed_once(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Added()
+    options = with_flags(batch_size=BATCH, dense_sync="allreduce", cache="het", cache_staleness=0, bucket_bytes=1)
+    found = capture(model, {"sparse": torch.zeros(6, 26, dtype=torch.int64)})
+    plan = compile_net(found, this_machine(groups=2, sparse_ps=1, **CLUSTER), options, name="m")
+    assert sum(op.type == "AllReduce" for op in plan.train.ops) == 3
+    roles = run(plan, tmp_path / "plan", DATA)
+    losses, trained = joint_losses(model, DATA, options, 2)
+    assert max(relative_differences(joint_losses_of(roles, 2), losses)) < 1e-4
+    for name in ("one", "other"):
+        torch.testing.assert_close(roles["trainer:1:0"].store[name], dict(trained.named_parameters())[name].data)
+
+
+@pytest.mark.parametrize(
+    "tables", [{"sparse_sync": "allgather"}, {"cache": "het", "cache_staleness": 0}, {"cache": "lookahead"}]
+)
+def test_two_groups_that_step_together_repeat_bit_for_bit(tables: dict[str, object], tmp_path: Path) -> None:
+    """Whoever comes first: a sum of two is the same in either order."""
+    _, captured = model_of("wide_deep.py")
+    options = with_flags(batch_size=BATCH, dense_sync="allreduce", **tables)  # type: ignore[arg-type]
+    plan = compile_net(captured, this_machine(groups=2, sparse_ps=1, **CLUSTER), options, name="m")
+    runs = [run(plan, tmp_path / name, DATA, deterministic=True) for name in ("first", "second")]
+    first, second = [
+        {f"{role}/{name}": tensor for role, each in roles.items() for name, tensor in each.store.items()}
+        for roles in runs
+    ]
+    assert any(name.startswith("trainer:1:0/") for name in first)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
 @pytest.mark.parametrize(("dense_sync", "counts"), [("ps", {"group_ps": 2}), ("allreduce", {"group_ps": 0})])

@@ -4,7 +4,7 @@ import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -21,22 +21,21 @@ from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 from library_models.case import Case, drawn
+from library_models.pairs import Pair, placements_of
 from library_models.result import BOUND, Result
 from library_models.training import Training
 
-BATCH = 16
-OPTIMIZERS = {"sgd": ("sgd", "sgd"), "adam": ("adam", "adagrad")}  # of dense weights and of tables
 _EXAMPLES = 6
 _OF_PROBABILITY = "train with --loss bce_probability"
 _DIFFERS = "would not be trained as by"
 _T = TypeVar("_T")
 
 
-def limited(case: Case, *, train: bool, seconds: float) -> Result:
+def limited(case: Case, *, pairs: Sequence[Pair], seconds: float) -> Result:
     """`checked` in a process of its own, which is ended after so many seconds."""
     context = get_context("fork")  # what the library has imported is there already
     ours, theirs = context.Pipe(duplex=False)
-    child = context.Process(target=_send, args=(theirs, case, train))
+    child = context.Process(target=_send, args=(theirs, case, pairs))
     began = time.monotonic()
     child.start()
     theirs.close()
@@ -53,15 +52,15 @@ def limited(case: Case, *, train: bool, seconds: float) -> Result:
         child.join()
 
 
-def _send(end: Connection, case: Case, train: bool) -> None:
+def _send(end: Connection, case: Case, pairs: Sequence[Pair]) -> None:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)  # what libraries print while they are built
         os.dup2(nowhere.fileno(), 2)
     torch.set_num_threads(1)
-    end.send(checked(case, train=train))
+    end.send(checked(case, pairs=pairs))
 
 
-def checked(case: Case, *, train: bool) -> Result:
+def checked(case: Case, *, pairs: Sequence[Pair]) -> Result:
     """What becomes of one model; whatever it raises is in the result."""
     result = Result(case.library, case.name, "skipped")
     example = drawn(case.inputs, _EXAMPLES)
@@ -73,7 +72,7 @@ def checked(case: Case, *, train: bool) -> Result:
         model = case.build()  # anew: some keep what they have computed
     except Exception as error:  # a library may raise anything
         return replace(result, why=_line(error), text=traceback.format_exc())
-    options = _options("sgd")
+    options = Pair("sgd", "sgd").options
     found, refused = _tried(
         lambda: capture_model(model, schema=CRITEO, example_inputs=example, logit=case.logit, label=""), result
     )
@@ -94,7 +93,7 @@ def checked(case: Case, *, train: bool) -> Result:
     )
     if compiled is None:
         return refused
-    return _trained(model, case, found, result, options.loss) if train else result
+    return _trained(model, case, found, result, options.loss, pairs) if pairs else result
 
 
 def _tried(step: Callable[[], _T], result: Result) -> tuple[_T | None, Result]:
@@ -120,30 +119,41 @@ def _compared(found: Model, options: Options, result: Result) -> Result:
     return replace(result, equal=" ".join(notes) or "yes")
 
 
-def _options(optimizers: str) -> Options:
-    dense, sparse = OPTIMIZERS[optimizers]
-    rate = 0.05 if dense == "sgd" else 0.001
-    return with_flags(
-        batch_size=BATCH, net_replicas=1, dense_optimizer=dense, sparse_optimizer=sparse, dense_lr=rate, sparse_lr=0.05
-    )
-
-
-def _trained(model: torch.nn.Module, case: Case, found: Model, result: Result, loss: str) -> Result:
-    """`result` with how far the losses of a plan are from PyTorch's, and from PyTorch's own after a change of an ulp where that is too far."""
+def _trained(
+    model: torch.nn.Module, case: Case, found: Model, result: Result, loss: str, pairs: Sequence[Pair]
+) -> Result:
+    """`result` with how far the losses of plans are from PyTorch's; where that is too far, from PyTorch's own after a change of an ulp, and at lower rates."""
     trains: dict[str, float | str] = {}
     ulps: dict[str, float] = {}
+    calmer: dict[str, float] = {}
     texts = [result.text] if result.text else []
-    for name in OPTIMIZERS:
-        with tempfile.TemporaryDirectory() as folder:
-            training = Training(model, case, found.captured, with_flags(_options(name), loss=loss), Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        training = Training(model, case, found.captured, Path(folder), loss=loss)
+        for asked, placement in _trainings(pairs):
+            name = f"{asked} {placement}"
             try:
-                trains[name] = training.difference()
-                if trains[name] > BOUND:  # type: ignore[operator]
-                    ulps[name] = training.difference_of_ulp()
+                pair = training.steady(asked, placement)
+                name = f"{pair} {placement}"
+                trains[name] = seen = training.difference(pair, placement)
+                if not seen <= BOUND:
+                    ulps[name] = training.difference_of_ulp(pair, placement, seen / 2)
+                    calmer[name] = _equal_from(training, pair, placement)
             except Exception as error:
                 trains[name] = _line(error)
                 texts.append(traceback.format_exc())
-    return replace(result, trains=trains, ulp=ulps, text="\n".join(texts))
+    return replace(result, trains=trains, ulp=ulps, calmer=calmer, text="\n".join(texts))
+
+
+def _trainings(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, str]]:
+    for number, pair in enumerate(pairs):
+        for placement in placements_of(number, pair):
+            yield pair, placement
+
+
+def _equal_from(training: Training, pair: Pair, placement: str) -> float:
+    """The largest of these shares of the rates at which the training is equal to PyTorch's; 0 if at none."""
+    shares = (0.1 * pair.share, 0.01 * pair.share)
+    return next((s for s in shares if training.difference(replace(pair, share=s), placement) <= BOUND), 0.0)
 
 
 def _line(error: Exception) -> str:

@@ -2,10 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 BOUND = 1e-4  # by how much a loss may differ from PyTorch's, of its size
+COLUMNS = {"one trainer": ("alone",), "1+1+1": ("roles",), "two groups": ("het", "allgather")}  # of which placements
 _OP = re.compile(r"^(\S+) in .* cannot be compiled: (.*)$", re.DOTALL)
 _CAPTURE = re.compile(r"^torch\.export cannot capture \S+: (.*?)(?: \(in .*\))?$", re.DOTALL)
 _WIDTH = 100
@@ -15,8 +16,9 @@ _WIDTH = 100
 class Result:
     """`compiles`: yes, no, crash (of htrain: no error of its own) or skipped (the library itself cannot build or run it).
 
-    `why` is the one line of a refusal, `equal` what the self-check says: yes, no, or why it could not compare. `trains` has, by optimizer, the
-    largest relative difference of a step's loss from PyTorch's, and `ulp` what that is where PyTorch starts from the neighbouring floats.
+    `why` is the one line of a refusal, `equal` what the self-check says: yes, no, or why it could not compare. `trains` has, by a pair of optimizers and a
+    placement, the largest relative difference of a step's loss from PyTorch's. Where that is beyond BOUND, `ulp` has what it is where PyTorch starts from
+    the neighbouring floats, and `calmer` the share of the rates with which it is not; 0 for none that was tried.
     """
 
     library: str
@@ -26,14 +28,24 @@ class Result:
     equal: str = ""
     trains: Mapping[str, float | str] = field(default_factory=dict)
     ulp: Mapping[str, float] = field(default_factory=dict)
+    calmer: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     notes: Sequence[str] = ()
     text: str = ""
 
-    def follows(self, optimizer: str) -> bool:
-        """Whether this training is PyTorch's, up to what rounding alone does to it."""
-        seen = self.trains[optimizer]
-        return isinstance(seen, float) and seen <= max(BOUND, 2 * self.ulp.get(optimizer, 0.0))
+    def training(self, name: str) -> str:
+        """What this training is to PyTorch's: `equal`; `chaotic`, which differs as PyTorch does from itself after a change of an ulp; or `differs`."""
+        seen = self.trains[name]
+        if isinstance(seen, str):
+            return "differs"
+        if seen <= BOUND:
+            return "equal"
+        return "chaotic" if seen <= 2 * self.ulp.get(name, 0.0) else "differs"
+
+    def trained(self, placements: Collection[str]) -> str:
+        """The same of all trainings in these placements: the worst of them; empty where there is none."""
+        found = {self.training(name) for name in self.trains if name.split()[-1] in placements}
+        return next((each for each in ("differs", "chaotic", "equal") if each in found), "")
 
 
 def reason(result: Result) -> str:
@@ -70,16 +82,24 @@ def reasons(results: Sequence[Result]) -> list[tuple[str, int, str]]:
 def row(result: Result) -> str:
     """One line of the table."""
     compiles = "yes" if result.compiles == "yes" else f"{result.compiles}: {result.why}"
-    trains = " ".join(_trained(result, optimizer) for optimizer in result.trains)
+    trains = _trained(result) if result.trains else ""
     return f"{result.library:16} {result.model:32} {result.seconds:5.1f} s  {compiles:4} {result.equal:4} {trains}".rstrip()
 
 
-def _trained(result: Result, optimizer: str) -> str:
-    seen = result.trains[optimizer]
+def _trained(result: Result) -> str:
+    """The trainings of a model: how many are equal and the largest difference of these, and each of the others."""
+    equal = [name for name in result.trains if result.training(name) == "equal"]
+    worst = max((seen for name, seen in result.trains.items() if name in equal), default=0.0)
+    others = [_other(result, name) for name in result.trains if name not in equal]
+    return "; ".join([f"{len(equal)} of {len(result.trains)} trainings equal, within {worst:.0e}", *others])
+
+
+def _other(result: Result, name: str) -> str:
+    seen = result.trains[name]
     if isinstance(seen, str):
-        return f"{optimizer}: {seen}"
-    ulp = f" (an ulp {result.ulp[optimizer]:.0e})" if optimizer in result.ulp else ""
-    return f"{optimizer}{'' if result.follows(optimizer) else ' DIFFERS'} {seen:.0e}{ulp}"
+        return f"{name}: {seen}"
+    calmer = f"; equal at {result.calmer[name]:g} of the rates" if result.calmer.get(name) else ""
+    return f"{name} {result.training(name)} by {seen:.0e} (an ulp {result.ulp.get(name, 0.0):.0e}{calmer})"
 
 
 def totals(results: Sequence[Result], skipped: Mapping[str, str]) -> Iterator[str]:
@@ -97,9 +117,16 @@ def _total(name: str, results: Sequence[Result]) -> str:
     tried = [r for r in results if r.compiles != "skipped"]
     compiled = [r for r in tried if r.compiles == "yes"]
     equal = sum(r.equal == "yes" for r in compiled)
-    trained = [r for r in compiled if r.trains]
     line = f"{name:16} {len(compiled)} of {len(tried)} compile, {equal} equal PyTorch"
-    if trained:
-        line += f", {sum(all(map(r.follows, r.trains)) for r in trained)} of {len(trained)} train as PyTorch does"
+    for words, placements in COLUMNS.items():
+        line += _of_trained(words, [seen for r in compiled if (seen := r.trained(placements))])
     left = len(results) - len(tried)
     return line + (f"; {left} do not run in PyTorch" if left else "")
+
+
+def _of_trained(words: str, seen: Sequence[str]) -> str:
+    """How many models train as PyTorch does in some placements, and how many of those do but for rounding."""
+    if not seen:
+        return ""
+    chaotic = f" ({seen.count('chaotic')} chaotic)" if "chaotic" in seen else ""
+    return f"; {words}: {seen.count('equal')} of {len(seen)}{chaotic}"
