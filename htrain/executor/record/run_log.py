@@ -21,11 +21,12 @@ from htrain.executor.record.validations import Validation
 _CHARTED = ("eps", "loss", "ne", "window_loss", "window_ne", "max_staleness", "mean_staleness")
 _VALIDATED = ("log_loss", "ne", "auc")
 _COUNTS = ("examples", "log_loss", "positives", "cpu_seconds", "bytes_sent", "seconds_waited")
+_ROLE_LINES_PER_SECOND = 40.0  # of all roles together: a thousand that each had two would fill 21 GB an hour
 _FLUSH_SECONDS = 10.0  # between two flushes of the charts, each of which waits for the disk
 
 
 class RunLog:
-    """Appends to `folder`/metrics.jsonl, one JSON object per report, and to `folder`/tensorboard.
+    """Appends to `folder`/metrics.jsonl, one JSON object per report, and to `folder`/tensorboard. Where roles are many, each has a report the more seldom.
 
     Training does not depend on it: what the disk refuses is told, once until it takes something again, and left out.
     Raises UsageError where neither can be begun.
@@ -37,6 +38,10 @@ class RunLog:
         self._is_refused = False
         self._flushed = time.monotonic()
         self._last: dict[str, tuple[float, Mapping[str, Any]]] = {}
+        self._roles_due = 0.0  # seconds of the run at which roles have their next lines
+        self._unwritten: tuple[RunTotals, Mapping[str, Mapping[str, Any]]] | None = (
+            None  # a report whose roles had none
+        )
         try:
             self._file = self._path.open("ab", buffering=0)
             (folder / "tensorboard").mkdir(exist_ok=True)
@@ -45,14 +50,20 @@ class RunLog:
             raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error
 
     def write(self, totals: RunTotals, reports: Mapping[str, Mapping[str, Any]]) -> None:
-        """Log the run's totals, and each role's own report."""
+        """Log the run's totals, and each role's own report, where that is due."""
+        is_due = totals.seconds >= self._roles_due
+        self._unwritten = None if is_due else (totals, reports)
+        if is_due:
+            self._roles_due = totals.seconds + len(reports) / _ROLE_LINES_PER_SECOND
         now = time.time()
-        rates = {role: self._rates(role, report, totals.seconds) for role, report in reports.items()}
-        records = [{"time": now, "role": "run", **totals.to_dict()}]
-        records += [{"time": now, "role": role, **report, **rates[role]} for role, report in reports.items()]
+        rates = self._rates_of(totals, reports) if is_due else {}
+        records = [{"time": now, "role": "run", **totals.to_dict()}, *_records(now, reports, rates)]
         with self._telling():
             self._append("".join(map(_line, records)).encode())
             self._chart(dict(_points(totals, rates)), totals.examples, now)
+
+    def _rates_of(self, totals: RunTotals, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+        return {role: self._rates(role, report, totals.seconds) for role, report in reports.items()}
 
     def chart(self, validation: Validation) -> None:
         """What was found on the validation data, over the examples that had been trained, beside the run's own figures; `validations.jsonl` has it as JSON."""
@@ -116,12 +127,24 @@ class RunLog:
         return {name: value for name, value in rates.items() if math.isfinite(value)}
 
     def close(self) -> None:
-        """Close both files; charts that the disk refuses are dropped. A second call changes nothing."""
+        """Close both files, with the last report of every role; charts that the disk refuses are dropped. A second call changes nothing."""
         if self._file.closed:
             return
+        if self._unwritten:
+            totals, reports = self._unwritten
+            records = _records(time.time(), reports, self._rates_of(totals, reports))
+            with self._telling():
+                self._append("".join(map(_line, records)).encode())
         self._file.close()
         with suppress(OSError):
             self._charts.close()
+
+
+def _records(
+    now: float, reports: Mapping[str, Mapping[str, Any]], rates: Mapping[str, Mapping[str, float]]
+) -> list[dict[str, Any]]:
+    """The lines of those roles that have rates."""
+    return [{"time": now, "role": role, **reports[role], **found} for role, found in rates.items()]
 
 
 def _points(totals: RunTotals, rates: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, float]]:

@@ -255,3 +255,24 @@ def test_every_role_has_charts_and_rates_of_its_own(tmp_path: Path) -> None:
     assert math.isclose(charts["trainer_0_0/window_ne"][0][1], brute_ne(window), rel_tol=1e-6)
     last = [r for r in records(tmp_path) if r["role"] == "trainer:0:0"][-1]
     assert (last["eps"], last["examples"]) == (100.0, 300)
+
+
+def test_roles_that_are_many_have_lines_the_more_seldom_and_the_last_of_each_is_there(tmp_path: Path) -> None:
+    log, roles, seconds = RunLog(tmp_path, pytest.fail), [f"trainer:{n}:0" for n in range(200)], 20.25
+    moments = [seconds * k / 40 for k in range(1, 41)]
+    for moment in moments:
+        done = int(100 * moment)
+        of_each = {**report(examples=done, log_loss=0.5 * done, positives=done / 3), "cpu_seconds": 0.5 * moment}
+        reports = dict.fromkeys(roles, of_each)
+        log.write(summarise(reports, {}, seconds=moment, window_seconds=moment), reports)
+    log.close()
+    lines = [record for record in records(tmp_path) if record["role"] != "run"]
+    assert len(records(tmp_path)) - len(lines) == len(moments)
+    assert len(lines) <= 40 * seconds + 2 * len(roles), "the first, and the last"
+    assert {role: sum(line["role"] == role for line in lines) for role in roles} == dict.fromkeys(
+        roles, len(lines) // 200
+    )
+    assert {line["examples"] for line in lines[-200:]} == {int(100 * seconds)}
+    assert all(line["eps"] == pytest.approx(100, rel=0.02) for line in lines[200:]), (
+        "over the time since its line before"
+    )
