@@ -26,6 +26,7 @@ def run(
     data: str,
     out: str | Path = "",
     resume: str | Path = "",
+    or_resume: bool = False,
     begin_with: str | Path = "",
     epochs: int = 1,
     hosting: Hosting = "processes",
@@ -50,7 +51,8 @@ def run(
     publish_full_every: int = 12,
     console: Console | None = None,
 ) -> RunResult:
-    """Train a plan: into the new folder `out`, or on from the last checkpoint of the folder `resume`.
+    """Train a plan: into the new folder `out`, or on from the last checkpoint of the folder `resume`. With `or_resume`, `out` is either: the same call begins
+    a run, and goes on with it after whatever has ended it, the launcher's host included.
 
     A new run may `begin_with` the last checkpoint of another, of the same model: its weights, tables and optimizer states, whatever cluster it had.
 
@@ -72,9 +74,9 @@ def run(
     and PublishError for an address where nothing can be published, and, after a checkpoint, for a last version that could not be.
     """
     require_arguments(
-        "run", plan=plan, data=data, out=out, resume=resume, begin_with=begin_with, epochs=epochs, hosting=hosting, deterministic=deterministic,
-        checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds, retries=retries,
-        malformed_share=malformed_share, workers=workers, num_threads=num_threads, network=network, trainer_network=trainer_network, encrypt=encrypt,
+        "run", plan=plan, data=data, out=out, resume=resume, or_resume=or_resume, begin_with=begin_with, epochs=epochs, hosting=hosting,
+        deterministic=deterministic, checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
+        retries=retries, malformed_share=malformed_share, workers=workers, num_threads=num_threads, network=network, trainer_network=trainer_network, encrypt=encrypt,
         valid=valid, valid_every=valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation,
         publish=publish, publish_every=publish_every, publish_full_every=publish_full_every,
     )  # fmt: skip
@@ -83,20 +85,22 @@ def run(
     wanted = Wanted(publish, publish_every, publish_full_every)
     _require_address(wanted)
     _require_networks(hosting, network, trainer_network, encrypt=encrypt)
-    _require_folders(out, resume, begin_with)
+    _require_folders(out, resume, begin_with, or_resume=or_resume)
     settings = RunSettings(
         Path(plan), data, Path(out or resume), epochs=epochs, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
         checkpoint_seconds=checkpoint_seconds, deterministic=deterministic, malformed_share=malformed_share, workers=workers, network=network,
         trainer_network=trainer_network, encrypts=encrypt, begin_with=_begun_with(begin_with),
     )  # fmt: skip
     return run_plan(
-        settings, beside=Beside(validating, wanted), hosting=hosting, resume=bool(resume), retries=retries, num_threads=num_threads,
-        console=console or Console(stderr=True),
+        settings, beside=Beside(validating, wanted), hosting=hosting, begin="either" if or_resume else "resume" if resume else "new",
+        retries=retries, num_threads=num_threads, console=console or Console(stderr=True),
     )  # fmt: skip
 
 
-def _require_folders(out: str | Path, resume: str | Path, begin_with: str | Path) -> None:
+def _require_folders(out: str | Path, resume: str | Path, begin_with: str | Path, *, or_resume: bool) -> None:
     """Raises UsageError where it is not clear whether a run is new."""
+    if or_resume and resume:
+        raise UsageError("run: or_resume= is for out=: resume= goes on with a run that must be there")
     if bool(out) == bool(resume):
         raise UsageError("run: give either out=, a new run folder, or resume=, the folder of a run to go on with")
     if begin_with and resume:

@@ -184,6 +184,11 @@ def compile_command(
 @click.option("--out", type=FilePath(), help="A new run folder.")
 @click.option("--resume", type=FilePath(), help="Go on from the last checkpoint of this run folder.")
 @click.option(
+    "--or-resume",
+    is_flag=True,
+    help="With --out: go on with the run that is there, if there is one. For a service manager, or a queue, that starts the same command again.",
+)
+@click.option(
     "--begin-with",
     type=FilePath(),
     help="Begin with weights, tables and optimizer states of the last checkpoint of this run folder, of any cluster.",

@@ -34,7 +34,7 @@ _KINDS: Mapping[str, Any] = {
     "num_workers": Annotated[int, Meta(ge=2, le=1024)], "batch_size": Count, "hosts": tuple[Count, ...], "replicas": Annotated[float, Meta(ge=0, le=1)],
     "sample_slack": Annotated[float, Meta(ge=1, le=10)], "row_slack": Annotated[float, Meta(ge=1, le=10)], "link_cost": Annotated[float, Meta(ge=1, le=1e6)],
     "malformed_share": Annotated[float, Meta(ge=0, le=1)],
-    "encrypt": bool, "publish": str, "publish_every": PublishSeconds, "publish_full_every": Count,
+    "encrypt": bool, "or_resume": bool, "publish": str, "publish_every": PublishSeconds, "publish_full_every": Count,
     "valid": str, "valid_every": ValidEvery, "early_stop": EarlyStop, "keep_best": bool, "checkpoint": Literal["last", "best"],
     "deterministic": bool, "at_random": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str, "network": str, "trainer_network": str,
     "min_count": Count, "most": Annotated[int, Meta(ge=0, le=2**40)], "most_values": Annotated[int, Meta(ge=1000, le=2**40)],

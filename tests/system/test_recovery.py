@@ -11,7 +11,7 @@ import psutil
 import pytest
 from forked import Started
 from ledger import DATA, counted, ledger_plan, owed
-from whole_runs import ENDLESS, start, wait_for_a_checkpoint, wait_until
+from whole_runs import ENDLESS, start, wait_for_a_checkpoint, wait_for_examples, wait_until
 
 from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.spec.cluster import this_machine
@@ -97,3 +97,50 @@ def test_a_role_that_dies_again_and_again_ends_the_run_with_its_cause(
     assert any("the run goes on from its beginning" in line for line in told)
     assert last.startswith(f"htrain: sparse_ps:0 (process {killed}) was killed by signal 9")
     assert last.endswith("; 1 more try without a checkpoint between them failed, too")
+
+
+def test_a_run_that_was_asked_to_stop_does_not_go_on_where_a_role_dies_before_it_is_saved(
+    run: Callable[..., Started], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = run(*ENDLESS, "--retries", "3", "--checkpoint-seconds", "end")
+    wait_for_examples(folder, process, 1)
+    killed = pid_of("sparse_ps:0", folder)
+    os.kill(killed, signal.SIGSTOP)  # it will not answer the order to pause
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    os.kill(killed, signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "goes on" not in said
+    assert said.splitlines()[-1].startswith(f"htrain: sparse_ps:0 (process {killed}) was killed by signal 9")
+
+
+def test_the_same_command_begins_a_run_and_goes_on_with_it_whatever_has_ended_the_launcher(
+    run: Callable[..., Started], plan: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    for ended in ("before a checkpoint", "behind one", "as asked"):
+        seconds = "end" if ended == "before a checkpoint" else "0.7"
+        process = run("--or-resume", *ENDLESS, "--checkpoint-seconds", seconds)
+        if ended == "before a checkpoint":
+            wait_for_examples(folder, process, 1)
+        else:
+            another_checkpoint(folder, process)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT if ended == "as asked" else signal.SIGKILL)
+        process.communicate(timeout=60)
+        assert not psutil.wait_procs(family, timeout=20)[1]
+    assert (counted(plan, folder) == owed(folder)).all()
+
+
+def test_a_run_to_the_end_of_its_data_is_at_its_end_when_the_same_command_comes_again(
+    run: Callable[..., Started], plan: Path, tmp_path: Path
+) -> None:
+    found = []
+    for _ in range(2):
+        said, told = run("--or-resume", "--json").communicate(timeout=60)
+        found.append(json.loads(said))
+        assert "Traceback" not in told
+    assert [each["train_examples"] for each in found] == [3000, 0]
+    assert (counted(plan, tmp_path / "run") == owed(tmp_path / "run")).all()

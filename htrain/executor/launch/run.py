@@ -21,7 +21,7 @@ from htrain.executor.launch.inputs import check_inputs, check_numbers, check_voc
 from htrain.executor.launch.pool import RoleProcesses, RoleThreads, Supervisors
 from htrain.executor.launch.tries import Beside, Job, Tries
 from htrain.executor.record.progress import Progress
-from htrain.executor.record.run_folder import claimed, refuse_served, require_empty
+from htrain.executor.record.run_folder import began, claimed, refuse_served, require_empty
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from htrain.executor.launch.mpi import RoleRanks
 
 Hosting = Literal["processes", "threads", "mpi"]
+Begin = Literal[
+    "new", "resume", "either"
+]  # a run in a new folder, on from its last checkpoint, or whichever its folder is for
 _RETRIES = 3
 
 
@@ -43,12 +46,12 @@ def run_plan(
     *,
     beside: Beside,
     hosting: Hosting,
-    resume: bool,
+    begin: Begin,
     retries: MostRetries,
     num_threads: int,
     console: Console,
 ) -> RunResult:
-    """Run a plan to the end of its data, or resume it from its last checkpoint.
+    """Run a plan to the end of its data, from its beginning or from its last checkpoint.
 
     Raises PlanError, DataError, CheckpointError for what cannot start; PeerLost when a role died, and went on dying in as many `retries`; Interrupted after
     Ctrl-C or SIGTERM, once a checkpoint has been written; with as little lost, what kept a checkpoint from being validated; PublishError, where the last
@@ -63,12 +66,12 @@ def run_plan(
         )
     most = (_RETRIES if hosting == "processes" else 0) if retries == "auto" else retries
     if hosting == "mpi":
-        return _run_rank(settings, beside, resume=resume, num_threads=num_threads, console=console)
+        return _run_rank(settings, beside, begin=begin, num_threads=num_threads, console=console)
     pools = LocalPools(hosting, num_threads)
-    return _run(settings, beside, pools, resume=resume, retries=most, console=console)
+    return _run(settings, beside, pools, begin=begin, retries=most, console=console)
 
 
-def _run_rank(settings: RunSettings, beside: Beside, *, resume: bool, num_threads: int, console: Console) -> RunResult:
+def _run_rank(settings: RunSettings, beside: Beside, *, begin: Begin, num_threads: int, console: Console) -> RunResult:
     """Rank 0 runs the plan with the other ranks as its worker pool; they follow it, and then leave."""
     mpi = import_module("htrain.executor.launch.mpi")  # needs mpi4py, and starts MPI
     torch.set_num_threads(num_threads)
@@ -84,7 +87,7 @@ def _run_rank(settings: RunSettings, beside: Beside, *, resume: bool, num_thread
     ranks = Ranks(mpi.RoleRanks(), network)
     status = 1
     try:
-        result = _run(settings, beside, ranks, resume=resume, retries=0, console=console)
+        result = _run(settings, beside, ranks, begin=begin, retries=0, console=console)
         status = 0
         return result
     except Error as error:
@@ -97,7 +100,7 @@ def _run_rank(settings: RunSettings, beside: Beside, *, resume: bool, num_thread
 
 
 def _run(
-    settings: RunSettings, beside: Beside, pools: "LocalPools | Ranks", *, resume: bool, retries: int, console: Console
+    settings: RunSettings, beside: Beside, pools: "LocalPools | Ranks", *, begin: Begin, retries: int, console: Console
 ) -> RunResult:
     with closing(pools):
         plan = check_plan(load_plan(settings.plan_folder))
@@ -110,8 +113,13 @@ def _run(
             name, held = f"--valid: {validation_data.source.name}", validation_data.schema.vocabularies
             check_vocabularies(name, held, dataset.schema.vocabularies, whose="that is trained on")
         pools.require(plan)
-        check_folder(settings.run_folder, resume=resume)
-        if resume:
+        holds, resume = began(settings.run_folder), begin == "resume"
+        if begin == "either":
+            resume = holds == "checkpoint"
+        left = begin == "either" and holds == "nothing to go on from"
+        if not left:
+            check_folder(settings.run_folder, resume=resume)
+        if resume or left:
             refuse_served(settings.run_folder)
         with (
             claimed(settings.run_folder) as claim,
@@ -119,7 +127,7 @@ def _run(
         ):
             if claim.taken_over:
                 progress.note(f"{settings.run_folder}: taken over from {claim.taken_over}, which is gone")
-            job = Job(plan, settings, beside, validation_data, pools, claim, progress, resume)
+            job = Job(plan, settings, beside, validation_data, pools, claim, progress, resume, left)
             return Tries(job, retries).run()
 
 

@@ -55,7 +55,8 @@ class Pools(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What all tries of a run have in common. Its `settings` are those of the first, which goes on from a checkpoint where it `resumes`."""
+    """What all tries of a run have in common. Its `settings` are those of the first, which goes on from a checkpoint where it `resumes`; else its folder may be
+    `left` by one that ended before its first checkpoint."""
 
     plan: Plan
     settings: RunSettings
@@ -65,6 +66,7 @@ class Job:
     claim: Claim
     progress: Progress
     resumes: bool
+    left: bool = False
 
 
 class Tries:
@@ -75,6 +77,7 @@ class Tries:
         self._retries = Retries(most)
         self._identity = identify(job.plan, job.settings.data)
         self._trained = 0  # as the last report of this try said
+        self._is_asked = False  # by the user, to stop
 
     def run(self) -> RunResult:
         """To the end of the data. Raises what a run does; PeerLost once as many tries have failed."""
@@ -101,7 +104,7 @@ class Tries:
                 settings = resumed(settings, identity, find_checkpoints(settings.run_folder), job.progress.note)
             settings, versions = published(job.plan, settings, job.beside.published)
             stack.enter_context(closing(versions))
-            is_new = not (resumes or self._retries.count)
+            is_new = not (resumes or self._retries.count or job.left)
             start_record(settings.run_folder, record_of(settings), resume=not is_new)
             settings, validator = prepared(
                 job.plan, settings, job.beside.validating, job.validation_data, job.progress.note
@@ -131,11 +134,14 @@ class Tries:
                 outside = Outside(
                     interrupt, on_totals, job.progress.note, job.claim.give_sign, validations=validator, publications=versions
                 )  # fmt: skip
-                coordinator = Coordinator(job.plan, network, settings, identity, outside)
-                pool = job.pools.pool(job.plan, settings, network, coordinator.place)
-                result = coordinator.run(pool)
-                found = validator.finish(result.checkpoint, interrupt, job.claim.give_sign)
-                return replace(result, validations=found)
+                try:
+                    coordinator = Coordinator(job.plan, network, settings, identity, outside)
+                    pool = job.pools.pool(job.plan, settings, network, coordinator.place)
+                    result = coordinator.run(pool)
+                    found = validator.finish(result.checkpoint, interrupt, job.claim.give_sign)
+                    return replace(result, validations=found)
+                finally:
+                    self._is_asked = interrupt.is_asked
         finally:
             log.close()
             network.close()
@@ -149,7 +155,10 @@ class Tries:
         return complete[0][0].name if complete else ""
 
     def _await_next(self, error: PeerLost) -> None:
-        """Tell of a failure, and wait until it is time to go on. Raises it where that is not to be; Interrupted where the user wants to stop."""
+        """Tell of a failure, and wait until it is time to go on. Raises it where that is not to be, as where the user had asked to stop; Interrupted where that
+        comes now."""
+        if self._is_asked:
+            raise error
         seconds = self._retries.failed(self._checkpoint)
         if seconds is None:
             ended = self._retries.ended
@@ -161,10 +170,7 @@ class Tries:
                 select(interrupt.descriptors, [], [], min(left, _SIGN_SECONDS))
                 self._job.claim.give_sign()
             if interrupt.is_asked:
-                folder = self._job.settings.run_folder
-                raise Interrupted(
-                    f"stopped behind a failure ({without_advice(str(error))}); go on with --resume {folder}"
-                )
+                raise Interrupted(f"stopped behind a failure: {error}")
 
     def _news(self, error: PeerLost, seconds: float) -> str:
         complete = find_checkpoints(self._job.settings.run_folder).complete

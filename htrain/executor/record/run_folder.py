@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -206,12 +207,19 @@ def require_empty(folder: Path) -> None:
         held = sorted(path.name for path in folder.iterdir() if path.name != OWNER)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error
-    if RECORD in held and not list(folder.glob("checkpoints/*/manifest.json")):
+    if began(folder) == "nothing to go on from":
         raise UsageError(
             f"{folder}: holds a run that ended before its first checkpoint: remove it, or choose another --out"
         )
     if held:
         raise UsageError(f"{folder}: already holds a run; go on with --resume {folder}, or choose another --out")
+
+
+def began(folder: Path) -> Literal["no run", "nothing to go on from", "checkpoint"]:
+    """What a folder holds of a run: none, one that ended before its first checkpoint, or one that has a checkpoint."""
+    if any(folder.glob("checkpoints/*/manifest.json")):
+        return "checkpoint"
+    return "nothing to go on from" if (folder / RECORD).exists() else "no run"
 
 
 def start_record(folder: Path, record: RunRecord, *, resume: bool) -> None:
