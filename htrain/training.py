@@ -76,8 +76,8 @@ def run(
     require_arguments(
         "run", plan=plan, data=data, out=out, resume=resume, or_resume=or_resume, begin_with=begin_with, epochs=epochs, hosting=hosting,
         deterministic=deterministic, checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
-        retries=retries, malformed_share=malformed_share, workers=workers, num_threads=num_threads, network=network, trainer_network=trainer_network, encrypt=encrypt,
-        valid=valid, valid_every=valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation,
+        retries=retries, malformed_share=malformed_share, workers=workers, num_threads=num_threads, network=network, trainer_network=trainer_network,
+        encrypt=encrypt, valid=valid, valid_every=valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation,
         publish=publish, publish_every=publish_every, publish_full_every=publish_full_every,
     )  # fmt: skip
     validating = Validating(valid, valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation)
