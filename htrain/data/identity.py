@@ -7,7 +7,9 @@ A file at an address whose store gives it an ETag, as S3 does, is known by that 
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -85,6 +87,19 @@ def identity_of(uri: str) -> DataIdentity:
     blocks = max(2, _BLOCKS // max(1, len(files) - ("schema=" in uri)))  # of each file of data
     identities = tuple(_file(path, total <= WHOLE_BYTES, blocks) for path in files)
     return DataIdentity(READER, format, options, identities, vocabularies_of(uri))
+
+
+def stamps_of(uri: str) -> tuple[tuple[int, ...], ...]:
+    """What the file system says of the data's files: where it is the same at two moments, nobody has written to any between. Empty where that is not known, as
+    at addresses. Raises DataError for what cannot be found."""
+    files = files_of(uri)
+    if not all(isinstance(path, Path) for path in files):
+        return ()
+    try:
+        found = [os.stat(str(path)) for path in files]
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    return tuple((each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in found)
 
 
 def _file(path: AnyPath, all_small: bool, blocks: int) -> FileIdentity:

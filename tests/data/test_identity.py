@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import htrain.data.identity as module
-from htrain.data.identity import identity_of
+from htrain.data.identity import identity_of, stamps_of
 from htrain.errors import DataError
 
 LINES = [f"{row % 2} {row}:1 {row + 7}:1" for row in range(200)]
@@ -53,6 +53,21 @@ def test_changed_rows_are_other_data_also_where_the_files_time_is_kept(
         os.utime(path, ns=(time, time))
     said = before.difference(identity_of(f"libfm:{path}?rows=300"))
     assert said.startswith("'a.libfm' has ")
+
+
+@pytest.mark.parametrize("how", ["appended", "truncated", "relabelled", "reordered", "replaced"])
+def test_files_are_stamped_by_what_no_writer_can_keep(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "a.libfm"
+    before = stamps_of(uri := write(path, LINES))
+    assert before == stamps_of(uri)
+    time = path.stat().st_mtime_ns
+    if how == "replaced":
+        write(tmp_path / "b.libfm", LINES)
+        (tmp_path / "b.libfm").replace(path)
+    else:
+        write(path, changed(LINES, how, random.Random(0)))
+    os.utime(path, ns=(time, time))
+    assert before != stamps_of(uri)
 
 
 def test_moved_touched_or_renamed_data_is_the_same(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from select import select
 from typing import Any, Protocol
 
 from htrain.data import Dataset
+from htrain.data.identity import stamps_of
 from htrain.errors import Interrupted, PeerLost
 from htrain.executor.launch.coordinator import Coordinator, NoValidations, NoVersions, Outside, WorkerPool
 from htrain.executor.launch.earlier import Beginning, Earlier
@@ -75,6 +76,7 @@ class Tries:
     def __init__(self, job: Job, most: int) -> None:
         self._job = job
         self._retries = Retries(most)
+        self._stamps = stamps_of(job.settings.data)
         self._identity = identify(job.plan, job.settings.data)
         self._trained = 0  # as the last report of this try said
         self._is_asked = False  # by the user, to stop
@@ -182,7 +184,10 @@ class Tries:
         return f"{without_advice(str(error))}; the run goes on{wait} {where}: {again:,} examples are trained again ({which})"
 
     def _same_data(self) -> Identity:
-        """What the run goes on with, as it is now. Raises CheckpointError where that is not what it began with."""
+        """What the run goes on with, as it is now. Raises CheckpointError where that is not what it began with. Files that nobody has written to are not read
+        again."""
+        if self._stamps and self._stamps == stamps_of(self._job.settings.data):
+            return self._identity
         now = identify(self._job.plan, self._job.settings.data)
         check_same(str(self._job.settings.run_folder), self._identity, now)
         return now
