@@ -29,6 +29,7 @@ _COPY_BELOW_BYTES = (
 )  # below this, a copy costs less CPU than telling Python when ZeroMQ is done with the memory
 _FILES_OF_A_SOCKET = 8  # its mailbox, the listener or connection, the resolver's, and some for the other threads
 _LINGER_MILLISECONDS = 1000
+_MOST_WAITING = 1024  # connections of a moment: beyond, those of a folder's socket are refused, and tried again a tenth of a second later
 _MORE = int(zmq.SNDMORE)
 _KEEPER_LOCK = threading.Lock()
 _LEFT_OPEN: list[zmq.Context] = []
@@ -153,6 +154,7 @@ class Inbox:
             self._socket.curve_server = True
             self._socket.curve_secretkey = keys.secret
         self._socket.set(zmq.RCVHWM, 0)
+        self._socket.set(zmq.BACKLOG, _MOST_WAITING)
         self._socket.set(zmq.LINGER, 0)
         try:
             self._socket.bind(bind)
