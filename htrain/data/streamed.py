@@ -93,14 +93,16 @@ class StreamSource:
                 yield self._table(item, number)
                 continue
             some = [item, *islice(given, MAX_BLOCK_ROWS - 1)]
-            yield self._table(self._together(some, number), number)
+            yield self._table(some, number)
             number += len(some) - 1
 
     def _is_example(self, item: Any, number: int) -> bool:
         if not isinstance(item, Mapping):
             return False
         if self.layout.label not in item:
-            raise DataError(f"{self.name}: batch {number}: no column '{self.layout.label}'; it has {', '.join(item)}")
+            raise DataError(
+                f"{self.name}: batch {number}: no column '{self.layout.label}'; it has {', '.join(map(str, item))}"
+            )
         label = item[self.layout.label]
         return isinstance(label, str) or not hasattr(label, "__len__") or getattr(label, "ndim", 1) == 0
 
@@ -113,6 +115,7 @@ class StreamSource:
 
     def _table(self, item: Any, number: int) -> pa.Table:
         try:
+            item = self._together(item, number) if isinstance(item, list) else item
             if isinstance(item, Mapping):
                 return pa.table(dict(self._columns(item)))
             table = pa.Table.from_batches([item]) if isinstance(item, pa.RecordBatch) else pa.table(item)

@@ -82,12 +82,18 @@ def instant_of(text: str) -> int:
     """Microseconds since the epoch of a day or a time as ISO 8601 has it, one of UTC without a zone. Raises ValueError."""
     found = datetime.fromisoformat(text)
     since = (found if found.tzinfo else found.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-    return since // timedelta(microseconds=1)
+    instant = since // timedelta(microseconds=1)
+    if abs(instant) >= _MOST_SECONDS * 1_000_000:
+        raise ValueError(f"{text} is in no year of four digits")
+    return instant
 
 
 def shown(instant: int) -> str:
-    """Microseconds since the epoch as ISO 8601 has it: the day alone where it begins then."""
-    found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant)
+    """Microseconds since the epoch as ISO 8601 has it: the day alone where it begins then; the number where it is in no year of four digits."""
+    try:
+        found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant)
+    except OverflowError:
+        return f"{instant} us since the epoch"
     return found.isoformat().removesuffix("+00:00").removesuffix("T00:00:00")
 
 

@@ -15,7 +15,7 @@ from htrain.data.address import AnyPath
 from htrain.data.counting import Counting, Counts, chosen, columns_of_ids
 from htrain.data.layout import Layout, load_layout
 from htrain.data.malformed import Malformed
-from htrain.data.source import watched
+from htrain.data.source import format_of, watched
 from htrain.data.vocabulary import EMPTY, FIRST
 from htrain.errors import DataError
 from htrain.files import new_file
@@ -70,7 +70,7 @@ def write_vocabulary(
 
     def layout_at(path: AnyPath) -> Layout:
         found.append(load_layout(path, lambda file, column: EMPTY))  # the files may not be there yet
-        if found[0].vocabularies and "test=" in uri.partition("?")[2]:
+        if found[0].vocabularies and "test" in format_of(uri)[1]:
             raise DataError(
                 f"'{uri}': which rows test=SHARE holds out follows from ids, and they from the vocabulary: count all rows, or hold out by test_from=TIME"
             )
@@ -94,6 +94,7 @@ def write_vocabulary(
     )
     if not told.examples:
         raise DataError(f"{source.name}: holds no rows that can be read")
+    _require_values(names, counting, told, limits, source.name)
     _write(out, uri, limits, [(column, kept[group_of[column]]) for column in names])
     return told
 
@@ -106,6 +107,10 @@ def _groups(names: Sequence[str], together: Sequence[Sequence[str]], uri: str) -
             raise DataError(f"{uri}: together: '{column}' is none of the columns that are counted, {', '.join(names)}")
         if joined.count(column) > 1:
             raise DataError(f"{uri}: together: '{column}' is named twice")
+    if not all(together):
+        raise DataError(
+            f"{uri}: together: a group without columns: name those that are counted as one, such as user,friend"
+        )
     return [*map(tuple, together), *((column,) for column in names if column not in joined)]
 
 
@@ -136,6 +141,18 @@ def _told(column: str, counts: Counts, kept: pa.Table) -> Counted:
         values_kept=_total(of_kept),
         missing=counts.missing,
     )
+
+
+def _require_values(names: Sequence[str], counting: Counting, told: Vocabularies, limits: Limits, name: str) -> None:
+    """Raises DataError for a column of which no value is kept: nothing could be looked up in it."""
+    for column, each in zip(names, told.columns, strict=True):
+        if not each.kept:
+            counts = counting.counts[column].table["count"]
+            most = pc.max(counts).as_py() or 0
+            raise DataError(
+                f"{name}: column '{column}' has no value that comes {limits.min_count} times or more; the most frequent comes {most} times: "
+                f"count with a smaller --min-count, or without the column (--columns)"
+            )
 
 
 def _total(counts: pa.Table) -> int:

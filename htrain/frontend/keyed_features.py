@@ -39,8 +39,9 @@ def keyed(model: nn.Module, available: Mapping[str, Any], schema: Schema) -> tup
     """`model` with tensors as arguments where it takes KeyedJaggedTensors, and those of `available` that it takes then.
 
     `available` are example inputs by name: tensors, as `schema` has them, or KeyedJaggedTensors by the names of arguments, which stand for a bag input of each
-    feature. Another model is returned as it is. Raises ModelError for a feature that is no input, for a module that TorchRec has sharded, and for a model that
-    takes a KeyedJaggedTensor and has no collection.
+    feature. Its keys are in the order of the example, or, without one, in that in which the collections name them. Another model is returned as it is.
+    Raises ModelError for a feature that is no input, for a module that TorchRec has sharded, and for a model that takes a KeyedJaggedTensor and has no
+    collection.
     """
     given = _as_bags(available)
     arguments = _keyed_arguments(model, available)
@@ -51,12 +52,13 @@ def keyed(model: nn.Module, available: Mapping[str, Any], schema: Schema) -> tup
         raise ModelError(
             f"module '{sharded[0]}' holds tables that TorchRec has sharded: give the model as it was before"
         )
-    features = [_found(name, given, schema) for name in _feature_names(model)]
-    if not features:
+    if not _feature_names(model):
         raise ModelError(
             f"forward() of {type(model).__name__} takes a KeyedJaggedTensor, '{arguments[0]}', but no EmbeddingBagCollection and no "
             f"EmbeddingCollection of the model reads one: look up its features in one of these"
         )
+    keys = [key for value in available.values() if _is_keyed(value) for key in value.keys()]  # noqa: SIM118  no mapping
+    features = [_found(name, given, schema) for name in dict.fromkeys((*keys, *_feature_names(model)))]
     return _taking_tensors(model, arguments, features, given)
 
 

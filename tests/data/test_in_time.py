@@ -116,10 +116,19 @@ def test_a_row_without_a_time_is_malformed(tmp_path: Path) -> None:
     assert htrain.features(table, schema=tmp_path / "s.yaml")["s"].tolist() == [[5]]
 
 
+def test_a_row_of_no_year_of_four_digits_is_named_where_it_is_out_of_order(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SCHEMA)
+    times = pa.array([2**60, 0], pa.timestamp("us"))
+    pq.write_table(pa.table({"y": [0, 1], "id": [1, 2], "at": times}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=f"{2**60} us since the epoch"):
+        ids(f"parquet:{tmp_path}/a.parquet?schema={tmp_path}/s.yaml&order=time")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ("test_from=soon", r"option test_from=soon: want a day or a time such as 2026-11-20"),
+        ("test_from=9999-12-31T23:59-05:00", "want a day or a time such as 2026-11-20"),
         ("test_from=2026-11-20&test=0.1", "want either test=SHARE or times, not both"),
         ("test_until=2026-11-20", "option test_until=2026-11-20: has no effect without test_from=TIME"),
         ("test=0.1&test_until=2026-11-20", "option test_until=2026-11-20: has no effect without test_from=TIME"),

@@ -171,6 +171,12 @@ GOOD = {"click": [1, 0], "x_0": [1, 1], "x_1": [1, 1], "user": [1, 2], "word": [
         ([{k: v for k, v in GOOD.items() if k != "word"}], DataError, "a list: no column 'word'; it has click, x_0"),
         ([GOOD, {**GOOD, "user": ["a", "b"]}], DataError, "a list: batch 2 has other types than those before: "),
         ([{k: v[0] for k, v in GOOD.items()}, {"click": 1}], DataError, "example 2 has other columns than example 1"),
+        (
+            [{**{k: v[0] for k, v in GOOD.items()}, "user": torch.ones((), dtype=torch.bfloat16)}],
+            DataError,
+            "a list: batch 1 is a list: want a dict of arrays",
+        ),
+        ([{1: [2]}], DataError, "no column 'click'; it has 1$"),
         ([], DataError, "no row of a list can be read"),
         ({1: 2}, UsageError, "data is a dict: want FORMAT:PATH, or a table, or batches of one, that Arrow takes"),
     ],

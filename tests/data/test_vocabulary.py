@@ -186,6 +186,12 @@ def test_what_is_no_vocabulary_is_one_line(line: str, message: str, folder: Path
         ("{csv}", {"columns": ["y"]}, "'y' is no column of ids of its schema file, which are user, item, seen, tags"),
         ("{csv}", {"together": [["user", "nobody"]]}, "together: 'nobody' is none of the columns"),
         ("{csv}", {"together": [["user", "tags"], ["seen", "tags"]]}, "together: 'tags' is named twice"),
+        ("{csv}", {"together": [[]]}, "together: a group without columns"),
+        (
+            "{csv}",
+            {"min_count": 3, "columns": ["seen", "user", "item"]},
+            "column 'item' has no value that comes 3 times or more; the most frequent comes 1 times: count with a smaller",
+        ),
         ("{csv}&shuffle=9", {}, "option shuffle has no effect on what is counted"),
         ("synthetic:?rows=9", {}, "columns are those that a schema file describes: want csv or parquet"),
         ("{csv}", {"out": "s.yaml"}, r"s\.yaml: cannot be written: it holds something that htrain did not write"),
@@ -195,6 +201,7 @@ def test_what_cannot_be_counted_is_one_line(uri: str, given: dict[str, Any], mes
     out = folder / given.get("out", "v.parquet")
     with pytest.raises(DataError, match=message):
         htrain.vocabulary(uri.format(csv=uri_of("csv", folder)), **{**given, "out": out})
+    assert out.name == "s.yaml" or not out.exists()
 
 
 def test_a_vocabulary_at_an_address_lies_beside_its_schema_file(folder: Path) -> None:

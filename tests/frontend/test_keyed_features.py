@@ -139,6 +139,28 @@ def test_an_example_may_be_a_keyed_jagged_tensor(classes: dict[str, Any]) -> Non
     assert found.compare(Options()) == ()
 
 
+def test_keys_are_in_the_order_of_the_example(classes: dict[str, Any]) -> None:
+    ids, lengths = torch.arange(6), torch.ones(6, dtype=torch.int64)
+    features = classes["KeyedJaggedTensor"](
+        keys=["item", "user"], values=torch.cat([ids, ids + 6]), lengths=lengths.repeat(2)
+    )
+    table = classes["EmbeddingBagConfig"]
+    tables = [table(name=n, embedding_dim=4, num_embeddings=20, feature_names=[n]) for n in ("user", "item")]
+
+    class Ordered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ebc, self.top = classes["EmbeddingBagCollection"](tables=tables), nn.Linear(4, 1)
+
+        def forward(self, features: Any) -> torch.Tensor:
+            if list(features.keys()) != ["item", "user"]:
+                raise ValueError("these are others")
+            return self.top(self.ebc(features)["item"]).squeeze(1)
+
+    found = capture_model(Ordered(), schema=CRITEO, example_inputs={"features": features}, logit="", label="")
+    assert found.compare(Options()) == ()
+
+
 FILE = """
 import torch
 from torch import nn

@@ -1,7 +1,9 @@
 """What tests of ports send, and how they wait for it."""
 
+import shutil
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -18,6 +20,12 @@ MakeNetwork = Callable[[str], Network]
 def network_of(scheme: str) -> Network:
     """A network of this scheme; sockets of a folder lie in a new one."""
     return Network(scheme, folder=sockets_folder() if scheme == "ipc" else None)
+
+
+def remove(folder: Path | None) -> None:
+    """What the sockets of a network have left."""
+    if folder:
+        shutil.rmtree(folder)
 
 
 def send_tensors(outbox: Outbox, peer: str, step: int, tensors: dict[str, torch.Tensor]) -> None:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,9 +57,16 @@ def start(ranks: int, plan: Path, data: str, *arguments: str) -> subprocess.Pope
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    """What a test that failed has left running goes."""
-    yield
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test that failed has left running goes. However a run ends, no folder of sockets stays."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="mpi-") as short:
+        monkeypatch.setenv("TMPDIR", short)
+        yield
+        end_all()
+        assert not list(Path(short).glob("htrain-*"))
+
+
+def end_all() -> None:
     while STARTED:
         process = STARTED.pop()
         if process.poll() is None:

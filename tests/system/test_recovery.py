@@ -22,7 +22,8 @@ OFTEN = ("--checkpoint-seconds", "0.7")
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recovery") / "plan"
-    ledger_plan(this_machine(groups=2, trainers=1, group_ps=1, sparse_ps=2, dense_ps=1)).save(folder)
+    cluster = this_machine(groups=2, trainers=1, group_ps=1, sparse_ps=2, sparse_ps_processes=2, dense_ps=1)
+    ledger_plan(cluster).save(folder)
     return folder
 
 
@@ -52,7 +53,10 @@ def another_checkpoint(folder: Path, process: Started) -> None:
 
 def pid_of(role: str, folder: Path) -> int:
     pids = {name: place["pid"] for name, place in json.loads((folder / "roles.json").read_text()).items()}
-    return psutil.Process(pids["sparse_ps:0"]).ppid() if role == "supervisor" else pids[role]
+    if role == "supervisor":
+        return psutil.Process(pids["sparse_ps:0"]).ppid()
+    name, _, further = role.partition("/")
+    return psutil.Process(pids[name]).children()[0].pid if further else pids[name]
 
 
 def test_whoever_is_killed_the_run_goes_on_and_trains_every_example_once(
@@ -61,7 +65,7 @@ def test_whoever_is_killed_the_run_goes_on_and_trains_every_example_once(
     folder = tmp_path / "run"
     process = run(*ENDLESS, *OFTEN, "--retries", "auto")
     wait_for_a_checkpoint(folder, process)
-    victims = ("sparse_ps:1", "trainer:1:0", "supervisor", "group_ps:0:0", "dense_ps:0")
+    victims = ("sparse_ps:1", "trainer:1:0", "supervisor", "group_ps:0:0", "sparse_ps:0/process1", "dense_ps:0")
     for victim in victims:
         another_checkpoint(folder, process)
         time.sleep(0.3)  # into the time between two
@@ -72,6 +76,7 @@ def test_whoever_is_killed_the_run_goes_on_and_trains_every_example_once(
     assert process.returncode == 130, said
     told = [line for line in said.splitlines() if "the run goes on" in line]
     assert len(told) == len(victims)
+    assert all(victim in line for victim, line in zip(victims, told, strict=True))
     assert all("(retry 1 of 3)" in line for line in told), "each got further than the one before"
     assert (counted(plan, folder) == owed(folder)).all()
 

@@ -65,10 +65,12 @@ def test_a_row_says_whether_it_compiles_is_equal_and_trains_as_pytorch_does() ->
 
 def test_totals_leave_out_what_the_library_itself_cannot_run() -> None:
     assert list(totals(RESULTS, {"three": "ModuleNotFoundError: No module named 'three'"})) == [
-        "one              1 of 2 compile, 1 equal PyTorch; one trainer: 1 of 1; 1+1+1: 0 of 1 (1 chaotic); two groups: 1 of 1",
-        "two              1 of 3 compile, 1 equal PyTorch; one trainer: 0 of 1; two groups: 0 of 1; 1 do not run in PyTorch",
-        "all              2 of 5 compile, 2 equal PyTorch; one trainer: 1 of 2; 1+1+1: 0 of 1 (1 chaotic); two groups: 1 of 2; "
+        "one              1 of 2 compile, 1 equal PyTorch; one trainer: 1 of 1; 1+1+1: 0 of 1 (1 chaotic); two groups: 1 of 1; "
+        "5 trainings, 1 chaotic of 1 models, 1 of these equal at smaller rates",
+        "two              1 of 3 compile, 1 equal PyTorch; one trainer: 0 of 1; two groups: 0 of 1; 2 trainings; "
         "1 do not run in PyTorch",
+        "all              2 of 5 compile, 2 equal PyTorch; one trainer: 1 of 2; 1+1+1: 0 of 1 (1 chaotic); two groups: 1 of 2; "
+        "7 trainings, 1 chaotic of 1 models, 1 of these equal at smaller rates; 1 do not run in PyTorch",
         "three            skipped: ModuleNotFoundError: No module named 'three'",
     ]
 

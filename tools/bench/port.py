@@ -12,6 +12,7 @@ Runs of htrain and pyzmq alternate; a line gives htrain's median, its spread ove
 import argparse
 import multiprocessing
 import os
+import shutil
 import statistics
 import threading
 import time
@@ -149,6 +150,12 @@ def new_network(scheme: str, keys: Keys) -> Network:
     return Network(scheme, folder=sockets_folder() if scheme == "ipc" else None)
 
 
+def close(network: Network) -> None:
+    network.close()
+    if network.folder:
+        shutil.rmtree(network.folder)
+
+
 def peer(pipe: "multiprocessing.connection.Connection", scheme: str, keys: Keys) -> None:
     """The other process: one line of each kind, and jobs until told to stop."""
     network = new_network(scheme, keys)
@@ -159,7 +166,7 @@ def peer(pipe: "multiprocessing.connection.Connection", scheme: str, keys: Keys)
     while (job := pipe.recv()) != STOP:
         serve(lines[job.kind], job)
         pipe.send(STOP)
-    network.close()
+    close(network)
 
 
 class OtherProcess:
@@ -189,7 +196,7 @@ class OtherProcess:
     def close(self) -> None:
         self._pipe.send(STOP)
         self._process.join(10)
-        self._network.close()
+        close(self._network)
 
 
 class OtherThread:

@@ -120,8 +120,18 @@ def _total(name: str, results: Sequence[Result]) -> str:
     line = f"{name:16} {len(compiled)} of {len(tried)} compile, {equal} equal PyTorch"
     for words, placements in COLUMNS.items():
         line += _of_trained(words, [seen for r in compiled if (seen := r.trained(placements))])
+    line += _of_all([(r, name) for r in compiled for name in r.trains])
     left = len(results) - len(tried)
     return line + (f"; {left} do not run in PyTorch" if left else "")
+
+
+def _of_all(trainings: Sequence[tuple[Result, str]]) -> str:
+    """How many trainings there are, and how many are chaotic, of how many models; of these trainings those that are PyTorch's at smaller rates."""
+    chaotic = [(r, name) for r, name in trainings if r.training(name) == "chaotic"]
+    if not chaotic:
+        return f"; {len(trainings)} trainings" if trainings else ""
+    models, calm = len({id(r) for r, _ in chaotic}), sum(r.calmer.get(name, 0.0) > 0 for r, name in chaotic)
+    return f"; {len(trainings)} trainings, {len(chaotic)} chaotic of {models} models, {calm} of these equal at smaller rates"
 
 
 def _of_trained(words: str, seen: Sequence[str]) -> str:

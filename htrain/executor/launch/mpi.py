@@ -16,9 +16,8 @@ from mpi4py import MPI
 
 from htrain.errors import RunError, UsageError
 from htrain.executor.host.address import address_of_name, address_within
-from htrain.executor.host.sockets import sockets_folder
 from htrain.executor.launch.play import part_of, play_all
-from htrain.executor.launch.rank import call_role, leave
+from htrain.executor.launch.rank import call_role, leave, new_folder
 from htrain.executor.launch.supervisor import Assignment, decode_assignment, encode_assignment
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
@@ -45,7 +44,7 @@ def meet(settings: RunSettings) -> Network:
     try:
         hosts = _hosts(settings, alone=alone)
         if rank() == 0:
-            told = str(sockets_folder()).encode() if in_folder else b"".join(Keys.new())
+            told = str(new_folder()).encode() if in_folder else b"".join(Keys.new())
     except RunError as error:
         wrong = str(error)
     if said := list(filter(None, _gather(wrong))):

@@ -5,6 +5,7 @@ takes part in MPI, waits for it, and tells whose it was when it dies. Signals re
 """
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -12,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from htrain.errors import UsageError
+from htrain.errors import RunError, UsageError
 from htrain.executor.host.process import end_with_parent
+from htrain.executor.host.sockets import sockets_folder
 from htrain.printable import one_line
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -52,6 +54,7 @@ class _Role:
 
     name = "a role"
     pipe = -1
+    folder: Path | None = None  # for sockets, which goes with the rank
 
 
 def split(run_folder: Path) -> None:
@@ -62,6 +65,9 @@ def split(run_folder: Path) -> None:
     _Role.name = "the launcher" if is_launcher() else "a role"
     read, write = os.pipe()  # the role's name
     alive, hold = os.pipe()  # ends with the rank
+    if is_launcher():
+        with suppress(RunError):  # who wants one says so to all
+            _Role.folder = sockets_folder()
     child = os.fork()
     if child:
         os.close(write)
@@ -84,6 +90,12 @@ def call_role(name: str) -> None:
         os.close(_Role.pipe)
 
 
+def new_folder() -> Path:
+    """A folder for the sockets of a run: that which the launcher's rank has made, where there is one, and which the last of its two processes removes, however
+    they end. Raises RunError."""
+    return _Role.folder or sockets_folder()
+
+
 def leave() -> None:
     """The role is done, and ends with its rank without a word: in MPI's own end, which may wait for others, no thread of Python's runs any more."""
     if _Role.pipe >= 0:
@@ -95,6 +107,7 @@ def _wait(child: int, read: int, run_folder: Path, *, forwards: bool) -> int:
     for number in _FORWARDED:
         signal.signal(number, (lambda n, _: _send(child, n)) if forwards else signal.SIG_IGN)
     _, status = os.waitpid(child, 0)
+    _remove_folder()
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return code
@@ -115,7 +128,13 @@ def _follow(alive: int) -> None:
     """In the role: end with the rank, and tell whose it was where it did not wait for the role."""
     os.read(alive, 1)
     _say(f"htrain: {_Role.name} (process {os.getpid()}) ends: mpiexec's process that waits for it was killed")
+    _remove_folder()
     os._exit(1)
+
+
+def _remove_folder() -> None:
+    if _Role.folder:
+        shutil.rmtree(_Role.folder, ignore_errors=True)
 
 
 def _say(line: str) -> None:

@@ -20,7 +20,7 @@ import psutil
 
 import htrain.errors as errors
 from htrain.costs.roles import server_threads
-from htrain.errors import Error, RunError
+from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.assembly import Assembly
 from htrain.executor.engine.context import process_endpoint
 from htrain.executor.host.patience import Patience
@@ -95,11 +95,11 @@ class ServerProcess:
         threading.Thread(target=self._listen, name=self.endpoint, daemon=True).start()
 
     def address(self, seconds: float) -> str:
-        """Where it takes messages. Raises RunError where it does not say so in time, and what went wrong with it."""
+        """Where it takes messages. Raises PeerLost where it does not say so in time, and what went wrong with it."""
         with self._heard:
             self._heard.wait_for(lambda: self._address or self.error, seconds)
         if not self._address:
-            raise self.error or RunError(f"{self.endpoint} did not come up within {seconds:.0f} s")
+            raise self.error or PeerLost(f"{self.endpoint} did not come up within {seconds:.0f} s")
         return self._address
 
     def serve(self, book: dict[str, str]) -> None:
@@ -154,7 +154,7 @@ class ServerProcess:
             status = self._process.exitcode
         how = f"was killed by signal {-status}" if status and status < 0 else f"ended with status {status}"
         with self._heard:
-            self.error = self.error or RunError(f"{self.endpoint} (process {self._process.pid}) {how}")
+            self.error = self.error or PeerLost(f"{self.endpoint} (process {self._process.pid}) {how}")
             self._heard.notify_all()
         self.on_change()
 
@@ -231,7 +231,7 @@ def _serving(parts: Assembly, endpoint: str, settings: RunSettings, network: Net
             if server.error:
                 raise server.error
             if hangs := watch.tick():
-                raise RunError(f"{endpoint}: {one_line(hangs)}")
+                raise PeerLost(f"{endpoint}: {one_line(hangs)}")
 
     return serve
 

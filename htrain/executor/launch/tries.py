@@ -3,7 +3,7 @@
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from select import select
+from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from htrain.data import Dataset
@@ -169,7 +169,7 @@ class Tries:
         end = time.monotonic() + seconds
         with interrupts() as interrupt:
             while not interrupt.is_asked and (left := end - time.monotonic()) > 0:
-                select(interrupt.descriptors, [], [], min(left, _SIGN_SECONDS))
+                wait(interrupt.descriptors, min(left, _SIGN_SECONDS))
                 self._job.claim.give_sign()
             if interrupt.is_asked:
                 raise Interrupted(f"stopped behind a failure: {error}")

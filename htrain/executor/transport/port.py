@@ -38,7 +38,8 @@ _LEFT_OPEN: list[zmq.Context] = []
 class Keys(NamedTuple):
     """What the processes of one run have in common, and nobody else knows, in Z85: a key pair of CurveZMQ.
 
-    Whoever does not know the public one cannot begin a handshake, and it never crosses the network in the clear: it is the run's secret, as much as the other.
+    Whoever does not know the public one cannot begin a handshake, in which it does not cross the network in the clear: it is the run's secret, as much as the
+    other.
     """
 
     public: bytes
@@ -160,9 +161,8 @@ class Inbox:
             self._socket.bind(bind)
         except zmq.ZMQError as error:
             self._socket.close()
-            raise RunError(
-                f"{name}: cannot listen on {bind}: {_reason(error)}; give an address of this host"
-            ) from error
+            cure = "let TMPDIR name another folder of this host" if folder_of(bind) else "give an address of this host"
+            raise RunError(f"{name}: cannot listen on {bind}: {_reason(error)}; {cure}") from error
         self.address: str = self._socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         if near:
             self._socket.bind(near)

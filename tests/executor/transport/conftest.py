@@ -1,13 +1,12 @@
 """Networks that end with their test."""
 
-import shutil
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from htrain.executor.transport.port import Network
-from tests.support.ports import SCHEMES, MakeNetwork, network_of
+from tests.support.ports import SCHEMES, MakeNetwork, network_of, remove
 
 
 @pytest.fixture
@@ -21,8 +20,7 @@ def make_network() -> Iterator[MakeNetwork]:
 
     yield make
     for network in networks:
-        if network.folder:
-            shutil.rmtree(network.folder)
+        remove(network.folder)
         closing = threading.Thread(target=network.close, daemon=True)
         closing.start()
         closing.join(10)

@@ -177,25 +177,27 @@ def test_a_thread_that_still_waits_keeps_its_socket_when_the_network_is_closed(s
 LEFT_OPEN = """
 import gc, sys, threading
 from htrain.executor.transport.wire import Ready
-from tests.support.ports import network_of
+from tests.support.ports import network_of, remove
 network = network_of(sys.argv[1])
 inbox = network.inbox("b")
 outbox = network.outbox({"b": inbox.address})
 thread = threading.Thread(target=lambda: print("heard", type(inbox.receive(30)[0]).__name__))
 thread.start()
 network.close()
+folder = network.folder
 del network
 gc.collect()
 print("closed", flush=True)
 outbox.send("b", Ready("a"))
 thread.join()
+remove(folder)
 """
 
 
 SHORT_OF_FILES = """
 import os, resource, sys
 from htrain.errors import RunError
-from tests.support.ports import network_of
+from tests.support.ports import network_of, remove
 network = network_of(sys.argv[1])
 inboxes = [network.inbox("first")]
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -206,6 +208,7 @@ except RunError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 network.close()
+remove(network.folder)
 """
 
 
