@@ -29,6 +29,9 @@ _COPY_BELOW_BYTES = (
 )  # below this, a copy costs less CPU than telling Python when ZeroMQ is done with the memory
 _FILES_OF_A_SOCKET = 8  # its mailbox, the listener or connection, the resolver's, and some for the other threads
 _LINGER_MILLISECONDS = 1000
+_BUFFER_BYTES = (
+    4 << 20
+)  # of a folder's socket, or what the system allows: unlike those of TCP they do not grow by themselves
 _MOST_WAITING = 1024  # connections of a moment: beyond, those of a folder's socket are refused, and tried again a tenth of a second later
 _MORE = int(zmq.SNDMORE)
 _KEEPER_LOCK = threading.Lock()
@@ -156,6 +159,8 @@ class Inbox:
             self._socket.curve_secretkey = keys.secret
         self._socket.set(zmq.RCVHWM, 0)
         self._socket.set(zmq.BACKLOG, _MOST_WAITING)
+        if folder_of(bind):
+            self._socket.set(zmq.RCVBUF, _BUFFER_BYTES)
         self._socket.set(zmq.LINGER, 0)
         try:
             self._socket.bind(bind)
@@ -292,6 +297,8 @@ class Outbox:
         socket.set(zmq.IMMEDIATE, 1)  # queue only on a live connection, so that a dead peer is noticed
         socket.set(zmq.SNDTIMEO, math.ceil(self._deadline_seconds * 1000))
         socket.set(zmq.LINGER, _LINGER_MILLISECONDS)
+        if folder_of(address):
+            socket.set(zmq.SNDBUF, _BUFFER_BYTES)
         if self._keys and address.startswith("tcp://"):
             socket.curve_serverkey = self._keys.public
             socket.curve_publickey, socket.curve_secretkey = self._keys

@@ -116,7 +116,9 @@ def test_a_pool_that_is_abandoned_leaves_no_role_there_and_then(start: Maker, mo
     pool.abandon()
     assert time.monotonic() - began < 10
     assert not psutil.wait_procs(roles, timeout=0)[1]
-    assert supervisor_of(start()) == supervisor
+    following = start()
+    assert supervisor_of(following) == supervisor
+    following.abandon()
 
 
 def test_a_supervisor_that_was_killed_is_followed_by_another_and_none_is_left_with_the_last_pool(start: Maker) -> None:

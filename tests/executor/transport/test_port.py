@@ -126,7 +126,9 @@ inbox, outbox = network.inbox("child"), network.outbox({"parent": sys.argv[1]})
 outbox.send("parent", Hello("child", {"child": inbox.address}, "", 0))
 message, tensors = inbox.receive(60)
 outbox.send_values("parent", message, list(tensors), [tensor * 2 for tensor in tensors.values()])
-network.close()
+inbox.close()
+outbox.close()
+network.close()  # waits until all is sent, whose memory goes with the process
 """
 
 
