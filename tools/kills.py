@@ -53,6 +53,7 @@ def killed(scratch: Path, number: int, victims: tuple[str, ...]) -> bool:
         "--out",
         str(folder),
         *ENDLESS,
+        *("--retries", "0"),  # what goes on by itself is held by tools/recovery.py
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_for_steps(folder, process)
