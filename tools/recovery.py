@@ -118,24 +118,6 @@ def killed(run: Run, draw: random.Random, role: str) -> Kill:
     return Kill(victim, noticed, stepped, time.time() - at)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--role", default="", help="whose name begins so")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--checkpoint-seconds", type=float, default=5.0)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        plan, draw = Path(scratch) / "plan", random.Random(asked.seed)
-        ledger_plan(this_machine(groups=2, trainers=2, group_ps=2, sparse_ps=2, dense_ps=1)).save(plan)
-        run = Run(plan, Path(scratch) / "run", asked.checkpoint_seconds)
-        try:
-            sys.exit(not holds(run, plan, draw, asked))
-        finally:
-            run.process.kill()
-            run.process.wait()
-
-
 def holds(run: Run, plan: Path, draw: random.Random, asked: argparse.Namespace) -> bool:
     """Kill as many roles as are asked for, and hold what was trained against what was to be."""
     run.wait("a checkpoint", lambda: run.checkpoint)
@@ -156,6 +138,24 @@ def holds(run: Run, plan: Path, draw: random.Random, asked: argparse.Namespace) 
     off = counted(plan, run.folder) - owed(run.folder)
     print(f"{len(kills)} kills, {len(kills)} gone on by itself; rows of the table that are off: {(off != 0).sum()}")
     return not (off != 0).any()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--role", default="", help="whose name begins so")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoint-seconds", type=float, default=5.0)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        plan, draw = Path(scratch) / "plan", random.Random(asked.seed)
+        ledger_plan(this_machine(groups=2, trainers=2, group_ps=2, sparse_ps=2, dense_ps=1)).save(plan)
+        run = Run(plan, Path(scratch) / "run", asked.checkpoint_seconds)
+        try:
+            sys.exit(not holds(run, plan, draw, asked))
+        finally:
+            run.process.kill()
+            run.process.wait()
 
 
 if __name__ == "__main__":
