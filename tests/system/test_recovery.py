@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -149,3 +150,22 @@ def test_a_run_to_the_end_of_its_data_is_at_its_end_when_the_same_command_comes_
         assert "Traceback" not in told
     assert [each["train_examples"] for each in found] == [3000, 0]
     assert (counted(plan, tmp_path / "run") == owed(tmp_path / "run")).all()
+
+
+def test_a_storage_of_versions_that_is_away_when_a_role_dies_may_be_back_for_a_later_try(
+    run: Callable[..., Started], tmp_path: Path
+) -> None:
+    folder, address = tmp_path / "run", tmp_path / "versions"
+    process = run(*ENDLESS, *OFTEN, "--retries", "8", "--publish", str(address))
+    wait_for_a_checkpoint(folder, process)
+    shutil.rmtree(address)
+    address.write_text("no folder")
+    os.kill(pid_of("sparse_ps:0", folder), signal.SIGKILL)
+    time.sleep(1.5)
+    assert process.poll() is None
+    address.unlink()
+    another_checkpoint(folder, process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert len([line for line in said.splitlines() if "the run goes on" in line and str(address) in line]) >= 1, said

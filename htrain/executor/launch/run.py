@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from htrain.executor.launch.mpi import RoleRanks
 
 Hosting = Literal["processes", "threads", "mpi"]
-Begin = Literal[
-    "new", "resume", "either"
-]  # a run in a new folder, on from its last checkpoint, or whichever its folder is for
+# A run in a new folder, on from its last checkpoint, or whichever of these its folder is for.
+Begin = Literal["new", "resume", "either"]
 _RETRIES = 3
 
 
@@ -113,21 +112,19 @@ def _run(
             name, held = f"--valid: {validation_data.source.name}", validation_data.schema.vocabularies
             check_vocabularies(name, held, dataset.schema.vocabularies, whose="that is trained on")
         pools.require(plan)
-        holds, resume = began(settings.run_folder), begin == "resume"
-        if begin == "either":
-            resume = holds == "checkpoint"
-        left = begin == "either" and holds == "nothing to go on from"
-        if not left:
-            check_folder(settings.run_folder, resume=resume)
-        if resume or left:
-            refuse_served(settings.run_folder)
+        if begin != "either":
+            check_folder(settings.run_folder, resume=begin == "resume")
         with (
             claimed(settings.run_folder) as claim,
             Progress(console, dataset.num_examples() * settings.epochs) as progress,
         ):
             if claim.taken_over:
                 progress.note(f"{settings.run_folder}: taken over from {claim.taken_over}, which is gone")
-            job = Job(plan, settings, beside, validation_data, pools, claim, progress, resume, left)
+            holds = began(settings.run_folder) if begin == "either" else "no run"
+            if begin == "resume" or holds != "no run":
+                refuse_served(settings.run_folder)
+            resumes, left = begin == "resume" or holds == "checkpoint", holds == "nothing to go on from"
+            job = Job(plan, settings, beside, validation_data, pools, claim, progress, resumes, left)
             return Tries(job, retries).run()
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from htrain.data import Dataset
 from htrain.data.identity import stamps_of
-from htrain.errors import Interrupted, PeerLost
+from htrain.errors import Interrupted, PeerLost, PublishError
 from htrain.executor.launch.coordinator import Coordinator, NoValidations, NoVersions, Outside, WorkerPool
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.interrupt import interrupts
@@ -80,6 +80,7 @@ class Tries:
         self._identity = identify(job.plan, job.settings.data)
         self._trained = 0  # as the last report of this try said
         self._is_asked = False  # by the user, to stop
+        self._reopens = False  # the storage of versions, in another try than the first
 
     def run(self) -> RunResult:
         """To the end of the data. Raises what a run does; PeerLost once as many tries have failed."""
@@ -93,6 +94,10 @@ class Tries:
                 return replace(self._once(identity, resumes=resumes), retries=self._retries.count)
             except PeerLost as error:
                 self._await_next(error)
+            except PublishError as error:
+                if not self._reopens:
+                    raise
+                self._await_next(error)  # a storage that is away while a run goes on may be back for a later try
             identity = self._same_data()
             resumes = self._job.resumes or bool(self._checkpoint)
             self._job.progress.begin_again()
@@ -104,7 +109,9 @@ class Tries:
         with ExitStack() as stack:
             if resumes:
                 settings = resumed(settings, identity, find_checkpoints(settings.run_folder), job.progress.note)
+            self._reopens = self._retries.count > 0
             settings, versions = published(job.plan, settings, job.beside.published)
+            self._reopens = False
             stack.enter_context(closing(versions))
             is_new = not (resumes or self._retries.count or job.left)
             start_record(settings.run_folder, record_of(settings), resume=not is_new)
@@ -156,7 +163,7 @@ class Tries:
         complete = find_checkpoints(self._job.settings.run_folder).complete
         return complete[0][0].name if complete else ""
 
-    def _await_next(self, error: PeerLost) -> None:
+    def _await_next(self, error: PeerLost | PublishError) -> None:
         """Tell of a failure, and wait until it is time to go on. Raises it where that is not to be, as where the user had asked to stop; Interrupted where that
         comes now."""
         if self._is_asked:
@@ -174,7 +181,7 @@ class Tries:
             if interrupt.is_asked:
                 raise Interrupted(f"stopped behind a failure: {error}")
 
-    def _news(self, error: PeerLost, seconds: float) -> str:
+    def _news(self, error: PeerLost | PublishError, seconds: float) -> str:
         complete = find_checkpoints(self._job.settings.run_folder).complete
         kept = complete[0][1].examples if complete else 0
         where = f"from checkpoint {complete[0][0].name}" if complete else "from its beginning"

@@ -25,6 +25,9 @@ _ROLE_LINES_PER_SECOND = 40.0  # of all roles together: a thousand that each had
 _FLUSH_SECONDS = 10.0  # between two flushes of the charts, each of which waits for the disk
 
 
+_Report = tuple[RunTotals, Mapping[str, Mapping[str, Any]]]
+
+
 class RunLog:
     """Appends to `folder`/metrics.jsonl, one JSON object per report, and to `folder`/tensorboard. Where roles are many, each has a report the more seldom.
 
@@ -39,9 +42,7 @@ class RunLog:
         self._flushed = time.monotonic()
         self._last: dict[str, tuple[float, Mapping[str, Any]]] = {}
         self._roles_due = 0.0  # seconds of the run at which roles have their next lines
-        self._unwritten: tuple[RunTotals, Mapping[str, Mapping[str, Any]]] | None = (
-            None  # a report whose roles had none
-        )
+        self._unwritten: _Report | None = None  # a report whose roles had none
         try:
             self._file = self._path.open("ab", buffering=0)
             (folder / "tensorboard").mkdir(exist_ok=True)
