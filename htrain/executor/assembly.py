@@ -63,6 +63,11 @@ class Assembly:
         return self.role.kind != DENSE_PS
 
     @property
+    def is_private(self) -> bool:
+        """Whether its parameters lie in memory of this process alone, of which a fork has its own."""
+        return not self._shared and self._mapped is None
+
+    @property
     def bound(self) -> int:
         """The bound on the staleness of dense weights, 0 for none."""
         return staleness_bound(self.plan.cluster, self.plan.options, self.replicas)

@@ -1,7 +1,4 @@
-"""A safetensors file, written tensor by tensor and block by block: what is written need not fit in memory.
-
-8 bytes: the length of the header; the header, JSON: dtype, shape and place of each tensor; their values, one after another, row-major, little-endian.
-"""
+"""A safetensors file, written tensor by tensor and block by block: what is written need not fit in memory."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,13 +7,11 @@ from typing import BinaryIO
 
 import torch
 
+from htrain.executor.record.tensor_file import DTYPES, header_of
 from htrain.exporting.wholes import Whole
 
 _WRITTEN_BY = "htrain export"
 _MOST_HEADER_BYTES = 100_000_000  # the format's own limit
-_DTYPES = {
-    "float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32", "int8": "I8", "uint8": "U8", "bool": "BOOL",
-}  # fmt: skip
 
 
 def write_wholes(file: BinaryIO, wholes: Sequence[Whole]) -> None:
@@ -26,13 +21,11 @@ def write_wholes(file: BinaryIO, wholes: Sequence[Whole]) -> None:
     for whole in wholes:
         begin, end = end, end + whole.num_bytes
         entries[whole.name] = {
-            "dtype": _DTYPES[whole.parameter.dtype],
+            "dtype": DTYPES[whole.parameter.dtype],
             "shape": list(whole.shape),
             "data_offsets": [begin, end],
         }
-    header = json.dumps(entries).encode()
-    header += b" " * (-len(header) % 8)  # values begin at a multiple of 8
-    file.write(len(header).to_bytes(8, "little") + header)
+    file.write(header_of(entries))
     for whole in wholes:
         write_blocks(file, whole.blocks())
 

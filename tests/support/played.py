@@ -96,6 +96,8 @@ class PlayedRun:
         self._number_of_order = 0
         self._is_closing = False  # the version
         self._saved: dict[str, dict[str, Any]] = {}
+        self._save_order = 0
+        self._at_rest: dict[str, dict[str, Any]] = {}  # the states of trainers when they were told to save
         self._plan_troubles()
 
     # -- the world ---------------------------------------------------------------------------------------------------
@@ -213,16 +215,13 @@ class PlayedRun:
 
     def _save(self, role: Played, number: int) -> None:
         if role.acts:
-            assert role.at_rest, f"{role.name} saves while it trains"
+            assert role.at_rest, f"{role.name} begins to save while it trains"
             full = self._is_full() and self._draw.random() < 0.5
-            answer = (
-                {"error": "the disk is full"}
-                if full
-                else {"file": [role.name, 1, "abc"]}
-                if not role.is_trainer
-                else {}
-            )
-            self._say(role, State(role.name, "saved", answer, number))
+            of_role = {} if role.is_trainer else {"file": [role.name, 1, "abc"]}
+            saved = State(role.name, "saved", {"error": "the disk is full"} if full else of_role, number)
+            self._say(role, State(role.name, "saving", {}, number))
+            if role.mute != "saved":
+                self._in(self._draw.choice((0.0, self._delay())), lambda: self._say(role, saved))
 
     def _publish(self, role: Played) -> None:
         """At rest or not: its dense weights it has taken."""
@@ -311,7 +310,10 @@ class PlayedRun:
         self._verbs.append(order.verb)
         self._number_of_order = order.number
         if order.verb in ("pause", "save", "publish"):
-            self._outstanding, self._saved = set(self._roles), {}
+            self._outstanding = set(self._roles)
+        if order.verb == "save":
+            self._saved, self._save_order = {}, order.number
+            self._at_rest = {name: role.state() for name, role in self._roles.items() if role.is_trainer}
         for role in self._roles.values():
             self._obey(role, order)
 
@@ -383,13 +385,13 @@ class PlayedRun:
             self._heard["finished"].add(message.source)
         if isinstance(message, State) and message.state == "published":
             self._shares[message.source] = message.details
-        answer = {"pause": "paused", "save": "saved", "publish": "publishing"}.get(
+        if isinstance(message, State) and (message.state, message.number) == ("saved", self._save_order):
+            self._saved[message.source] = message.details
+        answer = {"pause": "paused", "save": "saving", "publish": "publishing"}.get(
             self._verbs[-1] if self._verbs else ""
         )
         if isinstance(message, State) and (message.state, message.number) == (answer, self._number_of_order):
             self._outstanding.discard(message.source)
-            if message.state == "saved":
-                self._saved[message.source] = message.details
 
     def _check(self, said: Instruction) -> None:
         """That this instruction may come now."""
@@ -406,7 +408,6 @@ class PlayedRun:
         elif isinstance(said, CloseCheckpoint):
             self._check_close(said)
         elif isinstance(said, Validate):
-            assert self._verbs[-1] == "resume", "training waits for a validation"
             assert said.checkpoint == self.seen.folders[-1]
             assert self._is_open is None
             assert len(self.seen.validated) == self.seen.heard_of, "two validations at a time"
@@ -441,16 +442,14 @@ class PlayedRun:
             assert self._heard["ready"] == set(self._roles), "started before all are ready"
         if order.verb == "save":
             assert order.folder == str(self._is_open)
-        if order.verb in ("resume", "stop"):
+        if order.verb == "stop":
             assert self._is_open is None, "a checkpoint is left open"
 
     def _check_close(self, said: CloseCheckpoint) -> None:
         assert self._is_open
-        assert self._verbs[-1] == "save"
-        assert not self._outstanding, f"closed, though {self._outstanding} have not saved"
+        assert set(said.saved) == set(self._roles), "closed, though not all have saved"
         assert said.saved == self._saved
         assert not any("error" in state for state in said.saved.values()), "closed, though a role could not save"
-        trainers = {name: role for name, role in self._roles.items() if role.is_trainer}
-        assert said.trainers == {name: role.state() for name, role in trainers.items()}, "saved while training went on"
-        assert all(role.at_rest for role in self._roles.values())
-        assert said.finished <= all(role.finished for role in trainers.values())
+        assert said.trainers == self._at_rest, "of another moment than what roles have saved"
+        trainers = [role for role in self._roles.values() if role.is_trainer]
+        assert not said.finished or all(role.finished and role.at_rest for role in trainers)

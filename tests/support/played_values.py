@@ -15,7 +15,7 @@ class Played:
     name: str
     dead: bool = False
     frozen: bool = False
-    mute: str = ""  # the step of the run at which it says nothing more: hello, ready, pause, save
+    mute: str = ""  # the step of the run at which it says nothing more: hello, ready, pause, save (never at rest enough for it), saved (never done with it)
     training: bool = False
     at_rest: bool = False
     finished: bool = False

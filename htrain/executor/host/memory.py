@@ -5,6 +5,8 @@ import itertools
 import math
 import mmap
 import platform
+import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import torch
@@ -53,3 +55,29 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, *, shared: bool = False) -
         memory.madvise(mmap.MADV_HUGEPAGE)
     begin = next(_BEGINNINGS) * _COLOUR % _SPREAD
     return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=begin).reshape(shape)
+
+
+_PAGE_BYTES = 2 << 20  # of a large page
+_AT_ONCE = 16 << 20  # bytes: a thread that needs a new page meanwhile waits for no more than these
+_MADV_COLLAPSE = 25  # of Linux 6.1
+
+
+def rejoin_pages(tensors: Iterable[torch.Tensor], is_enough: Callable[[], bool]) -> None:
+    """Give memory that `empty` has made its large pages again, until that `is_enough`. A process that was forked leaves small ones behind, wherever either has
+    written meanwhile.
+
+    A system that does not know how leaves them as they are.
+    """
+    if sys.platform != "linux":
+        return
+    madvise = ctypes.CDLL(None).madvise
+    for tensor in tensors:
+        begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        first = -(-begin // _PAGE_BYTES) * _PAGE_BYTES
+        if tensor.device.type != "cpu" or tensor.nbytes < _LARGE:
+            continue
+        for place in range(first, end - _PAGE_BYTES + 1, _AT_ONCE):
+            if is_enough():
+                return
+            num_bytes = min(_AT_ONCE, (end - place) // _PAGE_BYTES * _PAGE_BYTES)
+            madvise(ctypes.c_void_p(place), ctypes.c_size_t(num_bytes), _MADV_COLLAPSE)

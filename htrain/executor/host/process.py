@@ -11,6 +11,9 @@ import msgspec
 import psutil
 
 _PR_SET_PDEATHSIG = 1  # of Linux
+_prctl = (
+    ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+)  # found now: a fork beside threads may not look for it
 _CLOCK_SECONDS = 2.0  # by which the start of a process may seem to move when the host's clock is set
 
 
@@ -52,8 +55,8 @@ def this_process() -> Process:
 
 def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel send this process a signal when its parent dies, even where this one is stopped. Elsewhere than on Linux, nothing."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
+    if _prctl:
+        _prctl(_PR_SET_PDEATHSIG, int(number))
 
 
 def _space() -> str:

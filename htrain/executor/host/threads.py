@@ -8,7 +8,7 @@ from contextlib import suppress
 import torch
 
 _ASK_AFTER_SECONDS = 1e-5
-_NICE = 10
+NICE = 10  # of what may take a core where others leave one
 
 
 def begin_thread() -> None:
@@ -23,7 +23,7 @@ def begin_thread() -> None:
 def stand_back() -> None:
     """Have the calling thread, and those that it begins, take a core where others leave one: on Linux each thread has a priority of its own."""
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
 def share_gil(num_replicas: int) -> None:

@@ -1,7 +1,7 @@
 """Playing a role: build, report, obey the launcher, leave (docs/concepts.md)."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,7 @@ def _obey(role: RunningRole, link: Link, pulse: Pulse, book: dict[str, str]) -> 
 
     It waits for an order, or for the bell, which the role's threads ring when there is something to look at.
     """
-    said: Mapping[str, bool] = {}
-    unreadable = False
-    pause: Order | None = None
-    save: Order | None = None
+    reports = _Reports(role, link)
     while True:
         order = link.order()
         if order and order.verb in ("stop", "abort"):
@@ -98,36 +95,58 @@ def _obey(role: RunningRole, link: Link, pulse: Pulse, book: dict[str, str]) -> 
             role.start(book)
         elif order and order.verb == "pause":
             role.pause()
-            pause = order
+            reports.pause = order
         elif order and order.verb == "resume":
             role.resume()
         elif order and order.verb == "save":
-            save = order
+            reports.save = order
         elif order and order.verb == "publish":
             role.publish(order.folder, order.base)
             link.state("publishing", {}, order.number)
         pulse.check()
-        finished = (
+        reports.tell()
+
+
+class _Reports:
+    """What a role tells the launcher by itself, and its answers to the orders that it may not be able to carry out at once: `pause` and `save`."""
+
+    def __init__(self, role: RunningRole, link: Link) -> None:
+        self.pause: Order | None = None
+        self.save: Order | None = None
+        self._role = role
+        self._link = link
+        self._is_finished = self._is_unreadable = False
+        self._saving = 0
+
+    def tell(self) -> None:
+        """Tell what has changed. Raises the error of any of the role's threads."""
+        role, link = self._role, self._link
+        is_finished = (
             role.finished
         )  # before the reader's error, which comes first: else a run that could not read on is told of as finished
         if role.error:
             raise role.error
-        if role.reader_error and not unreadable:
-            unreadable = True
+        if role.reader_error and not self._is_unreadable:
+            self._is_unreadable = True
             link.state("unreadable", _told(role.reader_error))
-        if finished and not said:
-            said = {"finished": True}
+        if is_finished and not self._is_finished:
+            self._is_finished = True
             link.beat(role.metrics())
             link.state("finished", role.state())
         if published := role.published():
             link.state("published", published)
-        if pause and role.quiet:
-            link.state("paused", role.state(), pause.number)
-            pause = None
-        if save and role.quiet:  # a round that others had opened before they were at rest may have begun here since
+        if self.pause and role.quiet:
+            link.state("paused", role.state(), self.pause.number)
+            self.pause = None
+        if (
+            self.save and role.quiet
+        ):  # a round that others had opened before they were at rest may have begun here since
             link.beat(role.metrics())  # at rest: the reports of all roles are of the same moment
-            link.state("saved", role.save(Path(save.folder)), save.number)
-            save = None
+            role.save(Path(self.save.folder))
+            link.state("saving", {}, self.save.number)
+            self._saving, self.save = self.save.number, None
+        if saved := role.saved():
+            link.state("saved", saved["saved"], self._saving)
 
 
 def _told(error: Exception) -> dict[str, Any]:

@@ -22,10 +22,11 @@ from htrain.executor.loops.feed import Feed
 from htrain.executor.loops.members import Members, addresses_in, members_endpoint
 from htrain.executor.loops.publisher import Publisher
 from htrain.executor.loops.replica import Replica
+from htrain.executor.loops.saver import Saver
 from htrain.executor.loops.server import Server
 from htrain.executor.loops.sync import SyncLoop
 from htrain.executor.loops.trainer import Trainer
-from htrain.executor.record.checkpoint import load_role_into, read_manifest, save_role
+from htrain.executor.record.checkpoint import load_role_into, read_manifest
 from htrain.executor.roles.endpoints import centre_endpoint
 from htrain.executor.settings import RunSettings
 from htrain.executor.strategies.strategy import TrainerParts
@@ -89,6 +90,9 @@ class RunningRole:
         self._meeting: dict[str, str] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._outboxes: list[Outbox] = []  # with these, the ways of look-ahead caches to the tables
+        self._saver = Saver(
+            name, lambda: {**self.store, **self._parts.row_numbers()}, on_change, apart=self._parts.is_private
+        )
         self._usage = ThreadUsage(self._threads, self.store.values) if network.is_shared else ProcessUsage()
         self._build()
 
@@ -305,16 +309,14 @@ class RunningRole:
         """What a checkpoint keeps of a trainer besides parameters; nothing of other roles."""
         return self.trainer.state() if self.trainer else {}
 
-    def save(self, folder: Path) -> dict[str, Any]:
-        """Write the role's parameters; nothing may be under way. What the disk refuses is told: training can go on without."""
-        if not self.store:
-            return {}
-        try:
-            with self._main.at("saving", num_bytes=self._num_bytes):
-                saved = save_role(folder, self.name, {**self.store, **self._parts.row_numbers()})
-        except CheckpointError as error:
-            return {"error": str(error)}
-        return {"file": [saved.name, saved.num_bytes, saved.digest]}
+    def save(self, folder: Path) -> None:
+        """Begin to write the role's parameters as they are now; `saved` tells of it. Requires: nothing is under way, and it has told of the one before."""
+        with self._main.at("saving", num_bytes=self._num_bytes):
+            self._saver.begin(folder)
+
+    def saved(self) -> dict[str, Any]:
+        """What has been written for a checkpoint, or that the disk has refused it, under "saved", once; nothing before that."""
+        return self._saver.news()
 
     @property
     def _num_bytes(self) -> int:
@@ -347,7 +349,7 @@ class RunningRole:
 
     def _threads(self) -> Iterable[threading.Thread]:
         threads = [thread for part in self._threaded for thread in part.threads]
-        return [*threads, *(self._publisher.threads if self._publisher else ())]
+        return [*threads, *self._saver.threads, *(self._publisher.threads if self._publisher else ())]
 
     def metrics(self) -> dict[str, Any]:
         """What the role has measured since it started."""
@@ -361,7 +363,9 @@ class RunningRole:
         sent_to.pop(self.name, None)  # between threads of this role
         caches = self._cache.report(self.caches.values()) | dict(self.trainer.upcoming_report if self.trainer else {})
         measured: dict[str, Any] = {
-            "cpu_seconds": self._usage.cpu_seconds() + sum(report.cpu_seconds for report in further),
+            "cpu_seconds": self._usage.cpu_seconds()
+            + self._saver.cpu_seconds
+            + sum(report.cpu_seconds for report in further),
             "memory_bytes": self._usage.memory_bytes() + sum(report.memory_bytes for report in further),
             "bytes_sent": sum(sent_to.values()),
             "sent_to": sent_to,
@@ -385,6 +389,7 @@ class RunningRole:
 
     def stop(self) -> None:
         """End all threads and further processes; what has arrived and is not served yet is dropped."""
+        self._saver.stop()
         for process in self._processes:
             process.stop()
         for part in (self.sync, self.trainer, self.server, self.centres, self.collective, self.members):

@@ -20,10 +20,10 @@ from typing import Annotated
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.record.identity import Identity
+from htrain.executor.record.tensor_file import TensorFile, tensor_file
 from htrain.files import read_file
 
 VERSION = 2
@@ -96,15 +96,27 @@ def save_role(folder: Path, role: str, tensors: Mapping[str, torch.Tensor]) -> S
 
     The tensors are contiguous, share no memory, and are written from where they lie: a table is not copied, unless from an accelerator.
     """
+    return write_role(folder, role, tensor_file(tensors))
+
+
+def write_role(folder: Path, role: str, file: TensorFile) -> SavedFile:
+    """The same for what is ready to be written: by system calls alone, so that a process that was forked beside threads can do it. Raises CheckpointError."""
     path = folder / _file_name(role)
     partial = path.with_suffix(".partial")
     try:
-        save_file({name: tensor.cpu() for name, tensor in tensors.items()}, partial)
-        _replace(partial, path)
-        return SavedFile(path.name, path.stat().st_size, _crc(path))
-    except (OSError, SafetensorError) as error:
-        partial.unlink(missing_ok=True)
-        raise CheckpointError(f"{path}: cannot be written: {_one_line(error)}") from error
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            digest = file.write(descriptor)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(partial, path)
+        _sync(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink()
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from error
+    return SavedFile(path.name, file.num_bytes, digest)
 
 
 def _file_name(role: str) -> str:

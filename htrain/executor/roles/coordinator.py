@@ -4,29 +4,17 @@ It is a generator like that of a net replica: it yields instructions, and is sen
 What cannot be carried out is thrown into it, and ends the run as what a role reports does.
 """
 
-import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
-import htrain.errors as errors
-from htrain.errors import CheckpointError, Error, Interrupted, PeerLost, PublishError, RunError
-from htrain.executor.record.figures import Figures
+from htrain.errors import CheckpointError, Error, Interrupted, PublishError
 from htrain.executor.record.measured import NOTHING_MEASURED
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.roles.coordination import (
-    Asked,
-    AskWhetherLives,
-    Await,
-    Came,
     CloseCheckpoint,
     CloseVersion,
-    Connect,
     DropCheckpoint,
-    Ended,
-    Instruction,
     KeepMeasured,
-    Listened,
     Machine,
     OpenCheckpoint,
     OpenVersion,
@@ -40,71 +28,29 @@ from htrain.executor.roles.coordination import (
     Validated,
     VersionEnded,
 )
+from htrain.executor.roles.listening import Listening
 from htrain.executor.roles.publishing import PublishSchedule
-from htrain.executor.roles.saving import SaveSchedule
+from htrain.executor.roles.saving import Writing
 from htrain.executor.roles.validating import ValidationSchedule
 from htrain.executor.settings import RunSettings
-from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Order, Ready, State
-from htrain.net.names import TRAINER, role_at, role_of
+from htrain.executor.transport.wire import Order
+from htrain.net.names import TRAINER, role_of
 from htrain.plan.plan import Plan
-from htrain.sync.liveness import MOST_SECONDS, Liveness, Lost, Silent
 
-_NEWS_SECONDS = 1.0  # for the news of a process's end, once another role misses it
-_LONGER_SECONDS = 0.01  # than it may be, a silence has to be
 _SHOW_SECONDS = 0.5  # between two looks at the totals
-_SAVE_BYTES_PER_SECOND = 10_000_000  # that the slowest disk takes
 _AGAIN_SECONDS = 5.0  # between two tries of the last save
 _LAST_SAVE_SECONDS = 60.0
 
 
-@dataclass
-class _Seen:
-    """What roles have said of themselves. `states` are their answers, of the kind `wanted`, to the order of this `number`, the last that wants one."""
-
-    book: dict[str, str] = field(default_factory=dict)
-    places: dict[str, dict[str, Any]] = field(default_factory=dict)
-    ready: set[str] = field(default_factory=set)
-    wanted: str = ""
-    number: int = 0
-    states: States = field(default_factory=dict)
-    finished: set[str] = field(default_factory=set)
-    published: States = field(default_factory=dict)  # their shares of the open version
-    unreadable: Error | None = None
-
-    @property
-    def known(self) -> set[str]:
-        """The roles that are up."""
-        return {role_at(endpoint) for endpoint in self.book}
-
-
-class CoordinatorMachine:
-    """Runs one plan to its end.
-
-    `tells_of_ends` says whether events tell of processes that end by themselves. Times are seconds of any one clock; how long others are waited for
-    counts only while this machine has listened (htrain.sync.liveness).
-    """
+class CoordinatorMachine(Listening):
+    """Runs one plan to its end. Roles that are at rest begin to write a checkpoint, or a version, and train on while they do."""
 
     def __init__(self, plan: Plan, settings: RunSettings, *, tells_of_ends: bool) -> None:
-        self._roles = plan.cluster.roles
+        super().__init__(plan, settings, tells_of_ends=tells_of_ends)
         self._trainers = [role for role in self._roles if role_of(role) == TRAINER]
-        self._settings = settings
-        self._tells_of_ends = tells_of_ends
-        largest = max((load.holds.parameters for load in plan.loads.values()), default=0)
-        self._save_seconds = largest / _SAVE_BYTES_PER_SECOND  # for the largest role to be written, or read
-        self._liveness = Liveness(
-            self._roles, limit_seconds=settings.liveness_seconds, warm_up_seconds=settings.warm_up_seconds
-        )
-        self._figures = Figures(plan)
-        self._saves = SaveSchedule(settings)
         self._validations = ValidationSchedule(every=settings.valid_every, validated=settings.validated)
         self._publications = PublishSchedule(settings)
-        self._seen = _Seen()
-        self._asked = False
-        self._takes_orders = False
         self._examples_at_rest = 0  # trained by the whole job when all were at rest last
-        self._now = 0.0
-        self._heard = 0.0  # when all that had come was heard last
-        self._patience = 0.0  # seconds for which it has listened
 
     def run(self, now: float) -> Machine[RunResult]:
         """Bring the roles together, train to the end of the data, checkpoint, end.
@@ -149,31 +95,6 @@ class CoordinatorMachine:
         """All is saved, and the run has stopped before the end of its data. Raises why."""
         raise self._why_stopped(result.totals)
 
-    def _do(self, instruction: Instruction) -> Machine[Any]:
-        """Have something done; what came of it."""
-        self._now, answer = yield instruction
-        return answer
-
-    def _gather(self) -> Machine[None]:
-        seen, seconds = self._seen, self._settings.warm_up_seconds
-        yield from self._await_all(lambda: seen.known, "did not come up", seconds)
-        self._takes_orders = True
-        try:
-            yield from self._do(Connect(seen.book, seen.places))
-        except PeerLost as error:
-            yield from self._missed(error)
-        yield from self._await_all(lambda: seen.ready, "did not load its parameters", seconds + self._save_seconds)
-
-    def _await_all(self, known: Callable[[], Collection[str]], what: str, seconds: float) -> Machine[None]:
-        """Until all roles are known."""
-        end = self._patience + seconds
-        while missing := set(self._roles).difference(known()):
-            if self._patience >= end:
-                raise PeerLost(f"{min(missing)} {what} within {seconds:.0f} s")
-            yield from self._event(patience=end)
-            if self._asked:
-                raise Interrupted("stopped before training began")
-
     def _train(self) -> Machine[None]:
         """Watch until the data is over, or the run is to stop before: the user has asked for it, or a reader cannot read on."""
         show = self._now + _SHOW_SECONDS
@@ -184,26 +105,28 @@ class CoordinatorMachine:
                 yield from self._show()
                 show = self._now + _SHOW_SECONDS
             elif self._now >= self._saves.due:
-                yield from self._checkpoint(finished=False)
-                yield from self._do(TellAll(Order("resume")))
-            elif self._validations.is_due(self._figures.examples):
-                yield from self._validate()
+                yield from self._checkpoint()
+            elif self._validations.is_due(self._figures.examples) and not self._saves.writing:
+                yield from self._checkpoint(validates=True)
             elif self._now >= self._publications.due:
                 yield from self._publish()
             elif self._now >= self._publications.slow:
                 yield from self._do(Tell(self._publications.told_slow()))
+            elif self._now >= self._saves.slow:
+                yield from self._do(Tell(self._saves.told_slow()))
             else:
-                times = (show, self._saves.due, self._publications.due, self._publications.slow)
+                times = (show, self._saves.due, self._saves.slow, self._publications.due, self._publications.slow)
                 yield from self._event(until=min(times))
 
-    def _validate(self) -> Machine[None]:
-        """Take a checkpoint, and have it evaluated while training goes on."""
-        is_saved = yield from self._checkpoint(finished=False)
-        yield from self._do(TellAll(Order("resume")))
-        self._validations.begun(self._examples_at_rest, is_saved=is_saved)
-        if is_saved:
-            assert self._saves.last
-            yield from self._do(Validate(self._saves.last))
+    def _heard_of(self) -> Machine[None]:
+        yield from self._close_checkpoint()
+        yield from self._close_version()
+
+    def _beside(self, event: Validated | VersionEnded) -> Machine[None]:
+        if isinstance(event, Validated):
+            self._validations.ended(event.stops, event.error)
+        else:
+            yield from self._do(Tell(self._publications.ended(event.news, event.error, self._now)))
 
     def _show(self) -> Machine[None]:
         totals = self._figures.totals(self._now, ends=bool(self._seen.finished))
@@ -232,150 +155,71 @@ class CoordinatorMachine:
             return type(failed)(f"{failed}; what was trained is saved: go on with --resume {folder}")
         return Interrupted(f"stopped after {totals.examples:,} examples; go on with --resume {folder}")
 
-    # -- events ------------------------------------------------------------------------------------------------------
-
-    def _event(self, *, until: float = math.inf, patience: float = math.inf) -> Machine[None]:
-        """Take what comes, until a time, or until others have been listened to for so many seconds; raise what it says went wrong.
-
-        A longer wait than Liveness counts at once would be in vain.
-        """
-        silence = min(MOST_SECONDS, self._liveness.seconds_left + _LONGER_SECONDS)
-        end = min(until, self._now + patience - self._patience, self._heard + silence)
-        event = yield from self._do(Await(max(self._now, end)))
-        if isinstance(event, Came):
-            try:
-                self._take(event.message)
-            except PeerLost as error:
-                yield from self._missed(error)
-            yield from self._close_version()
-        elif isinstance(event, Ended):
-            raise self._lost(event.what)
-        elif isinstance(event, Asked):
-            self._asked = True
-        elif isinstance(event, Validated):
-            self._validations.ended(event.stops, event.error)
-        elif isinstance(event, VersionEnded):
-            yield from self._do(Tell(self._publications.ended(event.news, event.error, self._now)))
-        else:
-            yield from self._silence()
-
-    def _missed(self, error: PeerLost) -> Machine[None]:
-        """Whoever misses a role says so at once; who it is that died says more, and is known a moment later. Raises the one or the other."""
-        end = self._now + _NEWS_SECONDS
-        is_over = not self._tells_of_ends
-        while not is_over:
-            event = yield from self._do(Await(end))
-            if isinstance(event, Ended):
-                raise self._lost(event.what) from error
-            is_over = isinstance(event, Listened) and self._now >= end
-        raise error
-
-    def _lost(self, what: str) -> PeerLost:
-        """The error of a role whose process ended."""
-        role = what.partition(" ")[0]
-        last_step = f" (its last step: {self._figures.last_step(role)})" if role in self._roles else ""
-        return PeerLost(f"{what}{last_step}; {self._saves.advice}")
-
-    def _silence(self) -> Machine[None]:
-        """All that had come was heard: who has been silent for too long?"""
-        passed, self._heard = self._now - self._heard, self._now
-        self._patience += min(passed, MOST_SECONDS)
-        for news in self._liveness.listened(passed):
-            lives = yield from self._do(AskWhetherLives(news.role))
-            yield from self._do(Tell(self._silent(news, lives=lives)))
-
-    def _silent(self, news: Silent | Lost, *, lives: bool) -> str:
-        """In words, that a role may be slow. Raises PeerLost for one that is given up."""
-        said = f"{news.role} has been silent for {news.seconds:.0f} s{', though its process lives' if lives else ''}"
-        if isinstance(news, Lost):
-            last_step = self._figures.last_step(news.role)
-            raise PeerLost(
-                f"{said} (its last step: {last_step}; --liveness-seconds gives it longer); {self._saves.advice}"
-            )
-        return said
-
-    def _take(self, message: Message) -> None:
-        """Keep what a role has said. Raises the failure that it tells of."""
-        seen = self._seen
-        if isinstance(message, Failed):
-            raise self._failure(message)
-        if isinstance(message, Hello):
-            seen.book.update(message.endpoints)
-            seen.places[message.source] = {"host": message.host, "pid": message.pid}
-        elif isinstance(message, Ready):
-            seen.ready.add(message.source)
-            self._figures.report(message.source, message.metrics)
-        elif isinstance(message, Beat) and message.metrics:
-            self._figures.report(message.source, message.metrics)
-        elif isinstance(message, State):
-            self._take_state(message)
-        if isinstance(message, Beat | State | Ready | Hello):
-            self._liveness.heard(message.source)
-
-    def _take_state(self, message: State) -> None:
-        seen = self._seen
-        if message.state == "unreadable":
-            seen.unreadable = _error_of(message.details["kind"], message.details["error"])
-        elif message.state == "finished":
-            seen.finished.add(message.source)
-        elif message.state == "published":
-            seen.published[message.source] = message.details
-        elif (message.state, message.number) == (seen.wanted, seen.number):
-            seen.states[message.source] = message.details
-
-    def _failure(self, message: Failed) -> Error:
-        text = message.error if message.error.startswith(message.source) else f"{message.source}: {message.error}"
-        advice = f"; {self._saves.advice}" if message.kind in ("PeerLost", "RunError") else ""
-        return _error_of(message.kind, f"{text}{advice}")
-
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
-    def _checkpoint(self, *, finished: bool) -> Machine[bool]:
-        """Bring all roles to rest between steps, save them, and make the checkpoint valid. False where the disk refused, which has been told then.
+    def _checkpoint(self, *, validates: bool = False) -> Machine[None]:
+        """Take a checkpoint, which roles write while they train on, and have it evaluated then if it `validates`."""
+        is_begun = yield from self._begin_checkpoint(validates=validates)
+        if validates:
+            self._validations.begun(self._examples_at_rest, is_saved=is_begun)
+        yield from self._do(TellAll(Order("resume")))
+        yield from self._close_checkpoint()
+
+    def _begin_checkpoint(self, *, validates: bool = False, finished: bool = False) -> Machine[bool]:
+        """Bring all roles to rest between steps, and have them begin to write what they hold. False where the disk refused, which has been told then.
 
         Raises what a reader could not read where nothing has been trained: there is nothing to save.
         """
-        paused = yield from self._ask(
-            "pause", "paused", max(self._settings.deadline_seconds, self._settings.warm_up_seconds)
-        )
+        began, still = self._now, max(self._settings.deadline_seconds, self._settings.warm_up_seconds)
+        paused = yield from self._ask("pause", "paused", still)
         trainers = {trainer: paused[trainer] for trainer in self._trainers}
         self._examples_at_rest = _examples_of(trainers)
         if self._seen.unreadable and not self._have_trained(trainers):
             raise self._seen.unreadable
         folder = yield from self._do(OpenCheckpoint(trainers))
         if isinstance(folder, Refused):
-            return (yield from self._refused(folder))
-        seconds = self._settings.warm_up_seconds + self._save_seconds
-        saved = yield from self._ask("save", "saved", seconds, folder=str(folder))
-        closed = _refusal(saved) or (yield from self._do(CloseCheckpoint(trainers, saved, finished)))
-        if isinstance(closed, Refused):
-            return (yield from self._refused(closed))
-        yield from self._do(Tell(self._saves.made(folder, self._now)))
+            yield from self._refused(folder)
+            return False
+        self._seen.saved, self._seen.save = {}, self._seen.number + 1
+        # Some have written all when they say that they begin to (htrain.executor.loops.saver).
+        yield from self._ask("save", "saving", self._most_save_seconds, folder=str(folder))
+        number, seconds = self._seen.number, self._now - began
+        writing = Writing(folder, trainers, number, began, seconds, validates=validates, finished=finished)
+        self._saves.begun(writing, self._now)
         return True
 
-    def _refused(self, by: Refused) -> Machine[bool]:
+    def _close_checkpoint(self) -> Machine[None]:
+        """Once all roles have written what they have of a checkpoint, make it valid."""
+        writing = self._saves.writing
+        if writing is None or len(self._seen.saved) < len(self._roles):
+            return
+        saved, self._seen.saved = self._seen.saved, {}
+        closed = _refusal(saved) or (yield from self._do(CloseCheckpoint(writing.trainers, saved, writing.finished)))
+        if isinstance(closed, Refused):
+            if writing.validates:
+                self._validations.refused()
+            yield from self._refused(closed)
+            return
+        yield from self._do(Tell(self._saves.made(self._now)))
+        if writing.validates:
+            yield from self._do(Validate(writing.folder))
+
+    def _refused(self, by: Refused) -> Machine[None]:
         yield from self._do(DropCheckpoint())
         yield from self._do(Tell(self._saves.refused(by.error, self._now)))
-        return False
 
-    def _ask(self, verb: str, answer: str, seconds: float, *, folder: str = "", base: str = "") -> Machine[States]:
-        """Give an order to all and wait for everybody's answer. Silence and threads that hang are noticed sooner."""
-        self._seen.wanted, self._seen.states = answer, {}
-        self._seen.number += 1
-        yield from self._do(TellAll(Order(verb, folder, base, self._seen.number)))
-        end = self._patience + seconds
-        while missing := set(self._roles).difference(self._seen.states):
-            if self._patience >= end:
-                raise PeerLost(
-                    f"{min(missing)} did not answer the order to {verb} within {seconds:.0f} s; {self._saves.advice}"
-                )
-            yield from self._event(patience=end)
-        return self._seen.states
+    @property
+    def _most_save_seconds(self) -> float:
+        return self._settings.warm_up_seconds + self._save_seconds
 
     def _last_save(self, *, finished: bool) -> Machine[None]:
-        """The checkpoint at the end of the run. A disk that refuses has a minute to be mended; then CheckpointError is raised."""
+        """The checkpoint at the end of the run, behind one that is still written. A disk that refuses has a minute to be mended.
+
+        Raises CheckpointError then.
+        """
+        yield from self._written()
         end = self._now + _LAST_SAVE_SECONDS
-        while not (yield from self._checkpoint(finished=finished)):
+        while not (yield from self._saved_at_once(finished=finished)):
             if self._now > end:
                 raise CheckpointError(
                     f"what was trained last could not be saved ({self._saves.error}); {self._saves.advice}"
@@ -383,6 +227,26 @@ class CoordinatorMachine:
             again = self._now + _AGAIN_SECONDS
             while self._now < again:
                 yield from self._event(until=again)
+
+    def _saved_at_once(self, *, finished: bool) -> Machine[bool]:
+        """Take a checkpoint, and wait until it is made; False where the disk has refused it."""
+        if not (yield from self._begin_checkpoint(finished=finished)):
+            return False
+        yield from self._close_checkpoint()
+        yield from self._written()
+        return not self._saves.error
+
+    def _written(self) -> Machine[None]:
+        """Until no checkpoint is under way. Raises CheckpointError for a disk that keeps one from being written."""
+        end = self._patience + self._most_save_seconds
+        while self._saves.writing:
+            if self._patience >= end:
+                missing, name = min(set(self._roles).difference(self._seen.saved)), self._saves.writing.folder.name
+                seconds = f"{self._most_save_seconds:.0f} s"
+                raise CheckpointError(
+                    f"{missing} has not written its share of the checkpoint {name} within {seconds}; {self._saves.advice}"
+                )
+            yield from self._event(patience=end)
 
     # -- versions ----------------------------------------------------------------------------------------------------
 
@@ -466,9 +330,3 @@ def _examples_of(trainers: Mapping[str, Mapping[str, Any]]) -> int:
 def _refusal(saved: Mapping[str, Mapping[str, Any]]) -> Refused | None:
     """What a disk has refused to a role that was to save."""
     return next((Refused(f"{role}: {state['error']}") for role, state in saved.items() if state.get("error")), None)
-
-
-def _error_of(kind: str, text: str) -> Error:
-    """A role's error, as it raised it."""
-    found = getattr(errors, kind, RunError)
-    return found(text) if isinstance(found, type) and issubclass(found, Error) else RunError(text)

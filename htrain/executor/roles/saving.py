@@ -1,10 +1,13 @@
 """When a run's checkpoints are due, what a user can do without a later one, and what is told of them; decided without a clock."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
+from htrain.executor.roles.coordination import States
 from htrain.executor.settings import RunSettings
 
+_SLOW_SECONDS = 60.0  # under way: then it is told
 _AGAIN_SECONDS = 30.0  # after one that was refused, where they are not due sooner
 
 
@@ -18,16 +21,32 @@ def without_advice(text: str) -> str:
     return text
 
 
-class SaveSchedule:
-    """The checkpoints of one run, the one that it was resumed from included.
+@dataclass(frozen=True)
+class Writing:
+    """A checkpoint that roles write, as it was ordered: of trainers in these states, by the order of this number. `began` is when they were told to rest, and
+    `stood_still` for how many seconds; it `validates` if a validation waits for it, and is the last of a run that has `finished`."""
 
-    `last` is the folder of the latest, `error` why there is no later one, `due` the time of the next.
+    folder: Path
+    trainers: States
+    number: int
+    began: float
+    stood_still: float
+    validates: bool = False
+    finished: bool = False
+
+
+class SaveSchedule:
+    """The checkpoints of one run, the one that it was resumed from included, one at a time.
+
+    `last` is the folder of the latest, `error` why there is no later one, `due` the time of the next; `writing` is the one that roles write, and `slow` when
+    it is to be called so.
     """
 
     def __init__(self, settings: RunSettings) -> None:
         self.last: Path | None = Path(settings.restore) if settings.restore else None
         self.error = ""
-        self.due = math.inf
+        self.due = self.slow = math.inf
+        self.writing: Writing | None = None
         self._run_folder = settings.run_folder
         self._every_seconds = math.inf if settings.checkpoint_seconds == "end" else settings.checkpoint_seconds
 
@@ -42,15 +61,28 @@ class SaveSchedule:
             return f"{_GOES_ON}{self._run_folder}"
         return f"{_BEGINS_ANEW}remove {self._run_folder} and start again"
 
-    def made(self, folder: Path, now: float) -> str:
-        """A checkpoint is valid; the news of it."""
-        self.last, self.error = folder, ""
-        self.due = now + self._every_seconds
-        return f"checkpoint {folder}"
+    def begun(self, writing: Writing, now: float) -> None:
+        """Roles write one: no other is due until it is made, or refused."""
+        assert self.writing is None
+        self.writing = writing
+        self.due, self.slow = math.inf, now + _SLOW_SECONDS
+
+    def told_slow(self) -> str:
+        """What to tell, once, of one that takes long."""
+        self.slow = math.inf
+        return f"a checkpoint is still being written after {_SLOW_SECONDS:.0f} s; training goes on"
+
+    def made(self, now: float) -> str:
+        """The one that was written is valid; the news of it."""
+        assert self.writing
+        made, self.writing = self.writing, None
+        self.last, self.error, self.slow = made.folder, "", math.inf
+        self.due = max(now, made.began + self._every_seconds)
+        return f"checkpoint {made.folder} (training stood still for {made.stood_still:.2f} s, written after {now - made.began:.1f} s)"
 
     def refused(self, error: str, now: float) -> str:
         """The disk has refused a checkpoint, which is tried again unless only the last is wanted; the news of it."""
-        self.error = error
+        self.error, self.writing, self.slow = error, None, math.inf
         is_once = self._every_seconds == math.inf
         seconds = math.inf if is_once else min(self._every_seconds, _AGAIN_SECONDS)
         self.due = now + seconds

@@ -29,9 +29,13 @@ class ValidationSchedule:
         return examples // self._every > self._validated // self._every
 
     def begun(self, examples: int, *, is_saved: bool) -> None:
-        """The checkpoint that was due has been taken, and is validated now; or the disk has refused it: then the next that is due is waited for."""
+        """The checkpoint that was due is written, and will be validated; or the disk has refused it: then the next that is due is waited for."""
         self._validated = max(examples, self._validated)
         self._is_running = is_saved
+
+    def refused(self) -> None:
+        """The disk has refused the checkpoint after all: the next that is due is waited for."""
+        self._is_running = False
 
     def ended(self, stops: str, error: Error | None) -> None:
         """What is validated is known, or could not be, for this `error`; `stops` says why the run is to end."""

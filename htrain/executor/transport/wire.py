@@ -65,8 +65,8 @@ class Beat(msgspec.Struct, tag="beat", array_like=True):
 
 
 class State(msgspec.Struct, tag="state", array_like=True):
-    """A role is `paused`, has read all its data (`finished`), cannot read on (`unreadable`), has `saved`, begins to write a version (`publishing`), or has
-    `published` it: with its reader's position, its files or its objects, and with what went wrong."""
+    """A role is `paused`, has read all its data (`finished`), cannot read on (`unreadable`), begins to write a checkpoint (`saving`) or a version
+    (`publishing`), or has `saved` or `published` it: with its reader's position, its files or its objects, and with what went wrong."""
 
     source: str
     state: str

@@ -1,14 +1,16 @@
 """Freed memory is kept: seen in the page faults of a process of its own. Tables lie in large pages: seen in what the system says of them."""
 
+import os
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from htrain.executor.host.memory import empty
+from htrain.executor.host.memory import empty, rejoin_pages
 from htrain.executor.launch.environment import role_environment
 
 # Which of a thread's empty heaps go back to the system depends on how glibc happens to lay them out: on CPython 3.13 none did. So the process
@@ -100,9 +102,43 @@ PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 def test_large_tables_lie_in_large_pages() -> None:
     script = """
 import torch
-from htrain.executor.host.memory import empty
+from htrain.executor.host.memory import empty, rejoin_pages
 table = empty((1 << 20, 16), torch.float32).fill_(1)
 print(sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.startswith("AnonHugePages")) * 1024 / table.nbytes)
 """
     share = float(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout)
     assert share > 0.5  # all but its ends, where the machine has whole large pages left
+
+
+def large_pages(tensor: torch.Tensor) -> int:
+    """KiB of large pages in this process's memory where a tensor lies."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        bounds = line.split(" ")[0].split("-")
+        if len(bounds) == 2 and not line.startswith("VmFlags"):
+            inside = int(bounds[0], 16) <= tensor.data_ptr() < int(bounds[1], 16)
+        elif inside and line.startswith("AnonHugePages"):
+            found += int(line.split()[1])
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="large pages are Linux's")
+def test_pages_that_a_fork_has_broken_up_are_large_again() -> None:
+    table = empty((1 << 20, 16), torch.float32)
+    table.fill_(1)
+    before = large_pages(table)
+    if before < 32 << 10 or tuple(map(int, platform.release().split(".")[:2])) < (6, 1):
+        pytest.skip("a system without large pages, or that cannot make them again")
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(0.5)
+        os._exit(0)
+    table[::1024] = 2
+    os.waitpid(pid, 0)
+    assert large_pages(table) < before // 2
+    rejoin_pages([table], lambda: True)
+    assert large_pages(table) < before // 2, "it was told that it is enough"
+    rejoin_pages([torch.ones(4), table], lambda: False)
+    assert large_pages(table) >= before - 4096
+    assert (table[::1024] == 2).all()
+    assert (table[1::1024] == 1).all()

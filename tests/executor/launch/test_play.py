@@ -36,6 +36,9 @@ class EndsWhileLookedAt:
     def published(self) -> dict[str, Any]:
         return {}
 
+    def saved(self) -> dict[str, Any]:
+        return {}
+
     def metrics(self) -> dict[str, Any]:
         return {}
 
@@ -79,6 +82,9 @@ class Waits:
     quiet = finished = False
 
     def published(self) -> dict[str, Any]:
+        return {}
+
+    def saved(self) -> dict[str, Any]:
         return {}
 
     def metrics(self) -> dict[str, Any]:

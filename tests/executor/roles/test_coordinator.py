@@ -8,12 +8,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played import BEGIN, FOLDER, PlayedRun
+from played import BEGIN, FOLDER, LONGEST, PlayedRun
 from played_values import Seen, Troubles
 from small_dlrm import small_plan
 
 from htrain.errors import CheckpointError, DataError, Interrupted, PeerLost, PublishError, RunError
-from htrain.executor.roles.coordination import Await, Came, Connect, Ended, KeepMeasured, ShowTotals, TellAll
+from htrain.executor.roles.coordination import (
+    Await,
+    Came,
+    CloseCheckpoint,
+    Connect,
+    Ended,
+    KeepMeasured,
+    ShowTotals,
+    TellAll,
+)
 from htrain.executor.roles.coordinator import CoordinatorMachine
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Beat, Failed, Hello, Order
@@ -22,7 +31,7 @@ quick = settings(max_examples=80, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**32 - 1)
 PLAN = small_plan(groups=2, trainers=1, group_ps=1, sparse_ps=1)
 ROLES = PLAN.cluster.roles
-FAULTS = ("dies", "freezes", "fails", "unreadable", "hello", "ready", "pause", "save")
+FAULTS = ("dies", "freezes", "fails", "unreadable", "hello", "ready", "pause", "save", "saved")
 SETTINGS = RunSettings(Path("plan"), "data", FOLDER)
 EVERY = ("end", 300.0, 20.0, 7.0, 1.0)
 
@@ -67,7 +76,7 @@ def test_whatever_happens_the_rules_hold_and_the_run_ends_for_a_reason_that_it_n
     elif isinstance(seen.error, Interrupted):
         assert troubles.asks is not None
     elif isinstance(seen.error, CheckpointError):
-        assert troubles.full[1] > troubles.full[0]
+        assert troubles.full[1] > troubles.full[0] or named(seen) in seen.guilty
     elif isinstance(seen.error, DataError):
         assert any(what == "unreadable" for *_, what in troubles.faults)
     else:
@@ -256,6 +265,40 @@ def test_a_role_that_never_comes_up_or_never_loads_is_named() -> None:
 def test_a_role_that_does_not_answer_an_order_is_named_with_it() -> None:
     seen = PlayedRun(PLAN, 0, Troubles(faults=((0.0, "sparse_ps:0", "save"),)), train_seconds=9).play()
     assert str(seen.error) == f"sparse_ps:0 did not answer the order to save within 20 s{advice_of(seen)}"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_store_that_never_answers_ends_no_training_is_told_of_once_and_named_at_the_end(seed: int) -> None:
+    troubles = Troubles(faults=((0.0, "sparse_ps:0", "saved"),))
+    seen = PlayedRun(PLAN, seed, troubles, train_seconds=200, every=7.0).play()
+    assert isinstance(seen.error, CheckpointError)
+    (folder,) = seen.folders
+    assert (
+        str(seen.error)
+        == f"sparse_ps:0 has not written its share of the checkpoint {folder.name} within 20 s{advice_of(seen)}"
+    )
+    assert seen.told == ["a checkpoint is still being written after 60 s; training goes on"]
+    trained = [state for _, each in seen.log if isinstance(each, ShowTotals) for state in [each.totals.examples]]
+    assert trained[-1] > 8 * 50, "it went on to the end of its data"
+    assert seen.orders == ["start", "pause", "save", "resume", "abort"]
+
+
+@given(seed=seeds)
+@quick
+def test_roles_train_on_while_they_write_and_checkpoints_are_of_the_moment_at_which_they_began(seed: int) -> None:
+    """The second is a rule of PlayedRun's."""
+    seen = PlayedRun(PLAN, seed, Troubles(), train_seconds=60, every=7.0).play()
+    assert seen.result, seen.error
+    log = [(at, each) for at, each in seen.log if isinstance(each, TellAll | CloseCheckpoint)]
+    resumed = 0.0
+    for at, each in log:
+        if isinstance(each, TellAll) and each.order.verb == "resume":
+            resumed = at
+        elif isinstance(each, CloseCheckpoint) and not each.finished:
+            assert resumed <= at, "it is made valid when training has gone on"
+            resumed = at + LONGEST
+    told = [text for text in seen.told if text.startswith("checkpoint ")]
+    assert len(told) == len(seen.valid)
 
 
 def test_where_ends_are_not_told_of_whoever_misses_a_role_is_believed_at_once() -> None:

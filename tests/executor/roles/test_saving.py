@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from htrain.executor.roles.saving import SaveSchedule
+from htrain.executor.roles.saving import SaveSchedule, Writing
 from htrain.executor.settings import RunSettings
 from htrain.spec.settings import CheckpointSeconds
 
@@ -16,13 +16,29 @@ def schedule(*, every_seconds: CheckpointSeconds = 300.0, restore: str = "") -> 
     return made
 
 
-def test_a_checkpoint_is_due_when_its_time_has_come_after_the_begin_and_after_the_one_before() -> None:
+def written(saves: SaveSchedule, folder: Path, *, began: float, made: float) -> str:
+    saves.begun(Writing(folder, {}, 1, began, stood_still=0.25), began + 0.25)
+    return saves.made(made)
+
+
+def test_a_checkpoint_is_due_when_its_time_has_come_after_the_begin_and_after_the_begin_of_the_one_before() -> None:
     saves = schedule()
     assert (saves.due, saves.last) == (1300.0, None)
     assert saves.advice == "it has no checkpoint to go on from: remove runs/a and start again"
-    assert saves.made(FIRST, 1310.0) == "checkpoint runs/a/checkpoints/1"
-    assert (saves.due, saves.last) == (1610.0, FIRST)
+    told = written(saves, FIRST, began=1300.0, made=1310.0)
+    assert told == "checkpoint runs/a/checkpoints/1 (training stood still for 0.25 s, written after 10.0 s)"
+    assert (saves.due, saves.last) == (1600.0, FIRST)
     assert saves.advice == "go on with --resume runs/a"
+
+
+def test_while_one_is_written_none_is_due_and_one_that_takes_long_is_told_of_once() -> None:
+    saves = schedule()
+    saves.begun(Writing(FIRST, {}, 1, 1300.0, stood_still=0.5), 1300.5)
+    assert (saves.due, saves.slow, saves.last) == (math.inf, 1360.5, None)
+    assert saves.told_slow() == "a checkpoint is still being written after 60 s; training goes on"
+    assert saves.slow == math.inf
+    saves.made(1700.0)
+    assert (saves.due, saves.last, saves.writing) == (1700.0, FIRST, None), "the next is overdue"
 
 
 def test_only_the_last_is_due_where_none_are_wanted_on_the_way() -> None:
@@ -34,12 +50,13 @@ def test_only_the_last_is_due_where_none_are_wanted_on_the_way() -> None:
 
 def test_one_that_the_disk_refuses_keeps_the_one_before_and_is_due_again_soon() -> None:
     saves = schedule()
-    saves.made(FIRST, 1300.0)
+    written(saves, FIRST, began=1300.0, made=1301.0)
+    saves.begun(Writing(SECOND, {}, 2, 1600.0, stood_still=0.0), 1600.0)
     told = saves.refused("the disk is full", 1600.0)
     assert told == "no checkpoint: the disk is full; training goes on, it is tried again in 30 s"
-    assert (saves.due, saves.last, saves.error) == (1630.0, FIRST, "the disk is full")
-    saves.made(SECOND, 1640.0)
-    assert (saves.due, saves.last, saves.error) == (1940.0, SECOND, "")
+    assert (saves.due, saves.last, saves.error, saves.writing) == (1630.0, FIRST, "the disk is full", None)
+    written(saves, SECOND, began=1630.0, made=1640.0)
+    assert (saves.due, saves.last, saves.error) == (1930.0, SECOND, "")
 
 
 def test_one_that_is_due_sooner_is_not_put_off() -> None:

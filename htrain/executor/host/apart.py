@@ -1,0 +1,104 @@
+"""A process that has the memory of this one as it is at one moment, and writes from it what this one goes on to change.
+
+It is a fork: the system shares pages until one of the two writes to them, and copies only those. It runs `work` alone, on one thread: of this process's locks
+none may be needed there, since whoever holds one is not there to release it. So `work` does system calls on memory that was made ready before.
+"""
+
+import gc
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from htrain.errors import RunError
+from htrain.executor.host.process import end_with_parent
+from htrain.executor.host.threads import NICE
+
+_READ_BYTES = 1 << 16
+_MOST_FILES = os.sysconf("SC_OPEN_MAX")
+
+
+class Apart:
+    """Such a process, which runs from now on. `work` returns what is to be known of it; what it raises is known as an error's text.
+
+    Raises OSError where the system begins no process.
+    """
+
+    def __init__(self, work: Callable[[], bytes]) -> None:
+        self._reading, writing = os.pipe()
+        self._ending = threading.Lock()  # nobody may end a process whose number has gone to another
+        self._is_over = False
+        self.cpu_seconds = 0.0
+        try:
+            with _alone():
+                self._pid = os.fork()
+                if self._pid == 0:
+                    _be_apart(work, writing)
+        except OSError:
+            os.close(self._reading)
+            raise
+        finally:
+            os.close(writing)
+
+    def result(self) -> bytes:
+        """What `work` has returned, once it has ended. Raises RunError where it has raised something, or was ended before."""
+        said = b"".join(iter(lambda: os.read(self._reading, _READ_BYTES), b""))
+        while not self._reaped():
+            time.sleep(0.001)  # between the end of what it says and its own
+        os.close(self._reading)
+        if said[:1] == b"+":
+            return said[1:]
+        raise RunError(said[1:].decode(errors="replace") or "its process was ended")
+
+    def _reaped(self) -> bool:
+        with self._ending:
+            pid, _, used = os.wait4(self._pid, os.WNOHANG)
+            if pid:
+                self._is_over = True
+                self.cpu_seconds = used.ru_utime + used.ru_stime
+            return self._is_over
+
+    def kill(self) -> None:
+        """End it at once, unless it has ended. From any thread; `result` still has to be asked for."""
+        with self._ending:
+            if not self._is_over:
+                os.kill(self._pid, signal.SIGKILL)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Nothing that this thread would do by itself: no signal is handled, and no garbage collected, whose owners may want a lock."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():  # Python tells of locks from 3.12 on
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        if collects:
+            gc.enable()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _be_apart(work: Callable[[], bytes], writing: int) -> None:
+    """The child: it holds no file of its parent's open, which others take for its parent's life, and leaves without the parent's own way out."""
+    status = 1
+    try:
+        end_with_parent()
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, NICE)
+        os.closerange(3, writing)
+        os.closerange(writing + 1, _MOST_FILES)
+        try:
+            said = b"+" + work()
+        except BaseException as error:
+            said = b"-" + str(error).encode()
+        while said:
+            said = said[os.write(writing, said) :]
+        status = 0
+    finally:
+        os._exit(status)

@@ -1,0 +1,117 @@
+"""The thread by which a role writes its share of a checkpoint, beside all else that it does (docs/decisions/checkpoints.md)."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from htrain.errors import CheckpointError, RunError
+from htrain.executor.host.apart import Apart
+from htrain.executor.host.memory import rejoin_pages
+from htrain.executor.host.threads import begin_thread, stand_back
+from htrain.executor.record.checkpoint import SavedFile, write_role
+from htrain.executor.record.tensor_file import tensor_file
+from htrain.printable import one_line
+
+
+class Saver:
+    """One share at a time: `begin`, and once `on_change` has been called, `news`. For the role's main thread.
+
+    A process `apart` writes it, from memory as it was when it began. Of memory that is shared with other processes, or lies in files, a fork has no copy:
+    there `begin` returns when all is written.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        tensors: Callable[[], Mapping[str, torch.Tensor]],
+        on_change: Callable[[], None],
+        *,
+        apart: bool,
+    ) -> None:
+        self._role = role
+        self._tensors = tensors
+        self._on_change = on_change
+        self._is_apart = apart
+        self._apart: Apart | None = None
+        self._thread: threading.Thread | None = None
+        self._is_wanted = threading.Event()  # the thread, for something else
+        self._outcome: dict[str, Any] = {}
+        self.cpu_seconds = 0.0  # of the processes that have written
+
+    @property
+    def threads(self) -> Sequence[threading.Thread]:
+        """That which waits for the process apart, where there was one."""
+        return [self._thread] if self._thread else []
+
+    def begin(self, folder: Path) -> None:
+        """Write all as it is now. Requires: nothing writes to it meanwhile, and the share before has been told of."""
+        assert not self._outcome
+        self._join()
+        tensors = self._tensors()
+        if not tensors:
+            self._ended({})
+            return
+        file = tensor_file(tensors)
+
+        def write() -> SavedFile:
+            return write_role(folder, self._role, file)
+
+        try:
+            self._apart = Apart(lambda: msgspec.json.encode(write())) if self._is_apart else None
+        except OSError:  # no room for another process
+            self._apart = None
+        if self._apart is None:
+            self._write_here(write)
+            return
+        self._thread = threading.Thread(
+            target=self._wait, args=(self._apart, tensors), name=f"{self._role} saving", daemon=True
+        )
+        self._thread.start()
+
+    def news(self) -> dict[str, Any]:
+        """The `file` that was written, nothing for a role that has none, or the `error` that kept it from it; once, under "saved"."""
+        outcome, self._outcome = self._outcome, {}
+        return outcome
+
+    def stop(self) -> None:
+        """End what is being written: nobody waits for it any more."""
+        if self._apart:
+            self._apart.kill()
+        self._join()
+
+    def _join(self) -> None:
+        """Until the thread has ended, which may be at its pages."""
+        self._is_wanted.set()
+        if self._thread:
+            self._thread.join()
+            self._thread = None
+        self._is_wanted.clear()
+
+    def _ended(self, saved: Mapping[str, Any]) -> None:
+        self._outcome = {"saved": saved}
+        self._on_change()
+
+    def _write_here(self, write: Callable[[], SavedFile]) -> None:
+        try:
+            self._ended(_told(write()))
+        except CheckpointError as error:
+            self._ended({"error": str(error)})
+
+    def _wait(self, apart: Apart, tensors: Mapping[str, torch.Tensor]) -> None:
+        begin_thread()
+        stand_back()
+        try:
+            saved = _told(msgspec.json.decode(apart.result(), type=SavedFile))
+        except RunError as error:
+            saved = {"error": one_line(str(error))}
+        self.cpu_seconds += apart.cpu_seconds
+        self._ended(saved)
+        rejoin_pages(tensors.values(), self._is_wanted.is_set)
+
+
+def _told(saved: SavedFile) -> dict[str, Any]:
+    return {"file": [saved.name, saved.num_bytes, saved.digest]}

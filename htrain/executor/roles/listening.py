@@ -1,0 +1,233 @@
+"""What the launcher hears: who is up, who lives, what roles answer, and which of it ends the run (docs/guarantees.md).
+
+A machine: it yields instructions, and is sent the time and what came of each (htrain.executor.roles.coordination).
+"""
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import htrain.errors as errors
+from htrain.errors import Error, Interrupted, PeerLost, RunError
+from htrain.executor.record.figures import Figures
+from htrain.executor.roles.coordination import (
+    Asked,
+    AskWhetherLives,
+    Await,
+    Came,
+    Connect,
+    Ended,
+    Instruction,
+    Listened,
+    Machine,
+    States,
+    Tell,
+    TellAll,
+    Validated,
+    VersionEnded,
+)  # fmt: skip
+from htrain.executor.roles.saving import SaveSchedule
+from htrain.executor.settings import RunSettings
+from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Order, Ready, State
+from htrain.net.names import role_at
+from htrain.plan.plan import Plan
+from htrain.sync.liveness import MOST_SECONDS, Liveness, Lost, Silent
+
+_NEWS_SECONDS = 1.0  # for the news of a process's end, once another role misses it
+_LONGER_SECONDS = 0.01  # than it may be, a silence has to be
+_SAVE_BYTES_PER_SECOND = 10_000_000  # that the slowest disk takes
+
+
+@dataclass
+class Seen:
+    """What roles have said of themselves. `states` are their answers, of the kind `wanted`, to the order of this `number`, the last that wants one."""
+
+    book: dict[str, str] = field(default_factory=dict)
+    places: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ready: set[str] = field(default_factory=set)
+    wanted: str = ""
+    number: int = 0
+    states: States = field(default_factory=dict)
+    save: int = 0  # the number of the last order to save
+    finished: set[str] = field(default_factory=set)
+    saved: States = field(default_factory=dict)  # their shares of the checkpoint that is written
+    published: States = field(default_factory=dict)  # of the open version
+    unreadable: Error | None = None
+
+    @property
+    def known(self) -> set[str]:
+        """The roles that are up."""
+        return {role_at(endpoint) for endpoint in self.book}
+
+
+class Listening:
+    """The part of the launcher's machine that listens. `tells_of_ends` says whether events tell of processes that end by themselves. Times are seconds of any
+    one clock; how long others are waited for counts only while this machine has listened (htrain.sync.liveness).
+    """
+
+    def __init__(self, plan: Plan, settings: RunSettings, *, tells_of_ends: bool) -> None:
+        self._roles = plan.cluster.roles
+        self._settings = settings
+        self._tells_of_ends = tells_of_ends
+        largest = max((load.holds.parameters for load in plan.loads.values()), default=0)
+        self._save_seconds = largest / _SAVE_BYTES_PER_SECOND  # for the largest role to be written, or read
+        self._liveness = Liveness(
+            self._roles, limit_seconds=settings.liveness_seconds, warm_up_seconds=settings.warm_up_seconds
+        )
+        self._figures = Figures(plan)
+        self._saves = SaveSchedule(settings)
+        self._seen = Seen()
+        self._asked = False
+        self._takes_orders = False
+        self._now = 0.0
+        self._heard = 0.0  # when all that had come was heard last
+        self._patience = 0.0  # seconds for which it has listened
+
+    def _do(self, instruction: Instruction) -> Machine[Any]:
+        """Have something done; what came of it."""
+        self._now, answer = yield instruction
+        return answer
+
+    def _gather(self) -> Machine[None]:
+        seen, seconds = self._seen, self._settings.warm_up_seconds
+        yield from self._await_all(lambda: seen.known, "did not come up", seconds)
+        self._takes_orders = True
+        try:
+            yield from self._do(Connect(seen.book, seen.places))
+        except PeerLost as error:
+            yield from self._missed(error)
+        yield from self._await_all(lambda: seen.ready, "did not load its parameters", seconds + self._save_seconds)
+
+    def _await_all(self, known: Callable[[], Collection[str]], what: str, seconds: float) -> Machine[None]:
+        """Until all roles are known."""
+        end = self._patience + seconds
+        while missing := set(self._roles).difference(known()):
+            if self._patience >= end:
+                raise PeerLost(f"{min(missing)} {what} within {seconds:.0f} s")
+            yield from self._event(patience=end)
+            if self._asked:
+                raise Interrupted("stopped before training began")
+
+    def _ask(self, verb: str, answer: str, seconds: float, *, folder: str = "", base: str = "") -> Machine[States]:
+        """Give an order to all and wait for everybody's answer. Silence and threads that hang are noticed sooner."""
+        self._seen.wanted, self._seen.states = answer, {}
+        self._seen.number += 1
+        yield from self._do(TellAll(Order(verb, folder, base, self._seen.number)))
+        end = self._patience + seconds
+        while missing := set(self._roles).difference(self._seen.states):
+            if self._patience >= end:
+                raise PeerLost(
+                    f"{min(missing)} did not answer the order to {verb} within {seconds:.0f} s; {self._saves.advice}"
+                )
+            yield from self._event(patience=end)
+        return self._seen.states
+
+    def _event(self, *, until: float = math.inf, patience: float = math.inf) -> Machine[None]:
+        """Take what comes, until a time, or until others have been listened to for so many seconds; raise what it says went wrong.
+
+        A longer wait than Liveness counts at once would be in vain.
+        """
+        silence = min(MOST_SECONDS, self._liveness.seconds_left + _LONGER_SECONDS)
+        end = min(until, self._now + patience - self._patience, self._heard + silence)
+        event = yield from self._do(Await(max(self._now, end)))
+        if isinstance(event, Came):
+            try:
+                self._take(event.message)
+            except PeerLost as error:
+                yield from self._missed(error)
+            yield from self._heard_of()
+        elif isinstance(event, Ended):
+            raise self._lost(event.what)
+        elif isinstance(event, Asked):
+            self._asked = True
+        elif isinstance(event, Listened):
+            yield from self._silence()
+        else:
+            yield from self._beside(event)
+
+    def _heard_of(self) -> Machine[None]:
+        """A message was taken: what is to be done now that was waited for."""
+        yield from ()
+
+    def _beside(self, event: Validated | VersionEnded) -> Machine[None]:
+        """Something that went on beside training has ended."""
+        yield from ()
+
+    def _missed(self, error: PeerLost) -> Machine[None]:
+        """Whoever misses a role says so at once; who it is that died says more, and is known a moment later. Raises the one or the other."""
+        end = self._now + _NEWS_SECONDS
+        is_over = not self._tells_of_ends
+        while not is_over:
+            event = yield from self._do(Await(end))
+            if isinstance(event, Ended):
+                raise self._lost(event.what) from error
+            is_over = isinstance(event, Listened) and self._now >= end
+        raise error
+
+    def _lost(self, what: str) -> PeerLost:
+        """The error of a role whose process ended."""
+        role = what.partition(" ")[0]
+        last_step = f" (its last step: {self._figures.last_step(role)})" if role in self._roles else ""
+        return PeerLost(f"{what}{last_step}; {self._saves.advice}")
+
+    def _silence(self) -> Machine[None]:
+        """All that had come was heard: who has been silent for too long?"""
+        passed, self._heard = self._now - self._heard, self._now
+        self._patience += min(passed, MOST_SECONDS)
+        for news in self._liveness.listened(passed):
+            lives = yield from self._do(AskWhetherLives(news.role))
+            yield from self._do(Tell(self._silent(news, lives=lives)))
+
+    def _silent(self, news: Silent | Lost, *, lives: bool) -> str:
+        """In words, that a role may be slow. Raises PeerLost for one that is given up."""
+        said = f"{news.role} has been silent for {news.seconds:.0f} s{', though its process lives' if lives else ''}"
+        if isinstance(news, Lost):
+            last_step = self._figures.last_step(news.role)
+            raise PeerLost(
+                f"{said} (its last step: {last_step}; --liveness-seconds gives it longer); {self._saves.advice}"
+            )
+        return said
+
+    def _take(self, message: Message) -> None:
+        """Keep what a role has said. Raises the failure that it tells of."""
+        seen = self._seen
+        if isinstance(message, Failed):
+            raise self._failure(message)
+        if isinstance(message, Hello):
+            seen.book.update(message.endpoints)
+            seen.places[message.source] = {"host": message.host, "pid": message.pid}
+        elif isinstance(message, Ready):
+            seen.ready.add(message.source)
+            self._figures.report(message.source, message.metrics)
+        elif isinstance(message, Beat) and message.metrics:
+            self._figures.report(message.source, message.metrics)
+        elif isinstance(message, State):
+            self._take_state(message)
+        if isinstance(message, Beat | State | Ready | Hello):
+            self._liveness.heard(message.source)
+
+    def _take_state(self, message: State) -> None:
+        seen = self._seen
+        if message.state == "unreadable":
+            seen.unreadable = _error_of(message.details["kind"], message.details["error"])
+        elif message.state == "finished":
+            seen.finished.add(message.source)
+        elif message.state == "saved":
+            if message.number == seen.save:
+                seen.saved[message.source] = message.details
+        elif message.state == "published":
+            seen.published[message.source] = message.details
+        elif (message.state, message.number) == (seen.wanted, seen.number):
+            seen.states[message.source] = message.details
+
+    def _failure(self, message: Failed) -> Error:
+        text = message.error if message.error.startswith(message.source) else f"{message.source}: {message.error}"
+        advice = f"; {self._saves.advice}" if message.kind in ("PeerLost", "RunError") else ""
+        return _error_of(message.kind, f"{text}{advice}")
+
+
+def _error_of(kind: str, text: str) -> Error:
+    """A role's error, as it raised it."""
+    found = getattr(errors, kind, RunError)
+    return found(text) if isinstance(found, type) and issubclass(found, Error) else RunError(text)

@@ -1,0 +1,83 @@
+"""A role's share of a checkpoint is of the moment at which it was begun, whatever its role does while it is written."""
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from htrain.executor.host.memory import empty
+from htrain.executor.loops import saver
+from htrain.executor.loops.saver import Saver
+from htrain.executor.record.checkpoint import SavedFile, verified_path
+
+
+class Told:
+    """What a saver tells, once it has rung."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], *, apart: bool = True) -> None:
+        self._rung = threading.Event()
+        self.saver = Saver("sparse_ps:0", lambda: tensors, self._rung.set, apart=apart)
+
+    def news(self) -> Any:
+        assert self._rung.wait(20)
+        self._rung.clear()
+        (told,) = self.saver.news().values()
+        assert self.saver.news() == {}, "it is told once"
+        return told
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_rows_that_are_stepped_while_they_are_written_are_saved_as_they_were(tmp_path: Path, apart: bool) -> None:
+    table = empty((50_000, 32), torch.float32)
+    told = Told({"t": table}, apart=apart)
+    for number in range(3):
+        table.fill_(number)
+        told.saver.begin(tmp_path)
+        table.fill_(-1)
+        saved = SavedFile(*told.news()["file"])
+        assert (load_file(verified_path(tmp_path, saved))["t"] == number).all()
+    told.saver.stop()
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_disk_that_refuses_is_told_with_the_file(tmp_path: Path, apart: bool) -> None:
+    told = Told({"t": torch.zeros(4)}, apart=apart)
+    told.saver.begin(tmp_path / "gone")
+    assert told.news() == {
+        "error": f"{tmp_path}/gone/sparse_ps_0.safetensors: cannot be written: No such file or directory"
+    }
+    told.saver.begin(tmp_path)
+    assert told.news()["file"][0] == "sparse_ps_0.safetensors"
+
+
+def test_a_role_that_holds_nothing_has_saved_at_once(tmp_path: Path) -> None:
+    told = Told({})
+    told.saver.begin(tmp_path)
+    assert told.news() == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_no_process_can_be_begun_it_is_written_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(work: object) -> None:
+        raise OSError("Cannot allocate memory")
+
+    monkeypatch.setattr(saver, "Apart", no_memory)
+    told = Told({"t": torch.ones(4)})
+    told.saver.begin(tmp_path)
+    assert told.news()["file"][0] == "sparse_ps_0.safetensors"
+
+
+def test_a_role_that_stops_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saver, "write_role", lambda *_: time.sleep(1000))
+    told = Told({"t": torch.ones(4)})
+    told.saver.begin(tmp_path)
+    began = time.monotonic()
+    told.saver.stop()
+    assert time.monotonic() - began < 10
+    assert psutil.Process().children() == []
