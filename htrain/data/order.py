@@ -57,6 +57,8 @@ def _in_time(dataset: Dataset, values: Mapping[str, str]) -> Dataset:
 class ByTime:
     """Rows come as they lie, and must lie in the order of time."""
 
+    regroups = False
+
     @property
     def option(self) -> str:
         """See `Order`."""

@@ -3,12 +3,13 @@
 A source is a sequence of chunks; shard s of n reads the chunks c with c % n == s. A batch may span chunks, never an epoch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from htrain.data.batch import Batch, Position
 from htrain.data.labels import as_taken, first_outside, is_binary, wanted
+from htrain.data.left import Left, left_in
 from htrain.data.malformed import Malformed
 from htrain.data.rows import Rows, joined
 from htrain.data.schema import Schema
@@ -40,6 +41,10 @@ class Order(Protocol):
     @property
     def option(self) -> str:
         """The option of a URI that says so."""
+
+    @property
+    def regroups(self) -> bool:
+        """Whether chunks are others than those of the source."""
 
     def of(self, source: Source, epoch: int) -> Source:
         """A source as it is read in an epoch."""
@@ -79,9 +84,17 @@ class Dataset:
         return self.source.num_examples()
 
     def batches(
-        self, *, batch_size: int, shard: int, num_shards: int, epochs: int, start: Position, malformed: Malformed
+        self,
+        *,
+        batch_size: int,
+        shard: int,
+        num_shards: int,
+        epochs: int,
+        start: Position,
+        malformed: Malformed,
+        left: Sequence[Left] = (),
     ) -> Iterator[Batch]:
-        """Batches of `batch_size` examples, the last of an epoch smaller, from `start` on.
+        """Batches of `batch_size` examples, the last of an epoch smaller, from `start` on; of epochs that other shards have begun what is `left`.
 
         Over all shards every example comes once per epoch. From a batch's position, with the same arguments, the batches that would have followed come
         again. Raises DataError for what cannot be read, and naming the row for a label that the loss does not take.
@@ -89,7 +102,7 @@ class Dataset:
         for epoch in range(start.epoch, epochs):
             begin = start if epoch == start.epoch else Position(epoch, 0, 0)
             num_read = 0
-            for batch in self._epoch(begin, batch_size, shard, num_shards, malformed):
+            for batch in self._epoch(begin, batch_size, shard, num_shards, malformed, left_in(left, epoch)):
                 num_read += batch.num_examples
                 yield batch
             if not num_read:
@@ -103,15 +116,13 @@ class Dataset:
             raise DataError(f"{seen.examples[0]} ({none})" if seen.examples else f"{self.source.name}: holds no rows")
 
     def _epoch(
-        self, start: Position, batch_size: int, shard: int, num_shards: int, malformed: Malformed
+        self, start: Position, batch_size: int, shard: int, num_shards: int, malformed: Malformed, left: Left | None
     ) -> Iterator[Batch]:
         held: list[Rows] = []
         count = 0
         position = start
-        source = self.order.of(self.source, start.epoch) if self.order else self.source
-        for chunk, rows in source.chunks(shard=shard, num_shards=num_shards, first=start.chunk, malformed=malformed):
-            rows = self._labelled(rows, source, chunk, num_shards)
-            used = min(start.row, rows.count) if chunk == start.chunk else 0
+        for chunk, rows, read in self._chunks(start, shard, num_shards, malformed, left):
+            used = min(max(read, start.row if chunk == start.chunk else 0), rows.count)
             while rows.count - used + count >= batch_size:
                 taken = batch_size - count
                 held.append(rows.cut(used, used + taken))
@@ -124,6 +135,23 @@ class Dataset:
                 count += rows.count - used
         if held:
             yield _batch(held, Position(start.epoch + 1, 0, 0))
+
+    def _chunks(
+        self, start: Position, shard: int, num_shards: int, malformed: Malformed, left: Left | None
+    ) -> Iterator[tuple[int, Rows, int]]:
+        """The shard's chunks of an epoch from that of `start` on, with their numbers, and with how many of their rows others have read."""
+        source = self.order.of(self.source, start.epoch) if self.order else self.source
+        if left is None:
+            chunks = source.chunks(shard=shard, num_shards=num_shards, first=start.chunk, malformed=malformed)
+            for chunk, rows in chunks:
+                yield chunk, self._labelled(rows, source, chunk, num_shards), 0
+            return
+        first = None if self.order and self.order.regroups else start.chunk
+        for chunk, rows, read in left.chunks(
+            source, epoch=start.epoch, reader=shard, readers=num_shards, first=first, malformed=malformed
+        ):
+            if chunk >= start.chunk:
+                yield chunk, self._labelled(rows, source, chunk, left.shards), read
 
     def _labelled(self, rows: Rows, source: Source, chunk: int, num_shards: int) -> Rows:
         label = as_taken(rows.fixed["label"], self.loss)

@@ -27,6 +27,7 @@ class Shuffle:
 
     rows: int
     seed: int
+    regroups = True
 
     @property
     def option(self) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from htrain.data.left import Left
 from htrain.membership.served import Serving
 from htrain.publishing.shares import Publishing
 from htrain.spec.settings import CheckpointSeconds, PublishSeconds, Workers
@@ -17,10 +18,11 @@ class RunSettings:
     steps, when all compile their loops, for `warm_up_seconds`. The launcher gives up a role that is silent for `liveness_seconds`.
     `workers` are the threads of a PS that run ops, `auto` for one on each of its cores, as far as there are steps to serve.
     `checkpoint_seconds` is the time between two checkpoints, or `end` for none but the last. `stop_after_steps` ends every
-    replica early. `begin_with` are the plan and the checkpoint of another run, whose parameters come in the place of first values. `ops` are the files, and
-    modules of packages, with ops of the user's own, which every process of the run loads. `serving` is what sparse PSs are told that have no trainers beside
-    them, and serve workers from outside. `network` and `trainer_network` are those in which hosts reach each other, and trainers, such as 10.1.0.0/16; empty
-    where hosts are reached under their names, and where trainers have none of their own;
+    replica early. `begin_with` are the plan and the checkpoint of another run, or of this one with another cluster, whose parameters come in the place of
+    first values. `positions` are what trainers had read and trained where the run goes on; of epochs that another cluster has begun, of what it has `left`.
+    `ops` are the files, and modules of packages, with ops of the user's own, which every process of the run loads. `serving` is what sparse PSs are told that
+    have no trainers beside them, and serve workers from outside. `network` and `trainer_network` are those in which hosts reach each other, and trainers,
+    such as 10.1.0.0/16; empty where hosts are reached under their names, and where trainers have none of their own;
     what goes between hosts is encrypted where a run `encrypts`. A checkpoint is taken to be validated every `valid_every` examples of
     the whole job, 0 for none but the last; `validated` of them had been trained at the one before. A version of the model is published as `publishing` says,
     every `publish_seconds`, `end` for the last alone.
@@ -42,6 +44,7 @@ class RunSettings:
     begin_with: tuple[str, str] = ("", "")
     ops: tuple[str, ...] = ()
     positions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left: tuple[Left, ...] = ()
     serving: Serving | None = None
     network: str = ""
     trainer_network: str = ""

@@ -8,6 +8,7 @@ import torch
 
 from htrain.errors import CheckpointError
 from htrain.executor.launch.forward import Trained
+from htrain.executor.record.layout import Layout
 from htrain.executor.record.pieces import Piece, is_models, load_pieces, paste, whole_of
 from htrain.net.net import DTYPE_BYTES, Parameter, numel
 from htrain.ops.base import dtype_of
@@ -74,7 +75,7 @@ def load_wholes(trained: Trained) -> dict[str, Whole]:
     """All weights, statistics and tables of a plan, by their names in the model. Raises CheckpointError."""
     plan = trained.plan
     saved = {name: p for name, p in plan.train.parameters.items() if is_models(p)}
-    pieces = load_pieces(plan, saved, trained.folder, manifest=trained.manifest, replica=trained.replica)
+    pieces = load_pieces(Layout.of(plan), saved, trained.folder, manifest=trained.manifest, replica=trained.replica)
     parts: dict[str, list[Parameter]] = {}
     for parameter in saved.values():
         parts.setdefault(parameter.whole, []).append(parameter)

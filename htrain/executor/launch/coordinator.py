@@ -185,7 +185,9 @@ class Coordinator:
         self._pulse: LauncherPulse | None = None
         self._settings = settings
         self._outside = outside
-        self._saves = Saves(settings.run_folder, identity, outside.tell, lambda: outside.validations.spared)
+        self._saves = Saves(
+            settings.run_folder, identity, outside.tell, lambda: outside.validations.spared, settings.left
+        )
         self._until = 0.0  # how long the machine would wait
 
     def run(self, pool: WorkerPool) -> RunResult:

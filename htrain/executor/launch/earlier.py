@@ -12,8 +12,9 @@ import torch
 
 from htrain.errors import CheckpointError
 from htrain.executor.launch.inputs import check_vocabularies
-from htrain.executor.record.checkpoint import latest_checkpoint, read_manifest, verify
-from htrain.executor.record.pieces import Rows, load_pieces, owner_of, paste, whole_name
+from htrain.executor.record.checkpoint import Manifest, latest_checkpoint, read_manifest, verify
+from htrain.executor.record.layout import Layout, read_layout
+from htrain.executor.record.pieces import Rows, is_models, load_pieces, owner_of, paste, whole_name, whole_of
 from htrain.executor.record.run_folder import read_record
 from htrain.net.net import Net, Parameter
 from htrain.plan.plan import Plan, load_plan
@@ -37,21 +38,41 @@ def beginning_of(run_folder: Path) -> Beginning:
     return Beginning(read_record(run_folder).plan, str(folder))
 
 
+def _layout(beginning: Beginning, manifest: Manifest) -> Layout:
+    """How the parameters of a checkpoint were cut: as its run folder says, or the plan, where an older htrain made it. Raises CheckpointError, PlanError."""
+    folder, digest = Path(beginning.checkpoint), manifest.identity.plan.digest
+    if layout := read_layout(folder.parent.parent, digest):
+        return layout
+    plan = load_plan(Path(beginning.plan))
+    if plan.digest != digest:
+        raise CheckpointError(f"{folder}: belongs to another plan than {beginning.plan}, which has been made again")
+    return Layout.of(plan)
+
+
+def shapes_of(parameters: Mapping[str, Parameter]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the model's own parameters, by their names there."""
+    parts: dict[str, list[Parameter]] = {}
+    for parameter in parameters.values():
+        if is_models(parameter):
+            parts.setdefault(parameter.whole, []).append(parameter)
+    return {name: whole_of(name, found).shape for name, found in parts.items()}
+
+
 class Earlier:
     """The parameters of a checkpoint, mapped from its files. Servers of tables have these alone: `tables_only`."""
 
     def __init__(self, beginning: Beginning, *, tables_only: bool = False) -> None:
         """Raises CheckpointError, PlanError for what cannot be read, or does not belong together."""
         folder = Path(beginning.checkpoint)
-        plan, manifest = load_plan(Path(beginning.plan)), read_manifest(folder)
-        if manifest.identity.plan.digest != plan.digest:
-            raise CheckpointError(f"{folder}: belongs to another plan than {beginning.plan}, which has been made again")
+        manifest = read_manifest(folder)
+        layout = _layout(beginning, manifest)
         self._name = str(folder)
         self._data = manifest.identity.data
-        self._kinds = ("table",) if tables_only else ("weight", "table")
-        owned = [(name, p, owner_of(plan.train.parameters, p)) for name, p in plan.train.parameters.items()]
+        self._kinds = ("weight", "table")[tables_only:]
+        owned = [(name, p, owner_of(layout.parameters, p)) for name, p in layout.parameters.items()]
         saved = {n: p for n, p, owner in owned if p.kind != "cache" and (owner.kind == "table" or not tables_only)}
-        self._pieces = load_pieces(plan, saved, folder, manifest=manifest, replica="center")
+        self._shapes = shapes_of(saved)
+        self._pieces = load_pieces(layout, saved, folder, manifest=manifest, replica="center")
 
     def require(self, plan: Plan) -> None:
         """Raises CheckpointError for a weight or a table of a plan that is not here."""
@@ -59,6 +80,19 @@ class Earlier:
             if parameter.kind in self._kinds and parameter.whole not in self._pieces:
                 raise CheckpointError(
                     f"{self._name}: holds no '{parameter.whole}', which the plan has: begin with a run of the same model"
+                )
+
+    def require_same(self, plan: Plan) -> None:
+        """Raises CheckpointError where a plan's model has other weights, tables or statistics, or of other shapes, than are here."""
+        of_plan = shapes_of(plan.train.parameters)
+        for name in sorted(self._shapes.keys() | of_plan.keys()):
+            before, now = self._shapes.get(name), of_plan.get(name)
+            if before != now:
+                shown = ("not there" if shape is None else f"of shape {list(shape)}" for shape in (now, before))
+                raise CheckpointError(
+                    "{}: is of another model: '{}' is {} now, it was {}: begin a run of its own with --out".format(
+                        self._name, name, *shown
+                    )
                 )
 
     def require_values(self, data: str, vocabularies: Mapping[str, str]) -> None:

@@ -16,6 +16,7 @@ from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
 from htrain.executor.launch.inputs import check_inputs, check_numbers, check_vocabularies
 from htrain.executor.record.checkpoint import Manifest, latest_checkpoint, named_checkpoint
+from htrain.executor.record.layout import Layout
 from htrain.executor.record.parameters import load_parameters
 from htrain.executor.record.validations import best_checkpoint
 from htrain.executor.strategies.strategy import cache_of
@@ -41,7 +42,9 @@ class Trained:
 
     def parameters(self, net: Net) -> dict[str, torch.Tensor]:
         """Every parameter of `net`, mapped from the checkpoint's files. Raises CheckpointError."""
-        return load_parameters(self.plan, net, self.folder, self.manifest, self.replica)
+        return load_parameters(
+            Layout.of(self.plan), net.parameters, self.folder, manifest=self.manifest, replica=self.replica
+        )
 
     def dataset(self, data: str) -> Dataset:
         """Data as the plan takes it. Raises DataError for data that does not fit, such as one of other vocabularies than those that were trained."""

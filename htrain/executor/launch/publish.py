@@ -64,7 +64,7 @@ def shares_of(plan: Plan) -> dict[str, list[Held]]:
                 shares[role].append(_part(names[name], wanted[name]))
 
     for role in sorted(shares):
-        take(role, centres_at(role, plan) if group < 0 else {})
+        take(role, centres_at(role, plan.centers) if group < 0 else {})
     for role in sorted(role for role in shares if serves(role, group)):
         take(role, {name: name for name in wanted})
     assert found == wanted.keys(), f"nobody publishes {wanted.keys() - found}"

@@ -174,10 +174,9 @@ class RunningRole:
             self._fill()
 
     def _fill(self) -> None:
-        if self.settings.restore:
-            folder = Path(self.settings.restore)
-            self._load(folder)
-            self._restore_totals()
+        self._restore_totals()
+        if self.settings.restore and not all(self.settings.begin_with):
+            self._load(Path(self.settings.restore))
             return
         self._parts.fill(self.settings.plan_folder)
         if all(self.settings.begin_with):
@@ -233,6 +232,7 @@ class RunningRole:
                 epochs=self.settings.epochs,
                 start=start,
                 malformed=self.malformed,
+                left=self.settings.left,
             )
         )
         return Feed(batches, start, 2 * self._parts.replicas, self.watch.activity("reader"))

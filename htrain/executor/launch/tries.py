@@ -14,11 +14,13 @@ from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.interrupt import interrupts
 from htrain.executor.launch.publish import Versions, Wanted
 from htrain.executor.launch.publish import prepared as published
+from htrain.executor.launch.resuming import gone_on
 from htrain.executor.launch.validate import Validating, Validator, prepared
 from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.executor.record.identity import Identity, identify
+from htrain.executor.record.layout import keep_layout
 from htrain.executor.record.progress import Progress
-from htrain.executor.record.resume import check_same, resumed
+from htrain.executor.record.resume import check_same
 from htrain.executor.record.run_folder import Claim, RunRecord, start_record
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import RunTotals
@@ -108,13 +110,15 @@ class Tries:
         job, settings = self._job, self._job.settings
         with ExitStack() as stack:
             if resumes:
-                settings = resumed(settings, identity, find_checkpoints(settings.run_folder), job.progress.note)
+                found = find_checkpoints(settings.run_folder)
+                settings = gone_on(job.plan, settings, identity, found, job.progress.note)
             self._reopens = self._retries.count > 0
             settings, versions = published(job.plan, settings, job.beside.published)
             self._reopens = False
             stack.enter_context(closing(versions))
             is_new = not (resumes or self._retries.count or job.left)
-            start_record(settings.run_folder, record_of(settings), resume=not is_new)
+            start_record(settings.run_folder, record_of(job.settings), resume=not is_new)
+            keep_layout(settings.run_folder, job.plan)
             settings, validator = prepared(
                 job.plan, settings, job.beside.validating, job.validation_data, job.progress.note
             )

@@ -18,6 +18,7 @@ from htrain.executor.launch.evaluate import Evaluation, evaluate
 from htrain.executor.launch.forward import data_for, forward_net
 from htrain.executor.launch.interrupt import Interrupt
 from htrain.executor.record.checkpoint import prune, read_manifest
+from htrain.executor.record.layout import Layout
 from htrain.executor.record.parameters import load_parameters
 from htrain.executor.record.progress import decimal, duration
 from htrain.executor.record.validations import (
@@ -176,7 +177,9 @@ class Validator:
         began = time.monotonic()
         try:
             manifest = read_manifest(checkpoint)
-            parameters = load_parameters(self._plan, self._net, checkpoint, manifest, "center")
+            parameters = load_parameters(
+                Layout.of(self._plan), self._net.parameters, checkpoint, manifest=manifest, replica="center"
+            )
             found = evaluate(self._plan, self._net, parameters, self._dataset, on_batch=self._look)
             self._outcome = self._validation(checkpoint, manifest.examples, found, time.monotonic() - began)
         except _Abandoned:

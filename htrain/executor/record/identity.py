@@ -11,6 +11,10 @@ from htrain.spec.migrations import NEWEST, migrated
 from htrain.spec.tree import document_of, flat, options_of
 
 _UNSAID = 14  # the version of the plan's words where a manifest does not say it, as older ones do not
+# What flags begin with that say how a cluster trains a model, not what is trained.
+_OF_CLUSTER = (
+    "net_replicas", "prefetch", "bounded_staleness", "compress", "fuse_", "fast_products", "dense_sync", "sync_", "sparse_sync", "table_store", "cache",
+)  # fmt: skip
 _COUNTS = ("groups", "trainers", "group_ps", "sparse_ps", "dense_ps")
 
 
@@ -38,6 +42,20 @@ class PlanIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
                     return f"{name.replace('_', ' ')}: {now} now, {before} then"
         if self.digest != other.digest:
             return f"its nets have the digest {other.digest[:12]}, they had {self.digest[:12]}"
+        return ""
+
+    def difference_of_model(self, other: "PlanIdentity") -> str:
+        """What tells `other` from this one beside its cluster, and what is done because of that; "" where nothing does that flags say."""
+        if self.version > NEWEST:
+            return self.difference(other)
+        before, now = (
+            {n: v for n, v in each._flags().items() if not n.startswith(_OF_CLUSTER)} for each in (self, other)
+        )
+        for name in dict.fromkeys((*before, *now)):
+            if before.get(name) != now.get(name):
+                return (
+                    f"{name.replace('_', ' ')}: {now.get(name, 'not there')} now, {before.get(name, 'not there')} then"
+                )
         return ""
 
     def _flags(self) -> dict[str, Any]:

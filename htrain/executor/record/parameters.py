@@ -1,6 +1,6 @@
 """The parameters of a checkpoint, by their names in a plan's nets: mapped from the files of the roles that own them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -8,21 +8,22 @@ from safetensors import SafetensorError, safe_open
 
 from htrain.errors import CheckpointError
 from htrain.executor.record.checkpoint import Manifest, verified_path
+from htrain.executor.record.layout import Layout
 from htrain.net.names import DENSE_PS, GROUP, SPARSE_PS, Role
-from htrain.net.net import Net
-from htrain.plan.plan import Plan
 from htrain.spec.centres import centre_name
 
 
-def load_parameters(plan: Plan, net: Net, folder: Path, manifest: Manifest, replica: str) -> dict[str, torch.Tensor]:
-    """Every parameter of `net`, mapped from the files of the roles that own it. Raises CheckpointError."""
-    group = _group(plan, replica)
+def load_parameters(
+    layout: Layout, wanted: Collection[str], folder: Path, *, manifest: Manifest, replica: str
+) -> dict[str, torch.Tensor]:
+    """Every parameter of these names, mapped from the files of the roles that own it. Raises CheckpointError."""
+    group = _group(layout, replica)
     found: dict[str, torch.Tensor] = {}
     for role in sorted(manifest.files):
-        found.update(_read(folder, manifest, role, centres_at(role, plan) if group < 0 else {}))
+        found.update(_read(folder, manifest, role, centres_at(role, layout.centers) if group < 0 else {}))
     for role in sorted(role for role in manifest.files if serves(role, group)):
-        found.update(_read(folder, manifest, role, {name: name for name in net.parameters.keys() - found.keys()}))
-    missing = net.parameters.keys() - found.keys()
+        found.update(_read(folder, manifest, role, {name: name for name in set(wanted) - found.keys()}))
+    missing = set(wanted) - found.keys()
     if missing:
         raise CheckpointError(f"{folder}: holds no value of '{min(missing)}'")
     return found
@@ -41,21 +42,21 @@ def _read(folder: Path, manifest: Manifest, role: str, names: Mapping[str, str])
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
 
-def centres_at(role: str, plan: Plan) -> dict[str, str]:
+def centres_at(role: str, centers: Mapping[str, str]) -> dict[str, str]:
     """What a role of a group may have of the centres, where these are with groups: the parameter of each weight's."""
     host = Role.parse(role).host
     if host.kind != GROUP:
         return {}
-    return {name: centre_name(name, of) for name, of in plan.centers.items() if of == str(host)}
+    return {name: centre_name(name, of) for name, of in centers.items() if of == str(host)}
 
 
-def _group(plan: Plan, replica: str) -> int:
+def _group(layout: Layout, replica: str) -> int:
     """The group whose dense replica to read; -1 for the centre."""
     if replica == "center":
-        return -1 if plan.centers else 0
+        return -1 if layout.centers else 0
     kind, _, number = replica.partition(":")
-    if kind != "group" or not number.isdigit() or int(number) >= plan.cluster.groups:
-        raise CheckpointError(f"'{replica}': want center, or group:N with N below {plan.cluster.groups}")
+    if kind != "group" or not number.isdigit() or int(number) >= layout.groups:
+        raise CheckpointError(f"'{replica}': want center, or group:N with N below {layout.groups}")
     return int(number)
 
 

@@ -16,10 +16,10 @@ from safetensors import SafetensorError, safe_open
 
 from htrain.errors import CheckpointError
 from htrain.executor.record.checkpoint import ROWS, Manifest
+from htrain.executor.record.layout import Layout
 from htrain.executor.record.parameters import load_parameters
 from htrain.net.names import SPARSE_PS, role_of
 from htrain.net.net import Parameter
-from htrain.plan.plan import Plan
 
 Rows = NDArray[np.int64]
 _ROWS_AT_ONCE = 1 << 18
@@ -52,18 +52,18 @@ class Piece:
 
 
 def load_pieces(
-    plan: Plan, saved: Mapping[str, Parameter], folder: Path, *, manifest: Manifest, replica: str
+    layout: Layout, saved: Mapping[str, Parameter], folder: Path, *, manifest: Manifest, replica: str
 ) -> dict[str, list[Piece]]:
-    """The pieces of each whole parameter of a checkpoint, by `whole_name`. `saved` are the parameters of the train net to look for, by name.
+    """The pieces of each whole parameter of a checkpoint, by `whole_name`. `saved` are those of the layout's parameters to look for, by name.
 
     Raises CheckpointError for what is not there, or cannot be read.
     """
-    values = load_parameters(plan, replace(plan.train, parameters=saved), folder, manifest, replica)
+    values = load_parameters(layout, saved, folder, manifest=manifest, replica=replica)
     files = [folder / saved.name for role, saved in manifest.files.items() if role_of(role) == SPARSE_PS]
     rows = dict(item for path in files for item in _rows_in(path))
     pieces: dict[str, list[Piece]] = {}
     for name, parameter in saved.items():
-        owner = owner_of(plan.train.parameters, parameter)
+        owner = owner_of(layout.parameters, parameter)
         piece = Piece(owner.first_row, owner.first_column, values[name], rows.get(owner.name))
         pieces.setdefault(whole_name(owner, parameter), []).append(piece)
     return pieces

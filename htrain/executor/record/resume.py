@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from htrain.data.left import Left
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.record.checkpoint import Found, Manifest, no_checkpoint, verify
 from htrain.executor.record.identity import Identity
@@ -17,9 +18,28 @@ def resumed(settings: RunSettings, identity: Identity, found: Found, tell: Calla
 
     Raises CheckpointError when there is none that is whole, or when the plan or the data are not those that it was made with.
     """
+    folder, manifest = last_whole(settings.run_folder, found, tell, lambda f, m: check_identity(f, m, identity))
+    return as_it_was(settings, folder, manifest)
+
+
+def as_it_was(settings: RunSettings, folder: Path, manifest: Manifest) -> RunSettings:
+    """The settings of a run that goes on from a checkpoint of its own plan."""
+    positions = {name: msgspec.to_builtins(state) for name, state in manifest.trainers.items()}
+    return replace(settings, restore=str(folder), begin_with=("", ""), positions=positions, left=left_of(manifest))
+
+
+def left_of(manifest: Manifest) -> tuple[Left, ...]:
+    """What another cluster has left of epochs that are still read."""
+    return manifest.left if isinstance(manifest.left, tuple) else ()
+
+
+def last_whole(
+    run_folder: Path, found: Found, tell: Callable[[str], None], check: Callable[[Path, Manifest], None]
+) -> tuple[Path, Manifest]:
+    """The latest of the checkpoints `found` that is whole. Raises CheckpointError when there is none, and what `check` does of one that is not to be used."""
     damaged = list(found.damaged)
     for folder, manifest in found.complete:
-        check_identity(folder, manifest, identity)
+        check(folder, manifest)
         try:
             verify(folder, manifest)
         except DamagedCheckpoint as error:
@@ -27,11 +47,10 @@ def resumed(settings: RunSettings, identity: Identity, found: Found, tell: Calla
             continue
         for each in damaged:
             tell(f"{each}; going on from {folder.name} instead")
-        positions = {name: msgspec.to_builtins(state) for name, state in manifest.trainers.items()}
-        return replace(settings, restore=str(folder), positions=positions)
+        return folder, manifest
     if damaged:
         raise DamagedCheckpoint(f"{damaged[0]}; no other checkpoint is whole: start the run again with another --out")
-    raise no_checkpoint(settings.run_folder)
+    raise no_checkpoint(run_folder)
 
 
 def check_identity(folder: Path, manifest: Manifest, identity: Identity) -> None:

@@ -1,0 +1,65 @@
+"""How a plan has cut the model's parameters, kept in the run folder: what a checkpoint's files hold is known though the plan be gone, or made again.
+
+RUN/parameters/DIGEST.json          of the plan of this digest
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from htrain.errors import CheckpointError, UsageError
+from htrain.files import read_file
+from htrain.net.net import Parameter
+from htrain.plan.plan import Plan
+
+_FOLDER = "parameters"
+_DIGITS = 16  # of a digest, in a file's name
+_MOST_BYTES = 1 << 30
+
+
+class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The parameters of a plan's train net, by name: each says of which it is a part, and which. `centers` says where weights have centres, by name."""
+
+    digest: str
+    groups: int
+    centers: dict[str, str]
+    parameters: dict[str, Parameter]
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Layout":
+        return cls(plan.digest, plan.cluster.groups, dict(plan.centers), dict(plan.train.parameters))
+
+
+def keep_layout(run_folder: Path, plan: Plan) -> None:
+    """Keep the layout of a plan that trains in a folder, where it is not there yet. Raises UsageError where it cannot be written."""
+    path = _path(run_folder, plan.digest)
+    if path.exists():
+        return
+    try:
+        path.parent.mkdir(exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(msgspec.json.encode(Layout.of(plan)))
+        os.replace(partial, path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def read_layout(run_folder: Path, digest: str) -> Layout | None:
+    """The layout of the plan of this digest, as a run has kept it; None where it has not. Raises CheckpointError for one that is damaged."""
+    path = _path(run_folder, digest)
+    try:
+        layout = msgspec.json.decode(read_file(path, most_bytes=_MOST_BYTES), type=Layout)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: damaged: {' '.join(str(error).split())}") from error
+    if layout.digest != digest:
+        raise CheckpointError(f"{path}: damaged: it is of another plan")
+    return layout
+
+
+def _path(run_folder: Path, digest: str) -> Path:
+    return run_folder / _FOLDER / f"{digest[:_DIGITS]}.json"

@@ -1,0 +1,162 @@
+"""A run goes on from a checkpoint of another cluster, with parameters and what is left of the data; with nothing else that is another."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from checkpoints import part_of, whole_role
+from earlier_runs import checkpoint_of, planned, wholes_of
+
+from htrain.data import Position
+from htrain.data.identity import DataIdentity
+from htrain.data.left import Left
+from htrain.errors import CheckpointError
+from htrain.executor.launch.earlier import Beginning, Earlier
+from htrain.executor.launch.resuming import gone_on
+from htrain.executor.record.checkpoint import (
+    MANIFEST,
+    Manifest,
+    ReaderPosition,
+    TrainerState,
+    TrainerTotals,
+    find_checkpoints,
+    latest_checkpoint,
+    write_manifest,
+)
+from htrain.executor.record.identity import Identity, PlanIdentity
+from htrain.executor.record.layout import keep_layout
+from htrain.executor.settings import RunSettings
+from htrain.plan.plan import Plan
+from htrain.spec.tree import with_flags
+
+OPTIONS = with_flags(batch_size=8, dense_optimizer="adagrad")
+TWO = {"groups": 2, "trainers": 1, "group_ps": 1, "sparse_ps": 1, "dense_ps": 1}
+THREE = {"groups": 1, "trainers": 3, "group_ps": 2, "sparse_ps": 2}
+DATA = DataIdentity(1, "synthetic", {}, ())
+
+
+def went_on(plan: Plan, run: Path, data: DataIdentity = DATA) -> tuple[RunSettings, list[str]]:
+    told: list[str] = []
+    settings = RunSettings(run / "plan", "synthetic:", run)
+    return gone_on(plan, settings, Identity(PlanIdentity.of(plan), data), find_checkpoints(run), told.append), told
+
+
+def begun(plan: Plan, run: Path, *positions: tuple[int, int, int]) -> None:
+    """A run of a plan whose trainers stand at these positions."""
+    checkpoint_of(plan, wholes_of(plan), run)
+    folder, manifest = latest_checkpoint(run)
+    trainers = {
+        f"trainer:{group}:0": TrainerState(ReaderPosition(*at), TrainerTotals(10 * (group + 1), 2, 1.5, 4.0))
+        for group, at in enumerate(positions)
+    }
+    write_manifest(
+        folder,
+        Manifest(**{name: getattr(manifest, name) for name in Manifest.__struct_fields__} | {"trainers": trainers}),
+    )
+
+
+def test_what_is_left_is_shared_out_and_counts_go_on(tmp_path: Path) -> None:
+    begun(planned(OPTIONS, **TWO), tmp_path / "run", (1, 4, 7), (2, 0, 0))
+    settings, told = went_on(planned(OPTIONS, **THREE), tmp_path / "run")
+    assert settings.left == (Left(2, 1, (Position(1, 4, 7), Position(2, 0, 0))),)
+    assert settings.positions == {
+        "trainer:0:0": {"position": {"epoch": 1, "chunk": 0, "row": 0}, "totals": {"examples": 30, "steps": 4, "log_loss": 3.0, "positives": 8.0}},
+        "trainer:0:1": {"position": {"epoch": 1, "chunk": 0, "row": 0}, "totals": {"examples": 0, "steps": 0, "log_loss": 0.0, "positives": 0.0}},
+        "trainer:0:2": {"position": {"epoch": 1, "chunk": 0, "row": 0}, "totals": {"examples": 0, "steps": 0, "log_loss": 0.0, "positives": 0.0}},
+    }  # fmt: skip
+    assert settings.restore == settings.begin_with[1] == str(latest_checkpoint(tmp_path / "run")[0])
+    (news,) = told
+    assert " was made by another cluster (groups: 1 now, 2 then)" in news
+
+
+def test_its_own_cluster_goes_on_where_it_was(tmp_path: Path) -> None:
+    plan = planned(OPTIONS, **TWO)
+    begun(plan, tmp_path / "run", (1, 4, 7), (2, 0, 0))
+    settings, told = went_on(plan, tmp_path / "run")
+    assert (settings.left, settings.begin_with, told) == ((), ("", ""), [])
+    assert settings.positions["trainer:1:0"]["position"] == {"epoch": 2, "chunk": 0, "row": 0}
+
+
+def test_every_number_is_where_the_new_cluster_has_it_though_the_plan_is_gone(tmp_path: Path) -> None:
+    before, after = planned(OPTIONS, **TWO), planned(OPTIONS, tables=2, **THREE)
+    begun(before, tmp_path / "run", (0, 1, 0), (0, 1, 0))
+    keep_layout(tmp_path / "run", before)
+    (tmp_path / "saved" / "plan.yaml").unlink()
+    settings, _ = went_on(after, tmp_path / "run")
+    earlier, wholes = Earlier(Beginning(*settings.begin_with)), wholes_of(before)
+    after.save(tmp_path / "after")
+    for role in after.cluster.roles:
+        parts = whole_role(after, role)
+        parts.fill(tmp_path / "after")
+        parts.copy_from(earlier)
+        for name, parameter in after.train.parameters.items():
+            if name in parts.store and parameter.kind in ("table", "weight"):
+                owned = {n: w for n, w in wholes.items() if n in before.train.parameters}
+                assert torch.equal(parts.store[name], part_of(after, parameter, owned)), (role, name)
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        ({"batch_size": 16}, "batch size: 16 now, 8 then"),
+        ({"sparse_lr": 0.5}, "sparse lr: 0.5 now, "),
+        ({"dense_optimizer": "adam"}, "dense optimizer: adam now, adagrad then"),
+        ({"seed": 3}, "seed: 3 now, "),
+    ],
+)
+def test_what_is_trained_otherwise_is_refused_by_its_flag(
+    tmp_path: Path, flags: dict[str, object], wanted: str
+) -> None:
+    begun(planned(OPTIONS, **TWO), tmp_path / "run", (0, 1, 0), (0, 1, 0))
+    with pytest.raises(CheckpointError, match=rf"was made by another plan \({wanted}.*only its cluster may be another"):
+        went_on(planned(with_flags(OPTIONS, **flags), **THREE), tmp_path / "run")
+
+
+@pytest.mark.parametrize("flags", [{"net_replicas": 3}, {"cache": "het", "cache_capacity": "20%"}, {"sync_period": 9}])
+def test_how_a_cluster_trains_may_be_another(tmp_path: Path, flags: dict[str, object]) -> None:
+    begun(planned(OPTIONS, **TWO), tmp_path / "run", (0, 1, 0), (0, 1, 0))
+    settings, told = went_on(planned(with_flags(OPTIONS, **flags), **TWO), tmp_path / "run")
+    assert settings.left
+    assert " was made by another cluster (" in told[0]
+
+
+def test_another_model_is_refused_by_the_first_weight_that_is_another(tmp_path: Path) -> None:
+    begun(planned(OPTIONS, **TWO), tmp_path / "run", (0, 1, 0), (0, 1, 0))
+    plan = planned(OPTIONS, **THREE)
+    name = min(n for n, p in plan.train.parameters.items() if p.kind == "weight")
+    parameter = plan.train.parameters[name]
+    larger = replace(parameter, shape=(parameter.shape[0] + 1, *parameter.shape[1:]))
+    train = replace(plan.train, parameters={**plan.train.parameters, name: larger})
+    other = replace(plan, nets={**plan.nets, "train": train})
+    with pytest.raises(
+        CheckpointError, match=rf"is of another model: '{name}' is of shape \[.*\] now, it was of shape"
+    ):
+        went_on(other, tmp_path / "run")
+
+
+def test_other_data_is_refused(tmp_path: Path) -> None:
+    plan = planned(OPTIONS, **TWO)
+    begun(plan, tmp_path / "run", (0, 1, 0), (0, 1, 0))
+    with pytest.raises(CheckpointError, match=r"was made on other data \(its option rows is 9 now, it was not given\)"):
+        went_on(planned(OPTIONS, **THREE), tmp_path / "run", DataIdentity(1, "synthetic", {"rows": "9"}, ()))
+
+
+def test_a_layout_that_is_damaged_is_an_error_with_its_file(tmp_path: Path) -> None:
+    plan = planned(OPTIONS, **TWO)
+    begun(plan, tmp_path / "run", (0, 1, 0), (0, 1, 0))
+    keep_layout(tmp_path / "run", plan)
+    (file,) = (tmp_path / "run" / "parameters").iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(CheckpointError, match=r"parameters/[0-9a-f]{16}\.json: damaged: "):
+        went_on(planned(OPTIONS, **THREE), tmp_path / "run")
+
+
+def test_a_manifest_of_a_run_that_had_one_cluster_is_as_it_always_was(tmp_path: Path) -> None:
+    begun(planned(OPTIONS, **TWO), tmp_path / "run", (0, 1, 0), (0, 1, 0))
+    folder, manifest = latest_checkpoint(tmp_path / "run")
+    assert b'"left"' not in (folder / MANIFEST).read_bytes()
+    left = (Left(2, 1, (Position(0, 3, 1), Position(1, 0, 0))),)
+    write_manifest(folder, msgspec.structs.replace(manifest, left=left))
+    assert latest_checkpoint(tmp_path / "run")[1].left == left
