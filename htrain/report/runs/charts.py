@@ -1,6 +1,7 @@
 """A run over time as small charts: what the templates draw, in pixels of a chart."""
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -54,7 +55,9 @@ class _Frame:
         return round(LEFT + min(1.0, max(0.0, span)) * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, value: float) -> float:
-        return round(HEIGHT - BOTTOM - (value - self.low) / (self.high - self.low) * (HEIGHT - TOP - BOTTOM), 1)
+        span = self.high / 2 - self.low / 2  # halves: between the largest numbers there are more than one can say
+        share = min(1.0, max(0.0, (value / 2 - self.low / 2) / span)) if span else 0.5
+        return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
 
 
 def charts(history: History, predicted_eps: float) -> tuple[Chart, ...]:
@@ -90,7 +93,8 @@ def _chart(
     if len(values) < 2 * len(lines) or points[-1].seconds <= points[0].seconds:
         return None
     low, high = min(*values, floor), max([*values, level] if math.isfinite(level) else values)
-    frame = _Frame(points[0].seconds, points[-1].seconds, low, high if high > low else low + (abs(low) or 1.0))
+    high = high if high > low else min(low + (abs(low) or 1.0), sys.float_info.max)
+    frame = _Frame(points[0].seconds, points[-1].seconds, low, high)
     curves = [Curve(name, f"line-{k}", _path(line, frame)) for k, (name, line) in enumerate(lines.items())]
     if math.isfinite(level):
         curves.append(Curve("predicted", "level", _path([(frame.begin, level), (frame.end, level)], frame)))

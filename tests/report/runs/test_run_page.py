@@ -2,11 +2,12 @@
 
 import math
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from recorded import reports_at, write_checkpoint, write_run
 
@@ -106,6 +107,12 @@ def test_roles_and_texts_in_metrics_are_refused_or_text(plan: Plan, tmp_path: Pa
     assert report_html(plan, run)
 
 
+LARGEST = sys.float_info.max
+
+
+@example([Point(0.0, *[-LARGEST] * 7), Point(1.0, *[LARGEST] * 7)], 0.0, [])
+@example([Point(0.0, *[LARGEST] * 7), Point(1.0, *[LARGEST] * 7)], 0.0, [])
+@example([Point(0.0, *[5e-324] * 7), Point(1.0, *[0.0] * 7)], 0.0, [])
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(points, min_size=1, max_size=400), st.floats(0, 1e12), st.lists(st.floats(0, 1e9), max_size=3))
 def test_every_figure_is_drawn_within_its_chart(found: list[Point], eps: float, resumed: list[float]) -> None:
