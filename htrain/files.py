@@ -131,6 +131,18 @@ def write_file(path: Path, data: bytes, is_ours: IsOurs) -> None:
         file.write(data)
 
 
+def put_file(path: Path, data: bytes) -> None:
+    """Write `data` to a file that is htrain's own, over what was there: who reads it meanwhile finds the one or the other. Raises OSError."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(data)
+        os.replace(partial, path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
 def sealed(text: str, comment: str) -> bytes:
     """`text` with a last line, in a form such as `# {}`, by which `has_seal` knows that htrain wrote it and nobody has changed it since."""
     body = text.encode()

@@ -47,6 +47,7 @@ from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import LAUNCHER, Launcher
 from htrain.executor.transport.port import Inbox, Network, Outbox
 from htrain.executor.transport.wire import Addresses, Order
+from htrain.files import put_file
 from htrain.plan.plan import Plan
 
 
@@ -276,7 +277,7 @@ class Coordinator:
         self._outbox = self._network.outbox(said.book)
         self._pulse = LauncherPulse(self._network, said.book, self._outside.give_sign)
         with self._saves.unless_refused("where roles run"):
-            (self._settings.run_folder / "roles.json").write_text(json.dumps(said.places, indent=1) + "\n")
+            put_file(self._settings.run_folder / "roles.json", (json.dumps(said.places, indent=1) + "\n").encode())
         self._outside.on_book(said.book)
         for role in self._plan.cluster.roles:
             self._outbox.send(f"{role}/control", Addresses(said.book))

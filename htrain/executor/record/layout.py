@@ -3,13 +3,12 @@
 RUN/parameters/DIGEST.json          of the plan of this digest
 """
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from htrain.errors import CheckpointError, UsageError
-from htrain.files import read_file
+from htrain.files import put_file, read_file
 from htrain.net.net import Parameter
 from htrain.plan.plan import Plan
 
@@ -38,9 +37,7 @@ def keep_layout(run_folder: Path, plan: Plan) -> None:
         return
     try:
         path.parent.mkdir(exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_bytes(msgspec.json.encode(Layout.of(plan)))
-        os.replace(partial, path)
+        put_file(path, msgspec.json.encode(Layout.of(plan)))
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 

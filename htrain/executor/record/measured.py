@@ -13,6 +13,7 @@ import numpy as np
 
 from htrain.costs.expected import expected, expected_blobs
 from htrain.errors import CheckpointError
+from htrain.files import put_file
 from htrain.net.names import TRAINER, WORKERS, device_of, role_of
 from htrain.net.net import Net
 from htrain.ops.cache_rates import NO_RATES, Rates
@@ -166,7 +167,7 @@ def _measured_edges(before: Reports, after: Reports) -> dict[tuple[str, str], in
 
 def save_measured(folder: Path, measured: Measured) -> None:
     """Write measured.json into a run folder."""
-    (folder / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(measured)))
+    put_file(folder / FILE, msgspec.json.format(msgspec.json.encode(measured)))
 
 
 def load_measured(folder: Path) -> Measured:

@@ -19,7 +19,7 @@ import msgspec
 
 from htrain.errors import CheckpointError, UsageError
 from htrain.executor.host.process import Process, this_process
-from htrain.files import read_file
+from htrain.files import put_file, read_file
 
 OWNER, RECORD = "owner.json", "run.json"
 SIGN_SECONDS = 5.0  # between two signs of life
@@ -227,9 +227,7 @@ def start_record(folder: Path, record: RunRecord, *, resume: bool) -> None:
     if not resume:
         require_empty(folder)
     try:
-        partial = folder / f".{RECORD}.partial"
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(record)))
-        os.replace(partial, folder / RECORD)
+        put_file(folder / RECORD, msgspec.json.format(msgspec.json.encode(record)))
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error
 
