@@ -15,7 +15,8 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests" / "support")]
+sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 from tests.support.cycles import ROWS, cycles_plan, differing, killed_and_resumed
 from tests.support.whole_runs import libfm, start, start_anew
 
