@@ -44,14 +44,15 @@ if TYPE_CHECKING:
     )
     from htrain.spec.options import Options
     from htrain.spec.schedules import ConstantRate, CosineDecay, LinearDecay, StepDecay
+    from htrain.spec.settings import Elsewhere
     from htrain.spec.sparse_sync import AllGather, Gmp, SparseSync, TableServers
     from htrain.trained import export, predict
     from htrain.training import evaluate, run
 
 __all__ = [
     "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipGlobalNorm", "ClipNorm", "ClipValue", "Cluster", "Compression", "ConstantRate",
-    "CosineDecay", "Cost", "DenseSync", "Easgd", "Error", "Ftrl", "Fusions", "Gmp", "HetCache", "InRounds", "LazyMomentum", "LinearDecay", "LookAheadCache",
-    "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowwiseAdagrad", "RowwiseAdam", "Sgd", "SparseAdam",
+    "CosineDecay", "Cost", "DenseSync", "Easgd", "Elsewhere", "Error", "Ftrl", "Fusions", "Gmp", "HetCache", "InRounds", "LazyMomentum", "LinearDecay",
+    "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowwiseAdagrad", "RowwiseAdam", "Sgd", "SparseAdam",
     "SparseSync", "StepDecay", "TableServers", "about", "advise", "collisions", "compile", "evaluate", "export", "features", "pack", "partition", "predict",
     "register", "register_policy", "register_strategy", "run", "serve", "simulate", "size", "vocabulary",
 ]  # fmt: skip
@@ -78,6 +79,7 @@ _HOMES = {
     **dict.fromkeys(("Easgd", "ModelAveraging", "Bmuf", "AllReduce", "ParameterServer"), "htrain.spec.dense_sync"),
     **dict.fromkeys(("TableServers", "AllGather", "Gmp"), "htrain.spec.sparse_sync"),
     **dict.fromkeys(("NoCache", "HetCache", "LookAheadCache"), "htrain.spec.cache"),
+    "Elsewhere": "htrain.spec.settings",
     "Plan": "htrain.plan.plan",
     "Published": "htrain.publishing.reading",
     "Error": "htrain.errors",

@@ -74,3 +74,9 @@ class Interrupted(RunError):
     """The user asked the run to stop; a checkpoint was written first."""
 
     exit_status = 130
+
+
+def error_named(kind: str, text: str) -> Error:
+    """The error of a class of this name, as another process has raised it; a RunError where there is no such class."""
+    found = globals().get(kind, RunError)
+    return found(text) if isinstance(found, type) and issubclass(found, Error) else RunError(text)

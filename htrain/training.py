@@ -17,7 +17,15 @@ from htrain.executor.record.run_folder import require_run
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.spec.arguments import require_arguments
-from htrain.spec.settings import CheckpointSeconds, EarlyStop, MostRetries, PublishSeconds, ValidEvery, Workers
+from htrain.spec.settings import (
+    CheckpointSeconds,
+    EarlyStop,
+    Elsewhere,
+    MostRetries,
+    PublishSeconds,
+    ValidEvery,
+    Workers,
+)
 
 
 def run(
@@ -29,7 +37,7 @@ def run(
     or_resume: bool = False,
     begin_with: str | Path = "",
     epochs: int = 1,
-    hosting: Hosting = "processes",
+    hosting: Hosting | Elsewhere = "processes",
     deterministic: bool = False,
     checkpoint_seconds: CheckpointSeconds = 300.0,
     deadline_seconds: float = 60.0,
@@ -59,6 +67,7 @@ def run(
     `hosting` is `processes`, one per role, `threads` of this process, or `mpi`, for a rank of mpiexec. Its hosts reach each other over their addresses in
     `network`, such as 10.1.0.0/16, trainers over those in `trainer_network` for AllReduce and AllGather; without, under their names. What roles send to
     those of other hosts, but for AllReduce and AllGather, is encrypted, unless `encrypt` is False: for a network that nobody else can reach.
+    As `htrain.Elsewhere(listen, secret=...)` it starts no roles, and waits until each has been started somewhere by `htrain role`.
     Progress goes to `console`, standard error by default.
 
     The last checkpoint is evaluated on `valid`, and one every `valid_every` examples of the whole job, while training goes on; `end` is for the last alone.
@@ -74,7 +83,7 @@ def run(
     and PublishError for an address where nothing can be published, and, after a checkpoint, for a last version that could not be.
     """
     require_arguments(
-        "run", plan=plan, data=data, out=out, resume=resume, or_resume=or_resume, begin_with=begin_with, epochs=epochs, hosting=hosting,
+        "run", plan=plan, data=data, out=out, resume=resume, or_resume=or_resume, begin_with=begin_with, epochs=epochs, hosting=_checked(hosting),
         deterministic=deterministic, checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
         retries=retries, malformed_share=malformed_share, workers=workers, num_threads=num_threads, network=network, trainer_network=trainer_network,
         encrypt=encrypt, valid=valid, valid_every=valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation,
@@ -142,16 +151,30 @@ def _require_address(wanted: Wanted) -> None:
             )
 
 
-def _require_networks(hosting: Hosting, *networks: str, encrypt: bool) -> None:
+def _checked(hosting: Hosting | Elsewhere) -> Hosting:
+    """How roles are hosted, as one word. Raises UsageError for what cannot be said of those that come from elsewhere."""
+    if not isinstance(hosting, Elsewhere):
+        return hosting
+    require_arguments("Elsewhere", listen=hosting.listen, secret=hosting.secret, join_seconds=hosting.join_seconds)
+    return "processes"
+
+
+def _require_networks(hosting: Hosting | Elsewhere, *networks: str, encrypt: bool) -> None:
     """Raises UsageError for what is no network, and for what is said of networks where all roles are on one machine."""
-    if not encrypt and hosting != "mpi":
+    network, _ = networks
+    is_here = hosting in ("processes", "threads")
+    if is_here and not encrypt:
         raise UsageError(
-            "--no-encrypt has no effect on one machine, where nothing goes over a network: it is for hosts under mpiexec"
+            "--no-encrypt has no effect on one machine, where nothing goes over a network: it is for hosts under mpiexec, or with htrain role"
+        )
+    if network and isinstance(hosting, Elsewhere):
+        raise UsageError(
+            f"--network {network} has no effect with --listen, which names the launcher's address: roles have htrain role --address"
         )
     for what, said in zip(("--network", "--trainer-network"), networks, strict=True):
-        if said and hosting != "mpi":
+        if said and is_here:
             raise UsageError(
-                f"{what} {said} has no effect on one machine: it is for hosts that reach each other, under mpiexec"
+                f"{what} {said} has no effect on one machine: it is for hosts that reach each other, under mpiexec or with htrain role"
             )
         if said:
             require_network(what, said)

@@ -40,6 +40,7 @@ from htrain.cli.flags import (
 from htrain.cli.partition import partition
 from htrain.cli.plans import check, diff, explain, show
 from htrain.cli.predict import calibrate, simulate, size
+from htrain.cli.role import elsewhere_of, role
 from htrain.cli.serve import serve
 from htrain.cli.trained import export
 from htrain.cli.trained import predict as predict_scores
@@ -227,12 +228,27 @@ def compile_command(
 @click.option(
     "--trainer-network",
     default="",
-    help="Under mpiexec: the network of AllReduce and AllGather, where trainers have one of their own. [default: that of all]",
+    help="Under mpiexec, and with --listen: the network of AllReduce and AllGather, where trainers have one of their own. [default: that of all]",
 )
 @click.option(
     "--encrypt/--no-encrypt",
     default=True,
-    help="Under mpiexec: encrypt what roles send to those of other hosts, but for AllReduce and AllGather. [default: encrypt]",
+    help="Under mpiexec, and with --listen: encrypt what roles send to those of other hosts, but for AllReduce and AllGather. [default: encrypt]",
+)
+@click.option(
+    "--listen",
+    default="",
+    metavar="ADDRESS[:PORT]",
+    help="Start no roles: wait at this address, or interface, of this host until htrain role has started each elsewhere. Without a port, any that is free.",
+)
+@click.option(
+    "--secret", type=FilePath(), help="With --listen: the file of mode 0600, of 32 bytes or more, that roles have, too."
+)
+@click.option(
+    "--join-seconds",
+    default=600.0,
+    type=Finite(1),
+    help="With --listen: how long roles are waited for, at the beginning and when one was lost. [default: 600]",
 )
 @click.option("--valid", default="", help="Data on which the last checkpoint is evaluated, such as criteo:test.tsv.")
 @click.option(
@@ -279,10 +295,13 @@ def run(
     begin_with: Path | None,
     threads: bool,
     intra_op_threads: int,
+    listen: str,
+    secret: Path | None,
+    join_seconds: float,
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Train a plan on this machine: a process per role, or --threads. Under mpiexec, a rank per role.
+    """Train a plan on this machine: a process per role, or --threads. Under mpiexec, a rank per role; with --listen, roles that htrain role starts.
 
     Ctrl-C, SIGTERM and the end of the terminal write a checkpoint and end the run, a second Ctrl-C ends it at once; --resume goes on from the last one.
     """
@@ -294,10 +313,13 @@ def run(
         raise UsageError(
             "--threads has no effect under mpiexec, which starts a process per role: leave one of them out"
         )
+    elsewhere = elsewhere_of(listen, secret, join_seconds, is_rank=rank.is_rank(), threads=threads)
     hosting: Literal["processes", "threads", "mpi"] = "threads" if threads else "mpi" if rank.is_rank() else "processes"
     if hosting == "mpi":
         rank.split(run_folder)
-    elif hosting == "processes" and "torch" not in sys.modules:  # what has been loaded has read another environment
+    elif (
+        hosting == "processes" and not elsewhere and "torch" not in sys.modules
+    ):  # what has been loaded has read another environment
         os.environ.update(role_environment(intra_op_threads))
         import_module("htrain.executor.launch.supervisor").fork_supervisor()
     with rank.said_once():
@@ -307,7 +329,7 @@ def run(
             out=out or "",
             resume=resume or "",
             begin_with=begin_with or "",
-            hosting=hosting,
+            hosting=elsewhere or hosting,
             num_threads=intra_op_threads,
             **settings,
         )
@@ -377,6 +399,7 @@ for command in (
     serve,
     predict_scores,
     export,
+    role,
 ):
     commands.add_command(command)
 

@@ -390,6 +390,15 @@ def require_alone(flag: str, *others: str) -> None:
             )
 
 
+def require_beside(flag: str, *others: str) -> None:
+    """Raises UsageError where one of the parameters `others` is given without a flag that it is about."""
+    for name in others:
+        if _is_given(name):
+            raise UsageError(
+                f"--{name.replace('_', '-')} has no effect without {flag}: leave it out, or say {flag}, too"
+            )
+
+
 def run_folder_of(out: Path | None, resume: Path | None, begin_with: Path | None) -> Path:
     """The folder of a run, a new one or one to go on with. Raises UsageError where it is not clear which."""
     folder = resume or out

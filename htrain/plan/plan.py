@@ -190,6 +190,17 @@ def load_part(folder: Path, device: str) -> Plan:
     return steadily(folder, load)
 
 
+def files_of(folder: Path) -> tuple[str, dict[str, Path]]:
+    """The digest of plan.yaml, and where each file of the plan stands, that one among them, by name. Raises PlanError."""
+
+    def find(text: bytes) -> tuple[str, dict[str, Path]]:
+        files = _parse_header(folder, text).files
+        found = {name: place_of(folder, name, digest) for name, digest in files.items()}
+        return blake2b(text, digest_size=16).hexdigest(), {HEADER: folder / HEADER, **found}
+
+    return steadily(folder, find)
+
+
 def values_file(folder: Path) -> Path:
     """The file with the values that came with the model. Raises PlanError where the plan has none."""
 

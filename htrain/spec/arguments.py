@@ -34,6 +34,7 @@ _KINDS: Mapping[str, Any] = {
     "num_workers": Annotated[int, Meta(ge=2, le=1024)], "batch_size": Count, "hosts": tuple[Count, ...], "replicas": Annotated[float, Meta(ge=0, le=1)],
     "sample_slack": Annotated[float, Meta(ge=1, le=10)], "row_slack": Annotated[float, Meta(ge=1, le=10)], "link_cost": Annotated[float, Meta(ge=1, le=1e6)],
     "malformed_share": Annotated[float, Meta(ge=0, le=1)],
+    "listen": str, "join_seconds": Annotated[float, Meta(ge=1)],
     "encrypt": bool, "or_resume": bool, "publish": str, "publish_every": PublishSeconds, "publish_full_every": Count,
     "valid": str, "valid_every": ValidEvery, "early_stop": EarlyStop, "keep_best": bool, "checkpoint": Literal["last", "best"],
     "deterministic": bool, "at_random": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str, "network": str, "trainer_network": str,
@@ -45,7 +46,7 @@ _KINDS: Mapping[str, Any] = {
 }  # fmt: skip
 _CLASSES: Mapping[str, type | tuple[type, ...]] = {
     "cluster": Cluster, "options": Options, "plan": (str, Path), "out": (str, Path), "resume": (str, Path), "begin_with": (str, Path),
-    "run_folder": (str, Path), "partition": (str, Path), "rates": (str, Path),
+    "run_folder": (str, Path), "secret": (str, Path), "partition": (str, Path), "rates": (str, Path),
     "example_inputs": Mapping, "on_validation": (Callable, type(None)),  # type: ignore[dict-item]
 }  # fmt: skip
 

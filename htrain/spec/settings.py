@@ -1,5 +1,7 @@
 """What a user may say of one run, or of one simulation, of a plan."""
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -16,3 +18,15 @@ MostRetries = (
 )  # of a run that fails, in a row; `auto` is 3 where roles can be started again
 MostAccesses = Annotated[int, Meta(ge=1, le=1 << 40)] | Literal["all"]  # kept of what caches are asked for
 MOST_ACCESSES = 1 << 21  # distinct rows of batches that `htrain advise` keeps of what caches are asked for
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Roles that are started elsewhere, by `htrain role`, and join the launcher: at `listen`, ADDRESS[:PORT] with an address or an interface of its host, and
+    any port that is free where none is said. They have the same `secret`, a file of mode 0600 with 32 bytes or more. Those that have not come within
+    `join_seconds`, or come again when one was lost, are named, and the run ends.
+    """
+
+    listen: str
+    secret: str | Path
+    join_seconds: float = 600.0

@@ -87,6 +87,11 @@ class Started:
         self.wait(max(0.0, deadline - time.monotonic()))
         return self._said[0], self._said[1]
 
+    @property
+    def heard(self) -> str:
+        """What it has written to standard error, as far as `communicate` has got."""
+        return self._said[1]
+
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
@@ -265,8 +270,8 @@ def _play(module: str, words: list[str], cwd: str, held: tuple[str, str] | None)
         return
     if held:
         import_module("held").hold_trainers(Path(held[0]), held[1])
-    if words[:1] == ["run"] and not {"--threads", "--intra-op-threads"} & set(words):
-        import_module("htrain.executor.launch.supervisor").fork_supervisor()  # as `run` does where torch is not loaded
+    if words[:1] in (["run"], ["role"]) and not {"--threads", "--intra-op-threads"} & set(words):
+        import_module("htrain.executor.launch.supervisor").fork_supervisor()  # as these do where torch is not loaded
     import_module("htrain.__main__").main()
 
 

@@ -41,3 +41,58 @@ def address_of_name() -> str:
             f"{name}: stands for {address} here, at which no other host reaches it: say the network of the hosts, such as --network 10.1.0.0/16"
         )
     return address
+
+
+def address_of(what: str, text: str) -> str:
+    """This host's address that `what` was given as: itself, the interface that has it, such as eth0, or a name that stands for it.
+
+    Raises UsageError for what is none of these; RunError for a name that stands for a loopback, at which no other host reaches it.
+    """
+    own = {
+        card: [a.address for a in found if a.family == socket.AF_INET] for card, found in psutil.net_if_addrs().items()
+    }
+    if text in own:
+        if len(own[text]) != 1:
+            raise UsageError(
+                f"{what} {text}: this interface has {len(own[text]) or 'no'} addresses of IPv4, want one: name an address"
+            )
+        return own[text][0]
+    try:
+        address = ipaddress.IPv4Address(text)
+        if address.is_unspecified:
+            raise UsageError(
+                f"{what} {text}: is no address that others could reach: name one, or an interface such as eth0"
+            )
+        return text
+    except ValueError:
+        pass
+    try:
+        found = socket.gethostbyname(text)
+    except (OSError, UnicodeError) as error:
+        known = ", ".join(sorted(own))
+        raise UsageError(
+            f"{what} {text}: is no address, no interface of this host ({known}), and no name: {error}"
+        ) from error
+    if ipaddress.IPv4Address(found).is_loopback and text != "localhost":
+        raise RunError(
+            f"{what} {text}: stands for {found} here, at which no other host reaches this one: name an address, or an interface such as eth0"
+        )
+    return found
+
+
+def split_port(what: str, text: str, *, port: int | None = None) -> tuple[str, int]:
+    """Host and port of HOST:PORT, or of HOST alone where a `port` stands for none. Raises UsageError for another text."""
+    host, colon, number = text.rpartition(":")
+    if not colon and port is not None:
+        return text, port
+    if not host or ":" in host or not (number.isascii() and number.isdigit()) or not 0 < int(number) < 1 << 16:
+        raise UsageError(
+            f"{what} {text}: want HOST:PORT, such as 10.1.0.1:7070" + (", or HOST" if port is not None else "")
+        )
+    return host, int(number)
+
+
+def route_to(host: str, port: int) -> tuple[str, str]:
+    """That host's address, and this one's on the way there. Raises OSError where nothing listens, or nobody answers within 5 seconds."""
+    with socket.create_connection((socket.gethostbyname(host), port), timeout=5.0) as way:
+        return str(way.getpeername()[0]), str(way.getsockname()[0])

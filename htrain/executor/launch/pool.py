@@ -16,6 +16,7 @@ from htrain.executor.launch.supervisor import (
     KILL,
     Assignment,
     Ended,
+    Place,
     Rests,
     Started,
     Supervisor,
@@ -89,10 +90,16 @@ class Supervisors:
 
 
 class RoleProcesses:
-    """A process for the roles of each of `processes`, forked from a supervisor. That leads their process group, and goes back to `supervisors` with the end."""
+    """A process for the roles of each of `processes`, forked from a supervisor. That leads their process group, and goes back to `supervisors` with the end.
+    Without a `place` they reach the launcher, and each other, as processes of its host do."""
 
     def __init__(
-        self, processes: Sequence[Sequence[str]], settings: RunSettings, launcher: Launcher, supervisors: Supervisors
+        self,
+        processes: Sequence[Sequence[str]],
+        settings: RunSettings,
+        launcher: Launcher,
+        supervisors: Supervisors,
+        place: Place | None = None,
     ) -> None:
         self._supervisors = supervisors
         self._supervisor = supervisors.take()
@@ -102,7 +109,8 @@ class RoleProcesses:
         self._statuses: dict[str, int] = {}
         self.pids: dict[str, int] = {}
         with suppress(OSError):  # a supervisor that is gone: `lost` says so
-            self._connection.send_bytes(encode_assignment(Assignment(list(map(list, processes)), settings, launcher)))
+            assignment = Assignment(list(map(list, processes)), settings, launcher, place)
+            self._connection.send_bytes(encode_assignment(assignment))
 
     @property
     def descriptors(self) -> Sequence[int]:

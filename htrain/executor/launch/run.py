@@ -16,10 +16,12 @@ from rich.console import Console
 from htrain.data import open_data
 from htrain.errors import CheckpointError, Error, UsageError
 from htrain.executor.host.sockets import sockets_folder
-from htrain.executor.launch.coordinator import WorkerPool
+from htrain.executor.launch.coordinator import Outside, WorkerPool
 from htrain.executor.launch.inputs import check_inputs, check_numbers, check_vocabularies
+from htrain.executor.launch.joined import JoinedPools
 from htrain.executor.launch.pool import RoleProcesses, RoleThreads, Supervisors
 from htrain.executor.launch.tries import Beside, Job, Tries
+from htrain.executor.record.identity import Identity
 from htrain.executor.record.progress import Progress
 from htrain.executor.record.run_folder import began, claimed, refuse_served, require_empty
 from htrain.executor.roles.coordination import RunResult
@@ -29,7 +31,7 @@ from htrain.executor.transport.port import Network
 from htrain.own.registry import places_of
 from htrain.plan.check import check_plan
 from htrain.plan.plan import Plan, load_plan
-from htrain.spec.settings import MostRetries
+from htrain.spec.settings import Elsewhere, MostRetries
 
 if TYPE_CHECKING:
     from htrain.executor.launch.mpi import RoleRanks
@@ -44,7 +46,7 @@ def run_plan(
     settings: RunSettings,
     *,
     beside: Beside,
-    hosting: Hosting,
+    hosting: Hosting | Elsewhere,
     begin: Begin,
     retries: MostRetries,
     num_threads: int,
@@ -56,6 +58,9 @@ def run_plan(
     Ctrl-C or SIGTERM, once a checkpoint has been written; with as little lost, what kept a checkpoint from being validated; PublishError, where the last
     version is not published; and UsageError for retries where roles cannot be started again.
     """
+    if isinstance(hosting, Elsewhere):
+        most = _RETRIES if retries == "auto" else retries
+        return _run_joined(settings, beside, hosting, begin=begin, retries=most, console=console)
     if retries not in ("auto", 0) and hosting != "processes":
         where = (
             "under mpiexec, which ends all ranks with the first" if hosting == "mpi" else "as threads of one process"
@@ -68,6 +73,21 @@ def run_plan(
         return _run_rank(settings, beside, begin=begin, num_threads=num_threads, console=console)
     pools = LocalPools(hosting, num_threads)
     return _run(settings, beside, pools, begin=begin, retries=most, console=console)
+
+
+def _run_joined(
+    settings: RunSettings, beside: Beside, elsewhere: Elsewhere, *, begin: Begin, retries: int, console: Console
+) -> RunResult:
+    """Run the plan with roles that come from elsewhere, and are told in the end how that went."""
+    settings, beside = _for_elsewhere(settings, beside)
+    pools = JoinedPools(elsewhere, settings)
+    try:
+        result = _run(settings, beside, pools, begin=begin, retries=retries, console=console)
+    except BaseException as error:
+        pools.end(error)
+        raise
+    pools.end(None)
+    return result
 
 
 def _run_rank(settings: RunSettings, beside: Beside, *, begin: Begin, num_threads: int, console: Console) -> RunResult:
@@ -98,8 +118,24 @@ def _run_rank(settings: RunSettings, beside: Beside, *, begin: Begin, num_thread
         ranks.ranks.dismiss()
 
 
+def _for_elsewhere(settings: RunSettings, beside: Beside) -> tuple[RunSettings, Beside]:
+    """The same with whole paths of folders: roles are started in other ones. Data stays as it was said: a run is resumed with the same words."""
+    plan, checkpoint = (str(Path(place).resolve()) if place else "" for place in settings.begin_with)
+    settings = replace(settings, run_folder=settings.run_folder.resolve(), begin_with=(plan, checkpoint))
+    address = beside.published.address
+    if address and "://" not in address:
+        beside = replace(beside, published=replace(beside.published, address=str(Path(address).resolve())))
+    return settings, beside
+
+
 def _run(
-    settings: RunSettings, beside: Beside, pools: "LocalPools | Ranks", *, begin: Begin, retries: int, console: Console
+    settings: RunSettings,
+    beside: Beside,
+    pools: "LocalPools | Ranks | JoinedPools",
+    *,
+    begin: Begin,
+    retries: int,
+    console: Console,
 ) -> RunResult:
     with closing(pools):
         plan = check_plan(load_plan(settings.plan_folder))
@@ -146,6 +182,9 @@ class LocalPools:
         self._folders.append(folder := sockets_folder())
         return Network("ipc", folder=folder)
 
+    def gather(self, settings: RunSettings, identity: Identity, outside: Outside) -> None:
+        """Nobody is waited for."""
+
     def pool(self, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> WorkerPool:
         """New threads, or processes, which the same supervisor forks in each try."""
         if self._hosting == "threads":
@@ -174,6 +213,9 @@ class Ranks:
     def network(self) -> Network:
         """That in which they have met."""
         return self._network
+
+    def gather(self, settings: RunSettings, identity: Identity, outside: Outside) -> None:
+        """They are there."""
 
     def pool(self, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> WorkerPool:
         """All of them."""

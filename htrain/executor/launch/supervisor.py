@@ -31,7 +31,7 @@ from htrain.executor.launch.environment import role_environment
 from htrain.executor.launch.play import part_of, play_all
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
-from htrain.executor.transport.port import Network
+from htrain.executor.transport.port import Keys, Network
 from htrain.own.registry import load_own
 from htrain.printable import one_line
 
@@ -43,12 +43,33 @@ _LAST_SECONDS = 3.0  # for roles that are on their way out
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where roles are played that others reach over TCP: at `host`, by trainers among themselves at `trainers_host`, with the keys of the run, if it has any.
+    `folder`, if any, goes with the supervisor."""
+
+    host: str = ""
+    trainers_host: str = ""
+    keys: tuple[str, str] | None = None
+    folder: str = ""
+
+    def network(self) -> Network:
+        """That of a process there."""
+        keys = Keys(*(key.encode() for key in self.keys)) if self.keys else None
+        return Network("tcp", self.host, self.trainers_host, keys=keys)
+
+
+@dataclass(frozen=True)
 class Assignment:
-    """What is to be played: the roles of each process."""
+    """What is to be played: the roles of each process. Without a `place`, beside the launcher."""
 
     processes: list[list[str]]
     settings: RunSettings
     launcher: Launcher
+    place: Place | None = None
+
+    def network(self) -> Network:
+        """That of one of its processes."""
+        return self.place.network() if self.place else Network.beside(self.launcher.address)
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
@@ -173,6 +194,8 @@ def supervise(connection: Connection) -> int:
                 continue
             assignment = decode_assignment(said)
             folders.add(folder_of(assignment.launcher.address))
+            if assignment.place and assignment.place.folder:
+                folders.add(Path(assignment.place.folder))
             load_own(assignment.settings.ops)
             if _play(assignment, connection):
                 _say(connection, Rests())
@@ -238,7 +261,7 @@ def _be_roles(roles: Sequence[str], assignment: Assignment, connection: Connecti
     connection.close()
     status = 0
     try:
-        network = Network.beside(assignment.launcher.address)
+        network = assignment.network()
         play_all(
             roles, partial(part_of, assignment.settings.plan_folder), assignment.settings, network, assignment.launcher
         )

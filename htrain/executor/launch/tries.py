@@ -49,6 +49,9 @@ class Pools(Protocol):
     def network(self) -> Network:
         """The network of the next try."""
 
+    def gather(self, settings: RunSettings, identity: Identity, outside: Outside) -> None:
+        """Wait until there is somebody to play every role. Raises what makes that futile, Interrupted."""
+
     def pool(self, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> WorkerPool:
         """Its worker pool."""
 
@@ -148,6 +151,7 @@ class Tries:
                     interrupt, on_totals, job.progress.note, job.claim.give_sign, validations=validator, publications=versions
                 )  # fmt: skip
                 try:
+                    job.pools.gather(settings, identity, outside)
                     coordinator = Coordinator(job.plan, network, settings, identity, outside)
                     pool = job.pools.pool(job.plan, settings, network, coordinator.place)
                     result = coordinator.run(pool)

@@ -9,11 +9,13 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import zmq
+from zmq.utils import z85
 from zmq.utils.garbage import gc as sent_memory
 
 from htrain.errors import PeerLost, RunError
@@ -52,6 +54,12 @@ class Keys(NamedTuple):
     def new(cls) -> "Keys":
         """Those of a new run."""
         return cls(*zmq.curve_keypair())
+
+    @classmethod
+    def of(cls, secret: bytes) -> "Keys":
+        """Those that everybody finds who knows a secret."""
+        own = z85.encode(blake2b(secret, digest_size=32, person=b"htrain secret").digest())
+        return cls(zmq.curve_public(own), own)
 
 
 class Network:
@@ -95,8 +103,9 @@ class Network:
         other.spread = self.spread
         return other
 
-    def inbox(self, name: str) -> "Inbox":
-        """A new endpoint called `name`. Raises RunError when `host` is not an address of this machine."""
+    def inbox(self, name: str, *, port: int = 0) -> "Inbox":
+        """A new endpoint called `name`, of `tcp` at this port, or at any that is free. Raises RunError when `host` is not an address of this machine, or its
+        port is taken."""
         with self._lock:
             self._number += 1
             near = f"inproc://{self._number}"
@@ -104,15 +113,15 @@ class Network:
         if self.scheme == "inproc":
             inbox = Inbox(self.context, name, near)
         else:
-            inbox = Inbox(self.context, name, self._bound(name), near, keys=self.keys)
+            inbox = Inbox(self.context, name, self._bound(name, port), near, keys=self.keys)
         self._ends.append(inbox)
         return inbox
 
-    def _bound(self, name: str) -> str:
+    def _bound(self, name: str, port: int) -> str:
         """Where an endpoint listens for other processes. One of a folder is found where it was, by its name, when its process is begun again."""
         if self.folder:
             return f"ipc://{self.folder / name.replace(':', '_').replace('/', '.')}"
-        return f"tcp://{self.host}:*"
+        return f"tcp://{self.host}:{port or '*'}"
 
     def outbox(self, book: Mapping[str, str], *, deadline_seconds: float = SEND_SECONDS) -> "Outbox":
         """A sender to the endpoints of `book`, name -> address, for one thread; to those of this process it goes without the network."""
@@ -238,14 +247,16 @@ class Outbox:
         """Send a message without tensors. Raises PeerLost when `peer` cannot be reached."""
         self._send(peer, encode(message))
 
-    def offer(self, peer: str, message: Message) -> None:
-        """Send a message without tensors if `peer` can take it at once; drop it otherwise. Never waits.
+    def offer(self, peer: str, message: Message) -> bool:
+        """Send a message without tensors if `peer` can take it at once; drop it otherwise, and return False. Never waits.
 
         The first word to a peer must be a `send`: a connection that is still being made takes nothing.
         """
         send = self._sends.get(peer) or self._connect(peer)
         with contextlib.suppress(zmq.Again):
             send(encode(message)[0], zmq.DONTWAIT, False)
+            return True
+        return False
 
     def send_values(
         self, peer: str, values: Values, names: Sequence[str], tensors: Sequence[torch.Tensor] | Bundle

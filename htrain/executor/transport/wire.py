@@ -12,6 +12,7 @@ import torch
 
 from htrain.errors import RunError
 from htrain.executor.engine.context import Context
+from htrain.executor.transport.rendezvous import FromAgent, FromLauncher
 from htrain.ops.bundle import DTYPES, LARGE_BYTES, Bundle, Bytes, Kinds, Numbers, dtype_name, laid_out
 
 
@@ -82,7 +83,7 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
     error: str
 
 
-Message = Values | Hello | Addresses | Ready | Order | Beat | State | Failed
+Message = Values | Hello | Addresses | Ready | Order | Beat | State | Failed | FromAgent | FromLauncher
 Frame = bytes | memoryview
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -1,0 +1,63 @@
+"""The command that plays roles for a launcher on another host: `htrain role`."""
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from htrain.cli.flags import Command, FilePath, Finite, require_beside, tell
+from htrain.errors import UsageError
+from htrain.executor.launch.environment import role_environment
+from htrain.spec.settings import Elsewhere
+
+
+def elsewhere_of(
+    listen: str, secret: Path | None, join_seconds: float, *, is_rank: bool, threads: bool
+) -> Elsewhere | None:
+    """Where roles join that htrain role starts; None of a run that starts its own. Raises UsageError for what does not go together."""
+    if not listen:
+        require_beside("--listen", "secret", "join_seconds")
+        return None
+    if is_rank or threads:
+        other = "under mpiexec, which starts them" if is_rank else "with --threads, which starts them"
+        raise UsageError(f"--listen {listen}: no roles are waited for {other}: leave one of them out")
+    if not secret:
+        raise UsageError(
+            f"--listen {listen}: wants --secret FILE, which htrain role is given, too: whoever has it may take part"
+        )
+    return Elsewhere(listen, secret, join_seconds)
+
+
+@click.command(cls=Command)
+@click.argument("roles", nargs=-1, required=True, metavar="ROLE...")
+@click.option("--launcher", required=True, metavar="HOST:PORT", help="Where htrain run --listen waits for roles.")
+@click.option("--secret", required=True, type=FilePath(), help="The file of mode 0600 that the launcher has, too.")
+@click.option(
+    "--address",
+    default="",
+    metavar="ADDRESS",
+    help="Where other roles reach this host: an address, or an interface such as eth0. [default: the address by which it reaches the launcher]",
+)
+@click.option("--wait-seconds", default=60.0, type=Finite(0), help="How long to look for the launcher. [default: 60]")
+@click.option("--intra-op-threads", default=1, type=click.IntRange(1), help="torch threads per op. [default: 1]")
+def role(
+    roles: tuple[str, ...], launcher: str, secret: Path, address: str, wait_seconds: float, intra_op_threads: int
+) -> None:
+    """Play roles of a run on this host, such as trainer:0:1 or sparse_ps:0, for a launcher elsewhere.
+
+    It stays until the run is over, and ends with the run's status. Where a role dies, the run goes on from its last checkpoint: start this again where it has
+    ended by itself. The plan comes from the launcher; data and run folder lie where all hosts see them.
+
+    \b
+    htrain run plan/ --data criteo:train.tsv --out runs/a --listen 10.1.0.1:7070 --secret run.secret
+    htrain role trainer:0:0 --launcher 10.1.0.1:7070 --secret run.secret
+    """
+    if "torch" not in sys.modules:  # what has been loaded has read another environment
+        os.environ.update(role_environment(intra_op_threads))
+        import_module("htrain.executor.launch.supervisor").fork_supervisor()
+    agent = import_module("htrain.executor.launch.agent")
+    host, port = import_module("htrain.executor.host.address").split_port("--launcher", launcher)
+    joining = agent.Joining(host, port, secret, address, wait_seconds)
+    agent.play_roles(roles, joining, num_threads=intra_op_threads, tell=tell)

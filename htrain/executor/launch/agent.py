@@ -1,0 +1,298 @@
+"""An agent: the process of `htrain role`, which plays roles on its host for a launcher elsewhere (docs/decisions/agents.md).
+
+It joins the launcher, fetches the plan, says whether it reaches what its roles need, and has them played, try after try, by the same processes under the same
+supervisor as those of a launcher on this host.
+"""
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import NoReturn
+
+import msgspec
+
+from htrain.errors import Error, PeerLost, PlanError, RunError, UsageError, error_named
+from htrain.executor.host.address import address_of, address_within, route_to
+from htrain.executor.host.secret import read_secret
+from htrain.executor.launch.agent_pulse import AgentPulse
+from htrain.executor.launch.pool import RoleProcesses, Supervisors
+from htrain.executor.launch.reach import Task, require_reach
+from htrain.executor.launch.supervisor import decode_assignment
+from htrain.executor.settings import RunSettings
+from htrain.executor.transport.link import LAUNCHER
+from htrain.executor.transport.port import Keys, Network
+from htrain.executor.transport.rendezvous import (
+    Begin,
+    Declined,
+    Fetch,
+    Finish,
+    FromLauncher,
+    Join,
+    Leave,
+    Over,
+    Piece,
+    Prepare,
+    Prepared,
+    Rested,
+    RoleEnded,
+    Unable,
+    own_version,
+)
+from htrain.net.names import Role, device_of
+from htrain.plan.folder import HEADER, digest_of_file, is_part
+from htrain.plan.plan import files_of, load_part
+
+_TRY_SECONDS = 0.2  # between two looks for a launcher
+_TAKEN_SECONDS = 5.0  # for somebody who has the same secret to take the first word
+_ANSWER_SECONDS = 10.0
+_LISTEN_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Joining:
+    """Where an agent looks for its launcher, for how long, and with what secret; `address` is its own, an interface or a name that stands for it, "" for that
+    by which the launcher is reached."""
+
+    host: str
+    port: int
+    secret: Path
+    address: str = ""
+    wait_seconds: float = 60.0
+
+    @property
+    def launcher(self) -> str:
+        """As users name it."""
+        return f"{self.host}:{self.port}"
+
+
+def play_roles(roles: Sequence[str], joining: Joining, *, num_threads: int, tell: Callable[[str], None]) -> None:
+    """Play these roles for a launcher until its run is over; `tell` is called with news.
+
+    Raises UsageError for what is no role, RunError where the launcher cannot be found, or does not take this agent, what the roles cannot reach, what has ended
+    the run, and PeerLost where the launcher is gone.
+    """
+    _require_roles(roles)
+    keys = Keys.of(read_secret(joining.secret))
+    own = address_of("--address", joining.address) if joining.address else ""
+    there, here = _found(joining)
+    network = Network("tcp", own or here, keys=keys)
+    try:
+        with suppress(_Trained):
+            _Agent(roles, joining, there, network, num_threads, tell).run()
+    finally:
+        network.close()
+
+
+def _require_roles(roles: Sequence[str]) -> None:
+    for role in roles:
+        try:
+            Role.parse(role)
+        except Error as error:
+            raise UsageError(str(error)) from error
+        if roles.count(role) > 1:
+            raise UsageError(f"{role} is named twice")
+
+
+def _found(joining: Joining) -> tuple[str, str]:
+    """The launcher's address, and this host's own on the way there; waits for it."""
+    end = time.monotonic() + joining.wait_seconds
+    while True:
+        try:
+            return route_to(joining.host, joining.port)
+        except OSError as error:
+            if time.monotonic() > end:
+                raise RunError(
+                    f"{joining.launcher}: no launcher within {joining.wait_seconds:.0f} s ({error.strerror or error}): start it with "
+                    f"htrain run PLAN --listen {joining.launcher}, or wait longer with --wait-seconds"
+                ) from error
+            time.sleep(_TRY_SECONDS)
+
+
+class _Trained(Exception):
+    """The run has come to the end of its data."""
+
+
+class _Agent:
+    """What an agent does, in its main thread."""
+
+    def __init__(
+        self,
+        roles: Sequence[str],
+        joining: Joining,
+        there: str,
+        network: Network,
+        num_threads: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._roles = roles
+        self._joining = joining
+        self._network = network
+        self._tell = tell
+        self._name = f"agent-{token_hex(8)}"
+        self._book = {LAUNCHER: f"tcp://{there}:{joining.port}"}
+        self._inbox = network.inbox(self._name)
+        self._outbox = network.outbox(self._book, deadline_seconds=_TAKEN_SECONDS)
+        self._pulse: AgentPulse | None = None
+        self._supervisors = Supervisors(num_threads)
+        self._pool: RoleProcesses | None = None
+        self._number = 0  # of the try that the pool plays
+        self._has_lost = False
+        self._folder = Path(tempfile.mkdtemp(prefix="htrain-plan-"))
+
+    def run(self) -> None:
+        """To the end of the run. Raises what `play_roles` does, and _Trained."""
+        try:
+            self._join()
+            self._pulse = AgentPulse(self._name, self._network, self._book)
+            while True:
+                said = self._next()
+                if isinstance(said, Prepare):
+                    self._prepare(said)
+                elif isinstance(said, Begin):
+                    self._begin(said)
+                elif isinstance(said, Finish):
+                    self._finish(said)
+        finally:
+            self._close()
+
+    def _join(self) -> None:
+        where = f"{self._joining.launcher} ({self._joining.secret})"
+        host = socket.gethostname()
+        join = Join(self._name, own_version(), list(self._roles), self._inbox.address, host, os.getpid())
+        try:
+            self._outbox.send(LAUNCHER, join)
+        except PeerLost as error:
+            raise RunError(
+                f"{where}: somebody listens there, but does not take this secret: give the launcher and all roles the same one"
+            ) from error
+        got = self._inbox.receive(_ANSWER_SECONDS)
+        if got is None:
+            raise RunError(
+                f"{where}: the launcher has not answered within {_ANSWER_SECONDS:.0f} s: it may not reach this host at {self._network.host}: "
+                "say another --address"
+            )
+        self._look(got[0])
+        self._tell(f"{', '.join(self._roles)}: joined {self._joining.launcher}, reached at {self._network.host}")
+
+    # -- listening ---------------------------------------------------------------------------------------------------
+
+    def _next(self) -> FromLauncher | None:
+        """What the launcher says next. Raises what ends the run here."""
+        watched = None if self._has_lost else self._pool
+        self._inbox.wait(_LISTEN_SECONDS, watched.descriptors if watched else ())
+        if watched and (lost := watched.lost()):
+            self._has_lost = True
+            self._say(RoleEnded(self._name, self._number, lost))
+        got = self._inbox.receive(0)
+        if self._pulse:
+            self._pulse.listened(heard=got is not None)
+            if self._pulse.is_gone and not got:
+                raise self._gone()
+        return self._look(got[0]) if got else None
+
+    def _look(self, said: object) -> FromLauncher | None:
+        if isinstance(said, Declined):
+            raise RunError(f"{self._joining.launcher}: the launcher declines: {said.reason}")
+        if isinstance(said, Over):
+            self._leave(said)
+        return said if isinstance(said, FromLauncher) else None
+
+    def _leave(self, said: Over) -> NoReturn:
+        if said.kind or said.error:
+            raise error_named(said.kind, said.error)
+        raise _Trained
+
+    def _say(self, message: RoleEnded | Rested | Prepared | Unable | Fetch) -> None:
+        try:
+            self._outbox.send(LAUNCHER, message)
+        except PeerLost as error:
+            while got := self._inbox.receive(0):  # it may have said why
+                self._look(got[0])
+            raise self._gone() from error
+
+    def _gone(self) -> PeerLost:
+        return PeerLost(f"{self._joining.launcher}: the launcher is gone")
+
+    # -- what the launcher wants -------------------------------------------------------------------------------------
+
+    def _prepare(self, said: Prepare) -> None:
+        """Fetch the plan, and see whether the roles reach what they need."""
+        try:
+            task = msgspec.json.decode(said.task, type=Task)
+            for name in task.files:
+                self._fetch(name)
+            if digest_of_file(self._folder / HEADER) != task.header_digest:
+                raise PlanError(f"{HEADER} has changed at the launcher while it was sent: start the run again")
+            require_reach(task, self._roles, self._name)
+            files_of(self._folder)
+            for role in self._roles:
+                load_part(self._folder, device_of(role))
+        except (Error, msgspec.MsgspecError, OSError) as error:
+            kind, text = type(error).__name__, str(error)
+            with suppress(Error):
+                self._say(Unable(self._name, kind, text))
+            raise error if isinstance(error, Error) else RunError(f"{self._roles[0]}: {kind}: {text}") from error
+        self._say(Prepared(self._name))
+
+    def _fetch(self, name: str) -> None:
+        if name != HEADER and not is_part(name):
+            raise PlanError(f"'{name}' is not a file of a plan")
+        path = self._folder / name
+        path.parent.mkdir(exist_ok=True)
+        with path.open("wb") as file:
+            while data := self._piece(name, file.tell()):
+                file.write(data)
+
+    def _piece(self, name: str, offset: int) -> bytes:
+        self._say(Fetch(self._name, name, offset))
+        while True:
+            said = self._next()
+            if isinstance(said, Piece) and (said.name, said.offset) == (name, offset):
+                return said.data
+
+    def _begin(self, said: Begin) -> None:
+        assignment = decode_assignment(said.assignment)
+        assert assignment.place
+        host = self._network.host
+        place = replace(
+            assignment.place,
+            host=host,
+            trainers_host=_trainers_host(assignment.settings) or host,
+            folder=str(self._folder),
+        )
+        settings = replace(assignment.settings, plan_folder=self._folder)
+        mine = [roles for roles in assignment.processes if roles[0] in self._roles]
+        self._number, self._has_lost = said.number, False
+        self._pool = RoleProcesses(mine, settings, assignment.launcher, self._supervisors, place)
+
+    def _finish(self, said: Finish) -> None:
+        if self._pool:
+            if said.at_once:
+                self._pool.abandon()
+            else:
+                self._pool.end()
+        self._pool = None
+        self._say(Rested(self._name, said.number))
+
+    def _close(self) -> None:
+        """End what is played here, and go."""
+        if self._pool:
+            self._pool.abandon()
+        if self._pulse:
+            self._outbox.offer(LAUNCHER, Leave(self._name))
+            self._pulse.stop()
+        self._supervisors.close()
+        self._outbox.close()
+        self._inbox.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _trainers_host(settings: RunSettings) -> str:
+    return address_within("--trainer-network", settings.trainer_network) if settings.trainer_network else ""

@@ -1,0 +1,56 @@
+"""The pulse of an agent: a thread that says twice a second that the agent lives, whatever that is busy with, and notices when the launcher is gone."""
+
+import threading
+import time
+from collections.abc import Mapping
+
+from htrain.executor.launch.pulse import LAUNCHER_SECONDS
+from htrain.executor.transport.link import LAUNCHER
+from htrain.executor.transport.port import Network
+from htrain.executor.transport.rendezvous import Here
+
+_BEAT_SECONDS = 0.5
+_GONE_SECONDS = 3.0  # for which nobody takes a sign of life: a launcher that only sleeps does
+_MOST_SECONDS = 1.0  # of silence between two times of listening: an agent that was busy has not listened
+
+
+class AgentPulse:
+    """Beats from its start to its stop. The agent says when it has `listened` to the launcher, which speaks twice a second."""
+
+    def __init__(self, agent: str, network: Network, book: Mapping[str, str]) -> None:
+        self._agent = agent
+        self._network = network
+        self._book = book
+        self._is_untaken = False
+        self._silence = 0.0
+        self._listened = time.monotonic()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"{agent}/pulse", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the launcher is: it takes nothing, or says nothing."""
+        return self._is_untaken or self._silence > LAUNCHER_SECONDS
+
+    def listened(self, *, heard: bool) -> None:
+        """The agent has looked for messages."""
+        now = time.monotonic()
+        self._silence = 0.0 if heard else self._silence + min(now - self._listened, _MOST_SECONDS)
+        self._listened = now
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        outbox = self._network.outbox(self._book)
+        taken = time.monotonic()
+        try:
+            while not self._stopping.wait(_BEAT_SECONDS):
+                if outbox.offer(LAUNCHER, Here(self._agent)):
+                    taken = time.monotonic()
+                self._is_untaken = time.monotonic() - taken > _GONE_SECONDS
+        finally:
+            outbox.close()

@@ -1,0 +1,106 @@
+"""What roles on another host need to reach, and whether they do: said before the first step, by name of role, host and path."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from htrain.data.identity import DataIdentity, identity_of
+from htrain.errors import CheckpointError, DataError, PublishError, RunError
+from htrain.executor.host.address import address_within
+from htrain.executor.settings import RunSettings
+from htrain.net.names import TRAINER, role_of
+from htrain.own.registry import load_own
+from htrain.publishing.storage import storage_of
+
+_COMMON = "data, run folder and versions of a run lie where all of its hosts see them, under the same name"
+
+
+class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an agent prepares: the `files` of the plan, plan.yaml with its digest, and what else roles use. `shared` are the places in which the launcher has
+    put a probe of this name, and with this content: the run folder, and where versions go."""
+
+    files: tuple[str, ...]
+    header_digest: str
+    data: str
+    identity: DataIdentity
+    shared: tuple[str, ...]
+    probe: str
+    content: str
+    ops: tuple[str, ...] = ()
+    begin_with: tuple[str, ...] = ()
+    trainer_network: str = ""
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Objects that the launcher leaves in the places which all roles write to, so that these know them; they go again with `remove`."""
+
+    places: tuple[str, ...]
+    name: str
+    content: str
+
+    def put(self) -> None:
+        """Raises PublishError for a place that cannot be written to."""
+        for place in self.places:
+            storage_of(place).put(self.name, self.content.encode())
+
+    def remove(self) -> None:
+        """As far as they can be removed."""
+        for place in self.places:
+            try:
+                storage_of(place).remove(self.name)
+            except PublishError:
+                continue
+
+
+def shared_places(settings: RunSettings) -> tuple[str, ...]:
+    """The places that all roles of a run write to."""
+    return (str(settings.run_folder), *([settings.publishing.address] if settings.publishing else []))
+
+
+def require_reach(task: Task, roles: Sequence[str], agent: str) -> None:
+    """Raises an error that names what cannot be reached here, or is not what it is at the launcher: ModelError, DataError, CheckpointError, PublishError,
+    RunError."""
+    load_own(task.ops)
+    for place in task.shared:
+        _require_shared(place, task, agent)
+    if task.trainer_network:
+        address_within("--trainer-network", task.trainer_network)
+    if any(role_of(role) == TRAINER for role in roles):
+        require_same(task.data, task.identity)
+    for place in filter(None, task.begin_with):
+        if not Path(place).is_dir():
+            raise CheckpointError(f"{place}: is not here, and the run begins with it: {_COMMON}")
+
+
+def require_same(data: str, wanted: DataIdentity) -> None:
+    """Raises DataError where data is not here, or is other data than the launcher's."""
+    try:
+        found = identity_of(data)
+    except DataError as error:
+        raise DataError(f"{error} (looked for in {Path.cwd()}); {_COMMON}") from error
+    if difference := _timeless(wanted).difference(_timeless(found)):
+        raise DataError(f"{data}: is other data here than at the launcher: {difference}".replace(" it had ", " there "))
+
+
+def _timeless(identity: DataIdentity) -> DataIdentity:
+    """Without the times of changes, which a copy need not have."""
+    files = tuple(msgspec.structs.replace(file, modified_ns=0) for file in identity.files)
+    return msgspec.structs.replace(identity, files=files)
+
+
+def _require_shared(place: str, task: Task, agent: str) -> None:
+    """Raises CheckpointError where a place is not the launcher's here, or cannot be written to."""
+    own = f"{task.probe}-{agent}"
+    try:
+        storage = storage_of(place)
+        if storage.get(task.probe).decode() != task.content:
+            raise RunError("it holds another run's probe")
+        storage.put(own, b"")
+        storage.remove(own)
+    except (PublishError, RunError, UnicodeDecodeError) as error:
+        raise CheckpointError(
+            f"{place}: is not here what it is at the launcher ({error}): {_COMMON}, such as a folder that all of them mount"
+        ) from error

@@ -1,0 +1,223 @@
+"""The launcher's thread that receives agents of hosts elsewhere, and stays with them as long as the run lasts: htrain.executor.roles.rendezvous carried out."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import TypeVar
+
+from htrain.errors import Error, PeerLost, RunError
+from htrain.executor.host.bell import Bell
+from htrain.executor.roles.rendezvous import Hand, Instruction, Meet, Rendezvous, Say
+from htrain.executor.transport.port import Network, Outbox
+from htrain.executor.transport.rendezvous import Fetch, FromAgent, FromLauncher, Join, Piece, Present
+
+T = TypeVar("T")
+_TICK_SECONDS = 0.5  # between two signs of life
+_BROKEN_SECONDS = 2.0  # for which an agent takes nothing, before it is taken for gone: a connection that breaks is made anew in a tenth of a second
+_MEET_SECONDS = 5.0  # for an agent to be reached that has just come
+_PIECE_BYTES = 1 << 20
+_LAST_SECONDS = 5.0
+
+
+class _Line:
+    """The way to one agent: what it has not taken yet waits, in order."""
+
+    def __init__(self, agent: str, outbox: Outbox) -> None:
+        self._agent = agent
+        self._outbox = outbox
+        self._waiting: deque[FromLauncher] = deque()
+        self._taken = time.monotonic()
+
+    def greet(self, message: FromLauncher) -> None:
+        """The first word. Raises PeerLost where nobody is reached."""
+        self._outbox.send(self._agent, message)
+
+    def say(self, message: FromLauncher) -> None:
+        """Send it, behind what waits."""
+        self._waiting.append(message)
+        self.send()
+
+    def send(self) -> None:
+        """Send as much as is taken."""
+        while self._waiting and self._outbox.offer(self._agent, self._waiting[0]):
+            self._waiting.popleft()
+            self._taken = time.monotonic()
+
+    @property
+    def takes(self) -> bool:
+        """Whether the agent takes what is sent, a sign of life among it."""
+        self.send()
+        if self._waiting or not self._outbox.offer(self._agent, Present()):
+            return False
+        self._taken = time.monotonic()
+        return True
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it has taken nothing for some time."""
+        return not self.takes and time.monotonic() - self._taken > _BROKEN_SECONDS
+
+    def close(self) -> None:
+        self._outbox.close()
+
+
+class Reception:
+    """Receives agents at a port of `network`, whose keys are those of the run's secret, and hands them the `files` of the plan, by name. `bell` rings for who
+    waits for news."""
+
+    def __init__(self, rendezvous: Rendezvous, network: Network, port: int, files: Mapping[str, Path]) -> None:
+        """Raises RunError where nothing can listen there."""
+        self._rendezvous = rendezvous
+        self._network = network
+        self._files = files
+        self._inbox = network.inbox("launcher's reception", port=port)
+        self.address = self._inbox.address.removeprefix("tcp://")
+        self.bell = Bell()
+        self._wake = Bell()
+        self._lock = threading.Lock()
+        self._to_do: deque[Instruction] = deque()
+        self._lines: dict[str, _Line] = {}
+        self._error: BaseException | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="launcher/reception", daemon=True)
+        self._thread.start()
+
+    def ask(self, what: Callable[[Rendezvous], T]) -> T:
+        """What the rendezvous says. For any thread. Raises what has ended this one."""
+        if self._error:
+            raise RunError(f"the launcher's reception: {type(self._error).__name__}: {self._error}") from self._error
+        with self._lock:
+            return what(self._rendezvous)
+
+    def have(self, what: Callable[[Rendezvous], list[Instruction]]) -> None:
+        """Have carried out what the rendezvous says."""
+        with self._lock:
+            self._to_do.extend(what(self._rendezvous))
+        self._wake.ring()
+
+    def wait_until(self, what: Callable[[Rendezvous], bool], seconds: float) -> None:
+        """Until the rendezvous is so, or that long. Requires: nobody else waits for the bell."""
+        deadline = time.monotonic() + seconds
+        with suppress(Error):  # who asks next is told of a thread that has ended
+            while not self.ask(what) and (left := deadline - time.monotonic()) > 0:
+                wait([self.bell.descriptor], min(left, _TICK_SECONDS))
+                self.bell.mute()
+
+    def close(self) -> None:
+        """End the thread, once all that is to be said has been sent, or cannot be."""
+        self._stopping = True
+        self._wake.ring()
+        self._thread.join(_LAST_SECONDS + _MEET_SECONDS)
+        self._network.close()
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._receive()
+        except BaseException as error:  # whoever asks is told
+            self._error = error
+        for line in self._lines.values():
+            line.close()
+        self._inbox.close()
+        self.bell.ring()
+
+    def _receive(self) -> None:
+        ticked = time.monotonic()
+        while not self._stopping:
+            self._inbox.wait(_TICK_SECONDS, (self._wake.descriptor,))
+            self._wake.mute()
+            while got := self._heard():
+                if isinstance(got, Join):  # one that was killed this moment, and is begun again, finds its roles free
+                    self._drop(name for name, line in list(self._lines.items()) if not line.takes)
+                self._decide(partial(_came, message=got))
+            if (now := time.monotonic()) - ticked >= _TICK_SECONDS:
+                ticked = now
+                self._look(now)
+            self._carry_out()
+        self._carry_out()
+
+    def _heard(self) -> FromAgent | None:
+        """The next word of an agent. What is none is told, and dropped: it comes from somebody who has the secret, and another version."""
+        while True:
+            try:
+                got = self._inbox.receive(0)
+            except RunError as error:
+                self._tell(str(error))
+                continue
+            if got is None:
+                return None
+            if isinstance(got[0], FromAgent):
+                return got[0]
+
+    def _decide(self, what: Callable[[Rendezvous], list[Instruction]]) -> None:
+        with self._lock:
+            self._to_do.extend(what(self._rendezvous))
+        self._carry_out()
+        self.bell.ring()
+
+    def _tell(self, text: str) -> None:
+        with self._lock:
+            self._rendezvous.news.append(text)
+
+    def _look(self, now: float) -> None:
+        """Which agents are gone?"""
+        self._drop(name for name, line in list(self._lines.items()) if line.is_broken)
+        self._decide(lambda rendezvous: rendezvous.passed(now))
+
+    def _drop(self, agents: Iterable[str]) -> None:
+        for name in agents:
+            self._decide(partial(Rendezvous.line_broke, agent=name))
+
+    def _carry_out(self) -> None:
+        while True:
+            with self._lock:
+                if not self._to_do:
+                    return
+                said = self._to_do.popleft()
+            if isinstance(said, Meet):
+                self._meet(said)
+            elif isinstance(said, Say):
+                self._say(said.agent, said.message)
+            elif isinstance(said, Hand):
+                self._say(said.agent, self._piece(said.asked))
+            elif line := self._lines.pop(said.agent, None):
+                line.close()
+
+    def _meet(self, said: Meet) -> None:
+        """Greet an agent where it says that it is, which may be nowhere."""
+        outbox = self._network.outbox({said.agent: said.address}, deadline_seconds=_MEET_SECONDS)
+        self._lines[said.agent] = line = _Line(said.agent, outbox)
+        try:
+            line.greet(Present())
+        except Error as error:
+            cure = "nobody is reached there: let htrain role say another --address"
+            why = cure if isinstance(error, PeerLost) else str(error)
+            self._tell(f"an agent says that it is at {said.address.removeprefix('tcp://')}: {why}")
+            self._lines.pop(said.agent).close()
+            self._drop([said.agent])
+
+    def _say(self, agent: str, message: FromLauncher) -> None:
+        if line := self._lines.get(agent):
+            line.say(message)
+
+    def _piece(self, asked: Fetch) -> Piece:
+        """What a file has from there on; nothing of a file that the plan does not have."""
+        path = self._files.get(asked.name)
+        try:
+            if path:
+                with path.open("rb") as file:
+                    file.seek(asked.offset)
+                    return Piece(asked.name, asked.offset, file.read(_PIECE_BYTES))
+        except OSError:  # the agent finds that the file is not whole
+            pass
+        return Piece(asked.name, asked.offset, b"")
+
+
+def _came(rendezvous: Rendezvous, *, message: FromAgent) -> list[Instruction]:
+    return rendezvous.came(message, time.monotonic())

@@ -1,0 +1,266 @@
+"""Runs whose roles are started elsewhere, by `htrain role`: each a process that knows the launcher by its address alone (docs/how-to/on-a-cluster.md)."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from forked import Started, shared_commands
+from ledger import DATA, counted, ledger_plan, owed
+from whole_runs import (
+    ENDLESS,
+    WIDE_DEEP,
+    libfm,
+    parameters,
+    start,
+    train,
+    wait_for_a_checkpoint,
+    wait_for_examples,
+    wait_until,
+)
+
+import htrain
+from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.spec.cluster import this_machine
+from htrain.spec.tree import with_flags
+
+ROLES = ("trainer:0:0", "trainer:1:0", "sparse_ps:0", "dense_ps:0")
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("role") / "plan"
+    ledger_plan(this_machine(groups=2, trainers=1, group_ps=0, sparse_ps=1, dense_ps=1)).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one_trainer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A plan of one trainer and two sparse PSs, and its data, in a file."""
+    folder = tmp_path_factory.mktemp("one")
+    data = libfm(folder / "a.libfm", 400)
+    options = with_flags(batch_size=16, net_replicas=1, dense_sync="allreduce")
+    htrain.compile(WIDE_DEEP, data=data, cluster=this_machine(group_ps=0, sparse_ps=2), options=options).save(
+        folder / "plan"
+    )
+    return folder / "plan", data
+
+
+def secret_at(path: Path) -> Path:
+    path.write_bytes(os.urandom(32).hex().encode())
+    path.chmod(0o600)
+    return path
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class Elsewhere:
+    """The commands of one run, which a test starts, and the fixture ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run, self.secret = folder / "run", secret_at(folder / "secret")
+        self.address = f"127.0.0.1:{free_port()}"
+        self.started: list[Started] = []
+
+    def launch(self, plan: Path, data: str, *arguments: str) -> Started:
+        where = ("--out", str(self.run), "--listen", self.address, "--secret", str(self.secret))
+        self.started.append(process := start(plan, data, *where, *arguments))
+        return process
+
+    def role(self, *names: str, secret: Path | None = None, more: tuple[str, ...] = ()) -> Started:
+        words = ["role", *names, "--launcher", self.address, "--secret", str(secret or self.secret), *more]
+        self.started.append(process := shared_commands().start(words))
+        return process
+
+    def roles(self) -> dict[str, Started]:
+        return {name: self.role(name) for name in ROLES}
+
+    def pid_of(self, role: str) -> int:
+        return int(json.loads((self.run / "roles.json").read_text())[role]["pid"])
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Elsewhere]:
+    made = Elsewhere(tmp_path)
+    yield made
+    for process in made.started:
+        process.kill()
+        process.communicate()
+
+
+def ended(process: Started, status: int) -> str:
+    """What a command has said, which has ended with this status."""
+    _, said = process.communicate(timeout=40)
+    assert process.returncode == status, said
+    assert "Traceback" not in said
+    return said
+
+
+def last(said: str) -> str:
+    return said.splitlines()[-1]
+
+
+def another_checkpoint(folder: Path, process: Started) -> None:
+    before = {path for path, _ in find_checkpoints(folder).complete}
+    wait_until(lambda: bool({p for p, _ in find_checkpoints(folder).complete} - before), process, "another checkpoint")
+
+
+def test_roles_that_join_before_or_after_the_launcher_train_what_those_of_a_local_run_do(
+    elsewhere: Elsewhere, one_trainer: tuple[Path, str], tmp_path: Path
+) -> None:
+    plan, data = one_trainer
+    early = elsewhere.role("sparse_ps:0", "sparse_ps:1")
+    launcher = elsewhere.launch(plan, data, "--deterministic")
+    late = elsewhere.role("trainer:0:0")
+    assert "3 of 3 roles are here" in ended(launcher, 0)
+    for role in (early, late):
+        assert "reached at 127.0.0.1" in ended(role, 0)
+    train(plan, data, "--out", str(tmp_path / "local"), "--deterministic")
+    joined, local = parameters(elsewhere.run), parameters(tmp_path / "local")
+    assert joined.keys() == local.keys()
+    assert all(torch.equal(joined[name], local[name]) for name in local)
+    assert not list(elsewhere.run.glob("probe-*"))
+
+
+def test_whoever_has_another_secret_is_refused_and_disturbs_nobody(
+    elsewhere: Elsewhere, one_trainer: tuple[Path, str], tmp_path: Path
+) -> None:
+    plan, data = one_trainer
+    launcher = elsewhere.launch(plan, data)
+    role = elsewhere.role("sparse_ps:0", "sparse_ps:1")
+    wait_until(lambda: bool(list(elsewhere.run.glob("probe-*"))), launcher, "a launcher that waits")
+    began = time.monotonic()
+    stranger = elsewhere.role("trainer:0:0", secret=secret_at(tmp_path / "another"))
+    assert last(ended(stranger, 1)) == (
+        f"htrain: {elsewhere.address} ({tmp_path / 'another'}): somebody listens there, but does not take this secret: "
+        "give the launcher and all roles the same one"
+    )
+    assert time.monotonic() - began < 20
+    host, port = elsewhere.address.split(":")
+    with socket.create_connection((host, int(port))) as noise:
+        noise.sendall(os.urandom(4096))
+    for process in (elsewhere.role("trainer:0:0"), launcher, role):
+        ended(process, 0)
+
+
+def test_a_secret_that_others_can_read_is_refused_by_name(elsewhere: Elsewhere, plan: Path) -> None:
+    elsewhere.secret.chmod(0o640)
+    for process in (elsewhere.role("trainer:0:0"), elsewhere.launch(plan, DATA)):
+        said = last(ended(process, 1))
+        assert said.startswith(f"htrain: {elsewhere.secret}: others than its owner may use it (mode 0640"), said
+    assert not elsewhere.run.exists()
+
+
+def test_a_role_that_is_played_already_or_that_the_plan_does_not_have_is_declined_by_name(
+    elsewhere: Elsewhere, plan: Path
+) -> None:
+    launcher = elsewhere.launch(plan, DATA, "--join-seconds", "300")
+    first = elsewhere.role("trainer:0:0")
+    wait_until(lambda: f"process {first.pid} on" in heard(launcher), launcher, "a first role")
+    second, unknown = elsewhere.role("trainer:0:0"), elsewhere.role("sparse_ps:1")
+    declines = f"htrain: {elsewhere.address}: the launcher declines: "
+    assert last(ended(second, 1)).startswith(f"{declines}trainer:0:0 is played by process {first.pid} on ")
+    assert last(ended(unknown, 1)) == f"{declines}the plan has no role sparse_ps:1: it has {', '.join(ROLES)}"
+    launcher.send_signal(signal.SIGINT)
+    assert "stopped while trainer:1:0, sparse_ps:0 and dense_ps:0 had not come" in last(ended(launcher, 130))
+    assert "stopped while" in last(ended(first, 130))
+
+
+def heard(process: Started) -> str:
+    """What a process that goes on has said so far."""
+    with suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=0.05)
+    return process.heard
+
+
+def test_roles_that_do_not_come_are_named_at_the_deadline(elsewhere: Elsewhere, plan: Path) -> None:
+    launcher = elsewhere.launch(plan, DATA, "--join-seconds", "6")
+    roles = [elsewhere.role(name) for name in ROLES[:2]]
+    said = last(ended(launcher, 1))
+    assert said.startswith(
+        "htrain: sparse_ps:0 and dense_ps:0 did not come within 6 s (--join-seconds): start htrain role"
+    )
+    for role in roles:
+        assert last(ended(role, 1)).startswith("htrain: the run has ended: sparse_ps:0 and dense_ps:0 did not come")
+
+
+def test_a_role_without_a_launcher_gives_up(elsewhere: Elsewhere) -> None:
+    role = elsewhere.role("trainer:0:0", more=("--wait-seconds", "1"))
+    assert last(ended(role, 1)).startswith(f"htrain: {elsewhere.address}: no launcher within 1 s (Connection refused)")
+
+
+def test_data_that_is_not_where_a_role_is_is_said_before_the_first_step(
+    elsewhere: Elsewhere, one_trainer: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, data = one_trainer
+    (tmp_path / "launcher").mkdir()
+    (tmp_path / "host").mkdir()
+    os.link(re.sub(r"libfm:(.*)\?.*", r"\1", data), tmp_path / "launcher" / "b.libfm")
+    monkeypatch.chdir(tmp_path / "launcher")  # a relative path stands for other files elsewhere
+    launcher = elsewhere.launch(plan, "libfm:b.libfm?rows=50")
+    monkeypatch.chdir(tmp_path / "host")
+    servers = elsewhere.role("sparse_ps:0", "sparse_ps:1")
+    wait_until(lambda: f"process {servers.pid} on" in heard(launcher), launcher, "its servers")
+    trainer = elsewhere.role("trainer:0:0")
+    assert last(ended(trainer, 1)).startswith("htrain: b.libfm: ")
+    said = last(ended(launcher, 1))
+    assert said.startswith(f"htrain: trainer:0:0 (process {trainer.pid} on {socket.gethostname()}): b.libfm: ")
+    assert str(tmp_path / "host") in said
+    assert "b.libfm" in last(ended(servers, 1))
+    assert not list(elsewhere.run.glob("probe-*"))
+
+
+def test_a_launcher_that_is_told_to_stop_writes_a_checkpoint_and_ends_roles(elsewhere: Elsewhere, plan: Path) -> None:
+    launcher = elsewhere.launch(plan, DATA, *ENDLESS)
+    roles = elsewhere.roles()
+    wait_for_examples(elsewhere.run, launcher, 1)
+    families = [child for role in roles.values() for child in psutil.Process(role.pid).children(recursive=True)]
+    launcher.send_signal(signal.SIGINT)
+    assert "; go on with --resume" in last(ended(launcher, 130))
+    for role in roles.values():
+        assert last(ended(role, 130)).startswith("htrain: the run has ended: stopped after")
+    assert find_checkpoints(elsewhere.run).complete
+    assert not psutil.wait_procs(families, timeout=10)[1]
+
+
+def test_a_launcher_that_is_killed_is_missed_by_its_roles(elsewhere: Elsewhere, plan: Path) -> None:
+    launcher = elsewhere.launch(plan, DATA, *ENDLESS)
+    roles = elsewhere.roles()
+    wait_for_examples(elsewhere.run, launcher, 1)
+    launcher.kill()
+    for role in roles.values():
+        assert last(ended(role, 1)) == f"htrain: {elsewhere.address}: the launcher is gone"
+
+
+def test_a_role_that_is_killed_and_started_again_is_taken_in_and_every_example_is_trained_once(
+    elsewhere: Elsewhere, plan: Path
+) -> None:
+    launcher = elsewhere.launch(plan, DATA, *ENDLESS, "--checkpoint-seconds", "0.7", "--retries", "3")
+    roles = elsewhere.roles()
+    wait_for_a_checkpoint(elsewhere.run, launcher)
+    for victim in ("sparse_ps:0", "trainer:1:0"):
+        another_checkpoint(elsewhere.run, launcher)
+        roles[victim].kill()  # with all that it plays
+        roles[victim] = elsewhere.role(victim)
+    another_checkpoint(elsewhere.run, launcher)
+    os.kill(elsewhere.pid_of("dense_ps:0"), signal.SIGKILL)  # what is played alone: its agent has another
+    another_checkpoint(elsewhere.run, launcher)
+    launcher.send_signal(signal.SIGINT)
+    said = ended(launcher, 130)
+    told = [line for line in said.splitlines() if "the run goes on" in line]
+    assert [line.split(" ")[0] for line in told] == ["sparse_ps:0", "trainer:1:0", "dense_ps:0"], said
+    for role in roles.values():
+        ended(role, 130)
+    assert (counted(plan, elsewhere.run) == owed(elsewhere.run)).all()
