@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from htrain.training import evaluate, run
 
 __all__ = [
-    "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipGlobalNorm", "ClipNorm", "ClipValue", "Cluster", "Compression", "ConstantRate",
-    "CosineDecay", "Cost", "DenseSync", "Easgd", "Elsewhere", "Error", "Ftrl", "Fusions", "Gmp", "HetCache", "InRounds", "LazyMomentum", "LinearDecay",
-    "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowwiseAdagrad", "RowwiseAdam", "Sgd", "SparseAdam",
-    "SparseSync", "StepDecay", "TableServers", "about", "advise", "collisions", "compile", "evaluate", "export", "features", "pack", "partition", "predict",
-    "register", "register_policy", "register_strategy", "run", "serve", "simulate", "size", "vocabulary",
+    "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipGlobalNorm", "ClipNorm", "ClipValue", "Cluster", "Compression",
+    "ConstantRate", "CosineDecay", "Cost", "DenseSync", "Easgd", "Elsewhere", "Error", "Ftrl", "Fusions", "Gmp", "HetCache", "InRounds", "LazyMomentum",
+    "LinearDecay", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowwiseAdagrad",
+    "RowwiseAdam", "Sgd", "SparseAdam", "SparseSync", "StepDecay", "TableServers", "about", "advise", "collisions", "compile", "evaluate", "export",
+    "features", "pack", "partition", "predict", "register", "register_policy", "register_strategy", "run", "serve", "simulate", "size", "vocabulary",
 ]  # fmt: skip
 __version__ = "0.1.0"
 

@@ -58,22 +58,17 @@ def address_of(what: str, text: str) -> str:
             )
         return own[text][0]
     try:
-        address = ipaddress.IPv4Address(text)
-        if address.is_unspecified:
-            raise UsageError(
-                f"{what} {text}: is no address that others could reach: name one, or an interface such as eth0"
-            )
-        return text
-    except ValueError:
-        pass
-    try:
         found = socket.gethostbyname(text)
     except (OSError, UnicodeError) as error:
         known = ", ".join(sorted(own))
         raise UsageError(
             f"{what} {text}: is no address, no interface of this host ({known}), and no name: {error}"
         ) from error
-    if ipaddress.IPv4Address(found).is_loopback and text != "localhost":
+    if ipaddress.IPv4Address(found).is_unspecified:
+        raise UsageError(
+            f"{what} {text}: is no address that others could reach: name one, or an interface such as eth0"
+        )
+    if ipaddress.IPv4Address(found).is_loopback and text not in (found, "localhost"):
         raise RunError(
             f"{what} {text}: stands for {found} here, at which no other host reaches this one: name an address, or an interface such as eth0"
         )

@@ -106,13 +106,23 @@ def _found(joining: Joining) -> tuple[str, str]:
     while True:
         try:
             return route_to(joining.host, joining.port)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             if time.monotonic() > end:
+                why = getattr(error, "strerror", None) or error
                 raise RunError(
-                    f"{joining.launcher}: no launcher within {joining.wait_seconds:.0f} s ({error.strerror or error}): start it with "
+                    f"{joining.launcher}: no launcher within {joining.wait_seconds:.0f} s ({why}{_meaning(joining.host)}): start it with "
                     f"htrain run PLAN --listen {joining.launcher}, or wait longer with --wait-seconds"
                 ) from error
             time.sleep(_TRY_SECONDS)
+
+
+def _meaning(host: str) -> str:
+    """What a name stands for here, in words."""
+    try:
+        found = socket.gethostbyname(host)
+    except (OSError, UnicodeError):
+        return ""
+    return f"; {host} stands for {found} here" if found != host else ""
 
 
 class _Trained(Exception):

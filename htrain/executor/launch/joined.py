@@ -69,9 +69,9 @@ class JoinedPools:
             if outside.interrupt.is_asked:
                 raise Interrupted(f"stopped while {_listed(missing)} had not come")
             if time.monotonic() > deadline:
-                seconds = f"{self._join_seconds:.0f} s"
+                advice = f"; go on with --resume {settings.run_folder}" if settings.restore else ""
                 raise RunError(
-                    f"{_listed(missing)} did not come within {seconds} (--join-seconds): {self._advice(missing)}"
+                    f"{_listed(missing)} did not come within {self._join_seconds:.0f} s (--join-seconds): {self._advice(missing)}{advice}"
                 )
             wait([reception.bell.descriptor, *outside.interrupt.descriptors], _SIGN_SECONDS)
             outside.give_sign()

@@ -7,7 +7,14 @@ import pytest
 
 from htrain.errors import RunError, UsageError
 from htrain.executor.host import address
-from htrain.executor.host.address import address_of_name, address_within, require_network
+from htrain.executor.host.address import (
+    address_of,
+    address_of_name,
+    address_within,
+    require_network,
+    route_to,
+    split_port,
+)
 
 
 def test_the_one_address_in_a_network_is_found() -> None:
@@ -48,3 +55,54 @@ def test_a_name_without_an_address_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(address.socket, "gethostbyname", unknown)
     with pytest.raises(RunError, match="no address is known under this name"):
         address_of_name()
+
+
+def test_an_address_an_interface_or_a_name_says_where_a_host_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert address_of("--listen", "127.0.0.1") == address_of("--listen", "lo") == address_of("--listen", "localhost")
+    monkeypatch.setattr(address.socket, "gethostbyname", lambda name: "10.3.0.9")
+    assert address_of("--listen", "launcher") == "10.3.0.9"
+
+
+def test_a_host_whose_name_is_a_loopback_is_told_to_name_an_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address.socket, "gethostbyname", lambda name: "127.0.1.1")
+    with pytest.raises(
+        RunError, match=r"^--listen launcher: stands for 127\.0\.1\.1 here, .* an interface such as eth0"
+    ):
+        address_of("--listen", "launcher")
+
+
+def test_an_interface_of_several_addresses_or_none_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = {
+        "eth0": [SimpleNamespace(family=socket.AF_INET, address=f"10.1.0.{k}") for k in (1, 2)],
+        "eth1": [SimpleNamespace(family=socket.AF_INET6, address="fe80::1")],
+    }
+    monkeypatch.setattr(address.psutil, "net_if_addrs", lambda: cards)
+    for card, count in (("eth0", "2"), ("eth1", "no")):
+        with pytest.raises(
+            UsageError, match=f"^--address {card}: this interface has {count} addresses of IPv4, want one"
+        ):
+            address_of("--address", card)
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0", "no such host", "", "10.1.0.0/16", "x" * 300])
+def test_what_nobody_could_reach_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^--listen .*is no address"):
+        address_of("--listen", text)
+
+
+@pytest.mark.parametrize("text", ["host", ":7070", "host:", "host:0", "host:65536", "host:²", "a:b:7070", "host:-1"])
+def test_what_is_no_port_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^--launcher .*: want HOST:PORT, such as 10\.1\.0\.1:7070$"):
+        split_port("--launcher", text)
+
+
+def test_a_port_may_be_left_out_where_another_stands_for_it() -> None:
+    assert split_port("--listen", "eth0", port=0) == ("eth0", 0)
+    assert split_port("--listen", "eth0:7070", port=0) == ("eth0", 7070)
+
+
+def test_the_own_address_is_that_by_which_another_is_reached() -> None:
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        assert route_to("127.0.0.2", server.getsockname()[1]) == ("127.0.0.2", "127.0.0.1")
+    with pytest.raises(OSError, match="refused"):
+        route_to("127.0.0.2", server.getsockname()[1] if server.fileno() >= 0 else 9)

@@ -273,3 +273,24 @@ def test_garbage_and_half_handshakes_do_an_encrypted_inbox_no_harm() -> None:
         end.close()
     for each in (network, own):
         each.close()
+
+
+def test_who_knows_the_same_secret_has_the_same_keys_and_others_have_others() -> None:
+    assert Keys.of(b"a secret") == Keys.of(b"a secret")
+    assert len({key for secret in (b"a secret", b"a secret ", b"") for key in Keys.of(secret)}) == 6
+
+
+def test_an_offer_says_whether_it_was_taken(make_network: MakeNetwork) -> None:
+    network = make_network("tcp")
+    address = closed_port()
+    outbox = network.outbox({"peer": address})
+    assert not outbox.offer("peer", Ready("a"))
+    inbox = network.inbox("peer", port=int(address.rpartition(":")[2]))
+    assert inbox.address == address
+    outbox.send("peer", Ready("b"))
+    assert outbox.offer("peer", Ready("c"))
+    assert [receive(inbox)[0] for _ in range(2)] == [Ready("b"), Ready("c")]
+    inbox.close()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while outbox.offer("peer", Ready("d")):
+        assert time.monotonic() < deadline

@@ -1,0 +1,88 @@
+"""What roles need to reach: folders that are the launcher's own, and data that is the launcher's."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from htrain.data.identity import identity_of
+from htrain.errors import CheckpointError, DataError, ModelError, RunError
+from htrain.executor.launch.reach import Probes, Task, require_reach
+
+
+def task(data: str, probes: Probes, **more: object) -> Task:
+    return Task((), "", data, identity_of(data), probes.places, probes.name, probes.content, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def probes(tmp_path: Path) -> Probes:
+    (tmp_path / "run").mkdir()
+    made = Probes((str(tmp_path / "run"), str(tmp_path / "versions")), "probe-1", "of this run")
+    made.put()
+    return made
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    (tmp_path / "a.libfm").write_text("1 0:1\n" * 50)
+    return f"libfm:{tmp_path / 'a.libfm'}?rows=5"
+
+
+def test_what_is_reached_is_left_as_it_was(probes: Probes, data: str, tmp_path: Path) -> None:
+    require_reach(task(data, probes), ["trainer:0:0", "sparse_ps:0"], "a")
+    for place in probes.places:
+        assert os.listdir(place) == ["probe-1"]
+    probes.remove()
+    for place in probes.places:
+        assert os.listdir(place) == []
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("content", [None, b"of another run"])
+def test_a_folder_that_is_not_the_launchers_is_named(
+    probes: Probes, data: str, place: int, content: bytes | None
+) -> None:
+    path = Path(probes.places[place]) / "probe-1"
+    path.unlink()
+    if content:
+        path.write_bytes(content)
+    with pytest.raises(
+        CheckpointError, match=f"^{path.parent}: is not here what it is at the launcher .*a folder that"
+    ):
+        require_reach(task(data, probes), ["sparse_ps:0"], "a")
+    assert os.listdir(path.parent) == ([path.name] if content else []), "nothing is written to what is somebody else's"
+
+
+def test_data_that_is_missing_or_other_data_is_said_by_who_reads_it(probes: Probes, data: str, tmp_path: Path) -> None:
+    wanted = task(data, probes)
+    file = tmp_path / "a.libfm"
+    file.write_text("1 1:1\n" * 50)
+    with pytest.raises(DataError, match=r"is other data here than at the launcher: 'a\.libfm' has 300 bytes as before"):
+        require_reach(wanted, ["trainer:0:0"], "a")
+    file.unlink()
+    with pytest.raises(DataError, match=rf"a\.libfm: .*\(looked for in {Path.cwd()}\); data, run folder"):
+        require_reach(wanted, ["sparse_ps:0", "trainer:0:0"], "a")
+    require_reach(wanted, ["sparse_ps:0"], "a")
+
+
+def test_a_copy_of_data_with_another_time_is_the_same_data(
+    probes: Probes, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "htrain.data.identity.WHOLE_BYTES", 10
+    )  # larger files count by some of their blocks, and the time
+    monkeypatch.setattr("htrain.data.identity._BLOCK_BYTES", 1)
+    monkeypatch.setattr("htrain.data.identity._BLOCKS", 4)
+    wanted = task(data, probes)
+    assert not wanted.identity.files[0].whole
+    os.utime(tmp_path / "a.libfm", (1, 1))
+    require_reach(wanted, ["trainer:0:0"], "a")
+
+
+def test_ops_networks_and_an_earlier_run_are_looked_for(probes: Probes, data: str) -> None:
+    with pytest.raises(ModelError, match=r"/none/own\.py"):
+        require_reach(task(data, probes, ops=("/none/own.py",)), ["sparse_ps:0"], "a")
+    with pytest.raises(RunError, match=r"--trainer-network 203\.0\.113\.0/24"):
+        require_reach(task(data, probes, trainer_network="203.0.113.0/24"), ["sparse_ps:0"], "a")
+    with pytest.raises(CheckpointError, match=r"^/none: is not here, and the run begins with it"):
+        require_reach(task(data, probes, begin_with=("/none", "")), ["sparse_ps:0"], "a")
