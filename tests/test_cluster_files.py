@@ -5,12 +5,15 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 import yaml
 
 from htrain.cli.app import run
+from htrain.cli.role import role
+from htrain.net.names import Role
 
 PAGE = (Path(__file__).parents[1] / "docs" / "how-to" / "on-a-cluster.md").read_text()
 FILES = dict(re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
@@ -30,17 +33,35 @@ def script() -> list[str]:
     return shlex.split(line.removesuffix(" &"))
 
 
-def job() -> list[str]:
-    read = yaml.safe_load(FILES["ads.job.yaml"])
-    assert (read["apiVersion"], read["kind"]) == ("batch/v1", "Job")
-    pod = read["spec"]["template"]["spec"]
+def container_of(job: dict[str, Any]) -> dict[str, Any]:
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+    pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    for volume in pod["volumes"]:
+        assert volume.get("secret", {}).get("defaultMode", 0) & 0o077 == 0
     assert pod["restartPolicy"] == "OnFailure"
-    return list(container["command"])
+    return dict(container)
 
 
-@pytest.mark.parametrize("command_of", [service, script, job])
+def job() -> list[str]:
+    return list(container_of(yaml.safe_load(FILES["ads.job.yaml"]))["command"])
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    """What is described for Kubernetes where roles have pods of their own, by name."""
+    return {each["metadata"]["name"]: each for each in yaml.safe_load_all(FILES["ads-roles.job.yaml"])}
+
+
+def launcher_job() -> list[str]:
+    found = pods()
+    assert found["ads"]["spec"]["selector"] == found["ads-launcher"]["spec"]["template"]["metadata"]["labels"]
+    words = list(container_of(found["ads-launcher"])["command"])
+    assert words[words.index("--listen") + 1] == "eth0:7070", "what roles are told"
+    return words
+
+
+@pytest.mark.parametrize("command_of", [service, script, job, launcher_job])
 def test_a_file_is_read_and_its_command_is_one_of_htrains(command_of: "object") -> None:
     words = command_of()  # type: ignore[operator]
     begin = next(n for n, word in enumerate(words) if word.rpartition("/")[2] == "htrain")
@@ -61,3 +82,38 @@ def test_the_script_is_queued_again_after_a_stop_that_left_data(status: int, req
     done = subprocess.run(["bash", "-c", FILES["ads.slurm.sh"]], env=environment, check=False, timeout=20)
     assert done.returncode == status
     assert (tmp_path / "said").exists() == requeued
+
+
+def role_given(words: list[str]) -> dict[str, Any]:
+    begin = next(n for n, word in enumerate(words) if word.rpartition("/")[2] == "htrain")
+    assert words[begin + 1] == "role"
+    with click.Context(role) as parent:
+        return role.make_context("role", words[begin + 2 :], parent=parent).params
+
+
+def test_the_unit_of_a_role_is_one_for_every_name() -> None:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(FILES["htrain-role@.service"])
+    given = role_given(shlex.split(unit["Service"]["ExecStart"].replace("%i", "trainer:0:0")))
+    assert given["roles"] == ("trainer:0:0",)
+    assert given["launcher"] == "10.1.0.1:7070"
+
+
+def test_each_pod_of_roles_plays_a_line_of_names(tmp_path: Path) -> None:
+    found = pods()
+    names = found["ads-names"]["data"]["names"].splitlines()
+    spec = found["ads-roles"]["spec"]
+    assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (len(names), len(names), "Indexed")
+    shell, flag, line = container_of(found["ads-roles"])["command"]
+    (tmp_path / "names").write_text("\n".join(names) + "\n")
+    (tmp_path / "htrain").write_text('#!/bin/sh\nprintf "%s\\n" htrain "$@"\n')
+    (tmp_path / "htrain").chmod(0o755)
+    for index, of_pod in enumerate(names):
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "JOB_COMPLETION_INDEX": str(index)}
+        words = [shell, flag, line.replace("/names/names", str(tmp_path / "names"))]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True, timeout=20)
+        given = role_given(done.stdout.splitlines())
+        assert given["roles"] == tuple(of_pod.split())
+        assert all(str(Role.parse(name)) == name for name in given["roles"])
+        assert given["launcher"] == f"{found['ads']['metadata']['name']}:7070"

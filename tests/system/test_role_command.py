@@ -250,9 +250,10 @@ def test_a_role_that_is_killed_and_started_again_is_taken_in_and_every_example_i
     launcher = elsewhere.launch(plan, DATA, *ENDLESS, "--checkpoint-seconds", "0.7", "--retries", "3")
     roles = elsewhere.roles()
     wait_for_a_checkpoint(elsewhere.run, launcher)
-    for victim in ("sparse_ps:0", "trainer:1:0"):
+    for victim, number in (("sparse_ps:0", signal.SIGKILL), ("trainer:1:0", signal.SIGTERM)):
         another_checkpoint(elsewhere.run, launcher)
-        roles[victim].kill()  # with all that it plays
+        roles[victim].send_signal(number)  # and with it goes all that it plays
+        assert roles[victim].wait(20) in (-signal.SIGKILL, 128 + signal.SIGTERM)
         roles[victim] = elsewhere.role(victim)
     another_checkpoint(elsewhere.run, launcher)
     os.kill(elsewhere.pid_of("dense_ps:0"), signal.SIGKILL)  # what is played alone: its agent has another
@@ -264,3 +265,52 @@ def test_a_role_that_is_killed_and_started_again_is_taken_in_and_every_example_i
     for role in roles.values():
         ended(role, 130)
     assert (counted(plan, elsewhere.run) == owed(elsewhere.run)).all()
+
+
+def test_a_role_that_hangs_is_given_up_and_another_takes_its_place_for_good(elsewhere: Elsewhere, plan: Path) -> None:
+    launcher = elsewhere.launch(
+        plan, DATA, *ENDLESS, "--checkpoint-seconds", "0.7", "--liveness-seconds", "3", "--retries", "3"
+    )
+    roles = elsewhere.roles()
+    wait_for_examples(elsewhere.run, launcher, 3000)  # the launcher waits longer for those that have only begun
+    hung = roles["trainer:1:0"]
+    family = [psutil.Process(hung.pid), *psutil.Process(hung.pid).children(recursive=True)]
+    for process in family:
+        process.suspend()
+    wait_until(lambda: "the run goes on" in heard(launcher), launcher, "a silence")
+    roles["trainer:1:0"] = elsewhere.role("trainer:1:0")
+    another_checkpoint(elsewhere.run, launcher)
+    for process in reversed(family):
+        process.resume()
+    assert "the launcher declines: it was silent for 3 s, and given up" in last(ended(hung, 1))
+    another_checkpoint(elsewhere.run, launcher)
+    launcher.send_signal(signal.SIGINT)
+    ended(launcher, 130)
+    assert (counted(plan, elsewhere.run) == owed(elsewhere.run)).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("role trainer --launcher h:1 --secret s", "'trainer' is no role: want trainer:G:I, group_ps:G:K"),
+        ("role dense_ps:0 dense_ps:0 --launcher h:1 --secret s", "dense_ps:0 is named twice"),
+        ("role dense_ps:0 --launcher h --secret s", "--launcher h: want HOST:PORT, such as 10.1.0.1:7070"),
+        ("role dense_ps:0 --launcher h:1 --secret S --address 0.0.0.0", "--address 0.0.0.0: is no address that others"),
+        ("run p --data d --out r --secret s", "--secret has no effect without --listen"),
+        ("run p --data d --out r --join-seconds 5", "--join-seconds has no effect without --listen"),
+        ("run p --data d --out r --listen lo", "--listen lo: wants --secret FILE"),
+        (
+            "run p --data d --out r --listen lo --secret s --threads",
+            "--listen lo: no roles are waited for with --threads",
+        ),
+        ("run p --data d --out r --listen lo:x --secret S", "--listen lo:x: want HOST:PORT"),
+        ("run p --data d --out r --listen lo --secret S --network 10.1.0.0/16", "--network 10.1.0.0/16 has no effect"),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_a_line(words: str, said: str, tmp_path: Path) -> None:
+    words = words.replace("--secret S", f"--secret {secret_at(tmp_path / 'secret')}")
+    done = shared_commands().run(words.split(), tmp_path, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"htrain: {said}")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "r").exists()

@@ -18,7 +18,6 @@ from multiprocessing.process import BaseProcess
 import msgspec
 import psutil
 
-import htrain.errors as errors
 from htrain.costs.roles import server_threads
 from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.assembly import Assembly
@@ -143,8 +142,7 @@ class ServerProcess:
         elif isinstance(said, Report):
             self._report = said
         else:
-            kind = getattr(errors, said.kind, RunError)
-            self.error = (kind if issubclass(kind, Error) else RunError)(said.error)
+            self.error = error_named(said.kind, said.error)
 
     def _is_gone(self) -> None:
         status = self._process.exitcode  # is known a moment after the connection has ended

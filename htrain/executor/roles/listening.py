@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-import htrain.errors as errors
-from htrain.errors import Error, Interrupted, PeerLost, RunError
+from htrain.errors import Error, Interrupted, PeerLost, error_named
 from htrain.executor.record.figures import Figures
 from htrain.executor.roles.coordination import (
     Asked,
@@ -210,7 +209,7 @@ class Listening:
     def _take_state(self, message: State) -> None:
         seen = self._seen
         if message.state == "unreadable":
-            seen.unreadable = _error_of(message.details["kind"], message.details["error"])
+            seen.unreadable = error_named(message.details["kind"], message.details["error"])
         elif message.state == "finished":
             seen.finished.add(message.source)
         elif message.state == "saved":
@@ -224,10 +223,4 @@ class Listening:
     def _failure(self, message: Failed) -> Error:
         text = message.error if message.error.startswith(message.source) else f"{message.source}: {message.error}"
         advice = f"; {self._saves.advice}" if message.kind in ("PeerLost", "RunError") else ""
-        return _error_of(message.kind, f"{text}{advice}")
-
-
-def _error_of(kind: str, text: str) -> Error:
-    """A role's error, as it raised it."""
-    found = getattr(errors, kind, RunError)
-    return found(text) if isinstance(found, type) and issubclass(found, Error) else RunError(text)
+        return error_named(message.kind, f"{text}{advice}")
