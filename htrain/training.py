@@ -64,10 +64,11 @@ def run(
 
     A new run may `begin_with` the last checkpoint of another, of the same model: its weights, tables and optimizer states, whatever cluster it had.
 
-    `hosting` is `processes`, one per role, `threads` of this process, or `mpi`, for a rank of mpiexec. Its hosts reach each other over their addresses in
-    `network`, such as 10.1.0.0/16, trainers over those in `trainer_network` for AllReduce and AllGather; without, under their names. What roles send to
-    those of other hosts, but for AllReduce and AllGather, is encrypted, unless `encrypt` is False: for a network that nobody else can reach.
-    As `htrain.Elsewhere(listen, secret=...)` it starts no roles, and waits until each has been started somewhere by `htrain role`.
+    `hosting` is `processes`, one per role, `threads` of this process, `mpi`, for a rank of mpiexec, or `ray`, for a task of Ray, with the cores and the memory
+    that the plan gives it. As `htrain.Elsewhere(listen, secret=...)` it starts no roles, and waits until each has been started somewhere by `htrain role`.
+    Ranks reach each other over their addresses in `network`, such as 10.1.0.0/16, trainers over those in `trainer_network` for AllReduce and AllGather;
+    without, under their names. What roles send to those of other hosts, but for AllReduce and AllGather, is encrypted, unless `encrypt` is False: for a
+    network that nobody else can reach.
     Progress goes to `console`, standard error by default.
 
     The last checkpoint is evaluated on `valid`, and one every `valid_every` examples of the whole job, while training goes on; `end` is for the last alone.

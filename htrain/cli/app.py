@@ -223,17 +223,23 @@ def compile_command(
 @click.option(
     "--network",
     default="",
-    help="Under mpiexec: hosts reach each other at their addresses in this network, such as 10.1.0.0/16. [default: under their names]",
+    help="Under mpiexec and on Ray: hosts reach each other at their addresses in this network, such as 10.1.0.0/16. [default: under their names]",
 )
 @click.option(
     "--trainer-network",
     default="",
-    help="Under mpiexec, and with --listen: the network of AllReduce and AllGather, where trainers have one of their own. [default: that of all]",
+    help="Under mpiexec, on Ray and with --listen: the network of AllReduce and AllGather, where trainers have one of their own. [default: that of all]",
 )
 @click.option(
     "--encrypt/--no-encrypt",
     default=True,
-    help="Under mpiexec, and with --listen: encrypt what roles send to those of other hosts, but for AllReduce and AllGather. [default: encrypt]",
+    help="Under mpiexec, on Ray and with --listen: encrypt what roles send to those of other hosts, but for AllReduce and AllGather. [default: encrypt]",
+)
+@click.option(
+    "--on",
+    default="here",
+    type=click.Choice(["here", "ray"]),
+    help="Where roles are started: on this machine, or as tasks of the Ray cluster that it belongs to. [default: here]",
 )
 @click.option(
     "--listen",
@@ -295,13 +301,15 @@ def run(
     begin_with: Path | None,
     threads: bool,
     intra_op_threads: int,
+    on: str,
     listen: str,
     secret: Path | None,
     join_seconds: float,
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Train a plan on this machine: a process per role, or --threads. Under mpiexec, a rank per role; with --listen, roles that htrain role starts.
+    """Train a plan on this machine: a process per role, or --threads. Under mpiexec, a rank per role; with --on ray, a task of Ray; with --listen, roles that
+    htrain role starts.
 
     Ctrl-C, SIGTERM and the end of the terminal write a checkpoint and end the run, a second Ctrl-C ends it at once; --resume goes on from the last one.
     """
@@ -313,7 +321,7 @@ def run(
         raise UsageError(
             "--threads has no effect under mpiexec, which starts a process per role: leave one of them out"
         )
-    elsewhere = elsewhere_of(listen, secret, join_seconds, is_rank=rank.is_rank(), threads=threads)
+    elsewhere = elsewhere_of(listen, secret, join_seconds, on=on, is_rank=rank.is_rank(), threads=threads)
     hosting: Literal["processes", "threads", "mpi"] = "threads" if threads else "mpi" if rank.is_rank() else "processes"
     if hosting == "mpi":
         rank.split(run_folder)

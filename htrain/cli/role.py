@@ -4,6 +4,7 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -14,19 +15,21 @@ from htrain.spec.settings import Elsewhere
 
 
 def elsewhere_of(
-    listen: str, secret: Path | None, join_seconds: float, *, is_rank: bool, threads: bool
-) -> Elsewhere | None:
-    """Where roles join that htrain role starts; None of a run that starts its own. Raises UsageError for what does not go together."""
+    listen: str, secret: Path | None, join_seconds: float, *, on: str, is_rank: bool, threads: bool
+) -> Elsewhere | Literal["ray"] | None:
+    """Where roles come from; None of a run that starts its own. Raises UsageError for what does not go together."""
+    flag = f"--listen {listen}" if listen else f"--on {on}"
     if not listen:
         require_beside("--listen", "secret", "join_seconds")
-        return None
-    if is_rank or threads:
-        other = "under mpiexec, which starts them" if is_rank else "with --threads, which starts them"
-        raise UsageError(f"--listen {listen}: no roles are waited for {other}: leave one of them out")
+        if on == "here":
+            return None
+    if is_rank or threads or (listen and on != "here"):
+        other = "under mpiexec" if is_rank else "with --threads" if threads else f"with --on {on}"
+        raise UsageError(f"{flag} has no effect {other}, which starts roles itself: leave one of them out")
+    if on == "ray":
+        return "ray"
     if not secret:
-        raise UsageError(
-            f"--listen {listen}: wants --secret FILE, which htrain role is given, too: whoever has it may take part"
-        )
+        raise UsageError(f"{flag}: wants --secret FILE, which htrain role is given, too: whoever has it may take part")
     return Elsewhere(listen, secret, join_seconds)
 
 
@@ -59,5 +62,7 @@ def role(
         import_module("htrain.executor.launch.supervisor").fork_supervisor()
     agent = import_module("htrain.executor.launch.agent")
     host, port = import_module("htrain.executor.host.address").split_port("--launcher", launcher)
-    joining = agent.Joining(host, port, secret, address, wait_seconds)
+    agent.require_roles(roles)
+    known = import_module("htrain.executor.host.secret").read_secret(secret)
+    joining = agent.Joining(host, port, known, str(secret), address=address, wait_seconds=wait_seconds)
     agent.play_roles(roles, joining, num_threads=intra_op_threads, tell=tell)

@@ -42,7 +42,8 @@ _KINDS: Mapping[str, Any] = {
     "columns": tuple[str, ...], "together": tuple[tuple[str, ...], ...],
     "most_accesses": MostAccesses, "to": Literal["torch", "onnx", "tables"], "format": Literal["safetensors", "parquet", "npy"], "piece_rows": Count,
     "table_splits": dict[str, int], "fc_splits": Literal["auto"] | dict[str, Split],
-    "rules": str, "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"], "hosting": Literal["processes", "threads", "mpi"],
+    "rules": str, "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"],
+    "hosting": Literal["processes", "threads", "mpi", "ray"],
 }  # fmt: skip
 _CLASSES: Mapping[str, type | tuple[type, ...]] = {
     "cluster": Cluster, "options": Options, "plan": (str, Path), "out": (str, Path), "resume": (str, Path), "begin_with": (str, Path),

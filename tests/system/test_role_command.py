@@ -301,7 +301,12 @@ def test_a_role_that_hangs_is_given_up_and_another_takes_its_place_for_good(else
         ("run p --data d --out r --listen lo", "--listen lo: wants --secret FILE"),
         (
             "run p --data d --out r --listen lo --secret s --threads",
-            "--listen lo: no roles are waited for with --threads",
+            "--listen lo has no effect with --threads",
+        ),
+        ("run p --data d --out r --listen lo --secret s --on ray", "--listen lo has no effect with --on ray"),
+        (
+            "run p --data d --out r --on ray --threads",
+            "--on ray has no effect with --threads, which starts roles itself",
         ),
         ("run p --data d --out r --listen lo:x --secret S", "--listen lo:x: want HOST:PORT"),
         ("run p --data d --out r --listen lo --secret S --network 10.1.0.0/16", "--network 10.1.0.0/16 has no effect"),

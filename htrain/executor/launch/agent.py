@@ -20,7 +20,6 @@ import msgspec
 
 from htrain.errors import Error, PeerLost, PlanError, RunError, UsageError, error_named
 from htrain.executor.host.address import address_of, address_within, route_to
-from htrain.executor.host.secret import read_secret
 from htrain.executor.launch.agent_pulse import AgentPulse
 from htrain.executor.launch.pool import RoleProcesses, Supervisors
 from htrain.executor.launch.reach import Task, require_reach
@@ -57,12 +56,13 @@ _LISTEN_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Joining:
-    """Where an agent looks for its launcher, for how long, and with what secret; `address` is its own, an interface or a name that stands for it, "" for that
-    by which the launcher is reached."""
+    """Where an agent looks for its launcher, for how long, and with what secret, which is called `whence`; `address` is its own, an interface or a name that
+    stands for it, "" for that by which the launcher is reached."""
 
     host: str
     port: int
-    secret: Path
+    secret: bytes
+    whence: str
     address: str = ""
     wait_seconds: float = 60.0
 
@@ -75,22 +75,22 @@ class Joining:
 def play_roles(roles: Sequence[str], joining: Joining, *, num_threads: int, tell: Callable[[str], None]) -> None:
     """Play these roles for a launcher until its run is over; `tell` is called with news.
 
-    Raises UsageError for what is no role, RunError where the launcher cannot be found, or does not take this agent, what the roles cannot reach, what has ended
-    the run, and PeerLost where the launcher is gone.
+    Raises UsageError for an `address` that is none, RunError where the launcher cannot be found, or does not take this agent, what the roles cannot reach,
+    what has ended the run, and PeerLost where the launcher is gone.
     """
-    _require_roles(roles)
-    keys = Keys.of(read_secret(joining.secret))
+    keys = Keys.of(joining.secret)
     own = address_of("--address", joining.address) if joining.address else ""
     there, here = _found(joining)
     network = Network("tcp", own or here, keys=keys)
     try:
         with suppress(_Trained):
-            _Agent(roles, joining, there, network, num_threads, tell).run()
+            _Agent(roles, joining, there, network, num_threads=num_threads, tell=tell).run()
     finally:
         network.close()
 
 
-def _require_roles(roles: Sequence[str]) -> None:
+def require_roles(roles: Sequence[str]) -> None:
+    """Raises UsageError for what is no role, and for one that is named twice."""
     for role in roles:
         try:
             Role.parse(role)
@@ -138,6 +138,7 @@ class _Agent:
         joining: Joining,
         there: str,
         network: Network,
+        *,
         num_threads: int,
         tell: Callable[[str], None],
     ) -> None:
@@ -173,7 +174,7 @@ class _Agent:
             self._close()
 
     def _join(self) -> None:
-        where = f"{self._joining.launcher} ({self._joining.secret})"
+        where = f"{self._joining.launcher} ({self._joining.whence})"
         host = socket.gethostname()
         join = Join(self._name, own_version(), list(self._roles), self._inbox.address, host, os.getpid())
         try:

@@ -1,6 +1,8 @@
 """Worker pools whose roles come from elsewhere: agents that somebody starts on each host, with `htrain role`, join the launcher (docs/decisions/agents.md)."""
 
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from secrets import token_hex
@@ -28,16 +30,38 @@ _GOODBYE_SECONDS = 3.0  # for agents to hear how the run has ended, and go
 _SIGN_SECONDS = 0.5
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """Where agents join: at `port` of `host`, or at any that is free where that is 0, with a secret, within `join_seconds`. Once it is open at an address,
+    `on_open` may start them; `advice` says what a user does about roles for which none has come."""
+
+    host: str
+    port: int
+    secret: bytes
+    join_seconds: float
+    advice: Callable[[str, Sequence[str]], str]
+    on_open: Callable[[Plan, str], None] = lambda plan, address: None
+
+
+def meeting_of(elsewhere: Elsewhere) -> Meeting:
+    """For agents that users start themselves. Raises RunError where there is no secret, UsageError where it is to listen at no address of this host."""
+    host, port = split_port("--listen", elsewhere.listen, port=0)
+    file = Path(elsewhere.secret)
+
+    def advice(address: str, roles: Sequence[str]) -> str:
+        which = roles[0] if len(roles) == 1 else "ROLE"
+        named = f"; ROLE is one of {', '.join(roles)}, or several of them" if len(roles) > 1 else ""
+        return f"start htrain role {which} --launcher {address} --secret {file} on its host{named}"
+
+    return Meeting(address_of("--listen", host), port, read_secret(file), elsewhere.join_seconds, advice)
+
+
 class JoinedPools:
     """The roles of each try, played by agents that stay from one to the next."""
 
-    def __init__(self, elsewhere: Elsewhere, settings: RunSettings) -> None:
-        """Raises RunError where there is no secret, UsageError where it is to listen at no address of this host."""
-        host, self._port = split_port("--listen", elsewhere.listen, port=0)
-        self._host = address_of("--listen", host)
-        self._join_seconds, self._secret_file = elsewhere.join_seconds, Path(elsewhere.secret)
+    def __init__(self, meeting: Meeting, settings: RunSettings) -> None:
+        self._meeting = meeting
         self._settings = settings
-        self._secret = read_secret(self._secret_file)
         self._reception: Reception | None = None
         self._header_digest = ""
         self._files: dict[str, Path] = {}
@@ -47,12 +71,13 @@ class JoinedPools:
         """Begin to listen for those who play its roles. Raises RunError where nothing can listen, PlanError."""
         self._header_digest, self._files = files_of(self._settings.plan_folder)
         rendezvous = Rendezvous(plan.processes, own_version(), self._settings.liveness_seconds)
-        network = Network("tcp", self._host, keys=Keys.of(self._secret))
-        self._reception = Reception(rendezvous, network, self._port, self._files)
+        network = Network("tcp", self._meeting.host, keys=Keys.of(self._meeting.secret))
+        self._reception = Reception(rendezvous, network, self._meeting.port, self._files)
+        self._meeting.on_open(plan, self._reception.address)
 
     def network(self) -> Network:
         """A new one, with keys of its own: what roles of another try say is not heard."""
-        return Network("tcp", self._host, keys=Keys.new() if self._settings.encrypts else None)
+        return Network("tcp", self._meeting.host, keys=Keys.new() if self._settings.encrypts else None)
 
     def gather(self, settings: RunSettings, identity: Identity, outside: Outside) -> None:
         """Wait until there is an agent for every role, which can reach what that needs. Raises what one cannot; RunError, which names those that have not come;
@@ -64,14 +89,14 @@ class JoinedPools:
             outside.tell(self._advice(reception.ask(lambda r: r.missing)))
         task = self._task(settings, identity, self._probes)
         reception.have(lambda rendezvous: rendezvous.prepare(task))
-        deadline = time.monotonic() + self._join_seconds
+        deadline = time.monotonic() + self._meeting.join_seconds
         while missing := self._missing(outside):
             if outside.interrupt.is_asked:
                 raise Interrupted(f"stopped while {_listed(missing)} had not come")
             if time.monotonic() > deadline:
                 advice = f"; go on with --resume {settings.run_folder}" if settings.restore else ""
                 raise RunError(
-                    f"{_listed(missing)} did not come within {self._join_seconds:.0f} s (--join-seconds): {self._advice(missing)}{advice}"
+                    f"{_listed(missing)} did not come within {self._meeting.join_seconds:.0f} s (--join-seconds): {self._advice(missing)}{advice}"
                 )
             wait([reception.bell.descriptor, *outside.interrupt.descriptors], _SIGN_SECONDS)
             outside.give_sign()
@@ -93,12 +118,8 @@ class JoinedPools:
         )  # fmt: skip
         return msgspec.json.encode(task)
 
-    def _advice(self, roles: list[str]) -> str:
-        which = roles[0] if len(roles) == 1 else "ROLE"
-        named = f"; ROLE is one of {', '.join(roles)}, or several of them" if len(roles) > 1 else ""
-        return (
-            f"start htrain role {which} --launcher {self._open.address} --secret {self._secret_file} on its host{named}"
-        )
+    def _advice(self, roles: Sequence[str]) -> str:
+        return self._meeting.advice(self._open.address, roles)
 
     def pool(self, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> WorkerPool:
         """All agents that have been gathered."""

@@ -4,7 +4,8 @@ import atexit
 import os
 import shutil
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ from htrain.errors import CheckpointError, Error, UsageError
 from htrain.executor.host.sockets import sockets_folder
 from htrain.executor.launch.coordinator import Outside, WorkerPool
 from htrain.executor.launch.inputs import check_inputs, check_numbers, check_vocabularies
-from htrain.executor.launch.joined import JoinedPools
+from htrain.executor.launch.joined import JoinedPools, Meeting, meeting_of
 from htrain.executor.launch.pool import RoleProcesses, RoleThreads, Supervisors
 from htrain.executor.launch.tries import Beside, Job, Tries
 from htrain.executor.record.identity import Identity
@@ -36,7 +37,7 @@ from htrain.spec.settings import Elsewhere, MostRetries
 if TYPE_CHECKING:
     from htrain.executor.launch.mpi import RoleRanks
 
-Hosting = Literal["processes", "threads", "mpi"]
+Hosting = Literal["processes", "threads", "mpi", "ray"]
 # A run in a new folder, on from its last checkpoint, or whichever of these its folder is for.
 Begin = Literal["new", "resume", "either"]
 _RETRIES = 3
@@ -58,9 +59,10 @@ def run_plan(
     Ctrl-C or SIGTERM, once a checkpoint has been written; with as little lost, what kept a checkpoint from being validated; PublishError, where the last
     version is not published; and UsageError for retries where roles cannot be started again.
     """
-    if isinstance(hosting, Elsewhere):
+    if isinstance(hosting, Elsewhere) or hosting == "ray":
         most = _RETRIES if retries == "auto" else retries
-        return _run_joined(settings, beside, hosting, begin=begin, retries=most, console=console)
+        with _met(hosting, settings, num_threads) as meeting:
+            return _run_joined(settings, beside, meeting, begin=begin, retries=most, console=console)
     if retries not in ("auto", 0) and hosting != "processes":
         where = (
             "under mpiexec, which ends all ranks with the first" if hosting == "mpi" else "as threads of one process"
@@ -75,12 +77,28 @@ def run_plan(
     return _run(settings, beside, pools, begin=begin, retries=most, console=console)
 
 
+@contextmanager
+def _met(hosting: Elsewhere | Literal["ray"], settings: RunSettings, num_threads: int) -> Iterator[Meeting]:
+    """Where roles join that come from elsewhere."""
+    if isinstance(hosting, Elsewhere):
+        yield meeting_of(hosting)
+        return
+    try:
+        on_ray = import_module("htrain.executor.launch.on_ray")  # needs Ray
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "--on ray wants Ray, which is not installed here: pip install 'htrain[ray]', on all nodes"
+        ) from error
+    with on_ray.agents(settings, num_threads) as meeting:
+        yield meeting
+
+
 def _run_joined(
-    settings: RunSettings, beside: Beside, elsewhere: Elsewhere, *, begin: Begin, retries: int, console: Console
+    settings: RunSettings, beside: Beside, meeting: Meeting, *, begin: Begin, retries: int, console: Console
 ) -> RunResult:
     """Run the plan with roles that come from elsewhere, and are told in the end how that went."""
     settings, beside = _for_elsewhere(settings, beside)
-    pools = JoinedPools(elsewhere, settings)
+    pools = JoinedPools(meeting, settings)
     try:
         result = _run(settings, beside, pools, begin=begin, retries=retries, console=console)
     except BaseException as error:
