@@ -60,9 +60,9 @@ def role(
     if "torch" not in sys.modules:  # what has been loaded has read another environment
         os.environ.update(role_environment(intra_op_threads))
         import_module("htrain.executor.launch.supervisor").fork_supervisor()
-    agent = import_module("htrain.executor.launch.agent")
+    found = import_module("htrain.executor.launch.joining")
     host, port = import_module("htrain.executor.host.address").split_port("--launcher", launcher)
-    agent.require_roles(roles)
+    found.require_roles(roles)
     known = import_module("htrain.executor.host.secret").read_secret(secret)
-    joining = agent.Joining(host, port, known, str(secret), address=address, wait_seconds=wait_seconds)
-    agent.play_roles(roles, joining, num_threads=intra_op_threads, tell=tell)
+    joining = found.Joining(host, port, known, str(secret), address=address, wait_seconds=wait_seconds)
+    import_module("htrain.executor.launch.agent").play_roles(roles, joining, num_threads=intra_op_threads, tell=tell)

@@ -8,19 +8,19 @@ import os
 import shutil
 import socket
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from typing import NoReturn
 
 import msgspec
 
-from htrain.errors import Error, PeerLost, PlanError, RunError, UsageError, error_named
-from htrain.executor.host.address import address_of, address_within, route_to
+from htrain.errors import Error, PeerLost, PlanError, RunError, error_named
+from htrain.executor.host.address import address_of, address_within
 from htrain.executor.launch.agent_pulse import AgentPulse
+from htrain.executor.launch.joining import Joining, found
 from htrain.executor.launch.pool import RoleProcesses, Supervisors
 from htrain.executor.launch.reach import Task, require_reach
 from htrain.executor.launch.supervisor import decode_assignment
@@ -44,7 +44,7 @@ from htrain.executor.transport.rendezvous import (
     Unable,
     own_version,
 )
-from htrain.net.names import Role, device_of
+from htrain.net.names import device_of
 from htrain.plan.folder import HEADER, digest_of_file, is_part
 from htrain.plan.plan import files_of, load_part
 
@@ -52,24 +52,6 @@ _TRY_SECONDS = 0.2  # between two looks for a launcher
 _TAKEN_SECONDS = 5.0  # for somebody who has the same secret to take the first word
 _ANSWER_SECONDS = 10.0
 _LISTEN_SECONDS = 0.5
-
-
-@dataclass(frozen=True)
-class Joining:
-    """Where an agent looks for its launcher, for how long, and with what secret, which is called `whence`; `address` is its own, an interface or a name that
-    stands for it, "" for that by which the launcher is reached."""
-
-    host: str
-    port: int
-    secret: bytes
-    whence: str
-    address: str = ""
-    wait_seconds: float = 60.0
-
-    @property
-    def launcher(self) -> str:
-        """As users name it."""
-        return f"{self.host}:{self.port}"
 
 
 def play_roles(roles: Sequence[str], joining: Joining, *, num_threads: int, tell: Callable[[str], None]) -> None:
@@ -80,49 +62,13 @@ def play_roles(roles: Sequence[str], joining: Joining, *, num_threads: int, tell
     """
     keys = Keys.of(joining.secret)
     own = address_of("--address", joining.address) if joining.address else ""
-    there, here = _found(joining)
+    there, here = found(joining)
     network = Network("tcp", own or here, keys=keys)
     try:
         with suppress(_Trained):
             _Agent(roles, joining, there, network, num_threads=num_threads, tell=tell).run()
     finally:
         network.close()
-
-
-def require_roles(roles: Sequence[str]) -> None:
-    """Raises UsageError for what is no role, and for one that is named twice."""
-    for role in roles:
-        try:
-            Role.parse(role)
-        except Error as error:
-            raise UsageError(str(error)) from error
-        if roles.count(role) > 1:
-            raise UsageError(f"{role} is named twice")
-
-
-def _found(joining: Joining) -> tuple[str, str]:
-    """The launcher's address, and this host's own on the way there; waits for it."""
-    end = time.monotonic() + joining.wait_seconds
-    while True:
-        try:
-            return route_to(joining.host, joining.port)
-        except (OSError, UnicodeError) as error:
-            if time.monotonic() > end:
-                why = getattr(error, "strerror", None) or error
-                raise RunError(
-                    f"{joining.launcher}: no launcher within {joining.wait_seconds:.0f} s ({why}{_meaning(joining.host)}): start it with "
-                    f"htrain run PLAN --listen {joining.launcher}, or wait longer with --wait-seconds"
-                ) from error
-            time.sleep(_TRY_SECONDS)
-
-
-def _meaning(host: str) -> str:
-    """What a name stands for here, in words."""
-    try:
-        found = socket.gethostbyname(host)
-    except (OSError, UnicodeError):
-        return ""
-    return f"; {host} stands for {found} here" if found != host else ""
 
 
 class _Trained(Exception):

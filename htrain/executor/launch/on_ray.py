@@ -15,8 +15,9 @@ from ray.exceptions import RayError
 
 from htrain.errors import Error, RunError
 from htrain.executor.host.address import address_within, split_port
-from htrain.executor.launch.agent import Joining, play_roles
+from htrain.executor.launch.agent import play_roles
 from htrain.executor.launch.joined import Meeting
+from htrain.executor.launch.joining import Joining
 from htrain.executor.settings import RunSettings
 from htrain.net.names import device_of
 from htrain.plan.plan import Plan

@@ -19,7 +19,7 @@ import msgspec
 import psutil
 
 from htrain.costs.roles import server_threads
-from htrain.errors import Error, PeerLost, RunError
+from htrain.errors import Error, PeerLost, error_named
 from htrain.executor.assembly import Assembly
 from htrain.executor.engine.context import process_endpoint
 from htrain.executor.host.patience import Patience
