@@ -106,20 +106,21 @@ class _Agent:
     def run(self) -> None:
         """To the end of the run. Raises what `play_roles` does, and _Trained."""
         try:
-            self._join()
+            said = self._join()
             self._pulse = AgentPulse(self._name, self._network, self._book)
             while True:
-                said = self._next()
                 if isinstance(said, Prepare):
                     self._prepare(said)
                 elif isinstance(said, Begin):
                     self._begin(said)
                 elif isinstance(said, Finish):
                     self._finish(said)
+                said = self._next()
         finally:
             self._close()
 
-    def _join(self) -> None:
+    def _join(self) -> FromLauncher | None:
+        """Ask to be taken; what the launcher says first. Raises RunError."""
         where = f"{self._joining.launcher} ({self._joining.whence})"
         host = socket.gethostname()
         join = Join(self._name, own_version(), list(self._roles), self._inbox.address, host, os.getpid())
@@ -135,8 +136,9 @@ class _Agent:
                 f"{where}: the launcher has not answered within {_ANSWER_SECONDS:.0f} s: it may not reach this host at {self._network.host}: "
                 "say another --address"
             )
-        self._look(got[0])
+        said = self._look(got[0])
         self._tell(f"{', '.join(self._roles)}: joined {self._joining.launcher}, reached at {self._network.host}")
+        return said
 
     # -- listening ---------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TypeVar
 
-from htrain.errors import Error, PeerLost, RunError
+from htrain.errors import Error, RunError
 from htrain.executor.host.bell import Bell
 from htrain.executor.roles.rendezvous import Hand, Instruction, Meet, Rendezvous, Say
 from htrain.executor.transport.port import Network, Outbox
@@ -20,25 +20,25 @@ T = TypeVar("T")
 _TICK_SECONDS = 0.5  # between two signs of life
 _BROKEN_SECONDS = 2.0  # for which an agent takes nothing, before it is taken for gone: a connection that breaks is made anew in a tenth of a second
 _MEET_SECONDS = 5.0  # for an agent to be reached that has just come
+_AGAIN_SECONDS = 0.02  # between two tries to send what was not taken, as while a connection is made
 _PIECE_BYTES = 1 << 20
 _LAST_SECONDS = 5.0
 
 
 class _Line:
-    """The way to one agent: what it has not taken yet waits, in order."""
+    """The way to one agent, which never waits: what the agent has not taken yet is kept, in order, until it does."""
 
-    def __init__(self, agent: str, outbox: Outbox) -> None:
+    def __init__(self, agent: str, address: str, outbox: Outbox) -> None:
+        self.address = address
+        self.is_last = False  # nothing more is to be said than what waits
         self._agent = agent
         self._outbox = outbox
         self._waiting: deque[FromLauncher] = deque()
+        self._is_met = False
         self._taken = time.monotonic()
 
-    def greet(self, message: FromLauncher) -> None:
-        """The first word. Raises PeerLost where nobody is reached."""
-        self._outbox.send(self._agent, message)
-
     def say(self, message: FromLauncher) -> None:
-        """Send it, behind what waits."""
+        """Send it, behind what waits. Raises RunError where the agent's address is none."""
         self._waiting.append(message)
         self.send()
 
@@ -46,21 +46,33 @@ class _Line:
         """Send as much as is taken."""
         while self._waiting and self._outbox.offer(self._agent, self._waiting[0]):
             self._waiting.popleft()
+            self._is_met = True
             self._taken = time.monotonic()
 
     @property
+    def waits(self) -> bool:
+        """Whether something has not been taken yet."""
+        return bool(self._waiting)
+
+    @property
     def takes(self) -> bool:
-        """Whether the agent takes what is sent, a sign of life among it."""
+        """Whether the agent takes what is sent, a sign of life among it, or has not been reached yet."""
         self.send()
         if self._waiting or not self._outbox.offer(self._agent, Present()):
-            return False
+            return not self._is_met
         self._taken = time.monotonic()
         return True
 
     @property
     def is_broken(self) -> bool:
-        """Whether it has taken nothing for some time."""
-        return not self.takes and time.monotonic() - self._taken > _BROKEN_SECONDS
+        """Whether it has taken nothing for too long."""
+        takes, silence = self.takes, time.monotonic() - self._taken
+        return silence > (_BROKEN_SECONDS if self._is_met else _MEET_SECONDS) and (not takes or not self._is_met)
+
+    @property
+    def was_met(self) -> bool:
+        """Whether the agent has been reached at all."""
+        return self._is_met
 
     def close(self) -> None:
         self._outbox.close()
@@ -112,7 +124,7 @@ class Reception:
         """End the thread, once all that is to be said has been sent, or cannot be."""
         self._stopping = True
         self._wake.ring()
-        self._thread.join(_LAST_SECONDS + _MEET_SECONDS)
+        self._thread.join(_LAST_SECONDS)
         self._network.close()
 
     # -- the thread --------------------------------------------------------------------------------------------------
@@ -130,17 +142,27 @@ class Reception:
     def _receive(self) -> None:
         ticked = time.monotonic()
         while not self._stopping:
-            self._inbox.wait(_TICK_SECONDS, (self._wake.descriptor,))
+            waits = any(line.waits for line in self._lines.values())
+            self._inbox.wait(_AGAIN_SECONDS if waits else _TICK_SECONDS, (self._wake.descriptor,))
             self._wake.mute()
             while got := self._heard():
                 if isinstance(got, Join):  # one that was killed this moment, and is begun again, finds its roles free
-                    self._drop(name for name, line in list(self._lines.items()) if not line.takes)
+                    self._drop([name for name, line in self._lines.items() if not line.takes])
                 self._decide(partial(_came, message=got))
             if (now := time.monotonic()) - ticked >= _TICK_SECONDS:
                 ticked = now
                 self._look(now)
             self._carry_out()
+            self._send()
         self._carry_out()
+        self._send()
+
+    def _send(self) -> None:
+        """Send what waits, and close what nothing more is said by."""
+        for name, line in list(self._lines.items()):
+            line.send()
+            if line.is_last and not line.waits:
+                self._lines.pop(name).close()
 
     def _heard(self) -> FromAgent | None:
         """The next word of an agent. What is none is told, and dropped: it comes from somebody who has the secret, and another version."""
@@ -167,11 +189,19 @@ class Reception:
 
     def _look(self, now: float) -> None:
         """Which agents are gone?"""
-        self._drop(name for name, line in list(self._lines.items()) if line.is_broken)
+        self._drop([name for name, line in self._lines.items() if line.is_broken])
         self._decide(lambda rendezvous: rendezvous.passed(now))
 
     def _drop(self, agents: Iterable[str]) -> None:
+        """Nobody is there any more, or ever was."""
         for name in agents:
+            line = self._lines.pop(name)
+            line.close()
+            if not line.was_met:
+                where = line.address.removeprefix("tcp://")
+                self._tell(
+                    f"an agent says that it is at {where}, where nobody is reached: let htrain role say another --address"
+                )
             self._decide(partial(Rendezvous.line_broke, agent=name))
 
     def _carry_out(self) -> None:
@@ -186,25 +216,20 @@ class Reception:
                 self._say(said.agent, said.message)
             elif isinstance(said, Hand):
                 self._say(said.agent, self._piece(said.asked))
-            elif line := self._lines.pop(said.agent, None):
-                line.close()
+            elif line := self._lines.get(said.agent):
+                line.is_last = True
 
     def _meet(self, said: Meet) -> None:
-        """Greet an agent where it says that it is, which may be nowhere."""
-        outbox = self._network.outbox({said.agent: said.address}, deadline_seconds=_MEET_SECONDS)
-        self._lines[said.agent] = line = _Line(said.agent, outbox)
-        try:
-            line.greet(Present())
-        except Error as error:
-            cure = "nobody is reached there: let htrain role say another --address"
-            why = cure if isinstance(error, PeerLost) else str(error)
-            self._tell(f"an agent says that it is at {said.address.removeprefix('tcp://')}: {why}")
-            self._lines.pop(said.agent).close()
-            self._drop([said.agent])
+        outbox = self._network.outbox({said.agent: said.address})
+        self._lines[said.agent] = _Line(said.agent, said.address, outbox)
 
     def _say(self, agent: str, message: FromLauncher) -> None:
-        if line := self._lines.get(agent):
-            line.say(message)
+        line = self._lines.get(agent)
+        try:
+            if line:
+                line.say(message)
+        except RunError:  # its address is none
+            self._drop([agent])
 
     def _piece(self, asked: Fetch) -> Piece:
         """What a file has from there on; nothing of a file that the plan does not have."""

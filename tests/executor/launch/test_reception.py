@@ -1,6 +1,7 @@
 """The launcher's reception over real sockets: agents that join, fetch the plan, and vanish."""
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,13 +109,24 @@ def test_whoever_has_other_keys_is_not_heard(reception: Reception) -> None:
     assert not reception.ask(lambda r: r.agents)
 
 
-def test_an_agent_that_cannot_be_reached_is_told_of_and_holds_no_role(reception: Reception) -> None:
+def test_agents_that_cannot_be_reached_are_told_of_hold_no_role_and_delay_nobody(reception: Reception) -> None:
     network = Network("tcp", keys=KEYS)
     outbox = network.outbox({"launcher": f"tcp://{reception.address}"})
-    outbox.send("launcher", Join("a", "1", [ROLES[0]], "no address", "host", 1))
-    until(lambda: reception.ask(lambda r: list(r.news)))
-    assert "'no address', which is none" in reception.ask(lambda r: r.news[0])
-    assert not reception.ask(lambda r: r.agents)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    began = time.monotonic()
+    for name, role, address in (("a", ROLES[0], "no address"), ("b", ROLES[0], closed)):
+        outbox.send("launcher", Join(name, "1", [role], address, "host", 1))
+    agent = Agent(reception, "c", ROLES[1])
+    assert agent.hears() == Prepare(b"task")
+    assert time.monotonic() - began < 4
+    until(lambda: not reception.ask(lambda r: {"a", "b"} & r.agents.keys()))
+    told = [news for news in reception.ask(lambda r: list(r.news)) if "where nobody is reached" in news]
+    assert [news.split(",")[0] for news in told] == [
+        f"an agent says that it is at {where}" for where in ("no address", closed.removeprefix("tcp://"))
+    ]
+    assert "c" in reception.ask(lambda r: r.agents)
+    agent.close()
     outbox.close()
     network.close()
 
