@@ -49,6 +49,14 @@ def _layout(beginning: Beginning, manifest: Manifest) -> Layout:
     return Layout.of(plan)
 
 
+def places_of(beginning: Beginning) -> list[str]:
+    """The folders that are read to begin so: the checkpoint, and the plan where the run folder does not say how that has cut the model's parameters. Raises
+    CheckpointError for a checkpoint that is not there."""
+    folder = Path(beginning.checkpoint)
+    layout = read_layout(folder.parent.parent, read_manifest(folder).identity.plan.digest)
+    return [beginning.checkpoint] if layout else [beginning.checkpoint, beginning.plan]
+
+
 def shapes_of(parameters: Mapping[str, Parameter]) -> dict[str, tuple[int, ...]]:
     """The shapes of the model's own parameters, by their names there."""
     parts: dict[str, list[Parameter]] = {}

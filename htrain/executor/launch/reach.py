@@ -9,6 +9,7 @@ import msgspec
 from htrain.data.identity import DataIdentity, identity_of
 from htrain.errors import CheckpointError, DataError, PublishError, RunError
 from htrain.executor.host.address import address_within
+from htrain.executor.launch.earlier import Beginning, places_of
 from htrain.executor.settings import RunSettings
 from htrain.net.names import TRAINER, role_of
 from htrain.own.registry import load_own
@@ -29,7 +30,7 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probe: str
     content: str
     ops: tuple[str, ...] = ()
-    begin_with: tuple[str, ...] = ()
+    begin_with: tuple[str, str] = ("", "")
     trainer_network: str = ""
 
 
@@ -70,7 +71,14 @@ def require_reach(task: Task, roles: Sequence[str], agent: str) -> None:
         address_within("--trainer-network", task.trainer_network)
     if any(role_of(role) == TRAINER for role in roles):
         require_same(task.data, task.identity)
-    for place in filter(None, task.begin_with):
+    if all(task.begin_with):
+        _require_beginning(Beginning(*task.begin_with))
+
+
+def _require_beginning(beginning: Beginning) -> None:
+    """Raises CheckpointError where a checkpoint is not here, or what else the run begins with."""
+    is_here = Path(beginning.checkpoint).is_dir()
+    for place in places_of(beginning) if is_here else [beginning.checkpoint]:
         if not Path(place).is_dir():
             raise CheckpointError(f"{place}: is not here, and the run begins with it: {_COMMON}")
 

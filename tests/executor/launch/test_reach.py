@@ -85,4 +85,4 @@ def test_ops_networks_and_an_earlier_run_are_looked_for(probes: Probes, data: st
     with pytest.raises(RunError, match=r"--trainer-network 203\.0\.113\.0/24"):
         require_reach(task(data, probes, trainer_network="203.0.113.0/24"), ["sparse_ps:0"], "a")
     with pytest.raises(CheckpointError, match=r"^/none: is not here, and the run begins with it"):
-        require_reach(task(data, probes, begin_with=("/none", "")), ["sparse_ps:0"], "a")
+        require_reach(task(data, probes, begin_with=("/plan", "/none")), ["sparse_ps:0"], "a")
