@@ -33,10 +33,11 @@ class Apart:
         self._is_over = False
         self.cpu_seconds = 0.0
         try:
+            parent = os.getpid()
             with _alone():
                 self._pid = os.fork()
                 if self._pid == 0:
-                    _be_apart(work, writing)
+                    _be_apart(work, writing, parent)
         except OSError:
             os.close(self._reading)
             raise
@@ -84,11 +85,13 @@ def _alone() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _be_apart(work: Callable[[], bytes], writing: int) -> None:
+def _be_apart(work: Callable[[], bytes], writing: int, parent: int) -> None:
     """The child: it holds no file of its parent's open, which others take for its parent's life, and leaves without the parent's own way out."""
     status = 1
     try:
         end_with_parent()
+        if os.getppid() != parent:  # it has ended before that was said
+            return
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, NICE)
         os.closerange(3, writing)
