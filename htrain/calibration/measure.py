@@ -246,7 +246,8 @@ def _send_nothing(*arguments: object) -> None:
 def _message_costs() -> tuple[float, float, float]:
     """CPU seconds of a message, and of each tensor in it, at each end, and the bytes that a second of CPU takes to or from a socket, over
     TCP loopback."""
-    there, here = Network("tcp"), Network("tcp")  # within one, values would be handed over
+    there = Network("tcp")
+    here = Network("tcp", token=there.token)  # within one, values would be handed over
     try:
         inbox = there.inbox("b")
         outbox = here.outbox({"b": inbox.address})

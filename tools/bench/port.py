@@ -25,7 +25,7 @@ import zmq
 
 from htrain.executor.engine.context import Context
 from htrain.executor.host.sockets import sockets_folder
-from htrain.executor.transport.port import Keys, Network
+from htrain.executor.transport.port import Keys, Network, new_token
 from htrain.executor.transport.wire import Values, bundle_of, encode
 
 SIZES = {"1 kB": 1 << 10, "64 kB": 64 << 10, "1 MB": 1 << 20, "16 MB": 16 << 20}
@@ -143,11 +143,11 @@ def serve(line: Line, job: Job) -> None:
         line.send(tensors)
 
 
-def new_network(scheme: str, keys: Keys) -> Network:
+def new_network(scheme: str, keys: Keys, token: bytes) -> Network:
     """`keyed` is TCP, encrypted as between hosts."""
     if scheme == "keyed":
-        return Network("tcp", keys=keys)
-    return Network(scheme, folder=sockets_folder() if scheme == "ipc" else None)
+        return Network("tcp", keys=keys, token=token)
+    return Network(scheme, folder=sockets_folder() if scheme == "ipc" else None, token=token)
 
 
 def close(network: Network) -> None:
@@ -156,9 +156,9 @@ def close(network: Network) -> None:
         shutil.rmtree(network.folder)
 
 
-def peer(pipe: "multiprocessing.connection.Connection", scheme: str, keys: Keys) -> None:
+def peer(pipe: "multiprocessing.connection.Connection", scheme: str, keys: Keys, token: bytes) -> None:
     """The other process: one line of each kind, and jobs until told to stop."""
-    network = new_network(scheme, keys)
+    network = new_network(scheme, keys, token)
     lines = {kind: make(network) for kind, make in LINES.items()}
     pipe.send({kind: line.address for kind, line in lines.items()})
     for kind, address in pipe.recv().items():
@@ -174,12 +174,12 @@ class OtherProcess:
 
     def __init__(self, scheme: str) -> None:
         self.scheme = scheme
-        keys = Keys.new()
+        keys, token = Keys.new(), new_token()
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=peer, args=(theirs, scheme, keys), daemon=True)
+        self._process = spawn.Process(target=peer, args=(theirs, scheme, keys, token), daemon=True)
         self._process.start()
-        self._network = new_network(scheme, keys)
+        self._network = new_network(scheme, keys, token)
         self.lines = {kind: make(self._network) for kind, make in LINES.items()}
         addresses = self._pipe.recv()
         self._pipe.send({kind: line.address for kind, line in self.lines.items()})

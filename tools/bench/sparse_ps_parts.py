@@ -30,6 +30,7 @@ from htrain.plan.plan import Plan, load_plan
 
 SPARSE, GROUP, TRAINER = "sparse_ps:0", "group_ps:0", "trainer"
 DIFFERENT_STEPS = 8
+TOKEN = bytes(16)  # of a run that is not one: both ends know it
 WAIT_MILLISECONDS = 60_000
 
 
@@ -76,7 +77,7 @@ def serve(plan: Plan, folder: Path, host: str, workers: int) -> None:
     """The sparse PS, as htrain.executor.launch.play has it."""
     torch.set_grad_enabled(False)
     keep_pages()
-    network = Network("tcp", host)
+    network = Network("tcp", host, token=TOKEN)
     role = RunningRole(SPARSE, plan, RunSettings(folder, "synthetic:", folder / "run", workers=workers), network)
     OPS["NormalFill"].kernel(
         torch.empty(1, 1), seed=0, first_row=0, mean=0.0, std=1.0
@@ -149,7 +150,7 @@ class Client:
     def _send(self, messages: list[tuple[Values, list[Any]]], context: Context) -> None:
         header, frames = messages[context.step % DIFFERENT_STEPS]
         header.context = context
-        self._push.send_multipart([*encode(header), *frames], copy=False)
+        self._push.send_multipart([TOKEN + encode(header)[0], *frames], copy=False)
 
     def run(self, steps: int, open_steps: int) -> dict[str, float]:
         """Seconds and bytes of `steps` steps, from the end of one to that of another, while `open_steps` are always under way."""
@@ -160,7 +161,7 @@ class Client:
         marks = {}
         while ended < steps + 2 * open_steps:
             head, *frames = self._pull.recv_multipart(copy=False)
-            context = msgspec.msgpack.decode(head.buffer, type=Values).context
+            context = msgspec.msgpack.decode(head.buffer[len(TOKEN) :], type=Values).context
             arrived = sum(map(len, frames))
             received += arrived
             if arrived:

@@ -43,6 +43,7 @@ from htrain.executor.roles.coordination import (
     VersionEnded,
 )
 from htrain.executor.roles.coordinator import CoordinatorMachine, ServingMachine
+from htrain.executor.roles.limits import is_for_launcher, most_message_bytes
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import LAUNCHER, Launcher
 from htrain.executor.transport.port import Inbox, Network, Outbox
@@ -179,8 +180,10 @@ class Coordinator:
         self, plan: Plan, network: Network, settings: RunSettings, identity: Identity, outside: Outside
     ) -> None:
         self._plan = plan
+        self._roles = frozenset(plan.cluster.roles)
+        network.most_bytes = most_message_bytes(plan)
         self._inbox: Inbox = network.inbox(LAUNCHER)
-        self.place = Launcher(self._inbox.address, this_process())
+        self.place = Launcher(self._inbox.address, this_process(), network.token)
         self._network = network
         self._outbox: Outbox | None = None
         self._pulse: LauncherPulse | None = None
@@ -190,6 +193,7 @@ class Coordinator:
             settings.run_folder, identity, outside.tell, lambda: outside.validations.spared, settings.left
         )
         self._until = 0.0  # how long the machine would wait
+        self._strangers: Mapping[str, int] = {}  # messages of theirs that roles have dropped
 
     def run(self, pool: WorkerPool) -> RunResult:
         """Bring `pool` together, train to the end of the data, checkpoint, end. Raises what CoordinatorMachine.run does."""
@@ -207,9 +211,17 @@ class Coordinator:
             if self._pulse:
                 self._pulse.stop()
             pool.end()
+            self._tell_of_strangers()
             self._inbox.close()
             if self._outbox:
                 self._outbox.close()
+
+    def _tell_of_strangers(self) -> None:
+        """Whose messages were dropped, and by whom."""
+        dropped = {LAUNCHER: self._inbox.strangers, **self._strangers}
+        if count := sum(dropped.values()):
+            by = ", ".join(f"{role} {number:,}" for role, number in sorted(dropped.items()) if number)
+            self._outside.tell(f"{count:,} messages of strangers were dropped: {by}")
 
     def _drive(self, run: Machine[RunResult], pool: WorkerPool) -> RunResult:
         events = self._events(pool)
@@ -235,7 +247,10 @@ class Coordinator:
             descriptors = [each for part in (pool, interrupt, *beside) for each in part.descriptors]
             self._inbox.wait(seconds, descriptors)
             while got := self._inbox.receive(0):
-                yield Came(got[0])
+                if is_for_launcher(got[0], self._roles):
+                    yield Came(got[0])
+                else:
+                    self._inbox.refuse()
             if lost := pool.lost():
                 yield Ended(lost)
             if interrupt.is_asked and not is_told:
@@ -268,6 +283,7 @@ class Coordinator:
         elif isinstance(said, Tell):
             self._outside.tell(said.text)
         elif isinstance(said, ShowTotals):
+            self._strangers = {role: report.get("strangers", 0) for role, report in said.reports.items()}
             self._outside.on_totals(said.totals, said.reports)
         else:
             self._keep(said)

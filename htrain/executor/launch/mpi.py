@@ -21,7 +21,7 @@ from htrain.executor.launch.rank import call_role, leave, new_folder
 from htrain.executor.launch.supervisor import Assignment, decode_assignment, encode_assignment
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
-from htrain.executor.transport.port import Keys, Network
+from htrain.executor.transport.port import Keys, Network, new_token
 from htrain.own.registry import load_own
 
 _LAST_SECONDS = 10.0  # for all ranks to end that have been told to
@@ -34,7 +34,7 @@ def rank() -> int:
 
 def meet(settings: RunSettings) -> Network:
     """Where the other ranks reach this one: in a folder of sockets when all are on one host, unless networks are said; else over TCP, encrypted unless the
-    user trusts the network, and with whoever has the keys that rank 0 makes. Every rank calls it.
+    user trusts the network, and with whoever has the keys that rank 0 makes. All have the token that it makes. Every rank calls it.
 
     Raises RunError, on all ranks, for a host that is not in these networks, or whose own name is no address.
     """
@@ -49,11 +49,11 @@ def meet(settings: RunSettings) -> Network:
         wrong = str(error)
     if said := list(filter(None, _gather(wrong))):
         raise RunError(said[0])
-    told = _broadcast(told)
+    told, token = _broadcast(told), _broadcast(new_token() if rank() == 0 else b"")
     if in_folder:
-        return Network("ipc", folder=Path(told.decode()))
+        return Network("ipc", folder=Path(told.decode()), token=token)
     half = len(told) // 2
-    return Network("tcp", *hosts, keys=Keys(told[:half], told[half:]) if settings.encrypts else None)
+    return Network("tcp", *hosts, keys=Keys(told[:half], told[half:]) if settings.encrypts else None, token=token)
 
 
 def _hosts(settings: RunSettings, *, alone: bool) -> tuple[str, str]:

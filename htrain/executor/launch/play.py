@@ -14,6 +14,7 @@ from htrain.executor.host.threads import begin_thread, share_gil
 from htrain.executor.launch.pulse import Pulse
 from htrain.executor.launch.role import RunningRole, assembled
 from htrain.executor.launch.server_processes import ServerProcess, fork_processes
+from htrain.executor.roles.limits import is_checkpoint_of, is_version_name, most_message_bytes
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher, Link
 from htrain.executor.transport.port import Network
@@ -34,6 +35,7 @@ def play(name: str, plan: Plan, settings: RunSettings, network: Network, launche
     keep_pages(heaps=replicas)
     share_gil(replicas)
     network.spread = Spread(plan.cluster.trainers, 1 if settings.deterministic else plan.options.net_replicas)
+    network.most_bytes = most_message_bytes(plan)
     parts, processes, failure = _divided(name, plan, settings, network)
     bell = Bell()
     link = Link(name, network, launcher, bell)
@@ -99,10 +101,16 @@ def _obey(role: RunningRole, link: Link, pulse: Pulse, book: dict[str, str]) -> 
         elif order and order.verb == "resume":
             role.resume()
         elif order and order.verb == "save":
-            reports.save = order
+            if is_checkpoint_of(order.folder, role.settings.run_folder):
+                reports.save = order
+            else:
+                link.refuse()
         elif order and order.verb == "publish":
-            role.publish(order.folder, order.base)
-            link.state("publishing", {}, order.number)
+            if is_version_name(order.folder) and is_version_name(order.base):
+                role.publish(order.folder, order.base)
+                link.state("publishing", {}, order.number)
+            else:
+                link.refuse()
         pulse.check()
         reports.tell()
 

@@ -375,6 +375,9 @@ class RunningRole:
             **({"bytes_reduced": self.collective.bytes_reduced} if self.collective else {}),
             **({"members": self.members.report()} if self.members else {}),
         }
+        strangers = self._network.strangers(self.name) + sum(report.strangers for report in further)
+        if strangers:
+            measured["strangers"] = strangers
         if self.trainer:
             totals = self.trainer.totals
             measured |= {

@@ -42,11 +42,12 @@ class Listens(msgspec.Struct, frozen=True, tag=True):
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
-    """What a process has measured since it started; `memory_bytes` are those of its own, without the tables."""
+    """What a process has measured since it started; `memory_bytes` are those of its own, without the tables. `strangers` are messages that it dropped."""
 
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
     sent_to: dict[str, int] = {}
+    strangers: int = 0
 
 
 class Fault(msgspec.Struct, frozen=True, tag=True):
@@ -235,7 +236,8 @@ def _serving(parts: Assembly, endpoint: str, settings: RunSettings, network: Net
 
 
 def _report(server: Server, before: int) -> Report:
-    return Report(time.process_time(), max(0, _own_bytes() - before), dict(server.sent_to))
+    own = max(0, _own_bytes() - before)
+    return Report(time.process_time(), own, dict(server.sent_to), server.inbox.strangers)
 
 
 def _own_bytes() -> int:

@@ -52,10 +52,10 @@ class Place:
     keys: tuple[str, str] | None = None
     folder: str = ""
 
-    def network(self) -> Network:
-        """That of a process there."""
+    def network(self, token: bytes) -> Network:
+        """That of a process there, in the try of this token."""
         keys = Keys(*(key.encode() for key in self.keys)) if self.keys else None
-        return Network("tcp", self.host, self.trainers_host, keys=keys)
+        return Network("tcp", self.host, self.trainers_host, keys=keys, token=token)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Assignment:
 
     def network(self) -> Network:
         """That of one of its processes."""
-        return self.place.network() if self.place else Network.beside(self.launcher.address)
+        token = self.launcher.token
+        return self.place.network(token) if self.place else Network.beside(self.launcher.address, token)
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):

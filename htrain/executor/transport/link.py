@@ -19,10 +19,11 @@ LAUNCHER = "launcher"
 
 
 class Launcher(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a role finds its launcher, and which process that is."""
+    """Where a role finds its launcher, which process that is, and the token with which all messages of this try begin."""
 
     address: str
     process: Process
+    token: bytes = b""
 
 
 class Link:
@@ -56,6 +57,10 @@ class Link:
         """The launcher's next order, or None as soon as the bell has rung. The role's pulse rings it, too, when the launcher is gone."""
         message = self._receive(math.inf)
         return message if isinstance(message, Order) else None
+
+    def refuse(self) -> None:
+        """The last order is none that the launcher gives: it counts as a stranger's message."""
+        self._inbox.refuse()
 
     def _receive(self, seconds: float) -> Message | None:
         """The next message; None where the bell has rung, or nothing came within `seconds`."""

@@ -1,13 +1,17 @@
 """Ports: the only door to ZeroMQ. An Inbox receives, an Outbox sends; each belongs to one thread at a time.
 
-Queues are unbounded here: the protocol bounds them, since a step sends a fixed number of messages and then waits.
+Queues of senders are unbounded: the protocol bounds them, since a step sends a fixed number of messages and then waits. What an inbox takes of one
+connection is bounded, since anybody may be at its other end. A message begins with the token of its run's try: one without it is a stranger's. It is
+counted and dropped before anything of it is decoded.
 """
 
 import contextlib
 import errno
 import math
 import os
+import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -35,6 +39,11 @@ _BUFFER_BYTES = (
     4 << 20
 )  # of a folder's socket, or what the system allows: unlike those of TCP they do not grow by themselves
 _MOST_WAITING = 1024  # connections of a moment: beyond, those of a folder's socket are refused, and tried again a tenth of a second later
+_MOST_QUEUED = 1000  # messages of one connection that an inbox holds: what roles have under way at once is far less, and waits with its sender beyond
+_MOST_DROPPED = (
+    256  # messages of strangers that one `receive` drops: whoever calls it has something else to look at, too
+)
+_TOKEN_BYTES = 16
 _MORE = int(zmq.SNDMORE)
 _KEEPER_LOCK = threading.Lock()
 _LEFT_OPEN: list[zmq.Context] = []
@@ -61,12 +70,19 @@ class Keys(NamedTuple):
         own = z85.encode(blake2b(secret, digest_size=32, person=b"htrain secret").digest())
         return cls(zmq.curve_public(own), own)
 
+    @property
+    def token(self) -> bytes:
+        """What messages begin with, among those who have these keys."""
+        return blake2b(self.secret, digest_size=_TOKEN_BYTES, person=b"htrain token").digest()
+
 
 class Network:
     """Where endpoints of one process live: `scheme` is `inproc` for roles that share a process, `ipc` for those that share a host and a `folder`, which nobody
     else can look into, `tcp` for others. `spread` says which process of a role takes a pass, where it has several; `is_shared` whether several roles are in
     this process. Others reach it at `host`, trainers each other at `trainers_host`, which may be on a network of their own. With `keys`, what goes by `tcp` is
-    encrypted, and comes from nobody who does not have them."""
+    encrypted, and comes from nobody who does not have them. `token` is what all processes of one try of a run have in common: where it is not given, that of
+    the keys, or a new one.
+    Inboxes that are made afterwards take no frame of more than `most_bytes`, 0 for any."""
 
     def __init__(
         self,
@@ -75,9 +91,12 @@ class Network:
         trainers_host: str = "",
         folder: Path | None = None,
         keys: Keys | None = None,
+        token: bytes = b"",
     ) -> None:
         self.scheme = scheme
         self.keys = keys
+        self.token = token or (keys.token if keys else new_token())
+        self.most_bytes = 0
         self.folder = folder
         self.is_shared = scheme == "inproc"
         self.host = host
@@ -92,15 +111,15 @@ class Network:
         self._lock = threading.Lock()
 
     @classmethod
-    def beside(cls, address: str) -> "Network":
+    def beside(cls, address: str, token: bytes) -> "Network":
         """That of another process of this host, which can reach an endpoint of this address."""
         folder = folder_of(address)
-        return cls("ipc", folder=folder) if folder else cls("tcp")
+        return cls("ipc", folder=folder, token=token) if folder else cls("tcp", token=token)
 
     def another(self) -> "Network":
         """That of another process of this one's role."""
-        other = Network(self.scheme, self.host, self.trainers_host, self.folder, self.keys)
-        other.spread = self.spread
+        other = Network(self.scheme, self.host, self.trainers_host, self.folder, self.keys, self.token)
+        other.spread, other.most_bytes = self.spread, self.most_bytes
         return other
 
     def inbox(self, name: str, *, port: int = 0) -> "Inbox":
@@ -110,12 +129,15 @@ class Network:
             self._number += 1
             near = f"inproc://{self._number}"
             self._near[name] = near
-        if self.scheme == "inproc":
-            inbox = Inbox(self.context, name, near)
-        else:
-            inbox = Inbox(self.context, name, self._bound(name, port), near, keys=self.keys)
+        bind, near = (near, "") if self.scheme == "inproc" else (self._bound(name, port), near)
+        inbox = Inbox(self.context, name, bind, near, keys=self.keys, token=self.token, most_bytes=self.most_bytes)
         self._ends.append(inbox)
         return inbox
+
+    def strangers(self, role: str) -> int:
+        """Messages of strangers that a role's inboxes in this process have dropped."""
+        inboxes = [end for end in self._ends.copy() if isinstance(end, Inbox)]
+        return sum(inbox.strangers for inbox in inboxes if role_at(inbox.name) == role)
 
     def _bound(self, name: str, port: int) -> str:
         """Where an endpoint listens for other processes. One of a folder is found where it was, by its name, when its process is begun again."""
@@ -128,8 +150,9 @@ class Network:
         with self._lock:
             near = {name: address for name, address in self._near.items() if name in book}
         outbox = Outbox(
-            self.context, {**book, **near}, deadline_seconds=deadline_seconds, spread=self.spread, keys=self.keys
-        )
+            self.context, {**book, **near}, deadline_seconds=deadline_seconds, spread=self.spread, keys=self.keys,
+            token=self.token, most_bytes=self.most_bytes,
+        )  # fmt: skip
         self._ends.append(outbox)
         return outbox
 
@@ -156,17 +179,31 @@ class Inbox:
     """Receives messages for one endpoint, from anybody, in the order in which each outbox sent them.
 
     `address` is what others connect to: the port that was chosen for `tcp://host:*` is in it. At `near`, where there is one, outboxes of
-    this process reach it too.
+    this process reach it too. Messages that do not begin with its `token` are dropped, and counted in `strangers`; whoever sends a frame of more than
+    `most_bytes` loses its connection.
     """
 
-    def __init__(self, context: zmq.Context, name: str, bind: str, near: str = "", *, keys: Keys | None = None) -> None:
+    def __init__(
+        self,
+        context: zmq.Context,
+        name: str,
+        bind: str,
+        near: str = "",
+        *,
+        keys: Keys | None = None,
+        token: bytes = b"",
+        most_bytes: int = 0,
+    ) -> None:
         self.name = name
         self.closed = False
+        self.strangers = 0
+        self._token = token
         self._socket = _open(context, zmq.PULL, name)
         if keys:
             self._socket.curve_server = True
             self._socket.curve_secretkey = keys.secret
-        self._socket.set(zmq.RCVHWM, 0)
+        self._socket.set(zmq.RCVHWM, _MOST_QUEUED)
+        self._socket.set(zmq.MAXMSGSIZE, most_bytes or -1)
         self._socket.set(zmq.BACKLOG, _MOST_WAITING)
         if folder_of(bind):
             self._socket.set(zmq.RCVBUF, _BUFFER_BYTES)
@@ -183,10 +220,27 @@ class Inbox:
         self._timeout_milliseconds = -1
 
     def receive(self, seconds: float) -> tuple[Message, Bundle] | None:
-        """The next message and its tensors, or None when none came within `seconds`.
+        """The next message and its tensors, or None when none came within `seconds`, or none but many of strangers.
 
         Raises RunError for a damaged message, which is then gone: the next call gives the next one.
         """
+        begins, until = len(self._token), 0.0
+        for _ in range(_MOST_DROPPED):
+            frames = self._frames(seconds)
+            if frames is None:
+                return None
+            header = frames[0]
+            if header[:begins] == self._token:
+                frames[0] = header[begins:]
+                return decode(frames)
+            self.strangers += 1
+            del frames, header
+            until = until or time.monotonic() + seconds
+            seconds = until - time.monotonic()
+        return None
+
+    def _frames(self, seconds: float) -> list[memoryview] | None:
+        """The next message of anybody. Raises RunError where the socket is closed."""
         timeout = max(0, math.ceil(seconds * 1000))
         try:
             if timeout != self._timeout_milliseconds:
@@ -201,7 +255,11 @@ class Inbox:
             return None
         except zmq.ZMQError as error:
             raise RunError(f"{self.name}: cannot receive: {_reason(error)}") from error
-        return decode(frames)
+        return frames
+
+    def refuse(self) -> None:
+        """Count the message that was received last as a stranger's: it asks for what no role does."""
+        self.strangers += 1
 
     def wait(self, seconds: float, descriptors: Iterable[int] = ()) -> None:
         """Return as soon as a message has come or one of the descriptors can be read, or when `seconds` have passed, if they are finite."""
@@ -231,9 +289,13 @@ class Outbox:
         deadline_seconds: float = SEND_SECONDS,
         spread: Spread = Spread(),  # noqa: B008  frozen
         keys: Keys | None = None,
+        token: bytes = b"",
+        most_bytes: int = 0,
     ) -> None:
         self._context = context
         self._keys = keys
+        self._token = token
+        self._most_bytes = most_bytes or math.inf
         self._book = book
         self._spread = spread
         self._processes: dict[str, int] = {}
@@ -254,7 +316,7 @@ class Outbox:
         """
         send = self._sends.get(peer) or self._connect(peer)
         with contextlib.suppress(zmq.Again):
-            send(encode(message)[0], zmq.DONTWAIT, False)
+            send(self._token + encode(message)[0], zmq.DONTWAIT, False)
             return True
         return False
 
@@ -264,12 +326,18 @@ class Outbox:
         """Send blobs, tensors or a bundle of them, to the process of the peer that has the context. They must not change afterwards: large ones are not
         copied.
 
-        Raises PeerLost when `peer` cannot be reached, RunError for a dtype that messages do not carry.
+        Raises PeerLost when `peer` cannot be reached, RunError for a dtype that messages do not carry, and for more bytes than the run's messages have.
         """
         bundle = tensors if isinstance(tensors, Bundle) else bundle_of(names, tensors)
+        num_bytes = bundle.num_bytes
+        if num_bytes > self._most_bytes:  # its inbox would end the connection, and nobody would know why
+            raise RunError(
+                f"a message to {peer} has {num_bytes:,} bytes of tensors; by its plan, this run has none of more than {self._most_bytes:,}: "
+                "are lists of the data far longer than where it was compiled? compile the plan again with this data"
+            )
         peer = self._process(peer, values.context)
         self._send(peer, encode(values, bundle))
-        self.bytes_sent[peer] = self.bytes_sent.get(peer, 0) + bundle.num_bytes
+        self.bytes_sent[peer] = self.bytes_sent.get(peer, 0) + num_bytes
 
     def _process(self, peer: str, context: Context) -> str:
         """The endpoint that takes what belongs to a context: the peer's, or that of one of its processes."""
@@ -283,11 +351,13 @@ class Outbox:
 
     def _send(self, peer: str, frames: Sequence[Frame]) -> None:
         send = self._sends.get(peer) or self._connect(peer)
-        last = len(frames) - 1
+        header, *rest = frames
+        more = len(rest)
         try:
-            for frame in frames[:last]:
-                send(frame, _MORE, False)
-            send(frames[last], 0, False)
+            send(self._token + header, _MORE if more else 0, False)
+            for frame in rest:
+                more -= 1
+                send(frame, _MORE if more else 0, False)
         except zmq.Again as error:
             seconds = f"{self._deadline_seconds:g} s"
             raise PeerLost(
@@ -326,6 +396,11 @@ class Outbox:
         while self._sockets:
             self._sockets.pop().close()
         self.closed = True
+
+
+def new_token() -> bytes:
+    """That of a new try: nobody guesses it, and no message of another try begins with it."""
+    return secrets.token_bytes(_TOKEN_BYTES)
 
 
 def sent_by_role(outboxes: Iterable[Outbox]) -> dict[str, int]:

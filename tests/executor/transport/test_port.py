@@ -121,7 +121,7 @@ import sys
 from htrain.executor.transport.port import Network
 from htrain.executor.engine.context import Context, Spread, process_endpoint
 from htrain.executor.transport.wire import Hello, Values
-network = Network("tcp")
+network = Network("tcp", token=bytes.fromhex(sys.argv[2]))
 inbox, outbox = network.inbox("child"), network.outbox({"parent": sys.argv[1]})
 outbox.send("parent", Hello("child", {"child": inbox.address}, "", 0))
 message, tensors = inbox.receive(60)
@@ -135,7 +135,7 @@ network.close()  # waits until all is sent, whose memory goes with the process
 def test_tensors_go_to_another_process_and_back(make_network: MakeNetwork) -> None:
     network = make_network("tcp")
     inbox = network.inbox("parent")
-    with subprocess.Popen([sys.executable, "-c", CHILD, inbox.address]) as child:
+    with subprocess.Popen([sys.executable, "-c", CHILD, inbox.address, network.token.hex()]) as child:
         got = inbox.receive(60)
         assert got is not None, "the other process did not start"
         assert isinstance(got[0], Hello)
@@ -208,9 +208,9 @@ def test_receiver_wakes_for_a_message_that_comes_while_it_waits(network: Network
 
 def test_damaged_message_is_refused_and_the_next_one_is_read(network: Network) -> None:
     inbox = network.inbox("b")
-    stranger = network.context.socket(zmq.PUSH)
-    stranger.connect(inbox.address)
-    stranger.send_multipart([b"hello", b"", b"there"])
+    role = network.context.socket(zmq.PUSH)
+    role.connect(inbox.address)
+    role.send_multipart([network.token + b"hello", b"", b"there"])
     with pytest.raises(RunError, match=r"^a message cannot be read: "):
         inbox.receive(WAIT_SECONDS)
     network.outbox({"b": inbox.address}).send("b", Ready("a"))
