@@ -11,6 +11,7 @@ import zmq
 from htrain.errors import RunError
 
 _LINGER_MILLISECONDS = 1000
+_MOST_QUEUED = 1000  # messages of one connection, each way: a worker asks, and waits for the answer; who asks and never reads loses answers
 _FILES_OF_A_SOCKET = 8  # ZeroMQ aborts the process where it finds out itself that there are none left
 
 
@@ -29,6 +30,8 @@ class Listener:
         self._context = zmq.Context(io_threads=1)
         self._socket = _socket(self._context, zmq.ROUTER)
         self._socket.set(zmq.MAXMSGSIZE, most_bytes)
+        self._socket.set(zmq.RCVHWM, _MOST_QUEUED)
+        self._socket.set(zmq.SNDHWM, _MOST_QUEUED)
         where = f"tcp://{host}:{port or '*'}"
         try:
             self._socket.bind(where)

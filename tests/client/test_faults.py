@@ -1,11 +1,14 @@
 """Strangers, workers that vanish or come twice, servers that were started again: each a clear error, or training goes on."""
 
+import contextlib
 import time
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+import zmq
+from attacks import fuzzed
 from serving import Kind, Serve
 
 from htrain.client import link as client_link
@@ -13,7 +16,7 @@ from htrain.client.connecting import connect
 from htrain.client.modules import HetEmbedding
 from htrain.client.tables import Tables
 from htrain.errors import PeerLost, RunError, UsageError
-from htrain.membership.messages import Ask, Join, Refused, encode, from_server
+from htrain.membership.messages import Ask, Beat, Join, Leave, Look, Refused, encode, from_server
 from htrain.membership.sockets import Caller
 
 TABLE = {"a": np.zeros((50, 4), np.float32)}
@@ -58,6 +61,64 @@ def test_a_stranger_is_turned_away_and_counted() -> None:
             train(tables, 1)
         assert servers.members[0].counts.strangers == 5
     np.testing.assert_allclose(servers.table("a")[:3, 0], [0, -0.1, 0], rtol=1e-6)
+
+
+def test_what_strangers_say_while_servers_are_at_rest_is_not_kept() -> None:
+    with Serve(TABLE) as servers:
+        member = servers.members[0]
+        member.pause()
+        caller = Caller([member.address])
+        for number in range(300):
+            caller.send(0, encode(Ask(77, number + 1, [(0, 0, 0)], [8], False), [np.empty(0)] * 3))
+            caller.send(0, [b"junk"])
+            caller.send(0, encode(Join(1, "guessed", "a", 77, "")))
+        wait_until(lambda: member.counts.strangers == 600)
+        assert not member._held
+        member.resume()
+        with servers.connect() as tables:
+            train(tables, 1)
+        caller.close()
+
+
+def test_who_asks_and_never_reads_loses_answers_and_nobody_keeps_them() -> None:
+    asks = 60_000
+    with Serve(TABLE) as servers:
+        context = zmq.Context()
+        stranger = context.socket(zmq.DEALER)
+        for option, value in ((zmq.RCVHWM, 1), (zmq.SNDHWM, 0), (zmq.RCVBUF, 4096), (zmq.RCVTIMEO, 1000)):
+            stranger.set(option, value)
+        stranger.connect(servers.members[0].address)
+        frames = encode(Ask(77, 1, [(0, 0, 0)], [8], False), [np.empty(0)] * 3)
+        each = sum(len(bytes(frame)) for frame in frames)
+        for _ in range(asks):
+            stranger.send_multipart(frames)
+        wait_until(lambda: servers.members[0].counts.bytes_received == asks * each, 30.0)
+        answers = 0
+        with contextlib.suppress(zmq.Again):
+            while stranger.recv():
+                answers += 1
+        assert 0 < answers < asks
+        context.destroy(linger=0)
+        with servers.connect() as tables:
+            train(tables, 1)
+
+
+def test_fuzzed_messages_of_strangers_and_of_members_end_no_server() -> None:
+    """Those that join have the token, and a number that messages go on from."""
+    keys, clocks, gradients = np.arange(3, dtype=np.int32), np.zeros(2, np.int32), np.ones((1, 4), np.float32)
+    ask = encode(Ask(5, 1, [(1, 1, 1)], [4], False), [keys, clocks, gradients])
+    said = [encode(Join(1, "word", "a", 5, "here")), ask, encode(Look(5, 1, [3]), [keys.astype(np.int64)])]
+    said += [encode(each) for each in (Beat(5, 3), Leave(5))]
+    messages = [[bytes(frame) for frame in frames] for frames in said]
+    with Serve(TABLE) as servers:
+        member, caller = servers.members[0], Caller([servers.members[0].address])
+        for number, frames in enumerate(fuzzed(messages, 6000, 7)):
+            caller.send(0, messages[0] if number % 20 == 0 else frames)
+        with servers.connect() as tables:
+            train(tables, 1)
+        wait_until(lambda: member.counts.strangers > 1000)
+        assert member.error is None
+        caller.close()
 
 
 def test_another_version_is_told_from_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:

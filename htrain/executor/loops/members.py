@@ -190,21 +190,35 @@ class Members:
         got = self._listener.receive(seconds, (self._bell.descriptor,))
         self._bell.mute()
         with self._working:
-            if got:
+            if got and self._paused and not self._is_of_worker(got):
+                self._take(got)  # it changes nothing, and is not worth keeping
+            elif got:
                 self._held.append(got)
-            if self._paused:
                 self._have_patience(got)
+            if self._paused:
                 return
             held, self._held = self._held, []
             for received in held:
                 self._take(received)
             self._carry_out(self._membership.expire(time.monotonic()))
 
-    def _have_patience(self, received: Received | None) -> None:
+    def _is_of_worker(self, received: Received) -> bool:
+        """Whether a message is of a member, or of who has the token to become one."""
+        with suppress(RunError):
+            message = from_worker(received.frames[0] if received.frames else b"")
+            if isinstance(message, Join):
+                return self._has_token(message)
+            return message.session in self._membership.members
+        return False
+
+    def _has_token(self, join: Join) -> bool:
+        return compare_digest(join.token.encode(), self._serving.listening.token.encode())
+
+    def _have_patience(self, received: Received) -> None:
         """While nothing is carried out: whoever asks is told that it was heard."""
         with suppress(RunError):
-            message = from_worker(received.frames[0]) if received and received.frames else None
-            if received and isinstance(message, Ask):
+            message = from_worker(received.frames[0]) if self._paused and received.frames else None
+            if isinstance(message, Ask):
                 self._say(received.sender, Waits(message.number, []))
 
     def _take(self, received: Received) -> None:
@@ -238,7 +252,7 @@ class Members:
         if join.version != VERSION:
             reason = f"a worker speaks version {join.version} of the protocol, this server version {VERSION}: install the same htrain on both"
             self._say(sender, Refused("version", reason))
-        elif not compare_digest(join.token.encode(), listening.token.encode()):
+        elif not self._has_token(join):
             self.counts.strangers += 1
             self._say(
                 sender,
