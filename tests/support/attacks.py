@@ -16,6 +16,7 @@ import zmq
 
 from htrain.executor.engine.context import SYNC_REPLICA, Context
 from htrain.executor.host.sockets import folder_of
+from htrain.executor.roles.limits import most_message_bytes
 from htrain.executor.transport.port import Keys, new_token
 from htrain.executor.transport.wire import (
     Addresses,
@@ -34,7 +35,8 @@ from htrain.plan.plan import Plan
 
 Frames = list[bytes]
 ENVELOPES = (b"", bytes(16), new_token())  # none, as of a version that has no tokens, zeros, and that of an earlier try
-_PATIENCE_MILLISECONDS = 300  # for a socket that may never take what is sent
+_PATIENCE_MILLISECONDS = 1000  # for a socket that has taken something, and is to take more
+_HANDSHAKE_SECONDS = 0.3  # for sockets that may never take anything
 _CONNECT_SECONDS = 1.0
 
 
@@ -117,6 +119,11 @@ def drips(said: bytes, seconds: float) -> "Act":
     return act
 
 
+def _fills(addresses: Sequence[str], plan: Plan, stack: ExitStack) -> None:
+    most = most_message_bytes(plan) - 1
+    says(CURVE + frame_head(most, flags=4) + bytes(most - 1))(addresses, plan, stack)
+
+
 # -- messages --------------------------------------------------------------------------------------------------------
 
 Act = Callable[[Sequence[str], Plan, ExitStack], None]
@@ -129,13 +136,17 @@ def sends(made: Callable[[Plan], Sequence[Frames]], prepare: Prepare = lambda se
     def act(addresses: Sequence[str], plan: Plan, stack: ExitStack) -> None:
         context = zmq.Context()
         stack.callback(context.destroy, linger=0)
-        messages = made(plan)
+        messages, senders = made(plan), []
         for address in addresses:
-            sender = context.socket(zmq.PUSH)
-            sender.set(zmq.IMMEDIATE, 1)
-            sender.set(zmq.SNDTIMEO, _PATIENCE_MILLISECONDS)
-            prepare(sender)
-            sender.connect(address)
+            senders.append(context.socket(zmq.PUSH))
+            senders[-1].set(zmq.IMMEDIATE, 1)
+            senders[-1].set(zmq.SNDTIMEO, _PATIENCE_MILLISECONDS)
+            prepare(senders[-1])
+            senders[-1].connect(address)
+        time.sleep(_HANDSHAKE_SECONDS)
+        for sender in senders:
+            if not sender.poll(0, zmq.POLLOUT):
+                continue
             with suppress(zmq.Again):
                 for _ in range(times):
                     for envelope in ENVELOPES:
@@ -250,6 +261,7 @@ AT_CONNECTIONS: dict[str, Act] = {
     "a command of 60 MiB in the handshake, of which 1 MiB comes": says(
         CURVE + frame_head(60 << 20, flags=4) + bytes(1 << 20), times=3
     ),
+    "the longest command in the handshake, all but a byte": _fills,
     "orders to stop by the mechanism NULL": sends(_STOP),
     "orders to stop by the mechanism PLAIN": sends(_STOP, _named),
     "orders to stop by CURVE, with a wrong key of the run": sends(_STOP, _keyed(Keys.new().public)),

@@ -1,5 +1,7 @@
 """A model that counts: a row of its table is less by 1 for each time that a step has trained it, and what checkpoints say of that."""
 
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import htrain
-from htrain.data import START, Malformed, Position, open_data
+from htrain.data import START, Batch, Malformed, Position, open_data
 from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster
@@ -60,13 +62,21 @@ def owed(run: Path) -> np.ndarray:
 
 
 def _read(shard: int, num_shards: int, end: Position) -> np.ndarray:
-    total = np.zeros(ROWS, np.int64)
-    batches = open_data(DATA).batches(
-        batch_size=32, shard=shard, num_shards=num_shards, epochs=end.epoch + 1, start=START, malformed=Malformed()
+    """The rows of whole epochs, which are alike, and of the last one to its place."""
+    whole = _counted(_batches(shard, num_shards, START, epochs=1)) if end.epoch else 0
+    last = _batches(shard, num_shards, Position(end.epoch, 0, 0), epochs=end.epoch + 1)
+    return end.epoch * whole + _counted(takewhile(lambda batch: _place(batch.position) <= _place(end), last))
+
+
+def _batches(shard: int, num_shards: int, start: Position, *, epochs: int) -> Iterator[Batch]:
+    return open_data(DATA).batches(
+        batch_size=32, shard=shard, num_shards=num_shards, epochs=epochs, start=start, malformed=Malformed()
     )
+
+
+def _counted(batches: Iterable[Batch]) -> np.ndarray:
+    total = np.zeros(ROWS, np.int64)
     for batch in batches:
-        if _place(batch.position) > _place(end):
-            break
         total += np.bincount(batch.columns["sparse"].reshape(-1), minlength=ROWS)
     return total
 

@@ -53,7 +53,10 @@ def meet(settings: RunSettings) -> Network:
     if in_folder:
         return Network("ipc", folder=Path(told.decode()), token=token)
     half = len(told) // 2
-    return Network("tcp", *hosts, keys=Keys(told[:half], told[half:]) if settings.encrypts else None, token=token)
+    keys = Keys(told[:half], told[half:]) if settings.encrypts else None
+    # Under its own name a host may be reached at an address that it does not come from; in the network that the user has said it has one.
+    everybody = sorted(set(_gather(hosts[0]))) if settings.network else ()
+    return Network("tcp", *hosts, keys=keys, token=token, hosts=everybody)
 
 
 def _hosts(settings: RunSettings, *, alone: bool) -> tuple[str, str]:

@@ -7,15 +7,14 @@ from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Ready, 
 from htrain.net.names import role_at
 from htrain.plan.plan import Plan
 
-_LEAST_BYTES = (
-    64 << 20
-)  # of messages that no plan foresees: addresses of thousands of roles, long lists in few examples
-_TIMES = 2  # what a plan foresees is reckoned with lists of mean length
+_LEAST_BYTES = 16 << 20  # of what no plan foresees: addresses of thousands of roles, long lists in few examples
+_TIMES = 4  # what a plan foresees is reckoned with lists of mean length
 
 
 def most_message_bytes(plan: Plan) -> int:
-    """The longest frame of a message, and the most bytes of tensors in one: no role sends more than what the largest of them holds."""
-    return _LEAST_BYTES + _TIMES * max((load.holds.total for load in plan.loads.values()), default=0)
+    """The longest frame of a message, and the most bytes of tensors in one: no role sends more than what the largest of them holds of rows, weights and values
+    at once."""
+    return _LEAST_BYTES + _TIMES * max((load.holds.total - load.holds.own for load in plan.loads.values()), default=0)
 
 
 def is_for_launcher(message: Message, roles: Collection[str]) -> bool:

@@ -12,7 +12,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,8 +81,8 @@ class Network:
     else can look into, `tcp` for others. `spread` says which process of a role takes a pass, where it has several; `is_shared` whether several roles are in
     this process. Others reach it at `host`, trainers each other at `trainers_host`, which may be on a network of their own. With `keys`, what goes by `tcp` is
     encrypted, and comes from nobody who does not have them. `token` is what all processes of one try of a run have in common: where it is not given, that of
-    the keys, or a new one.
-    Inboxes that are made afterwards take no frame of more than `most_bytes`, 0 for any."""
+    the keys, or a new one. Of `hosts`, where they are said, come all connections by `tcp`: those of others are closed at once. Inboxes that are made afterwards take no frame of more
+    than `most_bytes`, 0 for any."""
 
     def __init__(
         self,
@@ -92,8 +92,10 @@ class Network:
         folder: Path | None = None,
         keys: Keys | None = None,
         token: bytes = b"",
+        hosts: Collection[str] = (),
     ) -> None:
         self.scheme = scheme
+        self.hosts = hosts
         self.keys = keys
         self.token = token or (keys.token if keys else new_token())
         self.most_bytes = 0
@@ -118,7 +120,9 @@ class Network:
 
     def another(self) -> "Network":
         """That of another process of this one's role."""
-        other = Network(self.scheme, self.host, self.trainers_host, self.folder, self.keys, self.token)
+        other = Network(
+            self.scheme, self.host, self.trainers_host, self.folder, keys=self.keys, token=self.token, hosts=self.hosts
+        )
         other.spread, other.most_bytes = self.spread, self.most_bytes
         return other
 
@@ -130,7 +134,16 @@ class Network:
             near = f"inproc://{self._number}"
             self._near[name] = near
         bind, near = (near, "") if self.scheme == "inproc" else (self._bound(name, port), near)
-        inbox = Inbox(self.context, name, bind, near, keys=self.keys, token=self.token, most_bytes=self.most_bytes)
+        inbox = Inbox(
+            self.context,
+            name,
+            bind,
+            near,
+            keys=self.keys,
+            token=self.token,
+            hosts=self.hosts,
+            most_bytes=self.most_bytes,
+        )
         self._ends.append(inbox)
         return inbox
 
@@ -180,7 +193,7 @@ class Inbox:
 
     `address` is what others connect to: the port that was chosen for `tcp://host:*` is in it. At `near`, where there is one, outboxes of
     this process reach it too. Messages that do not begin with its `token` are dropped, and counted in `strangers`; whoever sends a frame of more than
-    `most_bytes` loses its connection.
+    `most_bytes`, or comes from none of `hosts`, where there are some, loses its connection.
     """
 
     def __init__(
@@ -192,6 +205,7 @@ class Inbox:
         *,
         keys: Keys | None = None,
         token: bytes = b"",
+        hosts: Collection[str] = (),
         most_bytes: int = 0,
     ) -> None:
         self.name = name
@@ -208,6 +222,8 @@ class Inbox:
         if folder_of(bind):
             self._socket.set(zmq.RCVBUF, _BUFFER_BYTES)
         self._socket.set(zmq.LINGER, 0)
+        for host in hosts:
+            self._socket.set(zmq.TCP_ACCEPT_FILTER, host.encode())
         try:
             self._socket.bind(bind)
         except zmq.ZMQError as error:

@@ -244,6 +244,21 @@ def test_whoever_has_not_the_keys_of_a_run_is_not_heard() -> None:
         each.close()
 
 
+def test_whoever_comes_from_another_host_is_let_go_at_once() -> None:
+    network = Network(hosts=("127.0.0.1",))
+    inbox = network.inbox("sparse_ps:0")
+    host, _, port = inbox.address.removeprefix("tcp://").rpartition(":")
+    for source, answered in (("127.0.0.2", False), ("127.0.0.1", True)):
+        with socket.create_connection((host, int(port)), timeout=10, source_address=(source, 0)) as stranger:
+            assert bool(stranger.recv(1)) == answered
+    own = network.another()
+    outbox = own.outbox({"sparse_ps:0": inbox.address})
+    outbox.send("sparse_ps:0", Ready("a role"))
+    assert receive(inbox)[0] == Ready("a role")
+    for end in (outbox, inbox, own, network):
+        end.close()
+
+
 def test_garbage_and_half_handshakes_do_an_encrypted_inbox_no_harm() -> None:
     keys = Keys.new()
     network = Network(keys=keys)
