@@ -181,10 +181,12 @@ class Attacked:
 def attacked(setting: str, plan: Plan, scratch: Path, attacks: Mapping[str, Act]) -> bool:
     """Print what comes of attacks on one run; whether nothing did."""
     tried = Attacked(setting, plan, scratch)
-    for name, act in attacks.items():
-        tried.by(name, act)
     run = tried.run
-    status = run.stop()
+    try:
+        for name, act in attacks.items():
+            tried.by(name, act)
+    finally:
+        status = run.stop()
     same = status == 130 and is_undisturbed(plan, run.folder, scratch / f"{setting}-alone")
     told = next(
         (line.strip() for line in run.said.splitlines() if "strangers" in line), "no message of strangers was dropped"

@@ -372,15 +372,20 @@ class Fuzz:
 
 
 def send_fuzzed(addresses: Sequence[str], plan: Plan, count: int, seed: int = 0) -> Fuzz:
-    """Send fuzzed messages to the sockets of a run in turn, in each of ENVELOPES."""
+    """Send fuzzed messages, in each of ENVELOPES, to the sockets of a run in turn, where these take any."""
     began, messages = time.monotonic(), real_messages(plan)
     context = zmq.Context()
     senders = []
     for address in addresses:
         sender = context.socket(zmq.PUSH)
+        sender.set(zmq.IMMEDIATE, 1)
         sender.set(zmq.SNDTIMEO, 10_000)
         sender.connect(address)
         senders.append(sender)
+    time.sleep(_HANDSHAKE_SECONDS)
+    senders = [sender for sender in senders if sender.poll(0, zmq.POLLOUT)]
+    if not senders:
+        count = 0
     for number, (header, *rest) in enumerate(fuzzed(messages, count, seed)):
         senders[number % len(senders)].send_multipart([ENVELOPES[number % len(ENVELOPES)] + header, *rest])
     context.destroy(linger=10_000)

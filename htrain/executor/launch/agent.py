@@ -28,6 +28,7 @@ from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import LAUNCHER
 from htrain.executor.transport.port import Keys, Network
 from htrain.executor.transport.rendezvous import (
+    MOST_BYTES,
     Begin,
     Declined,
     Fetch,
@@ -64,6 +65,7 @@ def play_roles(roles: Sequence[str], joining: Joining, *, num_threads: int, tell
     own = address_of("--address", joining.address) if joining.address else ""
     there, here = found(joining)
     network = Network("tcp", own or here, keys=keys)
+    network.most_bytes = MOST_BYTES
     try:
         with suppress(_Trained):
             _Agent(roles, joining, there, network, num_threads=num_threads, tell=tell).run()

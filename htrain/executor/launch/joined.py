@@ -21,7 +21,7 @@ from htrain.executor.roles.rendezvous import Rendezvous
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Keys, Network
-from htrain.executor.transport.rendezvous import Over, own_version
+from htrain.executor.transport.rendezvous import MOST_BYTES, Over, own_version
 from htrain.plan.plan import Plan, files_of
 from htrain.spec.settings import Elsewhere
 
@@ -72,6 +72,7 @@ class JoinedPools:
         self._header_digest, self._files = files_of(self._settings.plan_folder)
         rendezvous = Rendezvous(plan.processes, own_version(), self._settings.liveness_seconds)
         network = Network("tcp", self._meeting.host, keys=Keys.of(self._meeting.secret))
+        network.most_bytes = MOST_BYTES
         self._reception = Reception(rendezvous, network, self._meeting.port, self._files)
         self._meeting.on_open(plan, self._reception.address)
 

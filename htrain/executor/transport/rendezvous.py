@@ -9,6 +9,8 @@ from typing import Annotated
 
 import msgspec
 
+MOST_BYTES = 16 << 20  # of a message: a piece of a file has one of these, a task and an assignment far less
+
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 
