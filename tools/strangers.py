@@ -210,7 +210,7 @@ def is_undisturbed(plan: Plan, run: Path, folder: Path) -> bool:
     settings = RunSettings(
         folder, DATA, folder / "run", epochs=1_000_000_000, deterministic=True, stop_after_steps=totals.steps
     )
-    roles = run_roles(plan, folder, settings, seconds=600)
+    roles = run_roles(plan, folder, settings, seconds=3600)
     trainer = roles["trainer:0:0"].trainer
     assert trainer
     held = {name: tensor for role in roles.values() for name, tensor in role.store.items()}

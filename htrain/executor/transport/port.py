@@ -81,8 +81,8 @@ class Network:
     else can look into, `tcp` for others. `spread` says which process of a role takes a pass, where it has several; `is_shared` whether several roles are in
     this process. Others reach it at `host`, trainers each other at `trainers_host`, which may be on a network of their own. With `keys`, what goes by `tcp` is
     encrypted, and comes from nobody who does not have them. `token` is what all processes of one try of a run have in common: where it is not given, that of
-    the keys, or a new one. Of `hosts`, where they are said, come all connections by `tcp`: those of others are closed at once. Inboxes that are made afterwards take no frame of more
-    than `most_bytes`, 0 for any."""
+    the keys, or a new one. Of `hosts`, where they are said, come all connections by `tcp`: those of others are closed at once. Inboxes that are made afterwards
+    take no frame of more than `most_bytes`, 0 for any."""
 
     def __init__(
         self,
