@@ -57,38 +57,45 @@ class Best(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def _count(problem, state, v, sign):  # type: ignore[no-untyped-def]
-    """Add (or with sign -1 take away) what the messages of value v ask of the devices."""
-    home = state.places[problem.maker[v]] if problem.maker[v] >= 0 else problem.made_on[v]
-    size, cpu, lock, loads = (
-        sign * problem.value_bytes[v],
-        sign * problem.value_cpu[v],
-        sign * problem.value_lock[v],
-        state.loads,
-    )
+def _send(problem, loads, v, home, to, sign):  # type: ignore[no-untyped-def]
+    """Add (or with sign -1 take away) what one message with value v from device `home` asks of both devices."""
+    size, cpu, lock = sign * problem.value_bytes[v], sign * problem.value_cpu[v], sign * problem.value_lock[v]
+    loads[to, _RECEIVED] += size
+    loads[home, _SENT] += size
+    loads[to, _CPU] += cpu
+    loads[home, _CPU] += cpu
+    loads[to, _LOCK] += lock
+    loads[home, _LOCK] += lock
+    loads[to, _MEMORY] += sign * problem.value_memory[v, to]
+
+
+@njit(nogil=True, cache=True)
+def _send_all(problem, state, v, home, sign):  # type: ignore[no-untyped-def]
+    """Add (or take away) what all messages with value v ask, where it is made on device `home`."""
     for d in range(state.readers.shape[1]):
         if d != home and state.readers[v, d] > 0:
-            loads[d, _RECEIVED] += size
-            loads[home, _SENT] += size
-            loads[d, _CPU] += cpu
-            loads[home, _CPU] += cpu
-            loads[d, _LOCK] += lock
-            loads[home, _LOCK] += lock
-            loads[d, _MEMORY] += sign * problem.value_memory[v, d]
+            _send(problem, state.loads, v=v, home=home, to=d, sign=sign)
 
 
 @njit(nogil=True, cache=True)
 def move(problem, state, u, to):  # type: ignore[no-untyped-def]
-    """Put unit u on device `to`."""
-    source, loads = state.places[u], state.loads
+    """Put unit u on device `to`. Of a value that u only reads, what changes is the message to a device that had no other reader."""
+    source, readers, loads = state.places[u], state.readers, state.loads
     for i in range(problem.starts[u], problem.starts[u + 1]):
-        _count(problem, state, problem.touched[i], -1.0)
+        v, count = problem.touched[i], problem.reads[i]
+        maker = problem.maker[v]
+        if maker == u:
+            _send_all(problem, state, v, source, -1.0)
+            _send_all(problem, state, v, to, 1.0)
+            continue
+        home = state.places[maker] if maker >= 0 else problem.made_on[v]
+        readers[v, source] -= count
+        if source != home and readers[v, source] == 0:
+            _send(problem, loads, v=v, home=home, to=source, sign=-1.0)
+        if to != home and readers[v, to] == 0:
+            _send(problem, loads, v=v, home=home, to=to, sign=1.0)
+        readers[v, to] += count
     state.places[u] = to
-    for i in range(problem.starts[u], problem.starts[u + 1]):
-        v = problem.touched[i]
-        state.readers[v, source] -= problem.reads[i]
-        state.readers[v, to] += problem.reads[i]
-        _count(problem, state, v, 1.0)
     for k in range(_MEMORY):
         loads[source, k] -= problem.unit_load[u, k]
         loads[to, k] += problem.unit_load[u, k]
