@@ -1,10 +1,11 @@
 """The command that plays roles for a launcher on another host: `htrain role`."""
 
 import os
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import click
 
@@ -64,5 +65,10 @@ def role(
     host, port = import_module("htrain.executor.host.address").split_port("--launcher", launcher)
     found.require_roles(roles)
     known = import_module("htrain.executor.host.secret").read_secret(secret)
+    signal.signal(signal.SIGTERM, _leave)  # as service managers end it: what it has made in TMPDIR goes with it
     joining = found.Joining(host, port, known, str(secret), address=address, wait_seconds=wait_seconds)
     import_module("htrain.executor.launch.agent").play_roles(roles, joining, num_threads=intra_op_threads, tell=tell)
+
+
+def _leave(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)

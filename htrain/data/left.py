@@ -9,6 +9,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Protocol
 
 from htrain.data.batch import Position
@@ -93,14 +94,17 @@ class Left:
         seen = _Seen()
         begin = 0 if first is None else max(first, min(chunk for chunk, _ in begins.values()))
         for number, rows in source.chunks(shard=shard, num_shards=self.shards, first=begin, malformed=seen):
-            chunk, row = begins.get(self._part(number), (math.inf, 0))
+            chunk, row = begins.get(self._part(number, regroups=first is None), (math.inf, 0))
             if number >= chunk:
                 seen.tell(malformed)
                 yield number, rows, row if number == chunk else 0
             seen.forget()
 
-    def _part(self, number: int) -> int:
-        """The part of its shard that a chunk belongs to. Files of one chunk each are shared out, too."""
+    def _part(self, number: int, *, regroups: bool) -> int:
+        """The part of its shard that a chunk belongs to. Files of one chunk each are shared out, too; of groups of chunks the numbers may all be even, and are
+        mixed."""
+        if regroups:
+            return int.from_bytes(blake2b(b"%d" % number, digest_size=8).digest(), "big") % self.parts
         within = number & ((1 << _CHUNK_BITS) - 1)
         return (within // self.shards + (number >> _CHUNK_BITS)) % self.parts
 

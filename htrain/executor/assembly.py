@@ -126,6 +126,13 @@ class Assembly:
                     parameter = net.parameters[name]
                     earlier.copy_into(net, parameter, store[name], self.cache_half.originals(parameter))
 
+    @property
+    def wholes(self) -> set[str]:
+        """The names, in the model, of what it has parts of, or states."""
+        parameters = [p for net in self.init_nets().values() for p in net.parameters.items()]
+        by_name = dict(parameters)
+        return {by_name.get(p.of, p).whole if p.kind == "state" else p.whole for _, p in parameters}
+
     def row_numbers(self) -> dict[str, torch.Tensor]:
         """The numbers that rows have in the model, of tables whose rows are no range of it, as checkpoints keep them."""
         found: dict[str, torch.Tensor] = {}

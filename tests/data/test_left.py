@@ -106,6 +106,19 @@ def test_what_is_left_is_shared_out_evenly(before: int, after: int, tmp_path: Pa
     assert tmp_path.exists()
 
 
+def test_windows_of_an_even_number_of_chunks_are_shared_out_too() -> None:
+    """The number of a window is that of its first chunk: every second one, where two chunks make a window."""
+    dataset = open_data("synthetic:?rows=400000&table_rows=10")
+    chunks = [rows.count for _, rows in dataset.source.chunks(shard=0, num_shards=1, first=0, malformed=Malformed())]
+    assert len(chunks) > 40
+    dataset = open_data(f"synthetic:?rows=400000&table_rows=10&shuffle={chunks[0] + 1}")
+    readers = Readers(dataset, (), [START])
+    next(iter(readers.batches(0)))
+    others = readers.others(2)
+    counts = [sum(len(rows) for epoch, rows in others.batches(reader) if epoch == 0) for reader in range(2)]
+    assert min(counts) > 0.2 * sum(counts)
+
+
 def test_what_does_not_hold_together_is_refused() -> None:
     with pytest.raises(ValueError, match="1 positions of 2 shards in 1 parts each"):
         Left(2, 1, (START,))

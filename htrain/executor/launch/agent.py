@@ -77,6 +77,10 @@ class _Trained(Exception):
     """The run has come to the end of its data."""
 
 
+class RunIsOver(Exception):
+    """The cause of an error which the launcher has told of as the end of the run: to join again is of no use."""
+
+
 class _Agent:
     """What an agent does, in its main thread."""
 
@@ -167,7 +171,7 @@ class _Agent:
 
     def _leave(self, said: Over) -> NoReturn:
         if said.kind or said.error:
-            raise error_named(said.kind, said.error)
+            raise error_named(said.kind, said.error) from RunIsOver()
         raise _Trained
 
     def _say(self, message: RoleEnded | Rested | Prepared | Unable | Fetch) -> None:

@@ -4,7 +4,7 @@ Parameters are known by their names in the model, and rows of tables by their nu
 another partition of the data makes no difference.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def _layout(beginning: Beginning, manifest: Manifest) -> Layout:
     plan = load_plan(Path(beginning.plan))
     if plan.digest != digest:
         raise CheckpointError(f"{folder}: belongs to another plan than {beginning.plan}, which has been made again")
-    return Layout.of(plan)
+    return Layout.of(plan, beginning.plan)
 
 
 def places_of(beginning: Beginning) -> list[str]:
@@ -67,18 +67,27 @@ def shapes_of(parameters: Mapping[str, Parameter]) -> dict[str, tuple[int, ...]]
 
 
 class Earlier:
-    """The parameters of a checkpoint, mapped from its files. Servers of tables have these alone: `tables_only`."""
+    """The parameters of a checkpoint, mapped from its files: `layout` says how they were cut. Servers of tables have these alone: `tables_only`. Who wants
+    those of some `wholes` of the model reads no file that has none of them."""
 
-    def __init__(self, beginning: Beginning, *, tables_only: bool = False) -> None:
+    def __init__(
+        self, beginning: Beginning, *, tables_only: bool = False, wholes: Collection[str] | None = None
+    ) -> None:
         """Raises CheckpointError, PlanError for what cannot be read, or does not belong together."""
         folder = Path(beginning.checkpoint)
         manifest = read_manifest(folder)
-        layout = _layout(beginning, manifest)
+        self.layout = layout = _layout(beginning, manifest)
         self._name = str(folder)
         self._data = manifest.identity.data
         self._kinds = ("weight", "table")[tables_only:]
         owned = [(name, p, owner_of(layout.parameters, p)) for name, p in layout.parameters.items()]
-        saved = {n: p for n, p, owner in owned if p.kind != "cache" and (owner.kind == "table" or not tables_only)}
+        saved = {
+            name: parameter
+            for name, parameter, owner in owned
+            if parameter.kind != "cache"
+            and (owner.kind == "table" or not tables_only)
+            and (wholes is None or owner.whole in wholes)
+        }
         self._shapes = shapes_of(saved)
         self._pieces = load_pieces(layout, saved, folder, manifest=manifest, replica="center")
 

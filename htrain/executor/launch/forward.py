@@ -16,7 +16,7 @@ from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
 from htrain.executor.launch.inputs import check_inputs, check_numbers, check_vocabularies
 from htrain.executor.record.checkpoint import Manifest, latest_checkpoint, named_checkpoint
-from htrain.executor.record.layout import Layout
+from htrain.executor.record.layout import Layout, read_layout
 from htrain.executor.record.parameters import load_parameters
 from htrain.executor.record.validations import best_checkpoint
 from htrain.executor.strategies.strategy import cache_of
@@ -77,8 +77,10 @@ def load_trained(plan_folder: Path, run_folder: Path, replica: str, checkpoint: 
         folder, manifest = latest_checkpoint(run_folder)
     of = manifest.identity.plan.digest
     if of != plan.digest:
+        layout = read_layout(run_folder, of)
+        which = f"the plan with which it was made, --plan {layout.plan}" if layout else "the plan of the run (--plan)"
         raise CheckpointError(
-            f"{folder}: belongs to another plan (digest {of[:12]}, this one has {plan.digest[:12]}): name the plan of the run (--plan)"
+            f"{folder}: belongs to another plan (digest {of[:12]}, this one has {plan.digest[:12]}): name {which}"
         )
     return Trained(plan, folder, manifest, replica)
 

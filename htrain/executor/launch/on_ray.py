@@ -4,6 +4,7 @@ Ray says on which node, and begins a task again whose process or node has died; 
 Tasks are given names, an address and the run's secret, as text; nothing else of a run passes through Ray.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from ray.exceptions import RayError
 
 from htrain.errors import Error, RunError
 from htrain.executor.host.address import address_within, split_port
-from htrain.executor.launch.agent import play_roles
+from htrain.executor.launch.agent import RunIsOver, play_roles
 from htrain.executor.launch.joined import Meeting
 from htrain.executor.launch.joining import Joining
 from htrain.executor.settings import RunSettings
@@ -24,6 +25,8 @@ from htrain.plan.plan import Plan
 from htrain.sizes import memory_text
 from htrain.spec.settings import Elsewhere
 
+_MOST_JOINS = 100  # of one task: an hour and more of a launcher that does not take it
+_AGAIN_SECONDS = 2.0  # between two of them
 _LAST_SECONDS = 5.0  # for tasks to end that have been told that the run is over
 
 
@@ -89,9 +92,20 @@ def resources_of(plan: Plan, roles: Sequence[str]) -> tuple[float, int]:
 
 
 def _play(roles: list[str], host: str, port: int, secret: str, num_threads: int) -> str:
-    """A task: be an agent for some roles, to the end of the run; why it ended, "" where all is trained. The launcher has been told of what went wrong."""
-    try:
-        play_roles(roles, Joining(host, port, secret.encode(), "by Ray"), num_threads=num_threads, tell=print)
-    except Error as error:
-        return str(error)
-    return ""
+    """A task: be an agent for some roles, to the end of the run; why it ended, "" where all is trained. The launcher has been told of what went wrong.
+
+    An agent that is declined, as while the one before it is not known to be gone, or given up, comes again: Ray takes a task that returns for one that is done.
+    """
+    failed = ""
+    for _ in range(_MOST_JOINS):
+        try:
+            play_roles(roles, Joining(host, port, secret.encode(), "by Ray"), num_threads=num_threads, tell=print)
+        except Error as error:
+            failed = str(error)
+            if isinstance(error.__cause__, RunIsOver):
+                return failed
+            print(f"{failed}; it comes again in {_AGAIN_SECONDS:.0f} s")
+            time.sleep(_AGAIN_SECONDS)
+        else:
+            return ""
+    return failed

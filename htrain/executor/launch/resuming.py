@@ -13,6 +13,7 @@ from htrain.errors import CheckpointError
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.record.checkpoint import Found, Manifest, TrainerState, TrainerTotals
 from htrain.executor.record.identity import Identity
+from htrain.executor.record.layout import keep_layout
 from htrain.executor.record.resume import as_it_was, last_whole, left_of
 from htrain.executor.record.run_folder import read_record
 from htrain.executor.settings import RunSettings
@@ -33,7 +34,11 @@ def gone_on(
     if not difference:
         return as_it_was(settings, folder, manifest)
     beginning = Beginning(_plan_of(settings), str(folder))
-    Earlier(beginning).require_same(plan)
+    earlier = Earlier(beginning)
+    earlier.require_same(plan)
+    keep_layout(
+        settings.run_folder, earlier.layout
+    )  # before run.json names the new plan: a retry, or another resume, begins with this one again
     tell(
         f"{folder.name} was made by another cluster ({difference}): rows and weights are shared out anew, and what is left of the data"
     )

@@ -180,7 +180,11 @@ class RunningRole:
             return
         self._parts.fill(self.settings.plan_folder)
         if all(self.settings.begin_with):
-            earlier = Earlier(Beginning(*self.settings.begin_with), tables_only=self.settings.serving is not None)
+            earlier = Earlier(
+                Beginning(*self.settings.begin_with),
+                tables_only=self.settings.serving is not None,
+                wholes=self._parts.wholes,
+            )
             self._parts.copy_from(earlier)
 
     def _load(self, folder: Path) -> None:

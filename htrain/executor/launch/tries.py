@@ -18,7 +18,7 @@ from htrain.executor.launch.resuming import gone_on
 from htrain.executor.launch.validate import Validating, Validator, prepared
 from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.executor.record.identity import Identity, identify
-from htrain.executor.record.layout import keep_layout
+from htrain.executor.record.layout import Layout, keep_layout
 from htrain.executor.record.progress import Progress
 from htrain.executor.record.resume import check_same
 from htrain.executor.record.run_folder import Claim, RunRecord, start_record
@@ -121,7 +121,7 @@ class Tries:
             stack.enter_context(closing(versions))
             is_new = not (resumes or self._retries.count or job.left)
             start_record(settings.run_folder, record_of(job.settings), resume=not is_new)
-            keep_layout(settings.run_folder, job.plan)
+            keep_layout(settings.run_folder, Layout.of(job.plan, str(settings.plan_folder.resolve())))
             settings, validator = prepared(
                 job.plan, settings, job.beside.validating, job.validation_data, job.progress.note
             )

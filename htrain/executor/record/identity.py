@@ -45,8 +45,9 @@ class PlanIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         return ""
 
     def difference_of_model(self, other: "PlanIdentity") -> str:
-        """What tells `other` from this one beside its cluster, and what is done because of that; "" where nothing does that flags say."""
-        if self.version > NEWEST:
+        """What tells `other` from this one beside its cluster, and what is done because of that; "" where nothing does that flags say. Nets differ with the
+        cluster: only where that is the same, they say that what is trained is another."""
+        if self.version > NEWEST or (self.counts, self._flags()) == (other.counts, other._flags()):
             return self.difference(other)
         before, now = (
             {n: v for n, v in each._flags().items() if not n.startswith(_OF_CLUSTER)} for each in (self, other)

@@ -18,26 +18,28 @@ _MOST_BYTES = 1 << 30
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The parameters of a plan's train net, by name: each says of which it is a part, and which. `centers` says where weights have centres, by name."""
+    """The parameters of a plan's train net, by name: each says of which it is a part, and which. `centers` says where weights have centres, by name; `plan` is
+    where the plan lay."""
 
     digest: str
+    plan: str
     groups: int
     centers: dict[str, str]
     parameters: dict[str, Parameter]
 
     @classmethod
-    def of(cls, plan: Plan) -> "Layout":
-        return cls(plan.digest, plan.cluster.groups, dict(plan.centers), dict(plan.train.parameters))
+    def of(cls, plan: Plan, folder: str = "") -> "Layout":
+        return cls(plan.digest, folder, plan.cluster.groups, dict(plan.centers), dict(plan.train.parameters))
 
 
-def keep_layout(run_folder: Path, plan: Plan) -> None:
+def keep_layout(run_folder: Path, layout: Layout) -> None:
     """Keep the layout of a plan that trains in a folder, where it is not there yet. Raises UsageError where it cannot be written."""
-    path = _path(run_folder, plan.digest)
+    path = _path(run_folder, layout.digest)
     if path.exists():
         return
     try:
         path.parent.mkdir(exist_ok=True)
-        put_file(path, msgspec.json.encode(Layout.of(plan)))
+        put_file(path, msgspec.json.encode(layout))
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 

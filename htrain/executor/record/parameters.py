@@ -33,6 +33,14 @@ def _read(folder: Path, manifest: Manifest, role: str, names: Mapping[str, str])
     """Of the parameters `names[name]` those that the file of a role has, mapped from it, by name."""
     if not names:
         return {}
+    path = folder / manifest.files[role].name
+    try:
+        with safe_open(path, "pt") as file:
+            held = set(file.keys())
+        if held.isdisjoint(names.values()):
+            return {}  # whatever its other bytes are
+    except (SafetensorError, OSError):
+        pass  # what is wrong with it is said next
     path = verified_path(folder, manifest.files[role])
     try:
         with safe_open(path, "pt") as file:

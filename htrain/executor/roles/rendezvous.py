@@ -208,9 +208,10 @@ class Rendezvous:
         self._number += 1
         self._is_running = True
         self.lost = f"{self.missing[0]} is gone" if self.missing else ""
-        for agent in self.agents.values():
+        able = {name: agent for name, agent in self.agents.items() if agent.is_prepared}
+        for agent in able.values():
             agent.number = self._number
-        return self._to_all(Begin(self._number, assignment))
+        return [Say(name, Begin(self._number, assignment)) for name in able]
 
     def finish(self, *, at_once: bool) -> list[Instruction]:
         """The try is over."""

@@ -12,7 +12,7 @@ from earlier_runs import checkpoint_of, planned, wholes_of
 from htrain.data import Position
 from htrain.data.identity import DataIdentity
 from htrain.data.left import Left
-from htrain.errors import CheckpointError
+from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.resuming import gone_on
 from htrain.executor.record.checkpoint import (
@@ -26,7 +26,8 @@ from htrain.executor.record.checkpoint import (
     write_manifest,
 )
 from htrain.executor.record.identity import Identity, PlanIdentity
-from htrain.executor.record.layout import keep_layout
+from htrain.executor.record.layout import Layout, keep_layout
+from htrain.executor.record.run_folder import RunRecord, start_record
 from htrain.executor.settings import RunSettings
 from htrain.plan.plan import Plan
 from htrain.spec.tree import with_flags
@@ -82,7 +83,7 @@ def test_its_own_cluster_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_every_number_is_where_the_new_cluster_has_it_though_the_plan_is_gone(tmp_path: Path) -> None:
     before, after = planned(OPTIONS, **TWO), planned(OPTIONS, tables=2, **THREE)
     begun(before, tmp_path / "run", (0, 1, 0), (0, 1, 0))
-    keep_layout(tmp_path / "run", before)
+    keep_layout(tmp_path / "run", Layout.of(before))
     (tmp_path / "saved" / "plan.yaml").unlink()
     settings, _ = went_on(after, tmp_path / "run")
     earlier, wholes = Earlier(Beginning(*settings.begin_with)), wholes_of(before)
@@ -136,6 +137,39 @@ def test_another_model_is_refused_by_the_first_weight_that_is_another(tmp_path: 
         went_on(other, tmp_path / "run")
 
 
+def test_other_nets_of_the_same_cluster_are_another_model(tmp_path: Path) -> None:
+    plan = planned(OPTIONS, **TWO)
+    begun(plan, tmp_path / "run", (0, 1, 0), (0, 1, 0))
+    with pytest.raises(
+        CheckpointError, match=r"was made by another plan \(its nets have the digest 0123456789ab, they had"
+    ):
+        went_on(replace(plan, digest="0123456789abcdef"), tmp_path / "run")
+
+
+def test_a_run_of_before_layouts_were_kept_goes_on_again_though_run_json_names_the_new_plan(tmp_path: Path) -> None:
+    """A role dies, or the launcher is killed, before the new cluster has made a checkpoint."""
+    begun(planned(OPTIONS, **TWO), tmp_path / "run", (0, 1, 0), (0, 1, 0))
+    after = planned(OPTIONS, **THREE)
+    first, _ = went_on(after, tmp_path / "run")
+    start_record(tmp_path / "run", RunRecord(str(tmp_path / "after"), "synthetic:", 1, False), resume=True)
+    again, _ = went_on(after, tmp_path / "run")
+    assert (again.positions, again.left) == (first.positions, first.left)
+    assert Earlier(Beginning(*again.begin_with)).layout == Earlier(Beginning(*first.begin_with)).layout
+
+
+def test_who_wants_some_parameters_reads_no_other_files(tmp_path: Path) -> None:
+    plan = planned(OPTIONS, **TWO)
+    begun(plan, tmp_path / "run", (0, 1, 0), (0, 1, 0))
+    folder, manifest = latest_checkpoint(tmp_path / "run")
+    beginning = Beginning(str(tmp_path / "saved"), str(folder))
+    table = next(name for name, p in plan.train.parameters.items() if p.kind == "table")
+    other = folder / manifest.files["dense_ps:0"].name
+    other.write_bytes(other.read_bytes()[:-1] + b"?")
+    Earlier(beginning, wholes={plan.train.parameters[table].whole})
+    with pytest.raises(DamagedCheckpoint, match="dense_ps_0"):
+        Earlier(beginning)
+
+
 def test_other_data_is_refused(tmp_path: Path) -> None:
     plan = planned(OPTIONS, **TWO)
     begun(plan, tmp_path / "run", (0, 1, 0), (0, 1, 0))
@@ -146,7 +180,7 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
 def test_a_layout_that_is_damaged_is_an_error_with_its_file(tmp_path: Path) -> None:
     plan = planned(OPTIONS, **TWO)
     begun(plan, tmp_path / "run", (0, 1, 0), (0, 1, 0))
-    keep_layout(tmp_path / "run", plan)
+    keep_layout(tmp_path / "run", Layout.of(plan))
     (file,) = (tmp_path / "run" / "parameters").iterdir()
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(CheckpointError, match=r"parameters/[0-9a-f]{16}\.json: damaged: "):
