@@ -66,10 +66,10 @@ def killed_and_resumed(start: Start, run: Path, cycles: int, draw: random.Random
     further, known = 0, 0
     for cycle in range(cycles):
         process = start("--out", str(run), "--or-resume")
-        time.sleep(draw.uniform(0.0, 1.0))
+        time.sleep(draw.uniform(0.0, 0.6))
         if draw.random() < 0.7:  # in the middle of training, else wherever it is
             _await(lambda known=known: _sequence(run) > known, process)
-            time.sleep(draw.uniform(0.0, 0.4))
+            time.sleep(draw.uniform(0.0, 0.3))
         if process.poll() is not None:
             raise AssertionError(f"cycle {cycle}: the run has ended: {process.communicate()}")
         victim = kill_one(process, run, draw)

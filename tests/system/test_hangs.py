@@ -53,7 +53,7 @@ elif place == "sync":
     SyncLoop._run = run_or_hang
 
 try:
-    epochs = 20 if place == "save" else 1_000_000_000
+    epochs = 1 if place == "save" else 1_000_000_000
     htrain.run(plan, data=data, out=out, epochs=epochs, hosting="threads", deadline_seconds=2.0, checkpoint_seconds=1.0 if place == "save" else "end")
 except htrain.Error as error:
     print(error)

@@ -63,8 +63,8 @@ def train(folder: Path, console: Console | None = None, **said: Any) -> RunResul
 
 
 def test_training_computes_the_same_with_validations_and_without(folder: Path, tmp_path: Path) -> None:
-    plain = train(folder, out=tmp_path / "plain", epochs=6)
-    validated = train(folder, out=tmp_path / "validated", epochs=6, valid=data(folder, "valid"), valid_every=400)
+    plain = train(folder, out=tmp_path / "plain", epochs=20)
+    validated = train(folder, out=tmp_path / "validated", epochs=20, valid=data(folder, "valid"), valid_every=400)
     assert len(validated.validations) > 2
     assert validated.totals.loss == plain.totals.loss
     before, after = parameters(tmp_path / "plain"), parameters(tmp_path / "validated")
