@@ -24,7 +24,7 @@ Start = Callable[..., Process]
 
 
 def cycles_plan(folder: Path, data: str) -> Path:
-    """A trainer, a group PS and a sparse PS with row-wise Adagrad, and dropouts of none: in a fixed order all of it repeats bit for bit."""
+    """A trainer, a group PS and a sparse PS with their Adagrad: in a fixed order all of it repeats bit for bit."""
     cluster = this_machine(groups=1, trainers=1, group_ps=1, sparse_ps=1)
     htrain.compile(WIDE_DEEP, data=data, cluster=cluster, options=Options(batch_size=32)).save(folder)
     return folder

@@ -22,7 +22,7 @@ _MOST_FILES = os.sysconf("SC_OPEN_MAX")
 
 
 class Apart:
-    """Such a process, which runs from now on. `work` returns what is to be known of it; what it raises is known as an error's text.
+    """Such a process, of this `pid`, which runs from now on. `work` returns what is to be known of it; what it raises is known as an error's text.
 
     Raises OSError where the system begins no process.
     """
@@ -35,8 +35,8 @@ class Apart:
         try:
             parent = os.getpid()
             with _alone():
-                self._pid = os.fork()
-                if self._pid == 0:
+                self.pid = os.fork()
+                if self.pid == 0:
                     _be_apart(work, writing, parent)
         except OSError:
             os.close(self._reading)
@@ -56,7 +56,7 @@ class Apart:
 
     def _reaped(self) -> bool:
         with self._ending:
-            pid, _, used = os.wait4(self._pid, os.WNOHANG)
+            pid, _, used = os.wait4(self.pid, os.WNOHANG)
             if pid:
                 self._is_over = True
                 self.cpu_seconds = used.ru_utime + used.ru_stime
@@ -66,7 +66,7 @@ class Apart:
         """End it at once, unless it has ended. From any thread; `result` still has to be asked for."""
         with self._ending:
             if not self._is_over:
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(self.pid, signal.SIGKILL)
 
 
 @contextmanager

@@ -36,9 +36,8 @@ def gone_on(
     beginning = Beginning(_plan_of(settings), str(folder))
     earlier = Earlier(beginning)
     earlier.require_same(plan)
-    keep_layout(
-        settings.run_folder, earlier.layout
-    )  # before run.json names the new plan: a retry, or another resume, begins with this one again
+    # Before run.json names the new plan: a retry, or another resume, begins with this one again.
+    keep_layout(settings.run_folder, earlier.layout)
     tell(
         f"{folder.name} was made by another cluster ({difference}): rows and weights are shared out anew, and what is left of the data"
     )

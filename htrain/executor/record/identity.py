@@ -1,5 +1,6 @@
 """What a checkpoint belongs to: a plan with its cluster and options, and data. Its parameters and its readers' positions mean something there alone."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -8,13 +9,13 @@ from htrain.data.identity import READER, DataIdentity, identity_of
 from htrain.errors import UsageError
 from htrain.plan.plan import Plan
 from htrain.spec.migrations import NEWEST, migrated
-from htrain.spec.tree import document_of, flat, options_of
+from htrain.spec.tree import document_of, flags, flat, options_of
 
 _UNSAID = 14  # the version of the plan's words where a manifest does not say it, as older ones do not
-# What flags begin with that say how a cluster trains a model, not what is trained.
-_OF_CLUSTER = (
-    "net_replicas", "prefetch", "bounded_staleness", "compress", "fuse_", "fast_products", "dense_sync", "sync_", "sparse_sync", "table_store", "cache",
-)  # fmt: skip
+# The sections of options, and their own fields, that say how a cluster trains a model, not what is trained.
+_OF_CLUSTER = {
+    "net_replicas", "prefetch", "bounded_staleness", "compression", "fusions", "dense_sync", "sparse_sync", "cache",
+}  # fmt: skip
 _COUNTS = ("groups", "trainers", "group_ps", "sparse_ps", "dense_ps")
 
 
@@ -35,11 +36,8 @@ class PlanIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         """What tells `other`, the plan that is to go on, from this one; "" where nothing does."""
         if self.version > NEWEST:
             return f"it was begun by a newer htrain (version {self.version} of plans; this one knows {NEWEST})"
-        for mine, its in ((self.counts, other.counts), (self._flags(), other._flags())):
-            for name in dict.fromkeys((*mine, *its)):
-                before, now = mine.get(name, "not there"), its.get(name, "not there")
-                if before != now:
-                    return f"{name.replace('_', ' ')}: {now} now, {before} then"
+        if found := _first_other(self.counts, other.counts) or _first_other(self._flags(), other._flags()):
+            return found
         if self.digest != other.digest:
             return f"its nets have the digest {other.digest[:12]}, they had {self.digest[:12]}"
         return ""
@@ -49,15 +47,9 @@ class PlanIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         cluster: only where that is the same, they say that what is trained is another."""
         if self.version > NEWEST or (self.counts, self._flags()) == (other.counts, other._flags()):
             return self.difference(other)
-        before, now = (
-            {n: v for n, v in each._flags().items() if not n.startswith(_OF_CLUSTER)} for each in (self, other)
+        return _first_other(
+            *({n: v for n, v in each._flags().items() if not _is_of_cluster(n)} for each in (self, other))
         )
-        for name in dict.fromkeys((*before, *now)):
-            if before.get(name) != now.get(name):
-                return (
-                    f"{name.replace('_', ' ')}: {now.get(name, 'not there')} now, {before.get(name, 'not there')} then"
-                )
-        return ""
 
     def _flags(self) -> dict[str, Any]:
         """What the options say, flag by flag, in the newest words; as they stand where no htrain wrote them."""
@@ -65,6 +57,21 @@ class PlanIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
             return flat(options_of(migrated({"options": self.options}, self.version)["options"], "options"))
         except (ValueError, UsageError):
             return self.options
+
+
+def _is_of_cluster(name: str) -> bool:
+    """Whether a flag, or a section where flags are not to be had, is about the cluster."""
+    flag = flags().get(name)
+    return (flag.section if flag and flag.section else name) in _OF_CLUSTER
+
+
+def _first_other(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first value that is another now, in words; "" where none is."""
+    for name in dict.fromkeys((*then, *now)):
+        before, after = then.get(name, "not there"), now.get(name, "not there")
+        if before != after:
+            return f"{name.replace('_', ' ')}: {after} now, {before} then"
+    return ""
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,6 +1,6 @@
 """How a plan has cut the model's parameters, kept in the run folder: what a checkpoint's files hold is known though the plan be gone, or made again.
 
-RUN/parameters/DIGEST.json          of the plan of this digest
+They stand in RUN/parameters, in a file named by the plan's digest.
 """
 
 from pathlib import Path

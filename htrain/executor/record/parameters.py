@@ -33,20 +33,17 @@ def _read(folder: Path, manifest: Manifest, role: str, names: Mapping[str, str])
     """Of the parameters `names[name]` those that the file of a role has, mapped from it, by name."""
     if not names:
         return {}
-    path = folder / manifest.files[role].name
+    saved = manifest.files[role]
+    path = folder / saved.name
     try:
         with safe_open(path, "pt") as file:
             held = set(file.keys())
-        if held.isdisjoint(names.values()):
-            return {}  # whatever its other bytes are
-    except (SafetensorError, OSError):
-        pass  # what is wrong with it is said next
-    path = verified_path(folder, manifest.files[role])
-    try:
-        with safe_open(path, "pt") as file:
-            held = set(file.keys())
-            return {name: file.get_tensor(names[name]) for name in sorted(names) if names[name] in held}
+            wanted = [name for name in sorted(names) if names[name] in held]
+            if wanted:
+                verified_path(folder, saved)
+            return {name: file.get_tensor(names[name]) for name in wanted}
     except (SafetensorError, OSError) as error:
+        verified_path(folder, saved)  # says more of a file that is damaged
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
 

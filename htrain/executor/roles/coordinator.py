@@ -183,8 +183,7 @@ class CoordinatorMachine(Listening):
         self._seen.saved, self._seen.save = {}, self._seen.number + 1
         # Some have written all when they say that they begin to (htrain.executor.loops.saver).
         yield from self._ask("save", "saving", self._most_save_seconds, folder=str(folder))
-        number, seconds = self._seen.number, self._now - began
-        writing = Writing(folder, trainers, number, began, seconds, validates=validates, finished=finished)
+        writing = Writing(folder, trainers, began, self._now - began, validates=validates, finished=finished)
         self._saves.begun(writing, self._now)
         return True
 

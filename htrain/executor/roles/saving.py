@@ -23,12 +23,11 @@ def without_advice(text: str) -> str:
 
 @dataclass(frozen=True)
 class Writing:
-    """A checkpoint that roles write, as it was ordered: of trainers in these states, by the order of this number. `began` is when they were told to rest, and
+    """A checkpoint that roles write, of trainers in these states. `began` is when they were told to rest, and
     `stood_still` for how many seconds; it `validates` if a validation waits for it, and is the last of a run that has `finished`."""
 
     folder: Path
     trainers: States
-    number: int
     began: float
     stood_still: float
     validates: bool = False

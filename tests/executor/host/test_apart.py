@@ -58,7 +58,7 @@ def test_what_it_says_may_be_long_and_what_it_raises_is_told() -> None:
 
 def test_one_that_is_ended_leaves_nothing_behind() -> None:
     apart = Apart(lambda: time.sleep(1000) or b"")
-    child = psutil.Process(apart._pid)
+    child = psutil.Process(apart.pid)
     threading.Timer(0.1, apart.kill).start()
     with pytest.raises(RunError, match="its process was ended"):
         apart.result()
@@ -69,7 +69,7 @@ def test_one_that_is_ended_leaves_nothing_behind() -> None:
 def test_signals_that_are_meant_for_its_parent_do_not_end_it() -> None:
     apart = Apart(lambda: time.sleep(0.3) or b"done")
     time.sleep(0.1)
-    child = psutil.Process(apart._pid)
+    child = psutil.Process(apart.pid)
     for number in (signal.SIGINT, signal.SIGTERM):
         child.send_signal(number)
     assert apart.result() == b"done"

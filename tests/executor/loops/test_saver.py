@@ -78,7 +78,7 @@ def test_a_role_that_stops_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest
     told = Told({"t": torch.ones(4)})
     told.saver.begin(tmp_path)
     assert told.saver._apart
-    child = psutil.Process(told.saver._apart._pid)
+    child = psutil.Process(told.saver._apart.pid)
     began = time.monotonic()
     told.saver.stop()
     assert time.monotonic() - began < 10

@@ -150,3 +150,25 @@ def test_other_data_is_refused_by_what_is_another(tmp_path: Path, identity: Iden
         resume(tmp_path, Identity(identity.plan, shorter))
     wanted = "was made on other data ('a.libfm' has 10 bytes, it had 100): resume with the data as it was, or start a new run with --out"
     assert str(seen.value) == f"{folder}: {wanted}"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"activation_dtype": "bfloat16"},
+        {"sparse_sync": "gmp", "partition": "p.parts"},
+        {"cache": "lookahead", "cache_window": 9},
+        {"fuse_tables": False, "net_replicas": 5},
+    ],
+)
+def test_how_a_cluster_trains_is_no_difference_of_the_model(plan: Plan, flags: dict[str, object]) -> None:
+    other = replace(plan, options=with_flags(plan.options, **flags), digest="0123456789abcdef")
+    then, now = PlanIdentity.of(plan), PlanIdentity.of(other)
+    assert then.difference(now)
+    assert then.difference_of_model(now) == now.difference_of_model(then) == ""
+
+
+def test_what_is_trained_otherwise_is_one_though_the_cluster_is_another_too(plan: Plan) -> None:
+    flags = {"sparse_lr": 0.5, "cache": "het", "cache_capacity": "1%"}
+    other = replace(plan, options=with_flags(plan.options, **flags), cluster=replace(plan.cluster, trainers=3))
+    assert PlanIdentity.of(plan).difference_of_model(PlanIdentity.of(other)).startswith("sparse lr: 0.5 now, ")

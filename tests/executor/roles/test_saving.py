@@ -17,7 +17,7 @@ def schedule(*, every_seconds: CheckpointSeconds = 300.0, restore: str = "") -> 
 
 
 def written(saves: SaveSchedule, folder: Path, *, began: float, made: float) -> str:
-    saves.begun(Writing(folder, {}, 1, began, stood_still=0.25), began + 0.25)
+    saves.begun(Writing(folder, {}, began, stood_still=0.25), began + 0.25)
     return saves.made(made)
 
 
@@ -33,7 +33,7 @@ def test_a_checkpoint_is_due_when_its_time_has_come_after_the_begin_and_after_th
 
 def test_while_one_is_written_none_is_due_and_one_that_takes_long_is_told_of_once() -> None:
     saves = schedule()
-    saves.begun(Writing(FIRST, {}, 1, 1300.0, stood_still=0.5), 1300.5)
+    saves.begun(Writing(FIRST, {}, 1300.0, stood_still=0.5), 1300.5)
     assert (saves.due, saves.slow, saves.last) == (math.inf, 1360.5, None)
     assert saves.told_slow() == "a checkpoint is still being written after 60 s; training goes on"
     assert saves.slow == math.inf
@@ -51,7 +51,7 @@ def test_only_the_last_is_due_where_none_are_wanted_on_the_way() -> None:
 def test_one_that_the_disk_refuses_keeps_the_one_before_and_is_due_again_soon() -> None:
     saves = schedule()
     written(saves, FIRST, began=1300.0, made=1301.0)
-    saves.begun(Writing(SECOND, {}, 2, 1600.0, stood_still=0.0), 1600.0)
+    saves.begun(Writing(SECOND, {}, 1600.0, stood_still=0.0), 1600.0)
     told = saves.refused("the disk is full", 1600.0)
     assert told == "no checkpoint: the disk is full; training goes on, it is tried again in 30 s"
     assert (saves.due, saves.last, saves.error, saves.writing) == (1630.0, FIRST, "the disk is full", None)
