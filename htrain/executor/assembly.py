@@ -64,8 +64,9 @@ class Assembly:
 
     @property
     def is_private(self) -> bool:
-        """Whether its parameters lie in memory of this process alone, of which a fork has its own."""
-        return not self._shared and self._mapped is None
+        """Whether its parameters lie in memory of this process alone, of which a fork has its own. It has none of an accelerator's."""
+        on_host = all(tensor.device.type == "cpu" for tensor in self.store.values())
+        return on_host and not self._shared and self._mapped is None
 
     @property
     def bound(self) -> int:
@@ -84,7 +85,7 @@ class Assembly:
 
     def engine_of(self, net: Net) -> Engine:
         """An engine over parameters of this role, which are made uninitialised where they are not there yet."""
-        there = self._accelerator.parameters_of(net)
+        there = self._accelerator.places_of(net)
         for name, tensor in allocate(
             net, self._mapped, there, self.cache_half.joined(net), shared=self._shared
         ).items():

@@ -19,6 +19,7 @@ from htrain.ops import (
     het,
     init,
     interaction,
+    joint,
     lookahead,
     loss,
     low_precision,
@@ -36,7 +37,7 @@ from htrain.ops.vjp import vjp_definition
 _FAMILIES = (
     fc, low_precision, elementwise, matrix, interaction,
     batch_norm, draw, dropout, torch_ops,
-    reduce, shape, embedding, bounds, fields, served, het, gmp, lookahead,
+    reduce, shape, embedding, bounds, fields, served, het, gmp, lookahead, joint,
     loss, optimizer, counted_steps, comm, averaging, collective, compress, init, transfer,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}

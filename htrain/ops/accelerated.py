@@ -4,29 +4,14 @@ The kernels here are those of ops whose own are loops over host memory (`OpDef.a
 attributes. Places and slots are not checked against their tables: the host has made them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from htrain.ops.base import OpDef
 from htrain.ops.ftrl import ftrl_step
-
-_device = torch.device("cpu")
-
-
-def use(device: torch.device) -> None:
-    """Have `device` be the accelerator of this process from now on."""
-    global _device
-    _device = device
-
-
-def device() -> torch.device:
-    """The accelerator of this process, or its host where it has none."""
-    return _device
 
 
 def lookup(table: torch.Tensor, ids: torch.Tensor, *, first_row: int) -> torch.Tensor:
@@ -109,11 +94,16 @@ def _summed(rows: torch.Tensor, inverse: torch.Tensor, count: int) -> torch.Tens
     return rows.new_zeros(count + 1, rows.shape[1]).index_add_(0, _behind(inverse, count), rows).narrow(0, 0, count)
 
 
+def _places(ids: torch.Tensor, first_row: int) -> torch.Tensor:
+    """Where distinct ids stand in a shard that starts at `first_row`."""
+    return ids - first_row if first_row else ids
+
+
 def sparse_sgd(table: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, *, lr: float, first_row: int) -> None:
     """table[id] -= lr * row, in place, for distinct ids int64[u] of a shard table[R,D] that starts at `first_row`, and
     rows[u,D].
     """
-    table.index_add_(0, ids - first_row, rows, alpha=-lr)
+    table.index_add_(0, _places(ids, first_row), rows, alpha=-lr)
 
 
 def sparse_adagrad(
@@ -131,10 +121,10 @@ def sparse_adagrad(
 
     `ids` are distinct, int64[u], and `rows`[u,D] are their gradients; the shard starts at `first_row`.
     """
-    slots = ids - first_row
-    total = accumulator.index_select(0, slots).addcmul_(rows, rows)
-    accumulator.index_copy_(0, slots, total)
-    table.index_add_(0, slots, rows / total.sqrt().add_(eps), alpha=-lr)
+    slots = _places(ids, first_row)
+    accumulator.index_add_(0, slots, rows.square())
+    total = accumulator.index_select(0, slots)
+    table.index_add_(0, slots, rows / total.sqrt_().add_(eps), alpha=-lr)
 
 
 def row_wise_adagrad(
@@ -152,10 +142,10 @@ def row_wise_adagrad(
 
     `ids` are distinct, int64[u], and `rows`[u,D] are their gradients; the shard starts at `first_row`.
     """
-    slots = ids - first_row
-    total = accumulator.index_select(0, slots).add_(rows.square().mean(1))
-    accumulator.index_copy_(0, slots, total)
-    table.index_add_(0, slots, rows / total.sqrt().add_(eps).unsqueeze(1), alpha=-lr)
+    slots = _places(ids, first_row)
+    accumulator.index_add_(0, slots, rows.square().mean(1))
+    total = accumulator.index_select(0, slots)
+    table.index_add_(0, slots, rows / total.sqrt_().add_(eps).unsqueeze(1), alpha=-lr)
 
 
 def sparse_ftrl(
@@ -174,12 +164,54 @@ def sparse_ftrl(
 
     `ids` are distinct, int64[u], and `rows`[u,D] are their gradients; the shard starts at `first_row`.
     """
-    slots = ids - first_row
+    slots = _places(ids, first_row).long()
     held, state = table.index_select(0, slots), ftrl.index_select(0, slots)
     z, n = state.tensor_split(2, 1)
     ftrl_step(held, z, n, rows, lr=lr, beta=beta, l1=l1, l2=l2)
     table.index_copy_(0, slots, held)
     ftrl.index_copy_(0, slots, state)
+
+
+def fc_relu(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
+    """y[B,N] = max(x[B,K] @ w[N,K].T + b[N], 0), in one kernel where there is a bias."""
+    if bias and x.dim() == 2:
+        return torch._addmm_activation(bias[0], x, w.t())
+    return F.linear(x, w, *bias).relu_()
+
+
+def bind_fc_sgd(*known: torch.Tensor | None, lr: float) -> Callable[..., None]:
+    """FCSgd with a weight[N,K] and a bias[N] that are known."""
+    w, *bias = (each for each in known if each is not None)
+    return _FCSgd(w, bias[0] if bias else None, lr)
+
+
+def fc_sgd(w: torch.Tensor, *rest: torch.Tensor, lr: float) -> None:
+    """w[N,K] -= lr * dy[B,N].T @ x[B,K], and b[N] -= lr * dy summed over the batch: `rest` are the bias, where there is one, x and dy."""
+    *bias, x, dy = rest
+    _FCSgd(w, bias[0] if bias else None, lr)(x, dy)
+
+
+class _FCSgd:
+    """One FC's step: two products. The bias takes that of the gradient and ones, which are kept from step to step."""
+
+    def __init__(self, w: torch.Tensor, bias: torch.Tensor | None, lr: float) -> None:
+        self._w, self._bias, self._lr = w, bias, lr
+        self._ones = w.new_ones(0)
+
+    def __call__(self, x: torch.Tensor, dy: torch.Tensor) -> None:
+        x, dy = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+        if x.dtype != self._w.dtype:
+            self._w.sub_(dy.t() @ x, alpha=self._lr)
+        else:
+            self._w.addmm_(dy.t(), x, alpha=-self._lr)
+        if self._bias is None:
+            return
+        if dy.dtype != self._bias.dtype:
+            self._bias.sub_(dy.sum(0, dtype=self._bias.dtype), alpha=self._lr)
+            return
+        if self._ones.numel() < len(dy):
+            self._ones = self._w.new_ones(len(dy))
+        self._bias.addmv_(dy.t(), self._ones.narrow(0, 0, len(dy)), alpha=-self._lr)
 
 
 def pairwise_dots(features: torch.Tensor, positions: torch.Tensor, *, kept: int = 0) -> torch.Tensor:
@@ -232,19 +264,6 @@ def _fields(
     return values[:dense], values[dense : dense + tables], values[dense + tables :]
 
 
-def read_slots(parts: Sequence[torch.Tensor], slots: NDArray[np.int64]) -> NDArray[np.float32]:
-    """values[n, D + S] of slots[n], on the host: as htrain.ops.lookahead_loops.read_rows."""
-    places = torch.from_numpy(slots).to(parts[0].device)
-    return torch.cat([part.index_select(0, places).reshape(slots.size, -1) for part in parts], 1).cpu().numpy()
-
-
-def write_slots(parts: Sequence[torch.Tensor], slots: NDArray[np.int64], values: NDArray[np.float32]) -> None:
-    """The reverse of `read_slots`: values[n, D + S] from the host."""
-    places, rows = (torch.from_numpy(array).to(parts[0].device) for array in (slots, values))
-    for part, columns in zip(parts, rows.split([part[0].numel() for part in parts], 1), strict=True):
-        part.index_copy_(0, places, columns.reshape(slots.size, *part.shape[1:]))
-
-
 def on_accelerator(definition: OpDef) -> OpDef:
     """The op that takes the place of one with an `accelerated` kernel, where tensors are on an accelerator."""
     assert definition.accelerated
@@ -254,9 +273,10 @@ def on_accelerator(definition: OpDef) -> OpDef:
         type=name,
         kernel=definition.accelerated,
         gradient=None,
-        bind=None,
+        bind=definition.bind_accelerated,
         on_host=False,
         accelerated=None,
+        bind_accelerated=None,
         aten=(),
         onnx=False,
     )

@@ -58,7 +58,7 @@ CostRule = Callable[[Op, Sequence[Blob], Sequence[Blob], int], Cost]
 KeepRule = Callable[[Op, Sequence[Blob], int], float]
 GradientRule = Callable[[Builder, Op, Sequence[str], Sequence[bool]], Sequence[str]]
 Place = Literal["module", "reader", "workers"]
-Phase = Literal["announce", "ask", "take", "compute", "push"]
+Phase = Literal["announce", "ask", "prepare", "take", "compute", "push"]
 Transfer = Literal["", "send", "receive", "signal"]
 RowRead = tuple[str, str, str]  # the table, or a shard of it, the ids, and the rows that are read by them
 ReadsRule = Callable[[Op], Sequence[RowRead]]
@@ -211,7 +211,8 @@ class OpDef:
     `bundles` are the values that may come as bundles, those of each message together; `bundled` takes the parameters and the names of the outputs, and gives
     a kernel of these bundles, whose outputs, if any, are a bundle.
     `on_host`: tensors are in host memory only; others compute where their tensors are. `accelerated` is the kernel for an accelerator of an op that
-    is a loop over host memory.
+    is a loop over host memory, or has a better one there, and `bind_accelerated` what `bind` is for that. `shaped_by` are the inputs of which it reads the
+    shape alone: they may be on the host or not.
 
     What it changes:
     `effects`: it is never dropped, merged or moved across another effect. `writes` are the positions of the inputs that it mutates, always
@@ -223,8 +224,9 @@ class OpDef:
     Where and when it runs:
     `place` is the device of an op that touches no table (one that does is where the table is): that of its `module`, the trainer as the `reader` of
     batches, or all `workers` together, as a collective.
-    `phase` of a step: `announce` tells a cache of ids when they are read; `ask` wants rows of the next batch; `take` puts what was asked
-    for into a cache, before the next batch may ask; `push` does what others wait for; all else computes.
+    `phase` of a step: `announce` tells a cache of ids when they are read; `ask` wants rows of the next batch; `prepare` finds, or brings to an accelerator,
+    what is known of a step as soon as its rows have their places; `take` puts what was asked for into a cache, before the next batch may ask; `push` does
+    what others wait for; all else computes.
     `transfer`: it sends or receives a value between devices, or signals how far a step is.
     `work` names what bounds its speed, for the cost model.
 
@@ -255,6 +257,8 @@ class OpDef:
     bundled: Callable[..., Callable[..., Any]] | None = None
     on_host: bool = False
     accelerated: Callable[..., Any] | None = None
+    bind_accelerated: Callable[..., Callable[..., Any]] | None = None
+    shaped_by: NamesRule = asked_for_nothing
     effects: bool = False
     writes: tuple[int, ...] | Callable[[Op], tuple[int, ...]] = ()
     steps_weights: bool = False

@@ -36,7 +36,8 @@ def _bound_table(table: torch.Tensor, ids: torch.Tensor, *, max_norm: float, fir
 
 
 def _bound_accelerated(table: torch.Tensor, ids: torch.Tensor, *, max_norm: float, first_row: int) -> None:
-    table.index_copy_(0, ids - first_row, _bound_rows(table.index_select(0, ids - first_row), max_norm=max_norm))
+    places = ids.long() - first_row
+    table.index_copy_(0, places, _bound_rows(table.index_select(0, places), max_norm=max_norm))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import linear
 
 from htrain.net.net import Blob, Op, numel
+from htrain.ops import accelerated
 from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
 from htrain.ops.fc_rules import cost, gradient, number_bytes
 from htrain.ops.products import fast_linear, sgd_step, weight_gradient
@@ -108,9 +109,27 @@ DEFINITIONS = (
     OpDef(
         "FastFCGradient", _fast_gradient_kernel, _gradient_infer, _gradient_cost, gradient=None, many=True, work="gemm"
     ),
-    OpDef("FCRelu", _relu_kernel, FC.infer, cost=cost, gradient=_relu_gradient, work="gemm"),
+    OpDef(
+        "FCRelu",
+        _relu_kernel,
+        FC.infer,
+        cost=cost,
+        gradient=_relu_gradient,
+        work="gemm",
+        accelerated=accelerated.fc_relu,
+    ),
     OpDef("FCInputGradient", _input_gradient, _input_gradient_infer, _product_cost, gradient=None, work="gemm"),
     OpDef(
-        "FCSgd", _sgd, no_outputs, _product_cost, None, effects=True, writes=_stepped, steps_weights=True, work="gemm"
+        "FCSgd",
+        _sgd,
+        no_outputs,
+        _product_cost,
+        None,
+        effects=True,
+        writes=_stepped,
+        steps_weights=True,
+        work="gemm",
+        accelerated=accelerated.fc_sgd,
+        bind_accelerated=accelerated.bind_fc_sgd,
     ),
 )

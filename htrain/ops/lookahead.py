@@ -199,6 +199,7 @@ DEFINITIONS = (
         effects=True,
         on_host=True,
         place="reader",
+        phase="prepare",
         work="gather",
         keeps=_window_bytes,
         evaluated=_read_in_evaluation,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.ops import OPS
-from htrain.ops.accelerated import accelerated_type, read_slots, write_slots
+from htrain.ops.accelerated import accelerated_type
 
 WIDTH = 3
 quick = settings(max_examples=60, deadline=None, derandomize=True)
@@ -145,19 +145,11 @@ def test_fields(device: str, examples: int, tables: int, dense: int, seed: int) 
     )
 
 
-@everywhere
-def test_whole_rows_leave_slots_and_come_back(device: str) -> None:
-    parts = [drawn(0, 9, WIDTH).to(device), drawn(1, 9, WIDTH).to(device), drawn(2, 9).to(device)]
-    slots = torch.tensor([7, 0, 3]).numpy()
-    values = read_slots(parts, slots)
-    wanted = torch.cat([parts[0][slots], parts[1][slots], parts[2][slots][:, None]], 1)
-    assert (torch.from_numpy(values) == wanted.cpu()).all()
-    write_slots(parts, slots[::-1].copy(), values)
-    assert (read_slots(parts, slots) == values[::-1]).all()
-
-
 def test_what_is_bound_to_the_host_is_not_taken_along() -> None:
     """A fusion binds what it knows of its inputs into a loop over host memory: on an accelerator the kernel of its own has to run."""
     there = [OPS[accelerated_type(d.type)] for d in OPS.values() if d.accelerated]
     assert there
-    assert all(d.bind is None and not d.on_host and d.gradient is None for d in there)
+    assert all(not d.on_host and d.gradient is None for d in there)
+    assert {d.type for d in there if d.bind} == {
+        accelerated_type(d.type) for d in OPS.values() if d.accelerated and d.bind_accelerated
+    }

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from htrain.executor.strategies.lookahead.joint_caches import JointCaches
+from htrain.executor.strategies.lookahead.slot_rows import HostRows
 from htrain.executor.strategies.lookahead.table_cache import TableCache, distinct
 from htrain.executor.transport.peers import Peers
 from htrain.net.placement import CacheGeometry
@@ -49,7 +50,7 @@ def windows(batch: int, window: int, width: int, sets: int) -> tuple[Timed, Tabl
     """Windows of caches of no store; the rates of one of its tables."""
     slots = sets * WAYS + batch
     caches = {
-        f"c{t}": TableCache(CacheGeometry(sets, WAYS), (torch.zeros(slots, width), torch.zeros(slots, width)), patch=True)
+        f"c{t}": TableCache(CacheGeometry(sets, WAYS), HostRows((torch.zeros(slots, width), torch.zeros(slots, width))), patch=True)
         for t in range(TABLES)
     }  # fmt: skip
     joint, timed, chance = JointCaches(caches, Peers(None), 1), Timed(), np.random.default_rng(0)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from htrain.executor.engine.stage_keys import ANNOUNCE, PREFETCH, TAKE_ROWS, StageKey, message_of, stage_keys
+from htrain.executor.engine.stage_keys import ANNOUNCE, PREFETCH, PREPARE, TAKE_ROWS, StageKey, message_of, stage_keys
 from htrain.net.net import Net, Op, Tensor
 from htrain.net.slices import readers
 from htrain.ops import OPS
@@ -46,7 +46,8 @@ class Values(dict[str, Any]):
 @dataclass(frozen=True, eq=False)
 class Stage:
     """Ops that wait for the same messages. `prefetch` stages only find out which rows to ask for: they read no parameter.
-    An `announces` stage comes before these, when a batch is read, and tells the caches what it will ask for. A stage that `takes_rows`
+    An `announces` stage comes before these, when a batch is read, and tells the caches what it will ask for; one that `prepares` finds the
+    slots of its rows, as soon as they have some, and brings to an accelerator what is known of it. A stage that `takes_rows`
     puts what was asked for into a cache, before the next batch may ask; one that `ends_push` has done what others wait for.
     `after` are the stages that must have run. A stage that steps dense weights has a clock of its own, `writes`; `reads` are the
     clocks whose weights this stage may be the first to read: others that may be are not among `after`."""
@@ -55,6 +56,7 @@ class Stage:
     waits: frozenset[int]
     announces: bool
     prefetch: bool
+    prepares: bool
     takes_rows: bool
     ends_push: bool
     ops: tuple[Op, ...]
@@ -99,7 +101,7 @@ def build_program(net: Net, parameters: Mapping[str, Any], *, gated: bool = True
         reads, writes = clocks[index]
         run = _compile(net, index, ops=ops, source=source, parameters=parameters, bundled=bundled)
         ends_push = any(OPS[op.type].phase == "push" for op in ops)
-        kind = (key[1] == ANNOUNCE, key[1] == PREFETCH, key[1] == TAKE_ROWS, ends_push)
+        kind = (key[1] == ANNOUNCE, key[1] == PREFETCH, key[1] == PREPARE, key[1] == TAKE_ROWS, ends_push)
         stages.append(Stage(index, key[0], *kind, ops, afters[index], reads, writes, source, run))
     received = {op.outputs[0]: op for op in net.ops if op.type == "Recv"}
     messages = {name: message_of(op) for name, op in received.items()}

@@ -1,6 +1,6 @@
 """Where a device's net is cut into stages: what each op waits for (docs/decisions/engine.md)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from htrain.net.names import SPARSE_PS, TRAINER, role_of
 from htrain.net.net import Net, Op
@@ -11,7 +11,7 @@ from htrain.ops.weights import WeightReaders
 
 GATE = -1  # what optimizer steps of dense weights wait for besides messages, where a gate is: its grant
 ROUND = -2  # what a pull of a bulk-synchronous server waits for: the pushes of all workers
-ANNOUNCE, PREFETCH, TAKE_ROWS, COMPUTE = range(4)
+ANNOUNCE, PREFETCH, PREPARE, TAKE_ROWS, COMPUTE = range(5)
 StageKey = tuple[frozenset[int], int]
 
 
@@ -57,7 +57,16 @@ def stage_keys(net: Net, *, gated: bool) -> list[StageKey]:
             touched[weight] = touched.get(weight, frozenset()) | need
     leading = blobs_leading_to(net.ops, _ask_ahead(net, waits))
     announces = any(OPS[op.type].phase == "announce" for op in net.ops)
-    return [(need, _kind(op, need, leading, announces)) for op, need in zip(net.ops, needs, strict=True)]
+    kinds = [_kind(op, need, leading, announces) for op, need in zip(net.ops, needs, strict=True)]
+    return list(zip(needs, _prepared(net, needs, kinds), strict=True))
+
+
+def _prepared(net: Net, needs: Sequence[frozenset[int]], kinds: Sequence[int]) -> Iterator[int]:
+    """The kinds, where slots and what an accelerator takes are made ahead of a step, in a stage of their own, with all that these are made of."""
+    packed = [name for op in net.ops if OPS[op.type].phase == "prepare" for name in op.outputs]
+    made = blobs_leading_to(net.ops, packed)
+    for op, need, kind in zip(net.ops, needs, kinds, strict=True):
+        yield PREPARE if kind == COMPUTE and not need and not made.isdisjoint(op.outputs) else kind
 
 
 def _from_trainer(net: Net) -> tuple[frozenset[int], frozenset[int]]:

@@ -3,8 +3,9 @@
 import math
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from htrain.errors import PlanError, RunError
 from htrain.executor.host.memory import empty
 from htrain.net.net import Net, Op, Parameter
 from htrain.ops import OPS
-from htrain.ops.accelerated import device
 from htrain.ops.base import dtype_of
 from htrain.ops.init import fill_rows
 from htrain.plan.plan import values_file
@@ -28,12 +28,12 @@ _ROWS_AT_ONCE = 1 << 18
 def allocate(
     net: Net,
     mapped: Path | None = None,
-    accelerated: Collection[str] = (),
+    places: Mapping[str, torch.device] = MappingProxyType({}),
     joined: Iterable[Sequence[str]] = (),
     *,
     shared: bool = False,
 ) -> Store:
-    """Uninitialised memory for every parameter of `net` but caches, that of `accelerated` ones on this process's accelerator, or `shared` with the
+    """Uninitialised memory for every parameter of `net` but caches, on an accelerator where `places` say so, or `shared` with the
     processes that this one forks; pages are taken from the machine when they are first written.
 
     Tables that are `joined` lie in one piece of memory, one behind the other. With a folder `mapped`, tables and their states lie in files there,
@@ -43,8 +43,8 @@ def allocate(
     for names in joined:
         store.update(_in_one_piece([net.parameters[name] for name in names], mapped, shared=shared))
     for name, parameter in net.parameters.items():
-        if name in accelerated and parameter.kind != "cache":
-            store[name] = torch.empty(parameter.shape, dtype=dtype_of(parameter.dtype), device=device())
+        if name in places and parameter.kind != "cache":
+            store[name] = torch.empty(parameter.shape, dtype=dtype_of(parameter.dtype), device=places[name])
         elif name not in store and parameter.kind != "cache":
             place = mapped if net.holds_rows(parameter) else None
             store[name] = _piece(parameter.shape, parameter.dtype, place, shared=shared)

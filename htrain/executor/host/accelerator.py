@@ -1,14 +1,14 @@
 """Which of a role's nets compute on an accelerator, and on which one (cDLRM 5)."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 import torch
 
 from htrain.errors import RunError
 from htrain.net.names import TRAINER, Role, role_of
 from htrain.net.net import Net
-from htrain.ops.accelerated import use
 from htrain.transform.accelerate import accelerate, accelerated_parameters
+from htrain.transform.joint_tables import join_tables
 
 
 class Host:
@@ -18,24 +18,24 @@ class Host:
         """The net of a step, as it is run: on a CPU, without a change."""
         return step
 
-    def parameters_of(self, net: Net) -> Collection[str]:
-        """The names of those of its parameters that are on an accelerator: none."""
-        return ()
+    def places_of(self, net: Net) -> Mapping[str, torch.device]:
+        """Where those of its parameters are that are not in host memory: none."""
+        return {}
 
 
 class Accelerator(Host):
-    """A trainer's accelerator, which all its steps use. `device` is this process's from now on."""
+    """A trainer's accelerator, which all its steps use."""
 
     def __init__(self, device: torch.device) -> None:
-        use(device)
+        self._device = device
 
     def net_of(self, step: Net) -> Net:
-        """The net of a step, as it runs there."""
-        return accelerate(step)
+        """The net of a step, as it runs there: with the tables of a width in one tensor."""
+        return accelerate(join_tables(step), str(self._device))
 
-    def parameters_of(self, net: Net) -> Collection[str]:
+    def places_of(self, net: Net) -> Mapping[str, torch.device]:
         """Those of its parameters that are there."""
-        return accelerated_parameters(net)
+        return dict.fromkeys(accelerated_parameters(net), self._device)
 
 
 def accelerator_of(role: str, device: str) -> Host:

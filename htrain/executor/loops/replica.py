@@ -72,6 +72,10 @@ class Replica:
         """Take a batch; caches hear what it will ask for. No parameter is read yet."""
         return self.drive(self.machine.opened(inputs, num_examples))
 
+    def prepare(self, step: Step) -> None:
+        """Bring what is known of an opened step to where it is computed, ahead of it: from any thread, for one step at a time."""
+        self.drive(self.machine.prepared(step))
+
     def run_apart(self, engine: Engine, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, Any]:
         """Run another net, such as one that empties the caches, as a step of its own; the values of the pass. Raises PeerLost."""
         return self.drive(self.machine.run_apart(engine, inputs))

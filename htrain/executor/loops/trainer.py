@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from htrain.data import Batch
@@ -15,6 +16,7 @@ from htrain.executor.host.patience import Patience
 from htrain.executor.host.threads import begin_thread
 from htrain.executor.host.watch import Watch
 from htrain.executor.loops.feed import Feed
+from htrain.executor.loops.losses import CountedStep, Losses
 from htrain.executor.loops.replica import Replica
 from htrain.executor.loops.upcoming import Called, Upcoming
 from htrain.executor.roles.lockstep import Lockstep, no_examples
@@ -90,6 +92,7 @@ class Trainer:
         self._outboxes: list[Outbox] = []
         self._threads: list[threading.Thread] = []
         self._replicas: list[Replica] = []
+        self._losses = [Losses() for _ in range(replicas)]
         self._flush = flush
         self._ahead = ahead
         self.upcoming: Upcoming | None = None
@@ -112,12 +115,12 @@ class Trainer:
                 number, self.engine, self.gates, inbox=inbox, outbox=outbox, patience=self._patience, activity=self._watch.activity(f"replica {number}"),
             )  # fmt: skip
             replica.stopping = lambda: self._orders.stopping
-            replica.ask_trainer = self._carry_out
+            replica.ask_trainer = partial(self._carry_out, number)
             self._replicas.append(replica)
         for replica in self._replicas:
             source: Source = Called(upcoming) if upcoming else Ahead(replica.machine, self._ahead, self._flush)
             if upcoming:
-                upcoming.start(feed, replica.open, no_examples(self.engine.program.net))
+                upcoming.start(feed, replica, no_examples(self.engine.program.net))
             thread = threading.Thread(target=self._guarded, args=(replica, source), name=replica.endpoint, daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -220,6 +223,7 @@ class Trainer:
         begin_thread()
         try:
             replica.drive(self._training(replica.machine, source))
+            self._count_rest(replica.machine.place[2])
             with self._lock:
                 self._finished += 1
         except Exception as error:
@@ -239,8 +243,8 @@ class Trainer:
             return train_together(machine, source, self._orders, self._lockstep, empty, prefetch=self._prefetch)
         return train(machine, source, self._orders, prefetch=self._prefetch)
 
-    def _carry_out(self, instruction: Instruction) -> Batch | Verdict | None:
-        """What a replica asks of its trainer."""
+    def _carry_out(self, replica: int, instruction: Instruction) -> Batch | Verdict | None:
+        """What the replica of a number asks of its trainer."""
         if isinstance(instruction, TakeBatch):
             return None if self._orders.stopping else self._feed.next()
         if isinstance(instruction, AwaitVerdict):
@@ -253,6 +257,7 @@ class Trainer:
         elif isinstance(instruction, StepEnds):
             self._count(instruction.step)
         elif isinstance(instruction, Rest):
+            self._count_rest(replica)
             self._rest(instruction)
         return None
 
@@ -279,18 +284,26 @@ class Trainer:
     def _count(self, step: Step) -> None:
         if not step.state.batch_size:
             return
-        loss = float(step.state.values[self.engine.program.net.outputs[0]])
+        values, context = step.state.values, step.state.context
+        counted = CountedStep(context.replica, context.step, step.state.batch_size, float(values["label"].sum()))
+        for each, loss in self._losses[context.replica].add(counted, values[self.engine.program.net.outputs[0]]):
+            self._add(each, loss)
+
+    def _count_rest(self, replica: int) -> None:
+        """Of a replica that stands still, all steps are in the totals from now on."""
+        for each, loss in self._losses[replica].rest():
+            self._add(each, loss)
+
+    def _add(self, step: CountedStep, loss: float) -> None:
         if not math.isfinite(loss):
             raise RunError(
-                f"{self.role}: the loss is {loss} at step {step.state.context.step} of replica {step.state.context.replica}: "
-                f"compile with smaller --dense-lr and --sparse-lr"
+                f"{self.role}: the loss is {loss} at step {step.step} of replica {step.replica}: compile with smaller --dense-lr and --sparse-lr"
             )
-        positives = float(step.state.values["label"].sum())
         with self._lock:
-            self.totals.examples += step.state.batch_size
+            self.totals.examples += step.examples
             self.totals.steps += 1
-            self.totals.log_loss += loss * step.state.batch_size
-            self.totals.positives += positives
+            self.totals.log_loss += loss * step.examples
+            self.totals.positives += step.positives
             if self.keep_losses:
                 self.losses.append(loss)
             self.on_step(self.totals.steps)

@@ -2,13 +2,23 @@
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
 from htrain.executor.loops.feed import Feed
 from htrain.executor.roles.replica import Call, Machine, Source, Step
+
+
+class Steps(Protocol):
+    """What a replica does with its steps before they are run."""
+
+    def open(self, inputs: Mapping[str, torch.Tensor], num_examples: int) -> Step:
+        """Take a batch; caches hear what it will ask for."""
+
+    def prepare(self, step: Step) -> None:
+        """Bring what is known of an opened step to where it is computed."""
 
 
 class Upcoming:
@@ -20,10 +30,10 @@ class Upcoming:
     def start(
         self,
         feed: Feed,
-        open_step: Callable[[Mapping[str, torch.Tensor], int], Step],
+        steps: Steps,
         empty: Mapping[str, torch.Tensor],
     ) -> None:
-        """Begin; `open_step` takes a batch, and tells the caches its ids; `empty` is one of no examples."""
+        """Begin; `empty` is a batch of no examples."""
 
     @abstractmethod
     def next(self) -> Step | None:

@@ -170,6 +170,10 @@ class ReplicaMachine:
         yield from self._run_those(step, [stage for stage in step.pending if stage.prefetch])
         return step
 
+    def prepared(self, step: Step) -> Machine[None]:
+        """Bring what is known of an opened step to where it is computed. Its rows have their slots; no parameter is read yet."""
+        yield from self._run_those(step, [stage for stage in step.pending if stage.prepares])
+
     def take_rows(self, step: Step) -> Machine[None]:
         """Go on with a step until all its rows are in the caches, if there are any."""
         while not step.engine.has_taken_rows(step.state):

@@ -1,13 +1,14 @@
 """HET-GMP's workers as roles have them: replicas and their bounds on each trainer, an owner of rows on the sparse PS beside it (HET-GMP 5.3)."""
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
+import torch
 
 from htrain.data import Dataset
 from htrain.data.numbering import Numbering, open_numbering
@@ -81,7 +82,7 @@ class Gmp(RunsCache[Asked]):
             if op.type == "GmpPush":
                 yield from held_by(op)
 
-    def caches(self, net: Net, store: Store, accelerated: Collection[str]) -> dict[str, Any]:
+    def caches(self, net: Net, store: Store, places: Mapping[str, torch.device]) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for op in net.ops:
             if op.type == "GmpAsk":

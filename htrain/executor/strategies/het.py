@@ -1,7 +1,9 @@
 """HET's caches as roles have them: a client of the protocol on each trainer, a server on each sparse PS (HET 3)."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from htrain.executor.engine.store import Store
 from htrain.executor.record.cache_totals import add_counts, added
@@ -29,7 +31,7 @@ class Het(RunsCache[Asked]):
             if op.type == "HetPush":
                 yield from held_by(op)
 
-    def caches(self, net: Net, store: Store, accelerated: Collection[str]) -> dict[str, Any]:
+    def caches(self, net: Net, store: Store, places: Mapping[str, torch.device]) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for op in net.ops:
             if op.type == "HetAsk":

@@ -1,11 +1,12 @@
 """What a strategy may run on a role. The role asks all that its plan chooses, and knows none by name."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from htrain.data import Dataset
@@ -94,8 +95,8 @@ class RunsCache(RunHalf[C]):
         """Parameters of a net that lie in one piece of memory, one behind the other."""
         yield from ()
 
-    def caches(self, net: Net, store: Store, accelerated: Collection[str]) -> dict[str, Any]:
-        """The caches of a net by the name of their parameter, and slots that they hold; those among `accelerated` are on this process's accelerator."""
+    def caches(self, net: Net, store: Store, places: Mapping[str, torch.device]) -> dict[str, Any]:
+        """The caches of a net by the name of their parameter, and slots that they hold, on an accelerator where `places` say so."""
         return {}
 
     def originals(self, parameter: Parameter) -> NDArray[np.int64] | None:

@@ -57,6 +57,10 @@ class Journal:
         self._next_read += 1
         return self._next_read - 1
 
+    def missed(self, read: int) -> bool:
+        """Whether rows have been written back that had not reached the store when a read began."""
+        return self._reads[read] - self._first_number < len(self._written)
+
     def end_read(self, number: int) -> None:
         """What was read has been used."""
         del self._reads[number]

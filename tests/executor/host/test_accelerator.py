@@ -1,11 +1,13 @@
 """Whole runs whose trainers compute on an accelerator: the host in its place, and a CUDA device where there is one (cDLRM 5)."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from accelerators import DEVICES
+from drawn_plans import Drawn, data_of
 from harness import relative_differences, run_roles, torch_losses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from htrain.executor.launch.role import RunningRole
 from htrain.executor.record.checkpoint import VERSION, Manifest, load_role_into, save_role
 from htrain.executor.record.identity import Identity, PlanIdentity
 from htrain.executor.settings import RunSettings
+from htrain.executor.strategies.lookahead.slot_rows import DeviceRows
 from htrain.executor.strategies.lookahead.table_cache import TableCache
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
@@ -30,7 +33,6 @@ IDENTITY = Identity(PlanIdentity("abc", {}, {}), DataIdentity(1, "criteo", {}, (
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What trainers take for their CUDA device."""
     monkeypatch.setattr("htrain.executor.host.accelerator.cuda_device", lambda turn: torch.device(request.param))
-    monkeypatch.setattr("htrain.ops.accelerated._device", torch.device("cpu"))
     return str(request.param)
 
 
@@ -68,16 +70,39 @@ def test_losses_are_those_of_training_on_the_tables(
     assert max(relative_differences(losses_of(roles), wanted)) < 1e-5
 
 
+LOOKAHEADS = [seed for seed in range(400) if (drawn := Drawn.of(seed)).options.cache.kind == "lookahead" and drawn.cluster.groups == 1]  # fmt: skip
+
+
+@settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.sampled_from(LOOKAHEADS))
+def test_models_of_all_kinds_train_as_on_the_host(device: str, seed: int) -> None:
+    """Lists of items, attention, rows that nothing else meets: what of them is read together is an accelerator's matter."""
+    drawn = Drawn.of(seed)
+    drawn = replace(drawn, options=with_flags(drawn.options, fc_dtype="float32", activation_dtype="float32"))
+    losses = []
+    for place in ("cpu", "cuda"):
+        plan = replace(drawn, options=with_flags(drawn.options, cache_device=place)).plan()  # type: ignore[arg-type]
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            run = RunSettings(folder / "plan", data_of(drawn.model, folder, 80), folder / "run", deadline_seconds=10)
+            losses.append(losses_of(run_roles(plan, folder / "plan", run)))
+    assert max(relative_differences(losses[1], losses[0])) < 1e-4, drawn
+
+
 def test_what_a_step_needs_is_on_the_device_and_nothing_else(device: str, tmp_path: Path) -> None:
     roles, _ = trained(tmp_path, ON_DEVICE, sparse_ps=0)
     trainer = roles["trainer:0:0"]
     caches = [cache for cache in trainer.caches.values() if isinstance(cache, TableCache)]
     assert len(caches) == 52
-    assert not any(cache.on_host for cache in caches)
+    assert all(isinstance(cache.rows, DeviceRows) for cache in caches)
     places = {name: tensor.device.type for name, tensor in trainer.store.items()}
     assert {kind for name, kind in places.items() if ".tables." in name} == {"cpu"}
     assert {kind for name, kind in places.items() if ".tables." not in name} == {device}
-    assert {part.device.type for cache in caches for part in cache.parts} == {device}
+    slots = [tensor for name, tensor in trainer.caches.items() if isinstance(tensor, torch.Tensor)]
+    assert {tensor.device.type for tensor in slots} == {device}
+    assert len(slots) == 4  # rows and states, for the tables of each of two widths
 
 
 def test_two_trainers_average_their_caches_to_the_joint_batch(device: str, tmp_path: Path) -> None:

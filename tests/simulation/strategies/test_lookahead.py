@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.executor.strategies.lookahead.joint_caches import JointCaches
+from htrain.executor.strategies.lookahead.slot_rows import HostRows
 from htrain.executor.strategies.lookahead.table_cache import TableCache
 from htrain.executor.transport.peers import Peers
 from htrain.net.placement import CacheGeometry
@@ -65,7 +66,7 @@ def test_counts_are_those_of_sets_of_one_row(ids: list[list[list[int]]], window:
 @settings(max_examples=40, deadline=None)
 @given(ids=batches, window=st.integers(1, 4), sets=st.sampled_from([1, 3, 5]), ways=st.integers(2, 4))
 def test_counts_are_those_of_a_trainer(ids: list[list[int]], window: int, sets: int, ways: int) -> None:
-    cache = TableCache(CacheGeometry(sets, ways), (torch.zeros(sets * ways + 8, 1),), patch=True)
+    cache = TableCache(CacheGeometry(sets, ways), HostRows((torch.zeros(sets * ways + 8, 1),)), patch=True)
     joint, found = JointCaches({"c": cache}, Peers(None), EverySteps(1)), []
     for begin in range(0, len(ids) // window * window, window):
         counts = cache.counts

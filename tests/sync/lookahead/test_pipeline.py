@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.executor.strategies.lookahead.joint_caches import JointCaches
+from htrain.executor.strategies.lookahead.slot_rows import HostRows
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
 from htrain.executor.transport.peers import Ids, Peers, Rows
 from htrain.net.placement import CacheGeometry
@@ -112,7 +113,7 @@ class World:
 
     def __post_init__(self) -> None:
         parts = (torch.zeros(self.sets * self.ways + ROWS, 1),)
-        self.cache = TableCache(CacheGeometry(self.sets, self.ways), parts, patch=self.patch)
+        self.cache = TableCache(CacheGeometry(self.sets, self.ways), HostRows(parts), patch=self.patch)
         self.joint = JointCaches({"c": self.cache}, Peers(None), EverySteps(1))
         self.pipeline = Pipeline(WindowChoice(self.most))
         self.store: Rows = np.zeros((ROWS, 1), np.float32)

@@ -3,7 +3,7 @@
 The store is wherever the plan's tables are, on sparse PSs or in this process: the nets of a pass differ, this does not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +66,7 @@ class Exchange:
         Raises PeerLost.
         """
         inputs: dict[str, torch.Tensor] = {}
-        places: dict[str, list[Ids]] = {}
+        places: dict[str, Sequence[Ids | slice]] = {}
         for cache, table in self._tables.items():
             wish = wishes.get(cache) or Wishes.to_read(NOTHING, table.width)
             written, places[cache] = _by_shard(wish.keys, table.bounds), _by_shard(wish.wanted, table.bounds)
@@ -74,10 +74,19 @@ class Exchange:
                 asked = (wish.keys[put], wish.rows[put], wish.wanted[get])
                 inputs |= {name: torch.from_numpy(value) for name, value in zip(names, asked, strict=True)}
         values = replica.run_apart(self._engine, inputs)
-        return {cache: self._gathered(self._tables[cache], places[cache], values) for cache in wishes}
+        counts = {cache: wish.wanted.size for cache, wish in wishes.items()}
+        return {
+            cache: self._gathered(self._tables[cache], count, places[cache], values) for cache, count in counts.items()
+        }
 
-    def _gathered(self, table: _Table, places: list[Ids], values: Mapping[str, torch.Tensor]) -> Rows:
-        rows = np.empty((sum(p.size for p in places), table.width), np.float32)
+    def _gathered(
+        self, table: _Table, count: int, places: Sequence[Ids | slice], values: Mapping[str, torch.Tensor]
+    ) -> Rows:
+        """The rows of all shards, in memory of their own."""
+        found: Rows = values[table.answers[0]].numpy()
+        if len(places) == 1 and found.flags.writeable:
+            return found
+        rows = np.empty((count, table.width), np.float32)
         for name, place in zip(table.answers, places, strict=True):
             rows[place] = values[name].numpy()
         return rows
@@ -94,9 +103,9 @@ def _table(net: Net, cache: str) -> _Table:
     return _Table(bounds, width, requests, answer.inputs[1:])
 
 
-def _by_shard(keys: Ids, bounds: tuple[int, ...]) -> list[Ids]:
-    """The places of the keys of each shard."""
+def _by_shard(keys: Ids, bounds: tuple[int, ...]) -> Sequence[Ids | slice]:
+    """The places of the keys of each shard; all of them as a slice, which copies nothing, where there is one."""
     if len(bounds) == 2:
-        return [np.arange(keys.size)]
+        return [slice(None)]
     shards = np.searchsorted(bounds, keys, side="right") - 1
     return [np.flatnonzero(shards == k) for k in range(len(bounds) - 1)]

@@ -1,6 +1,6 @@
 """Look-ahead caches as a trainer has them: one for each table, and the threads that read and write rows (cDLRM 4, 5)."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,12 +9,12 @@ from htrain.executor.engine.context import APART
 from htrain.executor.engine.store import Store
 from htrain.executor.record.cache_totals import add_counts
 from htrain.executor.strategies.lookahead.exchange import Exchange
+from htrain.executor.strategies.lookahead.slot_rows import DeviceRows, HostRows, Staging
 from htrain.executor.strategies.lookahead.table_cache import TableCache
 from htrain.executor.strategies.lookahead.windows import Windows
 from htrain.executor.strategies.strategy import RunsCache, TrainerParts
 from htrain.net.net import Net, Op
 from htrain.net.placement import CacheGeometry
-from htrain.ops.accelerated import device
 from htrain.ops.lookahead import apart, slots_of, window_of
 from htrain.spec.cache import LookAheadCache
 from htrain.sync.lookahead.averaging import averaging_of
@@ -30,11 +30,13 @@ class LookAhead(RunsCache[LookAheadCache]):
     def device(self) -> str:
         return self.section.device
 
-    def caches(self, net: Net, store: Store, accelerated: Collection[str]) -> dict[str, Any]:
+    def caches(self, net: Net, store: Store, places: Mapping[str, torch.device]) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for op in net.ops:
             if op.type == "LookaheadSlots":
-                made |= _cache(net, op, accelerated)
+                made |= _cache(net, op, places)
+            elif op.type == "JointSlots":
+                made |= _joint_caches(net, op, places)
         return made
 
     def split(self, net: Net) -> tuple[Net, Net]:
@@ -56,12 +58,31 @@ class LookAhead(RunsCache[LookAheadCache]):
         return found
 
 
-def _cache(net: Net, op: Op, accelerated: Collection[str]) -> dict[str, Any]:
+def _cache(net: Net, op: Op, places: Mapping[str, torch.device]) -> dict[str, Any]:
     """A look-ahead cache and its slots."""
     cache, *stored, _ = op.inputs
     attrs: Mapping[str, Any] = op.attrs
-    on_host = stored[0] not in accelerated
-    place = torch.device("cpu") if on_host else device()
-    parts = {name: torch.zeros(net.parameters[name].shape, device=place) for name in stored}
+    parts = _slots(net, stored, places)
     geometry = CacheGeometry(attrs["sets"], attrs["ways"])
-    return {cache: TableCache(geometry, tuple(parts.values()), patch=attrs["patch"], on_host=on_host), **parts}
+    return {cache: TableCache(geometry, HostRows(tuple(parts.values())), patch=attrs["patch"]), **parts}
+
+
+def _joint_caches(net: Net, op: Op, places: Mapping[str, torch.device]) -> dict[str, Any]:
+    """Look-ahead caches of several tables, whose slots lie in one tensor, one behind the other."""
+    attrs: Mapping[str, Any] = op.attrs
+    names, stored = op.inputs[: attrs["tables"]], op.inputs[attrs["tables"] : -attrs["tables"]]
+    whole = _slots(net, stored, places)
+    parts = zip(*(tensor[:-1].split(attrs["rows"]) for tensor in whole.values()), strict=True)
+    found = zip(names, attrs["sets"], attrs["ways"], parts, strict=True)
+    staging = Staging(places[stored[0]])
+    caches = {
+        name: TableCache(CacheGeometry(sets, ways), DeviceRows(own, staging), patch=attrs["patch"])
+        for name, sets, ways, own in found
+    }
+    return {**caches, **whole}
+
+
+def _slots(net: Net, stored: Sequence[str], places: Mapping[str, torch.device]) -> dict[str, torch.Tensor]:
+    """Memory for the rows of slots, and for the optimizer's states beside them."""
+    host = torch.device("cpu")
+    return {name: torch.zeros(net.parameters[name].shape, device=places.get(name, host)) for name in stored}

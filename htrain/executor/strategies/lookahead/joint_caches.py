@@ -11,6 +11,7 @@ import numpy as np
 
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
 from htrain.executor.transport.peers import Ids, Peers, Rows
+from htrain.ops.side_by_side import side_by_side
 from htrain.sync.lookahead.averaging import Averaging
 from htrain.sync.lookahead.journal import Written
 
@@ -51,6 +52,11 @@ class JointCaches:
         (everybody,) = self._peers.gather([own])
         self._averaging.begin_window(np.sum(everybody, axis=0).tolist())
 
+    def prepare_step(self) -> None:
+        """Find the slots of the next batch. For any thread, from when its window has been placed."""
+        caches = list(self._caches.values())
+        side_by_side(lambda place: caches[place].prepare_step(), [cache.next_count for cache in caches])
+
     def begin_step(self) -> dict[str, Ids]:
         """The next batch: its conflict victims by cache, where there are any. The first trainer fetches their rows."""
         victims = {name: cache.begin_step() for name, cache in self._caches.items()}
@@ -68,7 +74,8 @@ class JointCaches:
 
     def end_step(self) -> None:
         """The step has been run: its victims leave."""
-        self._put_means([cache.updated_victims for cache in self._caches.values()])
+        if self._peers.size > 1:
+            self._put_means([cache.updated_victims for cache in self._caches.values()])
         for cache in self._caches.values():
             cache.end_step()
         if self._averaging.ended():

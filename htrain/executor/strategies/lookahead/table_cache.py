@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from htrain.executor.strategies.lookahead.slot_rows import SlotRows
 from htrain.net.placement import CacheGeometry
-from htrain.ops.accelerated import read_slots, write_slots
-from htrain.ops.lookahead_loops import read_rows, write_rows
 from htrain.ops.sparse_loops import dedupe
 from htrain.sync.lookahead.journal import Journal, Written
 from htrain.sync.lookahead.occupancy import Occupancy, Placement
@@ -38,7 +36,11 @@ class WindowOfTable:
 
     def take(self, fetched: Rows) -> None:
         """The rows of the wanted keys have come: fetched[m,W], in the order of the keys."""
-        self.rows[self.wanted] = fetched
+        if len(fetched) == self.keys.size:
+            self.rows = fetched
+        else:
+            self.rows = np.full((self.keys.size, fetched.shape[1]), np.nan, np.float32)
+            self.rows[self.wanted] = fetched
 
     @property
     def fresh(self) -> Ids:
@@ -59,18 +61,27 @@ class LookaheadCounts:
     stale: int = 0
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """A step to come: the `slots` of its ids, the keys of its conflict `victims` of all trainers, and how many of its ids are `missed`: among these."""
+
+    slots: Ids
+    victims: Ids
+    missed: int
+
+
 @dataclass
 class TableCache:
-    """`parts` are the slots: rows[slots + victims, D], and the optimizer's states beside them, [.., D] or [..], on the host or on an accelerator. Of
-    several trainers with the same cache one `writes` rows back; all of them keep `track` of the rows that their steps have touched.
+    """`stored` are the rows of its slots, those of the victim table behind the others, with the optimizer's states. Of several trainers with the same cache
+    one `writes` rows back; all of them keep `track` of the rows that their steps have touched.
 
-    Three threads use it: the prefetcher calls `announce`, `announced` and `window`, the writer `stored`, the trainer everything else.
+    Threads use it: the prefetcher calls `announce`, `announced` and `window`, the writer `stored`, who prepares steps `prepare_step` and `slots`, and the
+    trainer everything else.
     """
 
     geometry: CacheGeometry
-    parts: Sequence[torch.Tensor]
+    rows: SlotRows
     patch: bool
-    on_host: bool = True
     counts: LookaheadCounts = field(default_factory=LookaheadCounts)
     writes: bool = True
     track: bool = False
@@ -82,11 +93,11 @@ class TableCache:
         self._announced: list[Ids] = []
         self._window: WindowOfTable | None = None
         self._slots = self._victims = self._updated = NO_IDS
+        self._prepared: deque[_Prepared] = deque()
+        self._found: dict[int, Ids] = {}  # the slots of prepared steps, by where their ids are in memory
         self._touched: list[Ids] = []
         self._read = -1  # of the victims
         self._leaving: list[Written] = []
-        self._arrays = [part.numpy() for part in self.parts] if self.on_host else []
-        self._width = sum(part[0].numel() for part in self.parts)
 
     # -- ahead of training -------------------------------------------------------------------------------------------
 
@@ -108,7 +119,7 @@ class TableCache:
         with self._lock:
             read = self._journal.begin_read()
         wanted = self._occupancy.find(keys) < 0  # what is here stays until the window is placed
-        return WindowOfTable(batches, keys, wanted, read, np.full((keys.size, self._width), np.nan, np.float32))
+        return WindowOfTable(batches, keys, wanted, read, np.empty((0, self.rows.width), np.float32))
 
     # -- between windows ---------------------------------------------------------------------------------------------
 
@@ -121,13 +132,24 @@ class TableCache:
     def evict(self, window: WindowOfTable) -> Ids:
         """What makes room leaves; then the window's fresh rows are put right. Which of them were, as places in the window's keys."""
         assert window.placement
+        missed = self._missed(window.read)  # before: what leaves now is not of this window
         self._leave(window.placement.evicted_keys, window.placement.evicted_slots)
         self.counts.evicted += window.placement.evicted_keys.size
+        if not missed:
+            return NO_IDS
         fresh = window.fresh
         rows = window.rows[fresh]
         changed = fresh[self._put_right(window.read, window.keys[fresh], rows)]
         window.rows[fresh] = rows
         return changed if self.patch else NO_IDS
+
+    def _missed(self, read: int) -> bool:
+        """Whether anything may have changed since a read began; where nothing has, it has ended."""
+        with self._lock:
+            missed = self._journal.missed(read)
+            if not missed:
+                self._journal.end_read(read)
+        return missed
 
     def victims_of(self, window: WindowOfTable) -> list[Ids]:
         """The conflict victims of each of this trainer's batches; nothing at all where no trainer has any."""
@@ -139,22 +161,45 @@ class TableCache:
     def fill(self, window: WindowOfTable) -> None:
         """The window's rows into their slots; its steps can begin."""
         assert window.placement
-        self.put(window.placement.slots[window.fresh], window.rows[window.fresh])
+        fresh = window.fresh
+        if fresh.size == len(window.rows):
+            self.rows.write(window.placement.slots, window.rows)
+        elif fresh.size:
+            self.rows.write(window.placement.slots[fresh], window.rows, fresh)
         self.counts.loaded += window.fresh.size
         self._window = window
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def begin_step(self) -> Ids:
-        """The next batch of the window: its conflict victims, whose rows are to be fetched."""
+    @property
+    def next_count(self) -> int:
+        """The number of ids of the step that is prepared next."""
+        assert self._window
+        return self._window.batches[0].size
+
+    def prepare_step(self) -> None:
+        """Find the slots of the next batch of the window, ahead of its step. At any time between the window's placing and that step."""
         assert self._window
         ids = self._window.batches.popleft()
-        self._victims = self._window.victims.popleft() if self._window.victims else NO_IDS
-        self._slots = self._occupancy.find(ids)
-        missing = np.flatnonzero(self._slots < 0)
-        self._slots[missing] = self.geometry.num_slots + np.searchsorted(self._victims, ids[missing])
-        self.counts.hits += ids.size - missing.size
-        self.counts.misses += missing.size
+        victims = self._window.victims.popleft() if self._window.victims else NO_IDS
+        slots = self._occupancy.find(ids)
+        missed = 0
+        if victims.size:
+            missing = np.flatnonzero(slots < 0)
+            slots[missing] = self.geometry.num_slots + np.searchsorted(victims, ids[missing])
+            missed = missing.size
+        if ids.size:
+            self._found[_address(ids)] = slots
+        self._prepared.append(_Prepared(slots, victims, missed))
+
+    def begin_step(self) -> Ids:
+        """The next batch of the window: its conflict victims, whose rows are to be fetched."""
+        if not self._prepared:
+            self.prepare_step()
+        step = self._prepared.popleft()
+        self._slots, self._victims = step.slots, step.victims
+        self.counts.hits += step.slots.size - step.missed
+        self.counts.misses += step.missed
         if self._victims.size:
             with self._lock:
                 self._read = self._journal.begin_read()
@@ -173,8 +218,8 @@ class TableCache:
         self.put(self._behind(self._victims), rows)
 
     def slots(self, ids: Ids) -> Ids:
-        """Where the rows of the present step's ids stand. Requires: `begin_step` for this batch, unless it has none."""
-        return self._slots
+        """Where the rows of ids[u] stand, as they were announced. Requires: their step has been prepared; it is asked once."""
+        return self._found.pop(_address(ids)) if ids.size else NO_IDS
 
     def flush_victims(self) -> None:
         """The step has updated its rows: its victims are to leave (cDLRM 5.2.3)."""
@@ -189,8 +234,9 @@ class TableCache:
 
     def end_step(self) -> None:
         """Updated victims leave."""
-        self._leave(self._updated, self.updated_victims)
-        self._updated = NO_IDS
+        if self._updated.size:
+            self._leave(self._updated, self.updated_victims)
+            self._updated = NO_IDS
 
     # -- at any time between steps -----------------------------------------------------------------------------------
 
@@ -205,14 +251,12 @@ class TableCache:
 
     def rows_at(self, slots: Ids) -> Rows:
         """rows[n,W] of slots[n], each with its optimizer state behind it."""
-        return read_rows(self._arrays, slots, 0) if self.on_host else read_slots(self.parts, slots)
+        return self.rows.read(slots)
 
     def put(self, slots: Ids, rows: Rows) -> None:
         """The reverse of `rows_at`."""
-        if self.on_host:
-            write_rows(self._arrays, slots, rows, 0)
-        elif slots.size:
-            write_slots(self.parts, slots, rows)
+        if slots.size:
+            self.rows.write(slots, rows)
 
     def leave_copies(self) -> None:
         """All rows that are here go to the store, and stay."""
@@ -244,6 +288,12 @@ class TableCache:
         if keys.size and self.writes:
             with self._lock:
                 self._leaving.append(self._journal.add(keys, self.rows_at(slots)))
+
+
+def _address(ids: Ids) -> int:
+    """Where ids are in memory, in which those of steps under way differ: they have not gone."""
+    address: int = ids.__array_interface__["data"][0]
+    return address
 
 
 def distinct(parts: Sequence[Ids]) -> Ids:

@@ -1,9 +1,11 @@
 """Training out of look-ahead caches: windows are read and prefetched ahead, rows written back behind (cDLRM 4, 5)."""
 
+import queue
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,7 +19,7 @@ from htrain.executor.host.patience import Patience
 from htrain.executor.host.threads import begin_thread
 from htrain.executor.loops.feed import Feed
 from htrain.executor.loops.replica import Replica
-from htrain.executor.loops.upcoming import Upcoming
+from htrain.executor.loops.upcoming import Steps, Upcoming
 from htrain.executor.roles.replica import Step, inputs_of
 from htrain.executor.strategies.lookahead.exchange import Exchange, Wishes
 from htrain.executor.strategies.lookahead.joint_caches import JointCaches
@@ -30,6 +32,8 @@ from htrain.sync.lookahead.pipeline import Pipeline
 from htrain.sync.lookahead.window import WindowChoice
 
 T = TypeVar("T")
+_POLL_SECONDS = 0.2
+_PREPARED = 2  # steps that may wait for training, beside the one that is being prepared
 
 
 @dataclass
@@ -67,12 +71,16 @@ class Windows(Upcoming):
         self._prefetcher, self._writer, self._victims = map(replica_of, (PREFETCHER, WRITER, VICTIMS))
         self._read: deque[tuple[Step, Position | None]] = deque()  # of the next window
         self._announced: Sequence[Sequence[Ids]] = ()  # by table, of each trainer
-        self._steps: deque[tuple[Step, Position | None]] = deque()  # of the window in the caches
+        self._to_prepare: queue.SimpleQueue[deque[tuple[Step, Position | None]]] = (
+            queue.SimpleQueue()
+        )  # windows in the caches
+        self._steps: queue.Queue[tuple[Step, Position | None]] = queue.Queue(_PREPARED)  # of those, in order
         self.threads = [
             threading.Thread(target=self._guarded, args=(loop, replica), name=name, daemon=True)
             for loop, replica, name in (
                 (self._prefetch, self._prefetcher, "prefetcher"),
                 (self._write_back, self._writer, "writer"),
+                (self._prepare, None, "preparer"),
             )
         ]
         self._does: Mapping[type, Callable[[Any], Any]] = {
@@ -84,12 +92,12 @@ class Windows(Upcoming):
     def start(
         self,
         feed: Feed,
-        open_step: Callable[[Mapping[str, torch.Tensor], int], Step],
+        steps: Steps,
         empty: Mapping[str, torch.Tensor],
     ) -> None:
-        """Read ahead from now on; `open_step` takes a batch, and tells the caches its ids; `empty` is one of no examples."""
+        """Read ahead from now on; `empty` is a batch of no examples."""
         self._feed = feed
-        self._open_step = open_step
+        self._ahead = steps
         self._empty = empty
         for thread in self.threads:
             thread.start()
@@ -137,18 +145,19 @@ class Windows(Upcoming):
 
     # -- threads -----------------------------------------------------------------------------------------------------
 
-    def _guarded(self, loop: Callable[[], None], replica: Replica) -> None:
+    def _guarded(self, loop: Callable[[], None], replica: Replica | None) -> None:
         begin_thread()
-        replica.stopping = lambda: self._stopping
+        if replica:
+            replica.stopping = lambda: self._stopping
         try:
             loop()
         except Exception as error:
-            said = (
-                error if isinstance(error, Error) else RunError(f"{replica.endpoint}: {type(error).__name__}: {error}")
-            )
+            name = replica.endpoint if replica else self._victims.endpoint
+            said = error if isinstance(error, Error) else RunError(f"{name}: {type(error).__name__}: {error}")
             self._tell(lambda: self.pipeline.fail(said))
         finally:
-            replica.close()
+            if replica:
+                replica.close()
 
     def _prefetch(self) -> None:
         self._peers, others = self._connect("windows"), self._connect("caches")
@@ -189,7 +198,7 @@ class Windows(Upcoming):
     def _read_batches(self, said: of.ReadBatches) -> int:
         self._read = deque()
         while len(self._read) < said.batches and not self._stopping and (batch := self._feed.next()):
-            self._read.append((self._open_step(inputs_of(batch), batch.num_examples), batch.position))
+            self._read.append((self._ahead.open(inputs_of(batch), batch.num_examples), batch.position))
         return len(self._read)
 
     def _agree(self, said: of.Agree) -> list[tuple[int, int]]:
@@ -201,7 +210,7 @@ class Windows(Upcoming):
     def _make_window(self, said: of.Prefetch) -> _Window:
         """Algorithm 1: the distinct rows of each table, and where they are not here, their values."""
         missing = said.batches - len(self._read)
-        self._read.extend((self._open_step(self._empty, 0), None) for _ in range(missing))
+        self._read.extend((self._ahead.open(self._empty, 0), None) for _ in range(missing))
         tables = {
             name: cache.window(distinct(keys))
             for (name, cache), keys in zip(self._caches.items(), self._announced, strict=True)
@@ -228,19 +237,52 @@ class Windows(Upcoming):
         for name, written in job.items():
             self._caches[name].stored(written.number)
 
+    # -- what prepares steps ----------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Steps of the windows that are in the caches, in order: where their rows stand, and what of them an accelerator takes beforehand."""
+        while (window := self._next_window()) is not None:
+            while window and not self._stopping:
+                step, position = window.popleft()
+                self._joint.prepare_step()
+                self._ahead.prepare(step)
+                self._hand_on(step, position)
+
+    def _next_window(self) -> deque[tuple[Step, Position | None]] | None:
+        while not self._stopping:
+            with suppress(queue.Empty):
+                return self._to_prepare.get(timeout=_POLL_SECONDS)
+        return None
+
+    def _hand_on(self, step: Step, position: Position | None) -> None:
+        while not self._stopping:
+            with suppress(queue.Full):
+                self._steps.put((step, position), timeout=_POLL_SECONDS)
+                return
+
     # -- what the trainer does ---------------------------------------------------------------------------------------
 
     def _place(self, said: of.Place) -> list[dict[str, Written]]:
         window: _Window = said.window
         self._joint.place(window.tables)
-        self._steps = window.steps
+        self._to_prepare.put(window.steps)
         return self._joint.leaving()
 
     def _begin_step(self, said: of.BeginStep) -> tuple[Step, dict[str, Ids]]:
-        step, position = self._steps.popleft()
+        step, position = self._next_step()
         if position:
             self._feed.taken(position)
         return step, self._joint.begin_step()
+
+    def _next_step(self) -> tuple[Step, Position | None]:
+        """The next step that has been prepared. Raises PeerLost where the run is stopped, and what kept the preparer from going on."""
+        while True:
+            with suppress(queue.Empty):
+                return self._steps.get(timeout=_POLL_SECONDS)
+            if self.pipeline.error:
+                raise self.pipeline.error
+            if self._stopping:
+                raise PeerLost(f"{self._victims.endpoint}: the run has been stopped")
 
     def _fetch_victims(self, said: of.FetchVictims) -> None:
         self._joint.take_victims(self._read_rows(self._victims, said.victims))
