@@ -1,6 +1,7 @@
 """Lookups of many tables at once, on an accelerator: their caches lie in one tensor (cDLRM 5.2, docs/decisions/look-ahead-cache.md).
 
-A net that runs on an accelerator is made of these by `htrain.transform.joint_tables`. T tables of one width, whose slots lie one behind the other:
+A net that runs on an accelerator is made of these by `htrain.executor.strategies.lookahead.joint_tables`. Of T tables of one width, whose slots lie one
+behind the other:
 
     unique_1 .. unique_T, inverse_1 .. inverse_T = DedupeTables(ids_1 .. ids_T)      as Dedupe of each
     JointAnnounce(cache_1 .., ids_1 ..)                                              as LookaheadAnnounce of each
@@ -60,11 +61,12 @@ def _slots(
     rows: tuple[int, ...],
     sets: tuple[int, ...],
     ways: tuple[int, ...],
+    num_rows: tuple[int, ...],
     patch: bool,
     width: int,
 ) -> torch.Tensor:
-    """Of `tables` tables, whose caches have `rows` slots each, victims' behind the others, `sets` of `ways`, and rows of `width` numbers. Behind those of
-    all stands a row of zeros."""
+    """Of `tables` tables of `num_rows` rows, whose caches have `rows` slots each, victims' behind the others, `sets` of `ways`, and rows of `width` numbers.
+    Behind those of all stands a row of zeros."""
     caches, ids = values[:tables], values[-tables:]
     slots = np.empty(sum(each.numel() for each in ids) + 1, np.int32)
     start = base = 0

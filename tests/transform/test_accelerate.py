@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from htrain.compiler.pipeline import compile_net
+from htrain.executor.strategies.lookahead.joint_tables import join_tables
 from htrain.net.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.base import dtype_of, tensor_of
@@ -21,7 +22,6 @@ from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 from htrain.transform.accelerate import accelerate, accelerated_parameters
-from htrain.transform.joint_tables import join_tables
 
 CUDA = torch.device("cuda", 0)
 MOVES = ("ToAccelerator", "ToHost")

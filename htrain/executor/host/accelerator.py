@@ -8,7 +8,6 @@ from htrain.errors import RunError
 from htrain.net.names import TRAINER, Role, role_of
 from htrain.net.net import Net
 from htrain.transform.accelerate import accelerate, accelerated_parameters
-from htrain.transform.joint_tables import join_tables
 
 
 class Host:
@@ -30,8 +29,8 @@ class Accelerator(Host):
         self._device = device
 
     def net_of(self, step: Net) -> Net:
-        """The net of a step, as it runs there: with the tables of a width in one tensor."""
-        return accelerate(join_tables(step), str(self._device))
+        """The net of a step, as it runs there."""
+        return accelerate(step, str(self._device))
 
     def places_of(self, net: Net) -> Mapping[str, torch.device]:
         """Those of its parameters that are there."""

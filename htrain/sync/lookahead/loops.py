@@ -3,6 +3,8 @@
 import numpy as np
 from numba import njit
 
+from htrain.ops.pointers import prefetch_row
+
 
 @njit(nogil=True, cache=True, inline="always")
 def slot_of(keys_of, ways, sets, key):  # type: ignore[no-untyped-def]
@@ -14,11 +16,24 @@ def slot_of(keys_of, ways, sets, key):  # type: ignore[no-untyped-def]
     return np.int64(-1)
 
 
+_AT_ONCE = 32  # keys whose sets are asked for before the first of them is read
+
+
 @njit(nogil=True, cache=True)
 def find_slots(keys_of, ways, sets, keys, slots):  # type: ignore[no-untyped-def]
-    """slots[n] of keys[n]."""
-    for i in range(keys.size):
-        slots[i] = slot_of(keys_of, ways, sets, keys[i])
+    """slots[n] of keys[n]. Sets are far apart in memory: those of some keys are on their way to the processor at once."""
+    for start in range(0, keys.size, _AT_ONCE):
+        end = min(start + _AT_ONCE, keys.size)
+        for i in range(start, end):
+            slots[i] = (keys[i] % sets) * ways
+            prefetch_row(keys_of.ctypes.data, slots[i] // ways, ways * 8)
+        for i in range(start, end):
+            first = slots[i]
+            slots[i] = -1
+            for slot in range(first, first + ways):
+                if keys_of[slot] == keys[i]:
+                    slots[i] = slot
+                    break
 
 
 @njit(nogil=True, cache=True)

@@ -9,6 +9,7 @@ from htrain.executor.engine.context import APART
 from htrain.executor.engine.store import Store
 from htrain.executor.record.cache_totals import add_counts
 from htrain.executor.strategies.lookahead.exchange import Exchange
+from htrain.executor.strategies.lookahead.joint_tables import join_tables
 from htrain.executor.strategies.lookahead.slot_rows import DeviceRows, HostRows, Staging
 from htrain.executor.strategies.lookahead.table_cache import TableCache
 from htrain.executor.strategies.lookahead.windows import Windows
@@ -40,7 +41,8 @@ class LookAhead(RunsCache[LookAheadCache]):
         return made
 
     def split(self, net: Net) -> tuple[Net, Net]:
-        return apart(net)
+        step, rest = apart(net)
+        return step if self.device == "cpu" else join_tables(step), rest
 
     def upcoming(self, parts: TrainerParts) -> Windows:
         caches = {name: cache for name, cache in parts.caches.items() if isinstance(cache, TableCache)}
@@ -64,7 +66,11 @@ def _cache(net: Net, op: Op, places: Mapping[str, torch.device]) -> dict[str, An
     attrs: Mapping[str, Any] = op.attrs
     parts = _slots(net, stored, places)
     geometry = CacheGeometry(attrs["sets"], attrs["ways"])
-    return {cache: TableCache(geometry, HostRows(tuple(parts.values())), patch=attrs["patch"]), **parts}
+    is_whole = geometry.ways == 1 and geometry.sets == attrs["num_rows"]
+    return {
+        cache: TableCache(geometry, HostRows(tuple(parts.values())), patch=attrs["patch"], is_whole=is_whole),
+        **parts,
+    }
 
 
 def _joint_caches(net: Net, op: Op, places: Mapping[str, torch.device]) -> dict[str, Any]:
@@ -73,11 +79,17 @@ def _joint_caches(net: Net, op: Op, places: Mapping[str, torch.device]) -> dict[
     names, stored = op.inputs[: attrs["tables"]], op.inputs[attrs["tables"] : -attrs["tables"]]
     whole = _slots(net, stored, places)
     parts = zip(*(tensor[:-1].split(attrs["rows"]) for tensor in whole.values()), strict=True)
-    found = zip(names, attrs["sets"], attrs["ways"], parts, strict=True)
     staging = Staging(places[stored[0]])
     caches = {
-        name: TableCache(CacheGeometry(sets, ways), DeviceRows(own, staging), patch=attrs["patch"])
-        for name, sets, ways, own in found
+        name: TableCache(
+            CacheGeometry(sets, ways),
+            DeviceRows(own, staging),
+            patch=attrs["patch"],
+            is_whole=ways == 1 and sets == num_rows,
+        )
+        for name, sets, ways, num_rows, own in zip(
+            names, attrs["sets"], attrs["ways"], attrs["num_rows"], parts, strict=True
+        )
     }
     return {**caches, **whole}
 

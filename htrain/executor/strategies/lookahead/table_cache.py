@@ -72,8 +72,9 @@ class _Prepared:
 
 @dataclass
 class TableCache:
-    """`stored` are the rows of its slots, those of the victim table behind the others, with the optimizer's states. Of several trainers with the same cache
-    one `writes` rows back; all of them keep `track` of the rows that their steps have touched.
+    """`rows` are those of its slots, with the optimizer's states; those of the victim table come behind the others. One that `is_whole` has a slot for every
+    row of its table: the row's number. Of several trainers with the same cache one `writes` rows back; all of them keep `track` of the rows that their
+    steps have touched.
 
     Threads use it: the prefetcher calls `announce`, `announced` and `window`, the writer `stored`, who prepares steps `prepare_step` and `slots`, and the
     trainer everything else.
@@ -82,6 +83,7 @@ class TableCache:
     geometry: CacheGeometry
     rows: SlotRows
     patch: bool
+    is_whole: bool = False
     counts: LookaheadCounts = field(default_factory=LookaheadCounts)
     writes: bool = True
     track: bool = False
@@ -182,7 +184,7 @@ class TableCache:
         assert self._window
         ids = self._window.batches.popleft()
         victims = self._window.victims.popleft() if self._window.victims else NO_IDS
-        slots = self._occupancy.find(ids)
+        slots = ids if self.is_whole else self._occupancy.find(ids)
         missed = 0
         if victims.size:
             missing = np.flatnonzero(slots < 0)

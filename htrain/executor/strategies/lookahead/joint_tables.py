@@ -182,7 +182,7 @@ def _join(rewriting: _Rewriting, group: Sequence[_Table], name: str) -> None:
     rows = rewriting.declare(f"{name}_rows", (count, width), "float32")
     attrs: dict[str, Attr] = {
         "tables": len(group), "rows": tuple(_rows(net, table) for table in group), "patch": first.slots.attrs["patch"], "width": width,
-        **{key: tuple(int(str(table.slots.attrs[key])) for table in group) for key in ("sets", "ways")},
+        **{key: tuple(int(str(table.slots.attrs[key])) for table in group) for key in ("sets", "ways", "num_rows")},
     }  # fmt: skip
     caches = tuple(table.cache for table in group)
     joint = replace(first.slots, type="JointSlots", inputs=(*caches, *stored, *unique), outputs=(slots,), attrs=attrs)
