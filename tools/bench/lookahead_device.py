@@ -1,14 +1,16 @@
 """Examples per second on a CUDA device: out of look-ahead caches, against PyTorch with (a) all tables on the device, (b) tables on the host.
 
-    python tools/bench/lookahead_device.py [--batches 2048,4096,8192,16384,32768] [--steps 40] [--warm 100] [--rows 500000] [--runs 3]
+    python tools/bench/lookahead_device.py [--batches 2048,8192,32768] [--times 1,2,8] [--steps 48] [--warm 96] [--rows 500000] [--runs 3]
         [--device cuda] [--optimizer rowwise_adagrad] [--trace] [--out FILE]
 
 A DLRM with 26 tables of `--rows` x 64 (bottom 13-512-256-64, top 512-512-256-1), one trainer in this process, batches that are in memory
-beforehand (cDLRM 7.1, Figure 3). PyTorch trains eagerly with sparse gradients; in (b) the rows of each batch go to the device and their gradients
-back; it steps with SGD, whatever `--optimizer` the tables of the caches have. Each of the three trains `--warm` batches that do not count, then `--runs` times
-`--steps` that do: medians, and of the cached ones the least and the most, since a window that is placed delays the steps behind it. `hits` is the share of
-the distinct rows that steps found in the caches. `--trace` counts in a further run what the device was asked for, a step. With `--device cpu` the host stands
-in for the device: that the script runs. `--out` appends a line of JSON with the machine.
+beforehand (cDLRM 7.1, Figure 3). The tables are `--times` as large as their caches; caches that are not as large as their tables look so far ahead that a
+window's ids fill 6 of 16 ways. PyTorch trains eagerly with sparse gradients; in (b) the rows of each batch go to the device and their gradients
+back; it steps with SGD, whatever `--optimizer` the tables of the caches have. The caches and (a) train `--warm` batches that do not count, then `--runs` times
+`--steps` that do; (b), which is slower, a fifth of both. Medians, and of the cached ones the least and the most, since a window that is placed delays the steps
+behind it. `hits` is the share of the distinct rows that steps found in the caches. `--trace` counts in a further run what the device was asked for, a step, and
+how often the host waited for it. With `--device cpu` the host stands in for the device: that the script runs. `--out` appends a line of JSON with the machine.
+The last lines are a table for the docs.
 """
 
 import argparse
@@ -40,6 +42,7 @@ from htrain.spec.tree import with_flags
 
 MODEL = str(Path(__file__).parents[2] / "models" / "dlrm.py:build_64")
 TRAINER = "trainer:0:0"
+_WAYS = 16
 
 
 class OnHost(nn.Module):
@@ -101,12 +104,16 @@ class Eager:
 
 
 def cached(
-    batches: list[Batch], asked: argparse.Namespace, batch_size: int, traced: "Traced"
+    batches: list[Batch], asked: argparse.Namespace, batch_size: int, times: int, traced: "Traced"
 ) -> tuple[list[float], dict[str, float]]:
     """Seconds of each counted run of a trainer with look-ahead caches, and what they say in the end."""
+    sets: dict[str, Any] = {}
+    if times > 1:
+        slots = asked.rows // times
+        sets = {"cache_sets": slots // _WAYS, "cache_ways": _WAYS, "cache_window": window_of(batches, slots)}
     options = with_flags(
         batch_size=batch_size, sparse_optimizer=asked.optimizer, dense_optimizer="sgd", sparse_lr=0.05, dense_lr=0.01,
-        cache="lookahead", cache_device=asked.device,
+        cache="lookahead", cache_device=asked.device, **sets,
     )  # fmt: skip
     cluster = replace(this_machine(groups=1, trainers=1, group_ps=0, sparse_ps=0), trainer_memory=64 << 30)
     with tempfile.TemporaryDirectory() as folder:
@@ -135,6 +142,16 @@ def cached(
     return [end - began for began, end in itertools.pairwise(ends[: asked.runs + 1])], counts
 
 
+def window_of(batches: list[Batch], slots: int) -> int:
+    """How many batches have so many distinct ids, of the first table, as fill 6 of 16 ways of a cache."""
+    seen: set[int] = set()
+    for count, batch in enumerate(batches):
+        seen.update(batch.columns["sparse"][:, 0].tolist())
+        if len(seen) > slots * 6 // 16:
+            return max(1, count)
+    return len(batches)
+
+
 def main() -> None:
     asked = _arguments()
     machine = (
@@ -145,34 +162,43 @@ def main() -> None:
     print(
         f"{machine}, torch {torch.__version__}, 26 tables of {asked.rows:,} rows x 64, {asked.optimizer}, EPS, medians of {asked.runs} runs"
     )
-    print(
-        f"{'batch':>6}{'cached':>12}{'least':>12}{'most':>12}{'hits':>9}{'(a) device':>12}{'(b) host':>12}{'to (a)':>9}{'to (b)':>9}",
-        flush=True,
-    )
-    eager = {place: Eager(asked, on_host=place == "host") for place in ("device", "host")}
+    lines = []
     for size in map(int, asked.batches.split(",")):
         batches = _batches(size, asked)
-        took: dict[str, list[float]] = {}
-        took["cached"], counts = cached(batches, asked, size, Traced(asked, "cached"))
-        for place, one in eager.items():
-            took[place] = one.seconds(batches, asked, Traced(asked, place))
-        found = {name: [size * asked.steps / seconds for seconds in each] for name, each in took.items()}
-        mid = {name: statistics.median(values) for name, values in found.items()}
-        ratios = f"{mid['cached'] / mid['device']:>8.2f}x{mid['cached'] / mid['host']:>8.2f}x"
-        own = f"{mid['cached']:>12,.0f}{min(found['cached']):>12,.0f}{max(found['cached']):>12,.0f}"
-        hits = counts["hits"] / max(1, counts["hits"] + counts["misses"])
-        print(f"{size:>6}{own}{hits:>9.2%}{mid['device']:>12,.0f}{mid['host']:>12,.0f}{ratios}", flush=True)
-        if asked.out:
-            line = {"machine": machine, "torch": torch.__version__, "batch": size, "rows": asked.rows, "eps": found}
-            with asked.out.open("a") as file:
-                file.write(json.dumps({**line, "optimizer": asked.optimizer, "caches": counts}) + "\n")
+        fewer = argparse.Namespace(**{**vars(asked), "warm": asked.warm // 5, "steps": asked.steps // 5})
+        steps = {"host": fewer.steps}
+        took = {
+            place: Eager(asked, on_host=place == "host").seconds(
+                batches, fewer if place == "host" else asked, Traced(asked, place)
+            )
+            for place in ("device", "host")
+        }
+        for times in map(int, asked.times.split(",")):
+            took["cached"], counts = cached(batches, asked, size, times, Traced(asked, "cached"))
+            found = {name: [size * steps.get(name, asked.steps) / s for s in each] for name, each in took.items()}
+            mid = {name: statistics.median(values) for name, values in found.items()}
+            hits = counts["hits"] / max(1, counts["hits"] + counts["misses"])
+            own = f"{mid['cached']:,.0f} | {min(found['cached']):,.0f}, {max(found['cached']):,.0f} | {hits:.2%}"
+            others = f"{mid['device']:,.0f} | {mid['host']:,.0f} | {mid['cached'] / mid['device']:.2f} | {mid['cached'] / mid['host']:.2f}"
+            lines.append(f"| {size:,} | {times} | {own} | {others} |")
+            print(lines[-1], flush=True)
+            if asked.out:
+                line = {"machine": machine, "torch": torch.__version__, "batch": size, "rows": asked.rows, "eps": found}
+                with asked.out.open("a") as file:
+                    more = {"optimizer": asked.optimizer, "caches": counts, "times": times}
+                    file.write(json.dumps({**line, **more}) + "\n")
+    print(
+        "\n| batch | tables over cache | out of caches | least, most | hits | tables on the device | on the host | to the device | to the host |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|", *lines, sep="\n")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", default="2048,4096,8192,16384,32768")
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--warm", type=int, default=100)
+    parser.add_argument("--batches", default="2048,8192,32768")
+    parser.add_argument("--times", default="1,2,8")
+    parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--warm", type=int, default=96)
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
@@ -208,10 +234,15 @@ class Traced:
         self._profile.__exit__(*failed)
         counts: Counter[str] = Counter()
         micros: Counter[str] = Counter()
+        waits: Counter[tuple[str, int]] = Counter()
         for event in self._profile.events() or ():
             counts[event.name] += 1
             micros[event.name] += event.device_time_total if event.device_time_total else event.cpu_time_total
-        print(f"  {self._name}: a step, of {steps}")
+            if event.name in ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize"):
+                waits[event.name, event.thread] += 1
+        busy = sum(time for name, time in micros.items() if not name.startswith("cu"))
+        print(f"  {self._name}: a step, of {steps}; the device is busy for {busy / max(1, steps):,.0f} us of each")
+        print(f"  waits of the host, by thread: {dict(waits)}")
         for name, count in counts.most_common(28):
             print(f"  {count / steps:8.1f} x {micros[name] / count:9.1f} us  {name[:110]}")
 
