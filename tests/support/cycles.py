@@ -20,6 +20,7 @@ from tests.support.whole_runs import WIDE_DEEP, Process
 
 ROWS = 2000  # of an epoch
 _GONE_SECONDS = 30.0  # for the processes of a launcher that was killed
+_END_SECONDS, _CYCLE_SECONDS = 60, 6.0  # for what is left of the data, which is more with every cycle
 Start = Callable[..., Process]
 
 
@@ -77,7 +78,7 @@ def killed_and_resumed(start: Start, run: Path, cycles: int, draw: random.Random
         known = _sequence(run)
         told(f"cycle {cycle + 1}: {victim} killed; checkpoints so far {known}")
     process = start("--out", str(run), "--or-resume")
-    _, said = process.communicate(timeout=600)
+    _, said = process.communicate(timeout=_END_SECONDS + cycles * _CYCLE_SECONDS)
     assert process.returncode == 0, said
     return further
 
