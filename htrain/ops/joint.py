@@ -20,7 +20,7 @@ The host finds, ahead of the step, which of the U rows each id of a batch reads,
 and the gradients of all rows are summed at once: drows[U,D] = StackJointGradient(..), TakeJointGradient(..), PoolJointGradient(..).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,9 @@ from torch.nn import functional as F
 
 from htrain.net.net import Blob, Op
 from htrain.ops.base import OpDef, Signature
+from htrain.ops.pointers import array_at
 from htrain.ops.side_by_side import side_by_side
-from htrain.ops.sparse_loops import dedupe
+from htrain.ops.sparse_loops import slot_of, slots_for
 
 Indices = NDArray[np.int32]
 
@@ -41,12 +42,56 @@ Indices = NDArray[np.int32]
 
 
 def _dedupe_tables(*ids: torch.Tensor, padding_idx: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    def one(place: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return dedupe(ids[place].numpy().reshape(-1), padding_idx[place])
+    flat = [each if each.dim() == 1 else each.reshape(-1) for each in ids]
+    sizes = [each.numel() for each in flat]
+    unique, inverse = (np.empty(sum(sizes), np.int64) for _ in range(2))
+    counts, ends = np.empty(len(ids), np.int64), np.cumsum([0, *sizes])
+    addresses = np.array([each.data_ptr() for each in flat], np.int64)
+    strides = np.array([each.stride(0) for each in flat], np.int64)
+    padding = np.array(padding_idx, np.int64)
 
-    found = side_by_side(one, [each.numel() for each in ids])
-    inverse = (torch.from_numpy(i).reshape(each.shape) for (_, i), each in zip(found, ids, strict=True))
-    return (*(torch.from_numpy(unique) for unique, _ in found), *inverse)
+    def some(first: int, last: int) -> None:
+        _dedupe_some(addresses, strides, ends, padding=padding, unique=unique, inverse=inverse, counts=counts, first=first, last=last)  # fmt: skip
+
+    side_by_side(some, sizes)
+    found = counts.tolist()
+    own = torch.from_numpy(unique).split([part for size, n in zip(sizes, found, strict=True) for part in (n, size - n)])
+    places = torch.from_numpy(inverse).split(sizes)
+    shaped = (i if each.dim() == 1 else i.reshape(each.shape) for i, each in zip(places, ids, strict=True))
+    return (*own[::2], *shaped)
+
+
+@njit(nogil=True, cache=True)
+def _dedupe_some(addresses, strides, ends, padding, unique, inverse, counts, first, last):  # type: ignore[no-untyped-def]
+    """As Dedupe, of the tables from `first` to `last`; the ids of table t begin at addresses[t], `strides`[t] numbers apart."""
+    most = 0
+    for t in range(first, last):
+        most = max(most, ends[t + 1] - ends[t])
+    index = np.empty(slots_for(most), np.int32)
+    for t in range(first, last):
+        count, stride = ends[t + 1] - ends[t], strides[t]
+        ids = array_at(addresses[t], (count * stride,), np.int64(0))
+        slots = index[: slots_for(count)]
+        slots[:] = -1
+        own, places = unique[ends[t] : ends[t + 1]], inverse[ends[t] : ends[t + 1]]
+        mask, found = slots.size - 1, 0
+        for i in range(count):
+            key = ids[i * stride]
+            if key == padding[t] and padding[t] >= 0:
+                places[i] = -1
+                continue
+            slot = slot_of(key, mask)
+            at = slots[slot]
+            while at >= 0 and own[at] != key:
+                slot = (slot + 1) & mask
+                at = slots[slot]
+            if at < 0:
+                at = found
+                slots[slot] = at
+                own[at] = key
+                found += 1
+            places[i] = at
+        counts[t] = found
 
 
 def _announce(*values: Any) -> None:
@@ -67,15 +112,26 @@ def _slots(
 ) -> torch.Tensor:
     """Of `tables` tables of `num_rows` rows, whose caches have `rows` slots each, victims' behind the others, `sets` of `ways`, and rows of `width` numbers.
     Behind those of all stands a row of zeros."""
-    caches, ids = values[:tables], values[-tables:]
-    slots = np.empty(sum(each.numel() for each in ids) + 1, np.int32)
-    start = base = 0
-    for cache, each, count in zip(caches, ids, rows, strict=True):
-        end = start + each.numel()
-        np.add(cache.slots(each.numpy()), base, out=slots[start:end], casting="unsafe")
-        start, base = end, base + count
-    slots[-1] = base
+    found = [cache.slots(ids.numpy()) for cache, ids in zip(values[:tables], values[-tables:], strict=True)]
+    ends = np.cumsum([0, *(each.size for each in found)])
+    bases = np.cumsum([0, *rows])
+    slots = np.empty(ends[-1] + 1, np.int32)
+    addresses = np.array([each.__array_interface__["data"][0] for each in found], np.int64)
+
+    def some(first: int, last: int) -> None:
+        _join_slots(addresses, ends, bases, slots, first=first, last=last)
+
+    side_by_side(some, [each.size for each in found])
+    slots[-1] = bases[-1]
     return torch.from_numpy(slots)
+
+
+@njit(nogil=True, cache=True)
+def _join_slots(addresses, ends, bases, slots, first, last):  # type: ignore[no-untyped-def]
+    for t in range(first, last):
+        own = array_at(addresses[t], (ends[t + 1] - ends[t],), np.int64(0))
+        for i in range(own.size):
+            slots[ends[t] + i] = own[i] + bases[t]
 
 
 def _flush(*values: Any, tables: int) -> None:
@@ -86,17 +142,12 @@ def _flush(*values: Any, tables: int) -> None:
 def _stack_index(*values: torch.Tensor, dense: int) -> torch.Tensor:
     """index[B*F] of y[B,F,D]: the `dense` values of example b are the rows behind U, then come those of the tables."""
     tables = len(values) // 2
-    bases, padding = _bases(values[tables:])
-    inverse = [each.numpy() for each in values[:tables]]
-    batch = inverse[0].size
+    bases = _bases(values[tables:])
+    batch = values[0].numel()
     index = np.empty((batch, dense + tables), np.int32)
     for place in range(dense):
-        index[:, place] = np.arange(padding + 1 + place * batch, padding + 1 + (place + 1) * batch)
-
-    def one(place: int) -> None:
-        _put_places(inverse[place], bases[place], padding, index[:, dense + place])
-
-    side_by_side(one, [batch] * tables)
+        index[:, place] = np.arange(bases[-1] + 1 + place * batch, bases[-1] + 1 + (place + 1) * batch)
+    _put_all(values[:tables], bases, index.reshape(-1), starts=range(dense, dense + tables), stride=dense + tables)
     return torch.from_numpy(index.reshape(-1))
 
 
@@ -124,27 +175,39 @@ def _pool_index(*values: torch.Tensor, listed: tuple[bool, ...], mean: bool) -> 
 
 def _places(inverse: Sequence[torch.Tensor], unique: Sequence[torch.Tensor]) -> Indices:
     """The rows, among those of all tables, of the inverse indices of each."""
-    bases, padding = _bases(unique)
     ends = np.cumsum([0, *(each.numel() for each in inverse)])
     index = np.empty(ends[-1], np.int32)
-
-    def one(place: int) -> None:
-        _put_places(inverse[place].numpy().reshape(-1), bases[place], padding, index[ends[place] : ends[place + 1]])
-
-    side_by_side(one, [each.numel() for each in inverse])
+    _put_all(inverse, _bases(unique), index, starts=ends[:-1], stride=1)
     return index
 
 
-def _bases(unique: Sequence[torch.Tensor]) -> tuple[list[int], int]:
+def _bases(unique: Sequence[torch.Tensor]) -> NDArray[np.int64]:
     """The first row of each table, and behind all of them the row of padding."""
-    ends = np.cumsum([0, *(each.numel() for each in unique)]).tolist()
-    return ends[:-1], ends[-1]
+    return np.cumsum([0, *(each.numel() for each in unique)])
+
+
+def _put_all(
+    inverse: Sequence[torch.Tensor], bases: NDArray[np.int64], index: Indices, *, starts: Iterable[int], stride: int
+) -> None:
+    """Put the rows of each table's inverse indices into the index, from its start on, `stride` numbers apart."""
+    whole = [each.contiguous() for each in inverse]
+    sizes = [each.numel() for each in whole]
+    addresses, begins = (np.array(list(each), np.int64) for each in ((i.data_ptr() for i in whole), starts))
+    counts = np.array(sizes, np.int64)
+
+    def some(first: int, last: int) -> None:
+        _put_some(addresses, counts, bases, index=index, starts=begins, stride=stride, first=first, last=last)
+
+    side_by_side(some, sizes)
 
 
 @njit(nogil=True, cache=True)
-def _put_places(inverse, base, padding, index):  # type: ignore[no-untyped-def]
-    for i in range(inverse.size):
-        index[i] = inverse[i] + base if inverse[i] >= 0 else padding
+def _put_some(addresses, counts, bases, index, starts, stride, first, last):  # type: ignore[no-untyped-def]
+    padding = bases[bases.size - 1]
+    for t in range(first, last):
+        inverse = array_at(addresses[t], (counts[t],), np.int64(0))
+        for i in range(inverse.size):
+            index[starts[t] + i * stride] = inverse[i] + bases[t] if inverse[i] >= 0 else padding
 
 
 @njit(nogil=True, cache=True)

@@ -1,50 +1,43 @@
-"""Loops over many tables, in a few threads: each holds no GIL, so that two of them take half of the time."""
+"""Loops over many tables, in a few threads: they hold no GIL, so that two take half of the time of one."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TypeVar
 
-R = TypeVar("R")
-_SMALL = 1 << 14  # numbers: less is done sooner than another thread has heard of it
+_SMALL = 1 << 15  # numbers: less is done sooner than another thread has heard of it
+_MOST = 4  # threads, since trainers of one machine share it
 
 
-def side_by_side(function: Callable[[int], R], sizes: Sequence[int]) -> list[R]:
-    """What `function` gives of 0 .. n-1, the sizes of whose work these are: shared out among this thread and others."""
-    threads = _threads()
-    if threads == 1 or sum(sizes) < _SMALL:
-        return [function(place) for place in range(len(sizes))]
-    shares = _shares(sizes, threads)
-    found: dict[int, R] = {}
+def side_by_side(function: Callable[[int, int], None], sizes: Sequence[int], *, small: int = _SMALL) -> None:
+    """Call `function` for parts [first, last) of 0 .. n-1, the sizes of whose work these are: one in this thread, the others in threads beside it.
 
-    def some(places: Sequence[int]) -> None:
-        for place in places:
-            found[place] = function(place)
-
-    others = [_pool().submit(some, share) for share in shares[1:]]
-    some(shares[0])
+    Less than `small` in all is not shared out.
+    """
+    if not sizes:
+        return
+    parts = list(_parts(sizes, _threads() if sum(sizes) >= small else 1))
+    others = [_pool().submit(function, *part) for part in parts[1:]]
+    for part in parts[:1]:
+        function(*part)
     for other in others:
         other.result()
-    return [found[place] for place in range(len(sizes))]
 
 
 def _threads() -> int:
-    """How many work: a few, since trainers of one machine share it."""
-    return max(1, min(4, (os.cpu_count() or 1)))
+    return max(1, min(_MOST, os.cpu_count() or 1))
 
 
-def _shares(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Places in `count` shares, the largest first to the smallest share."""
-    shares: list[list[int]] = [[] for _ in range(count)]
-    loads = [0] * count
-    for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
-        least = loads.index(min(loads))
-        shares[least].append(place)
-        loads[least] += sizes[place]
-    return shares
+def _parts(sizes: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
+    """At most `count` runs of places, about alike in size; none of nothing."""
+    total, done, first, made = sum(sizes), 0, 0, 0
+    for place, size in enumerate(sizes):
+        done += size
+        if place + 1 == len(sizes) or done * count >= total * (made + 1):
+            yield first, place + 1
+            first, made = place + 1, made + 1
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_threads() - 1, thread_name_prefix="tables")
+    return ThreadPoolExecutor(_MOST, thread_name_prefix="tables")

@@ -23,7 +23,7 @@ from htrain.ops.sparse_checks import (
     outside,
 )
 
-_EMPTY = np.int64(-1)  # a slot without an id
+_EMPTY = np.int32(-1)  # a slot without an id
 _NO_WEIGHTS = np.empty(0, np.float32)
 
 
@@ -33,7 +33,7 @@ def dedupe(ids: Ids, padding_idx: int) -> tuple[Ids, Ids]:
     """
     unique = np.empty(ids.size, np.int64)
     inverse = np.empty(ids.size, np.int64)
-    slots = np.full(_slots_for(ids.size), _EMPTY)
+    slots = np.full(slots_for(ids.size), _EMPTY, np.int32)
     count = _dedupe(ids, padding_idx, unique, inverse, slots)
     return unique[:count], inverse
 
@@ -106,9 +106,20 @@ def pool_weights_gradient(rows: Rows, dy: Rows, inverse: Ids, offsets: Ids) -> R
     return dweights
 
 
-def _slots_for(count: int) -> int:
-    """A power of two with at least half of the slots free."""
-    return 1 << max(4, (2 * count - 1).bit_length())
+@njit(nogil=True, cache=True, inline="always")
+def slots_for(count):  # type: ignore[no-untyped-def]
+    """How many slots the index of `count` ids has: a power of two, at least half of them free."""
+    slots = 16
+    while slots < 2 * count:
+        slots *= 2
+    return slots
+
+
+@njit(nogil=True, cache=True, inline="always")
+def slot_of(key, mask):  # type: ignore[no-untyped-def]
+    """The slot of an index with `mask` + 1 of them at which an id is looked for first."""
+    mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
+    return np.int64(mixed >> np.uint64(20)) & mask
 
 
 @njit(nogil=True, cache=True)
@@ -120,8 +131,7 @@ def _dedupe(ids, padding_idx, unique, inverse, slots):  # type: ignore[no-untype
         if key == padding_idx and padding_idx >= 0:
             inverse[i] = -1
             continue
-        mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
-        slot = np.int64(mixed >> np.uint64(20)) & mask
+        slot = slot_of(key, mask)
         while slots[slot] >= 0 and unique[slots[slot]] != key:
             slot = (slot + 1) & mask
         if slots[slot] < 0:

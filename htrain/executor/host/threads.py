@@ -26,11 +26,11 @@ def stand_back() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
-def share_gil(num_replicas: int) -> None:
+def share_gil(num_threads: int) -> None:
     """Have threads of this process ask for the GIL after 10 us, where several compute. A process that has one such thread stays as it is.
 
     A replica gives the GIL up for every kernel, and wants it back some microseconds later. Another that waits for it is woken, finds it taken, and sleeps
     again, until it asks for its turn: after 5 ms, Python's default, which are more than a step (tools/bench/replicas.py).
     """
-    if num_replicas > 1:
+    if num_threads > 1:
         sys.setswitchinterval(_ASK_AFTER_SECONDS)

@@ -136,6 +136,20 @@ class Pipeline:
         self.error = self.error or error
 
     @property
+    def news(self) -> tuple[object, ...]:
+        """What its machines wait for changes only with this."""
+        return (
+            self.made,
+            self.placed,
+            self.handed,
+            self.stored,
+            len(self.jobs),
+            self._is_read,
+            self.error,
+            self._stopped,
+        )
+
+    @property
     def is_between(self) -> bool:
         """Whether no step is left of the window in the caches."""
         return not self._steps

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from htrain.executor.engine.context import APART
@@ -10,7 +11,7 @@ from htrain.executor.engine.store import Store
 from htrain.executor.record.cache_totals import add_counts
 from htrain.executor.strategies.lookahead.exchange import Exchange
 from htrain.executor.strategies.lookahead.joint_tables import join_tables
-from htrain.executor.strategies.lookahead.slot_rows import DeviceRows, HostRows, Staging
+from htrain.executor.strategies.lookahead.slot_rows import DeviceRows, DeviceSlots, HostRows
 from htrain.executor.strategies.lookahead.table_cache import TableCache
 from htrain.executor.strategies.lookahead.windows import Windows
 from htrain.executor.strategies.strategy import RunsCache, TrainerParts
@@ -78,18 +79,17 @@ def _joint_caches(net: Net, op: Op, places: Mapping[str, torch.device]) -> dict[
     attrs: Mapping[str, Any] = op.attrs
     names, stored = op.inputs[: attrs["tables"]], op.inputs[attrs["tables"] : -attrs["tables"]]
     whole = _slots(net, stored, places)
-    parts = zip(*(tensor[:-1].split(attrs["rows"]) for tensor in whole.values()), strict=True)
-    staging = Staging(places[stored[0]])
+    slots = DeviceSlots(tuple(whole.values()))
+    firsts = np.cumsum([0, *attrs["rows"]]).tolist()
+    found = zip(names, attrs["sets"], attrs["ways"], attrs["num_rows"], firsts, strict=False)
     caches = {
         name: TableCache(
             CacheGeometry(sets, ways),
-            DeviceRows(own, staging),
+            DeviceRows(slots, first),
             patch=attrs["patch"],
             is_whole=ways == 1 and sets == num_rows,
         )
-        for name, sets, ways, num_rows, own in zip(
-            names, attrs["sets"], attrs["ways"], attrs["num_rows"], parts, strict=True
-        )
+        for name, sets, ways, num_rows, first in found
     }
     return {**caches, **whole}
 

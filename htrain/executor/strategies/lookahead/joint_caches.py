@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from htrain.executor.strategies.lookahead.slot_rows import read_all, write_all
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
 from htrain.executor.transport.peers import Ids, Peers, Rows
 from htrain.ops.side_by_side import side_by_side
@@ -34,15 +35,19 @@ class JointCaches:
         tables = [(cache, windows[name]) for name, cache in self._caches.items()]
         self._average([cache.make_room(window) for cache, window in tables])
         self._begin_window(list(windows.values()))
-        changed = [cache.evict(window) for cache, window in tables]
+        changed = [cache.put_right(window) for cache, window in tables]
+        rows = read_all([cache.to_leave(window) for cache, window in tables])
+        for (cache, window), leaving in zip(tables, rows, strict=True):
+            cache.leave(window, leaving)
         victims = [cache.victims_of(window) for cache, window in tables]
         known = deque(self._peers.gather([*changed, *(ids for steps in victims for ids in steps)]))
         changed = [known.popleft()[0] for _ in tables]
         right = self._peers.share([window.rows[places] for (_, window), places in zip(tables, changed, strict=True)])
-        for (cache, window), places, rows, steps in zip(tables, changed, right, victims, strict=True):
-            window.rows[places] = rows
+        for (_, window), places, own, steps in zip(tables, changed, right, victims, strict=True):
+            if places.size:
+                window.rows[places] = own
             window.victims = deque(np.unique(np.concatenate(known.popleft())) for _ in steps)
-            cache.fill(window)
+        write_all([cache.filling(window) for cache, window in tables])
 
     def _begin_window(self, windows: Sequence[WindowOfTable]) -> None:
         """Tell what is to come: how many rows each step looks up, and so updates, on all trainers."""
@@ -55,7 +60,12 @@ class JointCaches:
     def prepare_step(self) -> None:
         """Find the slots of the next batch. For any thread, from when its window has been placed."""
         caches = list(self._caches.values())
-        side_by_side(lambda place: caches[place].prepare_step(), [cache.next_count for cache in caches])
+
+        def some(first: int, last: int) -> None:
+            for cache in caches[first:last]:
+                cache.prepare_step()
+
+        side_by_side(some, [cache.next_count for cache in caches])
 
     def begin_step(self) -> dict[str, Ids]:
         """The next batch: its conflict victims by cache, where there are any. The first trainer fetches their rows."""
@@ -78,7 +88,7 @@ class JointCaches:
             self._put_means([cache.updated_victims for cache in self._caches.values()])
         for cache in self._caches.values():
             cache.end_step()
-        if self._averaging.ended():
+        if self._averaging.ended() and self._peers.size > 1:
             self._average_touched()
 
     def leave_copies(self) -> None:

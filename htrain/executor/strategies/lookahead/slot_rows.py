@@ -1,13 +1,14 @@
-"""Rows of a cache's slots, out and in: in host memory, or on an accelerator by way of pinned memory (cDLRM 5.2)."""
+"""Rows of caches' slots, out and in: in host memory, or on an accelerator by way of pinned memory (cDLRM 5.2)."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from htrain.ops.lookahead_loops import read_rows, write_rows
+from htrain.ops.lookahead_loops import read_rows, take_into, write_rows
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
@@ -15,15 +16,66 @@ _CHUNK_BYTES = 32 << 20  # of pinned memory, twice: one part is copied while the
 
 
 class SlotRows(Protocol):
-    """The slots of one table: `width` numbers each, its row and the optimizer's states behind it."""
+    """The slots of one table, each a row with the optimizer's states behind it."""
 
-    width: int
+    @property
+    def width(self) -> int:
+        """Numbers of a slot."""
 
     def read(self, slots: Ids) -> Rows:
         """rows[n,W] of slots[n], as they are behind all steps so far."""
 
-    def write(self, slots: Ids, rows: Rows, places: Ids | None = None) -> None:
-        """The reverse of `read`: rows[n,W], or with `places`[n] those of rows[m,W], into slots[n], before the next step."""
+    def write(self, slots: Ids, rows: Rows) -> None:
+        """The reverse of `read`, before the next step."""
+
+
+@dataclass(frozen=True)
+class Filling:
+    """Rows[n,W], or with `places`[n] those of rows[m,W], for slots[n] of a table."""
+
+    table: SlotRows
+    slots: Ids
+    rows: Rows
+    places: Ids | None = None
+
+
+def read_all(asked: Sequence[tuple[SlotRows, Ids]]) -> list[Rows]:
+    """The rows of slots of several tables: of those that lie in one tensor together."""
+    found: dict[int, Rows] = {}
+    for whole, places in _together([table for table, _ in asked]):
+        if whole is None:
+            found |= {place: asked[place][0].read(asked[place][1]) for place in places}
+            continue
+        slots = [asked[place][1] for place in places]
+        rows = whole.read(_numbered(asked[place] for place in places))
+        ends = np.cumsum([each.size for each in slots])[:-1]
+        found |= dict(zip(places, np.split(rows, ends), strict=True))
+    return [found[place] for place in range(len(asked))]
+
+
+def write_all(given: Sequence[Filling]) -> None:
+    """Put rows into slots of several tables: of those that lie in one tensor together."""
+    for whole, places in _together([filling.table for filling in given]):
+        fillings = [given[place] for place in places]
+        if whole is not None:
+            whole.write(_numbered((f.table, f.slots) for f in fillings), [(f.rows, f.places) for f in fillings])
+            continue
+        for filling in fillings:
+            rows = filling.rows if filling.places is None else filling.rows[filling.places]
+            filling.table.write(filling.slots, rows)
+
+
+def _together(tables: Sequence[SlotRows]) -> Iterator[tuple["DeviceSlots | None", list[int]]]:
+    """Tensors of slots, and the places of the tables in each; None for those in host memory."""
+    wholes = {id(table.whole): table.whole for table in tables if isinstance(table, DeviceRows)}
+    yield None, [place for place, table in enumerate(tables) if not isinstance(table, DeviceRows)]
+    for whole in wholes.values():
+        yield whole, [p for p, table in enumerate(tables) if isinstance(table, DeviceRows) and table.whole is whole]
+
+
+def _numbered(asked: Any) -> Ids:
+    """Slots of tables, as they are numbered in their tensor."""
+    return np.concatenate([table.first + slots for table, slots in asked])
 
 
 class HostRows:
@@ -31,15 +83,20 @@ class HostRows:
 
     def __init__(self, parts: Sequence[torch.Tensor]) -> None:
         self._arrays = [part.numpy() for part in parts]
-        self.width = sum(array[0].size for array in self._arrays)
+        self._width = sum(array[0].size for array in self._arrays)
+
+    @property
+    def width(self) -> int:
+        """As SlotRows."""
+        return self._width
 
     def read(self, slots: Ids) -> Rows:
         """As SlotRows."""
         return read_rows(self._arrays, slots, 0)
 
-    def write(self, slots: Ids, rows: Rows, places: Ids | None = None) -> None:
+    def write(self, slots: Ids, rows: Rows) -> None:
         """As SlotRows."""
-        write_rows(self._arrays, slots, rows if places is None else rows[places], 0)
+        write_rows(self._arrays, slots, rows, 0)
 
 
 class Staging:
@@ -54,8 +111,7 @@ class Staging:
         at_once = max(1, _CHUNK_BYTES // (4 * width))
         for start in range(0, count, at_once):
             end = min(count, start + at_once)
-            buffer = self._take()[: (end - start) * width].view(end - start, width)
-            yield slice(start, end), buffer
+            yield slice(start, end), self._take(at_once * width)[: (end - start) * width].view(end - start, width)
 
     def copied(self) -> Any:
         """Copies out of, or into, what was taken last have begun: it is taken again when they have ended. The event of that, None on a host."""
@@ -66,28 +122,26 @@ class Staging:
         self._turns[-1] = (self._turns[-1][0], event)
         return event
 
-    def _take(self) -> torch.Tensor:
-        if len(self._turns) < 2:
-            numbers = max(1 << 20, _CHUNK_BYTES // 4)
-            self._turns.append((torch.empty(numbers, pin_memory=self._device.type == "cuda"), None))
-            return self._turns[-1][0]
-        memory, event = self._turns.pop(0)
+    def _take(self, numbers: int) -> torch.Tensor:
+        memory, event = self._turns.pop(0) if len(self._turns) == 2 else (torch.empty(0), None)
         if event:
             event.synchronize()
+        if memory.numel() < numbers:
+            memory = torch.empty(max(numbers, _CHUNK_BYTES // 4), pin_memory=self._device.type == "cuda")
         self._turns.append((memory, None))
         return memory
 
 
-class DeviceRows:
-    """Slots on an accelerator: parts[slots, ..]; `staging` is shared by tables that one thread reads and writes."""
+class DeviceSlots:
+    """The slots of all tables of a width on an accelerator: parts[slots, ..]. For the thread that steps them."""
 
-    def __init__(self, parts: Sequence[torch.Tensor], staging: Staging) -> None:
-        self._parts, self._staging = parts, staging
+    def __init__(self, parts: Sequence[torch.Tensor]) -> None:
+        self._parts, self._staging = parts, Staging(parts[0].device)
         self._widths = [part[0].numel() for part in parts]
         self.width = sum(self._widths)
 
     def read(self, slots: Ids) -> Rows:
-        """As SlotRows."""
+        """rows[n,W] of slots[n]."""
         rows = np.empty((slots.size, self.width), np.float32)
         places = self._places(slots)
         pending: list[tuple[slice, torch.Tensor, Any]] = []
@@ -97,29 +151,55 @@ class DeviceRows:
             buffer.copy_(found, non_blocking=True)
             pending.append((part, buffer, self._staging.copied()))
             if len(pending) > 1:  # the one before is emptied while this one is filled
-                self._empty(rows, *pending.pop(0))
+                _empty(rows, *pending.pop(0))
         for each in pending:
-            self._empty(rows, *each)
+            _empty(rows, *each)
         return rows
 
-    def write(self, slots: Ids, rows: Rows, places: Ids | None = None) -> None:
-        """As SlotRows."""
-        there, source = self._places(slots), torch.from_numpy(rows)
+    def write(self, slots: Ids, sources: Sequence[tuple[Rows, Ids | None]]) -> None:
+        """The reverse: rows[m,W] of each source, or those at its places, one source behind another."""
+        there = self._places(slots)
+        counts = [len(rows) if places is None else len(places) for rows, places in sources]
+        ends = np.cumsum([0, *counts]).tolist()
         for part, buffer in self._staging.rows(slots.size, self.width):
-            if places is None:
-                buffer.copy_(source[part])
-            else:
-                torch.index_select(source, 0, torch.from_numpy(places[part]), out=buffer)
-            moved, own = buffer.to(there.device, non_blocking=True), there[part]
+            out = buffer.numpy()
+            for (rows, places), first, last in zip(sources, ends[:-1], ends[1:], strict=True):
+                begin, end = max(first, part.start), min(last, part.stop)
+                if begin < end:
+                    own = slice(begin - first, end - first)
+                    taken = (rows[own],) if places is None else (rows, places[own])
+                    take_into(out[begin - part.start : end - part.start], *taken)
+            moved, at = buffer.to(there.device, non_blocking=True), there[part]
             self._staging.copied()
             for tensor, columns in zip(self._parts, moved.split(self._widths, 1), strict=True):
-                tensor.index_copy_(0, own, columns.reshape(len(own), *tensor.shape[1:]))
+                tensor.index_copy_(0, at, columns.reshape(len(at), *tensor.shape[1:]))
 
     def _places(self, slots: Ids) -> torch.Tensor:
         return torch.from_numpy(slots).to(self._parts[0].device)
 
-    @staticmethod
-    def _empty(rows: Rows, part: slice, buffer: torch.Tensor, copied: Any) -> None:
-        if copied:
-            copied.synchronize()
-        torch.from_numpy(rows)[part].copy_(buffer)
+
+def _empty(rows: Rows, part: slice, buffer: torch.Tensor, copied: Any) -> None:
+    if copied:
+        copied.synchronize()
+    take_into(rows[part], buffer.numpy())
+
+
+@dataclass(frozen=True)
+class DeviceRows:
+    """The slots of one table among those of all, from the `first` on."""
+
+    whole: DeviceSlots
+    first: int
+
+    @property
+    def width(self) -> int:
+        """As SlotRows."""
+        return self.whole.width
+
+    def read(self, slots: Ids) -> Rows:
+        """As SlotRows."""
+        return self.whole.read(slots + self.first)
+
+    def write(self, slots: Ids, rows: Rows) -> None:
+        """As SlotRows."""
+        self.whole.write(slots + self.first, [(rows, None)])

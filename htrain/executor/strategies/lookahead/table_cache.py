@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from htrain.executor.strategies.lookahead.slot_rows import SlotRows
+from htrain.executor.strategies.lookahead.slot_rows import Filling, SlotRows
 from htrain.net.placement import CacheGeometry
 from htrain.ops.sparse_loops import dedupe
 from htrain.sync.lookahead.journal import Journal, Written
@@ -131,13 +131,25 @@ class TableCache:
         slots = window.placement.evicted_slots
         return slots[np.isin(slots, distinct(self._touched))] if self._touched else NO_IDS
 
-    def evict(self, window: WindowOfTable) -> Ids:
-        """What makes room leaves; then the window's fresh rows are put right. Which of them were, as places in the window's keys."""
+    def to_leave(self, window: WindowOfTable) -> tuple[SlotRows, Ids]:
+        """The slots of what makes room, where this trainer writes it back; nothing where another does."""
         assert window.placement
-        missed = self._missed(window.read)  # before: what leaves now is not of this window
-        self._leave(window.placement.evicted_keys, window.placement.evicted_slots)
         self.counts.evicted += window.placement.evicted_keys.size
-        if not missed:
+        return self.rows, window.placement.evicted_slots if self.writes else NO_IDS
+
+    def leave(self, window: WindowOfTable, rows: Rows) -> None:
+        """What makes room leaves: the rows[n,W] of `to_leave`."""
+        assert window.placement
+        if len(rows):
+            with self._lock:
+                self._leaving.append(self._journal.add(window.placement.evicted_keys, rows))
+
+    def put_right(self, window: WindowOfTable) -> Ids:
+        """Put right the window's fresh rows that have changed since they were read. Which of them had, as places in the window's keys.
+
+        Requires: what makes room for them, none of which is theirs, has not left yet.
+        """
+        if not self._missed(window.read):
             return NO_IDS
         fresh = window.fresh
         rows = window.rows[fresh]
@@ -160,16 +172,14 @@ class TableCache:
             return []
         return [ids[self._occupancy.find(ids) < 0] for ids in window.batches]
 
-    def fill(self, window: WindowOfTable) -> None:
-        """The window's rows into their slots; its steps can begin."""
+    def filling(self, window: WindowOfTable) -> Filling:
+        """The window's fresh rows, and their slots; when they are there, its steps can begin."""
         assert window.placement
-        fresh = window.fresh
-        if fresh.size == len(window.rows):
-            self.rows.write(window.placement.slots, window.rows)
-        elif fresh.size:
-            self.rows.write(window.placement.slots[fresh], window.rows, fresh)
         self.counts.loaded += window.fresh.size
         self._window = window
+        is_all = window.fresh.size == len(window.rows)
+        slots = window.placement.slots
+        return Filling(self.rows, slots, window.rows) if is_all else Filling(self.rows, slots[window.fresh], window.rows, window.fresh)  # fmt: skip
 
     # -- steps -------------------------------------------------------------------------------------------------------
 

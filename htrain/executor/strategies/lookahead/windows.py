@@ -16,7 +16,7 @@ from htrain.data import Position
 from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.engine.context import PREFETCHER, VICTIMS, WRITER
 from htrain.executor.host.patience import Patience
-from htrain.executor.host.threads import begin_thread
+from htrain.executor.host.threads import begin_thread, share_gil
 from htrain.executor.loops.feed import Feed
 from htrain.executor.loops.replica import Replica
 from htrain.executor.loops.upcoming import Steps, Upcoming
@@ -99,6 +99,7 @@ class Windows(Upcoming):
         self._feed = feed
         self._ahead = steps
         self._empty = empty
+        share_gil(len(self.threads))
         for thread in self.threads:
             thread.start()
 
@@ -173,12 +174,14 @@ class Windows(Upcoming):
         answer: Any = None
         while True:
             with self._changed:
+                before = self.pipeline.news
                 try:
                     said = machine.send(answer)
                 except StopIteration as end:
                     return end.value
                 finally:
-                    self._changed.notify_all()
+                    if self.pipeline.news != before:  # else others would wake several times a step
+                        self._changed.notify_all()
                 if isinstance(said, of.Await):
                     self._await(said)
             answer = None if isinstance(said, of.Await) else self._does[type(said)](said)
