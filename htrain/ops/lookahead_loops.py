@@ -22,7 +22,7 @@ def read_rows(parts: Sequence[Rows], ids: Ids, first_row: int) -> Rows:
     values = np.empty((ids.size, sum(part.shape[1] for part in flat)), np.float32)
     column = 0
     for part in flat:
-        if not _fit(_read, part, ids, first_row, values, column):
+        if not _fit(_read, part, ids, first_row=first_row, values=values, column=column):
             raise ids_out_of_range(ids, values[:, : part.shape[1]], part, first_row)
         column += part.shape[1]
     return values
@@ -35,7 +35,7 @@ def write_rows(parts: Sequence[Rows], ids: Ids, values: Rows, first_row: int) ->
     if values.ndim != 2 or len(values) < ids.size or values.shape[1] != width:
         raise DataError(f"rows to write back are {values.dtype}{list(values.shape)}, want float32[{ids.size}, {width}]")
     for part in flat:
-        if not _fit(_write, part, ids, first_row, values, column):
+        if not _fit(_write, part, ids, first_row=first_row, values=values, column=column):
             raise ids_out_of_range(ids, values[:, column : column + part.shape[1]], part, first_row)
         column += part.shape[1]
 
@@ -54,7 +54,7 @@ def take_into(out: Rows, rows: Rows, places: Ids | None = None) -> None:
     side_by_side(some, _sizes(len(out), out.shape[1]), small=_MANY)
 
 
-def _fit(loop: Callable[..., bool], part: Rows, ids: Ids, first_row: int, values: Rows, column: int) -> bool:
+def _fit(loop: Callable[..., bool], part: Rows, ids: Ids, *, first_row: int, values: Rows, column: int) -> bool:
     """Whether a loop over rows fits; several threads share many."""
     fitted: list[bool] = []
 

@@ -4,8 +4,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import TypeVar
 
-_SMALL = 1 << 15  # numbers: less is done sooner than another thread has heard of it
+R = TypeVar("R")
+_SMALL = 1 << 17  # numbers: less is done sooner than another thread has its turn
 _MOST = 4  # threads, since trainers of one machine share it
 
 
@@ -24,18 +26,31 @@ def side_by_side(function: Callable[[int, int], None], sizes: Sequence[int], *, 
         other.result()
 
 
+def each_of(function: Callable[[int], R], sizes: Sequence[int]) -> list[R]:
+    """What `function` gives of 0 .. n-1, the sizes of whose work these are."""
+    found: dict[int, R] = {}
+
+    def some(first: int, last: int) -> None:
+        for place in range(first, last):
+            found[place] = function(place)
+
+    side_by_side(some, sizes)
+    return [found[place] for place in range(len(sizes))]
+
+
 def _threads() -> int:
-    return max(1, min(_MOST, os.cpu_count() or 1))
+    return max(1, min(_MOST, len(os.sched_getaffinity(0))))
 
 
 def _parts(sizes: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
-    """At most `count` runs of places, about alike in size; none of nothing."""
+    """At most `count` runs of places, about alike in size."""
     total, done, first, made = sum(sizes), 0, 0, 0
-    for place, size in enumerate(sizes):
+    for place, size in enumerate(sizes[:-1]):
         done += size
-        if place + 1 == len(sizes) or done * count >= total * (made + 1):
+        if made + 1 < count and done * count >= total * (made + 1):
             yield first, place + 1
             first, made = place + 1, made + 1
+    yield first, len(sizes)
 
 
 @cache

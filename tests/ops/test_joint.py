@@ -116,7 +116,7 @@ def test_bags_are_pooled(device: str, seed: int, listed: list[bool], mean: bool,
 
 
 @quick
-@given(seed=seeds, sizes=st.lists(st.integers(0, 12_000), min_size=1, max_size=4))
+@given(seed=seeds, sizes=st.lists(st.sampled_from([0, 1, 700, 70_000]), min_size=1, max_size=4))
 def test_tables_are_deduped_side_by_side(seed: int, sizes: list[int]) -> None:
     """With enough ids for several threads, and with few."""
     draw = torch.Generator().manual_seed(seed)

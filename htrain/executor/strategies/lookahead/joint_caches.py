@@ -12,7 +12,7 @@ import numpy as np
 from htrain.executor.strategies.lookahead.slot_rows import read_all, write_all
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
 from htrain.executor.transport.peers import Ids, Peers, Rows
-from htrain.ops.side_by_side import side_by_side
+from htrain.ops.side_by_side import each_of
 from htrain.sync.lookahead.averaging import Averaging
 from htrain.sync.lookahead.journal import Written
 
@@ -33,7 +33,8 @@ class JointCaches:
     def place(self, windows: Mapping[str, WindowOfTable]) -> None:
         """Put the rows of a window into the caches; what makes room for them leaves."""
         tables = [(cache, windows[name]) for name, cache in self._caches.items()]
-        self._average([cache.make_room(window) for cache, window in tables])
+        sizes = [window.keys.size for window in windows.values()]
+        self._average(each_of(lambda place: tables[place][0].make_room(tables[place][1]), sizes))
         self._begin_window(list(windows.values()))
         changed = [cache.put_right(window) for cache, window in tables]
         rows = read_all([cache.to_leave(window) for cache, window in tables])
@@ -60,12 +61,7 @@ class JointCaches:
     def prepare_step(self) -> None:
         """Find the slots of the next batch. For any thread, from when its window has been placed."""
         caches = list(self._caches.values())
-
-        def some(first: int, last: int) -> None:
-            for cache in caches[first:last]:
-                cache.prepare_step()
-
-        side_by_side(some, [cache.next_count for cache in caches])
+        each_of(lambda place: caches[place].prepare_step(), [cache.next_count for cache in caches])
 
     def begin_step(self) -> dict[str, Ids]:
         """The next batch: its conflict victims by cache, where there are any. The first trainer fetches their rows."""

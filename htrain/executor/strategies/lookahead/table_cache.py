@@ -107,6 +107,11 @@ class TableCache:
         """The distinct ids[u] of the next batch that has been read."""
         self._announced.append(ids)
 
+    @property
+    def num_announced(self) -> int:
+        """How many ids the batches since the last window have, one with another."""
+        return sum(ids.size for ids in self._announced)
+
     def announced(self) -> Ids:
         """The distinct ids of all batches since the last window."""
         return distinct(self._announced)

@@ -25,6 +25,7 @@ from htrain.executor.strategies.lookahead.exchange import Exchange, Wishes
 from htrain.executor.strategies.lookahead.joint_caches import JointCaches
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
 from htrain.executor.transport.peers import Ids, Peers, Rows
+from htrain.ops.side_by_side import each_of
 from htrain.sync.lookahead import pipeline as of
 from htrain.sync.lookahead.averaging import Averaging
 from htrain.sync.lookahead.journal import Written
@@ -206,7 +207,9 @@ class Windows(Upcoming):
 
     def _agree(self, said: of.Agree) -> list[tuple[int, int]]:
         """With the numbers travel the ids that each trainer's batches have announced."""
-        parts = [np.array(said), *(cache.announced() for cache in self._caches.values())]
+        caches = list(self._caches.values())
+        own = each_of(lambda place: caches[place].announced(), [cache.num_announced for cache in caches])
+        parts = [np.array(said), *own]
         everybody, *self._announced = self._peers.gather(parts)
         return [(int(batches), int(following)) for batches, following in everybody]
 
@@ -214,10 +217,9 @@ class Windows(Upcoming):
         """Algorithm 1: the distinct rows of each table, and where they are not here, their values."""
         missing = said.batches - len(self._read)
         self._read.extend((self._ahead.open(self._empty, 0), None) for _ in range(missing))
-        tables = {
-            name: cache.window(distinct(keys))
-            for (name, cache), keys in zip(self._caches.items(), self._announced, strict=True)
-        }
+        caches, announced = list(self._caches.values()), self._announced
+        made = each_of(lambda place: caches[place].window(distinct(announced[place])), [sum(ids.size for ids in keys) for keys in announced])  # fmt: skip
+        tables = dict(zip(self._caches, made, strict=True))
         fetched = self._read_rows(self._prefetcher, {name: table.keys[table.wanted] for name, table in tables.items()})
         for table, rows in zip(tables.values(), self._peers.share([fetched[name] for name in tables]), strict=True):
             table.take(rows)
