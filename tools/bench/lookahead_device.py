@@ -19,10 +19,13 @@ import json
 import platform
 import statistics
 import tempfile
+import threading
 import time
+import traceback
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -225,26 +228,57 @@ class Traced:
         return self
 
     def __enter__(self) -> None:
+        self._waits: Counter[tuple[str, str]] = Counter()
+        self._counting = ExitStack()
+        self._counting.enter_context(waits(self._waits, self._device))
         self._profile.__enter__()
         self._began = self._steps()
 
     def __exit__(self, *failed: Any) -> None:
+        self._counting.close()
         finish(self._device)
         steps = self._steps() - self._began
         self._profile.__exit__(*failed)
         counts: Counter[str] = Counter()
         micros: Counter[str] = Counter()
-        waits: Counter[tuple[str, int]] = Counter()
         for event in self._profile.events() or ():
             counts[event.name] += 1
             micros[event.name] += event.device_time_total if event.device_time_total else event.cpu_time_total
-            if event.name in ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize"):
-                waits[event.name, event.thread] += 1
         busy = sum(time for name, time in micros.items() if not name.startswith("cu"))
         print(f"  {self._name}: a step, of {steps}; the device is busy for {busy / max(1, steps):,.0f} us of each")
-        print(f"  waits of the host, by thread: {dict(waits)}")
+        for (thread, where), count in self._waits.most_common(12):
+            print(f"  {count / max(1, steps):8.2f} waits a step of {thread} in {where}")
         for name, count in counts.most_common(28):
             print(f"  {count / steps:8.1f} x {micros[name] / count:9.1f} us  {name[:110]}")
+
+
+@contextmanager
+def waits(counted: Counter[tuple[str, str]], device: str) -> Iterator[None]:
+    """Count, by thread and function, where the host waits for the device: in calls that PyTorch knows to wait, and for events."""
+    if device != "cuda":
+        yield
+        return
+
+    def note(*_: Any, **__: Any) -> None:
+        stack = [f for f in traceback.extract_stack() if "htrain" in f.filename and "tools" not in f.filename]
+        counted[threading.current_thread().name, stack[-1].name if stack else "the benchmark"] += 1
+
+    def synchronize(event: torch.cuda.Event) -> None:
+        if not event.query():
+            note()
+        plain(event)
+
+    plain, shown = torch.cuda.Event.synchronize, warnings.showwarning
+    torch.cuda.set_sync_debug_mode("warn")
+    torch.cuda.Event.synchronize = synchronize  # type: ignore[method-assign]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = note
+            yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.Event.synchronize, warnings.showwarning = plain, shown  # type: ignore[method-assign]
 
 
 def _batches(batch: int, asked: argparse.Namespace) -> list[Batch]:

@@ -9,13 +9,13 @@ import torch
 from accelerators import DEVICES
 from drawn_plans import Drawn, data_of
 from harness import relative_differences, run_roles, torch_losses
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from joint import JOINT, joint_losses, joint_losses_of
 from small_wide_deep import BATCH, DATA, small_plan
 
 from htrain.data.identity import DataIdentity
-from htrain.errors import RunError
+from htrain.errors import ModelError, RunError
 from htrain.executor.launch.role import RunningRole
 from htrain.executor.record.checkpoint import VERSION, Manifest, load_role_into, save_role
 from htrain.executor.record.identity import Identity, PlanIdentity
@@ -83,7 +83,10 @@ def test_models_of_all_kinds_train_as_on_the_host(device: str, seed: int) -> Non
     drawn = replace(drawn, options=with_flags(drawn.options, fc_dtype="float32", activation_dtype="float32"))
     losses = []
     for place in ("cpu", "cuda"):
-        plan = replace(drawn, options=with_flags(drawn.options, cache_device=place)).plan()  # type: ignore[arg-type]
+        try:
+            plan = replace(drawn, options=with_flags(drawn.options, cache_device=place)).plan()  # type: ignore[arg-type]
+        except ModelError:
+            reject()  # an older PyTorch captures fewer models
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             run = RunSettings(folder / "plan", data_of(drawn.model, folder, 80), folder / "run", deadline_seconds=10)
