@@ -6,9 +6,11 @@ import numpy as np
 from numba import njit
 
 from htrain.errors import DataError
+from htrain.ops.pointers import prefetch_row
 from htrain.ops.side_by_side import side_by_side
 from htrain.ops.sparse_checks import Ids, Rows, fits, ids_out_of_range
 
+_AHEAD = 6  # rows that are on their way to the processor before they are moved
 _ROWS_AT_ONCE = 1 << 12
 _MANY = 1 << 19  # numbers: fewer are moved by one thread
 
@@ -78,6 +80,8 @@ def _as_matrices(parts: Sequence[Rows]) -> list[Rows]:
 @njit(nogil=True, cache=True)
 def _read(part, ids, first_row, values, column):  # type: ignore[no-untyped-def]
     for i in range(ids.size):
+        if i + _AHEAD < ids.size:
+            prefetch_row(part.ctypes.data, ids[i + _AHEAD] - first_row, part.shape[1] * 4)
         row = ids[i] - first_row
         if row < 0 or row >= part.shape[0]:
             return False
@@ -100,6 +104,8 @@ def _write(part, ids, first_row, values, column):  # type: ignore[no-untyped-def
         if row < 0 or row >= part.shape[0]:
             return False
     for i in range(ids.size):
+        if i + _AHEAD < ids.size:
+            prefetch_row(part.ctypes.data, ids[i + _AHEAD] - first_row, part.shape[1] * 4)
         row = ids[i] - first_row
         for d in range(part.shape[1]):
             part[row, d] = values[i, column + d]

@@ -35,6 +35,7 @@ from torch import nn
 
 import htrain
 from htrain.data import START, Batch, Malformed, open_data
+from htrain.executor.host.memory import keep_pages
 from htrain.executor.launch.role import RunningRole
 from htrain.executor.loops.feed import Feed
 from htrain.executor.settings import RunSettings
@@ -118,6 +119,7 @@ def cached(
         batch_size=batch_size, sparse_optimizer=asked.optimizer, dense_optimizer="sgd", sparse_lr=0.05, dense_lr=0.01,
         cache="lookahead", cache_device=asked.device, **sets,
     )  # fmt: skip
+    keep_pages()  # as every role does
     cluster = replace(this_machine(groups=1, trainers=1, group_ps=0, sparse_ps=0), trainer_memory=64 << 30)
     with tempfile.TemporaryDirectory() as folder:
         data = f"synthetic:?table_rows={asked.rows}"

@@ -6,16 +6,6 @@ from numba import njit
 from htrain.ops.pointers import prefetch_row
 
 
-@njit(nogil=True, cache=True, inline="always")
-def slot_of(keys_of, ways, sets, key):  # type: ignore[no-untyped-def]
-    """The slot of a key, or -1."""
-    first = (key % sets) * ways
-    for slot in range(first, first + ways):
-        if keys_of[slot] == key:
-            return slot
-    return np.int64(-1)
-
-
 _AT_ONCE = 32  # keys whose sets are asked for before the first of them is read
 
 
@@ -39,11 +29,10 @@ def find_slots(keys_of, ways, sets, keys, slots):  # type: ignore[no-untyped-def
 @njit(nogil=True, cache=True)
 def pin_hits(keys_of, pins, ways, sets, window, keys, slots):  # type: ignore[no-untyped-def]
     """slots[n] of keys[n], -1 for a miss; hits are pinned for the window."""
+    find_slots(keys_of, ways, sets, keys, slots)
     for i in range(keys.size):
-        slot = slot_of(keys_of, ways, sets, keys[i])
-        slots[i] = slot
-        if slot >= 0:
-            pins[slot] = window
+        if slots[i] >= 0:
+            pins[slots[i]] = window
 
 
 @njit(nogil=True, cache=True, inline="always")

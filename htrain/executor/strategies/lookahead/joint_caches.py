@@ -44,9 +44,9 @@ class JointCaches:
         known = deque(self._peers.gather([*changed, *(ids for steps in victims for ids in steps)]))
         changed = [known.popleft()[0] for _ in tables]
         right = self._peers.share([window.rows[places] for (_, window), places in zip(tables, changed, strict=True)])
-        for (_, window), places, own, steps in zip(tables, changed, right, victims, strict=True):
+        for (_, window), places, rows_there, steps in zip(tables, changed, right, victims, strict=True):
             if places.size:
-                window.rows[places] = own
+                window.rows[places] = rows_there
             window.victims = deque(np.unique(np.concatenate(known.popleft())) for _ in steps)
         write_all([cache.filling(window) for cache, window in tables])
 

@@ -46,10 +46,8 @@ def read_all(asked: Sequence[tuple[SlotRows, Ids]]) -> list[Rows]:
         if whole is None:
             found |= {place: asked[place][0].read(asked[place][1]) for place in places}
             continue
-        slots = [asked[place][1] for place in places]
-        rows = whole.read(_numbered(asked[place] for place in places))
-        ends = np.cumsum([each.size for each in slots])[:-1]
-        found |= dict(zip(places, np.split(rows, ends), strict=True))
+        counts = [asked[place][1].size for place in places]
+        found |= dict(zip(places, whole.read(_numbered(asked[place] for place in places), counts), strict=True))
     return [found[place] for place in range(len(asked))]
 
 
@@ -140,9 +138,9 @@ class DeviceSlots:
         self._widths = [part[0].numel() for part in parts]
         self.width = sum(self._widths)
 
-    def read(self, slots: Ids) -> Rows:
-        """rows[n,W] of slots[n]."""
-        rows = np.empty((slots.size, self.width), np.float32)
+    def read(self, slots: Ids, counts: Sequence[int]) -> list[Rows]:
+        """rows[n,W] of slots[n], in parts of so many rows."""
+        parts = [np.empty((count, self.width), np.float32) for count in counts]
         places = self._places(slots)
         pending: list[tuple[slice, torch.Tensor, Any]] = []
         for part, buffer in self._staging.rows(slots.size, self.width):
@@ -151,24 +149,21 @@ class DeviceSlots:
             buffer.copy_(found, non_blocking=True)
             pending.append((part, buffer, self._staging.copied()))
             if len(pending) > 1:  # the one before is emptied while this one is filled
-                _empty(rows, *pending.pop(0))
+                _empty(parts, *pending.pop(0))
         for each in pending:
-            _empty(rows, *each)
-        return rows
+            _empty(parts, *each)
+        return parts
 
     def write(self, slots: Ids, sources: Sequence[tuple[Rows, Ids | None]]) -> None:
         """The reverse: rows[m,W] of each source, or those at its places, one source behind another."""
         there = self._places(slots)
         counts = [len(rows) if places is None else len(places) for rows, places in sources]
-        ends = np.cumsum([0, *counts]).tolist()
         for part, buffer in self._staging.rows(slots.size, self.width):
             out = buffer.numpy()
-            for (rows, places), first, last in zip(sources, ends[:-1], ends[1:], strict=True):
-                begin, end = max(first, part.start), min(last, part.stop)
-                if begin < end:
-                    own = slice(begin - first, end - first)
-                    taken = (rows[own],) if places is None else (rows, places[own])
-                    take_into(out[begin - part.start : end - part.start], *taken)
+            for number, own, there_of in _within(counts, part):
+                rows, places = sources[number]
+                taken = (rows[own],) if places is None else (rows, places[own])
+                take_into(out[there_of], *taken)
             moved, at = buffer.to(there.device, non_blocking=True), there[part]
             self._staging.copied()
             for tensor, columns in zip(self._parts, moved.split(self._widths, 1), strict=True):
@@ -178,10 +173,22 @@ class DeviceSlots:
         return torch.from_numpy(slots).to(self._parts[0].device)
 
 
-def _empty(rows: Rows, part: slice, buffer: torch.Tensor, copied: Any) -> None:
+def _within(counts: Sequence[int], part: slice) -> Iterator[tuple[int, slice, slice]]:
+    """Of arrays of so many rows, one behind another, those that have rows in a part of the whole: its number, which of its rows, and where in the part."""
+    first = 0
+    for number, count in enumerate(counts):
+        begin, end = max(first, part.start), min(first + count, part.stop)
+        if begin < end:
+            yield number, slice(begin - first, end - first), slice(begin - part.start, end - part.start)
+        first += count
+
+
+def _empty(parts: Sequence[Rows], part: slice, buffer: torch.Tensor, copied: Any) -> None:
+    """Copy what has come into pinned memory to the arrays that it is for."""
     if copied:
         copied.synchronize()
-    take_into(rows[part], buffer.numpy())
+    for number, own, there in _within([len(rows) for rows in parts], part):
+        take_into(parts[number][own], buffer.numpy()[there])
 
 
 @dataclass(frozen=True)
@@ -198,7 +205,7 @@ class DeviceRows:
 
     def read(self, slots: Ids) -> Rows:
         """As SlotRows."""
-        return self.whole.read(slots + self.first)
+        return self.whole.read(slots + self.first, [slots.size])[0]
 
     def write(self, slots: Ids, rows: Rows) -> None:
         """As SlotRows."""

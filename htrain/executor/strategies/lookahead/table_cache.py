@@ -21,9 +21,9 @@ NO_IDS: Ids = np.empty(0, np.int64)
 
 @dataclass
 class WindowOfTable:
-    """A look-ahead window of one table: the distinct ids of each of this trainer's batches, `keys`[n] of all trainers' together, and the
-    `rows`[n,W] of the `wanted` ones, which were elsewhere and were read from the store; `read` is the read's number in the journal. When it is
-    placed, `victims` are the conflict victims of each batch, sorted, of all trainers; without any, there are none.
+    """A look-ahead window of one table: the distinct ids of each of this trainer's batches, `keys`[n] of all trainers' together, and the rows[m,W] of the
+    `wanted` ones, which were elsewhere and were read from the store; `read` is the read's number in the journal. When it is placed, `victims` are the
+    conflict victims of each batch, sorted, of all trainers; without any, there are none.
     """
 
     batches: deque[Ids]
@@ -36,17 +36,20 @@ class WindowOfTable:
 
     def take(self, fetched: Rows) -> None:
         """The rows of the wanted keys have come: fetched[m,W], in the order of the keys."""
-        if len(fetched) == self.keys.size:
-            self.rows = fetched
-        else:
-            self.rows = np.full((self.keys.size, fetched.shape[1]), np.nan, np.float32)
-            self.rows[self.wanted] = fetched
+        self.rows = fetched
 
     @property
     def fresh(self) -> Ids:
-        """Places of the keys whose rows are to be put into slots. Requires: a placement."""
+        """Places of the keys whose rows are to be put into slots, all of them wanted. Requires: a placement."""
         assert self.placement
         return self.placement.fresh
+
+    def rows_of(self, places: Ids) -> Ids:
+        """Where the rows of wanted keys at `places` are among those of all."""
+        if len(self.rows) == self.keys.size:
+            return places
+        order: Ids = np.cumsum(self.wanted)
+        return order[places] - 1
 
 
 @dataclass
@@ -150,16 +153,17 @@ class TableCache:
                 self._leaving.append(self._journal.add(window.placement.evicted_keys, rows))
 
     def put_right(self, window: WindowOfTable) -> Ids:
-        """Put right the window's fresh rows that have changed since they were read. Which of them had, as places in the window's keys.
+        """Put right the window's fresh rows that have changed since they were read. Which of its rows these are.
 
         Requires: what makes room for them, none of which is theirs, has not left yet.
         """
         if not self._missed(window.read):
             return NO_IDS
         fresh = window.fresh
-        rows = window.rows[fresh]
-        changed = fresh[self._put_right(window.read, window.keys[fresh], rows)]
-        window.rows[fresh] = rows
+        own = window.rows_of(fresh)
+        rows = window.rows[own]
+        changed = own[self._put_right(window.read, window.keys[fresh], rows)]
+        window.rows[own] = rows
         return changed if self.patch else NO_IDS
 
     def _missed(self, read: int) -> bool:
@@ -182,9 +186,9 @@ class TableCache:
         assert window.placement
         self.counts.loaded += window.fresh.size
         self._window = window
-        is_all = window.fresh.size == len(window.rows)
-        slots = window.placement.slots
-        return Filling(self.rows, slots, window.rows) if is_all else Filling(self.rows, slots[window.fresh], window.rows, window.fresh)  # fmt: skip
+        slots = window.placement.slots[window.fresh]
+        is_all = slots.size == len(window.rows)
+        return Filling(self.rows, slots, window.rows, None if is_all else window.rows_of(window.fresh))
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
