@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from htrain.errors import Error, RunError
 from htrain.executor.assembly import Assembly
@@ -14,11 +13,11 @@ from htrain.executor.host.threads import begin_thread, share_gil
 from htrain.executor.launch.pulse import Pulse
 from htrain.executor.launch.role import RunningRole, assembled
 from htrain.executor.launch.server_processes import ServerProcess, fork_processes
-from htrain.executor.roles.limits import is_checkpoint_of, is_version_name, most_message_bytes
+from htrain.executor.roles.limits import most_message_bytes
+from htrain.executor.roles.obeying import Obeying
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher, Link
 from htrain.executor.transport.port import Network
-from htrain.executor.transport.wire import Order
 from htrain.net.names import TRAINER, device_of, role_of
 from htrain.plan.plan import Plan, load_part
 
@@ -87,82 +86,13 @@ def _obey(role: RunningRole, link: Link, pulse: Pulse, book: dict[str, str]) -> 
 
     It waits for an order, or for the bell, which the role's threads ring when there is something to look at.
     """
-    reports = _Reports(role, link)
+    obeying = Obeying(role, link, book)
     while True:
         order = link.order()
-        if order and order.verb in ("stop", "abort"):
-            link.beat(role.metrics())
+        if order and not obeying.told(order):
             return
-        if order and order.verb == "start":
-            role.start(book)
-        elif order and order.verb == "pause":
-            role.pause()
-            reports.pause = order
-        elif order and order.verb == "resume":
-            role.resume()
-        elif order and order.verb == "save":
-            if is_checkpoint_of(order.folder, role.settings.run_folder):
-                reports.save = order
-            else:
-                link.refuse()
-        elif order and order.verb == "publish":
-            if is_version_name(order.folder) and is_version_name(order.base):
-                role.publish(order.folder, order.base)
-                link.state("publishing", {}, order.number)
-            else:
-                link.refuse()
         pulse.check()
-        reports.tell()
-
-
-class _Reports:
-    """What a role tells the launcher by itself, and its answers to the orders that it may not be able to carry out at once: `pause` and `save`."""
-
-    def __init__(self, role: RunningRole, link: Link) -> None:
-        self.pause: Order | None = None
-        self.save: Order | None = None
-        self._role = role
-        self._link = link
-        self._is_finished = self._is_unreadable = False
-        self._saving = 0
-
-    def tell(self) -> None:
-        """Tell what has changed. Raises the error of any of the role's threads."""
-        role, link = self._role, self._link
-        is_finished = (
-            role.finished
-        )  # before the reader's error, which comes first: else a run that could not read on is told of as finished
-        if role.error:
-            raise role.error
-        if role.reader_error and not self._is_unreadable:
-            self._is_unreadable = True
-            link.state("unreadable", _told(role.reader_error))
-        if is_finished and not self._is_finished:
-            self._is_finished = True
-            link.beat(role.metrics())
-            link.state("finished", role.state())
-        if published := role.published():
-            link.state("published", published)
-        if self.pause and role.quiet:
-            link.state("paused", role.state(), self.pause.number)
-            self.pause = None
-        if (
-            self.save and role.quiet
-        ):  # a round that others had opened before they were at rest may have begun here since
-            link.beat(role.metrics())  # at rest: the reports of all roles are of the same moment
-            role.save(Path(self.save.folder))
-            link.state("saving", {}, self.save.number)
-            self._saving, self.save = self.save.number, None
-        if saved := role.saved():
-            link.state("saved", saved["saved"], self._saving)
-
-
-def _told(error: Exception) -> dict[str, Any]:
-    """An error as a message carries it."""
-    return {
-        "kind": type(error).__name__,
-        "error": str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}",
-    }
+        obeying.look()
 
 
 def part_of(plan_folder: Path, role: str) -> Plan:

@@ -37,6 +37,7 @@ from htrain.executor.roles.replica import (
     train,
     train_together,
 )
+from htrain.executor.roles.resting import Resting
 from htrain.executor.transport.collective import CollectiveLoop
 from htrain.executor.transport.port import Network, Outbox, sent_by_role
 from htrain.sync.agreement import Verdict
@@ -85,9 +86,8 @@ class Trainer:
         self._watch = watch
         self._lock = threading.Lock()
         self._orders = Orders()
-        self._ordered = threading.Condition()
-        self._idle = 0
-        self._pauses = 0
+        self._resting = Resting(self._orders)
+        self._ordered = threading.Condition()  # and the lock of who asks `_resting`
         self._finished = 0
         self._outboxes: list[Outbox] = []
         self._threads: list[threading.Thread] = []
@@ -159,9 +159,7 @@ class Trainer:
 
     def _order(self, *, paused: bool) -> None:
         with self._ordered:
-            self._pauses += paused and not self._orders.paused
-            self._orders.paused = paused
-            self._idle = self._idle if paused else 0  # whether the threads have seen that or not
+            self._resting.told(paused=paused)
             self._ordered.notify_all()
 
     @property
@@ -179,7 +177,7 @@ class Trainer:
     @property
     def quiet(self) -> bool:
         """No replica has a step under way."""
-        return self._idle + self._finished == len(self._threads)
+        return self._resting.num_idle + self._finished == len(self._threads)
 
     @property
     def reader_error(self) -> Exception | None:
@@ -262,16 +260,14 @@ class Trainer:
         return None
 
     def _rest(self, rest: Rest) -> None:
-        """Between steps, a replica stays here while the trainer is paused, not longer: where it is paused again before this thread has seen that it goes
-        on, others in lockstep have begun the next step, and wait for this one. So a thread that still sleeps then is not idle: it is about to take a batch."""
+        """Between steps, a replica stays here while the trainer is paused, not longer."""
         with self._ordered:
-            self._ordered.wait_for(lambda: self._orders.paused or self._orders.stopping or not rest.is_to_come)
-            if not self._orders.paused:
+            self._ordered.wait_for(lambda: self._resting.is_told(rest))
+            pause = self._resting.rests()
+            if pause is None:
                 return
-            this_pause = self._pauses
-            self._idle += 1
             self.on_change()
-            self._ordered.wait_for(lambda: not self._orders.paused or self._pauses != this_pause)
+            self._ordered.wait_for(lambda: self._resting.is_over(pause))
 
     def _verdict(self, step: int) -> Verdict:
         """What all trainers have said with a step. Raises PeerLost."""

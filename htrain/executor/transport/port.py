@@ -25,7 +25,7 @@ from zmq.utils.garbage import gc as sent_memory
 from htrain.errors import PeerLost, RunError
 from htrain.executor.engine.context import Context, Spread, process_endpoint
 from htrain.executor.host.sockets import folder_of
-from htrain.executor.transport.wire import Frame, Message, Values, bundle_of, decode, encode
+from htrain.executor.transport.wire import Frame, Message, Values, behind, bundle_of, decode, encode
 from htrain.net.names import role_at
 from htrain.ops.bundle import Bundle
 
@@ -240,17 +240,17 @@ class Inbox:
 
         Raises RunError for a damaged message, which is then gone: the next call gives the next one.
         """
-        begins, until = len(self._token), 0.0
+        until = 0.0
         for _ in range(_MOST_DROPPED):
             frames = self._frames(seconds)
             if frames is None:
                 return None
-            header = frames[0]
-            if header[:begins] == self._token:
-                frames[0] = header[begins:]
+            header = behind(self._token, frames[0])
+            if header is not None:
+                frames[0] = header
                 return decode(frames)
             self.strangers += 1
-            del frames, header
+            del frames
             until = until or time.monotonic() + seconds
             seconds = until - time.monotonic()
         return None

@@ -96,6 +96,12 @@ _encoded: dict[Kinds, msgspec.Raw] = {}
 _decoded: dict[bytes, Kinds] = {}
 
 
+def behind(token: bytes, header: memoryview) -> memoryview | None:
+    """What a message says behind the token of its run's try; None where it does not begin with it: it is of another try, or a stranger's."""
+    begins = len(token)
+    return header[begins:] if header[:begins] == token else None
+
+
 def bundle_of(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> Bundle:
     """Tensors as they travel. Large contiguous ones are not copied: do not change one until it has been sent, nor, within a process, until it has been read.
 

@@ -1,0 +1,153 @@
+"""What a role does about its launcher's orders, and what it tells it by itself; decided without threads or sockets (docs/decisions/roles.md).
+
+told     an order has come                            -> it is carried out, or kept until the role is at rest; whether the role goes on
+look     something of the role may have changed       -> the launcher is told, and orders are answered that had to wait
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from htrain.errors import Error
+from htrain.executor.roles.limits import is_checkpoint_of, is_version_name
+from htrain.executor.settings import RunSettings
+from htrain.executor.transport.wire import Order
+
+
+class Obedient(Protocol):
+    """The role, as its main thread sees it (htrain.executor.launch.role)."""
+
+    @property
+    def settings(self) -> RunSettings:
+        """Those of its run."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether a paused role has no step and no round under way."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether a trainer has trained all data, or all that could be read."""
+
+    @property
+    def error(self) -> Exception | None:
+        """What has gone wrong in the role."""
+
+    @property
+    def reader_error(self) -> Exception | None:
+        """Why a trainer cannot read on."""
+
+    def start(self, book: dict[str, str]) -> None:
+        """Begin to work with those who are at these addresses."""
+
+    def pause(self) -> None:
+        """Begin no more steps or rounds."""
+
+    def resume(self) -> None:
+        """Begin steps and rounds again."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it besides parameters."""
+
+    def metrics(self) -> dict[str, Any]:
+        """What it has measured."""
+
+    def save(self, folder: Path) -> None:
+        """Begin to write its parameters as they are now. Requires: it is at rest."""
+
+    def saved(self) -> dict[str, Any]:
+        """What it has written, once, under "saved"."""
+
+    def publish(self, version: str, base: str) -> None:
+        """Begin to write what it has of a version of the model. Requires: it is at rest."""
+
+    def published(self) -> dict[str, Any]:
+        """What it has written of a version, once."""
+
+
+class Line(Protocol):
+    """The way to the launcher (htrain.executor.transport.link)."""
+
+    def beat(self, metrics: dict[str, Any]) -> None:
+        """Report what the role has measured."""
+
+    def state(self, state: str, details: dict[str, Any], number: int = 0) -> None:
+        """Report a state; the number is that of the order which it answers."""
+
+    def refuse(self) -> None:
+        """The last order is none that the launcher gives."""
+
+
+class Obeying:
+    """The orders of one role, and what it has told of itself. `book` has the addresses of all endpoints of the run. For one thread."""
+
+    def __init__(self, role: Obedient, line: Line, book: Mapping[str, str]) -> None:
+        self._role = role
+        self._line = line
+        self._book = dict(book)
+        self._pause: Order | None = None
+        self._save: Order | None = None
+        self._saving = 0  # the number of the order whose share is written
+        self._is_finished = self._is_unreadable = False
+
+    def told(self, order: Order) -> bool:
+        """Carry out an order, or begin to. False where it is the last."""
+        role = self._role
+        if order.verb in ("stop", "abort"):
+            self._line.beat(role.metrics())
+            return False
+        if order.verb == "start":
+            role.start(self._book)
+        elif order.verb == "pause":
+            role.pause()
+            self._pause = order
+        elif order.verb == "resume":
+            role.resume()
+        elif order.verb == "save":
+            if is_checkpoint_of(order.folder, role.settings.run_folder):
+                self._save = order
+            else:
+                self._line.refuse()
+        elif order.verb == "publish":
+            if is_version_name(order.folder) and is_version_name(order.base):
+                role.publish(order.folder, order.base)
+                self._line.state("publishing", {}, order.number)
+            else:
+                self._line.refuse()
+        return True
+
+    def look(self) -> None:
+        """Tell what has changed. Raises the error of any of the role's threads."""
+        role, line = self._role, self._line
+        # Before the reader's error, which comes first: else a run that could not read on is told of as finished.
+        is_finished = role.finished
+        if role.error:
+            raise role.error
+        if role.reader_error and not self._is_unreadable:
+            self._is_unreadable = True
+            line.state("unreadable", _told(role.reader_error))
+        if is_finished and not self._is_finished:
+            self._is_finished = True
+            line.beat(role.metrics())
+            line.state("finished", role.state())
+        if published := role.published():
+            line.state("published", published)
+        if self._pause and role.quiet:
+            line.state("paused", role.state(), self._pause.number)
+            self._pause = None
+        # A round that others had opened before they were at rest may have begun here since.
+        if self._save and role.quiet:
+            line.beat(role.metrics())  # at rest: the reports of all roles are of the same moment
+            role.save(Path(self._save.folder))
+            line.state("saving", {}, self._save.number)
+            self._saving, self._save = self._save.number, None
+        if saved := role.saved():
+            line.state("saved", saved["saved"], self._saving)
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    """An error as a message carries it."""
+    return {
+        "kind": type(error).__name__,
+        "error": str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}",
+    }
