@@ -73,6 +73,7 @@ class Scheduled:
         self._paces: dict[str, float] = {}
         self._batches = {trainer: deque(of) for trainer, of in batches.items()}
         self._channels: dict[tuple[str, str], deque[Message]] = {}
+        self._sent: list[tuple[str, str, Message]] = []
         self._servers: dict[str, _Server] = {}
         self._driven: dict[str, _Driven] = {}
         self._trainers: dict[str, tuple[WriteGates[int], list[_Driven]]] = {}
@@ -131,6 +132,13 @@ class Scheduled:
     @property
     def rounds(self) -> int:
         return sum(each.machine.rounds_done for each in self._driven.values() if not self._is_replica(each))
+
+    def send_again(self) -> "Scheduled":
+        """All messages that servers have had come once more, in their order, though all is over."""
+        for source, target, message in self._sent.copy():
+            if target in self._servers:
+                self._channels[source, target].append(message)
+        return self.run()
 
     def leftovers(self) -> list[str]:
         """What is not over although all is: passes of servers, messages on their way."""
@@ -221,8 +229,10 @@ class Scheduled:
     def _send(self, source: str, target: str, context: Context, size: int, names: Sequence[str], values: Any) -> None:
         tensors = [values[name] for name in names] if isinstance(values, Mapping) else values
         copied = {name: tensor.clone() for name, tensor in zip(names, tensors, strict=True)}
+        message = context, source, size, copied
+        self._sent.append((source, target, message))
         queue = self._channels.setdefault((source, target), deque())
-        queue.extend([(context, source, size, copied)] * (1 + self._twice(target, context)))
+        queue.extend([message] * (1 + self._twice(target, context)))
 
     # -- replicas and rounds -----------------------------------------------------------------------------------------
 

@@ -87,6 +87,7 @@ class ServerMachine:
     `bound` is that of the staleness of its dense weights, 0 for none; `trainers` are those that come to every round of a bulk-synchronous server.
 
     - `passes` are those under way: a context is there from its first message until its last stage has run.
+    - A step is served once: whoever numbers steps has the updates of one acknowledged before it sends those of the next, so the last that has ended says it all.
     - A request of a cache is served once, in the order of its trainer's steps (`InOrder`); a round of a holder once (`AppliedRounds`).
     """
 
@@ -99,6 +100,7 @@ class ServerMachine:
         self.passes_done = 0
         self._cpu_seconds: dict[Stage, float] = {}  # that a run of a stage takes, lately
         self._has_rounds = any(ROUND in stage.waits for stage in engine.program.stages)
+        self._ended: dict[tuple[int, int, int], int] = {}  # the last step that has ended, by who numbers them
         self._in_order: InOrder[Job] = InOrder()
         self._pushed: Rounds[tuple[Engine, Pass]] = Rounds(trainers)
         self._rounds: AppliedRounds[str] = AppliedRounds({})
@@ -158,6 +160,7 @@ class ServerMachine:
         if context.replica == SYNC_REPLICA and context.trainer in self._joint and engine.waits_for(state, ROUND):
             instructions += self._answered(self._joint[context.trainer].collected(state.source, context.step), context)
         if engine.done(state) and self.passes.pop(context, None) is not None:
+            self._has_ended(context)
             self.passes_done += 1
             instructions.append(Ended(self.passes_done))
         return instructions
@@ -180,10 +183,17 @@ class ServerMachine:
         return self.apart if context.replica in APART else self.engine
 
     def _is_repeated(self, context: Context, source: str) -> bool:
-        """Whether a cache's request of this step has been served, or a holder's round absorbed: it must not be carried out again."""
+        """Whether this step has been served, or a holder's round absorbed: it must not be carried out again."""
         if context.replica == SYNC_REPLICA:
             return not self._rounds.admit(source, context.step)
-        return self._in_order.is_past(_numbered_by(context), context.step)
+        numbered_by = _numbered_by(context)
+        return context.step <= self._ended.get(numbered_by, -1) or self._in_order.is_past(numbered_by, context.step)
+
+    def _has_ended(self, context: Context) -> None:
+        """Its messages, if they come again, are of the past."""
+        if context.replica != SYNC_REPLICA:
+            numbered_by = _numbered_by(context)
+            self._ended[numbered_by] = max(context.step, self._ended.get(numbered_by, -1))
 
     def _offered(self, engine: Engine, state: Pass, stages: Sequence[Stage]) -> list[Instruction]:
         """Stages that are ready: those that write pass the gate first, requests of caches wait for those before them."""

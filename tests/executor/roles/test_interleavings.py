@@ -137,3 +137,16 @@ def test_a_repeated_request_of_a_cache_or_of_a_round_changes_nothing(seed: int, 
     )
     assert seen.losses["trainer:0:0"] == pytest.approx(wanted, rel=1e-4)
     assert seen.leftovers() == []
+
+
+@pytest.mark.parametrize("name", PLANS)
+@given(seed=seeds)
+@settings(quick, max_examples=10)
+def test_messages_of_steps_that_have_ended_change_nothing_when_they_come_again(name: str, seed: int) -> None:
+    seen = run(PLANS[name], seed, 6)
+    stores = {role: {n: t.clone() for n, t in parts.store.items()} for role, parts in seen.parts.items()}
+    seen.send_again()
+    assert seen.leftovers() == []
+    for role, parts in seen.parts.items():
+        for parameter, tensor in parts.store.items():
+            torch.testing.assert_close(tensor, stores[role][parameter], rtol=0, atol=0)
