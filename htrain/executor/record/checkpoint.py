@@ -218,10 +218,15 @@ def _form(tensor: torch.Tensor) -> str:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Make the checkpoint valid: one atomic rename. Raises CheckpointError when the disk refuses."""
+    """Make the checkpoint valid: one atomic rename. Raises CheckpointError when the disk refuses.
+
+    By then its folder has its name on the disk, too, and that of all checkpoints: those before are removed as soon as this one is valid.
+    """
     partial = folder / "manifest.partial"
     try:
         partial.write_bytes(_text(msgspec.structs.replace(manifest, checksum=_checksum(manifest))))
+        for above in (folder.parent, folder.parent.parent):
+            _sync(above)
         _replace(partial, folder / MANIFEST)
     except OSError as error:
         with suppress(OSError):

@@ -12,6 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from histories.disk import Disk, in_place
+from histories.world import World
 
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.record.checkpoint import (
@@ -201,3 +203,25 @@ def test_a_folder_that_takes_no_checkpoint_is_named(tmp_path: Path) -> None:
 def test_pruning_a_run_without_checkpoints_does_nothing(tmp_path: Path) -> None:
     prune(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+# On a host that goes off
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_checkpoint_that_is_valid_is_there_when_a_host_comes_back_though_those_before_were_removed(
+    tmp_path: Path, seed: int
+) -> None:
+    world = World(seed)
+    world.calm = 1.0
+    disk = Disk(world, tmp_path)
+    with in_place(disk):
+        for examples in (5, 6, 7):
+            newest = save(tmp_path, examples)
+            prune(tmp_path, keep=1)
+        crash_while_saving(tmp_path, 9, manifest="")
+        disk.lose_power()
+    assert latest(tmp_path) == newest
+    target = cleared()
+    load(newest, target)
+    assert equal(target, tensors())
