@@ -129,6 +129,8 @@ class PlayedRun:
             self._die(role)
         elif what == "freezes":
             role.frozen = True
+        elif what == "loses":
+            role.loses = True
         elif what == "fails":
             self._say(role, Failed(role.name, "RunError", "its thread hangs"))
         else:
@@ -154,7 +156,13 @@ class PlayedRun:
         self._lost = self._lost or f"{role.name} (process 7) was killed by signal 9"
 
     def _say(self, role: Played, message: Message, *, after: float = 0.0) -> None:
-        """What a role says comes in the order in which it said it, unless it is gone by then."""
+        """What a role says comes in the order in which it said it, unless it is gone by then, or its connection lost."""
+        if isinstance(message, State):
+            role.said += 1
+            message.place = role.said
+            lost, role.loses = role.loses, False
+            if lost:
+                return
         role.spoke = max(self.now + after, role.spoke)
         self._in(role.spoke - self.now, lambda: None if role.dead else self._mailbox.append(message))
 
@@ -170,7 +178,8 @@ class PlayedRun:
     def _beat(self, role: Played) -> None:
         if role.acts:
             role.steps += role.steps_on and self._draw.random() < 0.7
-            self._mailbox.append(Beat(role.name, role.metrics() if role.name in self._heard["ready"] else {}))
+            metrics = role.metrics() if role.name in self._heard["ready"] else {}
+            self._mailbox.append(Beat(role.name, metrics, role.said, role.heard))
             self._in(BEAT_SECONDS, lambda: self._beat(role))
 
     def _end_of_data(self, role: Played) -> None:
@@ -184,7 +193,10 @@ class PlayedRun:
     # -- the roles' side of instructions -----------------------------------------------------------------------------
 
     def _obey(self, role: Played, order: Order) -> None:
-        if not role.acts or role.mute == order.verb:
+        if not role.acts:
+            return
+        role.heard = order.number
+        if role.mute == order.verb:
             return
         if order.verb == "start":
             role.training = True
@@ -210,8 +222,10 @@ class PlayedRun:
         if role.acts:
             role.steps += role.steps_on and self._draw.random() < 0.5  # of which no beat has told
             role.at_rest, role.training = True, False
-            for _ in range(self._draw.choice((1, 1, 1, 2))):  # a message may come twice
-                self._say(role, State(role.name, "paused", role.state(), number))
+            is_twice = not role.loses and self._draw.random() < 0.25  # a message may come twice
+            self._say(role, paused := State(role.name, "paused", role.state(), number))
+            if is_twice:
+                self._in(self._draw.uniform(0, 3), lambda: None if role.dead else self._mailbox.append(paused))
 
     def _save(self, role: Played, number: int) -> None:
         if role.acts:

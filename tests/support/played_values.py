@@ -22,6 +22,9 @@ class Played:
     owes_the_end: bool = False  # its data ended while it was at rest
     steps: int = 0
     spoke: float = 0.0  # what it says comes in order
+    said: int = 0  # states
+    heard: int = 0  # orders
+    loses: bool = False  # the next state that it says
 
     @property
     def is_trainer(self) -> bool:
@@ -48,8 +51,9 @@ class Played:
 class Troubles:
     """What happens to a run. Times are seconds from its begin.
 
-    `faults` are a time, a role and one of: dies, freezes, fails, unreadable, or the step of the run at which it falls mute; for a trainer that may be data:
-    then it cannot read a single row; or rows: then it has done two steps before it cannot read on, sooner than it tells of them.
+    `faults` are a time, a role and one of: dies, freezes, fails, loses (the next that it says), unreadable, or the step of the run at which it falls mute;
+    for a trainer that may be data: then it cannot read a single row; or rows: then it has done two steps before it cannot read on, sooner than it tells of
+    them.
     The disk refuses within `full`; the launcher sleeps a minute at `sleeps`.
     """
 

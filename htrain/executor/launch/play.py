@@ -87,6 +87,7 @@ def _obey(role: RunningRole, link: Link, pulse: Pulse, book: dict[str, str]) -> 
     It waits for an order, or for the bell, which the role's threads ring when there is something to look at.
     """
     obeying = Obeying(role, link, book)
+    pulse.exchanged = obeying.exchanged
     while True:
         order = link.order()
         if order and not obeying.told(order):

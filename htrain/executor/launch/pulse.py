@@ -27,12 +27,14 @@ _LAST_SECONDS = 5.0  # for a role to end by itself, once its launcher is gone
 class Pulse:
     """The pulse of one role, from the moment it is made. `ends_process`: the process ends with the role.
 
-    `error` is set when the launcher is gone: the role's own loop is to end it then, and the process goes where that does not.
+    `exchanged` tells how much the role has said, and how much it has heard. `error` is set when the launcher is gone: the role's own loop is to end it then,
+    and the process goes where that does not.
     """
 
     def __init__(self, role: str, network: Network, launcher: Launcher, *, ends_process: bool) -> None:
         self.error: Error | None = None
         self.metrics: Callable[[], dict[str, Any]] = dict
+        self.exchanged: Callable[[], tuple[int, int]] = lambda: (-1, -1)
         self.hangs: Callable[[], str] = str
         self.on_error: Callable[[], None] = lambda: None
         self._role = role
@@ -79,7 +81,7 @@ class Pulse:
             ticked = now
             if now - beaten >= BEAT_SECONDS:
                 beaten = now
-                outbox.offer(LAUNCHER, Beat(self._role, self.metrics()))
+                outbox.offer(LAUNCHER, Beat(self._role, self.metrics(), *self.exchanged()))
             if not has_told and (hangs := self.hangs()):
                 has_told = True
                 outbox.offer(LAUNCHER, Failed(self._role, PeerLost.__name__, f"{self._role}: {hangs}"))

@@ -70,7 +70,7 @@ class CoordinatorMachine(Listening):
         yield from self._gather()
         began = self._now
         self._figures.begin(began)
-        yield from self._do(TellAll(Order("start")))
+        yield from self._order("start")
         yield from self._train()
         train_seconds = self._now - began
         stopped = not self._is_trained
@@ -79,7 +79,7 @@ class CoordinatorMachine(Listening):
             yield from self._publish_last()
         totals = self._figures.totals(self._now, ends=True)
         yield from self._do(ShowTotals(totals, self._figures.reports))
-        yield from self._do(TellAll(Order("stop")))
+        yield from self._order("stop")
         self._takes_orders = False
         assert self._saves.last
         early = self._early_reason if stopped else ""
@@ -131,6 +131,7 @@ class CoordinatorMachine(Listening):
     def _show(self) -> Machine[None]:
         totals = self._figures.totals(self._now, ends=bool(self._seen.finished))
         if self._figures.is_warm:
+            self._is_warm = True
             self._liveness.warm()
         yield from self._do(ShowTotals(totals, self._figures.reports))
 
@@ -162,7 +163,7 @@ class CoordinatorMachine(Listening):
         is_begun = yield from self._begin_checkpoint(validates=validates)
         if validates:
             self._validations.begun(self._examples_at_rest, is_saved=is_begun)
-        yield from self._do(TellAll(Order("resume")))
+        yield from self._order("resume")
         yield from self._close_checkpoint()
 
     def _begin_checkpoint(self, *, validates: bool = False, finished: bool = False) -> Machine[bool]:
@@ -170,8 +171,8 @@ class CoordinatorMachine(Listening):
 
         Raises what a reader could not read where nothing has been trained: there is nothing to save.
         """
-        began, still = self._now, max(self._settings.deadline_seconds, self._settings.warm_up_seconds)
-        paused = yield from self._ask("pause", "paused", still)
+        began = self._now
+        paused = yield from self._ask("pause", "paused", self._longest_seconds)
         trainers = {trainer: paused[trainer] for trainer in self._trainers}
         self._examples_at_rest = _examples_of(trainers)
         if self._seen.unreadable and not self._have_trained(trainers):
@@ -252,11 +253,10 @@ class CoordinatorMachine(Listening):
     def _publish(self) -> Machine[None]:
         """Begin a version. Roles come to rest between two steps, where caches hold no update back, and take their dense weights; they train on while they
         write."""
-        seconds = max(self._settings.deadline_seconds, self._settings.warm_up_seconds)
-        paused = yield from self._ask("pause", "paused", seconds)
+        paused = yield from self._ask("pause", "paused", self._longest_seconds)
         self._examples_at_rest = _examples_of({trainer: paused[trainer] for trainer in self._trainers})
         yield from self._open_version(is_final=False)
-        yield from self._do(TellAll(Order("resume")))
+        yield from self._order("resume")
 
     def _open_version(self, *, is_final: bool) -> Machine[None]:
         version, base = yield from self._do(OpenVersion(self._examples_at_rest, is_final))

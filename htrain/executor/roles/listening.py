@@ -31,6 +31,7 @@ from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Order, Ready, State
 from htrain.net.names import role_at
 from htrain.plan.plan import Plan
+from htrain.sync.exchanges import Exchanges
 from htrain.sync.liveness import MOST_SECONDS, Liveness, Lost, Silent
 
 _NEWS_SECONDS = 1.0  # for the news of a process's end, once another role misses it
@@ -40,7 +41,7 @@ _SAVE_BYTES_PER_SECOND = 10_000_000  # that the slowest disk takes
 
 @dataclass
 class Seen:
-    """What roles have said of themselves. `states` are their answers, of the kind `wanted`, to the order of this `number`, the last that wants one."""
+    """What roles have said of themselves. `states` are their answers, of the kind `wanted`, to the order of this `number`, the last that was given."""
 
     book: dict[str, str] = field(default_factory=dict)
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -74,11 +75,13 @@ class Listening:
         self._liveness = Liveness(
             self._roles, limit_seconds=settings.liveness_seconds, warm_up_seconds=settings.warm_up_seconds
         )
+        self._exchanges = Exchanges()
         self._figures = Figures(plan)
         self._saves = SaveSchedule(settings)
         self._seen = Seen()
         self._asked = False
         self._takes_orders = False
+        self._is_warm = False  # every trainer has done its first step
         self._now = 0.0
         self._heard = 0.0  # when all that had come was heard last
         self._patience = 0.0  # seconds for which it has listened
@@ -111,8 +114,7 @@ class Listening:
     def _ask(self, verb: str, answer: str, seconds: float, *, folder: str = "", base: str = "") -> Machine[States]:
         """Give an order to all and wait for everybody's answer. Silence and threads that hang are noticed sooner."""
         self._seen.wanted, self._seen.states = answer, {}
-        self._seen.number += 1
-        yield from self._do(TellAll(Order(verb, folder, base, self._seen.number)))
+        yield from self._order(verb, folder=folder, base=base)
         end = self._patience + seconds
         while missing := set(self._roles).difference(self._seen.states):
             if self._patience >= end:
@@ -121,6 +123,11 @@ class Listening:
                 )
             yield from self._event(patience=end)
         return self._seen.states
+
+    def _order(self, verb: str, *, folder: str = "", base: str = "") -> Machine[None]:
+        """Give an order to all."""
+        self._seen.number = self._exchanges.ordered = self._seen.number + 1
+        yield from self._do(TellAll(Order(verb, folder, base, self._seen.number)))
 
     def _event(self, *, until: float = math.inf, patience: float = math.inf) -> Machine[None]:
         """Take what comes, until a time, or until others have been listened to for so many seconds; raise what it says went wrong.
@@ -177,6 +184,24 @@ class Listening:
         for news in self._liveness.listened(passed):
             lives = yield from self._do(AskWhetherLives(news.role))
             yield from self._do(Tell(self._silent(news, lives=lives)))
+        self._require_heard(min(passed, MOST_SECONDS))
+
+    def _require_heard(self, seconds: float) -> None:
+        """Raises PeerLost where what a role has said, or was told, has been on its way for too long: it is lost."""
+        limit = self._settings.deadline_seconds if self._is_warm else self._longest_seconds
+        self._exchanges.listened(seconds)
+        if lost := self._exchanges.lost(limit):
+            raise self._lost_word(lost[0])
+
+    @property
+    def _longest_seconds(self) -> float:
+        """How long roles have to do what they are told, be they warm or not."""
+        return max(self._settings.deadline_seconds, self._settings.warm_up_seconds)
+
+    def _lost_word(self, role: str) -> PeerLost:
+        return PeerLost(
+            f"{role}: a message between it and the launcher is lost, with the connection that it went by; {self._saves.advice}"
+        )
 
     def _silent(self, news: Silent | Lost, *, lives: bool) -> str:
         """In words, that a role may be slow. Raises PeerLost for one that is given up."""
@@ -202,9 +227,19 @@ class Listening:
         elif isinstance(message, Beat) and message.metrics:
             self._figures.report(message.source, message.metrics)
         elif isinstance(message, State):
-            self._take_state(message)
+            self._take_next(message)
+        if isinstance(message, Beat) and message.said >= 0:
+            self._exchanges.reported(message.source, said=message.said, heard=message.heard)
         if isinstance(message, Beat | State | Ready | Hello):
             self._liveness.heard(message.source)
+
+    def _take_next(self, message: State) -> None:
+        """Keep what was not heard yet. Raises PeerLost where something that was said before is lost."""
+        is_next = self._exchanges.heard(message.source, message.place)
+        if is_next is None:
+            raise self._lost_word(message.source)
+        if is_next:
+            self._take_state(message)
 
     def _take_state(self, message: State) -> None:
         seen = self._seen

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from htrain.errors import Error
+from htrain.errors import Error, PeerLost
 from htrain.executor.roles.limits import is_checkpoint_of, is_version_name
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Order
+from htrain.sync.exchanges import Numbers
 
 
 class Obedient(Protocol):
@@ -71,8 +72,8 @@ class Line(Protocol):
     def beat(self, metrics: dict[str, Any]) -> None:
         """Report what the role has measured."""
 
-    def state(self, state: str, details: dict[str, Any], number: int = 0) -> None:
-        """Report a state; the number is that of the order which it answers."""
+    def state(self, state: str, details: dict[str, Any], number: int, place: int) -> None:
+        """Report a state: the number is that of the order which it answers, 0 for none; the place counts reports."""
 
     def refuse(self) -> None:
         """The last order is none that the launcher gives."""
@@ -89,13 +90,26 @@ class Obeying:
         self._save: Order | None = None
         self._saving = 0  # the number of the order whose share is written
         self._is_finished = self._is_unreadable = False
+        self._said = 0
+        self._heard = Numbers()
+
+    def exchanged(self) -> tuple[int, int]:
+        """How much the role has said to the launcher, and how much it has heard. From any thread."""
+        return self._said, self._heard.last
 
     def told(self, order: Order) -> bool:
-        """Carry out an order, or begin to. False where it is the last."""
+        """Carry out an order, or begin to. False where it is the last. Raises PeerLost where one before it is lost."""
         role = self._role
         if order.verb in ("stop", "abort"):
             self._line.beat(role.metrics())
             return False
+        is_next = self._heard.admit(order.number)
+        if is_next is None:
+            raise PeerLost(
+                f"an order of the launcher before that to {order.verb} is lost, with the connection that it came by"
+            )
+        if not is_next:  # it comes again
+            return True
         if order.verb == "start":
             role.start(self._book)
         elif order.verb == "pause":
@@ -111,7 +125,7 @@ class Obeying:
         elif order.verb == "publish":
             if is_version_name(order.folder) and is_version_name(order.base):
                 role.publish(order.folder, order.base)
-                self._line.state("publishing", {}, order.number)
+                self._say("publishing", {}, order.number)
             else:
                 self._line.refuse()
         return True
@@ -125,24 +139,28 @@ class Obeying:
             raise role.error
         if role.reader_error and not self._is_unreadable:
             self._is_unreadable = True
-            line.state("unreadable", _told(role.reader_error))
+            self._say("unreadable", _told(role.reader_error))
         if is_finished and not self._is_finished:
             self._is_finished = True
             line.beat(role.metrics())
-            line.state("finished", role.state())
+            self._say("finished", role.state())
         if published := role.published():
-            line.state("published", published)
+            self._say("published", published)
         if self._pause and role.quiet:
-            line.state("paused", role.state(), self._pause.number)
+            self._say("paused", role.state(), self._pause.number)
             self._pause = None
         # A round that others had opened before they were at rest may have begun here since.
         if self._save and role.quiet:
             line.beat(role.metrics())  # at rest: the reports of all roles are of the same moment
             role.save(Path(self._save.folder))
-            line.state("saving", {}, self._save.number)
+            self._say("saving", {}, self._save.number)
             self._saving, self._save = self._save.number, None
         if saved := role.saved():
-            line.state("saved", saved["saved"], self._saving)
+            self._say("saved", saved["saved"], self._saving)
+
+    def _say(self, state: str, details: dict[str, Any], number: int = 0) -> None:
+        self._line.state(state, details, number, self._said + 1)
+        self._said += 1
 
 
 def _told(error: Exception) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class ServerMachine:
     `bound` is that of the staleness of its dense weights, 0 for none; `trainers` are those that come to every round of a bulk-synchronous server.
 
     - `passes` are those under way: a context is there from its first message until its last stage has run.
-    - A step is served once: whoever numbers steps has the updates of one acknowledged before it sends those of the next, so the last that has ended says it all.
+    - A step is served once: whoever numbers steps has the updates of one acknowledged before it sends those of the next, so the last to end says it all.
     - A request of a cache is served once, in the order of its trainer's steps (`InOrder`); a round of a holder once (`AppliedRounds`).
     """
 

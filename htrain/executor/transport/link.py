@@ -77,9 +77,9 @@ class Link:
         """What the role has measured; a report that a launcher on its way out does not take is no loss."""
         self._outbox.offer(LAUNCHER, Beat(self.role, metrics))
 
-    def state(self, state: str, details: dict[str, Any], number: int = 0) -> None:
-        """Report one of the states that a State names, with its details; where it answers an order, with the number of that."""
-        self._outbox.send(LAUNCHER, State(self.role, state, details, number))
+    def state(self, state: str, details: dict[str, Any], number: int, place: int) -> None:
+        """Report one of the states that a State names, with its details, the number of the order that it answers, and its place among all that are reported."""
+        self._outbox.send(LAUNCHER, State(self.role, state, details, number, place))
 
     def failed(self, error: Exception) -> None:
         """Report the error by which the role ends: the name of its class, and its text."""

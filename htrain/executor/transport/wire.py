@@ -50,7 +50,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
 
 class Order(msgspec.Struct, tag="order", array_like=True):
     """The launcher's word to a role: start, pause, resume, save (into `folder`), publish (the version `folder`, on top of `base`), stop, abort; or ping,
-    which says that it is there. One that wants an answer has a `number`."""
+    which says that it is there. Those of a try that all roles are given are numbered 1, 2, 3 and so on; an answer has the `number` of its order."""
 
     verb: str
     folder: str = ""
@@ -59,20 +59,25 @@ class Order(msgspec.Struct, tag="order", array_like=True):
 
 
 class Beat(msgspec.Struct, tag="beat", array_like=True):
-    """A role lives: what it has measured since it started, nothing before that."""
+    """A role lives: what it has measured since it started, nothing before that. It has `said` so many States, and `heard` so many orders; -1 where a sign of
+    life says nothing of that."""
 
     source: str
     metrics: dict[str, Any]
+    said: int = -1
+    heard: int = -1
 
 
 class State(msgspec.Struct, tag="state", array_like=True):
     """A role is `paused`, has read all its data (`finished`), cannot read on (`unreadable`), begins to write a checkpoint (`saving`) or a version
-    (`publishing`), or has `saved` or `published` it: with its reader's position, its files or its objects, and with what went wrong."""
+    (`publishing`), or has `saved` or `published` it: with its reader's position, its files or its objects, and with what went wrong. `place` counts what a role
+    says so, from 1 on."""
 
     source: str
     state: str
     details: dict[str, Any]
     number: int = 0  # of the order that this answers
+    place: int = 0
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True):

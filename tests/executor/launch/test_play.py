@@ -59,8 +59,9 @@ class Told:
 
     def beat(self, metrics: dict[str, Any]) -> None: ...
 
-    def state(self, state: str, details: dict[str, Any], number: int = 0) -> None:
+    def state(self, state: str, details: dict[str, Any], number: int, place: int) -> None:
         self.states.append(state)
+        assert place == len(self.states)
 
 
 class Pulse:
@@ -111,7 +112,7 @@ def test_a_role_that_nobody_gives_orders_looks_as_soon_as_its_threads_ring(netwo
     role.finished = True
     bell.ring()
     told = [got[0] for _ in range(2) if (got := launcher.receive(10))]
-    assert told == [Beat("trainer:0:0", {}), State("trainer:0:0", "finished", {})]
+    assert told == [Beat("trainer:0:0", {}), State("trainer:0:0", "finished", {}, place=1)]
     role.error = PeerLost("trainer:0:0: the launcher is gone")
     thread_ends_with(thread, bell)
     link.close()

@@ -31,7 +31,7 @@ quick = settings(max_examples=80, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**32 - 1)
 PLAN = small_plan(groups=2, trainers=1, group_ps=1, sparse_ps=1)
 ROLES = PLAN.cluster.roles
-FAULTS = ("dies", "freezes", "fails", "unreadable", "hello", "ready", "pause", "save", "saved")
+FAULTS = ("dies", "freezes", "fails", "loses", "unreadable", "hello", "ready", "pause", "save", "saved")
 SETTINGS = RunSettings(Path("plan"), "data", FOLDER)
 EVERY = ("end", 300.0, 20.0, 7.0, 1.0)
 
@@ -82,6 +82,17 @@ def test_whatever_happens_the_rules_hold_and_the_run_ends_for_a_reason_that_it_n
     else:
         assert isinstance(seen.error, RunError)
         assert named(seen) in seen.guilty, f"{seen.error}, and the guilty are {seen.guilty}"
+
+
+@given(seed=seeds, role=st.sampled_from(ROLES), every=st.sampled_from(("end", 7.0)))
+@quick
+def test_a_word_that_is_lost_with_its_connection_ends_the_run_with_the_name_of_the_role(
+    seed: int, role: str, every: object
+) -> None:
+    """Else a trainer that has finished, and is not heard to say so, is waited for without end."""
+    seen = PlayedRun(PLAN, seed, Troubles(faults=((4.0, role, "loses"),)), train_seconds=20.0, every=every).play()
+    assert isinstance(seen.error, PeerLost)
+    assert named(seen) == role
 
 
 @given(seed=seeds, sleeps=st.lists(st.floats(0, 60), max_size=3).map(sorted))
