@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from histories.disk import Disk, in_place
-from histories.world import World
+from fault_histories.disk import Disk, in_place
+from fault_histories.world import World
 
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.record.checkpoint import (

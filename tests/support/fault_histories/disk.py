@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from histories.world import Killed, World
+from fault_histories.world import Killed, World
 from htrain.executor.record import checkpoint, tensor_file
 
 _PATCHED = (vars(checkpoint), vars(tensor_file), pathlib.Path.unlink.__globals__)

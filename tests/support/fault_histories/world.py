@@ -41,6 +41,7 @@ class World:
         self.draw = random.Random(seed)
         self.calm = 0.0
         self.seen: dict[str, int] = {}  # faults, tries and so on, by kind
+        self.processes: list[Process] = []
         self.lines: list[tuple[float, str, str, tuple[object, ...]]] = []
         self.num_events = 0
         self._later: list[tuple[float, int, Process | None, Callable[[], None]]] = []
@@ -64,10 +65,17 @@ class World:
         self._number += 1
         heapq.heappush(self._later, (self.now + seconds, self._number, process, what))
 
-    def soon(self, process: Process | None, what: Callable[[], None], *, mean: float) -> None:
-        """Let something happen after a time of this mean; now and then ten times as late."""
+    def soon(self, process: Process | None, what: Callable[[], None], *, mean: float, after: float = 0.0) -> None:
+        """Let something happen after a time of this mean, now and then ten times as late; and after the time `after` has come."""
         seconds = self.draw.random() * 2 * mean
-        self.later(seconds * 10 if self.draw.random() < 0.03 else seconds, process, what)
+        if self.draw.random() < 0.03:
+            seconds *= 10
+        self.later(max(0.0, after - self.now) + seconds, process, what)
+
+    def begin(self, name: str, attempt: int) -> Process:
+        """A new process."""
+        self.processes.append(process := Process(name, attempt))
+        return process
 
     def kill(self, process: Process, how: str) -> None:
         """End a process at once."""

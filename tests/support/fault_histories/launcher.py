@@ -1,0 +1,203 @@
+"""The launcher of one try: carries out what its machine says (htrain.executor.launch.coordinator), and has the roles (htrain.executor.launch.pool)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fault_histories.roles import Role, Try
+from fault_histories.rules import Rules
+from fault_histories.world import Process
+from htrain.errors import CheckpointError, Error, PeerLost
+from htrain.executor.record.saves import Saves
+from htrain.executor.roles import coordination as said
+from htrain.executor.roles.coordinator import CoordinatorMachine
+from htrain.executor.roles.limits import is_for_launcher
+from htrain.executor.transport.link import LAUNCHER
+from htrain.executor.transport.wire import Addresses, Message
+from htrain.ops.bundle import Bundle
+
+_DISK_SECONDS = 0.003  # for a call of checkpoints, in the mean
+_LOOK_SECONDS = 0.0005  # that a launcher is late: it waits for whole milliseconds
+_LAST_SECONDS = 1.0  # for roles that were told to end
+
+
+class Launching:
+    """One try in the launcher's `process`. `ended` hears of its end: its result, or its error."""
+
+    def __init__(
+        self,
+        attempt: Try,
+        process: Process,
+        roles: list[Role],
+        rules: Rules,
+        ended: Callable[[Any, Error | None], None],
+        *,
+        tells: bool,
+    ) -> None:
+        self.attempt, self.roles = attempt, roles
+        self.is_over = False
+        self._world, self._process, self._rules, self._ended = attempt.world, process, rules, ended
+        self._saves = Saves(attempt.settings.run_folder, attempt.case.identity, lambda text: self._note(text))
+        self._names = frozenset(attempt.case.plan.cluster.roles)
+        self._came: list[Message] = []
+        self._lost = ""
+        self._asked = False
+        self._batch: list[said.Event] = []
+        self._is_awaiting = False
+        self._waits = 0
+        attempt.wires.listen(LAUNCHER, process, attempt.token, self._hear)
+        for role in roles:
+            role.process.on_end.append(lambda role=role: self._role_ended(role))  # type: ignore[misc]
+        self._tells = tells
+        self._run = CoordinatorMachine(attempt.case.plan, attempt.settings, tells_of_ends=tells).run(self._world.now)
+
+    def begin(self) -> None:
+        self._advance(lambda: next(self._run))
+
+    def ask(self) -> None:
+        """The user asks the run to stop."""
+        self._asked = True
+        self._call()
+
+    # -- what comes --------------------------------------------------------------------------------------------------
+
+    def _hear(self, message: Message, bundle: Bundle) -> None:
+        if not self.is_over and is_for_launcher(message, self._names):
+            self._came.append(message)
+            self._call()
+
+    def _role_ended(self, role: Role) -> None:
+        """Its process has ended: the launcher hears of it where it has started it."""
+        if self._tells and not self._process.dead:
+            self._world.soon(self._process, lambda: self._note_end(role), mean=0.1)
+
+    def _note_end(self, role: Role) -> None:
+        self._lost = self._lost or f"{role.name} (process 7) was killed by signal 9"
+        self._call()
+
+    def _call(self) -> None:
+        if self._is_awaiting:
+            self._is_awaiting = False
+            self._waits += 1
+            self._world.soon(self._process, self._wake, mean=0.001)
+
+    def _await(self, until: float) -> None:
+        self._is_awaiting = True
+        if self._came or self._lost or self._asked:
+            self._call()
+            return
+        self._waits += 1
+        this = self._waits
+
+        def over() -> None:
+            if self._is_awaiting and self._waits == this:
+                self._is_awaiting = False
+                self._wake()
+
+        self._world.later(max(0.0, until - self._world.now) + _LOOK_SECONDS, self._process, over)
+
+    def _wake(self) -> None:
+        """All that has come by now, and that this is all."""
+        ended = [said.Ended(self._lost)] if self._lost else []
+        asked = [said.Asked()] if self._asked else []
+        self._batch = [*(said.Came(message) for message in self._came), *ended, *asked, said.Listened()]
+        self._came, self._asked = [], False
+        self._go_on(self._batch.pop(0))
+
+    # -- what is to be done ------------------------------------------------------------------------------------------
+
+    def _go_on(self, answer: Any) -> None:
+        self._advance(lambda: self._run.send((self._world.now, answer)))
+
+    def _throw(self, error: Error) -> None:
+        self._advance(lambda: self._run.throw(error))
+
+    def _advance(self, ask: Callable[[], said.Instruction]) -> None:
+        """To the next instruction that takes time."""
+        try:
+            while (instruction := ask()) is not None:
+                if isinstance(instruction, said.Await) and not self._batch:
+                    self._await(instruction.until)
+                    return
+                if isinstance(instruction, said.Await):
+                    answer: Any = self._batch.pop(0)
+                elif isinstance(instruction, said.AskWhetherLives):
+                    answer = not self._role(instruction.role).process.dead
+                elif isinstance(instruction, said.Tell):
+                    self._note(instruction.text)
+                    answer = None
+                elif isinstance(instruction, said.ShowTotals | said.KeepMeasured):
+                    answer = None
+                else:
+                    self._world.soon(self._process, lambda: self._carry_out(instruction), mean=_DISK_SECONDS)
+                    return
+                ask = lambda answer=answer: self._run.send((self._world.now, answer))  # type: ignore[misc]  # noqa: E731
+        except StopIteration as end:
+            self._end(end.value, None)
+        except Error as error:
+            self._end(None, error)
+
+    def _carry_out(self, instruction: said.Instruction) -> None:
+        if isinstance(instruction, said.Connect):
+            self._connect(instruction)
+        elif isinstance(instruction, said.TellAll):
+            self._note(f"tells all to {instruction.order.verb}")
+            for role in self.roles:
+                self.attempt.wires.offer(
+                    self._process, "main", f"{role.name}/control", self.attempt.token, instruction.order
+                )
+            self._go_on(None)
+        else:
+            self._go_on(self._save(instruction))
+
+    def _connect(self, instruction: said.Connect) -> None:
+        until = self._world.now
+        try:
+            for role in self.roles:
+                target, message = f"{role.name}/control", Addresses(instruction.book)
+                until = max(until, self.attempt.wires.send(self._process, "main", target, self.attempt.token, message))
+        except PeerLost as error:
+            self._throw(error)
+            return
+        self._world.later(until - self._world.now, self._process, lambda: self._go_on(None))
+
+    def _save(self, instruction: said.Instruction) -> Any:
+        try:
+            if isinstance(instruction, said.OpenCheckpoint):
+                return self._saves.open(instruction.trainers)
+            if isinstance(instruction, said.CloseCheckpoint):
+                folder = self._open_folder
+                self._saves.close(instruction.trainers, instruction.saved, finished=instruction.finished)
+                assert folder
+                self._rules.has_closed(folder, finished=instruction.finished)
+            elif isinstance(instruction, said.DropCheckpoint):
+                self._saves.discard()
+            else:
+                raise AssertionError(instruction)
+        except CheckpointError as error:
+            return said.Refused(str(error))
+        finally:
+            self._rules.check_newest()
+        return None
+
+    @property
+    def _open_folder(self) -> Any:
+        return self._saves._open[0] if self._saves._open else None
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _end(self, result: Any, error: Error | None) -> None:
+        """Roles that are of no use any more are ended, but for one or the other that is not reached: it goes on for a while beside those of the next try."""
+        self.is_over = True
+        draw, at_once = self._world.draw, isinstance(error, PeerLost)
+        for role in self.roles:
+            stands_still = role.process.stopped_until > self._world.now
+            outlives = error is not None and not self._tells and (stands_still or draw.random() < 0.4)
+            seconds = draw.uniform(0, 4) if outlives else 0.0 if at_once else draw.uniform(0, _LAST_SECONDS)
+            self._world.later(seconds, None, lambda role=role: self._world.kill(role.process, "its try is over"))  # type: ignore[misc]
+        self._ended(result, error)
+
+    def _role(self, name: str) -> Role:
+        return next(role for role in self.roles if role.name == name)
+
+    def _note(self, text: str) -> None:
+        self._world.note(self._process, "%s", text)

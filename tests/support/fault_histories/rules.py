@@ -1,0 +1,126 @@
+"""What must hold of every history, found by what is on the disk, and read without the product's code: safety (docs/guarantees.md)."""
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fault_histories.counting import BATCH, Case
+from fault_histories.world import Violation, World
+from htrain.executor.settings import RunSettings
+from htrain.net.names import DENSE_PS, GROUP_PS, SPARSE_PS, role_of
+
+
+class Rules:
+    """The checkpoints of one history. `closed` are the names of those that the launcher was told are valid, in their order."""
+
+    def __init__(self, world: World, case: Case, batches: int, run_folder: Path) -> None:
+        self.closed: list[str] = []
+        self.damaged: set[str] = set()  # on purpose
+        self._world, self._case, self._batches = world, case, batches
+        self._folder = run_folder / "checkpoints"
+        self._sequences: dict[str, int] = {}
+
+    @property
+    def whole(self) -> list[str]:
+        """Those that were closed and are to be read, of which a run keeps the last two."""
+        return [name for name in self.closed if name not in self.damaged]
+
+    def check_newest(self) -> None:
+        """The newest that was closed is there: it stays until a newer one is, be it that the launcher was killed before it was told so."""
+        if not self.whole or (self._folder / self.whole[-1] / "manifest.json").exists():
+            return
+        for folder in sorted(self._folder.iterdir(), reverse=True):
+            if folder.name not in self.closed and (folder / "manifest.json").exists():
+                self.check_cut(folder)
+                return
+        raise Violation(f"the checkpoint {self.whole[-1]} was closed, and is gone before a newer one is")
+
+    def has_closed(self, folder: Path, *, finished: bool) -> None:
+        """The launcher has made a checkpoint valid. It is whole, a cut, and where the run has `finished`, of all data."""
+        manifest = self.check_cut(folder)
+        self.closed.append(folder.name)
+        self._sequences[folder.name] = manifest["sequence"]
+        self._world.count("checkpoints")
+        if finished and any(at["row"] != BATCH * self._batches for at in _positions(manifest).values()):
+            raise Violation(
+                f"{folder.name} is of a run that has finished, and trainers stand at {_positions(manifest)}"
+            )
+
+    def goes_on(self, settings: RunSettings) -> None:
+        """A try begins: from the newest checkpoint that was closed and can be read, or one that was nearly closed behind it."""
+        if not settings.restore:
+            if self.whole:
+                raise Violation(f"a try begins anew, though {self.whole[-1]} was closed")
+            return
+        folder = Path(settings.restore)
+        manifest = self.check_cut(folder)
+        if folder.name in self.damaged:
+            raise Violation(f"a try goes on from {folder.name}, which is damaged")
+        if self.whole and manifest["sequence"] < self._sequences[self.whole[-1]]:
+            raise Violation(f"a try goes on from {folder.name}, though {self.whole[-1]} was closed behind it")
+        if {name: state["position"] for name, state in settings.positions.items()} != _positions(manifest):
+            raise Violation(f"trainers begin at {settings.positions}, the checkpoint has {_positions(manifest)}")
+
+    def check_cut(self, folder: Path) -> dict[str, Any]:
+        """A checkpoint is whole, and of one moment: tables and weights have what was read up to the positions, each example once. Its manifest."""
+        manifest = self._manifest(folder)
+        positions = _positions(manifest)
+        examples = sum(at["row"] for at in positions.values())
+        counted = sum(state["totals"]["examples"] for state in manifest["trainers"].values())
+        if not examples == counted == manifest["examples"]:
+            raise Violation(f"{folder.name}: readers stand behind {examples} examples, {counted} were counted")
+        owed, rows, bias = self._case.rows_after(positions), np.zeros_like(self._case.rows_after({})), 0.0
+        for role, (name, size, crc) in manifest["files"].items():
+            tensors = _tensors(folder / name, size, crc)
+            if role_of(role) == SPARSE_PS:
+                (values,) = tensors.values()
+                first = self._case.first_row(role)
+                rows[first : first + len(values)] = np.rint(-values)
+            elif role_of(role) in (GROUP_PS, DENSE_PS):
+                bias += float(-tensors["count.bias"][0])
+        if (rows != owed).any():
+            raise Violation(
+                f"{folder.name} is no cut: rows were trained {rows.tolist()} times, by its positions {owed.tolist()}"
+            )
+        if abs(bias - examples) > 1e-3:
+            raise Violation(
+                f"{folder.name} is no cut: weights were stepped by {bias:g} examples, by its positions {examples}"
+            )
+        return manifest
+
+    def _manifest(self, folder: Path) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((folder / "manifest.json").read_bytes())
+        except (OSError, ValueError) as error:
+            raise Violation(f"{folder.name} has no manifest that can be read: {error}") from error
+        return found
+
+
+def _positions(manifest: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    return {name: state["position"] for name, state in manifest["trainers"].items()}
+
+
+def _tensors(path: Path, size: int, crc: int) -> dict[str, np.ndarray]:
+    """The float32 tensors of a safetensors file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Violation(f"{path.name} of a checkpoint cannot be read: {error}") from error
+    if (len(data), zlib.crc32(data)) != (size, crc):
+        raise Violation(f"{path.name} of a checkpoint is not what its manifest says: {len(data)} bytes of {size}")
+    begin = 8 + int.from_bytes(data[:8], "little")
+    entries = json.loads(data[8:begin])
+    places = {name: entry["data_offsets"] for name, entry in entries.items()}
+    return {
+        name: np.frombuffer(data[begin + first : begin + last], np.float32) for name, (first, last) in places.items()
+    }
+
+
+def newest_files(folder: Path) -> list[Path]:
+    """The files of a checkpoint, by name."""
+    return [folder / name for name in sorted(os.listdir(folder))]

@@ -1,0 +1,189 @@
+"""A parameter server: the jobs of its machine on a few threads, and the background rounds of its weights (htrain.executor.loops)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fault_histories.counting import Parts
+from fault_histories.roles import COMPUTE_SECONDS, Mailbox, Role
+from htrain.errors import Error, PeerLost
+from htrain.executor.roles import sync as said
+from htrain.executor.roles.server import Ended, Instruction, Job, Run, Summon
+from htrain.executor.roles.sync import SyncMachine
+from htrain.executor.transport.wire import Message, Values
+from htrain.ops.bundle import Bundle
+
+_THREADS = 2
+
+
+class ServerRole(Role):
+    """A PS of any kind."""
+
+    def build(self, parts: Parts) -> None:
+        self.machine = parts.server(self.attempt.machines.server)
+        self._threads = 1 if self.machine.serves_caches else _THREADS
+        self._jobs: list[Job] = []
+        self._idle = list(range(self._threads))
+        self._has_started = False
+        self._early: list[tuple[Message, Bundle]] = []
+        self.listen("", self._came)
+        sync = parts.sync()
+        self.rounds = Rounds(self, sync) if sync else None
+
+    def start(self, book: dict[str, str]) -> None:
+        self._has_started = True
+        if self.rounds:
+            self.rounds.begin()
+        early, self._early = self._early, []
+        for each in early:
+            self._came(*each)
+
+    def pause(self) -> None:
+        if self.rounds:
+            self.rounds.ordered(paused=True)
+
+    def resume(self) -> None:
+        if self.rounds:
+            self.rounds.ordered(paused=False)
+
+    @property
+    def quiet(self) -> bool:
+        return self.rounds is None or self.rounds.machine.quiet
+
+    def _came(self, message: Message, bundle: Bundle) -> None:
+        if not self._has_started:
+            self._early.append((message, bundle))
+        elif isinstance(message, Values):
+            self._carry_out(self.machine.came(message.context, message.source, message.batch_size, bundle))
+
+    def _carry_out(self, instructions: Sequence[Instruction]) -> None:
+        for each in instructions:
+            if isinstance(each, Run):
+                self._jobs.append(each.job)
+            elif isinstance(each, Ended):
+                self.is_warm = True
+                if self.rounds:
+                    self.rounds.steps_done(each.passes)
+            elif isinstance(each, Summon):
+                self.send("0", each.endpoint, Values(self.name, each.context, 0), ((), ()))
+        while self._jobs and self._idle:
+            job, thread = self._jobs.pop(0), self._idle.pop()
+            self.world.soon(self.process, lambda job=job, thread=thread: self._run(job, thread), mean=COMPUTE_SECONDS)  # type: ignore[misc]
+
+    def _run(self, job: Job, thread: int) -> None:
+        """Run a job; its messages are on their way before the machine hears that it has run."""
+        engine, state, stage = job
+        until, granted = self.world.now, list[Instruction]()
+
+        def send(peer: str, names: tuple[str, ...], tensors: Any) -> None:
+            nonlocal until
+            values = Values(self.name, state.context, state.batch_size)
+            to = self.machine.destination(peer, state)
+            until = max(until, self.send(str(thread), to, values, (names, tensors)))
+
+        self.machine.began(job)
+        held = self.machine.holds_back(stage)
+        try:
+            ready = engine.run(
+                state, stage, send, ended=(lambda: granted.extend(self.machine.wrote(job))) if held else None
+            )
+        except Error as error:
+            self.fail(error)
+            return
+        if stage.writes and not held:
+            granted += self.machine.wrote(job)
+
+        def ran() -> None:
+            self._idle.append(thread)
+            self._carry_out([*granted, *self.machine.ran(job, ready, 0.0)])
+
+        seconds = self.world.draw.random() * COMPUTE_SECONDS
+        self.world.later(until - self.world.now + seconds, self.process, ran)
+
+
+class Rounds:
+    """The thread that keeps weights near their centre."""
+
+    def __init__(self, role: ServerRole, machine: SyncMachine) -> None:
+        self.machine, self._role, self._world = machine, role, role.world
+        self._mailbox = Mailbox(self._wake)
+        self._generator = machine.rounds()
+        self._waits = 0
+        self._is_idle = False  # it waits for a round to be due
+        role.listen("sync", self._mailbox.take)
+
+    def begin(self) -> None:
+        self._world.soon(self._role.process, lambda: self._go_on(None), mean=COMPUTE_SECONDS)
+
+    def steps_done(self, passes: int) -> None:
+        self.machine.steps_done(passes)
+        self._wake_if_due()
+
+    def ordered(self, *, paused: bool) -> None:
+        if paused:
+            self.machine.pause()
+        else:
+            self.machine.resume()
+        self._wake_if_due()
+
+    def _wake_if_due(self) -> None:
+        if self.machine.is_due and self._is_idle:
+            self._mailbox.is_awaited = False
+            self._wake()
+
+    def _wake(self) -> None:
+        self._waits += 1
+        self._is_idle = False
+        self._world.soon(self._role.process, lambda: self._go_on(self._message()), mean=0.0005)
+
+    def _message(self) -> Any:
+        if not self._mailbox.messages:
+            return None
+        message, bundle = self._mailbox.messages.popleft()
+        return (message.context, bundle) if isinstance(message, Values) else None
+
+    def _go_on(self, answer: Any) -> None:
+        try:
+            was_quiet = self.machine.quiet
+            instruction = self._generator.send(answer)
+            while isinstance(instruction, said.RoundEnds):
+                instruction = self._generator.send(None)
+            if self.machine.quiet > was_quiet:
+                self._role.call()
+            self._begin(instruction)
+        except Error as error:
+            self._role.fail(error)
+
+    def _begin(self, instruction: Any) -> None:
+        if isinstance(instruction, said.RunStage):
+            self._run(instruction.state, instruction.stage)
+        elif self._mailbox.messages or (instruction.state is None and self.machine.is_due):
+            self._wake()
+        else:
+            assert isinstance(instruction, said.Await)
+            self._mailbox.is_awaited = True
+            self._is_idle = instruction.state is None
+            if instruction.state:
+                self._give_up_later(instruction.state)
+
+    def _run(self, state: Any, stage: Any) -> None:
+        until = self._world.now
+
+        def send(peer: str, names: tuple[str, ...], tensors: Any) -> None:
+            nonlocal until
+            values = Values(self.machine.endpoint, state.context, 0)
+            until = max(until, self._role.send("sync", self.machine.destination(peer), values, (names, tensors)))
+
+        ready = self.machine.engine.run(state, stage, send)
+        self._world.later(until - self._world.now + COMPUTE_SECONDS, self._role.process, lambda: self._go_on(ready))
+
+    def _give_up_later(self, state: Any) -> None:
+        self._waits += 1
+        this, missing = self._waits, ", ".join(self.machine.engine.missing(state))
+
+        def look() -> None:
+            if self._waits == this:
+                self._role.fail(
+                    PeerLost(f"{self.machine.endpoint}: no answer from {missing} to round {state.context.step}")
+                )
+
+        self._world.later(self._role.patience, self._role.process, look)
