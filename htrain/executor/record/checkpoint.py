@@ -368,21 +368,38 @@ def new_checkpoint(run_folder: Path, examples: int) -> tuple[Path, int]:
 def prune(run_folder: Path, keep: int = 2, *, spared: Collection[str] = ()) -> None:
     """Remove what interrupted writes left, and all but the newest `keep` >= 1 complete checkpoints and those whose names are `spared`.
 
-    One that is damaged stays for its owner to look at.
+    One that is damaged stays for its owner to look at. The folder of an interrupted write stays, empty, until all that are kept are of more examples: a role
+    of an earlier try that is not reached, and not gone, may still write to it, and must not find another checkpoint under its name.
     """
     assert keep >= 1
-    complete = [folder for folder, _ in find_checkpoints(run_folder).complete]
-    old = [folder for folder in complete[keep:] if folder.name not in spared]
+    complete = find_checkpoints(run_folder).complete
+    old = {folder for folder, _ in complete[keep:] if folder.name not in spared}
+    least = min((manifest.examples for _, manifest in complete[:keep]), default=0)
     for folder in _folders(run_folder):
-        if folder in old or not os.path.lexists(folder / MANIFEST):
+        is_cut_short = not os.path.lexists(folder / MANIFEST)
+        if folder in old or (is_cut_short and _examples_of(folder) < least):
             remove_checkpoint(folder)
+        elif is_cut_short:
+            _empty(folder)
+
+
+def _examples_of(folder: Path) -> int:
+    """After how many examples a checkpoint was taken, by the name of its folder."""
+    return int(folder.name.split("_")[1].partition("-")[0])
 
 
 def remove_checkpoint(folder: Path) -> None:
     """Remove a checkpoint's files, its manifest first: half a checkpoint must not look whole. A folder that holds anything else stays, with that."""
     with suppress(OSError):
         (folder / MANIFEST).unlink(missing_ok=True)
+    _empty(folder)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _empty(folder: Path) -> None:
+    """Remove a folder's files that are ours."""
+    with suppress(OSError):
         for path in folder.iterdir():
             if _OURS.fullmatch(path.name):
                 path.unlink()
-        folder.rmdir()

@@ -25,7 +25,7 @@ from htrain.executor.record.checkpoint import (
     save_role,
     write_manifest,
 )
-from tests.support.checkpoints import cleared, equal, latest, load, manifest_of, save, tensors
+from tests.support.checkpoints import ROLE, cleared, equal, latest, load, manifest_of, save, tensors
 
 # Killed in the middle of a write
 
@@ -170,15 +170,37 @@ def test_run_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_pruning_keeps_the_newest_and_removes_what_kills_left(tmp_path: Path) -> None:
-    kept = [save(tmp_path, examples) for examples in (1, 2, 3)][1:]
-    crash_while_saving(tmp_path, 2, manifest="manifest.partial")
-    crash_while_saving(tmp_path, 8, manifest="")
+    kept = [save(tmp_path, examples) for examples in (1, 3, 4)][1:]
+    crash_while_saving(tmp_path, 1, manifest="manifest.partial")
+    crash_while_saving(tmp_path, 2, manifest="")
     (tmp_path / "checkpoints" / "notes.txt").write_text("mine")
     prune(tmp_path)
     assert sorted((tmp_path / "checkpoints").iterdir()) == [*kept, tmp_path / "checkpoints" / "notes.txt"]
     prune(tmp_path, keep=1)
     assert latest(tmp_path) == kept[-1]
     load(kept[-1], cleared())
+
+
+def test_a_name_comes_again_only_once_nobody_can_write_under_it(tmp_path: Path) -> None:
+    """A role of an earlier try, on a host that is not reached, writes when it likes: not into a checkpoint of a later one."""
+    cut_short = crash_while_saving(tmp_path, 8, manifest="manifest.partial")
+    save(tmp_path, 5)
+    prune(tmp_path)
+    assert list(cut_short.iterdir()) == []
+    mine, _ = new_checkpoint(tmp_path, 8)
+    assert mine != cut_short
+    saved = save_role(mine, ROLE, tensors())
+    save_role(cut_short, ROLE, cleared())  # late
+    write_manifest(mine, manifest_of(mine, 8, saved, sequence=2))
+    prune(tmp_path)
+    assert latest(tmp_path) == mine
+    target = cleared()
+    load(mine, target)
+    assert equal(target, tensors())
+    for examples in (9, 10):
+        save(tmp_path, examples)
+        prune(tmp_path)
+    assert not cut_short.exists()
 
 
 def test_pruning_leaves_what_others_put_into_a_checkpoint(tmp_path: Path) -> None:
