@@ -70,6 +70,13 @@ def pid_of(role: str, folder: Path) -> int:
     return psutil.Process(pids[name]).children()[0].pid if further else pids[name]
 
 
+def kill_and_wait(victim: str, folder: Path, process: Started) -> None:
+    """Until the roles of the next try are up: a checkpoint of this one may yet be made valid."""
+    roles = (folder / "roles.json").read_text()
+    os.kill(pid_of(victim, folder), signal.SIGKILL)
+    wait_until(lambda: (folder / "roles.json").read_text() != roles, process, "another try")
+
+
 def test_whoever_is_killed_the_run_goes_on_and_trains_every_example_once(
     run: Callable[..., Started], plan: Path, tmp_path: Path
 ) -> None:
@@ -80,7 +87,7 @@ def test_whoever_is_killed_the_run_goes_on_and_trains_every_example_once(
     for victim in victims:
         another_checkpoint(folder, process)
         time.sleep(0.3)  # into the time between two
-        os.kill(pid_of(victim, folder), signal.SIGKILL)
+        kill_and_wait(victim, folder, process)
     another_checkpoint(folder, process)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
@@ -101,7 +108,7 @@ def test_where_a_further_process_of_a_ps_is_killed_nothing_is_trained_twice(
     for _ in range(2):
         another_checkpoint(folder, process)
         time.sleep(0.3)
-        os.kill(pid_of("sparse_ps:0/process1", folder), signal.SIGKILL)
+        kill_and_wait("sparse_ps:0/process1", folder, process)
     another_checkpoint(folder, process)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
