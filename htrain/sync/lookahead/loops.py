@@ -5,7 +5,6 @@ from numba import njit
 
 from htrain.ops.pointers import prefetch_row
 
-
 _AT_ONCE = 32  # keys whose sets are asked for before the first of them is read
 
 
