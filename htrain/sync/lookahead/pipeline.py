@@ -55,7 +55,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class BeginStep:
-    """Trainer: take the next batch of the window that was placed last; answered by the step, and what of its rows is not in the caches."""
+    """Trainer: take the next batch of the window that was placed last; answered by the step, and what of its rows is not in the caches; or by None where the
+    run is stopped."""
 
 
 class FetchVictims(NamedTuple):
@@ -195,7 +196,10 @@ class Pipeline:
         if not self._steps and not (yield from self._next_window()):
             return None
         self._steps -= 1
-        step, victims = yield BeginStep()
+        begun = yield BeginStep()
+        if begun is None:
+            return None
+        step, victims = begun
         if victims:
             began = yield Now()
             yield FetchVictims(victims)

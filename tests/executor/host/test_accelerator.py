@@ -3,6 +3,7 @@
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -68,6 +69,20 @@ def test_losses_are_those_of_training_on_the_tables(
     with tempfile.TemporaryDirectory() as folder:
         roles, wanted = trained(Path(folder), options, **counts)
     assert max(relative_differences(losses_of(roles), wanted)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "unlike",
+    [{"rate": (("*C1.*", 0.0), ("*C2.*", 0.1))}, {"sparse_lazy_weight_decay": 0.01}, {"cache_table": (("*C3.*", "none"),)}],
+)  # fmt: skip
+def test_tables_that_are_stepped_or_held_otherwise_train_as_on_the_host(
+    device: str, unlike: dict[str, Any], tmp_path: Path
+) -> None:
+    losses = []
+    for place in ("cpu", "cuda"):
+        options = with_flags(ON_DEVICE, cache_device=place, cache_sets=7, cache_ways=4, **unlike)  # type: ignore[arg-type]
+        losses.append(losses_of(trained(tmp_path / place, options, sparse_ps=1)[0]))
+    assert max(relative_differences(losses[1], losses[0])) < 1e-5
 
 
 LOOKAHEADS = [seed for seed in range(400) if (drawn := Drawn.of(seed)).options.cache.kind == "lookahead" and drawn.cluster.groups == 1]  # fmt: skip

@@ -13,11 +13,12 @@ _MOST_SLOTS = 1 << 31  # of one tensor: their numbers are int32
 
 @dataclass(frozen=True)
 class _Table:
-    """A table behind a cache: the ops of its slots. `touch` are those that read or step rows by them, its lookup first; `reads` those that read what was
-    looked up, in order: a forward op and its gradient where it can be joined with others."""
+    """A table behind a cache: the op of its slots, those that look rows up and step them by these, and those that read what was looked up, in order: a
+    forward op and its gradient where it can be joined with others."""
 
     slots: Op
-    touch: tuple[Op, ...]
+    lookup: Op
+    step: Op
     reads: tuple[Op, ...]
 
     @property
@@ -35,7 +36,7 @@ class _Table:
 
     @property
     def rows(self) -> str:
-        return self.touch[0].outputs[0]
+        return self.lookup.outputs[0]
 
 
 @dataclass
@@ -94,15 +95,9 @@ def _tables(net: Net) -> Iterator[_Table]:
     for op in net.ops:
         if op.type != "LookaheadSlots":
             continue
-        touch = tuple(net.ops[place] for place in read_by[op.outputs[0]])
-        is_plain = touch[0].type == "Lookup" and all(_touches(other) for other in touch[1:])
-        if is_plain:
-            yield _Table(op, touch, tuple(net.ops[place] for place in read_by[touch[0].outputs[0]]))
-
-
-def _touches(op: Op) -> bool:
-    definition = OPS[op.type]
-    return bool(definition.accelerated) and bool(definition.steps_rows or definition.bounds_rows)
+        lookup, step = (net.ops[place] for place in read_by[op.outputs[0]])
+        assert OPS[step.type].steps_rows, f"{step.label} steps no rows"
+        yield _Table(op, lookup, step, tuple(net.ops[place] for place in read_by[lookup.outputs[0]]))
 
 
 def _groups(net: Net, tables: Sequence[_Table]) -> Iterator[list[_Table]]:
@@ -110,8 +105,8 @@ def _groups(net: Net, tables: Sequence[_Table]) -> Iterator[list[_Table]]:
     groups: dict[object, list[_Table]] = {}
     for table in tables:
         widths = tuple(net.parameters[name].shape[1:] for name in table.stored)
-        touch = tuple((op.type, tuple(sorted(op.attrs.items()))) for op in table.touch)
-        groups.setdefault((widths, touch, table.slots.attrs["patch"], _manner(net, table)), []).append(table)
+        step = table.step.type, tuple(sorted(table.step.attrs.items()))
+        groups.setdefault((widths, step, table.slots.attrs["patch"], _manner(net, table)), []).append(table)
     for group in groups.values():
         some: list[_Table] = []
         for table in group:
@@ -187,23 +182,22 @@ def _join(rewriting: _Rewriting, group: Sequence[_Table], name: str) -> None:
     caches = tuple(table.cache for table in group)
     joint = replace(first.slots, type="JointSlots", inputs=(*caches, *stored, *unique), outputs=(slots,), attrs=attrs)
     rewriting.instead([table.slots for table in group], joint)
-    lookup = replace(first.touch[0], type="JointLookup", inputs=(stored[0], slots), outputs=(rows,), attrs={})
+    lookup = replace(first.lookup, type="JointLookup", inputs=(stored[0], slots), outputs=(rows,), attrs={})
     own = rewriting.declare(f"{name}_own", (count,), "int32")
-    drop = replace(first.touch[0], type="OwnSlots", inputs=(slots,), outputs=(own,), attrs={})
-    rewriting.instead([table.touch[0] for table in group], lookup, drop)
+    drop = replace(first.lookup, type="OwnSlots", inputs=(slots,), outputs=(own,), attrs={})
+    rewriting.instead([table.lookup for table in group], lookup, drop)
     gradients = rewriting.declare(f"{name}_gradients", (count, width), "float32")
     if _can_be_read_together(net, group):
         _READ_TOGETHER[first.reads[0].type](rewriting, group, rows, gradients)
     else:
         parts = tuple(table.rows for table in group)
-        split = replace(first.touch[0], type="JointSplit", inputs=(rows, *unique), outputs=parts, attrs={})
-        rewriting.instead([table.touch[0] for table in group], split)
-        parts = tuple(table.touch[-1].inputs[-1] for table in group)
-        concat = replace(first.touch[-1], type="ConcatRows", inputs=parts, outputs=(gradients,), attrs={})
-        rewriting.instead([table.touch[-1] for table in group], concat, last=True)
-    for ops in zip(*(table.touch[1:] for table in group), strict=True):
-        takes = (stored[0], own) if OPS[ops[0].type].bounds_rows else (*stored, own, gradients)
-        rewriting.instead(ops, replace(ops[0], inputs=takes), last=True)
+        split = replace(first.lookup, type="JointSplit", inputs=(rows, *unique), outputs=parts, attrs={})
+        rewriting.instead([table.lookup for table in group], split)
+        parts = tuple(table.step.inputs[-1] for table in group)
+        concat = replace(first.step, type="ConcatRows", inputs=parts, outputs=(gradients,), attrs={})
+        rewriting.instead([table.step for table in group], concat, last=True)
+    steps = [table.step for table in group]
+    rewriting.instead(steps, replace(first.step, inputs=(*stored, own, gradients)), last=True)
     flushes = [op for op in net.ops if op.type == "FlushVictims" and op.inputs[0] in caches]
     rewriting.instead(
         flushes,
@@ -230,12 +224,12 @@ def _per_example(blob: Blob) -> int:
 def _can_be_read_together(net: Net, group: Sequence[_Table]) -> bool:
     """Whether one op can take the place of those that read the tables' rows, and one gradient that of theirs, which are for their steps alone."""
     forward = _forward(group[0])
-    if forward is None or not all(OPS[table.touch[-1].type].steps_rows for table in group):
+    if forward is None:
         return False
     if forward.type == "StackRows" and len(forward.inputs) != int(str(forward.attrs["dense"])) + 2 * len(group):
         return False
     read_by = readers(net.ops)
-    return all([net.ops[place] for place in read_by[_gradient(table)]] == [table.touch[-1]] for table in group)
+    return all([net.ops[place] for place in read_by[_gradient(table)]] == [table.step] for table in group)
 
 
 def _gradient(table: _Table) -> str:

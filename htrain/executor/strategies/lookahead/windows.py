@@ -273,21 +273,23 @@ class Windows(Upcoming):
         self._to_prepare.put(window.steps)
         return self._joint.leaving()
 
-    def _begin_step(self, said: of.BeginStep) -> tuple[Step, dict[str, Ids]]:
-        step, position = self._next_step()
+    def _begin_step(self, said: of.BeginStep) -> tuple[Step, dict[str, Ids]] | None:
+        following = self._next_step()
+        if following is None:
+            return None
+        step, position = following
         if position:
             self._feed.taken(position)
         return step, self._joint.begin_step()
 
-    def _next_step(self) -> tuple[Step, Position | None]:
-        """The next step that has been prepared. Raises PeerLost where the run is stopped, and what kept the preparer from going on."""
-        while True:
+    def _next_step(self) -> tuple[Step, Position | None] | None:
+        """The next step that has been prepared; None where the run is stopped. Raises what kept the preparer from going on."""
+        while not self._stopping:
             with suppress(queue.Empty):
                 return self._steps.get(timeout=_POLL_SECONDS)
             if self.pipeline.error:
                 raise self.pipeline.error
-            if self._stopping:
-                raise PeerLost(f"{self._victims.endpoint}: the run has been stopped")
+        return None
 
     def _fetch_victims(self, said: of.FetchVictims) -> None:
         self._joint.take_victims(self._read_rows(self._victims, said.victims))
