@@ -33,6 +33,7 @@ from htrain.net.net import Blob, Op
 from htrain.ops.base import OpDef, Signature
 from htrain.ops.pointers import array_at
 from htrain.ops.side_by_side import side_by_side
+from htrain.ops.sparse_checks import bags_out_of_range, is_list
 from htrain.ops.sparse_loops import slot_of, slots_for
 
 Indices = NDArray[np.int32]
@@ -42,7 +43,7 @@ Indices = NDArray[np.int32]
 
 
 def _dedupe_tables(*ids: torch.Tensor, padding_idx: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    flat = [each if each.dim() == 1 else each.reshape(-1) for each in ids]
+    flat = [(each if each.dim() == 1 else each.reshape(-1)).to(torch.int64) for each in ids]
     sizes = [each.numel() for each in flat]
     unique, inverse = (np.empty(sum(sizes), np.int64) for _ in range(2))
     counts, ends = np.empty(len(ids), np.int64), np.cumsum([0, *sizes])
@@ -113,6 +114,7 @@ def _slots(
     """Of `tables` tables of `num_rows` rows, whose caches have `rows` slots each, victims' behind the others, `sets` of `ways`, and rows of `width` numbers.
     Behind those of all stands a row of zeros."""
     found = [cache.slots(ids.numpy()) for cache, ids in zip(values[:tables], values[-tables:], strict=True)]
+    assert all(each.dtype == np.int64 for each in found)
     ends = np.cumsum([0, *(each.size for each in found)])
     bases = np.cumsum([0, *rows])
     slots = np.empty(ends[-1] + 1, np.int32)
@@ -164,13 +166,23 @@ def _pool_index(*values: torch.Tensor, listed: tuple[bool, ...], mean: bool) -> 
     index = _places(inverse, unique)
     starts, start = [], 0
     for each, is_listed in zip(inverse, listed, strict=True):
-        own = next(rest).numpy() if is_listed else np.arange(each.shape[0], dtype=np.int64) * each.shape[1]
+        own = _offsets_of(each, next(rest)) if is_listed else np.arange(each.shape[0], dtype=np.int64) * each.shape[1]
         starts.append(own + start)
         start += each.numel()
     offsets = np.concatenate(starts).astype(np.int32)
     bag, share = np.empty(index.size, np.int32), np.empty(index.size, np.float32)
     _spread_bags(index, offsets, sum(each.numel() for each in unique), mean, bag, share)
     return tuple(map(torch.from_numpy, (index, offsets, bag, share)))
+
+
+def _offsets_of(inverse: torch.Tensor, offsets: torch.Tensor) -> NDArray[np.int64]:
+    """The offsets[B] that cut inverse[n] into bags: loops trust them. Raises DataError where they do not."""
+    own = offsets.numpy()
+    ends = np.concatenate([[0], own[1:], [inverse.numel()]]) if own.size else own
+    if not is_list(own) or (own[:1] != 0).any() or (np.diff(ends) < 0).any():
+        rows, bags = np.empty((0, 1), np.float32), np.empty((own.size, 1), np.float32)
+        raise bags_out_of_range(inverse.numpy(), own, np.empty(0, np.float32), rows, bags)
+    return own
 
 
 def _places(inverse: Sequence[torch.Tensor], unique: Sequence[torch.Tensor]) -> Indices:
@@ -191,6 +203,7 @@ def _put_all(
 ) -> None:
     """Put the rows of each table's inverse indices into the index, from its start on, `stride` numbers apart."""
     whole = [each.contiguous() for each in inverse]
+    assert all(each.dtype == torch.int64 for each in whole)
     sizes = [each.numel() for each in whole]
     addresses, begins = (np.array(list(each), np.int64) for each in ((i.data_ptr() for i in whole), starts))
     counts = np.array(sizes, np.int64)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from typing import TypeVar
 
@@ -20,8 +20,10 @@ def side_by_side(function: Callable[[int, int], None], sizes: Sequence[int], *, 
         return
     parts = list(_parts(sizes, _threads() if sum(sizes) >= small else 1))
     others = [_pool().submit(function, *part) for part in parts[1:]]
-    for part in parts[:1]:
-        function(*part)
+    try:
+        function(*parts[0])
+    finally:
+        wait(others)  # before anything is raised: they may hold addresses of what the caller has
     for other in others:
         other.result()
 

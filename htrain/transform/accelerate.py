@@ -38,7 +38,7 @@ def _moved(net: Net, device: str) -> Net:
         if name in net.parameters or (name in host) == to_host:
             return name
         if name not in copies:
-            copies[name] = f"{name}_on_{'host' if to_host else 'accelerator'}"
+            copies[name] = f"{name}:on_{'host' if to_host else 'accelerator'}"  # no blob of a model has such a name
             blobs[copies[name]] = replace(blobs[name], name=copies[name])
             kind, attrs = ("ToHost", {}) if to_host else ("ToAccelerator", {"device": device})
             ops.append(Op(kind, (name,), (copies[name],), attrs, node_name="", module="transfer"))
@@ -69,7 +69,7 @@ def _packed(net: Net, device: str) -> Net:
     if not copies:
         return net
     first = copies[0]
-    packet = Blob("packet", (), "int64")
+    packet = Blob(":packet", (), "int64")
     moved = tuple(op.inputs[0] for op in copies)
     pack = replace(first, type="PackBatch", inputs=moved, outputs=(packet.name,))
     unpack = replace(first, type="UnpackBatch", inputs=(packet.name,), outputs=tuple(op.outputs[0] for op in copies), attrs={})  # fmt: skip

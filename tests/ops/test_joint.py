@@ -10,6 +10,7 @@ from accelerators import DEVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from htrain.errors import DataError
 from htrain.ops import OPS
 
 WIDTH = 3
@@ -125,3 +126,25 @@ def test_tables_are_deduped_side_by_side(seed: int, sizes: list[int]) -> None:
     made = run("DedupeTables", *ids, padding_idx=padding)
     wanted = [run("Dedupe", each, padding_idx=p) for each, p in zip(ids, padding, strict=True)]
     check(made, [*(unique for unique, _ in wanted), *(inverse for _, inverse in wanted)])
+
+
+@pytest.mark.parametrize(
+    ("offsets", "wanted"),
+    [
+        ([0, 5_000_000], "offset 5000000 at position 1 does not fit: offsets ascend from 0 to at most 4, the number of ids"),
+        ([1, 3], "offset 1 at position 0 does not fit"),
+        ([0, 3, 2], "offset 2 at position 2 does not fit"),
+        ([0, -1], "offset -1 at position 1 does not fit"),
+    ],
+)  # fmt: skip
+def test_offsets_that_cut_no_bags_are_refused(offsets: list[int], wanted: str) -> None:
+    """They come with data: no loop may follow them out of its arrays."""
+    inverse, unique = torch.tensor([0, 1, 0, 1]), torch.tensor([3, 7])
+    with pytest.raises(DataError, match=wanted):
+        run("PoolIndex", inverse, inverse, unique, unique, torch.tensor([0, 2]), torch.tensor(offsets), listed=(True, True), mean=False)  # fmt: skip
+
+
+def test_ids_of_another_dtype_are_what_they_say() -> None:
+    ids = [torch.tensor([5, 2, 5], dtype=torch.int32), torch.tensor([1, 1])]
+    made = run("DedupeTables", *ids, padding_idx=(-1, -1))
+    assert [tensor.tolist() for tensor in made] == [[5, 2], [1], [0, 1, 0], [0, 0]]

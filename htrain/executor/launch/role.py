@@ -9,7 +9,7 @@ import torch
 
 from htrain.costs.roles import server_threads
 from htrain.data import Malformed, Position, open_data
-from htrain.errors import CheckpointError
+from htrain.errors import CheckpointError, RunError
 from htrain.executor.assembly import NOTHING, Assembly
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.engine.store import Store
@@ -97,12 +97,16 @@ class RunningRole:
         self._build()
 
     def _build(self) -> None:
-        """Put the machines behind threads, and open the endpoints."""
+        """Put the machines behind threads, and open the endpoints. Raises RunError where what is asked for cannot be had."""
         parts, options, settings = self._parts, self.plan.options, self.settings
         held = parts.sync_half.holds_writes
         if settings.serving:
             self.members = self._make_members(settings.serving)
         elif role_of(self.name) == TRAINER:
+            if settings.deterministic and self._cache.device != "cpu":
+                raise RunError(
+                    "--deterministic: a CUDA device sums gradients in the order in which its threads come: leave it out, or compile with --cache-device cpu"
+                )
             self.collective = self._make_collective()
             self.trainer = Trainer(
                 self.name, self._network, engine=parts.engine, replicas=parts.replicas, bound=parts.bound,
@@ -263,6 +267,7 @@ class RunningRole:
             replica_of=replica_of,
             connect=connect,
             patience=self.patience,
+            activity=self.watch.activity,
         )
 
     def pause(self) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
-_AT_ONCE = 16  # losses that are read together
+from htrain.executor.host.watch import Activity
+
+_AT_ONCE = 16  # losses that are read together, once a run is under way
 
 
 @dataclass(frozen=True)
@@ -20,19 +22,25 @@ class CountedStep:
 
 
 class Losses:
-    """Steps whose losses have not been read, in order. For one thread."""
+    """Steps whose losses have not been read, in order. For one thread, which is busy with `activity` while it waits for an accelerator.
 
-    def __init__(self) -> None:
+    The first losses are read soon, since a run whose first steps have been seen is known to be under way.
+    """
+
+    def __init__(self, activity: Activity) -> None:
+        self._activity = activity
+        self._at_once = 1
         self._computed: list[tuple[CountedStep, torch.Tensor]] = []
         self._coming: tuple[list[CountedStep], torch.Tensor, Any] | None = None
 
     def add(self, counted: CountedStep, loss: torch.Tensor) -> Iterator[tuple[CountedStep, float]]:
         """A step has been run, or asked of an accelerator, with this scalar loss. The steps whose losses are known by now, with these."""
-        if loss.device.type == "cpu":
+        if _is_at_hand(loss):
             yield counted, float(loss)
             return
         self._computed.append((counted, loss))
-        if len(self._computed) >= _AT_ONCE:
+        if len(self._computed) >= self._at_once:
+            self._at_once = min(2 * self._at_once, _AT_ONCE)
             yield from self._arrived()
             self._begin()
 
@@ -47,14 +55,23 @@ class Losses:
         """Bring the losses so far to the host, beside the next steps."""
         steps, losses = zip(*self._computed, strict=True)
         there = torch.stack(losses)
-        here = torch.empty(there.shape, dtype=there.dtype, pin_memory=True).copy_(there, non_blocking=True)
-        copied = torch.cuda.Event()
-        copied.record(torch.cuda.current_stream(there.device))
+        is_cuda = there.device.type == "cuda"
+        here = torch.empty(there.shape, dtype=there.dtype, pin_memory=is_cuda).copy_(there, non_blocking=True)
+        copied = torch.cuda.Event() if is_cuda else None
+        if copied:
+            copied.record(torch.cuda.current_stream(there.device))
         self._coming, self._computed = (list(steps), here, copied), []
 
     def _arrived(self) -> Iterator[tuple[CountedStep, float]]:
         if self._coming:
             steps, here, copied = self._coming
             self._coming = None
-            copied.synchronize()
+            if copied:
+                with self._activity.at("waiting for the accelerator"):
+                    copied.synchronize()
             yield from zip(steps, here.tolist(), strict=True)
+
+
+def _is_at_hand(loss: torch.Tensor) -> bool:
+    """Whether it can be read without waiting for an accelerator."""
+    return loss.device.type == "cpu"

@@ -68,13 +68,26 @@ class Replica:
         self._outbox.close()
         self._inbox.close()
 
-    def open(self, inputs: Mapping[str, torch.Tensor], num_examples: int) -> Step:
-        """Take a batch; caches hear what it will ask for. No parameter is read yet."""
-        return self.drive(self.machine.opened(inputs, num_examples))
+    def open(self, inputs: Mapping[str, torch.Tensor], num_examples: int, activity: Activity) -> Step:
+        """Take a batch; caches hear what it will ask for. No parameter is read yet. For a thread of that activity."""
+        return self._drive_beside(self.machine.opened(inputs, num_examples), activity)
 
-    def prepare(self, step: Step) -> None:
-        """Bring what is known of an opened step to where it is computed, ahead of it: from any thread, for one step at a time."""
-        self.drive(self.machine.prepared(step))
+    def prepare(self, step: Step, activity: Activity) -> None:
+        """Bring what is known of an opened step to where it is computed, ahead of it. For a thread of that activity, one step at a time."""
+        self._drive_beside(self.machine.prepared(step), activity)
+
+    def _drive_beside(self, machine: Machine[T], activity: Activity) -> T:
+        """As `drive`, where all that the machine says is to run stages: by another thread than that of the replica's steps, whose activity is its own."""
+        said: list[Stage] | None = None
+        while True:
+            try:
+                instruction = machine.send(said)
+            except StopIteration as end:
+                return end.value
+            assert isinstance(instruction, RunStage), instruction
+            with activity.at("computing"):
+                step = instruction.step
+                said = step.engine.run(step.state, instruction.stage, self._sender(step.state))
 
     def run_apart(self, engine: Engine, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, Any]:
         """Run another net, such as one that empties the caches, as a step of its own; the values of the pass. Raises PeerLost."""

@@ -92,7 +92,7 @@ class Trainer:
         self._outboxes: list[Outbox] = []
         self._threads: list[threading.Thread] = []
         self._replicas: list[Replica] = []
-        self._losses = [Losses() for _ in range(replicas)]
+        self._losses: list[Losses] = []
         self._flush = flush
         self._ahead = ahead
         self.upcoming: Upcoming | None = None
@@ -109,11 +109,12 @@ class Trainer:
         self._orders.stop_after_steps = stop_after_steps
         self.upcoming = upcoming
         for number, inbox in enumerate(self.inboxes):
-            outbox = self._network.outbox(book)
+            outbox, activity = self._network.outbox(book), self._watch.activity(f"replica {number}")
             self._outboxes.append(outbox)
+            self._losses.append(Losses(activity))
             replica = Replica(
-                number, self.engine, self.gates, inbox=inbox, outbox=outbox, patience=self._patience, activity=self._watch.activity(f"replica {number}"),
-            )  # fmt: skip
+                number, self.engine, self.gates, inbox=inbox, outbox=outbox, patience=self._patience, activity=activity
+            )
             replica.stopping = lambda: self._orders.stopping
             replica.ask_trainer = partial(self._carry_out, number)
             self._replicas.append(replica)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from htrain.executor.host.watch import Activity
 from htrain.executor.loops.feed import Feed
 from htrain.executor.roles.replica import Call, Machine, Source, Step
 
@@ -14,10 +15,10 @@ from htrain.executor.roles.replica import Call, Machine, Source, Step
 class Steps(Protocol):
     """What a replica does with its steps before they are run."""
 
-    def open(self, inputs: Mapping[str, torch.Tensor], num_examples: int) -> Step:
+    def open(self, inputs: Mapping[str, torch.Tensor], num_examples: int, activity: Activity) -> Step:
         """Take a batch; caches hear what it will ask for."""
 
-    def prepare(self, step: Step) -> None:
+    def prepare(self, step: Step, activity: Activity) -> None:
         """Bring what is known of an opened step to where it is computed."""
 
 

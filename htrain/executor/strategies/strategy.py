@@ -13,6 +13,7 @@ from htrain.data import Dataset
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.store import Store
 from htrain.executor.host.patience import Patience
+from htrain.executor.host.watch import Activity
 from htrain.executor.loops.replica import Replica
 from htrain.executor.loops.upcoming import Upcoming
 from htrain.executor.transport.peers import Peers
@@ -53,7 +54,7 @@ class RunsSync(RunHalf[D]):
 @dataclass(frozen=True)
 class TrainerParts:
     """What a cache may use of its trainer. `replica_of` makes a replica that runs passes of `engine` by itself, with an endpoint of that number;
-    `connect` the trainers with the same caches, for one purpose."""
+    `connect` the trainers with the same caches, for one purpose; `activity` what a thread of that name is busy with."""
 
     net: Net
     engine: Engine
@@ -61,6 +62,7 @@ class TrainerParts:
     replica_of: Callable[[int], Replica]
     connect: Callable[[str], Peers]
     patience: Patience
+    activity: Callable[[str], Activity]
 
 
 class RunsCache(RunHalf[C]):

@@ -123,6 +123,13 @@ def test_what_a_step_needs_is_on_the_device_and_nothing_else(device: str, tmp_pa
     assert len(slots) == 4  # rows and states, for the tables of each of two widths
 
 
+def test_a_device_repeats_nothing_bit_for_bit_and_says_so(device: str, tmp_path: Path) -> None:
+    _, plan = small_plan(ON_DEVICE)
+    run = RunSettings(tmp_path, DATA, tmp_path / "run", deadline_seconds=10, deterministic=True)
+    with pytest.raises(RunError, match=r"--deterministic: a CUDA device sums gradients in the order"):
+        run_roles(plan, tmp_path, run)
+
+
 def test_two_trainers_average_their_caches_to_the_joint_batch(device: str, tmp_path: Path) -> None:
     options = with_flags(JOINT, cache_device="cuda", cache_sets=3, cache_ways=4)
     model, plan = small_plan(options, groups=2, trainers=1, sparse_ps=1)

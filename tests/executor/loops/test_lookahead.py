@@ -17,6 +17,7 @@ from small_wide_deep import BATCH, DATA, MODELS, small_plan
 import htrain
 from htrain.errors import DataError, PeerLost
 from htrain.executor.host.patience import Patience
+from htrain.executor.host.watch import Activity
 from htrain.executor.launch.role import RunningRole
 from htrain.executor.settings import RunSettings
 from htrain.executor.strategies.lookahead.exchange import Exchange
@@ -186,7 +187,7 @@ def test_a_stop_ends_a_trainer_that_waits_for_a_window_however_long_it_may_wait(
     nothing: Any = _Nothing()
     windows = Windows(
         {}, nothing, lambda number: nothing, lambda purpose: Peers(None), WindowChoice(8), averaging=EverySteps(1),
-        patience=Patience(1e6, 1e6),
+        patience=Patience(1e6, 1e6), activity=Activity,
     )  # fmt: skip
     windows.start(nothing, nothing, {})
     came: list[object] = []

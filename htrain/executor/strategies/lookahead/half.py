@@ -48,9 +48,13 @@ class LookAhead(RunsCache[LookAheadCache]):
     def upcoming(self, parts: TrainerParts) -> Windows:
         caches = {name: cache for name, cache in parts.caches.items() if isinstance(cache, TableCache)}
         exchange = Exchange(parts.net, parts.engine)
+        slots = parts.activity("slots")
+        for cache in caches.values():
+            if isinstance(cache.rows, DeviceRows):
+                cache.rows.whole.activity = slots
         return Windows(
             caches, exchange, parts.replica_of, connect=parts.connect, choice=WindowChoice(window_of(parts.net)),
-            averaging=averaging_of(self.section.average, slots_of(parts.net)), patience=parts.patience,
+            averaging=averaging_of(self.section.average, slots_of(parts.net)), patience=parts.patience, activity=parts.activity,
         )  # fmt: skip
 
     def report(self, caches: Iterable[Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from htrain.errors import RunError
 from htrain.net.net import Attr, BatchDim, Blob, Net, Op, Parameter, numel
 from htrain.net.slices import readers
 from htrain.ops import OPS
@@ -68,7 +69,7 @@ def join_tables(net: Net) -> Net:
     """Have tables whose rows are alike, and read and stepped alike, share one tensor of slots, one lookup, one gradient and one step.
 
     Requires: a trainer's step net, before it is brought to an accelerator.
-    Ensures:  it computes the same; a table that nothing is like is joined alone.
+    Ensures:  it computes the same; a table that nothing is like is joined alone. Raises RunError for a cache that is too large.
     """
     found = list(_tables(net))
     if not found:
@@ -77,7 +78,7 @@ def join_tables(net: Net) -> Net:
     _join_dedupes(rewriting)
     _join_announces(rewriting)
     for number, group in enumerate(_groups(net, found)):
-        _join(rewriting, sorted(group, key=_field), f"joint_{number}")
+        _join(rewriting, sorted(group, key=_field), f"joint:{number}")
     ops = [
         op
         for place, old in enumerate(net.ops)
@@ -101,7 +102,7 @@ def _tables(net: Net) -> Iterator[_Table]:
 
 
 def _groups(net: Net, tables: Sequence[_Table]) -> Iterator[list[_Table]]:
-    """Tables that are alike, together; no more than one tensor has room for."""
+    """Tables that are alike, together; no more than one tensor has room for. Raises RunError for one that is too large by itself."""
     groups: dict[object, list[_Table]] = {}
     for table in tables:
         widths = tuple(net.parameters[name].shape[1:] for name in table.stored)
@@ -110,6 +111,11 @@ def _groups(net: Net, tables: Sequence[_Table]) -> Iterator[list[_Table]]:
     for group in groups.values():
         some: list[_Table] = []
         for table in group:
+            if _rows(net, table) >= _MOST_SLOTS:
+                count = _rows(net, table)
+                raise RunError(
+                    f"{table.cache}: a device's cache has fewer than {_MOST_SLOTS:,} slots, this one {count:,}: set fewer --cache-sets"
+                )
             if some and sum(_rows(net, each) for each in (*some, table)) >= _MOST_SLOTS:
                 yield some
                 some = []

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from htrain.executor.host.watch import Activity
 from htrain.ops.lookahead_loops import read_rows, take_into, write_rows
 
 Ids = NDArray[np.int64]
@@ -131,15 +132,21 @@ class Staging:
 
 
 class DeviceSlots:
-    """The slots of all tables of a width on an accelerator: parts[slots, ..]. For the thread that steps them."""
+    """The slots of all tables of a width on an accelerator: parts[slots, ..]. For the thread that steps them, which is busy with `activity` while it moves
+    rows."""
 
     def __init__(self, parts: Sequence[torch.Tensor]) -> None:
+        self.activity = Activity("slots")
         self._parts, self._staging = parts, Staging(parts[0].device)
         self._widths = [part[0].numel() for part in parts]
         self.width = sum(self._widths)
 
     def read(self, slots: Ids, counts: Sequence[int]) -> list[Rows]:
         """rows[n,W] of slots[n], in parts of so many rows."""
+        with self.activity.at("moving rows", num_bytes=4 * slots.size * self.width):
+            return self._read(slots, counts)
+
+    def _read(self, slots: Ids, counts: Sequence[int]) -> list[Rows]:
         parts = [np.empty((count, self.width), np.float32) for count in counts]
         places = self._places(slots)
         pending: list[tuple[slice, torch.Tensor, Any]] = []
@@ -156,6 +163,10 @@ class DeviceSlots:
 
     def write(self, slots: Ids, sources: Sequence[tuple[Rows, Ids | None]]) -> None:
         """The reverse: rows[m,W] of each source, or those at its places, one source behind another."""
+        with self.activity.at("moving rows", num_bytes=4 * slots.size * self.width):
+            self._write(slots, sources)
+
+    def _write(self, slots: Ids, sources: Sequence[tuple[Rows, Ids | None]]) -> None:
         there = self._places(slots)
         counts = [len(rows) if places is None else len(places) for rows, places in sources]
         for part, buffer in self._staging.rows(slots.size, self.width):

@@ -307,8 +307,9 @@ class TableCache:
 
     def _leave(self, keys: Ids, slots: Ids) -> None:
         if keys.size and self.writes:
+            rows = self.rows_at(slots)  # others share threads with this, and may wait for the lock in them
             with self._lock:
-                self._leaving.append(self._journal.add(keys, self.rows_at(slots)))
+                self._leaving.append(self._journal.add(keys, rows))
 
 
 def _address(ids: Ids) -> int:

@@ -17,6 +17,7 @@ from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.engine.context import PREFETCHER, VICTIMS, WRITER
 from htrain.executor.host.patience import Patience
 from htrain.executor.host.threads import begin_thread, share_gil
+from htrain.executor.host.watch import Activity
 from htrain.executor.loops.feed import Feed
 from htrain.executor.loops.replica import Replica
 from htrain.executor.loops.upcoming import Steps, Upcoming
@@ -61,12 +62,14 @@ class Windows(Upcoming):
         choice: WindowChoice,
         averaging: Averaging,
         patience: Patience,
+        activity: Callable[[str], Activity],
     ) -> None:
         self.pipeline = Pipeline(choice)
         self._changed = threading.Condition()  # the pipeline, which is its lock's
         self._stopping = False
         self._caches, self._exchange = caches, exchange
         self._connect, self._averaging, self._patience = connect, averaging, patience
+        self._opening, self._preparing = activity("prefetcher"), activity("preparer")
         self._peers, self._joint = Peers(None), JointCaches(caches, Peers(None), averaging)
         self._bytes: tuple[Counter[str], ...] = ()
         self._prefetcher, self._writer, self._victims = map(replica_of, (PREFETCHER, WRITER, VICTIMS))
@@ -202,7 +205,7 @@ class Windows(Upcoming):
     def _read_batches(self, said: of.ReadBatches) -> int:
         self._read = deque()
         while len(self._read) < said.batches and not self._stopping and (batch := self._feed.next()):
-            self._read.append((self._ahead.open(inputs_of(batch), batch.num_examples), batch.position))
+            self._read.append((self._ahead.open(inputs_of(batch), batch.num_examples, self._opening), batch.position))
         return len(self._read)
 
     def _agree(self, said: of.Agree) -> list[tuple[int, int]]:
@@ -216,7 +219,7 @@ class Windows(Upcoming):
     def _make_window(self, said: of.Prefetch) -> _Window:
         """Algorithm 1: the distinct rows of each table, and where they are not here, their values."""
         missing = said.batches - len(self._read)
-        self._read.extend((self._ahead.open(self._empty, 0), None) for _ in range(missing))
+        self._read.extend((self._ahead.open(self._empty, 0, self._opening), None) for _ in range(missing))
         caches, announced = list(self._caches.values()), self._announced
         made = each_of(lambda place: caches[place].window(distinct(announced[place])), [sum(ids.size for ids in keys) for keys in announced])  # fmt: skip
         tables = dict(zip(self._caches, made, strict=True))
@@ -250,7 +253,7 @@ class Windows(Upcoming):
             while window and not self._stopping:
                 step, position = window.popleft()
                 self._joint.prepare_step()
-                self._ahead.prepare(step)
+                self._ahead.prepare(step, self._preparing)
                 self._hand_on(step, position)
 
     def _next_window(self) -> deque[tuple[Step, Position | None]] | None:
