@@ -1,6 +1,6 @@
 """Training out of a look-ahead cache against training on the whole tables in memory (cDLRM 7.1, Figures 3a, 3b).
 
-    python tools/bench/lookahead_step.py [--batch 2048] [--steps 60] [--rows 100000] [--window 0] [--runs 3]
+    python tools/bench/lookahead_step.py [--batch 2048] [--steps 60] [--rows 100000] [--window auto] [--runs 3]
 
 One trainer with everything in its process, a DLRM with 26 tables of `--rows` x 64 (bottom 13-512-256-64, top 512-512-256-1), SGD, runs of both
 kinds in turn. `caching` is the time of placing windows for each batch, `of batch` its share of the batch's time; `ratio` the batch time of the
@@ -56,13 +56,17 @@ def measure(options: Options, data: str, folder: Path) -> Measured:
     )  # fmt: skip
 
 
+def _number_or_auto(text: str) -> int | str:
+    return text if text == "auto" else int(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--window", type=int, default=0)
-    parser.add_argument("--sets", type=int, default=0)
+    parser.add_argument("--window", type=_number_or_auto, default="auto")
+    parser.add_argument("--sets", type=_number_or_auto, default="auto")
     parser.add_argument("--runs", type=int, default=3)
     asked = parser.parse_args()
     data = f"synthetic:?rows={asked.batch * asked.steps}&table_rows={asked.rows}"
