@@ -58,3 +58,6 @@ def _parts(sizes: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_MOST, thread_name_prefix="tables")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has the pool, and none of its threads

@@ -1,5 +1,7 @@
 """Work that is shared out among threads."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -41,3 +43,20 @@ def test_what_a_thread_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
 
     with pytest.raises(ValueError, match="the second of two"):
         side_by_side(some, [1, 1], small=1)
+
+
+_FORKED = """
+import os
+from htrain.ops import side_by_side as module
+module._threads = lambda: 2
+module.side_by_side(lambda first, last: None, [1, 1], small=1)
+if os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+done = []
+module.side_by_side(lambda first, last: done.append(last), [1, 1], small=1)
+os._exit(sorted(done) != [1, 2])
+"""
+
+
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    assert subprocess.run([sys.executable, "-c", _FORKED], timeout=60).returncode == 0

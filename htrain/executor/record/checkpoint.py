@@ -154,19 +154,18 @@ def _crc(path: Path) -> int:
 
 
 def load_role_into(folder: Path, role: str, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Copy a role's parameters into `tensors`. Raises CheckpointError naming the file and tensor that does not match.
+    """Copy a role's parameters into `tensors`. Raises CheckpointError naming the file and tensor that does not match, DamagedCheckpoint for a file whose
+    bytes are not those that were written: whoever chose the checkpoint has verified it, at another time and perhaps on another host.
 
-    All is checked before the first tensor changes; the file is mapped, so that a table is not held twice. Requires: `verify` has found every byte as it was
-    written.
+    All is checked before the first tensor changes; the file is mapped, so that a table is not held twice.
     """
     if not tensors:
         return
     saved = manifest.files.get(role)
     if saved is None:
         raise CheckpointError(f"{folder}: holds nothing for {role}: it was made by a plan with other roles")
-    path = folder / saved.name
+    path = verified_path(folder, saved)
     try:
-        _check_size(path, saved)
         with safe_open(path, "pt") as file:
             _check_names(path, role, set(file.keys()), set(tensors))
             values = {name: file.get_tensor(name) for name in tensors}
