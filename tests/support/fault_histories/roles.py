@@ -4,6 +4,7 @@ What decides is the product's (htrain.executor.roles, htrain.executor.engine); w
 (htrain.executor.launch.play, htrain.executor.launch.role, htrain.executor.loops).
 """
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -243,9 +244,9 @@ class Role:
         """Seconds for which one of its threads waits for others."""
         return self.settings.deadline_seconds if self.is_warm else self.settings.warm_up_seconds
 
+    @abstractmethod
     def build(self, parts: Parts) -> None:
         """Make the machines, and open their endpoints."""
-        raise NotImplementedError
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """What the checkpoint has of it besides parameters."""
