@@ -157,10 +157,19 @@ def start_long(tmp_path: Path, *more: str) -> subprocess.Popen[str]:
 
 
 def ours(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The ranks of a run and their roles, two processes each."""
-    found = [p for p in psutil.Process(process.pid).children(recursive=True) if HTRAIN in " ".join(p.cmdline())]
+    """The ranks of a run and their roles, two processes each; a role may have one more for a moment, which writes a checkpoint."""
+    started = {p.pid: p for p in psutil.Process(process.pid).children(recursive=True)}
+    ranks = [p for p in started.values() if is_htrain(p) and not is_htrain(started.get(p.ppid()))]
+    found = [*ranks, *(role for rank in ranks for role in rank.children())]
     assert len(found) == 6
     return found
+
+
+def is_htrain(process: psutil.Process | None) -> bool:
+    try:
+        return process is not None and HTRAIN in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
 
 
 def none_left(processes: list[psutil.Process]) -> bool:

@@ -92,7 +92,7 @@ def test_a_process_that_dies_is_named_and_the_run_goes_on_under_another_number(
 ) -> None:
     role = psutil.Process(pid_of("sparse_ps:0", tmp_path / "run"))
     others = family(running)
-    victim = max(role.children(), key=lambda child: child.pid)
+    victim = sorted(role.children(), key=lambda child: child.create_time())[1]  # any later one writes a checkpoint
     os.kill(victim.pid, signal.SIGKILL)
     _, said = running.communicate(timeout=60)
     assert running.returncode == 1, said
@@ -119,7 +119,7 @@ def test_a_process_that_dies_is_named_and_the_run_goes_on_under_another_number(
 
 def test_the_death_of_the_role_takes_its_processes_along(running: Started, tmp_path: Path) -> None:
     children = psutil.Process(pid_of("sparse_ps:0", tmp_path / "run")).children()
-    assert len(children) == 2
+    assert len(children) in (2, 3)  # a third for a moment, which writes a checkpoint
     kill("sparse_ps:0", tmp_path / "run", running)
     assert not psutil.wait_procs(children, timeout=5)[1]
 
