@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,8 +34,10 @@ def send_tensors(outbox: Outbox, peer: str, step: int, tensors: dict[str, torch.
 
 
 def receive(inbox: Inbox) -> tuple[object, dict[str, torch.Tensor]]:
-    got = inbox.receive(WAIT_SECONDS)
-    assert got is not None, "nothing came"
+    """The next message. One call of the inbox may come back from many that it has dropped."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (got := inbox.receive(max(0.0, deadline - time.monotonic()))) is None:
+        assert time.monotonic() < deadline, "nothing came"
     return got
 
 

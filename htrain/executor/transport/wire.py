@@ -88,7 +88,13 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
     error: str
 
 
-Message = Values | Hello | Addresses | Ready | Order | Beat | State | Failed | FromAgent | FromLauncher
+class Heard(msgspec.Struct, tag="heard", array_like=True):
+    """What has come of each of some sessions: all up to this number (docs/decisions/sessions.md)."""
+
+    numbers: list[tuple[bytes, Annotated[int, msgspec.Meta(ge=0, le=2**62)]]]
+
+
+Message = Values | Hello | Addresses | Ready | Order | Beat | State | Failed | Heard | FromAgent | FromLauncher
 Frame = bytes | memoryview
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from htrain.errors import PeerLost, RunError
-from htrain.executor.transport.port import Inbox, Keys, Network, Outbox, new_token
+from htrain.executor.transport.port import Keys, Network, Outbox, new_token
 from htrain.executor.transport.wire import Order, Ready
 from tests.support.ports import SCHEMES, WAIT_SECONDS, MakeNetwork, closed_port, receive, send_tensors
 
@@ -51,9 +51,10 @@ def send_until_lost(outbox: Outbox, peer: str) -> None:
 def test_peer_may_come_up_after_the_first_send_to_it(make_network: MakeNetwork) -> None:
     network = make_network("tcp")
     address = closed_port()
-    sender = threading.Thread(target=lambda: network.outbox({"late": address}).send("late", Ready("a")))
+    outbox = network.outbox({"late": address})
+    sender = threading.Thread(target=lambda: outbox.send("late", Ready("a")))
     sender.start()
-    inbox = Inbox(network.context, "late", address, token=network.token)
+    inbox = network.inbox("late", port=int(address.rpartition(":")[2]))
     assert receive(inbox) == (Ready("a"), {})
     sender.join()
 

@@ -1,0 +1,310 @@
+"""Sessions of a process's connections to other hosts: a thread tells senders what has come, hears what has come of theirs, and says again what may be lost with
+a connection (docs/decisions/sessions.md). What is to be said is decided by htrain.sync.sessions."""
+
+import contextlib
+import math
+import secrets
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from socket import inet_aton
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from htrain.errors import RunError
+from htrain.executor.host.bell import Bell
+from htrain.executor.transport.port.inbox import NUMBERED, Inbox
+from htrain.executor.transport.port.keys import numbered
+from htrain.executor.transport.port.outbox import Outbox
+from htrain.executor.transport.port.sockets import descriptor_of, open_socket
+from htrain.executor.transport.wire import Frame, Heard, encode
+from htrain.sync.sessions import Sent
+
+_TELL_SECONDS = 0.05  # from when a message has come until its sender is told
+_AGAIN_SECONDS = 0.02  # before what could not be sent at once is tried again
+_ENDING_SECONDS = 1.0  # in which what is still unheard may be heard, once its outbox is closed
+_CLOSE_SECONDS = 5.0
+_EVENTS = int(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_MONITOR_STOPPED)
+
+
+class Session:
+    """What one outbox says to one inbox, for the thread that sends and that of the keeper."""
+
+    def __init__(self, token: bytes, address: str, reply_address: str) -> None:
+        self.id = secrets.token_bytes(8)
+        self.address = address
+        self.reply_address = reply_address
+        self.closed_at = math.inf
+        self._token = numbered(token)
+        host, _, port = reply_address.removeprefix("tcp://").rpartition(":")
+        self._reply = inet_aton(host), int(port)
+        self._sent: Sent[list[Frame]] = Sent()
+        self._lock = threading.Lock()
+
+    def number(self, frames: list[Frame], num_bytes: int, now: float) -> list[Frame]:
+        """A message as it travels under the next number. It is kept until it is heard."""
+        with self._lock:
+            header = self._token + NUMBERED.pack(self.id, self._sent.last + 1, *self._reply) + frames[0]
+            kept = [header, *frames[1:]]
+            self._sent.keep(kept, num_bytes, now)
+        return kept
+
+    @property
+    def num_bytes(self) -> int:
+        """Of tensors that were not heard."""
+        return self._sent.num_bytes
+
+    def unheard_seconds(self, now: float) -> float:
+        """For how long the oldest message has not been heard; 0 where all were."""
+        with self._lock:
+            return self._sent.unheard_seconds(now)
+
+    def heard(self, number: int) -> None:
+        with self._lock:
+            self._sent.heard(number)
+
+    def changed(self, now: float, *, stands: bool) -> None:
+        """Its connection was lost, or made."""
+        with self._lock:
+            if stands:
+                self._sent.stands(now)
+            else:
+                self._sent.broke(now)
+
+    def say_again(self, offer: Callable[[str, list[Frame]], bool], now: float) -> float:
+        """Offer what is due to its address; when something is due the next time."""
+        with self._lock:
+            due = self._sent.due(now)
+            if due and all(offer(self.address, frames) for frames in due):
+                self._sent.said_again(now)
+            elif due:
+                self._sent.postpone(now + _AGAIN_SECONDS)
+            return self._sent.next_due
+
+
+class Keeper:
+    """The sessions of one process, under a `name`. It begins at the first message: it is told what was heard by the inbox that `make_inbox` opens, and sends by
+    the outbox that `make_outbox` makes, to addresses."""
+
+    def __init__(
+        self,
+        context: zmq.Context,
+        name: str,
+        token: bytes,
+        make_inbox: Callable[[], Inbox],
+        make_outbox: Callable[[dict[str, str]], Outbox],
+    ) -> None:
+        self.name = name
+        self._context = context
+        self.token = token
+        self._make_inbox, self._make_outbox = make_inbox, make_outbox
+        self._lock = threading.Lock()
+        self._sessions: dict[bytes, Session] = {}
+        self._new: list[tuple[zmq.Socket, Session]] = []
+        self._owed: dict[str, dict[bytes, int]] = {}
+        self._tell_at = math.inf
+        self._thread: _KeeperThread | None = None
+
+    @property
+    def strangers(self) -> int:
+        """Messages of strangers that it has dropped."""
+        return self._thread.inbox.strangers if self._thread else 0
+
+    def session(self, socket: zmq.Socket, peer: str, address: str) -> Session:
+        """That of a new connection, before it connects. For the thread that sends. Raises RunError where no socket can be opened."""
+        with self._lock:
+            thread = self._begun()
+            session = Session(self.token, address, thread.inbox.address)
+            ours = f"inproc://monitor-{session.id.hex()}"
+            socket.monitor(ours, _EVENTS)
+            monitor = open_socket(self._context, zmq.PAIR, peer)
+            monitor.connect(ours)  # now: ZeroMQ's own thread would wait for it at the first event
+            self._sessions[session.id] = session
+            self._new.append((monitor, session))
+        thread.bell.ring()
+        return session
+
+    def tell(self, address: str, session: bytes, heard: int) -> None:
+        """All of a session up to this number has come; whoever listens at this address is to know. For threads that receive. Raises RunError as `session`."""
+        with self._lock:
+            self._owed.setdefault(address, {})[session] = heard
+            if self._tell_at < math.inf:
+                return
+            thread = self._begun()
+            self._tell_at = time.monotonic() + _TELL_SECONDS
+        thread.bell.ring()
+
+    def _begun(self) -> "_KeeperThread":
+        if self._thread is None:
+            self._thread = _KeeperThread(self, self._make_inbox(), self._make_outbox)
+            self._thread.start()
+        return self._thread
+
+    def take_new(self) -> list[tuple[zmq.Socket, Session]]:
+        """Monitors of connections that were not looked at yet, and their sessions."""
+        with self._lock:
+            new, self._new = self._new, []
+        return new
+
+    def take_owed(self, now: float) -> dict[str, dict[bytes, int]]:
+        """What senders are to be told now, by their addresses; nothing until it is time."""
+        if now < self._tell_at:
+            return {}
+        with self._lock:
+            owed, self._owed, self._tell_at = self._owed, {}, math.inf
+        return owed
+
+    def owe_again(self, address: str, numbers: dict[bytes, int], at: float) -> None:
+        """Somebody could not be told yet."""
+        with self._lock:
+            self._owed[address] = {**numbers, **self._owed.get(address, {})}
+            self._tell_at = min(self._tell_at, at)
+
+    @property
+    def tell_at(self) -> float:
+        """When senders are to be told; infinity where nobody is."""
+        return self._tell_at
+
+    def heard(self, session: bytes, number: int) -> None:
+        """All of a session up to this number has come. One that is over has nothing to keep."""
+        found = self._sessions.get(session)
+        if found:
+            found.heard(number)
+
+    def forget(self, session: Session) -> None:
+        """Its outbox was closed a while ago."""
+        with self._lock:
+            self._sessions.pop(session.id, None)
+
+    def close(self, *, leaves_open: bool = False) -> bool:
+        """End the thread, in at most 5 s: whether it has ended. Its sockets stay where connections do that they watch: ZeroMQ would wait for them."""
+        return self._thread is None or self._thread.close(leaves_open)
+
+
+class _KeeperThread:
+    """What the keeper's thread has to itself."""
+
+    def __init__(self, keeper: Keeper, inbox: Inbox, make_outbox: Callable[[dict[str, str]], Outbox]) -> None:
+        self.inbox = inbox
+        self.bell = Bell()
+        self._keeper = keeper
+        self._token = keeper.token
+        self._book: dict[str, str] = {}
+        self._outbox = make_outbox(self._book)
+        self._monitors: dict[int, tuple[zmq.Socket, Session]] = {}
+        self._broken: dict[bytes, Session] = {}  # those whose messages may be lost
+        self._closed: deque[Session] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._stopping = self._leaves_open = False
+        self._thread = threading.Thread(target=self._run, name=inbox.name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, leaves_open: bool) -> bool:
+        """End, in at most 5 s: whether it has ended."""
+        self._leaves_open, self._stopping = leaves_open, True
+        self.bell.ring()
+        self._thread.join(_CLOSE_SECONDS)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        for descriptor in (self.bell.descriptor, descriptor_of(self.inbox.socket)):
+            self._selector.register(descriptor, selectors.EVENT_READ)
+        wakes = 0.0
+        try:
+            while not self._stopping:
+                seconds = None if wakes == math.inf else max(0.0, wakes - time.monotonic())
+                ready = [key.fd for key, _ in self._selector.select(seconds)]
+                wakes = self._turn(ready, time.monotonic())
+            self._tell(math.inf)
+        finally:
+            if not self._leaves_open:
+                self._close_all()
+
+    def _close_all(self) -> None:
+        for monitor, _ in (*self._monitors.values(), *self._keeper.take_new()):
+            monitor.close()
+        self.inbox.close()
+        self._outbox.close()
+        self._selector.close()
+        self.bell.close()
+
+    def _turn(self, ready: list[int], now: float) -> float:
+        """Do what is to be done; when there is something to do again."""
+        self.bell.mute()
+        for monitor, session in self._keeper.take_new():
+            descriptor = descriptor_of(monitor)
+            self._monitors[descriptor] = monitor, session
+            self._selector.register(descriptor, selectors.EVENT_READ)
+            ready.append(descriptor)
+        for descriptor in ready:
+            self._watch(descriptor, now)
+        self._hear()
+        self._tell(now)
+        return min(self._say_again(now), self._forget(now), self._keeper.tell_at)
+
+    def _watch(self, descriptor: int, now: float) -> None:
+        """Take what a connection's monitor has seen, until it has no more: its descriptor tells of the first event only."""
+        if descriptor not in self._monitors:
+            return
+        monitor, session = self._monitors[descriptor]
+        with contextlib.suppress(zmq.Again):
+            while True:
+                event = recv_monitor_message(monitor, zmq.DONTWAIT)["event"]
+                if event == zmq.EVENT_MONITOR_STOPPED:
+                    del self._monitors[descriptor]
+                    self._selector.unregister(descriptor)
+                    monitor.close()
+                    session.closed_at = now
+                    self._closed.append(session)
+                    return
+                session.changed(now, stands=event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+                self._broken[session.id] = session
+
+    def _hear(self) -> None:
+        """Take what others say that they have heard."""
+        while True:
+            try:
+                got = self.inbox.receive(0)
+            except RunError:
+                continue  # damaged, and gone
+            if got is None:
+                return
+            for session, number in got[0].numbers if isinstance(got[0], Heard) else ():
+                self._keeper.heard(session, number)
+
+    def _tell(self, now: float) -> None:
+        """Tell senders what has come. Whoever cannot be reached yet is told a moment later."""
+        for address, numbers in self._keeper.take_owed(now).items():
+            if not self._offered(address, [self._token + encode(Heard(list(numbers.items())))[0]]):
+                self._keeper.owe_again(address, numbers, now + _AGAIN_SECONDS)
+
+    def _say_again(self, now: float) -> float:
+        """Say again what is due; when something is due the next time."""
+        due = math.inf
+        for session in list(self._broken.values()):
+            at = session.say_again(self._offered, now)
+            if at == math.inf:
+                del self._broken[session.id]
+            due = min(due, at)
+        return due
+
+    def _forget(self, now: float) -> float:
+        """Drop what has been closed for a while; when that is to be looked at again."""
+        while self._closed and now >= self._closed[0].closed_at + _ENDING_SECONDS:
+            gone = self._closed.popleft()
+            self._broken.pop(gone.id, None)
+            self._keeper.forget(gone)
+        return self._closed[0].closed_at + _ENDING_SECONDS if self._closed else math.inf
+
+    def _offered(self, address: str, frames: list[Frame]) -> bool:
+        """Whether a message could be sent at once."""
+        self._book[address] = address
+        try:
+            return self._outbox.offer_frames(address, frames)
+        except RunError:  # no more files: a moment later there may be
+            return False
