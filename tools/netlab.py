@@ -145,6 +145,10 @@ class Lab:
             for namespace, device in ((host, "eth0"), (self._switch, f"p{k}")):
                 _sh("tc", "-n", namespace, "qdisc", "del", "dev", device, "root")
 
+    def set_link(self, k: int, *, up: bool) -> None:
+        """Pull the plug of the k-th host's link to its site, or put it in again."""
+        _sh("ip", "-n", self._switch, "link", "set", f"p{k}", "up" if up else "down")
+
     def _limit_link(self, k: int, device: str, rate: int) -> None:
         self._limit(self.hosts[k], device, rate)
         self._limit(self._switch, f"{'p' if device == 'eth0' else 'q'}{k}", rate)
