@@ -10,6 +10,7 @@ from htrain.data.address import AnyPath
 from htrain.data.arrow_rows import table_rows
 from htrain.data.layout import Layout
 from htrain.data.malformed import Malformed
+from htrain.data.prefix import TextPath
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows, joined
 from htrain.data.times import is_time
@@ -19,7 +20,7 @@ MAX_BLOCK_ROWS = 8192
 _TIMES = "times, dates, whole numbers or text"
 
 
-def check_columns(path: AnyPath | str, layout: Layout, names: Sequence[str]) -> None:
+def check_columns(path: TextPath | str, layout: Layout, names: Sequence[str]) -> None:
     """Raises DataError for a column that is not there, or there twice."""
     for column in layout.columns:
         if column not in names:

@@ -28,6 +28,7 @@ class Format:
     The file that `open` gets is there and not empty; that of a format that `is_local` is on this machine, others may be at an address. A format that
     `is_made` reads no file and gets an empty path. Several files of a format that `is_joined` are data, too, their rows one after another. Of a format that
     `is_described`, a schema file says what columns are, read once for all files: its option is `schema`, and `open` gets a Described in place of the options.
+    One that `is_text` has its rows in lines, read by a TextSource: lines that are appended to a file are rows behind those before (htrain.data.growth).
     """
 
     name: str
@@ -39,6 +40,7 @@ class Format:
     is_joined: bool = True
     is_local: bool = False
     is_described: bool = False
+    is_text: bool = False
 
 
 def count_of(values: UriOptions, option: str, default: int) -> int:

@@ -9,7 +9,7 @@ and the number of trainers make no difference.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -136,7 +136,7 @@ def held_out(dataset: Dataset, part: Part) -> Dataset:
         raise DataError(
             f"{name}: has no times of rows, which {part.name} is by: a schema file names their column (time: COLUMN), packed data has those of its source"
         )
-    return replace(dataset, source=HeldOut(dataset.source, part))
+    return dataset.through(lambda source: HeldOut(source, part))
 
 
 def _share(text: str) -> float:

@@ -4,17 +4,21 @@ A position is a row of a chunk of a file, and chunks are cut by the file's size.
 would make a resumed run skip some examples and train others twice.
 
 A file at an address whose store gives it an ETag, as S3 does, is known by that and by its size, and is not read for it: a store gives other bytes another ETag.
+
+Data that has grown is told from other data by what it was: files of text begin with the bytes that they had, and new files come behind those before. Of files
+that are known by blocks these very blocks count.
 """
 
 import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from htrain.data.address import AnyPath, Found
-from htrain.data.source import files_of, format_of, vocabularies_of
+from htrain.data.source import describing_files, files_of, format_of, vocabularies_of
 from htrain.errors import DataError
 
 WHOLE_BYTES = 2 << 30  # up to this size of all files every byte counts: about a second and a half
@@ -34,6 +38,10 @@ class FileIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     whole: bool
     digest: str
     is_version: bool = False
+
+    def has_grown(self, other: "FileIdentity") -> bool:
+        """Whether `other`, the file as it is now, has more bytes."""
+        return other.num_bytes > self.num_bytes
 
     def difference(self, other: "FileIdentity") -> str:
         """What tells `other`, the file as it is now, from this one; "" where nothing does. Where a file lies makes no difference."""
@@ -84,9 +92,58 @@ def identity_of(uri: str) -> DataIdentity:
         total = sum(path.stat().st_size for path in files)
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
-    blocks = max(2, _BLOCKS // max(1, len(files) - ("schema=" in uri)))  # of each file of data
+    blocks = _blocks(uri, len(files))
     identities = tuple(_file(path, total <= WHOLE_BYTES, blocks) for path in files)
-    return DataIdentity(READER, format, options, identities, vocabularies_of(uri))
+    return DataIdentity(READER, format.name, options, identities, vocabularies_of(uri))
+
+
+def data_files(uri: str, identity: DataIdentity) -> tuple[FileIdentity, ...]:
+    """The files of rows, without those that describe them. Raises DataError as `open_data` does."""
+    return identity.files[: len(identity.files) - len(describing_files(uri))]
+
+
+def other_than_grown(uri: str, then: DataIdentity, now: DataIdentity) -> str:
+    """What tells the data of a URI, that was `then`, and was `now` when it was last looked at, from what is the same but for rows that have come behind it; ""
+    where nothing does. Raises DataError for what cannot be read."""
+    if not (difference := then.difference(now)):
+        return ""
+    format, _ = format_of(uri)
+    before, after = data_files(uri, then), data_files(uri, now)
+    if not format.is_joined or not before or len(after) < len(before):
+        return difference
+    beside, beside_now = then.files[len(before) :], now.files[len(after) :]
+    if other := msgspec.structs.replace(then, files=beside).difference(msgspec.structs.replace(now, files=beside_now)):
+        return other
+    blocks, paths = _blocks(uri, len(then.files)), files_of(uri)
+    for path, mine, its in zip(paths, before, after, strict=False):
+        other = _other_than_grown(path, mine, its, blocks=blocks, is_text=format.is_text)
+        if other and len(after) > len(before) and its.name != mine.name:
+            return f"'{its.name}' is where '{mine.name}' was: new files come behind those before, by name"
+        if other:
+            return other
+    return ""
+
+
+def _other_than_grown(path: AnyPath, mine: FileIdentity, its: FileIdentity, *, blocks: int, is_text: bool) -> str:
+    """The same for one file, at a path."""
+    difference = mine.difference(its)
+    if not mine.has_grown(its):
+        return difference
+    if not is_text or path.suffix == ".gz":
+        return f"{difference}: only a plain text file may grow, others come as new files"
+    if mine.is_version or its.is_version:
+        return f"{difference}: it is known by its ETag, which does not say that it begins as before: what is new comes as new files"
+    try:
+        with path.open("rb") as file:
+            as_it_was = _digest(file, mine.num_bytes, None if mine.whole else _places(mine.num_bytes, blocks))
+            file.seek(mine.num_bytes - 1)
+            end = file.read(3)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    if as_it_was != mine.digest:
+        return f"{difference}, and of these some are others"
+    is_at_line = end[:1] == b"\n" or end[1:] == b"\r\n" or end[1:2] == b"\n"
+    return "" if is_at_line else f"{difference}, and its last line, which had no end, goes on"
 
 
 def stamps_of(uri: str) -> tuple[tuple[int, ...], ...]:
@@ -102,6 +159,11 @@ def stamps_of(uri: str) -> tuple[tuple[int, ...], ...]:
     return tuple((each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in found)
 
 
+def _blocks(uri: str, num_files: int) -> int:
+    """How many blocks of each file of data count."""
+    return max(2, _BLOCKS // max(1, num_files - ("schema=" in uri)))
+
+
 def _file(path: AnyPath, all_small: bool, blocks: int) -> FileIdentity:
     """A file by its ETag where it has one, by all of its bytes where all files together are small or it is smaller than what would be read, or by some."""
     try:
@@ -111,21 +173,25 @@ def _file(path: AnyPath, all_small: bool, blocks: int) -> FileIdentity:
             return FileIdentity(path.name, found.st_size, found.st_mtime_ns, True, digest, is_version=True)
         whole = all_small or found.st_size <= blocks * _BLOCK_BYTES
         places = None if whole else _places(found.st_size, blocks)
-        return FileIdentity(path.name, found.st_size, found.st_mtime_ns, whole, _digest(path, places))
+        with path.open("rb") as file:
+            return FileIdentity(
+                path.name, found.st_size, found.st_mtime_ns, whole, _digest(file, found.st_size, places)
+            )
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _digest(path: AnyPath, places: Sequence[int] | None) -> str:
-    """SHA-256 of a file, or of the blocks that begin at `places`: most CPUs have instructions for it."""
-    with path.open("rb") as file:
-        if places is None:
-            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-        digest = hashlib.sha256()
-        for place in places:
-            file.seek(place)
-            digest.update(file.read(_BLOCK_BYTES))
-        return digest.hexdigest()
+def _digest(file: BinaryIO, num_bytes: int, places: Sequence[int] | None) -> str:
+    """SHA-256 of the first bytes of a file, which may grow meanwhile, or of the blocks that begin at `places`: most CPUs have instructions for it."""
+    digest = hashlib.sha256()
+    if places is None:
+        while num_bytes > 0 and (data := file.read(min(num_bytes, _BLOCK_BYTES))):
+            digest.update(data)
+            num_bytes -= len(data)
+    for place in places or ():
+        file.seek(place)
+        digest.update(file.read(_BLOCK_BYTES))
+    return digest.hexdigest()
 
 
 def _places(num_bytes: int, blocks: int) -> list[int]:

@@ -1,6 +1,6 @@
 """In which order rows are trained: that of the data, shuffled within windows (htrain.data.shuffled), or one of time, which the data must have."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,8 +64,8 @@ class ByTime:
         """See `Order`."""
         return "order"
 
-    def of(self, source: Source, epoch: int) -> Source:
-        """A source as it is read in any epoch."""
+    def of(self, source: Source, epoch: int, begins: Sequence[int]) -> Source:
+        """A source as it is read in any epoch: what has come must be of later times, too."""
         return InTime(source)
 
 

@@ -3,7 +3,7 @@
 A source is a sequence of chunks; shard s of n reads the chunks c with c % n == s. A batch may span chunks, never an epoch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -46,8 +46,17 @@ class Order(Protocol):
     def regroups(self) -> bool:
         """Whether chunks are others than those of the source."""
 
-    def of(self, source: Source, epoch: int) -> Source:
-        """A source as it is read in an epoch."""
+    def of(self, source: Source, epoch: int, begins: Sequence[int]) -> Source:
+        """A source as it is read in an epoch. Chunks from each number of `begins` on had not come when those before were read."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What epochs up to `last_epoch` read, which were begun before data came: as `source`, of which something came at the chunks `begins`."""
+
+    last_epoch: int
+    source: Source
+    begins: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,7 @@ class Dataset:
 
     With a `partition`, ids are the new numbers of rows that the partition of this digest gives them (htrain.data.numbering). Examples that were packed for
     `num_workers` workers are read by so many shards, or by one; 0: by any number. With an `order`, batches have rows in that one. Rows of data that
-    `is_timed` have times.
+    `is_timed` have times. Epochs that were `begun` on less read their own source, in the order of epochs.
     """
 
     source: Source
@@ -66,6 +75,12 @@ class Dataset:
     num_workers: int = 0
     order: Order | None = None
     is_timed: bool = False
+    begun: tuple[Begun, ...] = ()
+
+    def through(self, change: Callable[[Source], Source]) -> "Dataset":
+        """The dataset whose epochs read their source through another."""
+        begun = tuple(replace(each, source=change(each.source)) for each in self.begun)
+        return replace(self, source=change(self.source), begun=begun)
 
     def ordered(self, order: Order) -> "Dataset":
         """The dataset in another order."""
@@ -140,7 +155,9 @@ class Dataset:
         self, start: Position, shard: int, num_shards: int, malformed: Malformed, left: Left | None
     ) -> Iterator[tuple[int, Rows, int]]:
         """The shard's chunks of an epoch from that of `start` on, with their numbers, and with how many of their rows others have read."""
-        source = self.order.of(self.source, start.epoch) if self.order else self.source
+        of_epoch = (each for each in self.begun if start.epoch <= each.last_epoch)
+        begun = next(of_epoch, Begun(start.epoch, self.source, ()))
+        source = self.order.of(begun.source, start.epoch, begun.begins) if self.order else begun.source
         if left is None:
             chunks = source.chunks(shard=shard, num_shards=num_shards, first=start.chunk, malformed=malformed)
             for chunk, rows in chunks:

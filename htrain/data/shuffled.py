@@ -1,13 +1,14 @@
 """The rows of a source in another order: shuffled within windows of so many rows, in every epoch otherwise, and the same for the same seed.
 
 A window is one chunk after another of a shard, until it has enough rows. It has the number of its first chunk, so that a run goes on from the row where it
-stood, after the window has been read again.
+stood, after the window has been read again. What has come since an epoch was begun is in windows of its own: those before stay as they were.
 """
 
 # mypy: disable-error-code=assignment
 # Numba infers the types of its functions; their numpy scalars are not mypy's ints.
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,9 +35,9 @@ class Shuffle:
         """See `Order`."""
         return "shuffle"
 
-    def of(self, source: Source, epoch: int) -> Source:
-        """A source as it is read in an epoch."""
-        return Shuffled(source, self.rows, self.seed, epoch)
+    def of(self, source: Source, epoch: int, begins: Sequence[int]) -> Source:
+        """A source as it is read in an epoch. No window goes over one of `begins`."""
+        return Shuffled(source, self.rows, self.seed, epoch, tuple(begins))
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Shuffled:
     rows: int
     seed: int
     epoch: int
+    begins: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -84,6 +86,9 @@ class Shuffled:
         parts: list[tuple[int, Rows]] = []
         count = 0
         for chunk, rows in chunks:
+            if parts and bisect_right(self.begins, chunk) > bisect_right(self.begins, parts[0][0]):
+                yield parts[0][0], parts
+                parts, count = [], 0
             parts.append((chunk, rows))
             count += rows.count
             if count >= self.rows:

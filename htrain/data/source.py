@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -12,22 +13,24 @@ from htrain.data.arrow_rows import table_rows
 from htrain.data.files import Files, files_at
 from htrain.data.format import Described, Format, UriOptions
 from htrain.data.formats import FORMATS
+from htrain.data.growth import Cut, Extent, FilePart
 from htrain.data.held_out import OPTIONS as OF_PARTS
 from htrain.data.held_out import held_out, part_of
 from htrain.data.layout import Layout, load_layout, vocabulary_files
 from htrain.data.order import OPTIONS as OF_ORDER
 from htrain.data.order import ordered
-from htrain.data.reader import Dataset, Source
+from htrain.data.prefix import Prefix, TextPath
+from htrain.data.reader import Begun, Dataset, Source
 from htrain.data.rows import Rows
-from htrain.data.text import Fault, readable
+from htrain.data.text import Fault, TextSource, readable
 from htrain.errors import DataError
 
 
-def open_data(uri: str) -> Dataset:
+def open_data(uri: str, extent: Extent | None = None) -> Dataset:
     """The dataset of a URI such as `criteo:train.tsv?rows=10000`, of one file or of several. Raises DataError naming what is wrong with it.
 
     Which options there are, each format says in its file (htrain.data.formats); a part of any can be held out (htrain.data.held_out), and its rows
-    shuffled or held to be in the order of time (htrain.data.order).
+    shuffled or held to be in the order of time (htrain.data.order). With an `extent`, what has come behind it is not read (htrain.data.growth).
     """
     format, place, values = _parts(uri)
     own = {name: text for name, text in values.items() if name in format.options}
@@ -35,7 +38,9 @@ def open_data(uri: str) -> Dataset:
     files = _files(format, place, uri)
     options = Described(load_layout(_schema_file(files[0], own)), table_rows) if format.is_described else own
     part = part_of(_only(others, OF_PARTS))
-    dataset = _all_of(format, files, options, uri)
+    dataset = _all_of(format, _within(extent, format, files, uri) if extent else files, options, uri)
+    if extent and extent.cuts:
+        dataset = replace(dataset, begun=_begun(extent.cuts, dataset.source))
     return ordered(held_out(dataset, part) if part else dataset, _only(others, OF_ORDER))
 
 
@@ -88,21 +93,47 @@ def _files(format: Format, place: str, uri: str) -> list[AnyPath]:
     return files
 
 
-def _all_of(format: Format, files: Sequence[AnyPath], options: UriOptions | Described, uri: str) -> Dataset:
+def _within(extent: Extent, format: Format, files: Sequence[AnyPath], uri: str) -> Sequence[TextPath]:
+    """The files of an extent, those of text as long as they were; all, where it has none. Raises DataError for files that are others."""
+    if not extent.files:
+        return files
+    found: list[TextPath] = []
+    for path, wanted in zip_longest(files[: len(extent.files)], extent.files):
+        if path is None or path.name != wanted.name:
+            there = f", '{path.name}' is there" if path else ""
+            raise DataError(f"'{uri}': has no '{wanted.name}' where it stood when the run began{there}")
+        found.append(Prefix(path, wanted.num_bytes) if format.is_text else path)
+    return found
+
+
+def _begun(cuts: Sequence[Cut], source: Source) -> tuple[Begun, ...]:
+    """What epochs read that were begun before data came, of the files that a source has now."""
+    files = source.parts if isinstance(source, Files) else (source,)
+    return tuple(
+        Begun(cut.last_epoch, Files([_part(files[part.file], part) for part in cut.parts]), cut.begins) for cut in cuts
+    )
+
+
+def _part(source: Source, part: FilePart) -> Source:
+    return source.within(part.begin, part.end) if isinstance(source, TextSource) else source
+
+
+def _all_of(format: Format, files: Sequence[TextPath], options: UriOptions | Described, uri: str) -> Dataset:
     if format.is_made:
         return format.open(files[0], options)
     parts = [_opened(format, path, options, uri) for path in files]
     return parts[0] if len(parts) == 1 else _joined(parts)
 
 
-def _opened(format: Format, path: AnyPath, options: UriOptions | Described, uri: str) -> Dataset:
+def _opened(format: Format, path: TextPath, options: UriOptions | Described, uri: str) -> Dataset:
     if format.is_local and isinstance(path, Address):
         raise DataError(
             f"{path}: {format.name} data is read from a local file: copy it to one, or pack its source (htrain data pack SOURCE --out FILE.{format.name})"
         )
     with readable(path):
         if not path.is_file():
-            raise DataError(f"{str(path) if path.name else ''}: {no_such_file(path)} (from '{uri}')")
+            named = path.path if isinstance(path, Prefix) else path
+            raise DataError(f"{path if path.name else ''}: {no_such_file(named)} (from '{uri}')")
         if not path.stat().st_size:
             raise DataError(f"{path}: is empty")
         return format.open(path, options)
@@ -137,12 +168,17 @@ def files_of(uri: str) -> list[AnyPath]:
     """The files that the rows of a URI depend on: those of data, the schema file, and the vocabularies that it names. Raises DataError as `open_data` does for
     a URI that is none.
     """
-    format, place, values = _parts(uri)
-    files = [] if format.is_made else files_at(place, uri)
+    format, place, _ = _parts(uri)
+    return [*([] if format.is_made else files_at(place, uri)), *describing_files(uri)]
+
+
+def describing_files(uri: str) -> list[AnyPath]:
+    """The schema file of a URI, and the vocabularies that it names; none where it has no schema. Raises DataError as `files_of` does."""
+    _, _, values = _parts(uri)
     if "schema" not in values:
-        return files
+        return []
     schema = path_of(values["schema"])
-    return [*files, schema, *vocabulary_files(schema)]
+    return [schema, *vocabulary_files(schema)]
 
 
 def vocabularies_of(uri: str) -> dict[str, str]:
@@ -153,10 +189,10 @@ def vocabularies_of(uri: str) -> dict[str, str]:
     return open_data(uri).schema.vocabularies if format.is_local else {}
 
 
-def format_of(uri: str) -> tuple[str, dict[str, str]]:
+def format_of(uri: str) -> tuple[Format, dict[str, str]]:
     """The format of a URI, and its options but for those that name files. Raises DataError for a URI that is none."""
     format, _, values = _parts(uri)
-    return format.name, {name: text for name, text in sorted(values.items()) if name != "schema"}
+    return format, {name: text for name, text in sorted(values.items()) if name != "schema"}
 
 
 def _parts(uri: str) -> tuple[Format, str, UriOptions]:

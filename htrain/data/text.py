@@ -5,14 +5,16 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO, cast
 
 import numpy as np
 
-from htrain.data.address import LINE_BYTES, Address, AnyPath
+from htrain.data.address import LINE_BYTES
 from htrain.data.malformed import Malformed
+from htrain.data.prefix import Prefix, TextPath
 from htrain.data.rows import Rows
 from htrain.errors import DataError
 
@@ -28,12 +30,13 @@ Parse = Callable[[np.ndarray], tuple[Rows, Sequence[Fault]]]
 class TextSource:
     """Rows of a text file, plain or .gz. `parse` turns the bytes of whole lines, uint8[n], into rows and faults.
 
-    `header_bytes` at the start of the file belong to no row.
+    `header_bytes` at the start of the file belong to no row. Lines before `begin` bytes of a plain file are none of its rows: one ends there.
     """
 
-    path: AnyPath
+    path: TextPath
     parse: Parse
     header_bytes: int = 0
+    begin: int = 0
 
     @property
     def name(self) -> str:
@@ -43,7 +46,7 @@ class TextSource:
     def num_examples(self) -> int:
         """Estimated from the first chunk's lines; exact for a file of one chunk without blank lines."""
         with readable(self.path), open_text(self.path) as file:
-            size = self.path.stat().st_size - len(file.read(self.header_bytes))
+            size = self.path.stat().st_size - file.seek(max(self.begin, self.header_bytes))
             head = file.read(MAX_CHUNK_BYTES)
         if not head:
             return 0
@@ -51,6 +54,11 @@ class TextSource:
         if self.path.suffix == ".gz":
             return 0 if len(head) == MAX_CHUNK_BYTES else lines
         return lines * size // len(head)
+
+    def within(self, begin: int, end: int) -> "TextSource":
+        """The lines from one byte of the file to before another, at both of which one begins; of a .gz file, which ends there, all."""
+        path = self.path.path if isinstance(self.path, Prefix) else self.path
+        return replace(self, path=Prefix(path, end), begin=begin)
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
         """See `Source`. Raises DataError for a file that cannot be read."""
@@ -77,13 +85,15 @@ class TextSource:
         if self.path.suffix == ".gz":
             yield from self._streamed(shard, num_shards, first)
             return
-        size = self.path.stat().st_size
+        total = self.path.stat().st_size
+        size = total - self.begin
         step = chunk_bytes(size, num_shards)
         number = first + (shard - first) % num_shards
         asked = max(_FEWEST_ASKED_BYTES, step + step // 16)  # a chunk, and the rest of its last line
         with open_text(self.path, ahead_bytes=asked) as file:
             while number * step < size:
-                start, end = max(number * step, self.header_bytes), min((number + 1) * step, size)
+                start = max(self.begin + number * step, self.header_bytes)
+                end = min(self.begin + (number + 1) * step, total)
                 offset, data = _lines_between(file, start, end, self.path)
                 if data:
                     yield number, offset, data
@@ -114,7 +124,7 @@ class TextSource:
 
 
 @contextmanager
-def readable(path: AnyPath) -> Iterator[None]:
+def readable(path: TextPath) -> Iterator[None]:
     """Within, what goes wrong in reading `path` raises DataError."""
     try:
         yield
@@ -124,12 +134,12 @@ def readable(path: AnyPath) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read: {error}") from error
 
 
-def open_text(path: AnyPath, *, ahead_bytes: int = LINE_BYTES) -> BinaryIO:
+def open_text(path: TextPath, *, ahead_bytes: int = LINE_BYTES) -> BinaryIO:
     """The file, open for reading, decompressed where it is .gz. At an address `ahead_bytes` of it are asked for at once."""
-    if isinstance(path, Address):
-        file = path.open(buffering=ahead_bytes)
-        return cast(BinaryIO, gzip.open(file, "rb")) if path.suffix == ".gz" else file
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+    if isinstance(path, Path):
+        return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+    file = path.open(buffering=ahead_bytes)
+    return cast(BinaryIO, gzip.open(file, "rb")) if path.suffix == ".gz" else file
 
 
 def chunk_bytes(size: int, num_shards: int) -> int:
@@ -139,13 +149,13 @@ def chunk_bytes(size: int, num_shards: int) -> int:
     return min(MAX_CHUNK_BYTES, max(1, min(MIN_CHUNK_BYTES, size // (num_shards * 8) + 1), size // (num_shards * 16)))
 
 
-def read_lines(file: BinaryIO, size: int, path: AnyPath) -> bytes:
+def read_lines(file: BinaryIO, size: int, path: TextPath) -> bytes:
     """About `size` bytes of whole lines from here on, none at the end. Raises DataError for a line that has no end."""
     data = file.read(size)
     return data if not data or data.endswith(b"\n") else data + read_line(file, path)
 
 
-def read_line(file: BinaryIO, path: AnyPath) -> bytes:
+def read_line(file: BinaryIO, path: TextPath) -> bytes:
     """The rest of the line. Raises DataError for one that does not end soon: a binary file would be read whole."""
     line = file.readline(MAX_LINE_BYTES)
     if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
@@ -153,7 +163,7 @@ def read_line(file: BinaryIO, path: AnyPath) -> bytes:
     return line
 
 
-def _lines_between(file: BinaryIO, start: int, end: int, path: AnyPath) -> tuple[int, bytes]:
+def _lines_between(file: BinaryIO, start: int, end: int, path: TextPath) -> tuple[int, bytes]:
     """The lines whose first byte lies in [start, end), and where they start.
 
     Requires: `file` stands at its start, or where another call, for a chunk before this one, has left it: at the start of a line. So it only goes forward, as

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from htrain.data.growth import Extent
 from htrain.data.left import Left
 from htrain.membership.served import Serving
 from htrain.publishing.shares import Publishing
@@ -20,6 +21,7 @@ class RunSettings:
     `checkpoint_seconds` is the time between two checkpoints, or `end` for none but the last. `stop_after_steps` ends every
     replica early. `begin_with` are the plan and the checkpoint of another run, or of this one with another cluster, whose parameters come in the place of
     first values. `positions` are what trainers had read and trained where the run goes on; of epochs that another cluster has begun, of what it has `left`.
+    Of the data an `extent` is read; all, where that has no files.
     `ops` are the files, and modules of packages, with ops of the user's own, which every process of the run loads. `serving` is what sparse PSs are told that
     have no trainers beside them, and serve workers from outside. `network` and `trainer_network` are those in which hosts reach each other, and trainers,
     such as 10.1.0.0/16; empty where hosts are reached under their names, and where trainers have none of their own;
@@ -45,6 +47,7 @@ class RunSettings:
     ops: tuple[str, ...] = ()
     positions: dict[str, dict[str, Any]] = field(default_factory=dict)
     left: tuple[Left, ...] = ()
+    extent: Extent = field(default_factory=Extent)
     serving: Serving | None = None
     network: str = ""
     trainer_network: str = ""

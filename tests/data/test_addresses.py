@@ -24,9 +24,11 @@ import htrain.data.remote_file as remote_file
 from htrain.data import START, Malformed, open_data
 from htrain.data.address import Address
 from htrain.data.files import files_at
-from htrain.data.identity import identity_of
+from htrain.data.growth import Cut, Extent, FilePart, FileSize
+from htrain.data.identity import identity_of, other_than_grown
 from htrain.data.pack import pack
 from htrain.data.packed_contents import packed_contents
+from htrain.data.reader import Source
 from htrain.errors import DataError
 
 SCHEMA = "label: y\ninputs:\n  d: {kind: dense, columns: [x]}\n  s: {kind: ids, columns: [i], rows: 1000}\n"
@@ -183,6 +185,36 @@ def test_memory_is_an_address_too(tmp_path: Path) -> None:
     assert chunks(f"csv:file://{tmp_path}/in?schema=file://{tmp_path}/s.yaml") == chunks(uri)
 
 
+@pytest.mark.parametrize("scheme", ["memory://grown", "s3://logs/grown"])
+def test_of_a_file_at_an_address_no_more_is_read_than_there_was(bucket: Bucket, scheme: str) -> None:
+    def put(text: str) -> None:
+        fsspec.filesystem("memory").pipe("/grown/a.libfm", text.encode())
+        bucket.put("grown/a.libfm", text.encode())
+
+    lines = [f"{row % 2} {row}:1\n" for row in range(3000)]
+    put("".join(lines[:2000]))
+    uri = f"libfm:{scheme}/a.libfm?rows=3000"
+    then, size = identity_of(uri), len("".join(lines[:2000]))
+    put("".join(lines))
+    whole, parts = ((FilePart(0, 0, size),), (FilePart(0, size, len("".join(lines))),))
+    extent = Extent((FileSize("a.libfm", size),))
+    assert ids(open_data(uri, extent).source) == list(range(2000))
+    grown = Extent((FileSize("a.libfm", len("".join(lines))),), (Cut(0, (whole, parts)),))
+    assert ids(open_data(uri, grown).begun[0].source) == list(range(3000))
+    assert (other_than_grown(uri, then, identity_of(uri)) == "") == scheme.startswith("memory")
+
+
+def ids(source: Source) -> list[int]:
+    """The only id of each row, as three readers have them."""
+    found = [
+        int(value)
+        for shard in range(3)
+        for _, rows in source.chunks(shard=shard, num_shards=3, first=0, malformed=Malformed())
+        for value in rows.fixed["sparse"].ravel()
+    ]
+    return sorted(found)
+
+
 def test_a_store_knows_its_files_by_their_etags(tmp_path: Path, bucket: Bucket) -> None:
     for k in range(3):
         bucket.put(f"known/{k}.libfm", b"1 1:1\n0 2:1\n")
@@ -196,6 +228,11 @@ def test_a_store_knows_its_files_by_their_etags(tmp_path: Path, bucket: Bucket) 
     assert before.difference(identity_of(uri)) == "'1.libfm' has 13 bytes, it had 12"
     bucket.put("known/3.libfm", b"1 1:1\n")
     assert before.difference(identity_of(uri)) == "it has 4 files, it had 3"
+    assert other_than_grown(uri, before, identity_of(uri)) == (
+        "'1.libfm' has 13 bytes, it had 12: it is known by its ETag, which does not say that it begins as before: what is new comes as new files"
+    )
+    bucket.put("known/1.libfm", b"1 1:1\n0 2:1\n")
+    assert other_than_grown(uri, before, identity_of(uri)) == "", "a new file has come"
     (tmp_path / "0.libfm").write_bytes(b"1 1:1\n0 2:1\n")
     local = identity_of(f"libfm:{tmp_path}/0.libfm?rows=9")
     there = identity_of("libfm:s3://logs/known/0.libfm?rows=9")

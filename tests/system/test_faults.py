@@ -328,15 +328,18 @@ def test_data_of_which_nothing_can_be_read_leaves_no_checkpoint(small: tuple[Pat
 # -- what a checkpoint belongs to
 
 
-def test_rows_that_were_appended_are_refused_on_resume(small: tuple[Path, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rows", "wanted"), [(1999, ""), (2009, ", and of these some are others")])
+def test_rows_that_are_others_are_refused_on_resume_whether_some_have_come_or_not(
+    small: tuple[Path, str], tmp_path: Path, rows: int, wanted: str
+) -> None:
     plan, _ = small
-    data = libfm(tmp_path / "a.libfm", 2000)
+    data, path = libfm(tmp_path / "a.libfm", 2000), tmp_path / "a.libfm"
     htrain.run(plan, data=data, out=tmp_path / "run", hosting="threads")
-    with (tmp_path / "a.libfm").open("a") as file:
-        file.write("1 3:1 4:1 5:1 6:1\n")
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:1000], "1 3:1 4:1 5:1 6:1    \n", *lines[1001:], *lines[:9]][:rows]))
     with pytest.raises(
         htrain.Error,
-        match=r"was made on other data \('a.libfm' has [\d,]+ bytes, it had [\d,]+\): resume with the data as it was",
+        match=rf"was made on other data \('a.libfm' has [\d,]+ bytes, it had [\d,]+{wanted}\): resume with the data as it was",
     ):
         htrain.run(plan, data=data, resume=tmp_path / "run", epochs=2, hosting="threads")
     assert latest_checkpoint(tmp_path / "run")[1].examples == 2000

@@ -15,8 +15,8 @@ from functools import cache, partial
 import numpy as np
 from numba import njit
 
-from htrain.data.address import AnyPath
 from htrain.data.format import Format, UriOptions, count_of
+from htrain.data.prefix import TextPath
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
 from htrain.data.schema import click_schema
@@ -222,11 +222,11 @@ def _field(data, i, base, signed):  # type: ignore[no-untyped-def]
     return good, negative, digits, value, i
 
 
-def open_criteo(path: AnyPath, values: UriOptions) -> Dataset:
+def open_criteo(path: TextPath, values: UriOptions) -> Dataset:
     """A file, `rows` of each table: 100000 where nothing is said."""
     rows = count_of(values, "rows", 100_000)
     source = TextSource(path, partial(parse_criteo, rows_per_field=rows))
     return Dataset(source, click_schema(NUM_DENSE, (rows,) * NUM_SPARSE))
 
 
-FORMATS = (Format("criteo", open_criteo, ("rows",)),)
+FORMATS = (Format("criteo", open_criteo, ("rows",), is_text=True),)

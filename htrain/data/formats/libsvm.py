@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 from numba import njit
 
-from htrain.data.address import AnyPath
 from htrain.data.format import Format, UriOptions, count_of
+from htrain.data.prefix import TextPath
 from htrain.data.reader import Dataset
 from htrain.data.rows import Array, Rows
 from htrain.data.schema import Input, Schema
@@ -38,7 +38,7 @@ class Scanned:
     mean_width: int
 
 
-def scan(path: AnyPath) -> Scanned:
+def scan(path: TextPath) -> Scanned:
     """Read the whole file once. Raises DataError for an empty file, or one without a good row."""
     max_id, widths, ones, count, total = 0, set[int](), True, 0, 0
     num_lines, first = 0, ""
@@ -192,11 +192,14 @@ def _parse(data, rows, label, ids, values, starts, lines, faults):  # type: igno
     return count, bad
 
 
-def open_libsvm(path: AnyPath, values: UriOptions) -> Dataset:
+def open_libsvm(path: TextPath, values: UriOptions) -> Dataset:
     """A file, `rows` of its table: as its largest id wants where nothing is said."""
     scanned = scan(path)
     schema = schema_of(scanned, count_of(values, "rows", scanned.max_id + 1))
     return Dataset(TextSource(path, partial(parse_libsvm, schema=schema)), schema)
 
 
-FORMATS = (Format("libfm", open_libsvm, ("rows",)), Format("libsvm", open_libsvm, ("rows",)))
+FORMATS = (
+    Format("libfm", open_libsvm, ("rows",), is_text=True),
+    Format("libsvm", open_libsvm, ("rows",), is_text=True),
+)

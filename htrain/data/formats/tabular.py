@@ -32,6 +32,7 @@ from htrain.data.described import MAX_BLOCK_ROWS, check_columns, check_fields
 from htrain.data.format import Described, Format
 from htrain.data.layout import Layout
 from htrain.data.malformed import Malformed
+from htrain.data.prefix import TextPath
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
 from htrain.data.text import Fault, TextSource, open_text, read_line
@@ -40,7 +41,7 @@ from htrain.errors import DataError
 _REASONS = ("", "has a quote that does not end on its line", "has a carriage return inside the line")
 
 
-def open_csv(path: AnyPath, described: Described) -> Dataset:
+def open_csv(path: TextPath, described: Described) -> Dataset:
     """A CSV file with a header line. Raises DataError when a column of the schema is not in it."""
     layout = described.layout
     with open_text(path) as file:
@@ -219,6 +220,6 @@ def _parquet_file(path: AnyPath) -> pq.ParquetFile:
 
 
 FORMATS = (
-    Format("csv", open_csv, ("schema",), is_described=True),
+    Format("csv", open_csv, ("schema",), is_described=True, is_text=True),
     Format("parquet", open_parquet, ("schema",), is_described=True),
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from htrain.data.identity import DataIdentity, identity_of
+from htrain.data.identity import DataIdentity, identity_of, other_than_grown
 from htrain.errors import CheckpointError, DataError, PublishError, RunError
 from htrain.executor.host.address import address_within
 from htrain.executor.launch.earlier import Beginning, places_of
@@ -84,12 +84,12 @@ def _require_beginning(beginning: Beginning) -> None:
 
 
 def require_same(data: str, wanted: DataIdentity) -> None:
-    """Raises DataError where data is not here, or is other data than the launcher's."""
+    """Raises DataError where data is not here, or is other data than the launcher's, beside what has come behind that."""
     try:
-        found = identity_of(data)
+        difference = other_than_grown(data, _timeless(wanted), _timeless(identity_of(data)))
     except DataError as error:
         raise DataError(f"{error} (looked for in {Path.cwd()}); {_COMMON}") from error
-    if difference := _timeless(wanted).difference(_timeless(found)):
+    if difference:
         raise DataError(f"{data}: is other data here than at the launcher: {difference}".replace(" it had ", " there "))
 
 

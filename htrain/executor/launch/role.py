@@ -231,7 +231,7 @@ class RunningRole:
         state = self.settings.positions.get(self.name, {})
         start = Position.from_dict(state["position"]) if state else Position(0, 0, 0)
         batches = (
-            open_data(self.settings.data)
+            open_data(self.settings.data, self.settings.extent)
             .for_loss(self.plan.options.loss)
             .batches(
                 batch_size=self.plan.options.batch_size,

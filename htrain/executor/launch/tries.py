@@ -7,20 +7,20 @@ from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from htrain.data import Dataset
-from htrain.data.identity import stamps_of
+from htrain.data.identity import other_than_grown, stamps_of
 from htrain.errors import Interrupted, PeerLost, PublishError
 from htrain.executor.launch.coordinator import Coordinator, NoValidations, NoVersions, Outside, WorkerPool
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.interrupt import interrupts
 from htrain.executor.launch.publish import Versions, Wanted
 from htrain.executor.launch.publish import prepared as published
-from htrain.executor.launch.resuming import gone_on
+from htrain.executor.launch.resuming import extent_of, gone_on
 from htrain.executor.launch.validate import Validating, Validator, prepared
 from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.executor.record.identity import Identity, identify
 from htrain.executor.record.layout import Layout, keep_layout
 from htrain.executor.record.progress import Progress
-from htrain.executor.record.resume import check_same
+from htrain.executor.record.resume import other_data
 from htrain.executor.record.run_folder import Claim, RunRecord, start_record
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import RunTotals
@@ -93,24 +93,25 @@ class Tries:
             earlier = Earlier(Beginning(*self._job.settings.begin_with))
             earlier.require(self._job.plan)
             earlier.require_values(self._job.settings.data, self._identity.data.vocabularies)
-        resumes, identity = self._job.resumes, self._identity
+        resumes = self._job.resumes
         while True:
             try:
-                return replace(self._once(identity, resumes=resumes), retries=self._retries.count)
+                return replace(self._once(self._identity, resumes=resumes), retries=self._retries.count)
             except PeerLost as error:
                 self._await_next(error)
             except PublishError as error:
                 if not self._reopens:
                     raise
                 self._await_next(error)  # a storage that is away while a run goes on may be back for a later try
-            identity = self._same_data()
+            self._require_data()
             resumes = self._job.resumes or bool(self._checkpoint)
             self._job.progress.begin_again()
 
     # -- one try -----------------------------------------------------------------------------------------------------
 
     def _once(self, identity: Identity, *, resumes: bool) -> RunResult:
-        job, settings = self._job, self._job.settings
+        job = self._job
+        settings = replace(job.settings, extent=extent_of(job.settings.data, identity.data))
         with ExitStack() as stack:
             if resumes:
                 found = find_checkpoints(settings.run_folder)
@@ -198,14 +199,15 @@ class Tries:
         which = f"retry {self._retries.in_a_row} of {self._retries.most}"
         return f"{without_advice(str(error))}; the run goes on{wait} {where}: {again:,} examples are trained again ({which})"
 
-    def _same_data(self) -> Identity:
-        """What the run goes on with, as it is now. Raises CheckpointError where that is not what it began with. Files that nobody has written to are not read
-        again."""
-        if self._stamps and self._stamps == stamps_of(self._job.settings.data):
-            return self._identity
-        now = identify(self._job.plan, self._job.settings.data)
-        check_same(str(self._job.settings.run_folder), self._identity, now)
-        return now
+    def _require_data(self) -> None:
+        """Raises CheckpointError where data is not what the run began with, or that and what has come behind it, which is none of this run's: it is for the
+        next. Files that nobody has written to are not read again."""
+        uri = self._job.settings.data
+        if self._stamps and self._stamps == stamps_of(uri):
+            return
+        now = identify(self._job.plan, uri)
+        if difference := other_than_grown(uri, self._identity.data, now.data):
+            raise other_data(str(self._job.settings.run_folder), difference)
 
 
 def record_of(settings: RunSettings) -> RunRecord:

@@ -21,6 +21,7 @@ import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 
+from htrain.data.growth import Cut
 from htrain.data.left import Left
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.record.identity import Identity
@@ -74,7 +75,8 @@ class TrainerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A checkpoint: what it belongs to, the work done, where each trainer's reader stands, and each role's file.
 
-    Where another cluster has begun an epoch that is still read, positions in it are of what it has `left` (htrain.data.left).
+    Where another cluster has begun an epoch that is still read, positions in it are of what it has `left` (htrain.data.left); where data has come since one was
+    begun, of the parts that are its `cuts` (htrain.data.growth).
     `name` is that of its folder, `sequence` how many checkpoints the run had made with it: the latest has the highest. `checksum` is one over all else.
     """
 
@@ -88,6 +90,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     finished: bool = False
     checksum: str = ""
     left: tuple[Left, ...] | msgspec.UnsetType = msgspec.UNSET
+    cuts: tuple[Cut, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Version(msgspec.Struct):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from htrain.data.growth import Cut
 from htrain.data.left import Left
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.record.checkpoint import Found, Manifest, no_checkpoint, verify
@@ -31,6 +32,11 @@ def as_it_was(settings: RunSettings, folder: Path, manifest: Manifest) -> RunSet
 def left_of(manifest: Manifest) -> tuple[Left, ...]:
     """What another cluster has left of epochs that are still read."""
     return manifest.left if isinstance(manifest.left, tuple) else ()
+
+
+def cuts_of(manifest: Manifest) -> tuple[Cut, ...]:
+    """How epochs are read that were begun before data came."""
+    return manifest.cuts if isinstance(manifest.cuts, tuple) else ()
 
 
 def last_whole(
@@ -65,8 +71,12 @@ def check_same(what: str, then: Identity, now: Identity) -> None:
         raise CheckpointError(
             f"{what}: was made by another plan ({plan}): resume with the plan of the run, or start a new run with --out"
         )
-    data = then.data.difference(now.data)
-    if data:
-        raise CheckpointError(
-            f"{what}: was made on other data ({data}): resume with the data as it was, or start a new run with --out"
-        )
+    if data := then.data.difference(now.data):
+        raise other_data(what, data)
+
+
+def other_data(what: str, difference: str) -> CheckpointError:
+    """What to raise for something, a checkpoint or a run, whose data is another."""
+    return CheckpointError(
+        f"{what}: was made on other data ({difference}): resume with the data as it was, or start a new run with --out"
+    )

@@ -1,12 +1,13 @@
 """A run's checkpoints on its disk, as its launcher makes them: one is open until all have saved into it, and valid once it is closed."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from htrain.data.growth import Cut, still
 from htrain.data.left import Left
 from htrain.executor.record.checkpoint import (
     VERSION,
@@ -25,7 +26,7 @@ States = Mapping[str, Mapping[str, Any]]
 
 class Saves:
     """The checkpoints in one run folder, of which one at a time is open; `spared` names those that stay though they are old. `left` is what the run went on
-    with of epochs that another cluster had begun."""
+    with of epochs that another cluster had begun, `cuts` are those of epochs that were begun before data came."""
 
     def __init__(
         self,
@@ -34,12 +35,14 @@ class Saves:
         tell: Callable[[str], None],
         spared: Callable[[], Collection[str]] = tuple,
         left: Sequence[Left] = (),
+        cuts: Sequence[Cut] = (),
     ) -> None:
         self._run_folder = run_folder
         self._identity = identity
         self._tell = tell
         self._spared = spared
         self._left = left
+        self._cuts = cuts
         self._open: tuple[Path, int] | None = None
 
     def open(self, trainers: States) -> Path:
@@ -53,6 +56,7 @@ class Saves:
         folder, sequence = self._open
         files = {role: SavedFile(*state["file"]) for role, state in saved.items() if state.get("file")}
         states = {name: msgspec.convert(state, TrainerState) for name, state in trainers.items()}
+        epoch = min((state.position.epoch for state in states.values()), default=0)  # that some trainer still reads
         made = Manifest(
             VERSION,
             folder.name,
@@ -62,7 +66,8 @@ class Saves:
             trainers=states,
             files=files,
             finished=finished,
-            left=_still(self._left, states.values()),
+            left=tuple(each for each in self._left if epoch <= each.last_epoch) or msgspec.UNSET,
+            cuts=still(self._cuts, epoch) or msgspec.UNSET,
         )
         write_manifest(folder, made)
         self._open = None
@@ -81,12 +86,6 @@ class Saves:
             yield
         except OSError as error:
             self._tell(f"{self._run_folder}: {what} could not be written: {error.strerror}")
-
-
-def _still(left: Sequence[Left], trainers: Iterable[TrainerState]) -> tuple[Left, ...] | msgspec.UnsetType:
-    """What of it some trainer still reads, or has not begun to read."""
-    epoch = min((state.position.epoch for state in trainers), default=0)
-    return tuple(each for each in left if epoch <= each.last_epoch) or msgspec.UNSET
 
 
 def _examples(trainers: States) -> int:

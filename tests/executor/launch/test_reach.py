@@ -65,6 +65,16 @@ def test_data_that_is_missing_or_other_data_is_said_by_who_reads_it(probes: Prob
     require_reach(wanted, ["sparse_ps:0"], "a")
 
 
+def test_data_that_has_grown_since_the_launcher_looked_is_reached(probes: Probes, data: str, tmp_path: Path) -> None:
+    wanted = task(data, probes)
+    file = tmp_path / "a.libfm"
+    file.write_text("1 0:1\n" * 60)
+    require_reach(wanted, ["trainer:0:0"], "a")
+    file.write_text("1 0:1\n" * 40)
+    with pytest.raises(DataError, match=r"other data here than at the launcher: 'a\.libfm' has 240 bytes, there 300$"):
+        require_reach(wanted, ["trainer:0:0"], "a")
+
+
 def test_a_copy_of_data_with_another_time_is_the_same_data(
     probes: Probes, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,8 @@ from checkpoints import part_of, whole_role
 from earlier_runs import checkpoint_of, planned, wholes_of
 
 from htrain.data import Position
-from htrain.data.identity import DataIdentity
+from htrain.data.growth import Cut, Extent, FilePart, FileSize
+from htrain.data.identity import DataIdentity, identity_of
 from htrain.data.left import Left
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.launch.earlier import Beginning, Earlier
@@ -194,3 +195,75 @@ def test_a_manifest_of_a_run_that_had_one_cluster_is_as_it_always_was(tmp_path: 
     left = (Left(2, 1, (Position(0, 3, 1), Position(1, 0, 0))),)
     write_manifest(folder, msgspec.structs.replace(manifest, left=left))
     assert latest_checkpoint(tmp_path / "run")[1].left == left
+
+
+# -- data that has grown
+
+
+def log_of(folder: Path, *rows: int) -> str:
+    """Files of so many rows; their URI."""
+    folder.mkdir(exist_ok=True)
+    for number, count in enumerate(rows):
+        (folder / f"{number}.libfm").write_text("1 3:1\n" * count)
+    return f"libfm:{folder}/*.libfm?rows=9"
+
+
+def grew(plan: Plan, run: Path, uri: str, then: DataIdentity) -> tuple[RunSettings, list[str]]:
+    """How a run whose last checkpoint is of `then` goes on with a URI's data as it is now."""
+    folder, manifest = latest_checkpoint(run)
+    write_manifest(folder, msgspec.structs.replace(manifest, identity=Identity(manifest.identity.plan, then)))
+    told: list[str] = []
+    identity = Identity(PlanIdentity.of(plan), identity_of(uri))
+    return gone_on(plan, RunSettings(run / "plan", uri, run), identity, find_checkpoints(run), told.append), told
+
+
+def test_what_has_come_is_read_in_the_epoch_that_was_begun_last(tmp_path: Path) -> None:
+    plan = planned(OPTIONS, **TWO)
+    then = identity_of(log_of(tmp_path / "log", 10, 20))
+    begun(plan, tmp_path / "run", (1, 4, 7), (2, 0, 0))
+    settings, told = grew(plan, tmp_path / "run", log_of(tmp_path / "log", 10, 25, 2, 3), then)
+    begins = [settings.positions[f"trainer:{group}:0"]["position"] for group in range(2)]
+    assert begins == [{"epoch": 1, "chunk": 4, "row": 7}, {"epoch": 1, "chunk": 2 << 32, "row": 0}]
+    assert settings.extent == Extent(
+        (FileSize("0.libfm", 60), FileSize("1.libfm", 150), FileSize("2.libfm", 12), FileSize("3.libfm", 18)),
+        (
+            Cut(0, ((FilePart(0, 0, 60), FilePart(1, 0, 120)),)),
+            Cut(
+                1,
+                (
+                    (FilePart(0, 0, 60), FilePart(1, 0, 120)),
+                    (FilePart(1, 120, 150), FilePart(2, 0, 12), FilePart(3, 0, 18)),
+                ),
+            ),
+        ),
+    )
+    assert [line.partition(": ")[2] for line in told] == [
+        "its data has grown ('1.libfm' has 150 bytes, it had 120, 2 more files are there): what has come is read behind the rest, in the epoch that was "
+        "begun last and in later ones"
+    ]
+
+
+def test_another_cluster_goes_on_with_what_has_come(tmp_path: Path) -> None:
+    then = identity_of(log_of(tmp_path / "log", 10))
+    begun(planned(OPTIONS, **TWO), tmp_path / "run", (1, 4, 7), (2, 0, 0))
+    settings, told = grew(planned(OPTIONS, **THREE), tmp_path / "run", log_of(tmp_path / "log", 15), then)
+    assert settings.left == (Left(2, 1, (Position(1, 4, 7), Position(1, 1 << 32, 0))),)
+    assert {str(state["position"]) for state in settings.positions.values()} == {str(Position(1, 0, 0).to_dict())}
+    assert len(told) == 2
+
+
+def test_data_that_is_as_it_was_is_no_news(tmp_path: Path) -> None:
+    plan, uri = planned(OPTIONS, **TWO), log_of(tmp_path / "log", 10)
+    begun(plan, tmp_path / "run", (1, 4, 7), (2, 0, 0))
+    settings, told = grew(plan, tmp_path / "run", uri, identity_of(uri))
+    assert (settings.extent, told) == (Extent((FileSize("0.libfm", 60),)), [])
+
+
+def test_cuts_of_other_files_are_an_error(tmp_path: Path) -> None:
+    plan, uri = planned(OPTIONS, **TWO), log_of(tmp_path / "log", 10)
+    begun(plan, tmp_path / "run", (1, 4, 7), (2, 0, 0))
+    folder, manifest = latest_checkpoint(tmp_path / "run")
+    cuts = (Cut(1, ((FilePart(3, 0, 60),),)),)
+    write_manifest(folder, msgspec.structs.replace(manifest, cuts=cuts))
+    with pytest.raises(CheckpointError, match=r"has parts of other files .*no file has the bytes 0 to 60 of file 3"):
+        grew(plan, tmp_path / "run", uri, identity_of(uri))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from htrain.data.growth import Cut, FilePart
 from htrain.data.identity import DataIdentity
 from htrain.errors import CheckpointError
 from htrain.executor.record.checkpoint import find_checkpoints, latest_checkpoint, save_role
@@ -21,8 +22,8 @@ TRAINERS = {
 IDENTITY = Identity(PlanIdentity("abc", {}, {}), DataIdentity(1, "criteo", {}, ()))
 
 
-def saves_in(folder: Path, told: list[str]) -> Saves:
-    return Saves(folder, IDENTITY, told.append)
+def saves_in(folder: Path, told: list[str], cuts: tuple[Cut, ...] = ()) -> Saves:
+    return Saves(folder, IDENTITY, told.append, cuts=cuts)
 
 
 def make(saves: Saves) -> Path:
@@ -56,6 +57,21 @@ def test_one_that_is_not_to_be_leaves_nothing_and_keeps_the_one_before(tmp_path:
     assert latest_checkpoint(tmp_path)[0] == first
     saves.discard()
     assert latest_checkpoint(tmp_path)[0] == first
+
+
+def test_how_epochs_are_cut_is_kept_for_as_long_as_somebody_reads_them(tmp_path: Path) -> None:
+    past, now = (Cut(epoch, ((FilePart(0, 0, 9),), (FilePart(0, 9, 20),))) for epoch in (0, 1))
+    make(saves_in(tmp_path, [], (past, now)))
+    assert latest_checkpoint(tmp_path)[1].cuts == (past, now)
+    position = {"epoch": 1, "chunk": 0, "row": 0}
+    later = {"trainer:0:0": {**TRAINERS["trainer:0:0"], "position": position}}
+    saves = saves_in(tmp_path, [], (past, now))
+    saves.open(later)
+    saves.close(later, {}, finished=False)
+    assert latest_checkpoint(tmp_path)[1].cuts == (now,)
+    (tmp_path / "other").mkdir()
+    make(saves_in(tmp_path / "other", []))
+    assert b'"cuts"' not in (latest_checkpoint(tmp_path / "other")[0] / "manifest.json").read_bytes()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")

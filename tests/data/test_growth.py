@@ -1,0 +1,276 @@
+"""Data that grows while it is read: every row once in each epoch from the one in which it came on, whoever reads and wherever they stood."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from htrain.data import START, Batch, Malformed, Position, open_data
+from htrain.data.growth import Cut, Extent, FilePart, FileSize, Reading
+from htrain.data.left import begin_of, left_by
+from htrain.errors import DataError
+
+EPOCHS = 4
+SCHEMA = "label: y\ninputs:\n  sparse: {kind: ids, columns: [x], rows: 1000000}\n"
+
+
+@dataclass
+class Log:
+    """Files of rows, each with a number of its own as its only feature."""
+
+    folder: Path
+    format: str
+    options: str
+    counts: list[int] = field(default_factory=list)  # of the rows of each file
+    numbers: int = 0
+
+    @property
+    def uri(self) -> str:
+        if self.format == "libsvm":
+            return f"libsvm:{self.folder}/*.libsvm?rows=1000000{self.options}"
+        (self.folder / "s.yaml").write_text(SCHEMA)
+        return f"{self.format}:{self.folder}/*.{self.format}?schema={self.folder}/s.yaml{self.options}"
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.folder / f"{number:03}.{self.format}" for number in range(len(self.counts))]
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(tuple(FileSize(path.name, path.stat().st_size) for path in self.files))
+
+    def append(self, file: int, rows: int) -> None:
+        """So many rows at the end of a file, which may be a new one."""
+        numbers = range(self.numbers, self.numbers + rows)
+        self.numbers += rows
+        if is_new := file == len(self.counts):
+            self.counts.append(0)
+        self.counts[file] += rows
+        if self.format == "parquet":
+            assert is_new
+            pq.write_table(pa.table({"y": [n % 2 for n in numbers], "x": list(numbers)}), self.files[file])
+            return
+        with self.files[file].open("a") as out:
+            out.write("y,x\n" if is_new and self.format == "csv" else "")
+            out.writelines(f"{n % 2},{n}\n" if self.format == "csv" else f"{n % 2} {n}:1\n" for n in numbers)
+
+
+@dataclass
+class Readers:
+    """As many readers as a cluster has trainers: where each stands, and what of the data they read."""
+
+    uri: str
+    extent: Extent
+    reading: Reading
+
+    def batches(self, reader: int) -> Iterator[Batch]:
+        """What is left for a reader, which stands behind each batch as it comes."""
+        positions = self.reading.positions
+        found = open_data(self.uri, self.extent).batches(
+            batch_size=7, shard=reader, num_shards=len(positions), epochs=EPOCHS, start=positions[reader],
+            malformed=Malformed(), left=self.reading.left,
+        )  # fmt: skip
+        for batch in found:
+            now = list(self.reading.positions)
+            now[reader] = batch.position
+            self.reading = Reading(tuple(now), self.reading.left, self.reading.cuts)
+            yield batch
+
+    def others(self, count: int) -> "Readers":
+        """So many others, who read on."""
+        left = left_by(self.reading.left, self.reading.positions)
+        begins = tuple(begin_of(left, reader, count) for reader in range(count))
+        return Readers(self.uri, self.extent, Reading(begins, left, self.reading.cuts))
+
+    def on(self, extent: Extent) -> "Readers":
+        """The same once data has grown to an extent."""
+        sizes = ([file.num_bytes for file in each.files] for each in (self.extent, extent))
+        reading = self.reading.grown(*sizes)
+        return Readers(self.uri, Extent(extent.files, reading.cuts), reading)
+
+
+def rows_of(batch: Batch) -> tuple[int, list[int]]:
+    """The epoch of a batch, and its rows by their numbers."""
+    at = batch.position
+    rows = batch.columns["sparse"].reshape(batch.num_examples, -1)[:, 0]
+    return at.epoch - (at.chunk == at.row == 0), [int(value) for value in rows]
+
+
+@given(
+    format=st.sampled_from(("libsvm", "csv", "parquet")),
+    options=st.sampled_from(("", "&shuffle=20&shuffle_seed=3")),
+    files=st.lists(st.integers(1, 90), min_size=1, max_size=3),
+    parts=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 30), st.integers(0, 2)), min_size=2, max_size=5),
+    seed=st.integers(0, 1 << 30),
+)
+@settings(max_examples=50, deadline=None)
+def test_every_row_is_read_once_in_each_epoch_from_that_in_which_it_came(
+    format: str,
+    options: str,
+    files: list[int],
+    parts: list[tuple[int, int, int]],
+    seed: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    draw = random.Random(seed)
+    log = Log(tmp_path_factory.mktemp("log"), format, options)
+    for number, rows in enumerate(files):
+        log.append(number, rows)
+    came = [0] * log.numbers  # the epoch in which each row came
+    read: Counter[tuple[int, int]] = Counter()
+    readers = Readers(log.uri, log.extent, Reading((START,) * parts[0][0]))
+
+    def take(reader: int, most: int | None) -> None:
+        for batch in islice(readers.batches(reader), most):
+            epoch, rows = rows_of(batch)
+            read.update((epoch, row) for row in rows)
+
+    def grow(times: int) -> None:
+        for _ in range(times):
+            new = len(log.counts) if format == "parquet" or draw.random() < 0.4 else draw.randrange(len(log.counts))
+            log.append(new, draw.choice((1, 3, 40, 200)))
+
+    for count, steps, growths in parts:
+        grow(before := draw.randint(0, growths))
+        if log.numbers > len(came):
+            came += [max((epoch for epoch, _ in read), default=0)] * (log.numbers - len(came))
+            readers = readers.on(log.extent)
+        if count != len(readers.reading.positions) or draw.random() < 0.2:
+            readers = readers.others(count) if read else Readers(log.uri, log.extent, Reading((START,) * count))
+        for reader in range(count):
+            take(reader, draw.choice((0, draw.randint(0, 2 * steps), None)))
+            if reader == 0:
+                grow(growths - before)  # while it is read: that is for the next part
+    for reader in range(len(readers.reading.positions)):
+        take(reader, None)
+    assert read == Counter((epoch, row) for row, first in enumerate(came) for epoch in range(first, EPOCHS))
+
+
+def numbers(uri: str, extent: Extent | None = None, *, start: Position = START) -> list[int]:
+    found = open_data(uri, extent).batches(
+        batch_size=7, shard=0, num_shards=1, epochs=1, start=start, malformed=Malformed(0.0)
+    )
+    return [row for batch in found for row in rows_of(batch)[1]]
+
+
+@pytest.mark.parametrize("format", ["libsvm", "csv"])
+@pytest.mark.parametrize("options", ["", "&test=0.3&part=test"])
+def test_one_reader_has_what_came_behind_the_rest_as_if_it_were_another_file(
+    tmp_path: Path, format: str, options: str
+) -> None:
+    log = Log(tmp_path, format, options)
+    log.append(0, 3000)
+    before = Readers(log.uri, log.extent, Reading((START,)))
+    seen = [row for batch in islice(before.batches(0), 40) for row in rows_of(batch)[1]]
+    log.append(0, 2000)
+    log.append(1, 10)
+    after = before.on(log.extent)
+    seen += [row for batch in after.batches(0) if rows_of(batch)[0] == 0 for row in rows_of(batch)[1]]
+    assert seen == sorted(seen)
+    assert seen == numbers(log.uri)
+    assert after.extent.cuts == (
+        Cut(0, ((FilePart(0, 0, before.extent.files[0].num_bytes),), after.extent.cuts[0].segments[1])),
+    )
+    assert after.reading.positions[0] == Position(EPOCHS, 0, 0)
+
+
+def test_epochs_before_the_last_that_was_begun_stay_as_they_were() -> None:
+    reading = Reading((Position(1, 5, 2), Position(3, 0, 0), Position(2, 1, 0))).grown([100], [150, 20])
+    whole, came = (FilePart(0, 0, 100),), (FilePart(0, 100, 150), FilePart(1, 0, 20))
+    assert reading.cuts == (Cut(1, (whole,)), Cut(2, (whole, came)))
+    assert reading.positions == (Position(1, 5, 2), Position(2, 1 << 32, 0), Position(2, 1, 0))
+    again = reading.grown([150, 20], [150, 21])
+    assert again.cuts == (Cut(1, (whole,)), Cut(2, (whole, came, (FilePart(1, 20, 21),))))
+    later = Reading((Position(4, 0, 0), Position(3, 1, 1)), (), again.cuts).grown([150, 21], [151, 21])
+    assert later.cuts[2:] == (Cut(3, ((FilePart(0, 0, 150), FilePart(1, 0, 21)), (FilePart(0, 150, 151),))),)
+    assert later.positions == (Position(3, 2 << 32, 0), Position(3, 1, 1))
+
+
+def test_what_nobody_has_begun_is_read_as_it_is_now() -> None:
+    assert Reading((START, START)).grown([100], [150]) == Reading((START, START))
+
+
+@given(
+    text=st.lists(st.sampled_from(("1 5:1", "0 77:1", "", "no row", "1 6:1 ")), min_size=1, max_size=30),
+    end=st.sampled_from(("\n", "\r\n", "")),
+    shards=st.integers(1, 4),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_part_of_a_file_has_the_lines_that_begin_in_it(
+    text: list[str], end: str, shards: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Also where the line before had no end."""
+    folder = tmp_path_factory.mktemp("part")
+    before = "0 1:1\n1 2:1" + (end or "\n")
+    lines = "".join(f"{line}{end or chr(10)}" for line in text)
+    (folder / "all.libsvm").write_text(before + lines, newline="")
+    begin = len(before) - len(end) if end else len(before)  # what had no end then has one now
+    total = len(before + lines)
+    cut = Cut(0, ((FilePart(0, 0, begin),), (FilePart(0, begin, total),)))
+    extent = Extent((FileSize("all.libsvm", total),), (cut,))
+    dataset = open_data(f"libsvm:{folder}/all.libsvm?rows=100", extent)
+    (begun,) = dataset.begun
+    found: list[int] = []
+    for shard in range(shards):
+        for number, rows in begun.source.chunks(shard=shard, num_shards=shards, first=0, malformed=Malformed(1.0)):
+            found += rows.fixed["sparse"].ravel().tolist() if number >> 32 else []
+    assert sorted(found) == sorted(int(line[2:].partition(":")[0]) for line in text if line[:1] in ("0", "1"))
+
+
+def test_of_a_file_that_grows_meanwhile_no_more_is_read(tmp_path: Path) -> None:
+    log = Log(tmp_path, "csv", "")
+    log.append(0, 500)
+    extent = log.extent
+    with log.files[0].open("a") as file:
+        file.write("1,9999")  # a line without its end
+    log.append(1, 5)
+    assert numbers(log.uri, extent) == list(range(500))
+    assert open_data(log.uri, extent).num_examples() == 500
+
+
+def test_a_line_that_goes_on_is_read_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    (tmp_path / "s.yaml").write_text(SCHEMA)
+    path.write_text("y,x\n1,2\n0,3")
+    extent = Extent((FileSize("a.csv", path.stat().st_size),))
+    path.write_text("y,x\n1,2\n0,345\n1,6\n")
+    assert numbers(f"csv:{path}?schema={tmp_path}/s.yaml", extent) == [2, 3]
+
+
+def test_files_that_are_shorter_or_others_than_when_the_run_began_are_named(tmp_path: Path) -> None:
+    log = Log(tmp_path, "csv", "")
+    log.append(0, 50)
+    log.append(1, 50)
+    extent, size = log.extent, log.files[1].stat().st_size
+    opened = open_data(log.uri, extent)
+    log.files[1].write_text("y,x\n1,2\n")
+    wanted = rf"^{log.files[1]}: has 8 bytes, it had {size} when the run began$"
+    with pytest.raises(DataError, match=wanted):
+        open_data(log.uri, extent)
+    with pytest.raises(DataError, match=wanted):
+        list(opened.batches(batch_size=7, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed()))
+    log.files[1].unlink()
+    with pytest.raises(DataError, match=r"has no '001\.csv' where it stood when the run began$"):
+        open_data(log.uri, extent)
+    (tmp_path / "000a.csv").write_text("y,x\n1,2\n")
+    with pytest.raises(DataError, match=r"has no '001\.csv' where it stood when the run began, '000a\.csv' is there$"):
+        open_data(log.uri, extent)
+
+
+def test_what_does_not_hold_together_is_refused() -> None:
+    with pytest.raises(ValueError, match="no bytes of file 0: 5 to 5"):
+        FilePart(0, 5, 5)
+    with pytest.raises(ValueError, match="no cut of epoch 0"):
+        Cut(0, ((),))
+    with pytest.raises(ValueError, match="no file has the bytes 0 to 9 of file 1"):
+        Extent((FileSize("a", 10),), (Cut(0, ((FilePart(1, 0, 9),),)),))
+    with pytest.raises(ValueError, match="no file has the bytes 0 to 11 of file 0"):
+        Extent((FileSize("a", 10),), (Cut(0, ((FilePart(0, 0, 11),),)),))
