@@ -84,8 +84,8 @@ class Elsewhere:
         self.started.append(process := shared_commands().start(words))
         return process
 
-    def roles(self) -> dict[str, Started]:
-        return {name: self.role(name) for name in ROLES}
+    def roles(self, *more: str) -> dict[str, Started]:
+        return {name: self.role(name, more=more) for name in ROLES}
 
     def pid_of(self, role: str) -> int:
         return int(json.loads((self.run / "roles.json").read_text())[role]["pid"])
@@ -235,13 +235,60 @@ def test_a_launcher_that_is_told_to_stop_writes_a_checkpoint_and_ends_roles(else
     assert not psutil.wait_procs(families, timeout=10)[1]
 
 
-def test_a_launcher_that_is_killed_is_missed_by_its_roles(elsewhere: Elsewhere, plan: Path) -> None:
+def test_a_launcher_that_is_killed_is_missed_by_its_roles_which_look_for_another_for_a_while(
+    elsewhere: Elsewhere, plan: Path
+) -> None:
     launcher = elsewhere.launch(plan, DATA, *ENDLESS)
-    roles = elsewhere.roles()
+    roles = elsewhere.roles("--wait-seconds", "1")
     wait_for_examples(elsewhere.run, launcher, 1)
     launcher.kill()
     for role in roles.values():
-        assert last(ended(role, 1)) == f"htrain: {elsewhere.address}: the launcher is gone"
+        said = ended(role, 1)
+        assert f"{elsewhere.address}: the launcher is gone; " in said
+        assert last(said).startswith(
+            f"htrain: {elsewhere.address}: the launcher is gone, and no other has come: {elsewhere.address}: no launcher within 1 s"
+        )
+
+
+def test_a_launcher_that_is_killed_and_started_again_is_found_by_its_roles_and_the_run_goes_on(
+    elsewhere: Elsewhere, plan: Path
+) -> None:
+    often = ("--checkpoint-seconds", "0.7", "--or-resume", *ENDLESS)
+    launcher = elsewhere.launch(plan, DATA, *often)
+    roles = elsewhere.roles()
+    for _ in range(2):
+        wait_for_a_checkpoint(elsewhere.run, launcher)
+        another_checkpoint(elsewhere.run, launcher)
+        launcher.kill()
+        launcher.communicate()
+        launcher = elsewhere.launch(plan, DATA, *often)
+        another_checkpoint(elsewhere.run, launcher)
+    launcher.send_signal(signal.SIGINT)
+    assert "; go on with --resume" in last(ended(launcher, 130))
+    for role in roles.values():
+        assert last(ended(role, 130)).startswith("htrain: the run has ended: stopped after")
+    assert (counted(plan, elsewhere.run) == owed(elsewhere.run)).all()
+
+
+def test_a_host_that_is_back_behind_the_time_for_silence_joins_again(elsewhere: Elsewhere, plan: Path) -> None:
+    launcher = elsewhere.launch(
+        plan, DATA, *ENDLESS, "--checkpoint-seconds", "0.7", "--liveness-seconds", "3", "--retries", "3"
+    )
+    roles = elsewhere.roles()
+    wait_for_examples(elsewhere.run, launcher, 3000)  # the launcher waits longer for those that have only begun
+    away = roles["trainer:1:0"]
+    family = [psutil.Process(away.pid), *psutil.Process(away.pid).children(recursive=True)]
+    for process in family:
+        process.suspend()
+    wait_until(lambda: "the run goes on" in heard(launcher), launcher, "a silence")
+    for process in reversed(family):
+        process.resume()
+    another_checkpoint(elsewhere.run, launcher)
+    launcher.send_signal(signal.SIGINT)
+    ended(launcher, 130)
+    for role in roles.values():
+        ended(role, 130)
+    assert (counted(plan, elsewhere.run) == owed(elsewhere.run)).all()
 
 
 def test_a_role_that_is_killed_and_started_again_is_taken_in_and_every_example_is_trained_once(
@@ -282,7 +329,9 @@ def test_a_role_that_hangs_is_given_up_and_another_takes_its_place_for_good(else
     another_checkpoint(elsewhere.run, launcher)
     for process in reversed(family):
         process.resume()
-    assert "the launcher declines: it was silent for 3 s, and given up" in last(ended(hung, 1))
+    said = ended(hung, 1)
+    assert "the launcher declines: it was silent for 3 s, and given up" in said
+    assert "the launcher declines: trainer:1:0 is played by process" in last(said)
     another_checkpoint(elsewhere.run, launcher)
     launcher.send_signal(signal.SIGINT)
     ended(launcher, 130)

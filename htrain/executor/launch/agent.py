@@ -1,9 +1,10 @@
 """An agent: the process of `htrain role`, which plays roles on its host for a launcher elsewhere (docs/decisions/agents.md).
 
 It joins the launcher, fetches the plan, says whether it reaches what its roles need, and has them played, try after try, by the same processes under the same
-supervisor as those of a launcher on this host.
+supervisor as those of a launcher on this host. A launcher that is gone it looks for again: the next agent of this process.
 """
 
+import itertools
 import os
 import shutil
 import socket
@@ -56,25 +57,56 @@ _LISTEN_SECONDS = 0.5
 
 
 def play_roles(roles: Sequence[str], joining: Joining, *, num_threads: int, tell: Callable[[str], None]) -> None:
-    """Play these roles for a launcher until its run is over; `tell` is called with news.
+    """Play these roles for a launcher until its run is over, or it is gone and none has come in its place for as long as a first one is looked for; `tell` is
+    called with news.
 
     Raises UsageError for an `address` that is none, RunError where the launcher cannot be found, or does not take this agent, what the roles cannot reach,
     what has ended the run, and PeerLost where the launcher is gone.
     """
-    keys = Keys.of(joining.secret)
+    process, supervisors = f"agent-{token_hex(8)}", Supervisors(num_threads)
+    try:
+        for count in itertools.count():
+            try:
+                _join(roles, joining, f"{process}.{count}", supervisors, tell, lost=count > 0)
+            except _Trained:
+                return
+            except _Lost as lost:
+                tell(f"{lost}; {', '.join(roles)}: looks for it for {joining.wait_seconds:g} s")
+    finally:
+        supervisors.close()
+
+
+def _join(
+    roles: Sequence[str],
+    joining: Joining,
+    name: str,
+    supervisors: Supervisors,
+    tell: Callable[[str], None],
+    *,
+    lost: bool,
+) -> None:
+    """Be an agent of this name. Raises what ends it; that is _Lost where the launcher is gone, or has given it up."""
     own = address_of("--address", joining.address) if joining.address else ""
-    there, here = found(joining)
-    network = Network("tcp", own or here, keys=keys)
+    try:
+        there, here = found(joining)
+    except RunError as error:
+        if not lost:
+            raise
+        raise PeerLost(f"{joining.launcher}: the launcher is gone, and no other has come: {error}") from error
+    network = Network("tcp", own or here, keys=Keys.of(joining.secret))
     network.most_bytes = MOST_BYTES
     try:
-        with suppress(_Trained):
-            _Agent(roles, joining, there, network, num_threads=num_threads, tell=tell).run()
+        _Agent(roles, joining, name, there, network, supervisors=supervisors, tell=tell).run()
     finally:
         network.close()
 
 
 class _Trained(Exception):
     """The run has come to the end of its data."""
+
+
+class _Lost(Exception):
+    """The launcher that this agent has joined is gone, or has given it up: one may be found again, be it that or another."""
 
 
 class RunIsOver(Exception):
@@ -88,29 +120,30 @@ class _Agent:
         self,
         roles: Sequence[str],
         joining: Joining,
+        name: str,
         there: str,
         network: Network,
         *,
-        num_threads: int,
+        supervisors: Supervisors,
         tell: Callable[[str], None],
     ) -> None:
         self._roles = roles
         self._joining = joining
         self._network = network
         self._tell = tell
-        self._name = f"agent-{token_hex(8)}"
+        self._name = name
         self._book = {LAUNCHER: f"tcp://{there}:{joining.port}"}
         self._inbox = network.inbox(self._name)
         self._outbox = network.outbox(self._book, deadline_seconds=_TAKEN_SECONDS)
         self._pulse: AgentPulse | None = None
-        self._supervisors = Supervisors(num_threads)
+        self._supervisors = supervisors
         self._pool: RoleProcesses | None = None
         self._number = 0  # of the try that the pool plays
         self._has_lost = False
         self._folder = Path(tempfile.mkdtemp(prefix="htrain-plan-"))
 
     def run(self) -> None:
-        """To the end of the run. Raises what `play_roles` does, and _Trained."""
+        """To the end of the run. Raises what `play_roles` does, _Trained and _Lost."""
         try:
             said = self._join()
             self._pulse = AgentPulse(self._name, self._network, self._book)
@@ -164,7 +197,8 @@ class _Agent:
 
     def _look(self, said: object) -> FromLauncher | None:
         if isinstance(said, Declined):
-            raise RunError(f"{self._joining.launcher}: the launcher declines: {said.reason}")
+            declined = f"{self._joining.launcher}: the launcher declines: {said.reason}"
+            raise _Lost(declined) if said.again else RunError(declined)
         if isinstance(said, Over):
             self._leave(said)
         return said if isinstance(said, FromLauncher) else None
@@ -182,8 +216,8 @@ class _Agent:
                 self._look(got[0])
             raise self._gone() from error
 
-    def _gone(self) -> PeerLost:
-        return PeerLost(f"{self._joining.launcher}: the launcher is gone")
+    def _gone(self) -> _Lost:
+        return _Lost(f"{self._joining.launcher}: the launcher is gone")
 
     # -- what the launcher wants -------------------------------------------------------------------------------------
 
@@ -201,7 +235,7 @@ class _Agent:
                 load_part(self._folder, device_of(role))
         except (Error, msgspec.MsgspecError, OSError) as error:
             kind, text = type(error).__name__, str(error)
-            with suppress(Error):
+            with suppress(_Lost):
                 self._say(Unable(self._name, kind, text))
             raise error if isinstance(error, Error) else RunError(f"{self._roles[0]}: {kind}: {text}") from error
         self._say(Prepared(self._name))
@@ -253,7 +287,6 @@ class _Agent:
         if self._pulse:
             self._outbox.offer(LAUNCHER, Leave(self._name))
             self._pulse.stop()
-        self._supervisors.close()
         self._outbox.close()
         self._inbox.close()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -144,7 +144,9 @@ class Rendezvous:
         )
 
     def _joined(self, message: Join, now: float) -> list[Instruction]:
-        meet: list[Instruction] = [Meet(message.agent, message.address)]
+        before = [name for name in self.agents if _process(name) == _process(message.agent)]
+        meet = [each for name in before for each in self._gone(name, "joins again")]
+        meet.append(Meet(message.agent, message.address))
         reason = self._against(message)
         if self._over or reason:
             last = self._over or Declined(reason)
@@ -180,7 +182,10 @@ class Rendezvous:
     def passed(self, now: float) -> list[Instruction]:
         """It is that late."""
         silent = [name for name, agent in self.agents.items() if now - agent.heard > self._silent_seconds]
-        said = [Say(name, Declined(f"it was silent for {self._silent_seconds:.0f} s, and given up")) for name in silent]
+        said = [
+            Say(name, Declined(f"it was silent for {self._silent_seconds:.0f} s, and given up", again=True))
+            for name in silent
+        ]
         how = f"has been silent for {self._silent_seconds:.0f} s"
         return [*said, *(each for name in silent for each in self._gone(name, how))]
 
@@ -226,3 +231,8 @@ class Rendezvous:
 
     def _to_all(self, message: FromLauncher) -> list[Instruction]:
         return [Say(name, message) for name in self.agents]
+
+
+def _process(agent: str) -> str:
+    """The process that bears an agent's name: it is one agent after the other, never two."""
+    return agent.partition(".")[0]

@@ -19,7 +19,8 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 
 
 class Join(msgspec.Struct, tag="join", array_like=True, frozen=True):
-    """An agent wants to play some roles. It is reached at `address`; `agent` is a name of its own, that no other has."""
+    """An agent wants to play some roles. It is reached at `address`; `agent` is a name of its own, that no other has: that of its process, and behind a dot
+    how often that has joined."""
 
     agent: Name
     version: str
@@ -85,9 +86,10 @@ FromAgent = Join | Here | Fetch | Prepared | Unable | RoleEnded | Rested | Leave
 
 
 class Declined(msgspec.Struct, tag="declined", array_like=True, frozen=True):
-    """The agent is not taken, or not any more."""
+    """The agent is not taken, or not any more; in the latter case it may come `again`, as a new one."""
 
     reason: str
+    again: bool = False
 
 
 class Present(msgspec.Struct, tag="present", array_like=True, frozen=True):

@@ -63,6 +63,27 @@ def test_an_agent_is_met_prepared_and_counted(rendezvous: Rendezvous) -> None:
     assert list(rendezvous.news) == ["trainer:0:0, sparse_ps:0: process 7 on host (2 of 5 roles are here)"]
 
 
+def test_a_process_that_joins_again_takes_the_place_of_its_earlier_agent_and_of_nobody_else(
+    rendezvous: Rendezvous,
+) -> None:
+    """It knows that the line is broken before the launcher does."""
+    for number, roles in enumerate(PROCESSES):
+        rendezvous.came(joining(f"a{number}.0", *roles), 0.0)
+        rendezvous.came(Prepared(f"a{number}.0"), 0.0)
+    rendezvous.begin(b"")
+    again = rendezvous.came(joining("a0.1", *PROCESSES[0]), 1.0)
+    assert again == [Forget("a0.0"), Meet("a0.1", "tcp://a0.1:1"), Say("a0.1", Prepare(b"task"))]
+    assert rendezvous.lost == "trainer:0:0 (process 7 on host) joins again"
+    assert rendezvous.came(Rested("a0.0", 1), 1.0) == []
+    (declined,) = said_to("b.0", rendezvous.came(joining("b.0", *PROCESSES[1]), 1.0))
+    assert isinstance(declined, Declined)
+    assert not declined.again
+    rendezvous.came(Prepared("a0.1"), 1.0)
+    for number in (1, 2):
+        rendezvous.came(Rested(f"a{number}.0", 1), 1.0)
+    assert not rendezvous.missing
+
+
 def test_an_agent_that_comes_before_the_launcher_knows_what_is_needed_is_told_later() -> None:
     rendezvous = Rendezvous(PROCESSES, "1", SILENT_SECONDS)
     assert said_to("a", rendezvous.came(joining("a", "dense_ps:0"), 0.0)) == [Present()]
@@ -136,7 +157,7 @@ def test_an_agent_is_given_up_after_a_silence_and_not_before(rendezvous: Rendezv
     rendezvous.came(Here("a2"), 55.0)
     assert rendezvous.passed(SILENT_SECONDS) == []
     gone = rendezvous.passed(SILENT_SECONDS + 0.1)
-    assert gone == [Say("a0", Declined("it was silent for 60 s, and given up")), Forget("a0")]
+    assert gone == [Say("a0", Declined("it was silent for 60 s, and given up", again=True)), Forget("a0")]
     assert rendezvous.lost == "trainer:0:0 (process 7 on host) has been silent for 60 s"
     assert rendezvous.came(joining("b", *PROCESSES[0]), 61.0)[1] == Say("b", Prepare(b"task")), "its roles are free"
 

@@ -1,6 +1,7 @@
 """What goes between hosts comes once and in order, though connections are reset under it; what is heard is not kept (docs/decisions/sessions.md)."""
 
 import random
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -39,6 +40,18 @@ def road(inbox: Inbox) -> Iterator[Road]:
 def kept_bytes(network: Network) -> int:
     assert network._keeper
     return sum(session.num_bytes for session in network._keeper._sessions.values())
+
+
+def kept_messages(network: Network) -> int:
+    assert network._keeper
+    return sum(len(session._sent._kept) for session in network._keeper._sessions.values())
+
+
+def await_kept_messages(network: Network, count: int) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while kept_messages(network) != count:
+        assert time.monotonic() < deadline, f"{kept_messages(network)} messages are kept"
+        time.sleep(0.01)
 
 
 def await_nothing_kept(network: Network) -> None:
@@ -109,6 +122,34 @@ def test_a_link_that_is_cut_costs_time_only(here: Network, inbox: Inbox, road: R
     steps = [receive(inbox)[0].context.step for _ in range(3)]  # type: ignore[attr-defined]
     assert steps == [1, 2, 3]
     await_nothing_kept(here)
+
+
+def test_what_was_heard_is_told_again_where_its_own_way_has_broken(here: Network, inbox: Inbox) -> None:
+    """And the sender keeps nothing, though nothing follows."""
+    outbox = here.outbox({"b": inbox.address})
+    outbox.send("b", Ready("a"))  # begins the keeper
+    assert here._keeper
+    assert here._keeper._thread
+    way = Road(here._keeper._thread.inbox.address)
+    try:
+        host, _, port = way.address.removeprefix("tcp://").rpartition(":")
+        session = next(iter(here._keeper._sessions.values()))
+        session._reply = socket.inet_aton(host), int(port)
+        receive(inbox)
+        for _ in range(3):
+            outbox.send("b", Ready("b"))
+            receive(inbox)
+            await_kept_messages(here, 0)
+            way.cut()
+            outbox.send("b", Ready("c"))
+            receive(inbox)
+            time.sleep(0.15)  # it is told, to the system
+            assert kept_messages(here) == 1
+            way.reset()
+            way.mend()
+            await_kept_messages(here, 0)
+    finally:
+        way.close()
 
 
 def test_an_offer_is_not_said_again(here: Network, inbox: Inbox, road: Road) -> None:

@@ -75,7 +75,7 @@ class _History:
         every = draw.choice((0.03, 0.1, 0.1, 0.3, "end"))
         settings = RunSettings(
             folder,
-            "data",
+            "synthetic:",
             folder,
             deadline_seconds=1.5,
             warm_up_seconds=2.0,

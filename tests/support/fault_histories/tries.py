@@ -98,7 +98,9 @@ class User:
     def _settings(self, *, is_first: bool) -> RunSettings:
         settings, case = self._job.settings, self._job.case
         holds = began(settings.run_folder)
-        start_record(settings.run_folder, RunRecord("plan", "data", 1, False), resume=not is_first or holds != "no run")
+        start_record(
+            settings.run_folder, RunRecord("plan", "synthetic:", 1, False), resume=not is_first or holds != "no run"
+        )
         if holds != "checkpoint":
             return settings
         found = find_checkpoints(settings.run_folder)

@@ -8,20 +8,19 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from socket import inet_aton
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from htrain.errors import RunError
 from htrain.executor.host.bell import Bell
-from htrain.executor.transport.port.inbox import NUMBERED, Inbox
-from htrain.executor.transport.port.keys import numbered
+from htrain.executor.transport.port.inbox import Inbox
 from htrain.executor.transport.port.outbox import Outbox
+from htrain.executor.transport.port.session import Session
 from htrain.executor.transport.port.sockets import descriptor_of, open_socket
 from htrain.executor.transport.wire import Frame, Heard, encode
-from htrain.sync.sessions import Sent
 
 _TELL_SECONDS = 0.05  # from when a message has come until its sender is told
 _AGAIN_SECONDS = 0.02  # before what could not be sent at once is tried again
@@ -30,59 +29,14 @@ _CLOSE_SECONDS = 5.0
 _EVENTS = int(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_MONITOR_STOPPED)
 
 
-class Session:
-    """What one outbox says to one inbox, for the thread that sends and that of the keeper."""
+class Watches(Protocol):
+    """Who is told of each new connection of an outbox, before it connects."""
 
-    def __init__(self, token: bytes, address: str, reply_address: str) -> None:
-        self.id = secrets.token_bytes(8)
-        self.address = address
-        self.reply_address = reply_address
-        self.closed_at = math.inf
-        self._token = numbered(token)
-        host, _, port = reply_address.removeprefix("tcp://").rpartition(":")
-        self._reply = inet_aton(host), int(port)
-        self._sent: Sent[list[Frame]] = Sent()
-        self._lock = threading.Lock()
+    def session(self, socket: zmq.Socket, peer: str, address: str) -> "Session | None":
+        """What numbers its messages, if anything does."""
 
-    def number(self, frames: list[Frame], num_bytes: int, now: float) -> list[Frame]:
-        """A message as it travels under the next number. It is kept until it is heard."""
-        with self._lock:
-            header = self._token + NUMBERED.pack(self.id, self._sent.last + 1, *self._reply) + frames[0]
-            kept = [header, *frames[1:]]
-            self._sent.keep(kept, num_bytes, now)
-        return kept
 
-    @property
-    def num_bytes(self) -> int:
-        """Of tensors that were not heard."""
-        return self._sent.num_bytes
-
-    def unheard_seconds(self, now: float) -> float:
-        """For how long the oldest message has not been heard; 0 where all were."""
-        with self._lock:
-            return self._sent.unheard_seconds(now)
-
-    def heard(self, number: int) -> None:
-        with self._lock:
-            self._sent.heard(number)
-
-    def changed(self, now: float, *, stands: bool) -> None:
-        """Its connection was lost, or made."""
-        with self._lock:
-            if stands:
-                self._sent.stands(now)
-            else:
-                self._sent.broke(now)
-
-    def say_again(self, offer: Callable[[str, list[Frame]], bool], now: float) -> float:
-        """Offer what is due to its address; when something is due the next time."""
-        with self._lock:
-            due = self._sent.due(now)
-            if due and all(offer(self.address, frames) for frames in due):
-                self._sent.said_again(now)
-            elif due:
-                self._sent.postpone(now + _AGAIN_SECONDS)
-            return self._sent.next_due
+MakeOutbox = Callable[[dict[str, str], Watches], Outbox]
 
 
 class Keeper:
@@ -95,7 +49,7 @@ class Keeper:
         name: str,
         token: bytes,
         make_inbox: Callable[[], Inbox],
-        make_outbox: Callable[[dict[str, str]], Outbox],
+        make_outbox: MakeOutbox,
     ) -> None:
         self.name = name
         self._context = context
@@ -118,14 +72,19 @@ class Keeper:
         with self._lock:
             thread = self._begun()
             session = Session(self.token, address, thread.inbox.address)
-            ours = f"inproc://monitor-{session.id.hex()}"
-            socket.monitor(ours, _EVENTS)
-            monitor = open_socket(self._context, zmq.PAIR, peer)
-            monitor.connect(ours)  # now: ZeroMQ's own thread would wait for it at the first event
+            monitor = self.monitor(socket, peer)
             self._sessions[session.id] = session
             self._new.append((monitor, session))
         thread.bell.ring()
         return session
+
+    def monitor(self, socket: zmq.Socket, peer: str) -> zmq.Socket:
+        """What tells when the connection of a socket, which is yet to be made, is lost and when it stands. Raises RunError where no socket can be opened."""
+        ours = f"inproc://monitor-{secrets.token_hex(8)}"
+        socket.monitor(ours, _EVENTS)
+        monitor = open_socket(self._context, zmq.PAIR, peer)
+        monitor.connect(ours)  # now: ZeroMQ's own thread would wait for it at the first event
+        return monitor
 
     def tell(self, address: str, session: bytes, heard: int) -> None:
         """All of a session up to this number has come; whoever listens at this address is to know. For threads that receive. Raises RunError as `session`."""
@@ -157,8 +116,8 @@ class Keeper:
             owed, self._owed, self._tell_at = self._owed, {}, math.inf
         return owed
 
-    def owe_again(self, address: str, numbers: dict[bytes, int], at: float) -> None:
-        """Somebody could not be told yet."""
+    def owe_again(self, address: str, numbers: Mapping[bytes, int], at: float) -> None:
+        """Somebody could not be told yet, or may not have heard it."""
         with self._lock:
             self._owed[address] = {**numbers, **self._owed.get(address, {})}
             self._tell_at = min(self._tell_at, at)
@@ -187,14 +146,15 @@ class Keeper:
 class _KeeperThread:
     """What the keeper's thread has to itself."""
 
-    def __init__(self, keeper: Keeper, inbox: Inbox, make_outbox: Callable[[dict[str, str]], Outbox]) -> None:
+    def __init__(self, keeper: Keeper, inbox: Inbox, make_outbox: MakeOutbox) -> None:
         self.inbox = inbox
         self.bell = Bell()
         self._keeper = keeper
         self._token = keeper.token
         self._book: dict[str, str] = {}
-        self._outbox = make_outbox(self._book)
-        self._monitors: dict[int, tuple[zmq.Socket, Session]] = {}
+        self._outbox = make_outbox(self._book, self)
+        self._monitors: dict[int, tuple[zmq.Socket, Session | str]] = {}  # of a session, or of the way to an address
+        self._told: dict[str, dict[bytes, int]] = {}
         self._broken: dict[bytes, Session] = {}  # those whose messages may be lost
         self._closed: deque[Session] = deque()
         self._selector = selectors.DefaultSelector()
@@ -237,21 +197,29 @@ class _KeeperThread:
         """Do what is to be done; when there is something to do again."""
         self.bell.mute()
         for monitor, session in self._keeper.take_new():
-            descriptor = descriptor_of(monitor)
-            self._monitors[descriptor] = monitor, session
-            self._selector.register(descriptor, selectors.EVENT_READ)
-            ready.append(descriptor)
+            self._look_at(monitor, session, now)
         for descriptor in ready:
             self._watch(descriptor, now)
         self._hear()
         self._tell(now)
         return min(self._say_again(now), self._forget(now), self._keeper.tell_at)
 
+    def _look_at(self, monitor: zmq.Socket, what: Session | str, now: float) -> None:
+        """From now on. Until it was looked at once, its descriptor tells of nothing."""
+        descriptor = descriptor_of(monitor)
+        self._monitors[descriptor] = monitor, what
+        self._selector.register(descriptor, selectors.EVENT_READ)
+        self._watch(descriptor, now)
+
+    def session(self, socket: zmq.Socket, peer: str, address: str) -> None:
+        """A connection of its own, before it connects: it has none, but is watched."""
+        self._look_at(self._keeper.monitor(socket, peer), address, time.monotonic())
+
     def _watch(self, descriptor: int, now: float) -> None:
         """Take what a connection's monitor has seen, until it has no more: its descriptor tells of the first event only."""
         if descriptor not in self._monitors:
             return
-        monitor, session = self._monitors[descriptor]
+        monitor, what = self._monitors[descriptor]
         with contextlib.suppress(zmq.Again):
             while True:
                 event = recv_monitor_message(monitor, zmq.DONTWAIT)["event"]
@@ -259,11 +227,19 @@ class _KeeperThread:
                     del self._monitors[descriptor]
                     self._selector.unregister(descriptor)
                     monitor.close()
-                    session.closed_at = now
-                    self._closed.append(session)
+                    if isinstance(what, Session):
+                        what.closed_at = now
+                        self._closed.append(what)
                     return
-                session.changed(now, stands=event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
-                self._broken[session.id] = session
+                self._changed(what, now, stands=event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+
+    def _changed(self, what: Session | str, now: float, *, stands: bool) -> None:
+        """A connection was lost, or stands. What was told by it may not have been heard."""
+        if isinstance(what, Session):
+            what.changed(now, stands=stands)
+            self._broken[what.id] = what
+        elif told := self._told.get(what):
+            self._keeper.owe_again(what, told, now)
 
     def _hear(self) -> None:
         """Take what others say that they have heard."""
@@ -280,7 +256,9 @@ class _KeeperThread:
     def _tell(self, now: float) -> None:
         """Tell senders what has come. Whoever cannot be reached yet is told a moment later."""
         for address, numbers in self._keeper.take_owed(now).items():
-            if not self._offered(address, [self._token + encode(Heard(list(numbers.items())))[0]]):
+            if self._offered(address, [self._token + encode(Heard(list(numbers.items())))[0]]):
+                self._told.setdefault(address, {}).update(numbers)
+            else:
                 self._keeper.owe_again(address, numbers, now + _AGAIN_SECONDS)
 
     def _say_again(self, now: float) -> float:

@@ -106,7 +106,7 @@ class Network:
                 name,
                 self.token,
                 lambda: self._make_inbox(name, f"tcp://{self.host}:*", "", _MOST_HEARD_BYTES, None),
-                lambda book: Outbox(self.context, book, keys=self.keys, token=self.token),
+                lambda book, watches: Outbox(self.context, book, keys=self.keys, token=self.token, keeper=watches),
             )
         return self._keeper
 

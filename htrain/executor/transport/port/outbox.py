@@ -19,7 +19,8 @@ from htrain.net.names import role_at
 from htrain.ops.bundle import Bundle
 
 if TYPE_CHECKING:
-    from htrain.executor.transport.port.keeper import Keeper, Session
+    from htrain.executor.transport.port.keeper import Watches
+    from htrain.executor.transport.port.session import Session
 
 SEND_SECONDS = 15.0
 _COPY_BELOW_BYTES = (
@@ -48,7 +49,7 @@ class Outbox:
         keys: Keys | None = None,
         token: bytes = b"",
         most_bytes: int = 0,
-        keeper: "Keeper | None" = None,
+        keeper: "Watches | None" = None,
     ) -> None:
         self._context = context
         self._keys = keys
@@ -61,7 +62,7 @@ class Outbox:
         self._deadline_seconds = deadline_seconds
         self._sockets: list[zmq.Socket] = []
         self._sends: dict[str, Callable[..., Any]] = {}
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, Session | None] = {}
         self.closed = False
         self.bytes_sent: dict[str, int] = {}
 
