@@ -203,8 +203,9 @@ class Lab:
         epochs: int = 1,
         timeout: float = 600.0,
         meanwhile: Callable[[], None] = lambda: None,
+        more: Sequence[str] = (),
     ) -> LabRun:
-        """Run a plan with the launcher on the first host and each process on its own, at most for `timeout` seconds.
+        """Run a plan with the launcher on the first host and each process on its own, at most for `timeout` seconds; `more` are further words of the command.
 
         What is to be done while it goes, `meanwhile` does, ten times a second.
 
@@ -219,7 +220,7 @@ class Lab:
         command = [str(BIN / "htrain"), "run", str(plan_folder.resolve()), "--data", data, "--out", str(out.resolve())]
         command += ["--trainer-network", f"{_BESIDE[1]}0.0/16"] if self._trainers_rate else []
         before, up_before = self.traffic(), self.uplinks()
-        _finish(self.ranks([*command, "--epochs", str(epochs)]), timeout, meanwhile)
+        _finish(self.ranks([*command, "--epochs", str(epochs), *more]), timeout, meanwhile)
         after, up_after = self.traffic(), self.uplinks()
         by_role = {
             role: since(before[host], after[host])

@@ -1,7 +1,6 @@
 """What goes between hosts comes once and in order, though connections are reset under it; what is heard is not kept (docs/decisions/sessions.md)."""
 
 import random
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ import torch
 
 from htrain.executor.engine.context import Context
 from htrain.executor.transport.port import Inbox, Network, Outbox
+from htrain.executor.transport.port.session import reply_of
 from htrain.executor.transport.wire import Beat, Ready, Values
 from tests.support.ports import WAIT_SECONDS, MakeNetwork, receive, send_tensors
 from tests.support.resets import Road
@@ -132,9 +132,8 @@ def test_what_was_heard_is_told_again_where_its_own_way_has_broken(here: Network
     assert here._keeper._thread
     way = Road(here._keeper._thread.inbox.address)
     try:
-        host, _, port = way.address.removeprefix("tcp://").rpartition(":")
         session = next(iter(here._keeper._sessions.values()))
-        session._reply = socket.inet_aton(host), int(port)
+        session._reply = reply_of(way.address)
         receive(inbox)
         for _ in range(3):
             outbox.send("b", Ready("b"))

@@ -5,7 +5,6 @@ import struct
 import time
 from collections import deque
 from collections.abc import Collection, Iterable
-from socket import inet_ntoa
 from typing import TYPE_CHECKING
 
 import zmq
@@ -21,7 +20,9 @@ from htrain.sync.sessions import Arrivals
 if TYPE_CHECKING:
     from htrain.executor.transport.port.keeper import Keeper
 
-NUMBERED = struct.Struct("<8sQ4sH")  # behind the token: the session, the number, and where to say what was heard
+NUMBERED = struct.Struct(
+    "<8sQ6s"
+)  # behind the token: the session, the number, and where to tell what was heard, as `reply_of` has it
 _MOST_WAITING = 1024  # connections of a moment: beyond, those of a folder's socket are refused, and tried again a tenth of a second later
 _MOST_QUEUED = 1000  # messages of one connection that an inbox holds: what roles have under way at once is far less, and waits with its sender beyond
 _MOST_DROPPED = 256  # messages that one `receive` drops: whoever calls it has something else to look at, too
@@ -111,11 +112,11 @@ class Inbox:
         if header is None or self._keeper is None or len(header) < NUMBERED.size:
             self.strangers += 1
             return
-        session, number, host, port = NUMBERED.unpack_from(header)
+        session, number, reply = NUMBERED.unpack_from(header)
         frames[0] = header[NUMBERED.size :]
-        self._taken.extend(self._arrivals.arrived(session, number, frames))
-        heard = self._arrivals.heard.get(session, 0)  # a gap is no news; what comes again may have been told in vain
-        self._keeper.tell(f"tcp://{inet_ntoa(host)}:{port}", session, heard)
+        arrivals = self._arrivals
+        self._taken.extend(arrivals.arrived(session, number, frames))
+        self._keeper.tell(reply, session, arrivals.heard.get(session, 0))  # what comes again may have been told in vain
 
     def _frames(self, seconds: float) -> Frames | None:
         """The next message of anybody. Raises RunError where the socket is closed."""

@@ -18,12 +18,12 @@ from htrain.errors import RunError
 from htrain.executor.host.bell import Bell
 from htrain.executor.transport.port.inbox import Inbox
 from htrain.executor.transport.port.outbox import Outbox
-from htrain.executor.transport.port.session import Session
+from htrain.executor.transport.port.session import Session, address_of_reply, reply_of
 from htrain.executor.transport.port.sockets import descriptor_of, open_socket
 from htrain.executor.transport.wire import Frame, Heard, encode
 
 _TELL_SECONDS = 0.05  # from when a message has come until its sender is told
-_AGAIN_SECONDS = 0.02  # before what could not be sent at once is tried again
+_AWAKE_SECONDS = 1.0  # for which it looks for more by itself: a ring costs whoever receives more than a look
 _ENDING_SECONDS = 1.0  # in which what is still unheard may be heard, once its outbox is closed
 _CLOSE_SECONDS = 5.0
 _EVENTS = int(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_MONITOR_STOPPED)
@@ -58,8 +58,9 @@ class Keeper:
         self._lock = threading.Lock()
         self._sessions: dict[bytes, Session] = {}
         self._new: list[tuple[zmq.Socket, Session]] = []
-        self._owed: dict[str, dict[bytes, int]] = {}
-        self._tell_at = math.inf
+        self._owed: dict[bytes, tuple[bytes, int]] = {}
+        self._told_at = self._owed_at = -math.inf
+        self._sleeps = True
         self._thread: _KeeperThread | None = None
 
     @property
@@ -86,14 +87,13 @@ class Keeper:
         monitor.connect(ours)  # now: ZeroMQ's own thread would wait for it at the first event
         return monitor
 
-    def tell(self, address: str, session: bytes, heard: int) -> None:
-        """All of a session up to this number has come; whoever listens at this address is to know. For threads that receive. Raises RunError as `session`."""
+    def tell(self, reply: bytes, session: bytes, heard: int) -> None:
+        """All of a session up to this number has come; whoever listens at `reply` is to know. For threads that receive. Raises RunError as `session`."""
         with self._lock:
-            self._owed.setdefault(address, {})[session] = heard
-            if self._tell_at < math.inf:
+            self._owed[session] = reply, heard
+            if not self._sleeps:
                 return
-            thread = self._begun()
-            self._tell_at = time.monotonic() + _TELL_SECONDS
+            thread, self._sleeps = self._begun(), False
         thread.bell.ring()
 
     def _begun(self) -> "_KeeperThread":
@@ -108,24 +108,29 @@ class Keeper:
             new, self._new = self._new, []
         return new
 
-    def take_owed(self, now: float) -> dict[str, dict[bytes, int]]:
-        """What senders are to be told now, by their addresses; nothing until it is time."""
-        if now < self._tell_at:
+    def take_owed(self, now: float) -> dict[bytes, dict[bytes, int]]:
+        """What is to be told now: of each session its number, by where it is to be told; nothing until it is time."""
+        if now < self._told_at + _TELL_SECONDS:
             return {}
         with self._lock:
-            owed, self._owed, self._tell_at = self._owed, {}, math.inf
-        return owed
+            owed, self._owed = self._owed, {}
+        by_reply: dict[bytes, dict[bytes, int]] = {}
+        for session, (reply, number) in owed.items():
+            by_reply.setdefault(reply, {})[session] = number
+        self._told_at = now
+        self._owed_at = now if owed else self._owed_at
+        return by_reply
 
-    def owe_again(self, address: str, numbers: Mapping[bytes, int], at: float) -> None:
+    def owe_again(self, reply: bytes, numbers: Mapping[bytes, int]) -> None:
         """Somebody could not be told yet, or may not have heard it."""
         with self._lock:
-            self._owed[address] = {**numbers, **self._owed.get(address, {})}
-            self._tell_at = min(self._tell_at, at)
+            self._owed = {**{session: (reply, number) for session, number in numbers.items()}, **self._owed}
 
-    @property
-    def tell_at(self) -> float:
-        """When senders are to be told; infinity where nobody is."""
-        return self._tell_at
+    def tells_at(self, now: float) -> float:
+        """When to look again for what is to be told; infinity where nothing was for a while, and whoever has something rings."""
+        with self._lock:
+            self._sleeps = not self._owed and now > self._owed_at + _AWAKE_SECONDS
+            return math.inf if self._sleeps else self._told_at + _TELL_SECONDS
 
     def heard(self, session: bytes, number: int) -> None:
         """All of a session up to this number has come. One that is over has nothing to keep."""
@@ -153,8 +158,10 @@ class _KeeperThread:
         self._token = keeper.token
         self._book: dict[str, str] = {}
         self._outbox = make_outbox(self._book, self)
-        self._monitors: dict[int, tuple[zmq.Socket, Session | str]] = {}  # of a session, or of the way to an address
-        self._told: dict[str, dict[bytes, int]] = {}
+        self._monitors: dict[
+            int, tuple[zmq.Socket, Session | bytes]
+        ] = {}  # of a session, or of the way by which others are told
+        self._told: dict[bytes, dict[bytes, int]] = {}
         self._broken: dict[bytes, Session] = {}  # those whose messages may be lost
         self._closed: deque[Session] = deque()
         self._selector = selectors.DefaultSelector()
@@ -202,9 +209,9 @@ class _KeeperThread:
             self._watch(descriptor, now)
         self._hear()
         self._tell(now)
-        return min(self._say_again(now), self._forget(now), self._keeper.tell_at)
+        return min(self._say_again(now), self._forget(now), self._keeper.tells_at(now))
 
-    def _look_at(self, monitor: zmq.Socket, what: Session | str, now: float) -> None:
+    def _look_at(self, monitor: zmq.Socket, what: Session | bytes, now: float) -> None:
         """From now on. Until it was looked at once, its descriptor tells of nothing."""
         descriptor = descriptor_of(monitor)
         self._monitors[descriptor] = monitor, what
@@ -213,7 +220,7 @@ class _KeeperThread:
 
     def session(self, socket: zmq.Socket, peer: str, address: str) -> None:
         """A connection of its own, before it connects: it has none, but is watched."""
-        self._look_at(self._keeper.monitor(socket, peer), address, time.monotonic())
+        self._look_at(self._keeper.monitor(socket, peer), reply_of(address), time.monotonic())
 
     def _watch(self, descriptor: int, now: float) -> None:
         """Take what a connection's monitor has seen, until it has no more: its descriptor tells of the first event only."""
@@ -233,13 +240,13 @@ class _KeeperThread:
                     return
                 self._changed(what, now, stands=event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
-    def _changed(self, what: Session | str, now: float, *, stands: bool) -> None:
+    def _changed(self, what: Session | bytes, now: float, *, stands: bool) -> None:
         """A connection was lost, or stands. What was told by it may not have been heard."""
         if isinstance(what, Session):
             what.changed(now, stands=stands)
             self._broken[what.id] = what
         elif told := self._told.get(what):
-            self._keeper.owe_again(what, told, now)
+            self._keeper.owe_again(what, told)
 
     def _hear(self) -> None:
         """Take what others say that they have heard."""
@@ -255,11 +262,11 @@ class _KeeperThread:
 
     def _tell(self, now: float) -> None:
         """Tell senders what has come. Whoever cannot be reached yet is told a moment later."""
-        for address, numbers in self._keeper.take_owed(now).items():
-            if self._offered(address, [self._token + encode(Heard(list(numbers.items())))[0]]):
-                self._told.setdefault(address, {}).update(numbers)
+        for reply, numbers in self._keeper.take_owed(now).items():
+            if self._offered(address_of_reply(reply), [self._token + encode(Heard(list(numbers.items())))[0]]):
+                self._told.setdefault(reply, {}).update(numbers)
             else:
-                self._keeper.owe_again(address, numbers, now + _AGAIN_SECONDS)
+                self._keeper.owe_again(reply, numbers)
 
     def _say_again(self, now: float) -> float:
         """Say again what is due; when something is due the next time."""

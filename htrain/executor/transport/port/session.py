@@ -4,7 +4,7 @@ import math
 import secrets
 import threading
 from collections.abc import Callable
-from socket import inet_aton
+from socket import inet_aton, inet_ntoa
 
 from htrain.executor.transport.port.inbox import NUMBERED
 from htrain.executor.transport.port.keys import numbered
@@ -12,6 +12,17 @@ from htrain.executor.transport.wire import Frame
 from htrain.sync.sessions import Sent
 
 _AGAIN_SECONDS = 0.02  # before what could not be sent at once is tried again
+
+
+def reply_of(address: str) -> bytes:
+    """tcp://host:port, of IPv4, in 6 bytes."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    return inet_aton(host) + int(port).to_bytes(2, "big")
+
+
+def address_of_reply(reply: bytes) -> str:
+    """The address that those 6 bytes stand for."""
+    return f"tcp://{inet_ntoa(reply[:4])}:{int.from_bytes(reply[4:], 'big')}"
 
 
 class Session:
@@ -23,15 +34,14 @@ class Session:
         self.reply_address = reply_address
         self.closed_at = math.inf
         self._token = numbered(token)
-        host, _, port = reply_address.removeprefix("tcp://").rpartition(":")
-        self._reply = inet_aton(host), int(port)
+        self._reply = reply_of(reply_address)
         self._sent: Sent[list[Frame]] = Sent()
         self._lock = threading.Lock()
 
     def number(self, frames: list[Frame], num_bytes: int, now: float) -> list[Frame]:
         """A message as it travels under the next number. It is kept until it is heard."""
         with self._lock:
-            header = self._token + NUMBERED.pack(self.id, self._sent.last + 1, *self._reply) + frames[0]
+            header = self._token + NUMBERED.pack(self.id, self._sent.last + 1, self._reply) + frames[0]
             kept = [header, *frames[1:]]
             self._sent.keep(kept, num_bytes, now)
         return kept
