@@ -44,7 +44,12 @@ def elsewhere_of(
     metavar="ADDRESS",
     help="Where other roles reach this host: an address, or an interface such as eth0. [default: the address by which it reaches the launcher]",
 )
-@click.option("--wait-seconds", default=60.0, type=Finite(0), help="How long to look for the launcher. [default: 60]")
+@click.option(
+    "--wait-seconds",
+    default=60.0,
+    type=Finite(0),
+    help="How long to look for a launcher, at first and when it is gone. [default: 60]",
+)
 @click.option("--intra-op-threads", default=1, type=click.IntRange(1), help="torch threads per op. [default: 1]")
 def role(
     roles: tuple[str, ...], launcher: str, secret: Path, address: str, wait_seconds: float, intra_op_threads: int
@@ -52,7 +57,8 @@ def role(
     """Play roles of a run on this host, such as trainer:0:1 or sparse_ps:0, for a launcher elsewhere.
 
     It stays until the run is over, and ends with the run's status. Where a role dies, the run goes on from its last checkpoint: start this again where it has
-    ended by itself. The plan comes from the launcher; data and run folder lie where all hosts see them.
+    ended by itself. Where the launcher is gone, it looks for another at that address. The plan comes from the launcher; data and
+    run folder lie where all hosts see them.
 
     \b
     htrain run plan/ --data criteo:train.tsv --out runs/a --listen 10.1.0.1:7070 --secret run.secret

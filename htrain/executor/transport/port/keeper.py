@@ -82,9 +82,11 @@ class Keeper:
     def monitor(self, socket: zmq.Socket, peer: str) -> zmq.Socket:
         """What tells when the connection of a socket, which is yet to be made, is lost and when it stands. Raises RunError where no socket can be opened."""
         ours = f"inproc://monitor-{secrets.token_hex(8)}"
+        monitor = open_socket(
+            self._context, zmq.PAIR, peer
+        )  # first: ZeroMQ's own thread waits at an event for somebody who watches
         socket.monitor(ours, _EVENTS)
-        monitor = open_socket(self._context, zmq.PAIR, peer)
-        monitor.connect(ours)  # now: ZeroMQ's own thread would wait for it at the first event
+        monitor.connect(ours)
         return monitor
 
     def tell(self, reply: bytes, session: bytes, heard: int) -> None:
