@@ -301,6 +301,13 @@ def test_a_role_that_is_killed_and_started_again_is_taken_in_and_every_example_i
         another_checkpoint(elsewhere.run, launcher)
         roles[victim].send_signal(number)  # and with it goes all that it plays
         assert roles[victim].wait(20) in (-signal.SIGKILL, 128 + signal.SIGTERM)
+        wait_until(  # a checkpoint may have been closed at this moment
+            lambda v=victim: any(
+                line.startswith(v) and "the run goes on" in line for line in heard(launcher).splitlines()
+            ),
+            launcher,
+            f"the loss of {victim}",
+        )
         roles[victim] = elsewhere.role(victim)
     another_checkpoint(elsewhere.run, launcher)
     os.kill(elsewhere.pid_of("dense_ps:0"), signal.SIGKILL)  # what is played alone: its agent has another
