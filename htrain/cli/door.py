@@ -28,6 +28,7 @@ from htrain.printable import one_line, printable
 
 _BUG = 3
 _LOST_SECONDS = 0.5  # until an exception that a library has swallowed is missed
+_SOON_SECONDS = 0.01
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
 
 
@@ -43,17 +44,21 @@ class Signals:
     """The first signal ends the command by an exception, the second at once. One that is ignored stays so, as the end of the terminal under nohup.
 
     Libraries lose exceptions: a bare `except` around an import, a callback from C. One that is gone before it got to the door is raised again.
+    So does Python, which can only print what a `__del__` or the callback of a weak reference raises, as those of its own import locks.
     """
 
     def __init__(self) -> None:
         self.number = 0
+        self._over = False
+        self._print = sys.unraisablehook
+        sys.unraisablehook = self._unraisable
         self._raised: Callable[[], Signalled | None] = lambda: None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.number:
+        if self.number or self._over:
             os._exit(128 + number)
         self.number = number
         signal.signal(signal.SIGALRM, self._on_alarm)
@@ -65,6 +70,12 @@ class Signals:
         if not self._raised():  # while it is on its way, and what is half done is tidied up, somebody holds it
             raise self._exception()
 
+    def _unraisable(self, lost: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(lost.exc_value, Signalled):
+            self._print(lost)
+        elif not self._over:
+            signal.setitimer(signal.ITIMER_REAL, _SOON_SECONDS, _LOST_SECONDS)  # by then its callback has returned
+
     def _exception(self) -> Signalled:
         """A new one. Nobody but who handles it keeps it: a frame of ours that did would be kept by its traceback."""
         raised = Signalled(self.number)
@@ -72,7 +83,8 @@ class Signals:
         return raised
 
     def arrived(self) -> None:
-        """The command has ended, one way or another."""
+        """The command has ended, one way or another, and is tidied up: a signal has nothing left to do but to end the process."""
+        self._over = True
         if self.number:
             signal.setitimer(signal.ITIMER_REAL, 0)
 

@@ -116,10 +116,34 @@ time.sleep(60)
 """
 
 
-def test_a_signal_that_a_library_swallows_is_not_lost(
-    started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+IN_A_FINALIZER = """
+import pathlib, time
+class Slow:
+    def __del__(self):
+        pathlib.Path("reached").touch()
+        time.sleep(60)
+Slow()
+time.sleep(60)
+"""
+IN_A_CALLBACK = """
+import pathlib, time, weakref
+class Thing:
+    pass
+def gone(reference):
+    pathlib.Path("reached").touch()
+    time.sleep(60)
+thing = Thing()
+watched = weakref.ref(thing, gone)
+del thing
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("code", [SWALLOWS, IN_A_FINALIZER, IN_A_CALLBACK])
+def test_a_signal_that_a_library_or_python_swallows_is_not_lost(
+    code: str, started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    (tmp_path / "model.py").write_text(SWALLOWS)
+    (tmp_path / "model.py").write_text(code)
     run = started(tmp_path, "compile", "model.py", "--out", "plan")
     deadline = time.monotonic() + 60
     while not (tmp_path / "reached").exists() and time.monotonic() < deadline:
