@@ -33,7 +33,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 from ledger import DATA, counted, ledger_plan, owed
 from netlab import Lab, unwind_when_ended
 
-from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.executor.record.kept import find_checkpoints
 from htrain.spec.cluster import this_machine
 
 _ROLES = (

@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 from ledger import DATA, counted, ledger_plan, owed
 
-from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.executor.record.kept import find_checkpoints
 from htrain.spec.cluster import this_machine
 
 _WINDOW_SECONDS = 3.0  # over which examples a second are counted

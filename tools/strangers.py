@@ -47,7 +47,7 @@ from ledger import DATA, ledger_plan
 from whole_runs import parameters
 
 from htrain.errors import RunError
-from htrain.executor.record.checkpoint import latest_checkpoint
+from htrain.executor.record.kept import latest_checkpoint
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import decode
 from htrain.plan.plan import Plan

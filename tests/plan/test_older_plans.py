@@ -9,8 +9,8 @@ import yaml
 
 import htrain
 from htrain.errors import PlanError
-from htrain.executor.record.checkpoint import latest_checkpoint
 from htrain.executor.record.identity import PlanIdentity
+from htrain.executor.record.kept import latest_checkpoint
 from htrain.plan.check import check_plan
 from htrain.plan.plan import Plan, load_plan
 from htrain.plan.text import plan_diff

@@ -13,15 +13,12 @@ from htrain.executor.record.checkpoint import (
     SavedFile,
     TrainerState,
     TrainerTotals,
-    latest_checkpoint,
-    load_role_into,
-    new_checkpoint,
     read_manifest,
-    save_role,
-    verify,
     write_manifest,
 )
 from htrain.executor.record.identity import Identity, PlanIdentity
+from htrain.executor.record.kept import latest_checkpoint, new_checkpoint
+from htrain.executor.record.role_file import load_role_into, save_role, verify
 from htrain.net.net import Parameter
 from htrain.plan.plan import Plan
 

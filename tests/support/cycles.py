@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import htrain
-from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.executor.record.kept import find_checkpoints
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from tests.support.whole_runs import WIDE_DEEP, Process

@@ -8,8 +8,10 @@ from small_dlrm import small_dlrm
 
 from htrain.compiler.pipeline import compile_net
 from htrain.data.identity import DataIdentity
-from htrain.executor.record.checkpoint import VERSION, Manifest, new_checkpoint, save_role, write_manifest
+from htrain.executor.record.checkpoint import VERSION, Manifest, write_manifest
 from htrain.executor.record.identity import Identity, PlanIdentity
+from htrain.executor.record.kept import new_checkpoint
+from htrain.executor.record.role_file import save_role
 from htrain.executor.record.run_folder import RunRecord, start_record
 from htrain.frontend.captured import Captured
 from htrain.net.names import device_of

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import htrain
 from htrain.data import START, Batch, Malformed, Position, open_data
-from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.executor.record.kept import find_checkpoints
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster
 from htrain.spec.tree import with_flags

@@ -10,7 +10,7 @@ from small_wide_deep import BATCH, DATA, ROWS, small_plan
 
 import htrain
 from htrain.executor.launch.earlier import Earlier, beginning_of
-from htrain.executor.record.checkpoint import latest_checkpoint
+from htrain.executor.record.kept import latest_checkpoint
 from htrain.net.net import Net, Parameter
 from htrain.plan.plan import Plan
 from htrain.spec.tree import with_flags

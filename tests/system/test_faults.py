@@ -29,7 +29,7 @@ from whole_runs import (
 )
 
 import htrain
-from htrain.executor.record.checkpoint import find_checkpoints, latest_checkpoint
+from htrain.executor.record.kept import find_checkpoints, latest_checkpoint
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 

@@ -25,7 +25,8 @@ from htrain.cli.app import commands as htrain_commands
 from htrain.data import open_data
 from htrain.data.layout import load_layout
 from htrain.errors import Error
-from htrain.executor.record.checkpoint import latest_checkpoint, read_manifest
+from htrain.executor.record.checkpoint import read_manifest
+from htrain.executor.record.kept import latest_checkpoint
 from htrain.executor.record.measured import load_measured
 from htrain.executor.record.run_folder import read_record
 from htrain.onnx_format.files import read_net

@@ -20,7 +20,7 @@ import sys, threading
 from itertools import islice
 import htrain
 from htrain.executor.loops.feed import Feed
-from htrain.executor.loops import saver
+from htrain.executor.record import share
 from htrain.executor.loops.sync import SyncLoop
 from htrain.executor.roles.coordinator import CoordinatorMachine
 
@@ -38,8 +38,8 @@ if place == "reader":
 
     Feed.__init__ = lambda self, batches, *rest: make(self, batches_until(batches, 50), *rest)
 elif place == "save":
-    write = saver.write_role
-    saver.write_role = lambda folder, name, file: (hang if name == "sparse_ps:0" else write)(folder, name, file)
+    write = share.write_role
+    share.write_role = lambda folder, name, file: (hang if name == "sparse_ps:0" else write)(folder, name, file)
     CoordinatorMachine._most_save_seconds = 2.0
 elif place == "sync":
     run = SyncLoop._run

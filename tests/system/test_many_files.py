@@ -14,7 +14,7 @@ from whole_runs import WIDE_DEEP, parameters, start_held, train, wait_until_held
 
 import htrain
 from htrain.data import START, Malformed, Position, open_data
-from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.executor.record.kept import find_checkpoints
 from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags
 

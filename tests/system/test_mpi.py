@@ -19,7 +19,7 @@ from whole_runs import ENDLESS, HTRAIN, WIDE_DEEP, libfm, parameters, train, wai
 
 import htrain
 from htrain.errors import RunError, UsageError
-from htrain.executor.record.checkpoint import latest_checkpoint
+from htrain.executor.record.kept import latest_checkpoint
 from htrain.spec.cluster import Cluster, this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags

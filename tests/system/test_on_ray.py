@@ -15,7 +15,7 @@ from whole_runs import ENDLESS
 
 import htrain
 from htrain.errors import UsageError
-from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.executor.record.kept import find_checkpoints
 from htrain.spec.cluster import this_machine
 
 GIB = 1 << 30

@@ -13,7 +13,7 @@ from torch import nn
 import htrain
 from htrain.compiler.pipeline import compile_net
 from htrain.errors import UsageError
-from htrain.executor.record.checkpoint import latest_checkpoint
+from htrain.executor.record.kept import latest_checkpoint
 from htrain.frontend.captured import Captured
 from htrain.frontend.torch_model import capture
 from htrain.net.placement import Split

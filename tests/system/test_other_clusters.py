@@ -16,7 +16,7 @@ from whole_runs import start, wait_for_examples
 
 import htrain
 from htrain.data import START, Malformed, open_data
-from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.executor.record.kept import find_checkpoints
 from htrain.spec.cluster import this_machine
 
 EPOCHS = 40

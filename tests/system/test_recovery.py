@@ -14,7 +14,7 @@ from forked import Started
 from ledger import DATA, counted, ledger_plan, owed
 from whole_runs import ENDLESS, start, wait_for_a_checkpoint, wait_for_examples, wait_until
 
-from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.executor.record.kept import find_checkpoints
 from htrain.spec.cluster import this_machine
 
 OFTEN = ("--checkpoint-seconds", "0.7")

@@ -29,7 +29,7 @@ from whole_runs import (
 )
 
 import htrain
-from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.executor.record.kept import find_checkpoints
 from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags
 

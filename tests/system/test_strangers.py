@@ -15,7 +15,7 @@ from attacks import AT_CONNECTIONS, AT_MESSAGES, Act, addresses_of, attacking, f
 from ledger import DATA, counted, ledger_plan, owed
 from whole_runs import ENDLESS, HTRAIN, Process, start, wait_for_examples
 
-from htrain.executor.record.checkpoint import latest_checkpoint
+from htrain.executor.record.kept import latest_checkpoint
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import this_machine
 

@@ -4,11 +4,13 @@ import ctypes
 import itertools
 import math
 import mmap
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+import numpy as np
 import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of glibc's mallopt
@@ -81,3 +83,22 @@ def rejoin_pages(tensors: Iterable[torch.Tensor], is_enough: Callable[[], bool])
                 return
             num_bytes = min(_AT_ONCE, (end - place) // _PAGE_BYTES * _PAGE_BYTES)
             madvise(ctypes.c_void_p(place), ctypes.c_size_t(num_bytes), _MADV_COLLAPSE)
+
+
+_SMALL_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_MADV_DONTNEED = 4
+_MADVISE = ctypes.CDLL(None).madvise if sys.platform == "linux" else None
+
+
+def give_back(part: memoryview) -> None:
+    """Let go of pages that a process which was forked has seen enough of: who writes to them in the other process need not copy them any more.
+
+    They are gone, here: `part` is not to be looked at again. Requires: memory of this process alone, not of a file.
+    """
+    if _MADVISE is None or not part:
+        return
+    begin = np.frombuffer(part, np.uint8).__array_interface__["data"][0]
+    first = -(-begin // _SMALL_PAGE_BYTES) * _SMALL_PAGE_BYTES
+    num_bytes = (begin + len(part) - first) // _SMALL_PAGE_BYTES * _SMALL_PAGE_BYTES
+    if num_bytes > 0:
+        _MADVISE(ctypes.c_void_p(first), ctypes.c_size_t(num_bytes), _MADV_DONTNEED)

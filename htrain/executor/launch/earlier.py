@@ -12,9 +12,11 @@ import torch
 
 from htrain.errors import CheckpointError
 from htrain.executor.launch.inputs import check_vocabularies
-from htrain.executor.record.checkpoint import Manifest, latest_checkpoint, read_manifest, verify
+from htrain.executor.record.checkpoint import Manifest, read_manifest
+from htrain.executor.record.kept import latest_checkpoint
 from htrain.executor.record.layout import Layout, read_layout
 from htrain.executor.record.pieces import Rows, is_models, load_pieces, owner_of, paste, whole_name, whole_of
+from htrain.executor.record.role_file import verify
 from htrain.executor.record.run_folder import read_record
 from htrain.net.net import Net, Parameter
 from htrain.plan.plan import Plan, load_plan

@@ -15,7 +15,8 @@ from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
 from htrain.executor.launch.inputs import check_inputs, check_numbers, check_vocabularies
-from htrain.executor.record.checkpoint import Manifest, latest_checkpoint, named_checkpoint
+from htrain.executor.record.checkpoint import Manifest
+from htrain.executor.record.kept import latest_checkpoint, named_checkpoint
 from htrain.executor.record.layout import Layout, read_layout
 from htrain.executor.record.parameters import load_parameters
 from htrain.executor.record.validations import best_checkpoint

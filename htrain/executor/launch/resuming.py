@@ -13,8 +13,9 @@ from htrain.data.identity import DataIdentity, FileIdentity, data_files, other_t
 from htrain.data.left import begin_of, left_by
 from htrain.errors import CheckpointError
 from htrain.executor.launch.earlier import Beginning, Earlier
-from htrain.executor.record.checkpoint import Found, Manifest, ReaderPosition, TrainerState, TrainerTotals
+from htrain.executor.record.checkpoint import Manifest, ReaderPosition, TrainerState, TrainerTotals
 from htrain.executor.record.identity import Identity
+from htrain.executor.record.kept import Found
 from htrain.executor.record.layout import keep_layout
 from htrain.executor.record.resume import as_it_was, cuts_of, last_whole, left_of, other_data
 from htrain.executor.record.run_folder import read_record

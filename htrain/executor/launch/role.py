@@ -26,7 +26,8 @@ from htrain.executor.loops.saver import Saver
 from htrain.executor.loops.server import Server
 from htrain.executor.loops.sync import SyncLoop
 from htrain.executor.loops.trainer import Trainer
-from htrain.executor.record.checkpoint import load_role_into, read_manifest
+from htrain.executor.record.checkpoint import read_manifest
+from htrain.executor.record.role_file import load_role_into
 from htrain.executor.roles.endpoints import centre_endpoint
 from htrain.executor.settings import RunSettings
 from htrain.executor.strategies.strategy import TrainerParts
@@ -195,7 +196,10 @@ class RunningRole:
         """The parameters of a checkpoint of this run. Raises CheckpointError."""
         numbers = self._parts.row_numbers()
         seen = {name: torch.empty_like(rows) for name, rows in numbers.items()}
-        load_role_into(folder, self.name, read_manifest(folder), {**self.store, **seen})
+        manifest = read_manifest(folder)
+        load_role_into(folder, self.name, manifest, {**self.store, **seen})
+        if self.name in manifest.files and folder.parent == self.settings.run_folder / "checkpoints":
+            self._saver.restored(folder.name, manifest.files[self.name], manifest.base_of(self.name))
         for name, rows in numbers.items():
             if not torch.equal(rows, seen[name]):
                 raise CheckpointError(
@@ -318,10 +322,11 @@ class RunningRole:
         """What a checkpoint keeps of a trainer besides parameters; nothing of other roles."""
         return self.trainer.state() if self.trainer else {}
 
-    def save(self, folder: Path) -> None:
-        """Begin to write the role's parameters as they are now; `saved` tells of it. Requires: nothing is under way, and it has told of the one before."""
+    def save(self, folder: Path, last: str) -> None:
+        """Begin to write the role's parameters as they are now, whole or on top of the checkpoint `last`; `saved` tells of it. Requires: nothing is under way,
+        and it has told of the one before."""
         with self._main.at("saving", num_bytes=self._num_bytes):
-            self._saver.begin(folder)
+            self._saver.begin(folder, last)
 
     def saved(self) -> dict[str, Any]:
         """What has been written for a checkpoint, or that the disk has refused it, under "saved", once; nothing before that."""

@@ -16,8 +16,8 @@ from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.interrupt import interrupts
 from htrain.executor.launch.run import LocalPools, check_folder
 from htrain.executor.loops.members import addresses_in
-from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.executor.record.identity import Identity, identify_served
+from htrain.executor.record.kept import find_checkpoints
 from htrain.executor.record.progress import Progress
 from htrain.executor.record.resume import resumed
 from htrain.executor.record.run_folder import Claim, RunRecord, claimed, read_record, start_record

@@ -16,8 +16,8 @@ from htrain.executor.launch.publish import Versions, Wanted
 from htrain.executor.launch.publish import prepared as published
 from htrain.executor.launch.resuming import extent_of, gone_on
 from htrain.executor.launch.validate import Validating, Validator, prepared
-from htrain.executor.record.checkpoint import find_checkpoints
 from htrain.executor.record.identity import Identity, identify
+from htrain.executor.record.kept import find_checkpoints
 from htrain.executor.record.layout import Layout, keep_layout
 from htrain.executor.record.progress import Progress
 from htrain.executor.record.resume import other_data

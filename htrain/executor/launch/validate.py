@@ -17,7 +17,8 @@ from htrain.executor.launch.coordinator import NoValidations
 from htrain.executor.launch.evaluate import Evaluation, evaluate
 from htrain.executor.launch.forward import data_for, forward_net
 from htrain.executor.launch.interrupt import Interrupt
-from htrain.executor.record.checkpoint import prune, read_manifest
+from htrain.executor.record.checkpoint import read_manifest
+from htrain.executor.record.kept import prune
 from htrain.executor.record.layout import Layout
 from htrain.executor.record.parameters import load_parameters
 from htrain.executor.record.progress import decimal, duration

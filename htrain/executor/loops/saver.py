@@ -10,10 +10,13 @@ import torch
 
 from htrain.errors import CheckpointError, RunError
 from htrain.executor.host.apart import Apart
-from htrain.executor.host.memory import rejoin_pages
+from htrain.executor.host.memory import give_back, rejoin_pages
 from htrain.executor.host.threads import begin_thread, stand_back
-from htrain.executor.record.checkpoint import SavedFile, write_role
-from htrain.executor.record.tensor_file import tensor_file
+from htrain.executor.record.changes import warm_up
+from htrain.executor.record.checkpoint import Base, SavedFile
+from htrain.executor.record.deltas import Deltas
+from htrain.executor.record.share import Share
+from htrain.executor.record.tensor_file import values_of
 from htrain.printable import one_line
 
 
@@ -21,7 +24,7 @@ class Saver:
     """One share at a time: `begin`, and once `on_change` has been called, `news`. For the role's main thread.
 
     A process `apart` writes it, from memory as it was when it began. Of memory that is shared with other processes, or lies in files, a fork has no copy:
-    there `begin` returns when all is written.
+    there `begin` returns when all is written. What is large is written as the rows that have changed, where `deltas` find that worth while.
     """
 
     def __init__(
@@ -31,15 +34,18 @@ class Saver:
         on_change: Callable[[], None],
         *,
         apart: bool,
+        deltas: Deltas | None = None,
     ) -> None:
         self._role = role
         self._tensors = tensors
         self._on_change = on_change
         self._is_apart = apart
+        self._deltas = deltas or Deltas()
         self._apart: Apart | None = None
         self._thread: threading.Thread | None = None
         self._is_wanted = threading.Event()  # the thread, for something else
         self._outcome: dict[str, Any] = {}
+        self._is_warm = False  # what looks for rows is compiled
         self.cpu_seconds = 0.0  # of the processes that have written
 
     @property
@@ -47,28 +53,30 @@ class Saver:
         """That which waits for the process apart, where there was one."""
         return [self._thread] if self._thread else []
 
-    def begin(self, folder: Path) -> None:
-        """Write all as it is now. Requires: nothing writes to it meanwhile, and the share before has been told of."""
+    def restored(self, checkpoint: str, saved: SavedFile, base: Base | None) -> None:
+        """What the role holds has come from its share of a checkpoint of this run, on which others may build."""
+        self._deltas.written(checkpoint, saved, base)
+        self._warm_up()
+
+    def begin(self, folder: Path, last: str = "") -> None:
+        """Write all as it is now, whole or on top of the checkpoint `last`, which is valid. Requires: nothing writes to it meanwhile, and the share before has
+        been told of."""
         assert not self._outcome
         self._join()
         tensors = self._tensors()
         if not tensors:
             self._ended({})
             return
-        file = tensor_file(tensors)
-
-        def write() -> SavedFile:
-            return write_role(folder, self._role, file)
-
+        share = Share(folder, self._role, values_of(tensors), self._deltas.base(last) if self._is_warm else None)
         try:
-            self._apart = Apart(lambda: msgspec.json.encode(write())) if self._is_apart else None
+            self._apart = Apart(lambda: msgspec.json.encode(share.write(give_back))) if self._is_apart else None
         except OSError:  # no room for another process
             self._apart = None
         if self._apart is None:
-            self._write_here(write)
+            self._write_here(share)
             return
         self._thread = threading.Thread(
-            target=self._wait, args=(self._apart, tensors), name=f"{self._role} saving", daemon=True
+            target=self._wait, args=(self._apart, share, tensors), name=f"{self._role} saving", daemon=True
         )
         self._thread.start()
 
@@ -95,23 +103,32 @@ class Saver:
         self._outcome = {"saved": saved}
         self._on_change()
 
-    def _write_here(self, write: Callable[[], SavedFile]) -> None:
+    def _write_here(self, share: Share) -> None:
         try:
-            self._ended(_told(write()))
+            saved = share.told(self._deltas, *share.write())
         except CheckpointError as error:
-            self._ended({"error": str(error)})
+            saved = self._refused(error)
+        self._ended(saved)
+        self._warm_up()
 
-    def _wait(self, apart: Apart, tensors: Mapping[str, torch.Tensor]) -> None:
+    def _wait(self, apart: Apart, share: Share, tensors: Mapping[str, torch.Tensor]) -> None:
         begin_thread()
         stand_back()
         try:
-            saved = _told(msgspec.json.decode(apart.result(), type=SavedFile))
+            saved = share.told(self._deltas, *msgspec.json.decode(apart.result(), type=tuple[SavedFile, bool]))
         except RunError as error:
-            saved = {"error": one_line(str(error))}
+            saved = self._refused(error)
         self.cpu_seconds += apart.cpu_seconds
         self._ended(saved)
+        self._warm_up()
         rejoin_pages(tensors.values(), self._is_wanted.is_set)
 
+    def _warm_up(self) -> None:
+        tensors = self._tensors().values()
+        if not self._is_warm and self._deltas.are_for(sum(tensor.nbytes for tensor in tensors)):
+            warm_up(tensors)
+            self._is_warm = True
 
-def _told(saved: SavedFile) -> dict[str, Any]:
-    return {"file": [saved.name, saved.num_bytes, saved.digest]}
+    def _refused(self, error: Exception) -> dict[str, Any]:
+        self._deltas.refused()
+        return {"error": one_line(str(error))}

@@ -4,11 +4,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from htrain.errors import CheckpointError
-from htrain.executor.record.checkpoint import Manifest, verified_path
+from htrain.executor.record.checkpoint import Manifest
 from htrain.executor.record.layout import Layout
+from htrain.executor.record.role_file import role_values, verified_role
 from htrain.net.names import DENSE_PS, GROUP, SPARSE_PS, Role
 from htrain.spec.centres import centre_name
 
@@ -33,17 +34,14 @@ def _read(folder: Path, manifest: Manifest, role: str, names: Mapping[str, str])
     """Of the parameters `names[name]` those that the file of a role has, mapped from it, by name."""
     if not names:
         return {}
-    saved = manifest.files[role]
-    path = folder / saved.name
     try:
-        with safe_open(path, "pt") as file:
-            held = set(file.keys())
-            wanted = [name for name in sorted(names) if names[name] in held]
+        with role_values(folder, manifest, role) as held:
+            wanted = [name for name in sorted(names) if names[name] in held.names]
             if wanted:
-                verified_path(folder, saved)
-            return {name: file.get_tensor(names[name]) for name in wanted}
+                verified_role(folder, manifest, role)
+            return {name: held.of(names[name]) for name in wanted}
     except (SafetensorError, OSError) as error:
-        verified_path(folder, saved)  # says more of a file that is damaged
+        path = verified_role(folder, manifest, role)  # says more of a file that is damaged
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from htrain.errors import CheckpointError
 from htrain.executor.record.checkpoint import ROWS, Manifest
 from htrain.executor.record.layout import Layout
 from htrain.executor.record.parameters import load_parameters
+from htrain.executor.record.role_file import role_values
 from htrain.net.names import SPARSE_PS, role_of
 from htrain.net.net import Parameter
 
@@ -59,8 +60,8 @@ def load_pieces(
     Raises CheckpointError for what is not there, or cannot be read.
     """
     values = load_parameters(layout, saved, folder, manifest=manifest, replica=replica)
-    files = [folder / saved.name for role, saved in manifest.files.items() if role_of(role) == SPARSE_PS]
-    rows = dict(item for path in files for item in _rows_in(path))
+    servers = [role for role in manifest.files if role_of(role) == SPARSE_PS]
+    rows = dict(item for role in servers for item in _rows_of(folder, manifest, role))
     pieces: dict[str, list[Piece]] = {}
     for name, parameter in saved.items():
         owner = owner_of(layout.parameters, parameter)
@@ -79,15 +80,15 @@ def whole_name(owner: Parameter, parameter: Parameter) -> str:
     return owner.whole + parameter.name.removeprefix(owner.name) if parameter.kind == "state" else owner.whole
 
 
-def _rows_in(path: Path) -> Iterator[tuple[str, Rows]]:
-    """The numbers of the rows of each table of a file that are no range, by the table's name. Raises CheckpointError."""
+def _rows_of(folder: Path, manifest: Manifest, role: str) -> Iterator[tuple[str, Rows]]:
+    """The numbers of the rows of each table of a role that are no range, by the table's name. Raises CheckpointError."""
     try:
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118
+        with role_values(folder, manifest, role) as held:
+            for name in held.names:
                 if name.endswith(ROWS):
-                    yield name.removesuffix(ROWS), file.get_tensor(name).numpy().astype(np.int64)
+                    yield name.removesuffix(ROWS), held.of(name).numpy().astype(np.int64)
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+        raise CheckpointError(f"{folder / manifest.files[role].name}: cannot be read: {error}") from error
 
 
 def whole_of(name: str, parts: Sequence[Parameter]) -> Parameter:

@@ -9,8 +9,10 @@ import msgspec
 from htrain.data.growth import Cut
 from htrain.data.left import Left
 from htrain.errors import CheckpointError, DamagedCheckpoint
-from htrain.executor.record.checkpoint import Found, Manifest, no_checkpoint, verify
+from htrain.executor.record.checkpoint import Manifest
 from htrain.executor.record.identity import Identity
+from htrain.executor.record.kept import Found, no_checkpoint
+from htrain.executor.record.role_file import verify
 from htrain.executor.settings import RunSettings
 
 

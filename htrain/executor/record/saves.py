@@ -11,15 +11,15 @@ from htrain.data.growth import Cut, still
 from htrain.data.left import Left
 from htrain.executor.record.checkpoint import (
     VERSION,
+    Base,
     Manifest,
     SavedFile,
     TrainerState,
-    new_checkpoint,
-    prune,
-    remove_checkpoint,
+    version_of,
     write_manifest,
 )
 from htrain.executor.record.identity import Identity
+from htrain.executor.record.kept import new_checkpoint, prune, remove_checkpoint
 
 States = Mapping[str, Mapping[str, Any]]
 
@@ -55,6 +55,7 @@ class Saves:
         assert self._open
         folder, sequence = self._open
         files = {role: SavedFile(*state["file"]) for role, state in saved.items() if state.get("file")}
+        bases = {role: Base(*state["base"]) for role, state in saved.items() if state.get("base")}
         states = {name: msgspec.convert(state, TrainerState) for name, state in trainers.items()}
         epoch = min((state.position.epoch for state in states.values()), default=0)  # that some trainer still reads
         made = Manifest(
@@ -68,8 +69,9 @@ class Saves:
             finished=finished,
             left=tuple(each for each in self._left if epoch <= each.last_epoch) or msgspec.UNSET,
             cuts=still(self._cuts, epoch) or msgspec.UNSET,
+            bases=bases or msgspec.UNSET,
         )
-        write_manifest(folder, made)
+        write_manifest(folder, msgspec.structs.replace(made, version=version_of(made)))
         self._open = None
         prune(self._run_folder, spared=self._spared())
 

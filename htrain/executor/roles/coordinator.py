@@ -183,7 +183,8 @@ class CoordinatorMachine(Listening):
             return False
         self._seen.saved, self._seen.save = {}, self._seen.number + 1
         # Some have written all when they say that they begin to (htrain.executor.loops.saver).
-        yield from self._ask("save", "saving", self._most_save_seconds, folder=str(folder))
+        base = "" if finished else self._saves.base
+        yield from self._ask("save", "saving", self._most_save_seconds, folder=str(folder), base=base)
         writing = Writing(folder, trainers, began, self._now - began, validates=validates, finished=finished)
         self._saves.begun(writing, self._now)
         return True

@@ -30,6 +30,6 @@ def is_checkpoint_of(folder: str, run_folder: Path) -> bool:
     return path.parent == run_folder / "checkpoints" and path.name not in ("", "..")
 
 
-def is_version_name(name: str) -> bool:
-    """Whether a role may be told to publish under a name: it is no way to anywhere else."""
+def is_name(name: str) -> bool:
+    """Whether a role may be told to publish under a name, or to build on a checkpoint of it: it is no way to anywhere else."""
     return PurePath(name).name == name != ".."

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from htrain.errors import Error, PeerLost
-from htrain.executor.roles.limits import is_checkpoint_of, is_version_name
+from htrain.executor.roles.limits import is_checkpoint_of, is_name
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Order
 from htrain.sync.exchanges import Numbers
@@ -53,8 +53,8 @@ class Obedient(Protocol):
     def metrics(self) -> dict[str, Any]:
         """What it has measured."""
 
-    def save(self, folder: Path) -> None:
-        """Begin to write its parameters as they are now. Requires: it is at rest."""
+    def save(self, folder: Path, last: str) -> None:
+        """Begin to write its parameters as they are now, whole or on top of the checkpoint `last`. Requires: it is at rest."""
 
     def saved(self) -> dict[str, Any]:
         """What it has written, once, under "saved"."""
@@ -118,12 +118,12 @@ class Obeying:
         elif order.verb == "resume":
             role.resume()
         elif order.verb == "save":
-            if is_checkpoint_of(order.folder, role.settings.run_folder):
+            if is_checkpoint_of(order.folder, role.settings.run_folder) and (not order.base or is_name(order.base)):
                 self._save = order
             else:
                 self._line.refuse()
         elif order.verb == "publish":
-            if is_version_name(order.folder) and is_version_name(order.base):
+            if is_name(order.folder) and is_name(order.base):
                 role.publish(order.folder, order.base)
                 self._say("publishing", {}, order.number)
             else:
@@ -152,7 +152,7 @@ class Obeying:
         # A round that others had opened before they were at rest may have begun here since.
         if self._save and role.quiet:
             line.beat(role.metrics())  # at rest: the reports of all roles are of the same moment
-            role.save(Path(self._save.folder))
+            role.save(Path(self._save.folder), self._save.base)
             self._say("saving", {}, self._save.number)
             self._saving, self._save = self._save.number, None
         if saved := role.saved():

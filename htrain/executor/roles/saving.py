@@ -54,6 +54,11 @@ class SaveSchedule:
         self.due = now + self._every_seconds
 
     @property
+    def base(self) -> str:
+        """The name of the checkpoint on which the next may build: who has no share in it, or none to build on, writes all."""
+        return self.last.name if self.last else ""
+
+    @property
     def advice(self) -> str:
         """What the user can do when the run ends now."""
         if self.last:

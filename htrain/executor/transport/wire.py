@@ -49,7 +49,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
 
 
 class Order(msgspec.Struct, tag="order", array_like=True):
-    """The launcher's word to a role: start, pause, resume, save (into `folder`), publish (the version `folder`, on top of `base`), stop, abort; or ping,
+    """The launcher's word to a role: start, pause, resume, save (into `folder`) or publish (the version `folder`), on top of `base`, stop, abort; or ping,
     which says that it is there. Those of a try that all roles are given are numbered 1, 2, 3 and so on; an answer has the `number` of its order."""
 
     verb: str

@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 
 from htrain.errors import CheckpointError, Error
-from htrain.executor.record.checkpoint import Manifest, find_checkpoints
+from htrain.executor.record.checkpoint import Manifest
 from htrain.executor.record.identity import PlanIdentity
+from htrain.executor.record.kept import find_checkpoints
 from htrain.executor.record.measured import Measured, load_measured, measure
 from htrain.executor.record.run_folder import RunRecord, read_record, refuse_owned
 from htrain.files import read_file

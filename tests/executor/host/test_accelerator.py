@@ -18,8 +18,9 @@ from small_wide_deep import BATCH, DATA, small_plan
 from htrain.data.identity import DataIdentity
 from htrain.errors import ModelError, RunError
 from htrain.executor.launch.role import RunningRole
-from htrain.executor.record.checkpoint import VERSION, Manifest, load_role_into, save_role
+from htrain.executor.record.checkpoint import VERSION, Manifest
 from htrain.executor.record.identity import Identity, PlanIdentity
+from htrain.executor.record.role_file import load_role_into, save_role
 from htrain.executor.settings import RunSettings
 from htrain.executor.strategies.lookahead.slot_rows import DeviceRows
 from htrain.executor.strategies.lookahead.table_cache import TableCache

@@ -22,11 +22,10 @@ from htrain.executor.record.checkpoint import (
     ReaderPosition,
     TrainerState,
     TrainerTotals,
-    find_checkpoints,
-    latest_checkpoint,
     write_manifest,
 )
 from htrain.executor.record.identity import Identity, PlanIdentity
+from htrain.executor.record.kept import find_checkpoints, latest_checkpoint
 from htrain.executor.record.layout import Layout, keep_layout
 from htrain.executor.record.run_folder import RunRecord, start_record
 from htrain.executor.settings import RunSettings

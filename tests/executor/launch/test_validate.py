@@ -18,7 +18,7 @@ from htrain.errors import CheckpointError, DataError, Error, Interrupted, RunErr
 from htrain.executor.launch import pulse, validate
 from htrain.executor.launch.interrupt import interrupts
 from htrain.executor.launch.validate import Validating, Validator
-from htrain.executor.record.checkpoint import latest_checkpoint
+from htrain.executor.record.kept import latest_checkpoint
 from htrain.executor.record.validations import VALIDATIONS, Validation, read_validations
 from htrain.executor.roles.coordination import RunResult
 from htrain.plan.plan import load_plan

@@ -14,7 +14,9 @@ from safetensors.torch import load_file
 from htrain.executor.host.memory import empty
 from htrain.executor.loops import saver
 from htrain.executor.loops.saver import Saver
-from htrain.executor.record.checkpoint import SavedFile, verified_path
+from htrain.executor.record import share
+from htrain.executor.record.checkpoint import SavedFile
+from htrain.executor.record.tensor_file import CHANGED
 
 
 class Told:
@@ -41,7 +43,35 @@ def test_rows_that_are_stepped_while_they_are_written_are_saved_as_they_were(tmp
         told.saver.begin(tmp_path)
         table.fill_(-1)
         saved = SavedFile(*told.news()["file"])
-        assert (load_file(verified_path(tmp_path, saved))["t"] == number).all()
+        assert (load_file(tmp_path / saved.name)["t"] == number).all()
+    told.saver.stop()
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_what_has_changed_is_that_of_the_moment(tmp_path: Path, apart: bool) -> None:
+    table = empty((500_000, 16), torch.float32)
+    table.fill_(1)
+    told = Told({"t": table, "w": torch.ones(3)}, apart=apart)
+    folders = [tmp_path / f"examples_{number:012d}" for number in range(3)]
+    for folder in folders:
+        folder.mkdir()
+    told.saver.begin(folders[0])
+    whole = told.news()["file"]
+    for folder, rows in ((folders[1], [0, 7, 499_999]), (folders[2], [7, 8, 9, 250_000])):
+        table[rows] += 1
+        before = table.clone()
+        told.saver.begin(folder, folders[0].name)
+        table.fill_(-1)
+        news = told.news()
+        assert news["base"] == [folders[0].name, *whole[1:]]
+        changed = load_file(folder / news["file"][0])
+        at = changed[f"t{CHANGED}"].long()
+        then = torch.ones(500_000, 16).index_copy_(0, at, changed["t"])
+        assert torch.equal(then, before)
+        assert len(at) == int((before != 1).any(1).sum())
+        table.copy_(before)
+    told.saver.begin(tmp_path, "examples_000000000009")
+    assert "base" not in told.news(), "this role has no share in that one"
     told.saver.stop()
 
 
@@ -74,7 +104,7 @@ def test_where_no_process_can_be_begun_it_is_written_here(tmp_path: Path, monkey
 
 
 def test_a_role_that_stops_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saver, "write_role", lambda *_: time.sleep(1000))
+    monkeypatch.setattr(share, "write_role", lambda *_: time.sleep(1000))
     told = Told({"t": torch.ones(4)})
     told.saver.begin(tmp_path)
     assert told.saver._apart

@@ -9,18 +9,11 @@ import torch
 
 from htrain.data.identity import DataIdentity, FileIdentity
 from htrain.errors import CheckpointError, DamagedCheckpoint
-from htrain.executor.record.checkpoint import (
-    Manifest,
-    ReaderPosition,
-    TrainerState,
-    TrainerTotals,
-    find_checkpoints,
-    new_checkpoint,
-    save_role,
-    write_manifest,
-)
+from htrain.executor.record.checkpoint import Manifest, ReaderPosition, TrainerState, TrainerTotals, write_manifest
 from htrain.executor.record.identity import Identity, PlanIdentity
+from htrain.executor.record.kept import find_checkpoints, new_checkpoint
 from htrain.executor.record.resume import resumed
+from htrain.executor.record.role_file import save_role
 from htrain.executor.settings import RunSettings
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster

@@ -16,15 +16,9 @@ from fault_histories.disk import Disk, in_place
 from fault_histories.world import World
 
 from htrain.errors import CheckpointError, DamagedCheckpoint
-from htrain.executor.record.checkpoint import (
-    find_checkpoints,
-    latest_checkpoint,
-    new_checkpoint,
-    prune,
-    read_manifest,
-    save_role,
-    write_manifest,
-)
+from htrain.executor.record.checkpoint import read_manifest, write_manifest
+from htrain.executor.record.kept import find_checkpoints, latest_checkpoint, new_checkpoint, prune
+from htrain.executor.record.role_file import save_role
 from tests.support.checkpoints import ROLE, cleared, equal, latest, load, manifest_of, save, tensors
 
 # Killed in the middle of a write
@@ -71,10 +65,11 @@ def test_saving_again_after_no_more_examples_does_not_touch_the_checkpoint_that_
 def test_process_killed_while_it_writes_a_role_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     good = save(tmp_path, 5)
     script = (
-        "import os, signal, sys, torch; from pathlib import Path; import htrain.executor.record.checkpoint as c\n"
-        "c.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "run = Path(sys.argv[1]); folder, _ = c.new_checkpoint(run, 9)\n"
-        "c.save_role(folder, 'group_ps:0:1', {'w': torch.ones(4)})\n"
+        "import os, signal, sys, torch; from pathlib import Path\n"
+        "from htrain.executor.record.kept import new_checkpoint; from htrain.executor.record.role_file import save_role\n"
+        "os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "run = Path(sys.argv[1]); folder, _ = new_checkpoint(run, 9)\n"
+        "save_role(folder, 'group_ps:0:1', {'w': torch.ones(4)})\n"
     )
     ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, timeout=60, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr

@@ -9,8 +9,9 @@ import torch
 from htrain.data.growth import Cut, FilePart
 from htrain.data.identity import DataIdentity
 from htrain.errors import CheckpointError
-from htrain.executor.record.checkpoint import find_checkpoints, latest_checkpoint, save_role
 from htrain.executor.record.identity import Identity, PlanIdentity
+from htrain.executor.record.kept import find_checkpoints, latest_checkpoint
+from htrain.executor.record.role_file import save_role
 from htrain.executor.record.saves import Saves
 
 TRAINERS = {

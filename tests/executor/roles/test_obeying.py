@@ -36,8 +36,8 @@ class Obedient:
     def resume(self) -> None:
         self.done.append("resume")
 
-    def save(self, folder: Path) -> None:
-        self.done.append(f"save {folder}")
+    def save(self, folder: Path, last: str) -> None:
+        self.done.append(f"save {folder}" + (f" on {last}" if last else ""))
         self._saved = {"saved": {"file": []}}
 
     def saved(self) -> dict[str, Any]:

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from fault_histories.world import Killed, World
-from htrain.executor.record import checkpoint, tensor_file
+from htrain.executor.record import changes, checkpoint, kept, role_file, tensor_file
 
-_PATCHED = (vars(checkpoint), vars(tensor_file), pathlib.Path.unlink.__globals__)
+_PATCHED = (
+    *map(vars, (changes, checkpoint, kept, role_file, tensor_file)),
+    pathlib.Path.unlink.__globals__,
+)
 
 
 class Disk:
@@ -160,8 +163,10 @@ def in_place(disk: Disk) -> Iterator[None]:
     """Within this, the code of checkpoints has this disk."""
     for names in _PATCHED:
         names["os"] = disk
+    least, changes._LEAST_BYTES = changes._LEAST_BYTES, 0  # of tables of six rows, too
     try:
         yield
     finally:
+        changes._LEAST_BYTES = least
         for names in _PATCHED:
             names["os"] = os

@@ -165,20 +165,22 @@ class _History:
             self._user.launching.ask()
 
     def _damage(self) -> None:
-        """A file of the newest checkpoint is not as it was written any more, as soon as there is one before it, which is to be whole."""
+        """A file of the newest checkpoint, or of what it builds on, is not as it was written any more, as soon as there is one that shares no file with it."""
         rules, world = self._rules, self._world
         if rules.damaged or world.is_calm:
             return
-        if len(rules.whole) < 2:
+        newest = rules.whole[-1] if rules.whole else ""
+        before = rules.independent(newest) if newest else ""
+        if not before:
             world.later(0.1, None, self._damage)
             return
-        before, newest = (self._folder / "checkpoints" / name for name in rules.whole[-2:])
-        if (before / "manifest.json").exists():
-            path = world.draw.choice(newest_files(newest))
+        if (self._folder / "checkpoints" / before / "manifest.json").exists():
+            name = world.draw.choice(sorted({newest} | rules.needs[newest]))
+            path = world.draw.choice(newest_files(self._folder / "checkpoints" / name))
             world.count("files damaged")
-            world.note("history", "%s of %s is damaged", path.name, newest.name)
+            world.note("history", "%s of %s is damaged", path.name, name)
             damage(path, world.draw)
-            rules.damaged.add(newest.name)
+            rules.damage(name)
 
 
 def _memory() -> str | None:

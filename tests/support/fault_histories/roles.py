@@ -16,8 +16,11 @@ from fault_histories.counting import Case, Parts
 from fault_histories.wires import Wires
 from fault_histories.world import Killed, World
 from htrain.errors import CheckpointError, Error, PeerLost
-from htrain.executor.record.checkpoint import SavedFile, load_role_into, read_manifest, write_role
-from htrain.executor.record.tensor_file import TensorFile, tensor_file
+from htrain.executor.record.checkpoint import read_manifest
+from htrain.executor.record.deltas import Deltas
+from htrain.executor.record.role_file import load_role_into
+from htrain.executor.record.share import Share
+from htrain.executor.record.tensor_file import values_of
 from htrain.executor.roles.obeying import Obeying
 from htrain.executor.roles.resting import Resting
 from htrain.executor.roles.server import ServerMachine
@@ -70,6 +73,7 @@ class Role:
         self._is_ready = False
         self._is_called = False  # its main thread, to look
         self._saved: dict[str, Any] = {}
+        self._deltas = Deltas(least_bytes=0)
         self._busy_until = 0.0
         self.process.on_end.append(self._give_back)
         self.world.soon(self.process, self._come_up, mean=0.02)
@@ -116,7 +120,10 @@ class Role:
         try:
             if self.settings.restore:
                 folder = Path(self.settings.restore)
-                load_role_into(folder, self.name, read_manifest(folder), self.parts.assembly.store)
+                manifest = read_manifest(folder)
+                load_role_into(folder, self.name, manifest, self.parts.assembly.store)
+                if self.name in manifest.files:
+                    self._deltas.written(folder.name, manifest.files[self.name], manifest.base_of(self.name))
             self.restore(self.settings.positions.get(self.name, {}))
             self._is_ready = True
             self.tell(Ready(self.name, self.metrics()))
@@ -191,30 +198,33 @@ class Role:
 
     # -- saving ------------------------------------------------------------------------------------------------------
 
-    def save(self, folder: Path) -> None:
-        """A process apart writes the parameters as they are now, at its leisure; or they are written here, at once."""
+    def save(self, folder: Path, last: str) -> None:
+        """A process apart writes the parameters as they are now, at its leisure; or they are written here, at once. What has changed alone, at times."""
         assert self.parts
         tensors = self.parts.assembly.store
         assert not self._saved
         if not tensors:
             self._end_save({})
             return
-        file = tensor_file({name: tensor.clone() for name, tensor in tensors.items()})
+        values = values_of({name: tensor.clone() for name, tensor in tensors.items()})
+        base = self._deltas.base(last) if self.world.draw.random() < 0.6 else None
+        share = Share(folder, self.name, values, base)
         if self.world.draw.random() < 0.15:
-            self._write(folder, file, is_apart=False)
+            self._write(share, is_apart=False)
         else:
             mean = self.world.draw.choice((0.005, 0.005, 0.2))
-            self.world.soon(self.process, lambda: self._write(folder, file, is_apart=True), mean=mean)
+            self.world.soon(self.process, lambda: self._write(share, is_apart=True), mean=mean)
 
-    def _write(self, folder: Path, file: TensorFile, *, is_apart: bool) -> None:
+    def _write(self, share: Share, *, is_apart: bool) -> None:
         try:
-            saved: SavedFile = write_role(folder, self.name, file)
-            self._end_save({"file": [saved.name, saved.num_bytes, saved.digest]})
+            self._end_save(share.told(self._deltas, *share.write()))
         except CheckpointError as error:
+            self._deltas.refused()
             self._end_save({"error": str(error)})
         except Killed:
             if not is_apart or self.world.draw.random() < 0.5:
                 raise
+            self._deltas.refused()
             self._end_save({"error": "its process was ended"})
 
     def _end_save(self, outcome: dict[str, Any]) -> None:

@@ -20,7 +20,8 @@ class Rules:
 
     def __init__(self, world: World, case: Case, batches: int, run_folder: Path) -> None:
         self.closed: list[str] = []
-        self.damaged: set[str] = set()  # on purpose
+        self.damaged: set[str] = set()  # on purpose, with what builds on them
+        self.needs: dict[str, set[str]] = {}
         self._world, self._case, self._batches = world, case, batches
         self._folder = run_folder / "checkpoints"
         self._sequences: dict[str, int] = {}
@@ -29,6 +30,16 @@ class Rules:
     def whole(self) -> list[str]:
         """Those that were closed and are to be read, of which a run keeps the last two."""
         return [name for name in self.closed if name not in self.damaged]
+
+    def damage(self, name: str) -> None:
+        """A file of a checkpoint is not as it was written any more."""
+        self.damaged |= {name} | {each for each, needs in self.needs.items() if name in needs}
+
+    def independent(self, name: str) -> str:
+        """The newest checkpoint before this one that has no file in common with it, and may be read; "" for none."""
+        parts = {name} | self.needs[name]
+        before = self.whole[: self.whole.index(name)]
+        return next((each for each in reversed(before) if not parts & ({each} | self.needs[each])), "")
 
     def check_newest(self) -> None:
         """The newest that was closed is there: it stays until a newer one is, be it that the launcher was killed before it was told so."""
@@ -42,7 +53,12 @@ class Rules:
 
     def has_closed(self, folder: Path, *, finished: bool) -> None:
         """The launcher has made a checkpoint valid. It is whole, a cut, and where the run has `finished`, of all data."""
-        manifest = self.check_cut(folder)
+        manifest = self._manifest(folder)
+        self.needs[folder.name] = {base for base, *_ in manifest.get("bases", {}).values()}
+        if self.needs[folder.name] & self.damaged:
+            self.damaged.add(folder.name)
+        else:
+            self.check_cut(folder)
         self.closed.append(folder.name)
         self._sequences[folder.name] = manifest["sequence"]
         self._world.count("checkpoints")
@@ -77,6 +93,10 @@ class Rules:
         owed, rows, bias = self._case.rows_after(positions), np.zeros_like(self._case.rows_after({})), 0.0
         for role, (name, size, crc) in manifest["files"].items():
             tensors = _tensors(folder / name, size, crc)
+            if role in manifest.get("bases", {}):
+                base, *written = manifest["bases"][role]
+                tensors = _on_top(_tensors(folder.parent / base / name, *written), tensors)
+                self._world.count("shares of changed rows")
             if role_of(role) == SPARSE_PS:
                 (values,) = tensors.values()
                 first = self._case.first_row(role)
@@ -106,7 +126,7 @@ def _positions(manifest: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def _tensors(path: Path, size: int, crc: int) -> dict[str, np.ndarray]:
-    """The float32 tensors of a safetensors file."""
+    """The float32 tensors of a safetensors file, and its int32 numbers of rows."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -115,10 +135,22 @@ def _tensors(path: Path, size: int, crc: int) -> dict[str, np.ndarray]:
         raise Violation(f"{path.name} of a checkpoint is not what its manifest says: {len(data)} bytes of {size}")
     begin = 8 + int.from_bytes(data[:8], "little")
     entries = json.loads(data[8:begin])
-    places = {name: entry["data_offsets"] for name, entry in entries.items()}
-    return {
-        name: np.frombuffer(data[begin + first : begin + last], np.float32) for name, (first, last) in places.items()
-    }
+    found = {}
+    for name, entry in entries.items():
+        first, last = entry["data_offsets"]
+        found[name] = np.frombuffer(
+            data[begin + first : begin + last], {"F32": np.float32, "I32": np.int32}[entry["dtype"]]
+        )
+    return found
+
+
+def _on_top(base: Mapping[str, np.ndarray], changed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors of one column whose rows that are `changed` are these."""
+    found = {}
+    for name, values in base.items():
+        found[name] = values.copy()
+        found[name][changed.get(f"{name}:changed", slice(None))] = changed[name]
+    return found
 
 
 def newest_files(folder: Path) -> list[Path]:

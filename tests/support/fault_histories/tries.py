@@ -14,7 +14,7 @@ from fault_histories.wires import Wires
 from fault_histories.world import Process, Violation, World
 from htrain.errors import CheckpointError, Error, Interrupted, PeerLost
 from htrain.executor.launch.resuming import gone_on
-from htrain.executor.record.checkpoint import find_checkpoints
+from htrain.executor.record.kept import find_checkpoints
 from htrain.executor.record.run_folder import RunRecord, began, start_record
 from htrain.executor.roles.retries import Retries
 from htrain.executor.settings import RunSettings
