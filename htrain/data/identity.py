@@ -19,6 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from htrain.data.address import AnyPath, Found
+from htrain.data.growth import Extent, FileSize
 from htrain.data.last_line import begin_of_new
 from htrain.data.source import by_name, describing_files, files_of, format_of, vocabularies_of
 from htrain.errors import DataError
@@ -90,11 +91,11 @@ class DataIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 def identity_of(uri: str) -> DataIdentity:
     """The data of a URI as it is now. Raises DataError for what cannot be read."""
-    return _identity(uri, files_of(uri))
+    return _identity(uri, files_of(uri), Extent())
 
 
-def _identity(uri: str, files: Sequence[AnyPath]) -> DataIdentity:
-    """The same of some `files` of its rows, and those that describe them."""
+def _identity(uri: str, files: Sequence[AnyPath], extent: Extent) -> DataIdentity:
+    """The same of those `files` of its rows that are in an extent, and those that describe them."""
     format, options = format_of(uri)
     try:
         total = sum(path.stat().st_size for path in files)
@@ -102,7 +103,7 @@ def _identity(uri: str, files: Sequence[AnyPath]) -> DataIdentity:
         raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
     blocks = _blocks(uri, len(files))
     identities = tuple(_file(path, total <= WHOLE_BYTES, blocks) for path in files)
-    return DataIdentity(READER, format.name, options, identities, vocabularies_of(uri))
+    return DataIdentity(READER, format.name, options, identities, vocabularies_of(uri, extent))
 
 
 def data_files(uri: str, identity: DataIdentity) -> tuple[FileIdentity, ...]:
@@ -129,12 +130,12 @@ def other_than_read(uri: str, then: DataIdentity, *, is_copy: bool = False) -> s
     begins as it did. What has come since, behind these files, or in new ones wherever they stand, is none of that run's. Of a copy the times of changes do not
     count. Raises DataError for what cannot be read."""
     files, beside = files_of(uri), describing_files(uri)
-    names = [file.name for file in data_files(uri, then)]
-    found = by_name(files[: len(files) - len(beside)], names)
-    if missing := [name for name, path in zip(names, found, strict=True) if path is None]:
+    wanted = tuple(FileSize(file.name, file.num_bytes) for file in data_files(uri, then))
+    found = by_name(files[: len(files) - len(beside)], [file.name for file in wanted])
+    if missing := [file.name for file, path in zip(wanted, found, strict=True) if path is None]:
         return f"there is no file '{missing[0]}'"
     read = [*(path for path in found if path is not None), *beside]
-    now = _identity(uri, read)
+    now = _identity(uri, read, Extent(wanted))
     if is_copy:
         then, now = _timeless(then), _timeless(now)
     return _other_than_grown(uri, read, then, now)

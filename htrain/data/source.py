@@ -194,12 +194,12 @@ def describing_files(uri: str) -> list[AnyPath]:
     return [schema, *vocabulary_files(schema)]
 
 
-def vocabularies_of(uri: str) -> dict[str, str]:
-    """The digests of the vocabularies that rows of a URI are numbered by, as a schema has them. Raises DataError as `open_data` does."""
+def vocabularies_of(uri: str, extent: Extent) -> dict[str, str]:
+    """The digests of the vocabularies that rows of a URI, within an extent, are numbered by, as a schema has them. Raises DataError as `open_data` does."""
     format, place, values = _parts(uri)
     if format.is_described:
         return load_layout(_schema_file(Path(place), values)).schema.vocabularies
-    return open_data(uri).schema.vocabularies if format.is_local else {}
+    return open_data(uri, extent).schema.vocabularies if format.is_local else {}
 
 
 def format_of(uri: str) -> tuple[Format, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import htrain.data.identity as module
+from htrain.data import Malformed
 from htrain.data.identity import (
     DataIdentity,
     begins_of_new,
@@ -20,6 +22,7 @@ from htrain.data.identity import (
     other_than_grown,
     other_than_read,
 )
+from htrain.data.pack import pack
 
 LINES = [f"{row % 2} {row}:1 {row + 7}:1\n" for row in range(200)]
 
@@ -135,6 +138,20 @@ def test_a_file_that_was_rewritten_is_another_whatever_has_come_beside_it(
         assert (other_than_read(days.uri, before, is_copy=True) == wanted) or not keeps_time
 
 
+def test_as_many_blocks_count_as_did_though_this_htrain_would_take_others(tmp_path: Path) -> None:
+    with small():
+        days = written(tmp_path, [150, 150])
+        then = identity_of(days.uri)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "_BLOCKS", 14)
+            now = identity_of(days.uri)
+            assert ([each.blocks for each in then.files], [each.blocks for each in now.files]) == ([4, 4], [7, 7])
+            assert other_than_grown(days.uri, then, now) == ""
+            days.grow(1, 10)
+            assert other_than_grown(days.uri, then, identity_of(days.uri)) == ""
+            assert other_than_read(days.uri, then) == ""
+
+
 @pytest.fixture
 def small_files() -> Iterator[None]:
     with small():
@@ -172,6 +189,17 @@ def test_what_a_run_reads_is_known_by_its_names_among_others(tmp_path: Path) -> 
     assert other_than_read(uri, then).startswith("'b.libfm' has ")
     (tmp_path / "b.libfm").rename(tmp_path / "b1.libfm")
     assert other_than_read(uri, then) == "there is no file 'b.libfm'"
+
+
+@pytest.mark.parametrize("content", [b"", b"half a file"])
+def test_a_packed_file_that_is_being_written_disturbs_nobody_who_reads_others(tmp_path: Path, content: bytes) -> None:
+    write(tmp_path / "a.libfm", LINES)
+    pack(f"libfm:{tmp_path}/a.libfm?rows=300", tmp_path / "a.packed", malformed=Malformed())
+    then = identity_of(uri := f"packed:{tmp_path}/*.packed")
+    (tmp_path / "b.packed").write_bytes(content)
+    assert other_than_read(uri, then) == ""
+    shutil.copy(tmp_path / "a.packed", tmp_path / "b.packed")
+    assert other_than_grown(uri, then, identity_of(uri)) == ""
 
 
 @pytest.mark.parametrize("name", ["b.libfm", "b.libfm.gz"])

@@ -11,6 +11,7 @@ import pytest
 from forked import Started
 from ledger import ROWS, counted, ledger_plan
 from whole_runs import (
+    ENDLESS,
     WIDE_DEEP,
     libfm,
     parameters,
@@ -180,6 +181,23 @@ def test_a_run_that_loses_a_role_goes_on_with_what_there_was_when_it_was_started
     assert process.returncode == 0, said
     assert ("the last line of 'day-0.tsv' had no end and goes on: it is read anew" in said) == bool(cut)
     assert (counted(plan, folder) == EPOCHS * (old - later) + later + new).all()
+
+
+def test_a_file_that_was_renamed_under_a_run_ends_it_with_a_line_when_a_role_is_lost(
+    run: Callable[..., Started], plans: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder, log = tmp_path / "run", Log(tmp_path / "log", 0)
+    log.append(0, 500)
+    words = ("--out", str(folder), *ENDLESS, "--retries", "3", "--checkpoint-seconds", "0.2")
+    process = run(plans("2 trainers"), log.data, *words)
+    wait_for_a_checkpoint(folder, process)
+    (tmp_path / "log" / "day-0.tsv").rename(tmp_path / "log" / "day-1.tsv")
+    os.kill(json.loads((folder / "roles.json").read_text())["trainer:0:1"]["pid"], signal.SIGKILL)
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 1, said
+    assert said.rstrip().endswith(
+        f"{folder}: was made on other data (there is no file 'day-0.tsv'): resume with the data as it was, or start a new run with --out"
+    )
 
 
 def libfm_parts(folder: Path, first: int, rows: int) -> tuple[str, str, str]:
