@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from htrain.data import START, Batch, Malformed, Position, open_data
 from htrain.data.identity import identity_of
 from htrain.data.pack import pack
+from htrain.data.source import by_name
 from htrain.errors import DataError
 
 SCHEMA = "label: y\ninputs:\n  d: {kind: dense, columns: [x]}\n  s: {kind: ids, columns: [i], rows: 1000}\n"
@@ -102,6 +103,13 @@ def test_an_empty_file_among_others_of_text_is_one_whose_rows_are_to_come(tmp_pa
         (tmp_path / name).touch()
     assert numbers(batches(uri, 5)) == numbers(whole)
     assert open_data(uri).num_examples() == 7
+
+
+def test_files_of_one_name_are_picked_in_order() -> None:
+    first, second, between = Path("a/x"), Path("c/x"), Path("b/y")
+    assert by_name([first, between, second], ["x", "x"]) == [first, second]
+    assert by_name([first, between, second], ["y", "x"]) == [between, second]
+    assert by_name([first, between], ["x", "x", "y"]) == [first, None, between]
 
 
 def test_many_files_are_packed_as_one(tmp_path: Path) -> None:
