@@ -62,6 +62,25 @@ def _is_data(name: str) -> bool:
 
 
 @dataclass(frozen=True)
+class NoRows:
+    """A file that is empty. Among others it keeps the place at which rows may come to it."""
+
+    name: str
+
+    def num_examples(self) -> int:
+        """None."""
+        return 0
+
+    def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
+        """See `Source`: none."""
+        return iter(())
+
+    def place(self, *, number: int, row: int, num_shards: int) -> str:
+        """See `Source`. Raises DataError: it has no row."""
+        raise DataError(f"{self.name}: is empty")
+
+
+@dataclass(frozen=True)
 class Files:
     """The rows of several sources, one after another. The number of a chunk is that of its source, and behind it its own there.
 
@@ -77,7 +96,7 @@ class Files:
 
     def num_examples(self) -> int:
         """Of all files; 0 where one does not tell."""
-        counts = [part.num_examples() for part in self.parts]
+        counts = [part.num_examples() for part in self.parts if not isinstance(part, NoRows)]
         return sum(counts) if all(counts) else 0
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:

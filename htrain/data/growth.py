@@ -23,14 +23,15 @@ class FileSize(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class FilePart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Bytes of a file, by its number among the files of data, from `begin` to before `end`. Raises ValueError for none."""
+    """Bytes of a file, by its number among the files of data, from `begin` to before `end`. A file that was empty has those from 0 to 0: it keeps its place
+    among the parts. Raises ValueError for other places without a byte."""
 
     file: int
     begin: int
     end: int
 
     def __post_init__(self) -> None:
-        if not (self.file >= 0 and 0 <= self.begin < self.end):
+        if self.file < 0 or not (0 <= self.begin < self.end or self.begin == self.end == 0):
             raise ValueError(f"no bytes of file {self.file}: {self.begin} to {self.end}")
 
 
@@ -88,17 +89,17 @@ class Reading:
         own = Left(len(self.positions), 1, self.positions)
         return max(each.last_epoch for each in (own, *self.left))
 
-    def grown(self, before: Sequence[int], now: Sequence[int]) -> "Reading":
+    def grown(self, before: Sequence[int], now: Sequence[int], begins: Sequence[int] = ()) -> "Reading":
         """The same once files of so many bytes `before` are of so many `now`, of which some may be new: who had come to the end of the epoch that was begun
-        last stands where what has come begins.
+        last stands where what has come begins. In each file from before that is where it ended, or one of the bytes `begins`: at a line that goes on.
 
-        Requires: no file has fewer bytes than before, and some has more or is new.
+        Requires: no file has fewer bytes than before.
         """
         last = self.last_epoch
-        if last < 0:
+        new = _new(before, now, begins or before)
+        if last < 0 or not new:
             return self
         whole = (tuple(FilePart(file, 0, size) for file, size in enumerate(before)),)
-        new = _new(before, now)
 
         def segments(epoch: int) -> tuple[Segment, ...]:
             return next((cut.segments for cut in self.cuts if epoch <= cut.last_epoch), whole)
@@ -116,11 +117,11 @@ class Reading:
         return Reading(moved(self.positions), left, (*earlier, cut))
 
 
-def _new(before: Sequence[int], now: Sequence[int]) -> Segment:
+def _new(before: Sequence[int], now: Sequence[int], begins: Sequence[int]) -> Segment:
     """The parts of files that were not there before."""
-    begins = (*before, *[0] * (len(now) - len(before)))
-    parts = enumerate(zip(begins, now, strict=True))
-    return tuple(FilePart(file, begin, end) for file, (begin, end) in parts if begin < end)
+    added = [0] * (len(now) - len(before))
+    parts = enumerate(zip((*before, *added), (*begins, *added), now, strict=True))
+    return tuple(FilePart(file, begin, end) for file, (old, begin, end) in parts if old < end)
 
 
 def still(cuts: Sequence[Cut], epoch: int) -> tuple[Cut, ...]:

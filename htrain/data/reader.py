@@ -65,7 +65,8 @@ class Dataset:
 
     With a `partition`, ids are the new numbers of rows that the partition of this digest gives them (htrain.data.numbering). Examples that were packed for
     `num_workers` workers are read by so many shards, or by one; 0: by any number. With an `order`, batches have rows in that one. Rows of data that
-    `is_timed` have times. Epochs that were `begun` on less read their own source, in the order of epochs.
+    `is_timed` have times. Epochs that were `begun` on less read their own source, in the order of epochs. With `ids_are_counted`, the largest id that data has
+    says how many rows its inputs have in the schema, and nobody else.
     """
 
     source: Source
@@ -76,6 +77,7 @@ class Dataset:
     order: Order | None = None
     is_timed: bool = False
     begun: tuple[Begun, ...] = ()
+    ids_are_counted: bool = False
 
     def through(self, change: Callable[[Source], Source]) -> "Dataset":
         """The dataset whose epochs read their source through another."""

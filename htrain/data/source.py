@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pyarrow as pa
 
 from htrain.data.address import Address, AnyPath, is_address, no_such_file, path_of
 from htrain.data.arrow_rows import table_rows
-from htrain.data.files import Files, files_at
+from htrain.data.files import Files, NoRows, files_at
 from htrain.data.format import Described, Format, UriOptions
 from htrain.data.formats import FORMATS
 from htrain.data.growth import Cut, Extent, FilePart
@@ -94,15 +93,25 @@ def _files(format: Format, place: str, uri: str) -> list[AnyPath]:
 
 
 def _within(extent: Extent, format: Format, files: Sequence[AnyPath], uri: str) -> Sequence[TextPath]:
-    """The files of an extent, those of text as long as they were; all, where it has none. Raises DataError for files that are others."""
+    """The files of an extent, those of text as long as they were; all, where it has none. Raises DataError for one that is not there."""
     if not extent.files:
         return files
     found: list[TextPath] = []
-    for path, wanted in zip_longest(files[: len(extent.files)], extent.files):
-        if path is None or path.name != wanted.name:
-            there = f", '{path.name}' is there" if path else ""
-            raise DataError(f"'{uri}': has no '{wanted.name}' where it stood when the run began{there}")
+    for path, wanted in zip(by_name(files, [file.name for file in extent.files]), extent.files, strict=True):
+        if path is None:
+            raise DataError(f"'{uri}': has no '{wanted.name}', which was there when the run began")
         found.append(Prefix(path, wanted.num_bytes) if format.is_text else path)
+    return found
+
+
+def by_name(paths: Sequence[AnyPath], names: Sequence[str]) -> list[AnyPath | None]:
+    """The paths of files with these names, in the order of both; None for a name that is not there."""
+    found: list[AnyPath | None] = []
+    begin = 0
+    for name in names:
+        place = next((place for place in range(begin, len(paths)) if paths[place].name == name), None)
+        found.append(None if place is None else paths[place])
+        begin = begin if place is None else place + 1
     return found
 
 
@@ -122,10 +131,14 @@ def _all_of(format: Format, files: Sequence[TextPath], options: UriOptions | Des
     if format.is_made:
         return format.open(files[0], options)
     parts = [_opened(format, path, options, uri) for path in files]
-    return parts[0] if len(parts) == 1 else _joined(parts)
+    is_empty = [path for path, part in zip(files, parts, strict=True) if part is None]
+    if is_empty and not (format.is_text and any(parts)):
+        raise DataError(f"{is_empty[0]}: is empty")
+    return parts[0] if len(parts) == 1 and parts[0] else _joined(files, parts)
 
 
-def _opened(format: Format, path: TextPath, options: UriOptions | Described, uri: str) -> Dataset:
+def _opened(format: Format, path: TextPath, options: UriOptions | Described, uri: str) -> Dataset | None:
+    """The data of a file; None for one that is empty."""
     if format.is_local and isinstance(path, Address):
         raise DataError(
             f"{path}: {format.name} data is read from a local file: copy it to one, or pack its source (htrain data pack SOURCE --out FILE.{format.name})"
@@ -134,13 +147,12 @@ def _opened(format: Format, path: TextPath, options: UriOptions | Described, uri
         if not path.is_file():
             named = path.path if isinstance(path, Prefix) else path
             raise DataError(f"{path if path.name else ''}: {no_such_file(named)} (from '{uri}')")
-        if not path.stat().st_size:
-            raise DataError(f"{path}: is empty")
-        return format.open(path, options)
+        return format.open(path, options) if path.stat().st_size else None
 
 
-def _joined(parts: Sequence[Dataset]) -> Dataset:
-    """The rows of several files. Raises DataError where they are not of one kind."""
+def _joined(files: Sequence[TextPath], found: Sequence[Dataset | None]) -> Dataset:
+    """The rows of several files, of which some, but not all, may be empty: rows may come to a log. Raises DataError where they are not of one kind."""
+    parts = [part for part in found if part]
     first = parts[0]
     for part in parts:
         if part.partition or part.num_workers:
@@ -151,7 +163,8 @@ def _joined(parts: Sequence[Dataset]) -> Dataset:
                 f"{part.source.name}: has other inputs than {first.source.name}: {_difference(part, first)}"
             )
     is_timed = all(part.is_timed for part in parts)  # one packed file may lack what another has
-    return replace(first, source=Files([part.source for part in parts]), is_timed=is_timed)
+    sources = [part.source if part else NoRows(str(path)) for path, part in zip(files, found, strict=True)]
+    return replace(first, source=Files(sources), is_timed=is_timed)
 
 
 def _difference(one: Dataset, other: Dataset) -> str:
@@ -181,12 +194,12 @@ def describing_files(uri: str) -> list[AnyPath]:
     return [schema, *vocabulary_files(schema)]
 
 
-def vocabularies_of(uri: str) -> dict[str, str]:
-    """The digests of the vocabularies that rows of a URI are numbered by, as a schema has them. Raises DataError as `open_data` does."""
+def vocabularies_of(uri: str, extent: Extent) -> dict[str, str]:
+    """The digests of the vocabularies that rows of a URI, within an extent, are numbered by, as a schema has them. Raises DataError as `open_data` does."""
     format, place, values = _parts(uri)
     if format.is_described:
         return load_layout(_schema_file(Path(place), values)).schema.vocabularies
-    return open_data(uri).schema.vocabularies if format.is_local else {}
+    return open_data(uri, extent).schema.vocabularies if format.is_local else {}
 
 
 def format_of(uri: str) -> tuple[Format, dict[str, str]]:

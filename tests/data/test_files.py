@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from htrain.data import START, Batch, Malformed, Position, open_data
 from htrain.data.identity import identity_of
 from htrain.data.pack import pack
+from htrain.data.source import by_name
 from htrain.errors import DataError
 
 SCHEMA = "label: y\ninputs:\n  d: {kind: dense, columns: [x]}\n  s: {kind: ids, columns: [i], rows: 1000}\n"
@@ -95,6 +96,22 @@ def test_a_folder_a_pattern_and_a_list_name_the_same_files(tmp_path: Path) -> No
     assert identity_of(listed).difference(identity_of(folder)) == "it has 4 files, it had 3"
 
 
+def test_an_empty_file_among_others_of_text_is_one_whose_rows_are_to_come(tmp_path: Path) -> None:
+    uri = written(tmp_path, [3, 4], "csv")
+    whole = batches(uri, 5)
+    for name in ("part-0000.csv", "part-000a.csv", "part-002.csv"):
+        (tmp_path / name).touch()
+    assert numbers(batches(uri, 5)) == numbers(whole)
+    assert open_data(uri).num_examples() == 7
+
+
+def test_files_of_one_name_are_picked_in_order() -> None:
+    first, second, between = Path("a/x"), Path("c/x"), Path("b/y")
+    assert by_name([first, between, second], ["x", "x"]) == [first, second]
+    assert by_name([first, between, second], ["y", "x"]) == [between, second]
+    assert by_name([first, between], ["x", "x", "y"]) == [first, None, between]
+
+
 def test_many_files_are_packed_as_one(tmp_path: Path) -> None:
     uri = written(tmp_path, [30, 1, 17], "parquet")
     pack(uri, tmp_path / "all.packed", malformed=Malformed())
@@ -124,7 +141,8 @@ def test_a_bad_row_is_named_with_its_file(tmp_path: Path) -> None:
         ("csv:{t}/x-*.csv?schema={t}/s.yaml", r"x-\*\.csv: no such file"),
         ("csv:{t}/none?schema={t}/s.yaml", "none: has no file"),
         ("csv:{t}/part-000.csv,{t}/part-0*.csv?schema={t}/s.yaml", "part-000.csv: is named twice"),
-        ("csv:{t}/part-*.csv,{t}/empty.csv?schema={t}/s.yaml", "empty.csv: is empty"),
+        ("csv:{t}/empty.csv,{t}/empty2.csv?schema={t}/s.yaml", "empty.csv: is empty"),
+        ("parquet:{t}/part.parquet,{t}/empty.csv?schema={t}/s.yaml", "empty.csv: is empty"),
         ("csv:{t}/part-*.csv,{t}/other.csv?schema={t}/s.yaml", "other.csv: no column 'y'"),
         (
             "libfm:{t}/a.libfm,{t}/b.libfm",
@@ -137,6 +155,8 @@ def test_a_place_that_names_no_data_is_one_line(place: str, message: str, tmp_pa
     written(tmp_path, [2, 2], "csv")
     (tmp_path / "none").mkdir()
     (tmp_path / "empty.csv").touch()
+    (tmp_path / "empty2.csv").touch()
+    pq.write_table(pa.table({"y": [1.0], "x": [1.0], "i": [3]}), tmp_path / "part.parquet")
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     (tmp_path / "a.libfm").write_text("1 4:1\n")
     (tmp_path / "b.libfm").write_text("1 900:1\n")

@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from htrain.data import START, Batch, Malformed, Position, open_data
 from htrain.data.growth import Cut, Extent, FilePart, FileSize, Reading
+from htrain.data.last_line import begin_of_new
 from htrain.data.left import begin_of, left_by
+from htrain.data.source import files_of
 from htrain.errors import DataError
 
 EPOCHS = 4
@@ -70,13 +72,14 @@ class Readers:
     uri: str
     extent: Extent
     reading: Reading
+    epochs: int = EPOCHS
 
     def batches(self, reader: int) -> Iterator[Batch]:
         """What is left for a reader, which stands behind each batch as it comes."""
         positions = self.reading.positions
         found = open_data(self.uri, self.extent).batches(
-            batch_size=7, shard=reader, num_shards=len(positions), epochs=EPOCHS, start=positions[reader],
-            malformed=Malformed(), left=self.reading.left,
+            batch_size=7, shard=reader, num_shards=len(positions), epochs=self.epochs, start=positions[reader],
+            malformed=Malformed(share=1.0), left=self.reading.left,
         )  # fmt: skip
         for batch in found:
             now = list(self.reading.positions)
@@ -88,13 +91,16 @@ class Readers:
         """So many others, who read on."""
         left = left_by(self.reading.left, self.reading.positions)
         begins = tuple(begin_of(left, reader, count) for reader in range(count))
-        return Readers(self.uri, self.extent, Reading(begins, left, self.reading.cuts))
+        return replace(self, reading=Reading(begins, left, self.reading.cuts))
 
     def on(self, extent: Extent) -> "Readers":
         """The same once data has grown to an extent."""
-        sizes = ([file.num_bytes for file in each.files] for each in (self.extent, extent))
-        reading = self.reading.grown(*sizes)
-        return Readers(self.uri, Extent(extent.files, reading.cuts), reading)
+        before, now = ([file.num_bytes for file in each.files] for each in (self.extent, extent))
+        paths = files_of(self.uri)[: len(before)]
+        is_grown = [old < new for old, new in zip(before, now, strict=False)]
+        begins = [begin_of_new(path, n) if more else n for path, n, more in zip(paths, before, is_grown, strict=True)]
+        reading = self.reading.grown(before, now, begins)
+        return replace(self, extent=Extent(extent.files, reading.cuts), reading=reading)
 
 
 def rows_of(batch: Batch) -> tuple[int, list[int]]:
@@ -154,6 +160,56 @@ def test_every_row_is_read_once_in_each_epoch_from_that_in_which_it_came(
     assert read == Counter((epoch, row) for row, first in enumerate(came) for epoch in range(first, EPOCHS))
 
 
+def looked_at(files: dict[str, str], draw: random.Random) -> dict[str, str]:
+    """Some more bytes of each file, or none; the last need not be the end of a line, but for the first one of a file."""
+    come = {name: text[: draw.randint(0, len(text))] for name, text in files.items()}
+    return {name: text if "\n" in text and draw.random() < 0.8 else "" for name, text in come.items()}
+
+
+@given(
+    rows=st.lists(st.integers(0, 60), min_size=1, max_size=3),
+    end=st.sampled_from(("\n", "\r\n")),
+    looks=st.integers(1, 5),
+    options=st.sampled_from(("", "&shuffle=20&shuffle_seed=3")),
+    seed=st.integers(0, 1 << 30),
+)
+@settings(max_examples=60, deadline=None)
+def test_lines_that_were_looked_at_in_their_middle_are_read_once_they_are_whole(
+    rows: list[int], end: str, looks: int, options: str, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Also of files that are empty at first. What is there of such a line is no row here: it is malformed."""
+    draw, folder = random.Random(seed), tmp_path_factory.mktemp("live")
+    uri = f"libsvm:{folder}/*.libsvm?rows=1000000{options}"
+    names = iter(range(1000))
+    whole = {f"{file}.libsvm": "".join(f"1 {next(names)}:1{end}" for _ in range(n)) for file, n in enumerate(rows)}
+    whole["9.libsvm"] = f"1 {next(names)}:1{end}1 {next(names)}:1"
+    left = whole.copy()
+    seen: list[int] = []
+
+    def grow(come: dict[str, str]) -> Extent:
+        for name, text in come.items():
+            with (folder / name).open("a", newline="") as file:
+                file.write(text)
+            left[name] = left[name][len(text) :]
+        return Extent(tuple(FileSize(name, (folder / name).stat().st_size) for name in whole))
+
+    (folder / "0.libsvm").write_text(first := f"1 999:1{end}", newline="")
+    readers = Readers(uri, grow(looked_at(left, draw)), Reading((START,) * draw.randint(1, 3)), epochs=1)
+    for look in range(looks):
+        for reader in range(len(readers.reading.positions)):
+            for batch in islice(readers.batches(reader), draw.choice((0, 2, 1000))):
+                seen += rows_of(batch)[1]
+        come = left if look == looks - 1 else looked_at(left, draw)
+        if any(come.values()):
+            readers = readers.on(grow(come.copy()))
+        if draw.random() < 0.4 and seen:
+            readers = readers.others(draw.randint(1, 3))
+    for reader in range(len(readers.reading.positions)):
+        seen += [row for batch in readers.batches(reader) for row in rows_of(batch)[1]]
+    assert first
+    assert sorted(seen) == sorted([999, *range(next(names))])
+
+
 def numbers(uri: str, extent: Extent | None = None, *, start: Position = START) -> list[int]:
     found = open_data(uri, extent).batches(
         batch_size=7, shard=0, num_shards=1, epochs=1, start=start, malformed=Malformed(0.0)
@@ -192,6 +248,15 @@ def test_epochs_before_the_last_that_was_begun_stay_as_they_were() -> None:
     later = Reading((Position(4, 0, 0), Position(3, 1, 1)), (), again.cuts).grown([150, 21], [151, 21])
     assert later.cuts[2:] == (Cut(3, ((FilePart(0, 0, 150), FilePart(1, 0, 21)), (FilePart(0, 150, 151),))),)
     assert later.positions == (Position(3, 2 << 32, 0), Position(3, 1, 1))
+
+
+def test_a_new_file_without_a_row_cuts_nothing_and_keeps_its_place() -> None:
+    reading = Reading((Position(1, 0, 0), Position(0, 2, 0)))
+    assert reading.grown([100], [100, 0]) == reading
+    grown = reading.grown([100, 0], [100, 20, 5])
+    came = (FilePart(1, 0, 20), FilePart(2, 0, 5))
+    assert grown.cuts == (Cut(0, ((FilePart(0, 0, 100), FilePart(1, 0, 0)), came)),)
+    assert grown.positions[0] == Position(0, 2 << 32, 0)
 
 
 def test_what_nobody_has_begun_is_read_as_it_is_now() -> None:
@@ -258,11 +323,19 @@ def test_files_that_are_shorter_or_others_than_when_the_run_began_are_named(tmp_
     with pytest.raises(DataError, match=wanted):
         list(opened.batches(batch_size=7, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed()))
     log.files[1].unlink()
-    with pytest.raises(DataError, match=r"has no '001\.csv' where it stood when the run began$"):
+    (tmp_path / "002.csv").write_text("y,x\n1,2\n")
+    with pytest.raises(DataError, match=r"has no '001\.csv', which was there when the run began$"):
         open_data(log.uri, extent)
-    (tmp_path / "000a.csv").write_text("y,x\n1,2\n")
-    with pytest.raises(DataError, match=r"has no '001\.csv' where it stood when the run began, '000a\.csv' is there$"):
-        open_data(log.uri, extent)
+
+
+def test_files_that_come_between_others_are_none_of_what_is_read(tmp_path: Path) -> None:
+    log = Log(tmp_path, "csv", "")
+    log.append(0, 50)
+    log.append(1, 50)
+    extent = log.extent
+    for name in ("+.csv", "000a.csv", "002.csv"):
+        (tmp_path / name).write_text("y,x\n1,999\n")
+    assert numbers(log.uri, extent) == list(range(100))
 
 
 def test_what_does_not_hold_together_is_refused() -> None:

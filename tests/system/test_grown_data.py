@@ -11,6 +11,7 @@ import pytest
 from forked import Started
 from ledger import ROWS, counted, ledger_plan
 from whole_runs import (
+    ENDLESS,
     WIDE_DEEP,
     libfm,
     parameters,
@@ -55,6 +56,23 @@ class Log:
             file.writelines(lines)
         self.numbers += examples
         return np.bincount(ids.ravel(), minlength=ROWS)
+
+    def cut(self, day: int, num_bytes: int) -> str:
+        """The last bytes of a day, which it has no more: they are still to be written."""
+        path = self._folder / f"day-{day}.tsv"
+        text = path.read_text()
+        path.write_text(text[: len(text) - num_bytes])
+        return text[len(text) - num_bytes :]
+
+    def add(self, day: int, text: str) -> None:
+        """More of a day."""
+        with (self._folder / f"day-{day}.tsv").open("a") as file:
+            file.write(text)
+
+    def last(self, day: int, rest: str) -> np.ndarray:
+        """How often each row stands in the last line of a day once the rest of it has come, [ROWS]."""
+        line = (self._folder / f"day-{day}.tsv").read_text().rpartition("\n")[2] + rest
+        return np.bincount([int(row, 16) for row in line.rstrip("\n").split("\t")[14:]], minlength=ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -138,24 +156,48 @@ def test_a_run_of_one_epoch_goes_on_with_what_has_come_each_time_it_is_started(
     assert (counted(plans("2 trainers"), tmp_path / "run") == whole).all()
 
 
+@pytest.mark.parametrize("cut", [0, 40])
 def test_a_run_that_loses_a_role_goes_on_with_what_there_was_when_it_was_started(
-    run: Callable[..., Started], plans: Callable[[str], Path], tmp_path: Path
+    run: Callable[..., Started], plans: Callable[[str], Path], tmp_path: Path, cut: int
 ) -> None:
+    """Also where the log was within a line then, and lacked its last bytes: the line is read when it is whole."""
     folder, log, plan = tmp_path / "run", Log(tmp_path / "log", 0), plans("2 trainers")
     old = log.append(0, 1500)
+    held_back = log.cut(0, cut)
     words = (plan, log.data, "--out", str(folder), "--or-resume", "--epochs", str(EPOCHS), "--retries", "3")
     process = run(*words, "--checkpoint-seconds", "0.2")
     wait_for_a_checkpoint(folder, process)
+    later = log.last(0, held_back) if cut else np.zeros(ROWS, np.int64)
+    log.add(0, held_back)
     new = log.append(0, 200)
+    (tmp_path / "log" / "day-1.tsv").touch()
     os.kill(json.loads((folder / "roles.json").read_text())["trainer:0:1"]["pid"], signal.SIGKILL)
     _, said = process.communicate(timeout=100)
     assert process.returncode == 0, said
     assert "(retry 1 of 3)" in said
-    assert (counted(plan, folder) == EPOCHS * old).all()
+    assert (counted(plan, folder) == EPOCHS * (old - later)).all()
     process = run(*words)
     _, said = process.communicate(timeout=100)
     assert process.returncode == 0, said
-    assert (counted(plan, folder) == EPOCHS * old + new).all()
+    assert ("the last line of 'day-0.tsv' had no end and goes on: it is read anew" in said) == bool(cut)
+    assert (counted(plan, folder) == EPOCHS * (old - later) + later + new).all()
+
+
+def test_a_file_that_was_renamed_under_a_run_ends_it_with_a_line_when_a_role_is_lost(
+    run: Callable[..., Started], plans: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder, log = tmp_path / "run", Log(tmp_path / "log", 0)
+    log.append(0, 500)
+    words = ("--out", str(folder), *ENDLESS, "--retries", "3", "--checkpoint-seconds", "0.2")
+    process = run(plans("2 trainers"), log.data, *words)
+    wait_for_a_checkpoint(folder, process)
+    (tmp_path / "log" / "day-0.tsv").rename(tmp_path / "log" / "day-1.tsv")
+    os.kill(json.loads((folder / "roles.json").read_text())["trainer:0:1"]["pid"], signal.SIGKILL)
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 1, said
+    assert said.rstrip().endswith(
+        f"{folder}: was made on other data (there is no file 'day-0.tsv'): resume with the data as it was, or start a new run with --out"
+    )
 
 
 def libfm_parts(folder: Path, first: int, rows: int) -> tuple[str, str, str]:

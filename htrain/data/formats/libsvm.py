@@ -39,23 +39,29 @@ class Scanned:
 
 
 def scan(path: TextPath) -> Scanned:
-    """Read the whole file once. Raises DataError for an empty file, or one without a good row."""
-    max_id, widths, ones, count, total = 0, set[int](), True, 0, 0
-    num_lines, first = 0, ""
+    """Read the whole file once. Raises DataError for an empty file, or one without a good row.
+
+    A last line without an end says nothing of the width where there are others: it may be one that is being written (htrain.data.last_line).
+    """
+    max_id, widths, ones, count, total = 0, list[int](), True, 0, 0
+    num_lines, first, last = 0, "", list[int]()
     with open_text(path, ahead_bytes=MAX_CHUNK_BYTES) as file:
         while data := read_lines(file, MAX_CHUNK_BYTES, path):
-            _, ids, values, starts, _, faults = _arrays(np.frombuffer(data, np.uint8), np.iinfo(np.int64).max)
+            _, ids, values, starts, lines, faults = _arrays(np.frombuffer(data, np.uint8), np.iinfo(np.int64).max)
             if faults and not first:
                 first = f"{path}:{num_lines + faults[0][0] + 1}: {faults[0][1]} (no row of the file can be read)"
-            num_lines += data.count(b"\n")
+            ends = data.count(b"\n")
+            num_lines += ends
             max_id = max(max_id, int(ids.max(initial=0)))
-            widths |= set(np.unique(np.diff(starts)).tolist())
+            widths = np.unique([*widths, *np.diff(starts)[lines < ends]]).tolist()
+            last = np.diff(starts)[lines >= ends].tolist()
             ones = ones and bool((values == 1).all())
             count += starts.size - 1
             total += ids.size
     if not count:
         raise DataError(first or f"{path}: holds no rows")
-    return Scanned(max_id, widths.pop() if len(widths) == 1 else 0, ones, count, max(1, round(total / count)))
+    widths = widths or last
+    return Scanned(max_id, widths[0] if len(widths) == 1 else 0, ones, count, max(1, round(total / count)))
 
 
 def schema_of(scanned: Scanned, rows: int) -> Schema:
@@ -196,7 +202,8 @@ def open_libsvm(path: TextPath, values: UriOptions) -> Dataset:
     """A file, `rows` of its table: as its largest id wants where nothing is said."""
     scanned = scan(path)
     schema = schema_of(scanned, count_of(values, "rows", scanned.max_id + 1))
-    return Dataset(TextSource(path, partial(parse_libsvm, schema=schema)), schema)
+    source = TextSource(path, partial(parse_libsvm, schema=schema))
+    return Dataset(source, schema, ids_are_counted="rows" not in values)
 
 
 FORMATS = (

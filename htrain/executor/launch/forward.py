@@ -14,7 +14,7 @@ from htrain.errors import CheckpointError
 from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
-from htrain.executor.launch.inputs import check_inputs, check_numbers, check_vocabularies
+from htrain.executor.launch.inputs import check_inputs, check_numbers, check_rows, check_vocabularies
 from htrain.executor.record.checkpoint import Manifest
 from htrain.executor.record.kept import latest_checkpoint, named_checkpoint
 from htrain.executor.record.layout import Layout, read_layout
@@ -64,6 +64,7 @@ def data_for(plan: Plan, data: str) -> Dataset:
     """A dataset as the forward net of a plan reads it. Raises DataError where it is not there, or not what the plan can be run on."""
     dataset = open_data(data).as_it_stands().for_loss(plan.options.loss)
     check_inputs(plan, dataset)
+    check_rows(plan, dataset)
     dataset = cache_of(plan, plan.cluster.roles[0]).numbered(dataset)
     check_numbers(plan, dataset)
     return dataset

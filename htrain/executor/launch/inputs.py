@@ -6,6 +6,7 @@ from htrain.data import Dataset
 from htrain.errors import DataError
 from htrain.executor.strategies.strategy import cache_of
 from htrain.net.blobs import BATCH_KEY
+from htrain.net.net import Op
 from htrain.plan.plan import Plan
 from htrain.spec.sparse_sync import SPARSE_SYNCS
 
@@ -19,6 +20,38 @@ def check_inputs(plan: Plan, dataset: Dataset) -> None:
             raise DataError(
                 f"{dataset.source.name}: the plan wants input '{name}' as {wanted}, the data has {seen}; compile the model with --data for this data"
             )
+
+
+def check_rows(plan: Plan, dataset: Dataset) -> None:
+    """Raises DataError for data of which nobody has said how many rows its tables have, and whose largest id is in none of the plan's: such ids come with rows
+    that are appended. Inputs of which the model computes what it looks up are not looked at."""
+    if not dataset.ids_are_counted:
+        return
+    rows_of = _rows_looked_up(plan)
+    for item in dataset.schema.inputs:
+        rows, counted = rows_of.get(item.name, 0), max(item.rows, default=0)
+        if rows and counted > rows:
+            raise DataError(
+                f"{dataset.source.name}: has the id {counted - 1} in '{item.name}', and the plan's tables have the rows 0 to {rows - 1} of it: leave such "
+                "lines out, or compile the model anew, with --data and ?rows=N for all ids that may come, and start a new run with --out"
+            )
+
+
+def _rows_looked_up(plan: Plan) -> dict[str, int]:
+    """How many rows the largest table has that is looked up by each input as it is read, where that is all that becomes of it."""
+    sizes = {table: max(s.first_row + s.num_rows for s in shards) for table, shards in plan.tables.items()}
+    found: dict[str, int] = {}
+    for name in plan.inputs:
+        tables = [_tables_of(plan, op) & sizes.keys() for op in plan.train.ops if name in op.inputs]
+        if tables and all(tables):
+            found[name] = max(sizes[table] for each in tables for table in each)
+    return found
+
+
+def _tables_of(plan: Plan, op: Op) -> set[str]:
+    """The tables of an op, which reads them itself or is of their module."""
+    parameters = plan.train.parameters
+    return {op.module, *(parameters[name].whole for name in op.inputs if name in parameters)}
 
 
 def check_vocabularies(name: str, found: Mapping[str, str], wanted: Mapping[str, str], *, whose: str) -> None:

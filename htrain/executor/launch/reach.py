@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from htrain.data.identity import DataIdentity, identity_of, other_than_grown
+from htrain.data.identity import DataIdentity, other_than_read
 from htrain.errors import CheckpointError, DataError, PublishError, RunError
 from htrain.executor.host.address import address_within
 from htrain.executor.launch.earlier import Beginning, places_of
@@ -84,19 +84,13 @@ def _require_beginning(beginning: Beginning) -> None:
 
 
 def require_same(data: str, wanted: DataIdentity) -> None:
-    """Raises DataError where data is not here, or is other data than the launcher's, beside what has come behind that."""
+    """Raises DataError where data is not here, or is other data than the launcher's, beside what has come since."""
     try:
-        difference = other_than_grown(data, _timeless(wanted), _timeless(identity_of(data)))
+        difference = other_than_read(data, wanted, is_copy=True)
     except DataError as error:
         raise DataError(f"{error} (looked for in {Path.cwd()}); {_COMMON}") from error
     if difference:
         raise DataError(f"{data}: is other data here than at the launcher: {difference}".replace(" it had ", " there "))
-
-
-def _timeless(identity: DataIdentity) -> DataIdentity:
-    """Without the times of changes, which a copy need not have."""
-    files = tuple(msgspec.structs.replace(file, modified_ns=0) for file in identity.files)
-    return msgspec.structs.replace(identity, files=files)
 
 
 def _require_shared(place: str, task: Task, agent: str) -> None:

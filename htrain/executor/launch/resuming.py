@@ -9,7 +9,7 @@ import msgspec
 
 from htrain.data import Position
 from htrain.data.growth import Cut, Extent, FileSize, Reading
-from htrain.data.identity import DataIdentity, FileIdentity, data_files, other_than_grown
+from htrain.data.identity import DataIdentity, FileIdentity, begins_of_new, data_files, other_than_grown
 from htrain.data.left import begin_of, left_by
 from htrain.errors import CheckpointError
 from htrain.executor.launch.earlier import Beginning, Earlier
@@ -76,21 +76,24 @@ def _with_what_has_come(manifest: Manifest, now: DataIdentity, uri: str, tell: C
     names = list(manifest.trainers)
     at = (manifest.trainers[name].position for name in names)
     reading = Reading(tuple(Position(p.epoch, p.chunk, p.row) for p in at), left_of(manifest), cuts_of(manifest))
-    grown = reading.grown(sizes, sizes_now)
+    begins = begins_of_new(uri, before, after)
+    grown = reading.grown(sizes, sizes_now, begins)
     states = {
         name: TrainerState(ReaderPosition(at.epoch, at.chunk, at.row), manifest.trainers[name].totals)
         for name, at in zip(names, grown.positions, strict=True)
     }
-    tell(_news(before, after))
+    tell(_news(before, after, begins))
     return msgspec.structs.replace(manifest, trainers=states, left=grown.left, cuts=grown.cuts)
 
 
-def _news(before: Sequence[FileIdentity], after: Sequence[FileIdentity]) -> str:
+def _news(before: Sequence[FileIdentity], after: Sequence[FileIdentity], begins: Sequence[int]) -> str:
     longer = [(old, new) for old, new in zip(before, after, strict=False) if new.num_bytes > old.num_bytes]
     said = [f"'{new.name}' has {new.num_bytes:,} bytes, it had {old.num_bytes:,}" for old, new in longer[:1]]
     said += [f"{len(longer) - 1} more files have grown"] if len(longer) > 1 else []
     said += [f"{len(after) - len(before)} more files are there"] if len(after) > len(before) else []
-    return f"its data has grown ({', '.join(said)}): what has come is read behind the rest, in the epoch that was begun last and in later ones"
+    going = [f"'{old.name}'" for old, begin in zip(before, begins, strict=True) if begin < old.num_bytes]
+    anew = f"; the last line of {', '.join(going)} had no end and goes on: it is read anew" if going else ""
+    return f"its data has grown ({', '.join(said)}): what has come is read behind the rest, in the epoch that was begun last and in later ones{anew}"
 
 
 def _check(folder: Path, manifest: Manifest, identity: Identity, uri: str) -> None:

@@ -18,7 +18,7 @@ from htrain.data import open_data
 from htrain.errors import CheckpointError, Error, UsageError
 from htrain.executor.host.sockets import sockets_folder
 from htrain.executor.launch.coordinator import Outside, WorkerPool
-from htrain.executor.launch.inputs import check_inputs, check_numbers, check_vocabularies
+from htrain.executor.launch.inputs import check_inputs, check_numbers, check_rows, check_vocabularies
 from htrain.executor.launch.joined import JoinedPools, Meeting, meeting_of
 from htrain.executor.launch.pool import RoleProcesses, RoleThreads, Supervisors
 from htrain.executor.launch.tries import Beside, Job, Tries
@@ -160,6 +160,7 @@ def _run(
         settings = replace(settings, ops=places_of((*plan.ops, *plan.strategies)))
         dataset = open_data(settings.data)
         check_inputs(plan, dataset)
+        check_rows(plan, dataset)
         check_numbers(plan, dataset)
         validation_data = beside.validating.open(plan)
         if validation_data:

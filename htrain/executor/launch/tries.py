@@ -7,7 +7,7 @@ from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from htrain.data import Dataset
-from htrain.data.identity import other_than_grown, stamps_of
+from htrain.data.identity import other_than_read, stamps_of
 from htrain.errors import Interrupted, PeerLost, PublishError
 from htrain.executor.launch.coordinator import Coordinator, NoValidations, NoVersions, Outside, WorkerPool
 from htrain.executor.launch.earlier import Beginning, Earlier
@@ -200,13 +200,12 @@ class Tries:
         return f"{without_advice(str(error))}; the run goes on{wait} {where}: {again:,} examples are trained again ({which})"
 
     def _require_data(self) -> None:
-        """Raises CheckpointError where data is not what the run began with, or that and what has come behind it, which is none of this run's: it is for the
-        next. Files that nobody has written to are not read again."""
+        """Raises CheckpointError where data is not what the run began with, by name and content. What has come since is none of this run's: it is for the next.
+        Files that nobody has written to are not read again."""
         uri = self._job.settings.data
         if self._stamps and self._stamps == stamps_of(uri):
             return
-        now = identify(self._job.plan, uri)
-        if difference := other_than_grown(uri, self._identity.data, now.data):
+        if difference := other_than_read(uri, self._identity.data):
             raise other_data(str(self._job.settings.run_folder), difference)
 
 

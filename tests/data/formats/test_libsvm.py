@@ -62,6 +62,16 @@ def test_rows_of_different_widths_are_a_bag(tmp_path, read):
     assert read(f"libsvm:{tmp_path}/a.svm") == [((1.0,), (5, 9)), ((0.0,), ()), ((0.0,), (2,))]
 
 
+@pytest.mark.parametrize(("last", "rows"), [("0 2:1 7:1", 3), ("0 2:1", 2), ("0", 2), ("0 2", 2)])
+def test_a_last_line_without_an_end_makes_no_bag_of_fields(tmp_path, read, last, rows):
+    """A log may be looked at while it is written to."""
+    (tmp_path / "a.svm").write_text(f"1 5:1 9:1\n0 3:1 4:1\n{last}")
+    assert open_data(f"libsvm:{tmp_path}/a.svm").schema.inputs[0].kind == "ids"
+    malformed = Malformed()
+    found = read(f"libsvm:{tmp_path}/a.svm", malformed=malformed)
+    assert (len(found), malformed.count) == (rows, 3 - rows)
+
+
 def test_rows_option_makes_room_for_ids_of_another_file_and_refuses_larger_ones(tmp_path, read):
     (tmp_path / "a.libfm").write_text("1 5:1\n\n0 90:1\n0 1:1\n")
     assert open_data(f"libfm:{tmp_path}/a.libfm?rows=200").schema.input("sparse").rows == (200,)

@@ -75,6 +75,18 @@ def test_data_that_has_grown_since_the_launcher_looked_is_reached(probes: Probes
         require_reach(wanted, ["trainer:0:0"], "a")
 
 
+def test_data_that_is_called_otherwise_here_is_said_by_the_name_that_is_looked_for(
+    probes: Probes, data: str, tmp_path: Path
+) -> None:
+    folder = f"libfm:{tmp_path}/*.libfm?rows=5"
+    wanted = task(folder, probes)
+    (tmp_path / "0.libfm").write_text("1 0:1\n")
+    require_reach(wanted, ["trainer:0:0"], "a")
+    (tmp_path / "a.libfm").rename(tmp_path / "b.libfm")
+    with pytest.raises(DataError, match=r"is other data here than at the launcher: there is no file 'a\.libfm'$"):
+        require_reach(wanted, ["trainer:0:0"], "a")
+
+
 def test_a_copy_of_data_with_another_time_is_the_same_data(
     probes: Probes, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,6 +242,29 @@ def test_what_has_come_is_read_in_the_epoch_that_was_begun_last(tmp_path: Path) 
     ]
 
 
+def test_a_last_line_that_goes_on_is_read_anew_and_is_news(tmp_path: Path) -> None:
+    plan, file = planned(OPTIONS, **TWO), tmp_path / "log" / "0.libfm"
+    log_of(tmp_path / "log", 10)
+    file.write_text("1 3:1\n" * 9 + "1 3")
+    then = identity_of(f"libfm:{tmp_path}/log/*.libfm?rows=9")
+    begun(plan, tmp_path / "run", (1, 0, 0), (1, 0, 0))
+    settings, told = grew(plan, tmp_path / "run", log_of(tmp_path / "log", 11), then)
+    assert settings.extent.cuts == (Cut(0, ((FilePart(0, 0, 57),), (FilePart(0, 54, 66),))),)
+    assert told[0].endswith("; the last line of '0.libfm' had no end and goes on: it is read anew")
+
+
+def test_an_empty_new_file_is_gone_on_with_and_its_rows_when_they_have_come(tmp_path: Path) -> None:
+    plan = planned(OPTIONS, **TWO)
+    then = identity_of(log_of(tmp_path / "log", 10))
+    begun(plan, tmp_path / "run", (1, 0, 0), (1, 0, 0))
+    uri = log_of(tmp_path / "log", 10, 0)
+    settings, _ = grew(plan, tmp_path / "run", uri, then)
+    assert settings.extent == Extent((FileSize("0.libfm", 60), FileSize("1.libfm", 0)))
+    then = identity_of(uri)
+    settings, _ = grew(plan, tmp_path / "run", log_of(tmp_path / "log", 10, 5), then)
+    assert settings.extent.cuts == (Cut(0, ((FilePart(0, 0, 60), FilePart(1, 0, 0)), (FilePart(1, 0, 30),))),)
+
+
 def test_another_cluster_goes_on_with_what_has_come(tmp_path: Path) -> None:
     then = identity_of(log_of(tmp_path / "log", 10))
     begun(planned(OPTIONS, **TWO), tmp_path / "run", (1, 4, 7), (2, 0, 0))
