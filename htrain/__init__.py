@@ -11,6 +11,7 @@ Options are a tree: `htrain.Options(batch_size=512, dense_optimizer=htrain.Adam(
 Names are loaded when they are first used, so that `htrain --help` does not wait for torch.
 """
 
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,12 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'htrain' has no attribute '{name}'")
-    value = getattr(import_module(_HOMES[name]), name)
+    collects = gc.isenabled()
+    gc.disable()  # nothing of what is imported is garbage, and looking for some takes a fifth of the time
+    try:
+        value = getattr(import_module(_HOMES[name]), name)
+    finally:
+        if collects:
+            gc.enable()
     globals()[name] = value
     return value

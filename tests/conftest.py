@@ -19,6 +19,9 @@ from htrain.plan.plan import Plan
 settings.register_profile("shared host", deadline=None)  # how long an example takes says who else computes here
 settings.load_profile("shared host")
 remember_captures()
+torch.set_num_threads(
+    1
+)  # as roles have it; a test's roles are threads already, and others run beside it: OpenMP's would spin until each has its turn
 for number, handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGTERM, signal.SIG_DFL),

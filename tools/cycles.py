@@ -20,8 +20,6 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 from tests.support.cycles import ROWS, cycles_plan, differing, killed_and_resumed
 from tests.support.whole_runs import libfm, start, start_anew
 
-_EPOCHS_A_CYCLE = 6
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -33,17 +31,17 @@ def main() -> None:
         help="start each command as a shell does, in place of a fork from a process that has imported all",
     )
     asked = parser.parse_args()
-    epochs = _EPOCHS_A_CYCLE * asked.cycles
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         data = libfm(folder / "train.libfm", ROWS)
         plan = cycles_plan(folder / "plan", data)
-        begin = partial(start_anew if asked.anew else start, plan, data, "--deterministic", "--epochs", str(epochs))
+        begin = partial(start_anew if asked.anew else start, plan, data, "--deterministic")
         often = partial(begin, "--checkpoint-seconds", "0.1")
-        further = killed_and_resumed(
+        further, epochs = killed_and_resumed(
             often, folder / "run", asked.cycles, random.Random(asked.seed), partial(print, flush=True)
         )
-        process = begin("--out", str(folder / "undisturbed"), "--checkpoint-seconds", "end")
+        end = ("--epochs", str(epochs), "--checkpoint-seconds", "end")
+        process = begin("--out", str(folder / "undisturbed"), *end)
         try:
             process.communicate(timeout=7200)
         except subprocess.TimeoutExpired:

@@ -94,6 +94,7 @@ def open_door(commands: click.Command) -> NoReturn:
     documents = take_standard_output()
     status = _status(commands, Signals())  # from here on a signal raises, and nothing but `_status` would catch it
     sys.stdout = sys.stderr  # for whatever prints at exit
+    gc.freeze()  # Python would look for garbage among all that was imported, three times, before it lets go of it all
     try:
         documents.close()
     except BrokenPipeError:

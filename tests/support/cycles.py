@@ -16,11 +16,12 @@ import htrain
 from htrain.executor.record.kept import find_checkpoints
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
-from tests.support.whole_runs import WIDE_DEEP, Process
+from tests.support.ledger import last_begun
+from tests.support.whole_runs import ENDLESS, WIDE_DEEP, Process
 
 ROWS = 2000  # of an epoch
 _GONE_SECONDS = 30.0  # for the processes of a launcher that was killed
-_END_SECONDS, _CYCLE_SECONDS = 60, 6.0  # for what is left of the data, which is more with every cycle
+_END_SECONDS = 60  # for the rest of an epoch, and one more
 Start = Callable[..., Process]
 
 
@@ -62,11 +63,16 @@ def kill_one(process: Process, run: Path, draw: random.Random) -> str:
     return victim
 
 
-def killed_and_resumed(start: Start, run: Path, cycles: int, draw: random.Random, told: Callable[[str], None]) -> int:
-    """A run whose processes are killed at any time in so many cycles, and which then goes to its end. How many had a checkpoint more than that before."""
+def killed_and_resumed(
+    start: Start, run: Path, cycles: int, draw: random.Random, told: Callable[[str], None]
+) -> tuple[int, int]:
+    """A run without an end, whose processes are killed at any time in so many cycles, and which then goes to the end of an epoch, and of one more.
+
+    How many cycles had a checkpoint more than that before, and how many epochs were trained: what machine this is has no part in what is compared.
+    """
     further, known = 0, 0
     for cycle in range(cycles):
-        process = start("--out", str(run), "--or-resume")
+        process = start("--out", str(run), "--or-resume", *ENDLESS)
         time.sleep(draw.uniform(0.0, 0.6))
         if draw.random() < 0.7:  # in the middle of training, else wherever it is
             _await(lambda known=known: _sequence(run) > known, process)
@@ -77,10 +83,11 @@ def killed_and_resumed(start: Start, run: Path, cycles: int, draw: random.Random
         further += _sequence(run) > known
         known = _sequence(run)
         told(f"cycle {cycle + 1}: {victim} killed; checkpoints so far {known}")
-    process = start("--out", str(run), "--or-resume")
-    _, said = process.communicate(timeout=_END_SECONDS + cycles * _CYCLE_SECONDS)
+    epochs = last_begun(run) + 2 if known else 1
+    process = start("--out", str(run), "--or-resume", "--epochs", str(epochs))
+    _, said = process.communicate(timeout=_END_SECONDS)
     assert process.returncode == 0, said
-    return further
+    return further, epochs
 
 
 def _sequence(run: Path) -> int:

@@ -50,6 +50,13 @@ def counted(plan: Path, run: Path) -> np.ndarray:
     return -load_file(out)["rows.weight"].squeeze(1).double().round().long().numpy()
 
 
+def last_begun(run: Path) -> int:
+    """The last epoch, from 0 on, of which the last checkpoint of a run has something; -1 where it has nothing."""
+    manifest = find_checkpoints(run).complete[0][1]
+    positions = [state.position for state in manifest.trainers.values()]
+    return max(at.epoch if at.chunk or at.row else at.epoch - 1 for at in positions)
+
+
 def owed(run: Path) -> np.ndarray:
     """How often it was to be, [ROWS] int64, by where that checkpoint says that the trainers' readers stand: every row before, once."""
     (_, manifest), *_ = find_checkpoints(run).complete

@@ -8,18 +8,19 @@ from whole_runs import libfm, start
 
 from tests.support.cycles import ROWS, cycles_plan, differing, killed_and_resumed
 
-CYCLES, EPOCHS = 20, 120
+CYCLES = 20
 
 
 def test_twenty_kills_leave_no_trace(tmp_path: Path) -> None:
     data = libfm(tmp_path / "train.libfm", ROWS)
     plan = cycles_plan(tmp_path / "plan", data)
-    begin = partial(start, plan, data, "--deterministic", "--epochs", str(EPOCHS))
+    begin = partial(start, plan, data, "--deterministic")
     said: list[str] = []
-    further = killed_and_resumed(
+    further, epochs = killed_and_resumed(
         partial(begin, "--checkpoint-seconds", "0.1"), tmp_path / "run", CYCLES, random.Random(5), said.append
     )
     assert further > CYCLES // 3, said
-    process = begin("--out", str(tmp_path / "undisturbed"), "--checkpoint-seconds", "end")
-    process.communicate(timeout=100)
+    process = begin("--out", str(tmp_path / "undisturbed"), "--epochs", str(epochs), "--checkpoint-seconds", "end")
+    _, told = process.communicate(timeout=200)
+    assert process.returncode == 0, told
     assert differing(tmp_path / "run", tmp_path / "undisturbed") == []

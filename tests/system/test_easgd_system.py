@@ -17,7 +17,7 @@ from htrain.spec.cluster import Cluster
 from htrain.spec.tree import with_flags
 from htrain.tagging.workload import Workload
 
-DATA = "synthetic:?rows=24000&table_rows=50&communities=4"
+DATA = "synthetic:?rows=8000&table_rows=50&communities=4"
 TEST = "synthetic:?rows=6000&table_rows=50&communities=4&first_block=1000000"
 
 
@@ -26,7 +26,7 @@ def test_dense_replicas_of_the_easgd_system_are_drawn_together_and_the_model_lea
     options = with_flags(batch_size=32, net_replicas=1, sync_period=2, dense_sync="easgd")
     htrain.compile(WIDE_DEEP, data=DATA, cluster=cluster, options=options).save(tmp_path / "plan")
     result = htrain.run(tmp_path / "plan", data=DATA, out=tmp_path / "run", hosting="threads")
-    assert result.totals.examples == 24_000
+    assert result.totals.examples == 8_000
     assert result.totals.sync_rounds >= 4
     assert result.totals.max_staleness == 0
     saved = parameters(tmp_path / "run")

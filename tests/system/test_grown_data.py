@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forked import Started
-from ledger import ROWS, counted, ledger_plan
+from ledger import ROWS, counted, last_begun, ledger_plan
 from whole_runs import (
     ENDLESS,
     WIDE_DEEP,
@@ -102,13 +102,6 @@ def run() -> Iterator[Callable[..., Started]]:
         process.communicate()
 
 
-def last_begun(folder: Path) -> int:
-    """The last epoch of which the last checkpoint has something."""
-    manifest = find_checkpoints(folder).complete[0][1]
-    positions = [state.position for state in manifest.trainers.values()]
-    return max(at.epoch if at.chunk or at.row else at.epoch - 1 for at in positions)
-
-
 @pytest.mark.parametrize(
     "clusters",
     [
@@ -126,8 +119,10 @@ def test_every_example_is_trained_once_an_epoch_while_the_log_grows(
     for number, cluster in enumerate(clusters):
         is_last = number == len(clusters) - 1
         where = ("--resume", str(folder)) if number else ("--out", str(folder))
-        seconds = "end" if is_last else "0.2"
-        process = run(plans(cluster), log.data, *where, "--epochs", str(EPOCHS), "--checkpoint-seconds", seconds)
+        until = ("--epochs", str(begun + 2), "--checkpoint-seconds", "end")  # of all that has come, one epoch more
+        process = run(
+            plans(cluster), log.data, *where, *(until if is_last else (*ENDLESS, "--checkpoint-seconds", "0.2"))
+        )
         if not is_last:
             examples = find_checkpoints(folder).complete[0][1].examples if number else 0
             wait_for_examples(folder, process, examples + 1000)
@@ -140,7 +135,7 @@ def test_every_example_is_trained_once_an_epoch_while_the_log_grows(
             begun = max(begun, last_begun(folder))
             new.append(log.append(number + 2, 200))  # a file that was not there
             came += [(begun, of) for of in new]
-    assert (counted(plans(clusters[-1]), folder) == sum((EPOCHS - epoch) * of for epoch, of in came)).all()
+    assert (counted(plans(clusters[-1]), folder) == sum((begun + 2 - epoch) * of for epoch, of in came)).all()
 
 
 def test_a_run_of_one_epoch_goes_on_with_what_has_come_each_time_it_is_started(

@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 import torch
 from forked import Started
-from ledger import DATA, ROWS, counted, ledger_plan
+from ledger import DATA, ROWS, counted, last_begun, ledger_plan
 from safetensors.torch import load_file
-from whole_runs import start, wait_for_examples
+from whole_runs import ENDLESS, start, wait_for_examples
 
 import htrain
 from htrain.data import START, Malformed, open_data
 from htrain.executor.record.kept import find_checkpoints
 from htrain.spec.cluster import this_machine
 
-EPOCHS = 40
 CLUSTERS = {
     "alone": {"group_ps": 0, "sparse_ps": 0},
     "1 + 1 + 1": {"trainers": 1, "group_ps": 1, "sparse_ps": 1},
@@ -49,7 +48,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Started]]:
     started: list[Started] = []
 
     def begin(plan: Path, *arguments: str) -> Started:
-        started.append(process := start(plan, DATA, "--epochs", str(EPOCHS), *arguments))
+        started.append(process := start(plan, DATA, *arguments))
         return process
 
     yield begin
@@ -59,11 +58,11 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Started]]:
 
 
 def whole() -> np.ndarray:
-    """How often each row is trained in all epochs."""
+    """How often each row is trained in an epoch."""
     batches = open_data(DATA).batches(
         batch_size=500, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed()
     )
-    return EPOCHS * sum(np.bincount(batch.columns["sparse"].reshape(-1), minlength=ROWS) for batch in batches)
+    return sum(np.bincount(batch.columns["sparse"].reshape(-1), minlength=ROWS) for batch in batches)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -71,22 +70,26 @@ def test_every_example_is_trained_once_an_epoch_whatever_clusters_a_run_goes_on_
     run: Callable[..., Started], plans: Callable[[str], Path], tmp_path: Path, seed: int
 ) -> None:
     folder, clusters = tmp_path / "run", random.Random(seed).sample(sorted(CLUSTERS), 4)
+    epochs = 1
     for number, cluster in enumerate(clusters):
         is_last = number == len(clusters) - 1
         where = ("--resume", str(folder)) if number else ("--out", str(folder))
-        process = run(plans(cluster), *where, "--checkpoint-seconds", "end" if is_last else "0.2")
+        until = ("--epochs", str(epochs), "--checkpoint-seconds", "end")
+        process = run(plans(cluster), *where, *(until if is_last else (*ENDLESS, "--checkpoint-seconds", "0.2")))
         if not is_last:
             wait_for_examples(folder, process, trained(folder) + 1000)
             process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=100)
         assert process.returncode == (0 if is_last else 130), said
         assert ("was made by another cluster" in said) == (number > 0)
+        if not is_last:  # it is to go on to the end of what was begun, and for one more
+            epochs = max(epochs, last_begun(folder) + 2)
     assert find_checkpoints(folder).complete[0][1].finished
-    assert (counted(plans(clusters[-1]), folder) == whole()).all(), clusters
+    assert (counted(plans(clusters[-1]), folder) == epochs * whole()).all(), clusters
     last = [
         json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines() if '"role": "run"' in line
     ][-1]
-    assert last["examples"] == EPOCHS * 3000
+    assert last["examples"] == epochs * 3000
 
 
 def test_a_run_that_has_ended_is_the_same_model_with_another_cluster(

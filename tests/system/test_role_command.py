@@ -239,6 +239,7 @@ def test_a_launcher_that_is_killed_is_missed_by_its_roles_which_look_for_another
     elsewhere: Elsewhere, plan: Path
 ) -> None:
     launcher = elsewhere.launch(plan, DATA, *ENDLESS)
+    wait_until(lambda: "start htrain role" in heard(launcher), launcher, "it listens")
     roles = elsewhere.roles("--wait-seconds", "1")
     wait_for_examples(elsewhere.run, launcher, 1)
     launcher.kill()

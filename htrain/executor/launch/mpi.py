@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from htrain.errors import RunError, UsageError
 from htrain.executor.host.address import address_of_name, address_within
+from htrain.executor.host.process import settle
 from htrain.executor.launch.play import part_of, play_all
 from htrain.executor.launch.rank import call_role, leave, new_folder
 from htrain.executor.launch.supervisor import Assignment, decode_assignment, encode_assignment
@@ -134,6 +135,7 @@ def follow(network: Network) -> None:
     roles = assignment.processes[rank() - 1]
     call_role(roles[0])
     load_own(assignment.settings.ops)
+    settle()
     play_all(
         roles, partial(part_of, assignment.settings.plan_folder), assignment.settings, network, assignment.launcher
     )

@@ -4,7 +4,6 @@ It stands in a session of its own, so that a terminal's Ctrl-C and its end reach
 `htrain run` forks it from itself instead, before there is any thread, and torch is then imported once for the whole run (docs/decisions/supervisor.md).
 """
 
-import gc
 import multiprocessing
 import os
 import shutil
@@ -25,7 +24,7 @@ import msgspec
 import psutil
 
 from htrain.errors import Error
-from htrain.executor.host.process import end_with_parent
+from htrain.executor.host.process import end_with_parent, settle
 from htrain.executor.host.sockets import folder_of
 from htrain.executor.launch.environment import role_environment
 from htrain.executor.launch.play import part_of, play_all
@@ -35,7 +34,9 @@ from htrain.executor.transport.port import Keys, Network
 from htrain.own.registry import load_own
 from htrain.printable import one_line
 
-_COMMAND = "from htrain.executor.launch.supervisor import main; main({})"
+_COMMAND = (
+    "import gc; gc.disable(); from htrain.executor.launch.supervisor import main; main({})"  # until all is imported
+)
 P = TypeVar("P", bound=BaseProcess)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # for the launcher to decide
 _TICK_SECONDS = 0.5  # a process that a role has forked may hold open what would tell of the role's end
@@ -212,7 +213,7 @@ def supervise(connection: Connection) -> int:
 
 def _play(assignment: Assignment, connection: Connection) -> bytes:
     """Have roles played until all have ended, or the launcher asks for that; what it has said, b"" for nothing. Raises EOFError where it has closed its end."""
-    gc.freeze()  # pages of what is loaded stay shared: a collection in a role would write to all of them
+    settle()
     fork = multiprocessing.get_context("fork")
     processes = {
         fork.Process(target=_be_roles, args=(roles, assignment, connection), name=roles[0]): roles

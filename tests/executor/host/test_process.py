@@ -33,3 +33,21 @@ def test_a_process_that_sleeps_or_is_stopped_lives_and_one_that_nobody_has_reape
     assert not named.lives
     child.wait()
     assert not named.lives
+
+
+def test_a_process_that_settles_looks_no_more_through_what_it_has_loaded() -> None:
+    code = (
+        "import gc; gc.disable(); import htrain.executor.host.process as process; process.settle();"
+        "print(gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() > 1000)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout == "True (700, 10, 10) True\n"
+
+
+def test_names_of_htrain_are_loaded_without_collections_which_are_then_as_they_were() -> None:
+    code = (
+        "import gc, htrain; seen = []; gc.callbacks.append(lambda phase, info: seen.append(info['generation']));"
+        "seen.clear(); htrain.Cluster; print(len(seen) <= 2, gc.isenabled()); gc.disable(); htrain.Options; print(gc.isenabled())"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout == "True True\nFalse\n"  # one collection, told of twice, once it is over
