@@ -66,14 +66,16 @@ class Signals:
         raise self._exception()
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # on a busy host a collection takes longer than until the next alarm
         gc.collect()
-        if not self._raised():  # while it is on its way, and what is half done is tidied up, somebody holds it
+        signal.setitimer(signal.ITIMER_REAL, _LOST_SECONDS, _LOST_SECONDS)
+        if not self._over and not self._raised():  # while it is on its way, and what is half done is tidied up, somebody holds it
             raise self._exception()
 
     def _unraisable(self, lost: "sys.UnraisableHookArgs") -> None:
         if not isinstance(lost.exc_value, Signalled):
             self._print(lost)
-        elif not self._over:
+        elif not self._over:  # the alarm asks again
             signal.setitimer(signal.ITIMER_REAL, _SOON_SECONDS, _LOST_SECONDS)  # by then its callback has returned
 
     def _exception(self) -> Signalled:
