@@ -69,7 +69,8 @@ class Signals:
         signal.setitimer(signal.ITIMER_REAL, 0)  # on a busy host a collection takes longer than until the next alarm
         gc.collect()
         signal.setitimer(signal.ITIMER_REAL, _LOST_SECONDS, _LOST_SECONDS)
-        if not self._over and not self._raised():  # while it is on its way, and what is half done is tidied up, somebody holds it
+        # While it is on its way, and what is half done is tidied up, somebody holds it.
+        if not self._over and not self._raised():
             raise self._exception()
 
     def _unraisable(self, lost: "sys.UnraisableHookArgs") -> None:
