@@ -218,7 +218,7 @@ class Reception:
         for name in agents:
             line = self._lines.pop(name)
             line.close()
-            if not line.was_met:
+            if not line.was_met and not line.is_last:
                 where = line.address.removeprefix("tcp://")
                 self._tell(
                     f"an agent says that it is at {where}, where nobody is reached: let htrain role say another --address"
@@ -241,6 +241,8 @@ class Reception:
                 line.end()
 
     def _meet(self, said: Meet) -> None:
+        if said.agent in self._lines:  # it asks again, and is being told
+            return
         outbox = self._network.outbox({said.agent: said.address})
         self._lines[said.agent] = _Line(said.agent, said.address, outbox)
 

@@ -46,6 +46,7 @@ class KeeperThread:
         self._thread = threading.Thread(target=self._run, name=inbox.name, daemon=True)
 
     def start(self) -> None:
+        """Begin."""
         self._thread.start()
 
     def close(self, leaves_open: bool) -> bool:
