@@ -348,6 +348,39 @@ def test_a_way_that_was_given_up_is_made_again_when_it_is_wanted(
     assert receive(late)[0] == order(1)
 
 
+def test_a_way_that_cannot_be_made_is_tried_on_where_the_connection_itself_stands(
+    here: Network, inbox: Inbox, road: Road, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for that connection to stand would wait for ever."""
+    monkeypatch.setattr(way, "GIVEN_UP_SECONDS", 0.1)
+    given_up, close = threading.Semaphore(0), way.Way.close
+
+    def told(self: way.Way) -> None:
+        close(self)
+        given_up.release()
+
+    monkeypatch.setattr(way.Way, "close", told)
+    sender = here.outbox({"b": road.address})
+    sender.send("b", order(1))
+    receive(inbox)
+    await_kept_messages(here, 0)
+    road.cut()  # nothing is heard on it, and nobody who connects is answered
+    sender.send("b", order(2))
+    (session,) = list(here._keeper._sessions.values())  # type: ignore[union-attr]
+    for stands in (False, True):  # a reset, after which it was made at once
+        session.changed(time.monotonic(), stands=stands)
+    session._when_due(session)
+    for _ in range(2):
+        assert given_up.acquire(timeout=WAIT_SECONDS)
+    monkeypatch.setattr(way, "GIVEN_UP_SECONDS", WAIT_SECONDS)
+    road.mend()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while session._sent._most_said < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert receive(inbox)[0] == order(2)
+
+
 def test_sessions_end_with_their_outbox(here: Network, inbox: Inbox) -> None:
     outbox: Outbox = here.outbox({"b": inbox.address})
     outbox.send("b", Ready("a"))
