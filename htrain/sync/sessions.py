@@ -3,8 +3,9 @@
     Sent       one sender's side: what it has said to one receiver      keep -> heard; broke -> due -> said_again
     Arrivals   a receiver's side, of all senders                        arrived -> what can be taken now
 
-A sender knows when its connection breaks. What was not heard by then may be lost, or be on its way still: it is said again, by another connection, until it is
-heard. The receiver takes messages of one session in the order of their numbers; those behind a gap wait for it, those that come again are dropped.
+A sender knows when its connection breaks. What was not heard by then may be lost, or be on its way still: it is said again, once, by another connection, and
+once more where that breaks. The receiver takes messages of one session in the order of their numbers; those behind a gap wait for it, those that come again
+are dropped.
 
 Decisions alone: who carries messages, and what time it is, is the caller's business. Not thread-safe.
 """
@@ -15,76 +16,101 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 SETTLING_SECONDS = 0.05  # once a connection stands again: what was given to the one before is lost by then, or has come
-FIRST_PAUSE_SECONDS = 0.2  # before what was said again is said once more
-MOST_PAUSE_SECONDS = 5.0
-_BYTES_PER_SECOND = 50e6  # of a link that is slow: what is said again is not said once more while it may be under way
 
 M = TypeVar("M")
 
 
 class Sent(Generic[M]):
-    """What was said in one session, as far as nobody has said that it was heard. `last` is the number of the last message, the first has 1."""
+    """What was said in one session, as far as nobody has said that it was heard. `last` is the number of the last message, the first has 1; `stands` whether
+    the session's own connection does."""
 
     def __init__(self) -> None:
         self.last = 0
         self.num_bytes = 0  # of what is kept
-        self._kept: deque[tuple[int, float, int, M]] = deque()
+        self.stands = False
+        self._kept: deque[tuple[int, int, M]] = deque()
+        self._heard_at = 0.0  # when something was, or when the first was said that is kept
         self._suspected = 0  # the last of those that may be lost
-        self._has_broken = False
+        self._said = 0  # the last of those that were said again by a connection that is not known to have broken
+        self._most_said = 0  # the last of those that were said again at all
+        self._was_in_vain = False  # the connection has broken, or has not taken a message
         self._due = math.inf
-        self._pause = FIRST_PAUSE_SECONDS
 
     def keep(self, message: M, num_bytes: int, now: float) -> None:
         """A message of so many bytes is about to be sent, under the next number."""
+        if not self._kept:
+            self._heard_at = now
         self.last += 1
         self.num_bytes += num_bytes
-        self._kept.append((self.last, now, num_bytes, message))
+        self._kept.append((self.last, num_bytes, message))
 
-    def heard(self, number: int) -> None:
+    def untaken(self, now: float) -> None:
+        """The connection has not taken the last message: it is to be said again as soon as the connection stands."""
+        self._was_in_vain = True
+        if self.stands:  # it was made, or has broken, at this moment
+            self._suspect(now)
+
+    def take_back(self) -> bool:
+        """The connection has not taken the last message, and it is not to be sent any more: whether it will not come. One that was said again may."""
+        if self._most_said >= self.last or not self._kept:
+            return False
+        self.num_bytes -= self._kept.pop()[1]
+        self.last -= 1
+        self._suspected = min(self._suspected, self.last)
+        self._look_whether_due()
+        return True
+
+    def heard(self, number: int, now: float) -> None:
         """All up to this number have come."""
         while self._kept and self._kept[0][0] <= number:
-            self.num_bytes -= self._kept.popleft()[2]
-        if not self._kept or self._kept[0][0] > self._suspected:
-            self._due = math.inf
+            self.num_bytes -= self._kept.popleft()[1]
+            self._heard_at = now
+        self._look_whether_due()
 
     def broke(self, now: float) -> None:
         """The connection is lost: whatever was not heard may be."""
-        self._has_broken = True
+        self.stands, self._was_in_vain = False, True
         self._suspect(now)
 
-    def stands(self, now: float) -> None:
+    def stood(self, now: float) -> None:
         """The connection is made, or made again. What was sent in between went to the one that was lost."""
-        if self._has_broken:
+        self.stands = True
+        if self._was_in_vain:
             self._suspect(now + SETTLING_SECONDS)
 
+    def way_broke(self, now: float) -> None:
+        """The connection by which messages are said again is lost, or made again: what was said by it may be lost."""
+        self._said = 0
+        self._due = min(self._due, now)
+        self._look_whether_due()
+
     def _suspect(self, due: float) -> None:
-        self._suspected, self._pause = self.last, FIRST_PAUSE_SECONDS
-        if self._kept:
-            self._due = min(self._due, due)
+        self._suspected, self._due = self.last, min(self._due, due)
+        self._look_whether_due()
+
+    def _look_whether_due(self) -> None:
+        if not self._kept or max(self._kept[0][0], self._said + 1) > self._suspected:
+            self._due = math.inf
 
     @property
     def next_due(self) -> float:
         """When something is to be said again; infinity where nothing is."""
         return self._due
 
-    def due(self, now: float) -> Sequence[M]:
-        """What is to be said again now, in order."""
-        return (
-            [message for number, _, _, message in self._kept if number <= self._suspected] if now >= self._due else ()
-        )
+    def due(self, now: float) -> Sequence[tuple[int, M]]:
+        """What is to be said again now, in order, with its numbers."""
+        if now < self._due:
+            return ()
+        return [(number, message) for number, _, message in self._kept if self._said < number <= self._suspected]
 
-    def said_again(self, now: float) -> None:
-        """All that was due was sent. It is due again after a pause, which grows, until it is heard."""
-        self._due = now + max(self._pause, self.num_bytes / _BYTES_PER_SECOND)
-        self._pause = min(2 * self._pause, MOST_PAUSE_SECONDS)
-
-    def postpone(self, due: float) -> None:
-        """What is due cannot be sent yet."""
-        self._due = due
+    def said_again(self, number: int) -> None:
+        """All that was due up to this number was given to a connection: it is due again if that breaks, and not before."""
+        self._said, self._most_said = number, max(number, self._most_said)
+        self._look_whether_due()
 
     def unheard_seconds(self, now: float) -> float:
-        """For how long the oldest message has not been heard; 0 where all were."""
-        return now - self._kept[0][1] if self._kept else 0.0
+        """For how long nothing has been heard of what is kept; 0 where all was."""
+        return now - self._heard_at if self._kept else 0.0
 
 
 class Arrivals(Generic[M]):

@@ -10,7 +10,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -21,11 +21,10 @@ import msgspec
 from htrain.errors import Error, PeerLost, PlanError, RunError, error_named
 from htrain.executor.host.address import address_of, address_within
 from htrain.executor.launch.agent_pulse import AgentPulse
-from htrain.executor.launch.joining import Joining, found
+from htrain.executor.launch.joining import Joining, Search, Untaken
 from htrain.executor.launch.pool import RoleProcesses, Supervisors
 from htrain.executor.launch.reach import Task, require_reach
 from htrain.executor.launch.supervisor import decode_assignment
-from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import LAUNCHER
 from htrain.executor.transport.port import Keys, Network
 from htrain.executor.transport.rendezvous import (
@@ -50,7 +49,6 @@ from htrain.net.names import device_of
 from htrain.plan.folder import HEADER, digest_of_file, is_part
 from htrain.plan.plan import files_of, load_part
 
-_TRY_SECONDS = 0.2  # between two looks for a launcher
 _TAKEN_SECONDS = 5.0  # for somebody who has the same secret to take the first word
 _ANSWER_SECONDS = 10.0
 _LISTEN_SECONDS = 0.5
@@ -63,14 +61,17 @@ def play_roles(roles: Sequence[str], joining: Joining, *, num_threads: int, tell
     Raises UsageError for an `address` that is none, RunError where the launcher cannot be found, or does not take this agent, what the roles cannot reach,
     what has ended the run, and PeerLost where the launcher is gone.
     """
-    process, supervisors = f"agent-{token_hex(8)}", Supervisors(num_threads)
+    process, supervisors, search = f"agent-{token_hex(8)}", Supervisors(num_threads), Search(joining)
     try:
         for count in itertools.count():
             try:
-                _join(roles, joining, f"{process}.{count}", supervisors, tell, lost=count > 0)
+                _join(roles, joining, f"{process}.{count}", supervisors, tell, search=search)
             except _Trained:
                 return
+            except Untaken as untaken:
+                search.failed(untaken.error)
             except _Lost as lost:
+                search.lost()
                 tell(f"{lost}; {', '.join(roles)}: looks for it for {joining.wait_seconds:g} s")
     finally:
         supervisors.close()
@@ -83,22 +84,32 @@ def _join(
     supervisors: Supervisors,
     tell: Callable[[str], None],
     *,
-    lost: bool,
+    search: Search,
 ) -> None:
-    """Be an agent of this name. Raises what ends it; that is _Lost where the launcher is gone, or has given it up."""
-    own = address_of("--address", joining.address) if joining.address else ""
-    try:
-        there, here = found(joining)
-    except RunError as error:
-        if not lost:
-            raise
-        raise PeerLost(f"{joining.launcher}: the launcher is gone, and no other has come: {error}") from error
-    network = Network("tcp", own or here, keys=Keys.of(joining.secret))
-    network.most_bytes = MOST_BYTES
-    try:
-        _Agent(roles, joining, name, there, network, supervisors=supervisors, tell=tell).run()
-    finally:
-        network.close()
+    """Be an agent of this name. Raises what ends it; that is Untaken where no launcher was reached, _Lost where the one that was is gone, or has given it
+    up."""
+    with ExitStack() as ends:
+        try:
+            own = address_of("--address", joining.address) if joining.address else ""
+            there, here = search.found()
+            network = Network("tcp", own or here, keys=Keys.of(joining.secret))
+            ends.callback(network.close)
+            network.most_bytes = MOST_BYTES
+            agent = _Agent(
+                roles,
+                joining,
+                name,
+                there,
+                network,
+                taken_seconds=search.within(_TAKEN_SECONDS),
+                supervisors=supervisors,
+                tell=tell,
+            )
+            ends.callback(agent.close)
+            said = agent.join(search)
+        except Error as error:
+            raise Untaken(error) from error
+        agent.run(said)
 
 
 class _Trained(Exception):
@@ -124,6 +135,7 @@ class _Agent:
         there: str,
         network: Network,
         *,
+        taken_seconds: float,
         supervisors: Supervisors,
         tell: Callable[[str], None],
     ) -> None:
@@ -134,7 +146,7 @@ class _Agent:
         self._name = name
         self._book = {LAUNCHER: f"tcp://{there}:{joining.port}"}
         self._inbox = network.inbox(self._name)
-        self._outbox = network.outbox(self._book, deadline_seconds=_TAKEN_SECONDS)
+        self._outbox = network.outbox(self._book, deadline_seconds=taken_seconds)
         self._pulse: AgentPulse | None = None
         self._supervisors = supervisors
         self._pool: RoleProcesses | None = None
@@ -142,24 +154,22 @@ class _Agent:
         self._has_lost = False
         self._folder = Path(tempfile.mkdtemp(prefix="htrain-plan-"))
 
-    def run(self) -> None:
-        """To the end of the run. Raises what `play_roles` does, _Trained and _Lost."""
-        try:
-            said = self._join()
-            self._pulse = AgentPulse(self._name, self._network, self._book)
-            while True:
-                if isinstance(said, Prepare):
-                    self._prepare(said)
-                elif isinstance(said, Begin):
-                    self._begin(said)
-                elif isinstance(said, Finish):
-                    self._finish(said)
-                said = self._next()
-        finally:
-            self._close()
+    def run(self, first: object) -> None:
+        """From the launcher's first word to the end of the run. Raises what `play_roles` does, _Trained and _Lost."""
+        said = self._look(first)
+        self._tell(f"{', '.join(self._roles)}: joined {self._joining.launcher}, reached at {self._network.host}")
+        self._pulse = AgentPulse(self._name, self._inbox.address, self._network, self._book)
+        while True:
+            if isinstance(said, Prepare):
+                self._prepare(said)
+            elif isinstance(said, Begin):
+                self._begin(said)
+            elif isinstance(said, Finish):
+                self._finish(said)
+            said = self._next()
 
-    def _join(self) -> FromLauncher | None:
-        """Ask to be taken; what the launcher says first. Raises RunError."""
+    def join(self, search: Search) -> object:
+        """Ask to be taken; what the launcher says first. Raises RunError where nobody answers who has the secret."""
         where = f"{self._joining.launcher} ({self._joining.whence})"
         host = socket.gethostname()
         join = Join(self._name, own_version(), list(self._roles), self._inbox.address, host, os.getpid())
@@ -169,15 +179,14 @@ class _Agent:
             raise RunError(
                 f"{where}: somebody listens there, but does not take this secret: give the launcher and all roles the same one"
             ) from error
-        got = self._inbox.receive(_ANSWER_SECONDS)
+        seconds = search.within(_ANSWER_SECONDS)
+        got = self._inbox.receive(seconds)
         if got is None:
             raise RunError(
-                f"{where}: the launcher has not answered within {_ANSWER_SECONDS:.0f} s: it may not reach this host at {self._network.host}: "
+                f"{where}: the launcher has not answered within {seconds:.0f} s: it may not reach this host at {self._network.host}: "
                 "say another --address"
             )
-        said = self._look(got[0])
-        self._tell(f"{', '.join(self._roles)}: joined {self._joining.launcher}, reached at {self._network.host}")
-        return said
+        return got[0]
 
     # -- listening ---------------------------------------------------------------------------------------------------
 
@@ -259,13 +268,9 @@ class _Agent:
     def _begin(self, said: Begin) -> None:
         assignment = decode_assignment(said.assignment)
         assert assignment.place
-        host = self._network.host
-        place = replace(
-            assignment.place,
-            host=host,
-            trainers_host=_trainers_host(assignment.settings) or host,
-            folder=str(self._folder),
-        )
+        host, apart = self._network.host, assignment.settings.trainer_network
+        trainers_host = address_within("--trainer-network", apart) if apart else host
+        place = replace(assignment.place, host=host, trainers_host=trainers_host, folder=str(self._folder))
         settings = replace(assignment.settings, plan_folder=self._folder)
         mine = [roles for roles in assignment.processes if roles[0] in self._roles]
         self._number, self._has_lost = said.number, False
@@ -280,17 +285,13 @@ class _Agent:
         self._pool = None
         self._say(Rested(self._name, said.number))
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """End what is played here, and go."""
         if self._pool:
             self._pool.abandon()
         if self._pulse:
+            self._pulse.stop()  # first: a sign of life of one who has left would be that of a stranger
             self._outbox.offer(LAUNCHER, Leave(self._name))
-            self._pulse.stop()
         self._outbox.close()
         self._inbox.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _trainers_host(settings: RunSettings) -> str:
-    return address_within("--trainer-network", settings.trainer_network) if settings.trainer_network else ""

@@ -11,14 +11,19 @@ from htrain.executor.transport.rendezvous import Here
 
 _BEAT_SECONDS = 0.5
 _GONE_SECONDS = 3.0  # for which nobody takes a sign of life: a launcher that only sleeps does
+_ASK_SECONDS = (
+    2.0  # of silence: somebody who takes signs of life may be another launcher, which does not know the agent
+)
 _MOST_SECONDS = 1.0  # of silence between two times of listening: an agent that was busy has not listened
 
 
 class AgentPulse:
-    """Beats from its start to its stop. The agent says when it has `listened` to the launcher, which speaks twice a second."""
+    """Beats from its start to its stop. The agent says when it has `listened` to the launcher, which speaks twice a second,
+    to its `address`."""
 
-    def __init__(self, agent: str, network: Network, book: Mapping[str, str]) -> None:
+    def __init__(self, agent: str, address: str, network: Network, book: Mapping[str, str]) -> None:
         self._agent = agent
+        self._address = address
         self._network = network
         self._book = book
         self._is_untaken = False
@@ -49,7 +54,7 @@ class AgentPulse:
         taken = time.monotonic()
         try:
             while not self._stopping.wait(_BEAT_SECONDS):
-                if outbox.offer(LAUNCHER, Here(self._agent)):
+                if outbox.offer(LAUNCHER, Here(self._agent, self._address if self._silence > _ASK_SECONDS else "")):
                     taken = time.monotonic()
                 self._is_untaken = time.monotonic() - taken > _GONE_SECONDS
         finally:

@@ -300,10 +300,10 @@ class Coordinator:
             self._outbox.send(f"{role}/control", Addresses(said.book))
 
     def _tell_all(self, order: Order) -> None:
-        """Never waits: a role that cannot take an order is gone, and its pool or its silence will say so."""
+        """Never waits. An order is not lost with a connection; a role that does not take it is gone, and its pool or its silence will say so."""
         if self._outbox:
             for role in self._plan.cluster.roles:
-                self._outbox.offer(f"{role}/control", order)
+                self._outbox.post(f"{role}/control", order)
 
     def _save(self, said: OpenCheckpoint | CloseCheckpoint | DropCheckpoint) -> Any:
         try:

@@ -1,5 +1,6 @@
 """The launcher's thread that receives agents of hosts elsewhere, and stays with them as long as the run lasts: htrain.executor.roles.rendezvous carried out."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -20,46 +21,66 @@ T = TypeVar("T")
 _TICK_SECONDS = 0.5  # between two signs of life
 _BROKEN_SECONDS = 2.0  # for which an agent takes nothing, before it is taken for gone: a connection that breaks is made anew in a tenth of a second
 _MEET_SECONDS = 5.0  # for an agent to be reached that has just come
-_AGAIN_SECONDS = 0.02  # between two tries to send what was not taken, as while a connection is made
+_AGAIN_SECONDS = 0.02  # between two looks whether an agent is reached that has just come
 _PIECE_BYTES = 1 << 20
 _LAST_SECONDS = 5.0
+_LAST_WORD_SECONDS = 60.0  # for an agent to hear it that takes it, and does not read
 
 
 class _Line:
-    """The way to one agent, which never waits: what the agent has not taken yet is kept, in order, until it does."""
+    """The way to one agent, which never waits. What is said is kept, in order, until the agent is reached, and is then not lost with a connection."""
 
     def __init__(self, agent: str, address: str, outbox: Outbox) -> None:
         self.address = address
-        self.is_last = False  # nothing more is to be said than what waits
         self._agent = agent
         self._outbox = outbox
         self._waiting: deque[FromLauncher] = deque()
-        self._is_met = False
+        self._is_met = self._is_full = False
         self._taken = time.monotonic()
+        self._closes_at = math.inf
 
     def say(self, message: FromLauncher) -> None:
         """Send it, behind what waits. Raises RunError where the agent's address is none."""
-        self._waiting.append(message)
-        self.send()
+        if not self.is_last:
+            self._waiting.append(message)
+            self.send()
 
     def send(self) -> None:
-        """Send as much as is taken."""
-        while self._waiting and self._outbox.offer(self._agent, self._waiting[0]):
-            self._waiting.popleft()
-            self._is_met = True
-            self._taken = time.monotonic()
+        """Send what waits, once the agent is reached."""
+        if not self._is_met and self._outbox.is_reached(self._agent):
+            self._is_met, self._taken = True, time.monotonic()
+        while self._is_met and self._waiting:
+            self._is_full |= not self._outbox.post(self._agent, self._waiting.popleft())
+
+    def end(self) -> None:
+        """Nothing more is to be said than what has been."""
+        if not self.is_last:
+            self._closes_at = time.monotonic() + _LAST_WORD_SECONDS
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing more is said."""
+        return self._closes_at < math.inf
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last word was heard, or need not be waited for any longer."""
+        is_heard = not self._waiting and self._outbox.is_heard(self._agent)
+        return self.is_last and (is_heard or time.monotonic() > self._closes_at)
 
     @property
     def waits(self) -> bool:
-        """Whether something has not been taken yet."""
+        """Whether something is to be said once the agent is reached."""
         return bool(self._waiting)
 
     @property
     def takes(self) -> bool:
         """Whether the agent takes what is sent, a sign of life among it, or has not been reached yet."""
         self.send()
-        if self._waiting or not self._outbox.offer(self._agent, Present()):
-            return not self._is_met
+        if not self._is_met:
+            return True
+        if self._is_full or not self._outbox.offer(self._agent, Present()):
+            return False
         self._taken = time.monotonic()
         return True
 
@@ -161,7 +182,7 @@ class Reception:
         """Send what waits, and close what nothing more is said by."""
         for name, line in list(self._lines.items()):
             line.send()
-            if line.is_last and not line.waits:
+            if line.is_over:
                 self._lines.pop(name).close()
 
     def _heard(self) -> FromAgent | None:
@@ -197,7 +218,7 @@ class Reception:
         for name in agents:
             line = self._lines.pop(name)
             line.close()
-            if not line.was_met:
+            if not line.was_met and not line.is_last:
                 where = line.address.removeprefix("tcp://")
                 self._tell(
                     f"an agent says that it is at {where}, where nobody is reached: let htrain role say another --address"
@@ -217,9 +238,11 @@ class Reception:
             elif isinstance(said, Hand):
                 self._say(said.agent, self._piece(said.asked))
             elif line := self._lines.get(said.agent):
-                line.is_last = True
+                line.end()
 
     def _meet(self, said: Meet) -> None:
+        if said.agent in self._lines:  # it asks again, and is being told
+            return
         outbox = self._network.outbox({said.agent: said.address})
         self._lines[said.agent] = _Line(said.agent, said.address, outbox)
 

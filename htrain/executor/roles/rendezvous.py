@@ -16,6 +16,7 @@ from htrain.executor.transport.rendezvous import (
     Finish,
     FromAgent,
     FromLauncher,
+    Here,
     Join,
     Leave,
     Over,
@@ -119,8 +120,8 @@ class Rendezvous:
         if isinstance(message, Join):
             return self._joined(message, now)
         agent = self.agents.get(message.agent)
-        if agent is None:  # declined, or given up, of which it has been told
-            return []
+        if agent is None:
+            return self._unknown(message)
         agent.heard = now
         if isinstance(message, Fetch):
             return [Hand(message.agent, message)]
@@ -136,6 +137,13 @@ class Rendezvous:
         elif isinstance(message, Leave):
             return self._gone(message.agent, "has left the run")
         return []
+
+    def _unknown(self, message: FromAgent) -> list[Instruction]:
+        """An agent that was declined, or given up, or has joined a launcher before this one, is told that when it asks."""
+        if not isinstance(message, Here) or not message.address:
+            return []
+        last = self._over or Declined("it does not know this agent, or not any more", again=True)
+        return [Meet(message.agent, message.address), Say(message.agent, last), Forget(message.agent)]
 
     @property
     def _count(self) -> str:

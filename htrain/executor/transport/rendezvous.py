@@ -31,9 +31,10 @@ class Join(msgspec.Struct, tag="join", array_like=True, frozen=True):
 
 
 class Here(msgspec.Struct, tag="here", array_like=True, frozen=True):
-    """The agent lives."""
+    """The agent lives. Where it has heard nothing for a while it asks whether it is known, and says the `address` at which it is reached; "" otherwise."""
 
     agent: Name
+    address: str = ""
 
 
 class Fetch(msgspec.Struct, tag="fetch", array_like=True, frozen=True):

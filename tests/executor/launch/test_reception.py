@@ -1,6 +1,7 @@
 """The launcher's reception over real sockets: agents that join, fetch the plan, and vanish."""
 
 import os
+import random
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,20 @@ from htrain.errors import PeerLost, RunError
 from htrain.executor.launch.reception import Reception
 from htrain.executor.roles.rendezvous import Rendezvous
 from htrain.executor.transport.port import Keys, Network
-from htrain.executor.transport.rendezvous import Declined, Fetch, FromAgent, Join, Piece, Prepare, Prepared, Present
+from htrain.executor.transport.rendezvous import (
+    Begin,
+    Declined,
+    Fetch,
+    Finish,
+    FromAgent,
+    Join,
+    Piece,
+    Prepare,
+    Prepared,
+    Present,
+    Rested,
+)
+from tests.support.resets import Road
 
 KEYS = Keys.of(b"a secret that both have, of some length")
 ROLES = ("trainer:0:0", "dense_ps:0")
@@ -21,11 +35,18 @@ ROLES = ("trainer:0:0", "dense_ps:0")
 class Agent:
     """As much of an agent as talks."""
 
-    def __init__(self, reception: Reception, name: str, *roles: str, keys: Keys = KEYS) -> None:
+    def __init__(
+        self,
+        reception: Reception,
+        name: str,
+        *roles: str,
+        keys: Keys = KEYS,
+        by: Callable[[str], str] = lambda address: address,
+    ) -> None:
         self.network = Network("tcp", keys=keys)
         self.name, self.inbox = name, self.network.inbox(name)
         self.outbox = self.network.outbox({"launcher": f"tcp://{reception.address}"}, deadline_seconds=2)
-        self.outbox.send("launcher", Join(name, "1", list(roles), self.inbox.address, "host", os.getpid()))
+        self.outbox.send("launcher", Join(name, "1", list(roles), by(self.inbox.address), "host", os.getpid()))
 
     def say(self, message: FromAgent) -> None:
         self.outbox.send("launcher", message)
@@ -101,6 +122,80 @@ def test_one_that_is_gone_is_missed_within_seconds_and_another_takes_its_place_a
     assert isinstance(fourth.hears(), Declined)
     third.close()
     fourth.close()
+
+
+class Roads:
+    """What an agent says that it is at, on the way to where it is."""
+
+    def __init__(self) -> None:
+        self.made: list[Road] = []
+
+    def to(self, address: str) -> str:
+        self.made.append(Road(address))
+        return self.made[-1].address
+
+
+@pytest.fixture
+def roads() -> Iterator[Roads]:
+    made = Roads()
+    yield made
+    for road in made.made:
+        road.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_an_agent_is_told_comes_once_and_in_order_though_connections_are_lost_with_it(
+    seed: int, reception: Reception, roads: Roads
+) -> None:
+    """Orders and pieces, said at any moment of a connection that is cut, reset and made again."""
+    chance = random.Random(seed)
+    agent = Agent(reception, "a", ROLES[0], by=roads.to)
+    assert agent.hears() == Prepare(b"task")
+    agent.say(Prepared("a"))
+    until(lambda: missing(reception) == [ROLES[1]])
+    (road,) = roads.made
+    wanted: list[object] = []
+    for number in range(1, 6):
+        chance.choice([road.cut, road.reset, lambda: None])()
+        reception.have(lambda r, number=number: r.begin(b"%d" % number))
+        wanted.append(Begin(number, b"%d" % number))
+        if chance.random() < 0.5:
+            time.sleep(0.02)  # it is in the hands of the system
+        reception.have(lambda r: r.finish(at_once=True))
+        wanted.append(Finish(number, True))
+        agent.say(Fetch("a", "nets/gone.onnx", number))
+        wanted.append(Piece("nets/gone.onnx", number, b""))
+        until(lambda number=number: heard_by(reception, number))
+        road.reset()
+        road.mend()
+        assert [agent.hears() for _ in wanted] == wanted
+        wanted = []
+        agent.say(Rested("a", number))
+        until(lambda: reception.ask(lambda r: r.has_rested))
+    agent.close()
+
+
+def heard_by(reception: Reception, number: int) -> bool:
+    """Whether the launcher has said the piece that an agent has asked for, to a connection or for later."""
+    session = reception._lines["a"]._outbox._sessions["a"]
+    return session is not None and session._sent.last >= 1 + 3 * number
+
+
+def test_the_last_word_is_kept_until_it_is_heard_and_then_the_line_is_closed(
+    reception: Reception, roads: Roads
+) -> None:
+    first = Agent(reception, "a", ROLES[0])
+    assert first.hears() == Prepare(b"task")
+    second = Agent(reception, "b", ROLES[0], by=roads.to)
+    assert isinstance(second.hears(), Declined)
+    until(lambda: reception._lines.keys() == {"a"})
+    for each in (first, second):
+        each.close()
+    until(lambda: not reception._lines)
+    network, deadline = reception._network, time.monotonic() + 10
+    while network._keeper._sessions:  # type: ignore[union-attr]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_whoever_has_other_keys_is_not_heard(reception: Reception) -> None:

@@ -162,6 +162,23 @@ def test_an_agent_is_given_up_after_a_silence_and_not_before(rendezvous: Rendezv
     assert rendezvous.came(joining("b", *PROCESSES[0]), 61.0)[1] == Say("b", Prepare(b"task")), "its roles are free"
 
 
+def test_an_agent_that_nobody_knows_is_told_so_when_it_asks(rendezvous: Rendezvous) -> None:
+    """It has joined the launcher that was there before this one."""
+    rendezvous.came(joining("a", "dense_ps:0"), 0.0)
+    assert rendezvous.came(Here("a", "tcp://a:1"), 1.0) == [], "it is known, and the launcher was slow"
+    for message in (Here("b"), Prepared("b"), Rested("b", 1), Leave("b")):
+        assert rendezvous.came(message, 1.0) == []
+    met, said, last = rendezvous.came(Here("b", "tcp://b:1"), 1.0)
+    assert (met, last) == (Meet("b", "tcp://b:1"), Forget("b"))
+    assert isinstance(said, Say)
+    assert isinstance(said.message, Declined)
+    assert said.message.again
+    assert list(rendezvous.agents) == ["a"]
+    over = Over("DataError", "no data")
+    rendezvous.end(over)
+    assert said_to("b", rendezvous.came(Here("b", "tcp://b:1"), 1.0)) == [over]
+
+
 def test_who_comes_to_a_run_that_is_over_is_told_how_it_ended(rendezvous: Rendezvous) -> None:
     rendezvous.came(joining("a", "dense_ps:0"), 0.0)
     over = Over("DataError", "no data")
@@ -219,6 +236,17 @@ class Schedules(RuleBasedStateMachine):
         played = self.living.pop(agent).plays
         self.carry_out(self.rendezvous.line_broke(agent))
         assert not (self.runs and played) or self.rendezvous.lost
+
+    @precondition(lambda self: self.living)
+    @rule()
+    def another_launcher_takes_the_place_of_this_one(self) -> None:
+        self.rendezvous, self.runs = Rendezvous(PROCESSES, "1", SILENT_SECONDS), False
+        self.rendezvous.prepare(b"task")
+        for agent in list(self.living):
+            self.carry_out(self.rendezvous.came(Here(agent), 0.0))
+            assert agent in self.living
+            self.carry_out(self.rendezvous.came(Here(agent, f"tcp://{agent}:1"), 0.0))
+        assert not self.living, "each knows that it is to join again"
 
     @precondition(lambda self: not self.runs and not self.rendezvous.missing)
     @rule()

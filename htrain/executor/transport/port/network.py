@@ -81,7 +81,8 @@ class Network:
             keeper = self._sessions(role_at(name))
         bind, near = (near, "") if self.scheme == "inproc" else (self._bound(name, port), near)
         inbox = self._make_inbox(name, bind, near, self.most_bytes, keeper)
-        self._ends.append(inbox)
+        with self._lock:
+            self._ends.append(inbox)
         return inbox
 
     def _make_inbox(self, name: str, bind: str, near: str, most_bytes: int, keeper: Keeper | None) -> Inbox:
@@ -131,7 +132,8 @@ class Network:
             self.context, {**book, **near}, deadline_seconds=deadline_seconds, spread=self.spread, keys=self.keys,
             token=self.token, most_bytes=self.most_bytes, keeper=keeper,
         )  # fmt: skip
-        self._ends.append(outbox)
+        with self._lock:  # agents come and go as long as a run lasts
+            self._ends = [end for end in self._ends if isinstance(end, Inbox) or not end.closed] + [outbox]
         return outbox
 
     def shared(self, name: str, make: Callable[[], Any]) -> Any:

@@ -4,7 +4,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import zmq
@@ -19,7 +19,6 @@ from htrain.net.names import role_at
 from htrain.ops.bundle import Bundle
 
 if TYPE_CHECKING:
-    from htrain.executor.transport.port.keeper import Watches
     from htrain.executor.transport.port.session import Session
 
 SEND_SECONDS = 15.0
@@ -27,16 +26,24 @@ _COPY_BELOW_BYTES = (
     64 * 1024
 )  # below this, a copy costs less CPU than telling Python when ZeroMQ is done with the memory
 _MOST_UNHEARD_BYTES = 256 << 20  # that a peer may leave unheard for as long as the deadline
+_POSTED_BYTES = 1024  # that keeping a message takes beside its own
 _RECONNECT_MILLISECONDS, _MOST_RECONNECT_MILLISECONDS = 20, 500
 _MORE = int(zmq.SNDMORE)
+
+
+class Watches(Protocol):
+    """Who is told of each new connection of an outbox, before it connects."""
+
+    def session(self, socket: zmq.Socket, peer: str, address: str) -> "Session | None":
+        """What numbers its messages, if anything does."""
 
 
 class Outbox:
     """Sends messages to endpoints by name; connects on first use. For one thread.
 
-    A peer has `deadline_seconds` to be reachable, at the first message and at each later one. With a `keeper`, messages of a connection that breaks are sent
-    again; without one, a message that was queued is lost then, as it is in either case with a peer that dies. `bytes_sent` counts the bytes of tensors by peer,
-    an endpoint.
+    A peer has `deadline_seconds` to be reachable, at the first message and at each later one, and to hear something of much that waits for it. With a
+    `keeper`, messages of a connection that breaks are sent again; without one, a message that was queued is lost then, as it is in either case with a peer
+    that dies. `bytes_sent` counts the bytes of tensors by peer, an endpoint.
     """
 
     def __init__(
@@ -49,7 +56,7 @@ class Outbox:
         keys: Keys | None = None,
         token: bytes = b"",
         most_bytes: int = 0,
-        keeper: "Watches | None" = None,
+        keeper: Watches | None = None,
     ) -> None:
         self._context = context
         self._keys = keys
@@ -60,15 +67,49 @@ class Outbox:
         self._spread = spread
         self._processes: dict[str, int] = {}
         self._deadline_seconds = deadline_seconds
-        self._sockets: list[zmq.Socket] = []
+        self._sockets: dict[str, zmq.Socket] = {}
         self._sends: dict[str, Callable[..., Any]] = {}
         self._sessions: dict[str, Session | None] = {}
         self.closed = False
         self.bytes_sent: dict[str, int] = {}
 
     def send(self, peer: str, message: Message) -> None:
-        """Send a message without tensors. Raises PeerLost when `peer` cannot be reached."""
+        """Send a message without tensors. Raises PeerLost when `peer` cannot be reached. The message may come all the same where the connection to it has
+        broken meanwhile, and is gone otherwise; those that are sent later come in either case.
+        """
         self._send(peer, encode(message))
+
+    def post(self, peer: str, message: Message) -> bool:
+        """Send a message without tensors as soon as `peer` can take it, in the order of all that is sent; never waits. Between hosts it is kept until it is
+        heard, whatever becomes of connections. Within one these break only with the peer: there it is an offer.
+
+        False where it is dropped: the peer is gone, or leaves more unheard than is kept of it.
+        """
+        send = self._sends.get(peer) or self._connect(peer)
+        session = self._sessions.get(peer)
+        if not session:
+            return self.offer(peer, message)
+        (header,) = encode(message)
+        num_bytes = len(header) + _POSTED_BYTES
+        if session.num_bytes + num_bytes > _MOST_UNHEARD_BYTES:
+            return False
+        (frame,) = session.number([header], num_bytes, time.monotonic())
+        try:
+            send(frame, zmq.DONTWAIT, False)
+        except zmq.Again:
+            session.untaken(time.monotonic())
+        return True
+
+    def is_reached(self, peer: str) -> bool:
+        """Whether a connection to `peer` stands. Raises RunError where its address is none."""
+        if peer not in self._sends:
+            self._connect(peer)
+        return bool(self._sockets[peer].poll(0, zmq.POLLOUT))
+
+    def is_heard(self, peer: str) -> bool:
+        """Whether all that was posted to `peer` was heard, as far as that is known."""
+        session = self._sessions.get(peer)
+        return not session or not session.num_bytes
 
     def offer(self, peer: str, message: Message) -> bool:
         """Send a message without tensors if `peer` can take it at once; drop it otherwise, and return False. Never waits, and never sends again.
@@ -130,6 +171,8 @@ class Outbox:
                 more -= 1
                 send(frame, _MORE if more else 0, False)
         except zmq.Again as error:
+            if session:
+                session.take_back()
             seconds = f"{self._deadline_seconds:g} s"
             raise PeerLost(
                 f"{peer} did not take a message within {seconds}: nobody answers at {self._book[peer]}"
@@ -153,7 +196,6 @@ class Outbox:
             raise PeerLost(f"nobody is known as '{peer}': the plan and the run disagree about the roles")
         is_remote = address.startswith("tcp://")
         socket = open_socket(self._context, zmq.PUSH, peer)
-        self._sockets.append(socket)
         socket.copy_threshold = _COPY_BELOW_BYTES
         socket.set(zmq.SNDHWM, 0)
         socket.set(zmq.IMMEDIATE, 1)  # queue only on a live connection, so that a dead peer is noticed
@@ -167,12 +209,17 @@ class Outbox:
         if self._keys and is_remote:
             socket.curve_serverkey = self._keys.public
             socket.curve_publickey, socket.curve_secretkey = self._keys
-        if self._keeper and is_remote:
-            self._sessions[peer] = self._keeper.session(socket, peer, address)
         try:
+            if self._keeper and is_remote:
+                self._sessions[peer] = self._keeper.session(socket, peer, address)
             socket.connect(address)
         except zmq.ZMQError as error:
+            socket.close()
             raise RunError(f"{peer} has the address '{address}', which is none: {reason(error)}") from error
+        except RunError:  # no more files
+            socket.close()
+            raise
+        self._sockets[peer] = socket
         self._sends[peer] = socket.send
         return socket.send
 
@@ -180,8 +227,11 @@ class Outbox:
         """Close every connection; what is not sent within a second is dropped. For the thread that sends."""
         self._sends.clear()
         while self._sockets:
-            self._sockets.pop().close()
+            self._sockets.popitem()[1].close()
         self.closed = True
+
+
+MakeOutbox = Callable[[dict[str, str], Watches], Outbox]
 
 
 def sent_by_role(outboxes: Iterable[Outbox]) -> dict[str, int]:
