@@ -5,12 +5,21 @@ Each is a factory as `htrain compile` takes it: 26 columns of ids, 13 numbers, a
 """
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import torch
+from deepctr_torch import inputs
+from deepctr_torch.models import DeepFM
 from torch import nn
+from torch_rechub.basic.features import DenseFeature, SequenceFeature, SparseFeature
+from torch_rechub.models.multi_task import MMOE
+from torch_rechub.models.ranking import DIN, DCNv2, WideDeep
+from torchfm.model.afi import AutomaticFeatureInteractionModel
+from torchfm.model.afm import AttentionalFactorizationMachineModel
+from torchfm.model.dcn import DeepCrossNetworkModel
+from torchfm.model.ffm import FieldAwareFactorizationMachineModel
+from torchfm.model.fm import FactorizationMachineModel
+from torchfm.model.xdfm import ExtremeDeepFactorizationMachineModel
 
 from htrain.data import Schema
 from htrain.own.code import import_place
@@ -74,77 +83,68 @@ class OfMatrix(nn.Module):
 
 def fm(schema: Schema) -> nn.Module:
     """Factorization machine (Rendle 2010)."""
-    return OfIds(import_module("torchfm.model.fm").FactorizationMachineModel(_rows(schema), embed_dim=DIM))
+    return OfIds(FactorizationMachineModel(_rows(schema), embed_dim=DIM))
 
 
 def ffm(schema: Schema) -> nn.Module:
     """Field-aware factorization machine (Juan et al. 2016): a table for each column that is crossed with."""
-    return OfIds(import_module("torchfm.model.ffm").FieldAwareFactorizationMachineModel(_rows(schema), embed_dim=4))
+    return OfIds(FieldAwareFactorizationMachineModel(_rows(schema), embed_dim=4))
 
 
 def afm(schema: Schema) -> nn.Module:
     """Attentional factorization machine (Xiao et al. 2017)."""
-    library = import_module("torchfm.model.afm")
-    return OfIds(library.AttentionalFactorizationMachineModel(_rows(schema), DIM, attn_size=16, dropouts=(0.2, 0.2)))
+    return OfIds(AttentionalFactorizationMachineModel(_rows(schema), DIM, attn_size=16, dropouts=(0.2, 0.2)))
 
 
 def autoint(schema: Schema) -> nn.Module:
     """AutoInt (Song et al. 2019): self-attention over the columns."""
-    library = import_module("torchfm.model.afi")
     sizes = {"atten_embed_dim": 64, "num_heads": 2, "num_layers": 3, "mlp_dims": HIDDEN, "dropouts": (0.0, DROPOUT)}
-    return OfIds(library.AutomaticFeatureInteractionModel(_rows(schema), DIM, **sizes))
+    return OfIds(AutomaticFeatureInteractionModel(_rows(schema), DIM, **sizes))
 
 
 def dcn(schema: Schema) -> nn.Module:
     """Deep & Cross Network (Wang et al. 2017)."""
-    library = import_module("torchfm.model.dcn")
-    return OfIds(library.DeepCrossNetworkModel(_rows(schema), DIM, num_layers=3, mlp_dims=HIDDEN, dropout=DROPOUT))
+    return OfIds(DeepCrossNetworkModel(_rows(schema), DIM, num_layers=3, mlp_dims=HIDDEN, dropout=DROPOUT))
 
 
 def xdeepfm(schema: Schema) -> nn.Module:
     """xDeepFM (Lian et al. 2018): a compressed interaction network beside FCs."""
-    library = import_module("torchfm.model.xdfm")
     sizes = {"mlp_dims": HIDDEN, "dropout": DROPOUT, "cross_layer_sizes": (16, 16), "split_half": False}
-    return OfIds(library.ExtremeDeepFactorizationMachineModel(_rows(schema), DIM, **sizes))
+    return OfIds(ExtremeDeepFactorizationMachineModel(_rows(schema), DIM, **sizes))
 
 
 def wide_deep(schema: Schema) -> nn.Module:
     """Wide & Deep (Cheng et al. 2016)."""
-    library = import_module("torch_rechub.models.ranking")
-    return OfColumns(library.WideDeep(_ids(schema), _numbers(), _mlp()))
+    return OfColumns(WideDeep(_ids(schema), _numbers(), _mlp()))
 
 
 def dcn_v2(schema: Schema) -> nn.Module:
     """DCN-v2 (Wang et al. 2021)."""
-    library = import_module("torch_rechub.models.ranking")
     return OfColumns(
-        library.DCNv2([*_ids(schema), *_numbers()], 3, _mlp(), use_low_rank_mixture=False)
+        DCNv2([*_ids(schema), *_numbers()], 3, _mlp(), use_low_rank_mixture=False)
     )
 
 
 def mmoe(schema: Schema) -> nn.Module:
     """Multi-gate mixture of experts (Ma et al. 2018): two tasks, three experts."""
-    library = import_module("torch_rechub.models.multi_task")
     kinds, towers = ["classification", "classification"], [{"dims": [64]}, {"dims": [64]}]
-    return OfColumns(library.MMOE([*_ids(schema), *_numbers()], kinds, 3, {"dims": [128]}, towers))
+    return OfColumns(MMOE([*_ids(schema), *_numbers()], kinds, 3, {"dims": [128]}, towers))
 
 
 def din(schema: Schema) -> nn.Module:
     """Deep Interest Network (Zhou et al. 2018): a history of 20 items."""
-    library, features = import_module("torch_rechub.models.ranking"), _features()
     shared = {"pooling": "concat", "shared_with": f"C{_PROFILE}"}
-    history = features.SequenceFeature("history", vocab_size=_rows(schema)[-1], embed_dim=DIM, **shared)
+    history = SequenceFeature("history", vocab_size=_rows(schema)[-1], embed_dim=DIM, **shared)
     fields = _ids(schema)
     sizes = {"dims": list(HIDDEN), "dropout": DROPOUT}
-    return OfBehaviour(library.DIN(fields[:_PROFILE], [history], [fields[_PROFILE]], sizes, {"dims": [64, 32]}))
+    return OfBehaviour(DIN(fields[:_PROFILE], [history], [fields[_PROFILE]], sizes, {"dims": [64, 32]}))
 
 
 def deepfm(schema: Schema) -> nn.Module:
     """DeepFM (Guo et al. 2017)."""
-    library, inputs = import_module("deepctr_torch.models"), import_module("deepctr_torch.inputs")
     ids = [inputs.SparseFeat(f"C{k}", rows, embedding_dim=DIM) for k, rows in enumerate(_rows(schema))]
     both = [*ids, *(inputs.DenseFeat(f"I{k}", 1) for k in range(_width("dense", schema)))]
-    return OfMatrix(library.DeepFM(both, both, dnn_hidden_units=HIDDEN))
+    return OfMatrix(DeepFM(both, both, dnn_hidden_units=HIDDEN))
 
 
 def dlrm(schema: Schema) -> nn.Module:
@@ -170,18 +170,13 @@ def _rows(schema: Schema) -> list[int]:
     return list(schema.input("sparse").rows)
 
 
-def _features() -> ModuleType:
-    return import_module("torch_rechub.basic.features")
-
-
 def _ids(schema: Schema) -> list[nn.Module]:
     """A feature of torch-rechub for each column of ids."""
-    make = _features().SparseFeature
-    return [make(f"C{k}", vocab_size=rows, embed_dim=DIM) for k, rows in enumerate(_rows(schema))]
+    return [SparseFeature(f"C{k}", vocab_size=rows, embed_dim=DIM) for k, rows in enumerate(_rows(schema))]
 
 
 def _numbers() -> list[nn.Module]:
-    return [_features().DenseFeature(f"I{k}") for k in range(13)]
+    return [DenseFeature(f"I{k}") for k in range(13)]
 
 
 def _mlp() -> dict[str, object]:
