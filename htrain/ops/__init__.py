@@ -28,6 +28,7 @@ from htrain.ops import (
     reduce,
     served,
     shape,
+    taken,
     torch_ops,
     transfer,
 )
@@ -37,7 +38,7 @@ from htrain.ops.vjp import vjp_definition
 _FAMILIES = (
     fc, low_precision, elementwise, matrix, interaction,
     batch_norm, draw, dropout, torch_ops,
-    reduce, shape, embedding, bounds, fields, served, het, gmp, lookahead, joint,
+    reduce, shape, embedding, bounds, fields, taken, served, het, gmp, lookahead, joint,
     loss, optimizer, counted_steps, comm, averaging, collective, compress, init, transfer,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}

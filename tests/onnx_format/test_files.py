@@ -228,6 +228,8 @@ SAMPLES: tuple[Sample, ...] = (
     ("SumRows", (UNIQUE, ROWS), {}),
     ("StackRows", (("row", (B, 4), F32), ROWS, ("place", (B,), I64)), {"dense": 1}),
     ("StackRowsGradient", (("row", (B, 4), F32), ROWS, ("place", (B,), I64), ("dy", (B, 2, 4), F32)), {"dense": 1}),
+    ("TakeTables", (TABLE, ("fields", (B, 2), I64)), {"tables": (0,)}),
+    ("StepTakenTables", (TABLE, ("fields", (B, 2), I64), ("dy", (B, 2, 4), F32)), {"tables": (0,), "lr": 0.1}),
     ("StackTables", (TABLE, ("fields", (B, 2), I64)), {"dense": 0, "columns": (1,)}),
     ("StepTables", (TABLE, ("fields", (B, 2), I64), ("dy", (B, 2, 4), F32)), {"dense": 1, "columns": (0,), "lr": 0.1}),
     (

@@ -289,6 +289,10 @@ EMBEDDINGS = (
         "StackTables", (((B, 4), single), TABLE, TABLE, ((B, 3), below(5))),
         lambda x, t, u, ids: torch.stack([x, t[ids[:, 2]], u[ids[:, 0]]], 1), {"dense": 1, "columns": (2, 0)},
     ),
+    Sample(
+        "TakeTables", (TABLE, ((6, 2), single), ((B, 3), below(5)), ((B,), below(6)), ((B,), below(5))),
+        lambda t, u, i, j, k: (t[i], u[j], t[k]), {"tables": (0, 1, 0)},
+    ),
     Sample("PoolRows", ((ROWS, single), ((B, 3), below(4, least=-1))), lambda rows, p: padded(rows, p).sum(1), PLAIN_SUM),
     Sample(
         "PoolRows", ((ROWS, single), ((B, 3), below(4, least=-1))),
@@ -360,6 +364,7 @@ EFFECTS = (
         "SparseStepTables", (TABLE, TABLE, ((5,), single), ((5,), single), IDS, IDS, (ROWS, single), (ROWS, single)), nothing,
         {**EPS, "optimizer": "rowwise_adagrad", "first_rows": (0, 0)},
     ),
+    Sample("StepTakenTables", (TABLE, ((B, 2), below(5)), ((B, 2, 4), single)), nothing, {**RATE, "tables": (0,)}),
     Sample("StepTables", (TABLE, ((B, 2), below(5)), ((B, 2, 4), single)), nothing, {**RATE, "dense": 1, "columns": (1,)}),
     Sample(
         "PairwiseDotsSgd", (TABLE, ((B, 2), below(5)), ((B, 2, 4), single), ((3,), below(4)), ((B, 7), single)), pairs_gradient,
