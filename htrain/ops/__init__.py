@@ -25,6 +25,7 @@ from htrain.ops import (
     low_precision,
     matrix,
     optimizer,
+    pointwise,
     reduce,
     served,
     shape,
@@ -37,7 +38,7 @@ from htrain.ops.vjp import vjp_definition
 
 _FAMILIES = (
     fc, low_precision, elementwise, matrix, interaction,
-    batch_norm, draw, dropout, torch_ops,
+    batch_norm, draw, dropout, torch_ops, pointwise,
     reduce, shape, embedding, bounds, fields, taken, served, het, gmp, lookahead, joint,
     loss, optimizer, counted_steps, comm, averaging, collective, compress, init, transfer,
 )  # fmt: skip

@@ -31,6 +31,14 @@ from htrain.ops.accelerated import accelerated_type
 from htrain.ops.base import constant_of
 
 
+def selects_gradient(x: torch.Tensor, *dys: torch.Tensor) -> torch.Tensor:
+    """Of x[B,W,D] at 1, 0 and the last: what the gradients of three Selects come to."""
+    dx = torch.zeros_like(x)
+    for dy, index in zip(dys, (1, 0, -1), strict=True):
+        dx[:, index] += dy
+    return dx
+
+
 def nothing(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return ()
 
@@ -242,6 +250,13 @@ SHAPES = (
     Sample("Split", (((B, 3), normal),), lambda x: (x[:, :2], x[:, 2:]), {"axis": 1, "split": (2, 1)}),
     Sample("Slice", (((B, 7), normal),), lambda x: x[:, 1:6:2], {"axis": -1, "start": 1, "end": 6, "step": 2}),
     Sample("Select", (((B, 3, 2), normal),), lambda x: x[:, -1], {"axis": 1, "index": -1}),
+    *(
+        Sample(
+            "SelectsGradient", (((B, width, 2), normal), ((B, 2), normal), ((B, 2), normal), ((B, 2), normal)), selects_gradient,
+            {"axis": 1, "indices": (1, 0, -1)},
+        )
+        for width in (2, 3, 9)
+    ),
     Sample("Stack", (((B, 2), normal), ((B, 2), normal)), lambda x, y: torch.cat([x[:, None], y[:, None]], 1), {"axis": 1}),
     Sample("Unstack", (((B, 2, 3), normal),), lambda x: (x[:, 0], x[:, 1]), {"axis": 1}),
     Sample("Gather", (((B, 5, 2), normal), ((2, 3), below(5))), lambda x, i: x[:, i], {"axis": 1}),

@@ -186,11 +186,23 @@ CONVOLVED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("type", "attrs"), [*REDUCED, *CONVOLVED])
-def test_a_gradient_that_computes_no_forward_pass_has_the_bits_of_autograd(type: str, attrs: dict[str, Any]) -> None:
+OF_FORMULAS = [("Sqrt", [(7, 4)]), *(("Div", [(7, 4), by]) for by in ((7, 4), (7, 1), (4,), ()))]
+
+
+@pytest.mark.parametrize(
+    ("type", "shapes", "attrs"),
+    [
+        *((type, [(7, 4, 3)], attrs) for type, attrs in REDUCED),
+        *((type, [(7, 4, 3), (6, 4 // attrs["groups"], 3), (6,)], attrs) for type, attrs in CONVOLVED),
+        *((type, shapes, {}) for type, shapes in OF_FORMULAS),
+    ],
+)
+def test_a_gradient_that_computes_no_forward_pass_has_the_bits_of_autograd(
+    type: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any]
+) -> None:
     generator = torch.Generator().manual_seed(SEED)
-    shapes = ((7, 4, 3), (6, 4 // attrs["groups"], 3), (6,)) if type == "Convolution" else ((7, 4, 3),)
     inputs = [torch.randn(shape, generator=generator) for shape in shapes]
+    inputs[0] = inputs[0].abs() if type == "Sqrt" else inputs[0]
     generic = vjp_definition(OPS[type])
     dy = torch.randn(OPS[type].kernel(*inputs, **attrs).shape, generator=generator)
     places = range(len(inputs))

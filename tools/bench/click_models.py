@@ -4,7 +4,6 @@ Each is a factory as `htrain compile` takes it: 26 columns of ids, 13 numbers, a
 16 numbers (FFM's of 4), FCs of 256 and 128, the dropouts of the libraries' examples. torchfm's models take the ids alone, and hold all columns in one table.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -26,8 +25,6 @@ from htrain.own.code import import_place
 
 DIM, HIDDEN, DROPOUT = 16, (256, 128), 0.2
 _PROFILE = 5  # columns that say who it is; then comes the item, and the items before it
-
-Factory = Callable[[Schema], nn.Module]
 
 
 class OfIds(nn.Module):
@@ -120,9 +117,7 @@ def wide_deep(schema: Schema) -> nn.Module:
 
 def dcn_v2(schema: Schema) -> nn.Module:
     """DCN-v2 (Wang et al. 2021)."""
-    return OfColumns(
-        DCNv2([*_ids(schema), *_numbers()], 3, _mlp(), use_low_rank_mixture=False)
-    )
+    return OfColumns(DCNv2([*_ids(schema), *_numbers()], 3, _mlp(), use_low_rank_mixture=False))
 
 
 def mmoe(schema: Schema) -> nn.Module:
@@ -152,14 +147,6 @@ def dlrm(schema: Schema) -> nn.Module:
     zoo = import_place(str(Path(__file__).parents[2] / "models" / "dlrm.py"))
     model: nn.Module = zoo.build(schema)
     return model
-
-
-FACTORIES: dict[str, Factory] = {
-    factory.__name__: factory
-    for factory in (fm, ffm, afm, autoint, dcn, dcn_v2, din, mmoe, deepfm, wide_deep, dlrm, xdeepfm)
-}
-OF_PROBABILITY = ("mmoe",)  # a mean of two, which is no sigmoid
-OF_LOGIT = ("dlrm",)
 
 
 def _width(name: str, schema: Schema) -> int:

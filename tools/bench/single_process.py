@@ -43,6 +43,7 @@ from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 
+
 @dataclass(frozen=True)
 class Work:
     """What is trained: a model as `htrain compile` is told of it, on a synthetic log of 26 columns of `table_rows` ids each."""
@@ -71,7 +72,9 @@ def make_plan(options: Options, folder: Path, work: Work = DLRM) -> Plan:
     """The plan of one trainer alone; also in `folder`."""
     loaded = load_model(work.model, schema_of(work))
     captured = loaded.initialised(capture(loaded.module, loaded.example_inputs))
-    plan = compile_net(captured, this_machine(group_ps=0, sparse_ps=0, dense_ps=0), options, name=work.model.rpartition(":")[2])
+    plan = compile_net(
+        captured, this_machine(group_ps=0, sparse_ps=0, dense_ps=0), options, name=work.model.rpartition(":")[2]
+    )
     plan.save(folder)
     return plan
 

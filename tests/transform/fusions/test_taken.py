@@ -109,9 +109,9 @@ def test_an_id_that_its_table_has_no_row_for_is_refused_before_anything_is_stepp
 def test_what_loops_over_addresses_would_read_wrongly_is_refused() -> None:
     table, ids = torch.ones(6, 2), torch.zeros(4, dtype=torch.int64)
     take, step = OPS["TakeTables"].kernel, OPS["StepTakenTables"].kernel
-    with pytest.raises(DataError, match="want torch.int64"):
+    with pytest.raises(DataError, match=r"want torch\.int64"):
         take(table, ids.int(), tables=(0,))
-    with pytest.raises(DataError, match="want contiguous float32 rows"):
+    with pytest.raises(DataError, match=r"want contiguous float32 rows"):
         take(table.double(), ids, tables=(0,))
     with pytest.raises(DataError, match="want numbers below 1"):
         take(table, ids, tables=(1,))
