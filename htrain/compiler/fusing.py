@@ -10,6 +10,8 @@ from htrain.transform.fusions.relu import fuse_relu
 from htrain.transform.fusions.servers import fuse_servers
 from htrain.transform.fusions.steps import fuse_steps
 from htrain.transform.fusions.tables import fuse_tables
+from htrain.transform.fusions.taken import fuse_taken
+from htrain.transform.repeated import compute_once, join_selects
 from htrain.transform.split import split_by_node
 
 
@@ -21,9 +23,12 @@ def fuse_forward(net: Net, options: Options) -> Net:
 
 
 def fuse_placed(train: Net, options: Options) -> Net:
-    """The fusions of a train net whose ops have their devices that are on."""
+    """The fusions of a train net whose ops have their devices that are on; what changes no bits is always done."""
+    train = join_selects(train)
     train = fuse_tables(train) if options.fusions.tables else train
     train = fuse_pairs(train) if options.fusions.pairs else train
+    train = fuse_taken(train) if options.fusions.tables else train
     train = fuse_steps(train) if options.fusions.steps else train
+    train = compute_once(train)
     train = fast_products(train) if options.numerics.fast_products else train
     return fuse_servers(train, split_by_node(train).values()) if options.fusions.servers else train

@@ -150,6 +150,14 @@ def _stack_tables(graph: Graph, op: Op) -> None:
     _stack(graph, op, [*(graph.value(name, op) for name in op.inputs[:dense]), *found])
 
 
+def _take_tables(graph: Graph, op: Op) -> None:
+    of = op.attrs["tables"]
+    assert isinstance(of, tuple)
+    for table, ids, output in zip(of, op.inputs[-len(of) :], op.outputs, strict=True):
+        whole = graph.read_whole(op.inputs[table])
+        graph.add("Gather", whole, _ids(graph, ids, op), attrs={"axis": 0}, output=output)
+
+
 def _stack(graph: Graph, op: Op, values: Sequence[str]) -> None:
     """y[B,F,D] of F values[B,D]."""
     apart = [graph.add("Unsqueeze", value, graph.ints(1)) for value in values]
@@ -168,4 +176,5 @@ RULES: Mapping[str, Callable[[Graph, Op], None]] = {
     "PoolRows": _pool_rows,
     "StackRows": _stack_rows,
     "StackTables": _stack_tables,
+    "TakeTables": _take_tables,
 }

@@ -298,6 +298,7 @@ RULES: Mapping[str, Rule] = {
     "ScatterValue": _scatter,
     "ScatterAdd": partial(_scatter, reduction="add"),
     "Convolution": _convolution,
+    "FastConvolution": _convolution,
     "MaxPool2d": partial(_pool, type="MaxPool", rank=2),
     "AvgPool1d": partial(_pool, type="AveragePool", rank=1),
     "AvgPool2d": partial(_pool, type="AveragePool", rank=2),

@@ -25,9 +25,11 @@ from htrain.ops import (
     low_precision,
     matrix,
     optimizer,
+    pointwise,
     reduce,
     served,
     shape,
+    taken,
     torch_ops,
     transfer,
 )
@@ -36,8 +38,8 @@ from htrain.ops.vjp import vjp_definition
 
 _FAMILIES = (
     fc, low_precision, elementwise, matrix, interaction,
-    batch_norm, draw, dropout, torch_ops,
-    reduce, shape, embedding, bounds, fields, served, het, gmp, lookahead, joint,
+    batch_norm, draw, dropout, torch_ops, pointwise,
+    reduce, shape, embedding, bounds, fields, taken, served, het, gmp, lookahead, joint,
     loss, optimizer, counted_steps, comm, averaging, collective, compress, init, transfer,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}

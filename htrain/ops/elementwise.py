@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional as F
 
-from htrain.net.net import Op
-from htrain.ops.base import Builder, OpDef, dtype_of, gradient_like_input, same_as_input
+from htrain.net.net import Blob, Op
+from htrain.ops.base import Builder, OpDef, Signature, dtype_of, gradient_like_input, same_as_input, vjp_gradient
 
 aten = torch.ops.aten
 
@@ -52,10 +52,46 @@ def _sum_like(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _total(*xs: torch.Tensor) -> torch.Tensor:
-    total = xs[0]
-    for x in xs[1:]:
-        total = total + x
+    """The sum in order. What has the form of the first two goes into it in place: a tensor for each of them would cross memory once more."""
+    if len(xs) == 1:
+        return xs[0]
+    total = xs[0] + xs[1]
+    for x in xs[2:]:
+        total = total.add_(x) if (x.shape, x.dtype) == (total.shape, total.dtype) else total + x
     return total
+
+
+def _div_gradient(
+    x: torch.Tensor,
+    by: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    num_inputs: int,
+    wrt: tuple[int, ...],
+    given: tuple[int, ...],
+) -> tuple[torch.Tensor, ...]:
+    """What autograd gives, by its own formulas; what it negates first is negated when it has been summed, which is the same."""
+    return tuple(
+        _sum_like(dy / by, x) if place == 0 else _sum_like((x / by).div_(by).mul_(dy), by).neg() for place in wrt
+    )
+
+
+def _sqrt_gradient(
+    x: torch.Tensor, dy: torch.Tensor, *, num_inputs: int, wrt: tuple[int, ...], given: tuple[int, ...]
+) -> tuple[torch.Tensor, ...]:
+    """What autograd gives, by its own formula."""
+    return (dy / (2 * x.sqrt()),)
+
+
+def _by_formula(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    """The generic rule, by a gradient that has a kernel of its own."""
+    return vjp_gradient(builder, op, dys, wanted)
+
+
+def _as_wanted(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    wrt = op.attrs["wrt"]
+    assert isinstance(wrt, tuple)
+    return [(inputs[place].shape, inputs[place].dtype) for place in wrt]
 
 
 def _sum_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
@@ -66,8 +102,10 @@ def _sub_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence
     left = gradient_like_input(builder, op, dys[0], 0) if wanted[0] else ""
     if not wanted[1]:
         return [left, ""]
-    negated = builder.add("Neg", (dys[0],), module=op.module)[0]
-    return [left, gradient_like_input(builder, op, negated, 1)]
+    summed = gradient_like_input(
+        builder, op, dys[0], 1
+    )  # first: a sum of negated numbers has the bits of the negated sum
+    return [left, builder.add("Neg", (summed,), module=op.module)[0]]
 
 
 def _mul_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
@@ -122,7 +160,8 @@ DEFINITIONS = (
     OpDef("Abs", torch.abs, elementwise=True, aten=("abs",), onnx=True),
     OpDef("Clip", _clip, elementwise=True),
     OpDef("Cos", torch.cos, elementwise=True, aten=("cos",), onnx=True),
-    OpDef("Div", torch.true_divide, elementwise=True, onnx=True),
+    OpDef("Div", torch.true_divide, gradient=_by_formula, elementwise=True, onnx=True),
+    OpDef("DivGradient", _div_gradient, _as_wanted, gradient=None, many=True),
     OpDef("Elu", _elu, elementwise=True, aten=("elu",), onnx=True),
     OpDef("Erf", torch.erf, elementwise=True, aten=("erf",), onnx=True),
     OpDef("Exp", torch.exp, elementwise=True, aten=("exp",), onnx=True),
@@ -141,7 +180,8 @@ DEFINITIONS = (
     OpDef("Rsqrt", torch.rsqrt, elementwise=True, aten=("rsqrt",)),
     OpDef("Sin", torch.sin, elementwise=True, aten=("sin",), onnx=True),
     OpDef("Softplus", F.softplus, elementwise=True, aten=("softplus",), onnx=True),
-    OpDef("Sqrt", torch.sqrt, elementwise=True, aten=("sqrt",), onnx=True),
+    OpDef("Sqrt", torch.sqrt, gradient=_by_formula, elementwise=True, aten=("sqrt",), onnx=True),
+    OpDef("SqrtGradient", _sqrt_gradient, _as_wanted, gradient=None, many=True),
     OpDef("Swish", F.silu, elementwise=True, aten=("silu",)),
     OpDef("Where", torch.where, elementwise=True, onnx=True),
     OpDef("And", torch.logical_and, gradient=None, elementwise=True, aten=("logical_and", "bitwise_and"), onnx=True),

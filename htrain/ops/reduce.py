@@ -6,13 +6,14 @@ y = CumSum(x), Softmax(x), LogSoftmax(x)   of x's shape; along `axis`
 y = LayerNormalization(x, scale, bias)     over the dimensions from `axis` on, which scale and bias have, if given
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch.nn import functional as F
 
 from htrain.net.net import Op
-from htrain.ops.base import Builder, OpDef, same_as_input
+from htrain.ops.base import Builder, OpDef, same_as_input, vjp_gradient
 
 
 def _over(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -25,6 +26,43 @@ def _over(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return reduce(x, dim=over, keepdim=keepdims)
 
     return kernel
+
+
+def _spread_over(x: torch.Tensor, dy: torch.Tensor, axes: tuple[int, ...], keepdims: bool) -> torch.Tensor:
+    """`dy` for every number of x that it was made of: a view."""
+    if not keepdims:
+        for axis in sorted(a % x.dim() for a in axes or range(x.dim())):
+            dy = dy.unsqueeze(axis)
+    return dy.expand(x.shape)
+
+
+def _reduce_sum_gradient(
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    axes: tuple[int, ...],
+    keepdims: bool,
+    num_inputs: int,
+    wrt: tuple[int, ...],
+    given: tuple[int, ...],
+) -> tuple[torch.Tensor, ...]:
+    """What autograd gives, without the sum that it would make first."""
+    return (_spread_over(x, dy, axes, keepdims),)
+
+
+def _reduce_mean_gradient(
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    axes: tuple[int, ...],
+    keepdims: bool,
+    num_inputs: int,
+    wrt: tuple[int, ...],
+    given: tuple[int, ...],
+) -> tuple[torch.Tensor, ...]:
+    """What autograd gives: each quotient is made once, not for every number that it goes to."""
+    count = math.prod(x.shape[a] for a in axes or range(x.dim()))
+    return (_spread_over(x, dy / count if count else dy, axes, keepdims),)
 
 
 def _arg_max(x: torch.Tensor, *, axis: int, keepdims: bool) -> torch.Tensor:
@@ -53,6 +91,11 @@ def _log_softmax(x: torch.Tensor, *, axis: int) -> torch.Tensor:
     return torch.log_softmax(x, axis)
 
 
+def _reduced_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    """The generic rule, by gradients that have kernels of their own."""
+    return vjp_gradient(builder, op, dys, wanted)
+
+
 def _softmax_gradient(y: torch.Tensor, dy: torch.Tensor, *, axis: int) -> torch.Tensor:
     return torch.ops.aten._softmax_backward_data(dy, y, axis, y.dtype)
 
@@ -72,8 +115,10 @@ def _variance(x: torch.Tensor, dim: tuple[int, ...], keepdim: bool) -> torch.Ten
 
 
 DEFINITIONS = (
-    OpDef("ReduceSum", _over(torch.sum)),
-    OpDef("ReduceMean", _over(torch.mean)),
+    OpDef("ReduceSum", _over(torch.sum), gradient=_reduced_rule),
+    OpDef("ReduceSumGradient", _reduce_sum_gradient, same_as_input(0), gradient=None, many=True),
+    OpDef("ReduceMean", _over(torch.mean), gradient=_reduced_rule),
+    OpDef("ReduceMeanGradient", _reduce_mean_gradient, same_as_input(0), gradient=None, many=True),
     OpDef("ReduceMax", _over(torch.amax)),
     OpDef("ReduceMin", _over(torch.amin)),
     OpDef("ReduceProd", _reduce_prod),

@@ -74,6 +74,21 @@ def _select_gradient(x: torch.Tensor, dy: torch.Tensor, *, axis: int, index: int
     return dx
 
 
+def _selects_gradient(x: torch.Tensor, *dys: torch.Tensor, axis: int, indices: tuple[int, ...]) -> torch.Tensor:
+    """dx of x without `axis` at each of the indices: the gradients of one index are added in order, others have zeros."""
+    axis, count = axis % x.dim(), x.shape[axis]
+    parts: dict[int, torch.Tensor] = {}
+    for dy, index in zip(dys, (index % count for index in indices), strict=True):
+        parts[index] = parts[index] + dy if index in parts else dy
+    if 2 * len(parts) >= count:  # one copy of each
+        zeros = dys[0].new_zeros(()).expand_as(dys[0])
+        return torch.stack([parts.get(index, zeros) for index in range(count)], axis)
+    dx = dys[0].new_zeros(x.shape)
+    for index, part in parts.items():
+        dx.select(axis, index).copy_(part)
+    return dx
+
+
 def _stack(*xs: torch.Tensor, axis: int) -> torch.Tensor:
     return torch.stack(xs, axis)
 
@@ -216,6 +231,7 @@ DEFINITIONS = (
     OpDef("SliceGradient", _slice_gradient, _like_first, gradient=None),
     OpDef("Select", _select, cost=no_cost, work="none", view=True, gradient=_select_rule),
     OpDef("SelectGradient", _select_gradient, _like_first, gradient=None),
+    OpDef("SelectsGradient", _selects_gradient, _like_first, gradient=None),
     OpDef("Stack", _stack, gradient=_stack_rule),
     OpDef("Unstack", _unstack, cost=no_cost, many=True, work="none", view=True, gradient=_unstack_rule),
     OpDef("Gather", _gather, gradient=_gather_rule, indexed=True, onnx=True),

@@ -7,6 +7,7 @@ the families beside this one.
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 import torch
 
 from htrain.net.net import Blob, Op, numel
-from htrain.ops.base import Cost, CostRule, OpDef, no_cost
+from htrain.ops.base import Builder, Cost, OpDef, no_cost, vjp_gradient
+from htrain.ops.vjp import vjp_definition
 
 _ELEMENTWISE = {
     "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atan2": "atan2", "Atanh": "atanh", "Celu": "celu", "Cosh": "cosh",
@@ -125,6 +127,21 @@ def _convolution_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], b
     return Cost(2.0 * made * numel(weight, 1) / max(channels, 1), float(moved))
 
 
+def _convolution_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    """The generic rule, by a gradient that does not compute the outputs again."""
+    return vjp_gradient(builder, op, dys, wanted)
+
+
+def _convolution_gradient(
+    *tensors: torch.Tensor, num_inputs: int, wrt: tuple[int, ...], given: tuple[int, ...], **attrs: Any
+) -> tuple[torch.Tensor, ...]:
+    x, weight, *bias = tensors[:num_inputs]
+    sizes, mask = [b.numel() for b in bias] or None, [place in wrt for place in range(3)]
+    numbers = (attrs[name] for name in ("stride", "padding", "dilation", "transposed", "output_padding", "groups"))
+    found = torch.ops.aten.convolution_backward(tensors[-1], x, weight, sizes, *numbers, mask)
+    return tuple(found[place] for place in wrt)
+
+
 def _recurrent_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
     """A product with each weight for each step of each example."""
     moved = sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))
@@ -133,17 +150,20 @@ def _recurrent_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], bat
     return Cost(2.0 * steps * sum(numel(b.shape, 1) for b in inputs[states:]), float(moved))
 
 
-_HEAVY: dict[str, CostRule] = {"Convolution": _convolution_cost, **dict.fromkeys(RECURRENT, _recurrent_cost)}
+_WRITTEN = ("Convolution", *RECURRENT)
 
 
 def _definition(type: str, **traits: Any) -> OpDef:
     return OpDef(type, _kernel(type), many=len(aten_op(type)._schema.returns) > 1, **traits)
 
 
+_CONVOLUTION = _definition("Convolution", cost=_convolution_cost, gradient=_convolution_rule, work="batched")
 DEFINITIONS = (
+    _CONVOLUTION,
+    replace(vjp_definition(_CONVOLUTION), kernel=_convolution_gradient),
     *(_definition(type, elementwise=True) for type in _ELEMENTWISE),
-    *(_definition(type) for type in _OTHERS if type not in _HEAVY),
-    *(_definition(type, cost=cost, work="batched") for type, cost in _HEAVY.items()),
+    *(_definition(type) for type in _OTHERS if type not in _WRITTEN),
+    *(_definition(type, cost=_recurrent_cost, work="batched") for type in RECURRENT),
     *(_definition(type, gradient=None) for type in _WITHOUT_GRADIENT),
     *(_definition(type, cost=no_cost, work="none", view=True) for type in _VIEWS),
 )

@@ -109,6 +109,11 @@ SAMPLES: tuple[Sample, ...] = (
     ("FastFC", (X, weight("w", 4, 6), weight("b", 4)), {}),
     ("FastFCGradient", (X, weight("w", 4, 6), ("dy", (B, 4), F32)), {"bias": True, "wants_x": True}),
     ("FCRelu", (X, weight("w", 4, 6), weight("b", 4)), {}),
+    (
+        "FastConvolution",
+        (("image", (B, 4, 7), F32), weight("kernel", 6, 4, 1), weight("channels", 6)),
+        {"stride": (1,), "padding": (0,), "dilation": (1,), "transposed": False, "output_padding": (0,), "groups": 1},
+    ),
     ("FCInputGradient", (weight("w", 4, 6), ("dy", (B, 4), F32)), {}),
     ("FCSgd", (weight("w", 4, 6), weight("b", 4), X, ("dy", (B, 4), F32)), {"lr": 0.1}),
     ("PairwiseDots", (("q", (B, 3, 5), F32), ("pairs", (4,), I64)), {"kept": 1}),
@@ -124,6 +129,7 @@ SAMPLES: tuple[Sample, ...] = (
     ("SliceGradient", (X, ("dy3", (B, 3), F32)), {"axis": 1, "start": 0, "end": 6, "step": 2}),
     ("Select", (X,), {"axis": 1, "index": -2}),
     ("SelectGradient", (X, ("dy1", (B,), F32)), {"axis": 1, "index": 0}),
+    ("SelectsGradient", (X, ("dy1", (B,), F32), ("dy2", (B,), F32)), {"axis": 1, "indices": (0, -1)}),
     ("Stack", (X, Y), {"axis": 1}),
     ("Unstack", (X,), {"axis": 1}),
     ("GatherGradient", (X, ("i", (2,), I64), ("dyi", (B, 2), F32)), {"axis": 1}),
@@ -228,6 +234,8 @@ SAMPLES: tuple[Sample, ...] = (
     ("SumRows", (UNIQUE, ROWS), {}),
     ("StackRows", (("row", (B, 4), F32), ROWS, ("place", (B,), I64)), {"dense": 1}),
     ("StackRowsGradient", (("row", (B, 4), F32), ROWS, ("place", (B,), I64), ("dy", (B, 2, 4), F32)), {"dense": 1}),
+    ("TakeTables", (TABLE, ("fields", (B, 2), I64)), {"tables": (0,)}),
+    ("StepTakenTables", (TABLE, ("fields", (B, 2), I64), ("dy", (B, 2, 4), F32)), {"tables": (0,), "lr": 0.1}),
     ("StackTables", (TABLE, ("fields", (B, 2), I64)), {"dense": 0, "columns": (1,)}),
     ("StepTables", (TABLE, ("fields", (B, 2), I64), ("dy", (B, 2, 4), F32)), {"dense": 1, "columns": (0,), "lr": 0.1}),
     (

@@ -31,6 +31,14 @@ from htrain.ops.accelerated import accelerated_type
 from htrain.ops.base import constant_of
 
 
+def selects_gradient(x: torch.Tensor, *dys: torch.Tensor) -> torch.Tensor:
+    """Of x[B,W,D] at 1, 0 and the last: what the gradients of three Selects come to."""
+    dx = torch.zeros_like(x)
+    for dy, index in zip(dys, (1, 0, -1), strict=True):
+        dx[:, index] += dy
+    return dx
+
+
 def nothing(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return ()
 
@@ -242,6 +250,13 @@ SHAPES = (
     Sample("Split", (((B, 3), normal),), lambda x: (x[:, :2], x[:, 2:]), {"axis": 1, "split": (2, 1)}),
     Sample("Slice", (((B, 7), normal),), lambda x: x[:, 1:6:2], {"axis": -1, "start": 1, "end": 6, "step": 2}),
     Sample("Select", (((B, 3, 2), normal),), lambda x: x[:, -1], {"axis": 1, "index": -1}),
+    *(
+        Sample(
+            "SelectsGradient", (((B, width, 2), normal), ((B, 2), normal), ((B, 2), normal), ((B, 2), normal)), selects_gradient,
+            {"axis": 1, "indices": (1, 0, -1)},
+        )
+        for width in (2, 3, 9)
+    ),
     Sample("Stack", (((B, 2), normal), ((B, 2), normal)), lambda x, y: torch.cat([x[:, None], y[:, None]], 1), {"axis": 1}),
     Sample("Unstack", (((B, 2, 3), normal),), lambda x: (x[:, 0], x[:, 1]), {"axis": 1}),
     Sample("Gather", (((B, 5, 2), normal), ((2, 3), below(5))), lambda x, i: x[:, i], {"axis": 1}),
@@ -288,6 +303,10 @@ EMBEDDINGS = (
     Sample(
         "StackTables", (((B, 4), single), TABLE, TABLE, ((B, 3), below(5))),
         lambda x, t, u, ids: torch.stack([x, t[ids[:, 2]], u[ids[:, 0]]], 1), {"dense": 1, "columns": (2, 0)},
+    ),
+    Sample(
+        "TakeTables", (TABLE, ((6, 2), single), ((B, 3), below(5)), ((B,), below(6)), ((B,), below(5))),
+        lambda t, u, i, j, k: (t[i], u[j], t[k]), {"tables": (0, 1, 0)},
     ),
     Sample("PoolRows", ((ROWS, single), ((B, 3), below(4, least=-1))), lambda rows, p: padded(rows, p).sum(1), PLAIN_SUM),
     Sample(
@@ -360,6 +379,7 @@ EFFECTS = (
         "SparseStepTables", (TABLE, TABLE, ((5,), single), ((5,), single), IDS, IDS, (ROWS, single), (ROWS, single)), nothing,
         {**EPS, "optimizer": "rowwise_adagrad", "first_rows": (0, 0)},
     ),
+    Sample("StepTakenTables", (TABLE, ((B, 2), below(5)), ((B, 2, 4), single)), nothing, {**RATE, "tables": (0,)}),
     Sample("StepTables", (TABLE, ((B, 2), below(5)), ((B, 2, 4), single)), nothing, {**RATE, "dense": 1, "columns": (1,)}),
     Sample(
         "PairwiseDotsSgd", (TABLE, ((B, 2), below(5)), ((B, 2, 4), single), ((3,), below(4)), ((B, 7), single)), pairs_gradient,

@@ -173,6 +173,47 @@ def test_every_op_that_says_it_is_onnxs_is_compared_with_it() -> None:
     assert {s.type for s in OF_ONNX} == {d.type for d in OPS.values() if d.onnx}
 
 
+REDUCED = [
+    (type, {"axes": axes, "keepdims": keepdims})
+    for type in ("ReduceSum", "ReduceMean")
+    for axes in ((), (1,), (-1,), (0, 2), (2, 1))
+    for keepdims in (False, True)
+]
+CONVOLVED = [
+    ("Convolution", {"stride": (stride,), "padding": (1,), "dilation": (1,), "transposed": False, "output_padding": (0,), "groups": groups})
+    for stride in (1, 2)
+    for groups in (1, 2)
+]  # fmt: skip
+
+
+OF_FORMULAS = [("Sqrt", [(7, 4)]), *(("Div", [(7, 4), by]) for by in ((7, 4), (7, 1), (4,), ()))]
+
+
+@pytest.mark.parametrize(
+    ("type", "shapes", "attrs"),
+    [
+        *((type, [(7, 4, 3)], attrs) for type, attrs in REDUCED),
+        *((type, [(7, 4, 3), (6, 4 // attrs["groups"], 3), (6,)], attrs) for type, attrs in CONVOLVED),
+        *((type, shapes, {}) for type, shapes in OF_FORMULAS),
+    ],
+)
+def test_a_gradient_that_computes_no_forward_pass_has_the_bits_of_autograd(
+    type: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any]
+) -> None:
+    generator = torch.Generator().manual_seed(SEED)
+    inputs = [torch.randn(shape, generator=generator) for shape in shapes]
+    inputs[0] = inputs[0].abs() if type == "Sqrt" else inputs[0]
+    generic = vjp_definition(OPS[type])
+    dy = torch.randn(OPS[type].kernel(*inputs, **attrs).shape, generator=generator)
+    places = range(len(inputs))
+    for wrt in [tuple(places), *combinations(places, 1)]:
+        given = {**attrs, "num_inputs": len(inputs), "wrt": wrt, "given": (0,)}
+        wanted = generic.kernel(*inputs, dy, **given)
+        seen = OPS[f"{type}Gradient"].kernel(*inputs, dy, **given)
+        assert all(torch.equal(a, b) for a, b in zip(seen, wanted, strict=True))
+        assert len(seen) == len(wrt)
+
+
 def cases(values: Sequence[torch.Tensor], sample: Sample) -> list[tuple[int, ...]]:
     """Which inputs need a gradient: all that can have one, and each alone."""
     able = tuple(i for i, v in enumerate(values) if floating(v) and i not in sample.held)

@@ -65,7 +65,17 @@ CONVOLUTION = {
     "output_padding": (0,),
     "groups": 1,
 }
+POINTWISE = {**CONVOLUTION, "padding": (0,)}
 OF_TORCH = (
+    *(
+        Sample("FastConvolution", (IMAGE, ((6, 4, 1), normal), *bias), F.conv1d, POINTWISE)
+        for bias in ((), (((6,), normal),))
+    ),
+    Sample(
+        "FastConvolutionGradient", (IMAGE, ((6, 4, 1), normal), ((6,), normal), ((B, 6, 7), normal)),
+        lambda x, w, b, dy: torch.ops.aten.convolution_backward(dy, x, w, [6], [1], [0], [1], False, [0], 1, [True, True, True]),
+        {**POINTWISE, "num_inputs": 3, "wrt": (0, 1, 2), "given": (0,)},
+    ),
     Sample("GroupNorm", (IMAGE, ((4,), normal), ((4,), normal)), lambda x, w, b: F.group_norm(x, 2, w, b), {"num_groups": 2}),
     Sample("InstanceNorm", (IMAGE,), F.instance_norm, {"use_input_stats": True, "momentum": 0.1, "eps": 1e-5, "cudnn_enabled": False}),
     Sample("Scatter", (ROW, ((B, 1), below(5)), ((B, 1), normal)), lambda x, i, y: x.scatter(1, i, y), {"dim": 1}),

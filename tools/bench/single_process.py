@@ -13,13 +13,13 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from history import append, summary
@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from baseline import build_model, optimizers, train_step
 
 from htrain.compiler.pipeline import compile_net
-from htrain.data import START, Batch, Malformed, open_data
+from htrain.data import START, Batch, Malformed, Schema, open_data
 from htrain.executor.host.memory import keep_pages
 from htrain.executor.host.threads import share_gil
 from htrain.executor.launch.role import RunningRole
@@ -43,22 +43,38 @@ from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 
-MODEL = str(Path(__file__).parents[2] / "models" / "dlrm.py:build_bench")
-TABLE_ROWS = 100_000
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained: a model as `htrain compile` is told of it, on a synthetic log of 26 columns of `table_rows` ids each."""
+
+    model: str
+    table_rows: int
 
 
-def read(batch_size: int, num_batches: int) -> list[Batch]:
+DLRM = Work(str(Path(__file__).parents[2] / "models" / "dlrm.py:build_bench"), 100_000)
+
+
+def read(batch_size: int, num_batches: int, work: Work = DLRM) -> list[Batch]:
     """Batches in memory, so that neither side pays for reading."""
-    data = open_data(f"synthetic:?rows={batch_size * num_batches}&table_rows={TABLE_ROWS}")
+    data = open_data(f"synthetic:?rows={batch_size * num_batches}&table_rows={work.table_rows}")
     return list(
         data.batches(batch_size=batch_size, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed())
     )
 
 
-def make_plan(options: Options, folder: Path) -> Plan:
-    loaded = load_model(MODEL, open_data(f"synthetic:?table_rows={TABLE_ROWS}").schema)
+def schema_of(work: Work) -> Schema:
+    """The schema of what `read` gives."""
+    return open_data(f"synthetic:?table_rows={work.table_rows}").schema
+
+
+def make_plan(options: Options, folder: Path, work: Work = DLRM) -> Plan:
+    """The plan of one trainer alone; also in `folder`."""
+    loaded = load_model(work.model, schema_of(work))
     captured = loaded.initialised(capture(loaded.module, loaded.example_inputs))
-    plan = compile_net(captured, this_machine(group_ps=0, sparse_ps=0, dense_ps=0), options, name="dlrm")
+    plan = compile_net(
+        captured, this_machine(group_ps=0, sparse_ps=0, dense_ps=0), options, name=work.model.rpartition(":")[2]
+    )
     plan.save(folder)
     return plan
 
@@ -66,10 +82,12 @@ def make_plan(options: Options, folder: Path) -> Plan:
 class Htrain:
     """One trainer, in a process as roles have it."""
 
-    def __init__(self, options: Options, batches: list[Batch], folder: Path) -> None:
+    said = ""
+
+    def __init__(self, options: Options, batches: list[Batch], folder: Path, work: Work = DLRM) -> None:
         keep_pages(options.net_replicas)
         share_gil(options.net_replicas)
-        self.plan, self._folder, self._batches = make_plan(options, folder), folder, batches
+        self.plan, self._folder, self._batches = make_plan(options, folder, work), folder, batches
         self.train(4)  # compiles the loops
 
     def train(self, steps: int) -> tuple[float, float]:
@@ -98,8 +116,10 @@ class Htrain:
 class Eager:
     """Plain PyTorch; embeddings have sparse gradients."""
 
-    def __init__(self, options: Options, batches: list[Batch], folder: Path) -> None:
-        self._model = build_model(MODEL, open_data(f"synthetic:?table_rows={TABLE_ROWS}").schema, 0)
+    said = ""
+
+    def __init__(self, options: Options, batches: list[Batch], folder: Path, work: Work = DLRM) -> None:
+        self._model = build_model(work.model, schema_of(work), 0)
         self._steps = optimizers(self._model, options)
         self._batches = [{name: torch.from_numpy(column) for name, column in b.columns.items()} for b in batches]
         self.train(4)
@@ -115,12 +135,22 @@ class Eager:
 Spent = tuple[float, float]  # wall and CPU seconds
 
 
+class Trains(Protocol):
+    """A side in its own process; what it says of itself."""
+
+    said: str
+
+    def train(self, steps: int) -> Spent:
+        """Train the first `steps` batches."""
+
+
 @dataclass(frozen=True)
 class Side:
-    """What is timed, and its options."""
+    """What is timed: `kind` makes it of options, batches, a folder of its own, and its work."""
 
-    kind: type[Htrain | Eager]
+    kind: Callable[[Options, list[Batch], Path, Work], Trains]
     options: Options
+    work: Work = DLRM
 
 
 class Running:
@@ -132,7 +162,7 @@ class Running:
         self._process = spawn.Process(target=_serve, args=(side, steps, threads, theirs), daemon=True)
         self._process.start()
         theirs.close()  # so that the end of a process that failed is noticed
-        self._line.recv()
+        self.said: str = self._line.recv()
 
     @property
     def pid(self) -> int | None:
@@ -158,8 +188,8 @@ class Running:
 class Compiled(Eager):
     """The same under torch.compile, forward and backward; optimizers as they are. It wants a C++ compiler."""
 
-    def __init__(self, options: Options, batches: list[Batch], folder: Path) -> None:
-        super().__init__(options, batches, folder)
+    def __init__(self, options: Options, batches: list[Batch], folder: Path, work: Work = DLRM) -> None:
+        super().__init__(options, batches, folder, work)
         self._model = torch.compile(self._model)  # type: ignore[assignment]
         self.train(4)
 
@@ -175,8 +205,8 @@ class Autocast(Eager):
 class TorchRec(Eager):
     """The same model whose tables are TorchRec's, with its fused SGD."""
 
-    def __init__(self, options: Options, batches: list[Batch], folder: Path) -> None:
-        self._model = build_model(MODEL, open_data(f"synthetic:?table_rows={TABLE_ROWS}").schema, 0)
+    def __init__(self, options: Options, batches: list[Batch], folder: Path, work: Work = DLRM) -> None:
+        self._model = build_model(work.model, schema_of(work), 0)
         tables = self._model.embeddings.tables  # type: ignore[union-attr]
         self._model.embeddings = import_module("torchrec_fields").Fields(
             dict(tables.items()), options.sparse_optimizer.lr
@@ -193,8 +223,8 @@ class TorchRec(Eager):
 def _serve(side: Side, steps: int, threads: int, line: Connection) -> None:
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as folder:
-        ready = side.kind(side.options, read(side.options.batch_size, steps), Path(folder))
-        line.send(None)
+        ready = side.kind(side.options, read(side.options.batch_size, steps, side.work), Path(folder), side.work)
+        line.send(ready.said)
         while line.recv():
             line.send(ready.train(steps))
 
