@@ -54,5 +54,6 @@ _ACCELERATED = {
 }
 
 OPS: dict[str, OpDef] = {**_WRITTEN, **_GENERIC, **_ACCELERATED}
+OWN = frozenset(OPS)  # the types of htrain's own, to which users add theirs
 
-__all__ = ["OPS", "OpDef"]
+__all__ = ["OPS", "OWN", "OpDef"]

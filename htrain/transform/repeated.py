@@ -5,7 +5,7 @@ from dataclasses import replace
 from htrain.net.net import Net, Op
 from htrain.net.pattern import Pattern
 from htrain.net.rewriting import Rewriting, reading
-from htrain.ops import OPS
+from htrain.ops import OPS, OWN
 
 
 def compute_once(net: Net) -> Net:
@@ -32,10 +32,16 @@ def _what(op: Op) -> tuple[str, ...]:
 
 
 def _is_pure(net: Net, op: Op) -> bool:
-    """Whether an op makes numbers of other values alone: parameters change meanwhile."""
+    """Whether an op makes numbers of other values alone: parameters change meanwhile, and of what a user has registered nobody knows, it may draw some."""
     numbers = all(net.blob(name).dtype.startswith(("float", "bfloat")) for name in op.outputs)
     values = bool(op.inputs) and not any(name in net.parameters for name in op.inputs)
-    return values and numbers and not OPS[op.type].effects and not set(net.outputs).intersection(op.outputs)
+    return (
+        op.type in OWN
+        and values
+        and numbers
+        and not OPS[op.type].effects
+        and not set(net.outputs).intersection(op.outputs)
+    )
 
 
 def join_selects(net: Net) -> Net:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from interpreter import run_net
 
 from htrain.net.net import B, Blob, Init, Net, Parameter
+from htrain.ops import OPS
+from htrain.ops.base import OpDef
 from htrain.ops.builder import NetBuilder
 from htrain.transform.repeated import compute_once, join_selects
 
@@ -100,3 +102,14 @@ def test_outputs_ids_what_reads_parameters_and_what_is_on_other_devices_stay() -
     kept = {op.outputs[0] for op in compute_once(net).ops}
     assert {"p", "q", "ip", "iq", "there", "result"} <= kept
     assert "b" not in kept
+
+
+def test_an_op_of_a_users_own_is_computed_as_often_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPS, "Drawn", OpDef("Drawn", torch.rand_like, elementwise=True))
+    builder = NetBuilder("draws")
+    builder.input(Blob("x", (B, SIZE), "float32"))
+    for name in ("a", "b"):
+        builder.add("Drawn", ("x",), outputs=(name,), node_name="trainer")
+    builder.add("Sum", ("a", "b"), outputs=("total",), node_name="trainer")
+    net = builder.build(("total",))
+    assert compute_once(net) == net
