@@ -31,10 +31,15 @@ class Lost:
 
 
 class Liveness:
-    """The silence of every role. `limit_seconds` is how long one may be silent, `warm_up_seconds` while the run warms up."""
+    """The silence of every role. `limit_seconds` is how long one may be silent, `warm_up_seconds` while the run warms up.
+
+    A word of a role, and time that passes, cost the same however many roles there are: they are looked at one by one only when one of them may be late.
+    """
 
     def __init__(self, roles: Iterable[str], *, limit_seconds: float, warm_up_seconds: float) -> None:
-        self._silence = dict.fromkeys(roles, 0.0)
+        self._heard_at = dict.fromkeys(roles, 0.0)  # in seconds of listening
+        self._listened = 0.0
+        self._due = 0.0  # before which there is no news: to hear somebody never makes it sooner
         self._told: set[str] = set()
         self._limit_seconds = limit_seconds
         self._warm_up_seconds = max(limit_seconds, warm_up_seconds)
@@ -42,12 +47,13 @@ class Liveness:
 
     def warm(self) -> None:
         """Every role has done its first step."""
-        self._warm = True
+        if not self._warm:
+            self._warm, self._due = True, 0.0
 
     def heard(self, role: str) -> None:
         """The role has said that it lives: its silence begins anew. A role that is not watched is ignored."""
-        if role in self._silence:
-            self._silence[role] = 0.0
+        if role in self._heard_at:
+            self._heard_at[role] = self._listened
             self._told.discard(role)
 
     @property
@@ -57,16 +63,20 @@ class Liveness:
     @property
     def seconds_left(self) -> float:
         """There is no news before one has listened for longer than this."""
-        limits = {role: self._limit * (1.0 if role in self._told else _SLOW_SHARE) for role in self._silence}
-        return min(limits[role] - silence for role, silence in self._silence.items())
+        if self._due <= self._listened:
+            limits = {True: self._limit, False: self._limit * _SLOW_SHARE}
+            self._due = min(heard_at + limits[role in self._told] for role, heard_at in self._heard_at.items())
+        return self._due - self._listened
 
     def listened(self, seconds: float) -> list[Silent | Lost]:
         """Time has passed, in which all that had come was heard. What that means, the longest silence first."""
+        self._listened += min(seconds, MOST_SECONDS)
+        if self._listened <= self._due:
+            return []
         limit = self._limit
         news: list[Silent | Lost] = []
-        for role in self._silence:
-            self._silence[role] += min(seconds, MOST_SECONDS)
-        for role, silence in sorted(self._silence.items(), key=lambda item: (-item[1], item[0])):
+        for role, heard_at in sorted(self._heard_at.items(), key=lambda item: (item[1], item[0])):
+            silence = self._listened - heard_at
             if silence > limit:
                 news.append(Lost(role, silence))
             elif silence > limit * _SLOW_SHARE and role not in self._told:

@@ -41,17 +41,46 @@ def test_a_launcher_that_was_stopped_for_an_hour_blames_nobody() -> None:
         assert not any(isinstance(each, Lost) for each in liveness.listened(3600.0))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(events=st.lists(st.one_of(st.floats(0, 1), st.sampled_from(ROLES)), max_size=80), limit=st.floats(1, 20))
-def test_there_is_news_as_soon_as_one_has_listened_for_longer_than_is_left_and_not_before(
+def test_there_is_news_as_soon_as_a_role_is_late_and_none_within_the_seconds_that_are_left(
     events: list[float | str], limit: float
 ) -> None:
-    liveness = warm(limit)
+    """Beside every role's silence, which is counted here one by one."""
+    liveness, silence, told = warm(limit), dict.fromkeys(ROLES, 0.0), set()
     for event in events:
         if isinstance(event, str):
             liveness.heard(event)
-        elif abs(event - (left := liveness.seconds_left)) > 1e-6:
-            assert bool(liveness.listened(event)) == (event > left)
+            silence[event] = 0.0
+            told.discard(event)
+            continue
+        left = liveness.seconds_left
+        silence = {role: seconds + event for role, seconds in silence.items()}
+        late = {
+            role for role, seconds in silence.items() if seconds > limit or (seconds > limit / 2 and role not in told)
+        }
+        if any(abs(seconds - most) < 1e-6 for seconds in silence.values() for most in (limit, limit / 2)):
+            return  # by rounding it may be either
+        news = liveness.listened(event)
+        assert {each.role for each in news} == late
+        assert not news or event > left - 1e-6
+        told |= late
+
+
+@settings(max_examples=100, deadline=None)
+@given(silent=st.sampled_from(ROLES), limit=st.floats(4, 20))
+def test_who_waits_for_as_long_as_is_left_soon_has_news(silent: str, limit: float) -> None:
+    liveness, waits, news = warm(limit), 0, []
+    while not news:
+        seconds = min(1.0, liveness.seconds_left + 0.01)
+        assert seconds > 0
+        for role in ROLES:
+            if role != silent:
+                liveness.heard(role)
+        news = liveness.listened(seconds)
+        waits += 1
+    assert [each.role for each in news] == [silent]
+    assert waits <= limit / 2 + 3
 
 
 def test_until_the_run_is_warm_everybody_has_more_time() -> None:

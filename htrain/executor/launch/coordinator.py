@@ -161,8 +161,8 @@ class NoValidations:
 @dataclass(frozen=True)
 class Outside:
     """What a run has around it: `interrupt` says whether the user asks to stop; `on_totals` is called about twice a second, `tell` with news,
-    `give_sign` every second, by any thread; `on_book` once with the addresses of all endpoints; `validations` evaluate its checkpoints, `publications` make
-    versions of its model."""
+    `give_sign` each second or two, by any thread; `on_book` once with the addresses of all endpoints; `validations` evaluate its checkpoints,
+    `publications` make versions of its model."""
 
     interrupt: Interrupt
     on_totals: Callable[[RunTotals, dict[str, dict[str, Any]]], None]

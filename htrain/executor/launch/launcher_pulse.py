@@ -1,4 +1,4 @@
-"""The launcher's pulse: a thread that says to every role, each second, that the launcher is there (htrain.executor.launch.pulse hears it)."""
+"""The launcher's pulse: a thread that says to every role, each second or two, that the launcher is there (htrain.executor.launch.pulse hears it)."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -7,6 +7,7 @@ from htrain.executor.transport.port import Network
 from htrain.executor.transport.wire import Order
 
 _PING_SECONDS = 1.0
+_PINGS_A_SECOND, _MOST_SECONDS = 500, 2.0
 
 
 class LauncherPulse:
@@ -16,6 +17,7 @@ class LauncherPulse:
         self._network = network
         self._book = {name: address for name, address in book.items() if name.endswith("/pulse")}
         self._give_sign = give_sign
+        self._every_seconds = min(_MOST_SECONDS, max(_PING_SECONDS, len(self._book) / _PINGS_A_SECOND))
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="launcher/pulse", daemon=True)
         self._thread.start()
@@ -32,6 +34,6 @@ class LauncherPulse:
                 for name in self._book:
                     outbox.offer(name, Order("ping"))
                 self._give_sign()
-                self._stopping.wait(_PING_SECONDS)
+                self._stopping.wait(self._every_seconds)
         finally:
             outbox.close()

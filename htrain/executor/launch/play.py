@@ -10,7 +10,7 @@ from htrain.executor.engine.context import Spread
 from htrain.executor.host.bell import Bell
 from htrain.executor.host.memory import keep_pages
 from htrain.executor.host.threads import begin_thread, share_gil
-from htrain.executor.launch.pulse import Pulse
+from htrain.executor.launch.pulse import Pulse, beat_seconds
 from htrain.executor.launch.role import RunningRole, assembled
 from htrain.executor.launch.server_processes import ServerProcess, fork_processes
 from htrain.executor.roles.limits import most_message_bytes
@@ -38,7 +38,8 @@ def play(name: str, plan: Plan, settings: RunSettings, network: Network, launche
     parts, processes, failure = _divided(name, plan, settings, network)
     bell = Bell()
     link = Link(name, network, launcher, bell)
-    pulse = Pulse(name, network, launcher, ends_process=network.scheme != "inproc")
+    every = beat_seconds(len(plan.cluster.roles), settings.liveness_seconds)
+    pulse = Pulse(name, network, launcher, ends_process=network.scheme != "inproc", every_seconds=every)
     pulse.on_error = bell.ring
     role: RunningRole | None = None
     try:

@@ -1,6 +1,6 @@
 """A role's pulse: a thread that does nothing else, so that a role which loads, saves or computes is not taken for a dead one.
 
-It tells the launcher twice a second that the role lives, looks after the role's other threads, and notices when the launcher is gone.
+It tells the launcher twice a second, or less often among many, that the role lives, looks after its other threads, and notices when the launcher is gone.
 """
 
 import os
@@ -17,6 +17,8 @@ from htrain.executor.transport.port import Inbox, Network, Outbox
 from htrain.executor.transport.wire import Beat, Failed
 
 BEAT_SECONDS = 0.5
+_BEATS_A_SECOND = 300  # that a launcher hears of all roles together, and no more
+_LIVENESS_SHARE = 0.25  # of the time for which a role may be silent, between two of its beats at most
 LAUNCHER_SECONDS = 15.0  # without a word of it; it speaks every second
 _ENDED_SECONDS = 3.0  # of a launcher whose process has ended
 _TICK_SECONDS = 0.2
@@ -24,14 +26,28 @@ _MOST_SECONDS = 1.0  # of one tick: a role that was stopped has not listened
 _LAST_SECONDS = 5.0  # for a role to end by itself, once its launcher is gone
 
 
+def beat_seconds(roles: int, liveness_seconds: float) -> float:
+    """Between two beats of one of so many roles: what a launcher has to hear does not grow with a cluster of hundreds."""
+    return max(BEAT_SECONDS, min(roles / _BEATS_A_SECOND, _LIVENESS_SHARE * liveness_seconds))
+
+
 class Pulse:
-    """The pulse of one role, from the moment it is made. `ends_process`: the process ends with the role.
+    """The pulse of one role, from the moment it is made: a beat `every_seconds`, but no more than two a second. `ends_process`: the process ends with the
+    role.
 
     `exchanged` tells how much the role has said, and how much it has heard. `error` is set when the launcher is gone: the role's own loop is to end it then,
     and the process goes where that does not.
     """
 
-    def __init__(self, role: str, network: Network, launcher: Launcher, *, ends_process: bool) -> None:
+    def __init__(
+        self,
+        role: str,
+        network: Network,
+        launcher: Launcher,
+        *,
+        ends_process: bool,
+        every_seconds: float = 0.0,
+    ) -> None:
         self.error: Error | None = None
         self.metrics: Callable[[], dict[str, Any]] = dict
         self.exchanged: Callable[[], tuple[int, int]] = lambda: (-1, -1)
@@ -41,6 +57,7 @@ class Pulse:
         self._network = network
         self._launcher = launcher
         self._ends_process = ends_process
+        self._every_seconds = every_seconds
         self._inbox: Inbox = network.inbox(f"{role}/pulse")
         self.endpoints = {self._inbox.name: self._inbox.address}
         self._stopping = threading.Event()
@@ -79,7 +96,7 @@ class Pulse:
             now = time.monotonic()
             silence = 0.0 if heard else silence + min(now - ticked, _MOST_SECONDS)
             ticked = now
-            if now - beaten >= BEAT_SECONDS:
+            if now - beaten >= max(BEAT_SECONDS, self._every_seconds):
                 beaten = now
                 outbox.offer(LAUNCHER, Beat(self._role, self.metrics(), *self.exchanged()))
             if not has_told and (hangs := self.hangs()):

@@ -21,6 +21,11 @@ class Figures:
         self._plan = plan
         self._trainers = [role for role in plan.cluster.roles if role_of(role) == TRAINER]
         self._reports: dict[str, dict[str, Any]] = {}
+        self._examples = dict.fromkeys(self._trainers, 0)
+        self.examples = (
+            0  # that all trainers have trained, as far as they have told, since the run began, resumed or not
+        )
+        self._examples_before = 0
         self._began = 0.0
         self._first: dict[str, dict[str, Any]] = {}
         self._steady: list[tuple[float, dict[str, dict[str, Any]]]] = []
@@ -34,22 +39,22 @@ class Figures:
     def report(self, role: str, metrics: dict[str, Any]) -> None:
         """A role says what it has measured since it started."""
         self._reports[role] = metrics
+        if role in self._examples:
+            trained = int(metrics.get("examples", 0))
+            self.examples += trained - self._examples[role]
+            self._examples[role] = trained
 
     def begin(self, now: float) -> None:
         """Training begins."""
         self._began = now
         self._first = self.reports
+        self._examples_before = self.examples
         self._windows = [(now, self._first)]
-
-    @property
-    def examples(self) -> int:
-        """What all trainers have trained, as far as they have told, since the run began, resumed or not."""
-        return sum(int(self._reports.get(trainer, {}).get("examples", 0)) for trainer in self._trainers)
 
     @property
     def trained(self) -> int:
         """What they have trained since `begin`, as far as they have told."""
-        return self.examples - sum(int(self._first.get(trainer, {}).get("examples", 0)) for trainer in self._trainers)
+        return self.examples - self._examples_before
 
     @property
     def is_warm(self) -> bool:

@@ -67,9 +67,13 @@ def summarise(now: Reports, before: Reports, *, seconds: float, window_seconds: 
         if role_of(role) in IN_GROUP:
             for value, count in report.get("staleness", {}).items():
                 staleness[int(value)] = staleness.get(int(value), 0) + count
-    kinds = sorted({role_of(role) for role in now})
+    of_kind, of_kind_before = _by_kind(now), _by_kind(before)
+    kinds = sorted(of_kind)
     per_second = 1 / window_seconds if window_seconds > 0 else 0.0
-    cpu = {k: (_sum(_kind(now, k), "cpu_seconds") - _sum(_kind(before, k), "cpu_seconds")) * per_second for k in kinds}
+    cpu = {
+        k: (_sum(of_kind[k], "cpu_seconds") - _sum(of_kind_before.get(k, {}), "cpu_seconds")) * per_second
+        for k in kinds
+    }
     return RunTotals(
         seconds=seconds,
         examples=int(examples),
@@ -82,9 +86,9 @@ def summarise(now: Reports, before: Reports, *, seconds: float, window_seconds: 
         staleness=staleness,
         sync_rounds=int(_sum(now, "sync_rounds")),
         malformed=int(_sum(now, "malformed")),
-        bytes_sent={k: int(_sum(_kind(now, k), "bytes_sent")) for k in kinds},
+        bytes_sent={k: int(_sum(of_kind[k], "bytes_sent")) for k in kinds},
         cpu_share=cpu,
-        memory_bytes={k: int(_sum(_kind(now, k), "memory_bytes")) for k in kinds},
+        memory_bytes={k: int(_sum(of_kind[k], "memory_bytes")) for k in kinds},
         caches=sum_caches(now.values()),
     )
 
@@ -93,5 +97,9 @@ def _sum(reports: Reports, key: str) -> float:
     return sum(float(report.get(key, 0)) for report in reports.values())
 
 
-def _kind(reports: Reports, kind: str) -> Reports:
-    return {role: report for role, report in reports.items() if role_of(role) == kind}
+def _by_kind(reports: Reports) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Those of each kind of role."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for role, report in reports.items():
+        found.setdefault(role_of(role), {})[role] = report
+    return found

@@ -37,7 +37,10 @@ from htrain.executor.transport.wire import Order
 from htrain.net.names import TRAINER, role_of
 from htrain.plan.plan import Plan
 
-_SHOW_SECONDS = 0.5  # between two looks at the totals
+_SHOW_SECONDS = (
+    0.5  # between two looks at the totals, and the more the more roles there are, each of whose reports is looked at
+)
+_SHOWN_A_SECOND = 300
 _AGAIN_SECONDS = 5.0  # between two tries of the last save
 _LAST_SAVE_SECONDS = 60.0
 
@@ -97,13 +100,13 @@ class CoordinatorMachine(Listening):
 
     def _train(self) -> Machine[None]:
         """Watch until the data is over, or the run is to stop before: the user has asked for it, or a reader cannot read on."""
-        show = self._now + _SHOW_SECONDS
+        show = self._now + self._show_seconds
         self._saves.begin(self._now)
         self._publications.begin(self._now)
         while not (self._is_trained or self._asked or self._seen.unreadable or self._validations.ends_run):
             if self._now >= show:
                 yield from self._show()
-                show = self._now + _SHOW_SECONDS
+                show = self._now + self._show_seconds
             elif self._now >= self._saves.due:
                 yield from self._checkpoint()
             elif self._validations.is_due(self._figures.examples) and not self._saves.writing:
@@ -134,6 +137,10 @@ class CoordinatorMachine(Listening):
             self._is_warm = True
             self._liveness.warm()
         yield from self._do(ShowTotals(totals, self._figures.reports))
+
+    @property
+    def _show_seconds(self) -> float:
+        return max(_SHOW_SECONDS, len(self._roles) / _SHOWN_A_SECOND)
 
     @property
     def _is_trained(self) -> bool:
@@ -293,13 +300,13 @@ class CoordinatorMachine(Listening):
     def _version_ended(self) -> Machine[None]:
         """Until no version is under way. Raises PublishError for one that a storage keeps from ending."""
         seconds = 2 * _LAST_SAVE_SECONDS + self._save_seconds
-        end = self._now + seconds
+        end = self._patience + seconds  # a launcher that sleeps has not waited
         while self._publications.is_running:
-            if self._now > end:
+            if self._patience > end:
                 raise PublishError(
                     f"the last version was not written within {seconds:.0f} s; all is trained and saved in {self._settings.run_folder}"
                 )
-            yield from self._event(until=self._now + _SHOW_SECONDS)
+            yield from self._event(until=self._now + self._show_seconds)
             if self._asked:
                 raise Interrupted(
                     f"stopped while its last version was published; all is trained and saved in {self._settings.run_folder}"

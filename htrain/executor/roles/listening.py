@@ -29,7 +29,6 @@ from htrain.executor.roles.coordination import (
 from htrain.executor.roles.saving import SaveSchedule
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Order, Ready, State
-from htrain.net.names import role_at
 from htrain.plan.plan import Plan
 from htrain.sync.exchanges import Exchanges
 from htrain.sync.liveness import MOST_SECONDS, Liveness, Lost, Silent
@@ -56,9 +55,9 @@ class Seen:
     unreadable: Error | None = None
 
     @property
-    def known(self) -> set[str]:
+    def known(self) -> Collection[str]:
         """The roles that are up."""
-        return {role_at(endpoint) for endpoint in self.book}
+        return self.places.keys()
 
 
 class Listening:
@@ -104,8 +103,9 @@ class Listening:
     def _await_all(self, known: Callable[[], Collection[str]], what: str, seconds: float) -> Machine[None]:
         """Until all roles are known."""
         end = self._patience + seconds
-        while missing := set(self._roles).difference(known()):
+        while len(known()) < len(self._roles):
             if self._patience >= end:
+                missing = set(self._roles).difference(known())
                 raise PeerLost(f"{min(missing)} {what} within {seconds:.0f} s")
             yield from self._event(patience=end)
             if self._asked:
@@ -116,10 +116,11 @@ class Listening:
         self._seen.wanted, self._seen.states = answer, {}
         yield from self._order(verb, folder=folder, base=base)
         end = self._patience + seconds
-        while missing := set(self._roles).difference(self._seen.states):
+        while len(self._seen.states) < len(self._roles):
             if self._patience >= end:
+                missing = min(set(self._roles).difference(self._seen.states))
                 raise PeerLost(
-                    f"{min(missing)} did not answer the order to {verb} within {seconds:.0f} s; {self._saves.advice}"
+                    f"{missing} did not answer the order to {verb} within {seconds:.0f} s; {self._saves.advice}"
                 )
             yield from self._event(patience=end)
         return self._seen.states

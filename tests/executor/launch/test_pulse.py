@@ -15,7 +15,7 @@ import htrain.executor.launch.pulse as module
 from htrain.errors import PeerLost
 from htrain.executor.host.process import Process, this_process
 from htrain.executor.launch.launcher_pulse import LauncherPulse
-from htrain.executor.launch.pulse import Pulse
+from htrain.executor.launch.pulse import Pulse, beat_seconds
 from htrain.executor.transport.link import LAUNCHER, Launcher
 from htrain.executor.transport.port import Inbox, Network
 from htrain.executor.transport.wire import Beat, Failed, Message
@@ -58,6 +58,14 @@ def wait_for_error(pulse: Pulse, seconds: float = 10.0) -> None:
     deadline = time.monotonic() + seconds
     while not pulse.error and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("roles", "liveness", "seconds"),
+    [(1, 60, 0.5), (150, 60, 0.5), (1500, 60, 5.0), (100_000, 60, 15.0), (1500, 1, 0.5)],
+)
+def test_many_roles_beat_less_often_and_never_too_seldom_to_live(roles: int, liveness: float, seconds: float) -> None:
+    assert beat_seconds(roles, liveness) == seconds
 
 
 def test_it_beats_with_what_was_measured_and_tells_once_of_a_thread_that_hangs(network: Network, quick: None) -> None:
