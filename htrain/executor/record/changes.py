@@ -55,17 +55,24 @@ def changed_since(
 
 def warm_up(tensors: Iterable[torch.Tensor]) -> None:
     """Compile what looks for rows of these, where it is not yet: a process that is forked beside threads cannot."""
-    for row_bytes in {each.nbytes // len(each) for each in tensors if each.dim() and _is_large(len(each), each.nbytes)}:
-        nothing = np.zeros(row_bytes, np.uint8)
-        _look(nothing, nothing.copy(), 0, *_buffers(row_bytes, 1))
+    for each in tensors:
+        if each.dim() and _is_large(len(each), each.nbytes):
+            row_bytes = each.nbytes // len(each)
+            word = _word(row_bytes, each.data_ptr() if each.device.type == "cpu" else 0)
+            nothing = np.zeros(row_bytes, np.uint8)
+            _look(nothing, nothing.copy(), 0, *_buffers(row_bytes, word, 1))
 
 
 def _is_large(num_rows: int, num_bytes: int) -> bool:
     return num_rows > 1 and num_bytes >= _LEAST_BYTES
 
 
-def _buffers(row_bytes: int, num_rows: int) -> tuple[NDArray[np.int64], _Words]:
-    word = next(kind for kind in _WORDS if row_bytes % np.dtype(kind).itemsize == 0)
+def _word(row_bytes: int, address: int) -> type[np.generic]:
+    """The largest of which rows are made that begin at this address: loops are compiled for words that lie where words do."""
+    return next(kind for kind in _WORDS if (row_bytes | address) % np.dtype(kind).itemsize == 0)
+
+
+def _buffers(row_bytes: int, word: type[np.generic], num_rows: int) -> tuple[NDArray[np.int64], _Words]:
     return np.empty(num_rows, np.int64), np.empty((num_rows, row_bytes // np.dtype(word).itemsize), word)
 
 
@@ -82,7 +89,8 @@ def _changed_rows(
     """The rows of one tensor that are not as in the file, from `place` on, and their numbers."""
     (part,), row_bytes = values.parts, values.num_bytes // values.shape[0]
     at_once = max(1, _AT_ONCE // row_bytes)
-    rows, kept = _buffers(row_bytes, at_once)
+    address = np.frombuffer(part, np.uint8).__array_interface__["data"][0]
+    rows, kept = _buffers(row_bytes, _word(row_bytes, address), at_once)
     then = np.empty(at_once * row_bytes, np.uint8)
     numbers = np.int32 if values.shape[0] < 2**31 else np.int64
     found_rows: list[memoryview] = []

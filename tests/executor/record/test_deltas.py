@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.record import changes
-from htrain.executor.record.changes import changed_since
+from htrain.executor.record.changes import changed_since, warm_up
 from htrain.executor.record.checkpoint import Base, SavedFile, base_path, read_manifest
 from htrain.executor.record.deltas import Deltas
 from htrain.executor.record.kept import find_checkpoints
@@ -240,6 +240,23 @@ def test_a_base_that_is_another_is_not_built_on(tmp_path: Path, case: str) -> No
     path = tmp_path / saved.name
     OTHERS[case](path, saved)
     assert changed_since(path, Base("x", saved.num_bytes, saved.digest), values_of(tensors), lambda part: None) is None
+
+
+@pytest.mark.parametrize("shift", [0, 1, 2, 4, 8])
+def test_what_is_compiled_before_is_all_that_is_needed_wherever_a_tensor_lies(tmp_path: Path, shift: int) -> None:
+    """A process that was forked beside threads must not compile."""
+    memory = torch.zeros(16 + 48 * 100, dtype=torch.uint8)
+    tensor = memory[shift : shift + 48 * 100].reshape(100, 48)
+    saved = save_role(tmp_path, "sparse_ps:0", {"t": tensor})
+    tensor[7, 11] = 1
+    warm_up([tensor])
+    compiled = len(changes._keep_changed.signatures)
+    found = changed_since(
+        tmp_path / saved.name, Base("x", saved.num_bytes, saved.digest), values_of({"t": tensor}), lambda part: None
+    )
+    assert found
+    assert len(changes._keep_changed.signatures) == compiled
+    assert bytes(found.parts[-1]) == bytes(tensor[7].numpy())
 
 
 def test_a_base_that_ends_while_it_is_read_is_an_error(tmp_path: Path) -> None:
