@@ -103,4 +103,6 @@ def test_exactly_those_are_given_up_who_were_not_heard_while_the_launcher_listen
             continue
         lost = {each.role for each in liveness.listened(event) if isinstance(each, Lost)}
         silence = {role: seconds + min(event, 1.0) for role, seconds in silence.items()}
+        if any(abs(seconds - limit) < 1e-6 for seconds in silence.values()):
+            return  # by rounding it may be either
         assert lost == {role for role, seconds in silence.items() if seconds > limit}
