@@ -22,6 +22,7 @@ _CHARTED = ("eps", "loss", "ne", "window_loss", "window_ne", "max_staleness", "m
 _VALIDATED = ("log_loss", "ne", "auc")
 _COUNTS = ("examples", "log_loss", "positives", "cpu_seconds", "bytes_sent", "seconds_waited")
 _ROLE_LINES_PER_SECOND = 40.0  # of all roles together: a thousand that each had two would fill 21 GB an hour
+_MANY_ROLES = 250  # beyond which there are the fewer: each line is as long as there are peers
 _FLUSH_SECONDS = 10.0  # between two flushes of the charts, each of which waits for the disk
 
 
@@ -55,7 +56,8 @@ class RunLog:
         is_due = totals.seconds >= self._roles_due
         self._unwritten = None if is_due else (totals, reports)
         if is_due:
-            self._roles_due = totals.seconds + len(reports) / _ROLE_LINES_PER_SECOND
+            rarer = max(1.0, len(reports) / _MANY_ROLES)
+            self._roles_due = totals.seconds + rarer * len(reports) / _ROLE_LINES_PER_SECOND
         now = time.time()
         rates = self._rates_of(totals, reports) if is_due else {}
         records = [{"time": now, "role": "run", **totals.to_dict()}, *_records(now, reports, rates)]
