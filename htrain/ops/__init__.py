@@ -53,7 +53,8 @@ _ACCELERATED = {
     accelerated.accelerated_type(d.type): accelerated.on_accelerator(d) for d in _WRITTEN.values() if d.accelerated
 }
 
-OPS: dict[str, OpDef] = {**_WRITTEN, **_GENERIC, **_ACCELERATED}
+# A gradient that is written by hand comes before the generic one.
+OPS: dict[str, OpDef] = {**_GENERIC, **_WRITTEN, **_ACCELERATED}
 OWN = frozenset(OPS)  # the types of htrain's own, to which users add theirs
 
 __all__ = ["OPS", "OWN", "OpDef"]

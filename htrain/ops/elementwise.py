@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from htrain.net.net import Blob, Op
-from htrain.ops.base import Builder, OpDef, Signature, dtype_of, gradient_like_input, same_as_input, vjp_gradient
+from htrain.ops.base import Builder, OpDef, Signature, dtype_of, gradient_like_input, same_as_input
 
 aten = torch.ops.aten
 
@@ -62,13 +62,7 @@ def _total(*xs: torch.Tensor) -> torch.Tensor:
 
 
 def _div_gradient(
-    x: torch.Tensor,
-    by: torch.Tensor,
-    dy: torch.Tensor,
-    *,
-    num_inputs: int,
-    wrt: tuple[int, ...],
-    given: tuple[int, ...],
+    x: torch.Tensor, by: torch.Tensor, dy: torch.Tensor, *, wrt: tuple[int, ...], **_: object
 ) -> tuple[torch.Tensor, ...]:
     """What autograd gives, by its own formulas; what it negates first is negated when it has been summed, which is the same."""
     return tuple(
@@ -76,16 +70,9 @@ def _div_gradient(
     )
 
 
-def _sqrt_gradient(
-    x: torch.Tensor, dy: torch.Tensor, *, num_inputs: int, wrt: tuple[int, ...], given: tuple[int, ...]
-) -> tuple[torch.Tensor, ...]:
+def _sqrt_gradient(x: torch.Tensor, dy: torch.Tensor, **_: object) -> tuple[torch.Tensor, ...]:
     """What autograd gives, by its own formula."""
     return (dy / (2 * x.sqrt()),)
-
-
-def _by_formula(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
-    """The generic rule, by a gradient that has a kernel of its own."""
-    return vjp_gradient(builder, op, dys, wanted)
 
 
 def _as_wanted(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
@@ -160,7 +147,7 @@ DEFINITIONS = (
     OpDef("Abs", torch.abs, elementwise=True, aten=("abs",), onnx=True),
     OpDef("Clip", _clip, elementwise=True),
     OpDef("Cos", torch.cos, elementwise=True, aten=("cos",), onnx=True),
-    OpDef("Div", torch.true_divide, gradient=_by_formula, elementwise=True, onnx=True),
+    OpDef("Div", torch.true_divide, elementwise=True, onnx=True),
     OpDef("DivGradient", _div_gradient, _as_wanted, gradient=None, many=True),
     OpDef("Elu", _elu, elementwise=True, aten=("elu",), onnx=True),
     OpDef("Erf", torch.erf, elementwise=True, aten=("erf",), onnx=True),
@@ -180,7 +167,7 @@ DEFINITIONS = (
     OpDef("Rsqrt", torch.rsqrt, elementwise=True, aten=("rsqrt",)),
     OpDef("Sin", torch.sin, elementwise=True, aten=("sin",), onnx=True),
     OpDef("Softplus", F.softplus, elementwise=True, aten=("softplus",), onnx=True),
-    OpDef("Sqrt", torch.sqrt, gradient=_by_formula, elementwise=True, aten=("sqrt",), onnx=True),
+    OpDef("Sqrt", torch.sqrt, elementwise=True, aten=("sqrt",), onnx=True),
     OpDef("SqrtGradient", _sqrt_gradient, _as_wanted, gradient=None, many=True),
     OpDef("Swish", F.silu, elementwise=True, aten=("silu",)),
     OpDef("Where", torch.where, elementwise=True, onnx=True),

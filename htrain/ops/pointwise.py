@@ -51,18 +51,7 @@ def _convolution(
     return y.reshape(x.shape[0], w.shape[0], *x.shape[2:])
 
 
-def _gradient(
-    *tensors: torch.Tensor,
-    num_inputs: int,
-    wrt: tuple[int, ...],
-    given: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    transposed: bool,
-    output_padding: tuple[int, ...],
-    groups: int,
-) -> tuple[torch.Tensor, ...]:
+def _gradient(*tensors: torch.Tensor, wrt: tuple[int, ...], **_: object) -> tuple[torch.Tensor, ...]:
     (x, w), dy = tensors[:2], _flat(tensors[-1])
     return tuple(_gradient_of(place, x, w, dy) for place in wrt)
 

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from htrain.net.net import Op
-from htrain.ops.base import Builder, OpDef, same_as_input, vjp_gradient
+from htrain.ops.base import Builder, OpDef, same_as_input
 
 
 def _over(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -37,28 +37,14 @@ def _spread_over(x: torch.Tensor, dy: torch.Tensor, axes: tuple[int, ...], keepd
 
 
 def _reduce_sum_gradient(
-    x: torch.Tensor,
-    dy: torch.Tensor,
-    *,
-    axes: tuple[int, ...],
-    keepdims: bool,
-    num_inputs: int,
-    wrt: tuple[int, ...],
-    given: tuple[int, ...],
+    x: torch.Tensor, dy: torch.Tensor, *, axes: tuple[int, ...], keepdims: bool, **_: object
 ) -> tuple[torch.Tensor, ...]:
     """What autograd gives, without the sum that it would make first."""
     return (_spread_over(x, dy, axes, keepdims),)
 
 
 def _reduce_mean_gradient(
-    x: torch.Tensor,
-    dy: torch.Tensor,
-    *,
-    axes: tuple[int, ...],
-    keepdims: bool,
-    num_inputs: int,
-    wrt: tuple[int, ...],
-    given: tuple[int, ...],
+    x: torch.Tensor, dy: torch.Tensor, *, axes: tuple[int, ...], keepdims: bool, **_: object
 ) -> tuple[torch.Tensor, ...]:
     """What autograd gives: each quotient is made once, not for every number that it goes to."""
     count = math.prod(x.shape[a] for a in axes or range(x.dim()))
@@ -91,11 +77,6 @@ def _log_softmax(x: torch.Tensor, *, axis: int) -> torch.Tensor:
     return torch.log_softmax(x, axis)
 
 
-def _reduced_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
-    """The generic rule, by gradients that have kernels of their own."""
-    return vjp_gradient(builder, op, dys, wanted)
-
-
 def _softmax_gradient(y: torch.Tensor, dy: torch.Tensor, *, axis: int) -> torch.Tensor:
     return torch.ops.aten._softmax_backward_data(dy, y, axis, y.dtype)
 
@@ -115,9 +96,9 @@ def _variance(x: torch.Tensor, dim: tuple[int, ...], keepdim: bool) -> torch.Ten
 
 
 DEFINITIONS = (
-    OpDef("ReduceSum", _over(torch.sum), gradient=_reduced_rule),
+    OpDef("ReduceSum", _over(torch.sum)),
     OpDef("ReduceSumGradient", _reduce_sum_gradient, same_as_input(0), gradient=None, many=True),
-    OpDef("ReduceMean", _over(torch.mean), gradient=_reduced_rule),
+    OpDef("ReduceMean", _over(torch.mean)),
     OpDef("ReduceMeanGradient", _reduce_mean_gradient, same_as_input(0), gradient=None, many=True),
     OpDef("ReduceMax", _over(torch.amax)),
     OpDef("ReduceMin", _over(torch.amin)),

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from htrain.net.net import Blob, Op, numel
-from htrain.ops.base import Builder, Cost, OpDef, no_cost, vjp_gradient
+from htrain.ops.base import Cost, OpDef, no_cost
 from htrain.ops.vjp import vjp_definition
 
 _ELEMENTWISE = {
@@ -127,14 +127,10 @@ def _convolution_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], b
     return Cost(2.0 * made * numel(weight, 1) / max(channels, 1), float(moved))
 
 
-def _convolution_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
-    """The generic rule, by a gradient that does not compute the outputs again."""
-    return vjp_gradient(builder, op, dys, wanted)
-
-
 def _convolution_gradient(
     *tensors: torch.Tensor, num_inputs: int, wrt: tuple[int, ...], given: tuple[int, ...], **attrs: Any
 ) -> tuple[torch.Tensor, ...]:
+    """What autograd gives, without the convolution that it would make first."""
     x, weight, *bias = tensors[:num_inputs]
     sizes, mask = [b.numel() for b in bias] or None, [place in wrt for place in range(3)]
     numbers = (attrs[name] for name in ("stride", "padding", "dilation", "transposed", "output_padding", "groups"))
@@ -157,7 +153,7 @@ def _definition(type: str, **traits: Any) -> OpDef:
     return OpDef(type, _kernel(type), many=len(aten_op(type)._schema.returns) > 1, **traits)
 
 
-_CONVOLUTION = _definition("Convolution", cost=_convolution_cost, gradient=_convolution_rule, work="batched")
+_CONVOLUTION = _definition("Convolution", cost=_convolution_cost, work="batched")
 DEFINITIONS = (
     _CONVOLUTION,
     replace(vjp_definition(_CONVOLUTION), kernel=_convolution_gradient),

@@ -24,7 +24,7 @@ class Saver:
     """One share at a time: `begin`, and once `on_change` has been called, `news`. For the role's main thread.
 
     A process `apart` writes it, from memory as it was when it began. Of memory that is shared with other processes, or lies in files, a fork has no copy:
-    there `begin` returns when all is written. What is large is written as the rows that have changed, where `deltas` find that worth while.
+    there `begin` returns when all is written. What is large is written as the rows that have changed, where that is worth while.
     """
 
     def __init__(
@@ -34,13 +34,12 @@ class Saver:
         on_change: Callable[[], None],
         *,
         apart: bool,
-        deltas: Deltas | None = None,
     ) -> None:
         self._role = role
         self._tensors = tensors
         self._on_change = on_change
         self._is_apart = apart
-        self._deltas = deltas or Deltas()
+        self._deltas = Deltas()
         self._apart: Apart | None = None
         self._thread: threading.Thread | None = None
         self._is_wanted = threading.Event()  # the thread, for something else
