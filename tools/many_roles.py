@@ -11,6 +11,7 @@ launcher is the product's: its machine, its connections, its log. With threads, 
 import argparse
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -291,8 +292,8 @@ def trained(roles: int, seconds: float, scratch: Path) -> None:
 def _watch(seconds: float, scratch: Path, roles: int) -> None:
     """Measure the launcher's threads once the run trains, and then end it."""
     log = log_of(scratch / "run")
-    while not log.exists() or log.read_text().count('"role": "run"') < 10:
-        time.sleep(0.2)
+    while not log.exists() or not re.search(r'"role": "run", .*"examples": [1-9]', log.read_text()):
+        time.sleep(0.5)
     own = {
         thread.native_id
         for thread in threading.enumerate()

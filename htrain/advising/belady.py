@@ -7,9 +7,9 @@ are hit for certain, and what they take of the cache is not there for others.
 """
 
 import numpy as np
-from numba import njit
 
 from htrain.advising.sequence import Sequence
+from htrain.jit import njit
 from htrain.sync.accesses import Ints, Longs
 
 _NEVER = -1

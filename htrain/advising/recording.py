@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
 
 from htrain.advising.groups import Group
 from htrain.errors import DataError
+from htrain.jit import njit
 from htrain.plan.plan import Plan
 from htrain.simulation.id_sources import IdSource
 from htrain.sync.accesses import Accesses, Ints, Longs, accesses_of

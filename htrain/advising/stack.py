@@ -9,9 +9,9 @@ times larger (SHARDS: Waldspurger et al. 2015).
 """
 
 import numpy as np
-from numba import njit
 
 from htrain.advising.sequence import Sequence
+from htrain.jit import njit
 from htrain.sync.accesses import Longs
 
 _PER_OCTAVE = 16  # bins of distances

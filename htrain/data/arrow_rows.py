@@ -12,7 +12,6 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
 from htrain.data.layout import Layout, TimeColumn
 from htrain.data.rows import Rows
@@ -21,6 +20,7 @@ from htrain.data.text import Fault
 from htrain.data.times import Moments, instants_of, parts_of
 from htrain.data.values import lists_of
 from htrain.data.vocabulary import Vocabulary
+from htrain.jit import njit
 
 ToRows = Callable[[pa.Table, Layout], tuple[Rows, list[Fault]]]
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"

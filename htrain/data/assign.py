@@ -10,7 +10,6 @@ a stream that is cut anywhere is balanced.
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit
 
 from htrain.data.edges import edges_of
 from htrain.data.numbering import Numbering
@@ -18,6 +17,7 @@ from htrain.data.numbering_loops import Longs
 from htrain.data.rows import Rows
 from htrain.data.schema import Schema
 from htrain.errors import DataError
+from htrain.jit import njit
 
 SLACK = 1.03  # times the even share of the examples that have come so far
 Assign = Callable[[Rows], Longs]  # the workers of examples that come one chunk after another

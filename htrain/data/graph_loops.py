@@ -9,10 +9,10 @@ Every draw is a hash of (seed, example, place in the example): any example can b
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from htrain.data.hashing import GOLDEN, mixed
+from htrain.jit import njit
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -1,7 +1,8 @@
 """The hash by which examples are drawn and held out: it must not change, or what was held out would be trained on."""
 
 import numpy as np
-from numba import njit
+
+from htrain.jit import njit
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: multiples of it are spread evenly
 

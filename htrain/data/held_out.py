@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from htrain.data.hashing import GOLDEN, mixed
@@ -22,6 +21,7 @@ from htrain.data.reader import Dataset, Source
 from htrain.data.rows import Rows
 from htrain.data.times import instant_of, shown
 from htrain.errors import DataError
+from htrain.jit import njit
 
 OPTIONS = ("test", "test_from", "test_until", "part")
 _PARTS = ("train", "test")

@@ -17,8 +17,9 @@ ranks `far` has in full.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from htrain.jit import njit
 
 Words = NDArray[np.uint64]
 Longs = NDArray[np.int64]
@@ -110,6 +111,12 @@ def from_planes(planes, owners):  # type: ignore[no-untyped-def]
         owners[row] = owner_in(planes, row)
 
 
+@njit(nogil=True, cache=True, inline="always")
+def _copy(values, to):  # type: ignore[no-untyped-def]
+    for k in range(values.size):
+        to[k] = values[k]
+
+
 @njit(nogil=True, cache=True)
 def rank_owners(planes, num_seen, first_seen, records, far, before):  # type: ignore[no-untyped-def]
     """Fill `records` and `far` of `Owners`, which are zero, and before[t, k]: rows of owner k before the seen row first_seen[t].
@@ -123,7 +130,7 @@ def rank_owners(planes, num_seen, first_seen, records, far, before):  # type: ig
     for record in range(records.shape[0]):
         first = record * rows
         if first & ((1 << FAR) - 1) == 0:
-            far[first >> FAR] = ranks
+            _copy(ranks, far[first >> FAR])
         for k in range(num_owners):
             records[record, behind + (k >> 2)] |= np.uint64(ranks[k] - far[first >> FAR, k]) << np.uint64(16 * (k & 3))
         for w in range(first >> 6, min((first + rows) >> 6, planes.shape[0])):
@@ -131,13 +138,14 @@ def rank_owners(planes, num_seen, first_seen, records, far, before):  # type: ig
                 records[record, (w - (first >> 6)) * bits + j] = planes[w, j]
         for row in range(first, min(first + rows, num_seen)):
             while table < first_seen.size and first_seen[table] == row:
-                before[table] = ranks
+                _copy(ranks, before[table])
                 table += 1
             owner = owner_in(planes, row)
             if owner >= num_owners:
                 return row
             ranks[owner] += 1
-    before[table:] = ranks
+    for left in range(table, before.shape[0]):
+        _copy(ranks, before[left])
     return num_seen
 
 

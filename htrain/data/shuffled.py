@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from htrain.data.hashing import GOLDEN, mixed
@@ -20,6 +19,7 @@ from htrain.data.malformed import Malformed
 from htrain.data.reader import Source
 from htrain.data.rows import Rows, joined
 from htrain.errors import DataError
+from htrain.jit import njit
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numba import njit
 from numpy.typing import NDArray
 
 from htrain.data.address import AnyPath, no_such_file
 from htrain.data.hashing import mixed
 from htrain.data.values import texts
 from htrain.errors import DataError
+from htrain.jit import njit
 
 MISSING, UNKNOWN, FIRST = 0, 1, 2  # rows of a table
 _COLUMNS = ("column", "value")

@@ -7,7 +7,8 @@ A word holds the byte that comes first in its lowest eight bits, on any machine.
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from htrain.jit import njit
 
 Word = np.uint64
 TABS, NEWLINES, RETURNS = Word(0x0909090909090909), Word(0x0A0A0A0A0A0A0A0A), Word(0x0D0D0D0D0D0D0D0D)

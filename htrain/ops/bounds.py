@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numba import njit
 
+from htrain.jit import njit
 from htrain.net.net import Blob, Op, numel
 from htrain.ops.base import Builder, Cost, OpDef, no_outputs, same_as_input
 from htrain.ops.sparse_checks import fits, ids_out_of_range

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
+from htrain.jit import njit
 from htrain.ops.pointers import array_at
 
 Bytes = NDArray[np.uint8]
@@ -244,13 +244,13 @@ def _addresses(begins, pieces):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _gather(together, begins, sizes, pointers):  # type: ignore[no-untyped-def]
     """Copy the small tensors to where they begin; what lies between them is zero."""
-    at = 0
     for k in range(begins.size):
         if begins[k] >= 0:
-            end = begins[k] + sizes[k]
-            together[begins[k] : end] = array_at(pointers[k], (sizes[k],), np.uint8(0))
-            at = begins[k] + -(-sizes[k] // _ALIGNED) * _ALIGNED
-            together[end:at] = 0
+            source, at = array_at(pointers[k], (sizes[k],), np.uint8(0)), begins[k]
+            for i in range(sizes[k]):
+                together[at + i] = source[i]
+            for i in range(at + sizes[k], at + -(-sizes[k] // _ALIGNED) * _ALIGNED):
+                together[i] = 0
 
 
 def _bytes_of(tensor: torch.Tensor) -> Any:

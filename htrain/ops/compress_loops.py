@@ -1,8 +1,9 @@
 """The hot loops of compression, over flat float32 arrays. They hold no lock and no GIL."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from htrain.jit import njit
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]

@@ -1,9 +1,9 @@
 """Which values a dropout keeps: a hash of (seed, batch, place), so that it depends on neither the role, the thread nor the machine that asks."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from htrain.jit import njit
 from htrain.ops.mixing import mix
 
 _SCALE = float(1 << 32)

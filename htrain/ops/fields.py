@@ -11,9 +11,9 @@ from functools import partial
 
 import numpy as np
 import torch
-from numba import njit
 
 from htrain.errors import DataError
+from htrain.jit import njit
 from htrain.net.net import Attr, Blob, Op
 from htrain.ops import accelerated
 from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs

@@ -11,7 +11,8 @@ is the paper's; it also goes on from weights that others have changed, or that d
 
 import numpy as np
 import torch
-from numba import njit
+
+from htrain.jit import njit
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy", inline="always")

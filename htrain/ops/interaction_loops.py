@@ -5,8 +5,8 @@ copied to one place first, padded with zeros to blocks of 4 features: that is in
 """
 
 import numpy as np
-from numba import njit
 
+from htrain.jit import njit
 from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.tables import find_out_of_range, step_rows
 

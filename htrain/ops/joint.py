@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
+from htrain.jit import njit
 from htrain.net.net import Blob, Op
 from htrain.ops.base import OpDef, Signature
 from htrain.ops.pointers import array_at

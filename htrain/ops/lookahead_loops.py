@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numba import njit
 
 from htrain.errors import DataError
+from htrain.jit import njit
 from htrain.ops.pointers import prefetch_row
 from htrain.ops.side_by_side import side_by_side
 from htrain.ops.sparse_checks import Ids, Rows, fits, ids_out_of_range

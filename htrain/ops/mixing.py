@@ -1,7 +1,8 @@
 """The hash of all that is drawn by counters: first values of parameters, and what dropouts drop."""
 
 import numpy as np
-from numba import njit
+
+from htrain.jit import njit
 
 
 @njit(nogil=True, cache=True, inline="always")

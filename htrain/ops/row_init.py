@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from htrain.jit import njit
 from htrain.ops.mixing import mix
 
 Rows = NDArray[np.float32]

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
 from htrain.errors import DataError
+from htrain.jit import njit
 from htrain.net.net import Blob, Op
 from htrain.ops.base import Cost, OpDef, RowRead, Signature, no_outputs
 from htrain.ops.bundle import Bundle, Kinds

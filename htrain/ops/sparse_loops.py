@@ -10,8 +10,8 @@ or writes outside an array; `htrain.ops.sparse_checks` then says what did not fi
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 
+from htrain.jit import njit
 from htrain.ops.sparse_checks import (
     Ids,
     Rows,

@@ -6,8 +6,8 @@ large tables are in no cache (docs/decisions/fusions.md). `htrain.ops.served` ru
 """
 
 import numpy as np
-from numba import njit
 
+from htrain.jit import njit
 from htrain.ops.ftrl import ftrl_number
 from htrain.ops.pointers import prefetch_row
 from htrain.ops.sparse_checks import Ids, Rows, fits, ids_out_of_range

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
 from htrain.errors import DataError
+from htrain.jit import njit
 from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.sparse_checks import ids_out_of_range
 

@@ -9,10 +9,10 @@ from functools import partial
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
 from htrain.errors import DataError
+from htrain.jit import njit
 from htrain.net.net import Blob, Op
 from htrain.ops.base import Cost, OpDef, Signature, no_outputs
 from htrain.ops.pointers import array_at, prefetch_row

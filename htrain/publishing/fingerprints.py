@@ -6,8 +6,9 @@ Of rows that have changed one in 2^64 keeps its fingerprint, and is published wh
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
+
+from htrain.jit import njit
 
 Fingerprints = NDArray[np.uint64]
 _WORDS = (np.uint64, np.uint32, np.uint16, np.uint8)

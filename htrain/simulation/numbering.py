@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from htrain.errors import DataError
+from htrain.jit import njit
 from htrain.sync.index import add_counts, find, insert, new_index
 
 Ids = NDArray[np.int64]

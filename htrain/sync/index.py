@@ -5,8 +5,9 @@ and removal moves what follows back, so that there are no tombstones and a miss 
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from htrain.jit import njit
 
 Index = NDArray[np.int64]
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from htrain.jit import njit
 from htrain.sync.index import find, insert
 
 SGD, ADAGRAD, ROWWISE_ADAGRAD, FTRL = range(4)

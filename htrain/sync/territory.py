@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from htrain.errors import DataError
+from htrain.jit import njit
 
 Ids = NDArray[np.int64]
 

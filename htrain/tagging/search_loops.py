@@ -7,12 +7,14 @@ order. The third lets a search go on where several devices are equally busy.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from htrain.jit import njit
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _CPU, _RECEIVED, _SENT, _LOCK, _MEMORY = 0, 1, 2, 3, 4
+_NONE = np.int64(-1)  # no unit, no device. Of a plain -1 Numba would make loops of their own
 _TIE = 1e-9  # scores closer than this are equal: sums are rounded
 
 
@@ -166,13 +168,14 @@ def _try(problem, state, best, trial, u, to, w, w_to):  # type: ignore[no-untype
     """Score a change of unit u, and of w unless it is -1; keep it if it is the best. The state is as before afterwards."""
     home = state.places[u]
     move(problem, state, u, to)
-    other = -1
+    other = _NONE
     if w >= 0:
         other = state.places[w]
         move(problem, state, w, w_to)
     score(problem, state.loads, trial)
     if better(trial, best.score):
-        best.score[:] = trial
+        for k in range(3):
+            best.score[k] = trial[k]
         best.change[0], best.change[1], best.change[2], best.change[3] = u, to, w, w_to
     if w >= 0:
         move(problem, state, w, other)
@@ -190,7 +193,7 @@ def _try_moves(problem, state, best, trial, hot, everywhere):  # type: ignore[no
             continue
         for to in range(problem.num_places):
             if to != home and problem.allowed[u, to] and (leaves or to == hot):
-                _try(problem, state, best=best, trial=trial, u=u, to=to, w=-1, w_to=-1)
+                _try(problem, state, best=best, trial=trial, u=u, to=to, w=_NONE, w_to=_NONE)
                 tried += 1
     return tried
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 import numpy as np
-from numba import njit
 
 from htrain.data.format import Format, UriOptions, count_of
 from htrain.data.prefix import TextPath
@@ -33,6 +32,7 @@ from htrain.data.words import (
     places,
     word_at,
 )
+from htrain.jit import njit
 
 NUM_DENSE, NUM_SPARSE = 13, 26
 _REASONS = (

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numba import njit
 
 from htrain.data.format import Format, UriOptions, count_of
 from htrain.data.prefix import TextPath
@@ -17,6 +16,7 @@ from htrain.data.rows import Array, Rows
 from htrain.data.schema import Input, Schema
 from htrain.data.text import MAX_CHUNK_BYTES, Fault, TextSource, open_text, read_lines
 from htrain.errors import DataError
+from htrain.jit import njit
 
 _REASONS = (
     "",

@@ -24,7 +24,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
-from numba import njit
 
 from htrain.data.address import Address, AnyPath
 from htrain.data.arrow_rows import ToRows, table_rows
@@ -37,6 +36,7 @@ from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
 from htrain.data.text import Fault, TextSource, open_text, read_line
 from htrain.errors import DataError
+from htrain.jit import njit
 
 _REASONS = ("", "has a quote that does not end on its line", "has a carriage return inside the line")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
 from htrain.executor.record.checkpoint import Base
 from htrain.executor.record.tensor_file import CHANGED, TensorFile, Values, file_of, places_in
+from htrain.jit import njit
 
 _LEAST_BYTES = 1 << 16  # of a tensor whose rows are looked at: a smaller one is written whole
 _AT_ONCE = 1 << 22  # bytes

@@ -5,8 +5,8 @@ came. `meta`[slots, 6] are the columns below. A row of the worker's own has no s
 """
 
 import numpy as np
-from numba import njit
 
+from htrain.jit import njit
 from htrain.sync.gmp.messages import ANYHOW
 from htrain.sync.index import find, insert, remove
 from htrain.sync.row_steps import step_in_place, stepped

@@ -5,8 +5,8 @@ push in a round is summed per row and becomes one optimizer step when the first 
 """
 
 import numpy as np
-from numba import njit
 
+from htrain.jit import njit
 from htrain.sync.gmp.messages import ANYHOW, Answer
 from htrain.sync.index import new_index
 from htrain.sync.request import Clocks, Request, Rows

@@ -5,8 +5,8 @@
 """
 
 import numpy as np
-from numba import njit
 
+from htrain.jit import njit
 from htrain.sync.het.policy import (
     AHEAD,
     CURRENT,

@@ -14,8 +14,8 @@ server, and its servers have no say.
 """
 
 import numpy as np
-from numba import njit
 
+from htrain.jit import njit
 from htrain.sync.accesses import Accesses, Exchanged, Play, Size
 from htrain.sync.het.policy import (
     AHEAD,

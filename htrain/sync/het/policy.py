@@ -10,8 +10,9 @@ anchor of LFU's; a free list is linked by ABOVE behind list 1.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from htrain.jit import njit
 
 START, CURRENT, PINS, USES, OLDER, NEWER, LIST, AHEAD = range(
     8

@@ -8,9 +8,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from htrain.jit import njit
 from htrain.spec.policies import Score
 from htrain.sync.het.policy import AHEAD, NEWEST, OLDEST, PINS, USES
 from htrain.sync.scores import compiled

@@ -5,9 +5,9 @@ step when the first of them pulls. The caller lets nobody pull before all have p
 """
 
 import numpy as np
-from numba import njit
 
 from htrain.errors import DataError
+from htrain.jit import njit
 from htrain.sync.het.messages import Answer
 from htrain.sync.index import new_index
 from htrain.sync.request import Clocks, Request, Rows

@@ -1,8 +1,8 @@
 """The loops of the occupancy table: Numba, nogil, over flat arrays."""
 
 import numpy as np
-from numba import njit
 
+from htrain.jit import njit
 from htrain.ops.pointers import prefetch_row
 
 _AT_ONCE = 32  # keys whose sets are asked for before the first of them is read

@@ -14,9 +14,9 @@ It keeps counts of all rows on all workers, rows x workers numbers, and one thre
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from htrain.jit import njit
 from htrain.tagging.bigraph.fetches import use_probability
 from htrain.tagging.bigraph.graph import Bigraph, Longs
 

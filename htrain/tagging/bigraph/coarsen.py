@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from htrain.jit import njit
 from htrain.tagging.bigraph.graph import Level, Longs, contracted
 
 _LOOKED_AT = 64  # readers of a row that a vertex looks at

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from htrain.jit import njit
 from htrain.tagging.bigraph.chunks import in_chunks
 from htrain.tagging.bigraph.graph import Bigraph, Floats, Longs
 

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from htrain.jit import njit
 from htrain.tagging.bigraph.chunks import Longs, in_chunks_of_edges
 
 Ints = NDArray[np.int32]

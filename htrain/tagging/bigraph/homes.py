@@ -9,9 +9,9 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from htrain.jit import njit
 from htrain.tagging.bigraph.chunks import in_chunks, in_chunks_of_edges
 from htrain.tagging.bigraph.graph import Floats, Level, Longs, counts_of
 from htrain.tagging.bigraph.links import Links, find_kept

@@ -11,8 +11,8 @@ so that its home is best where most is kept. On one host, or with W = 1, that is
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from htrain.jit import njit
 from htrain.tagging.bigraph.graph import Floats, Longs
 
 

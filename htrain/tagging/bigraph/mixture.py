@@ -12,9 +12,9 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from htrain.jit import njit
 from htrain.tagging.bigraph.chunks import in_chunks
 from htrain.tagging.bigraph.graph import Level, Longs, counts_of
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from htrain.data.edges import Tables, edges_of, tables_of
 from htrain.data.malformed import Malformed
 from htrain.data.reader import Dataset
 from htrain.errors import DataError
+from htrain.jit import njit
 from htrain.tagging.bigraph.graph import Bigraph, Ints, Longs
 
 Words = np.ndarray

@@ -15,9 +15,9 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from htrain.jit import njit
 from htrain.tagging.bigraph.chunks import in_chunks, is_worth_threads
 from htrain.tagging.bigraph.graph import Floats, Level, Longs, counts_of
 from htrain.tagging.bigraph.links import Links, add_linked_costs, linked_cost

@@ -8,10 +8,10 @@ any other's; rows that are new go where they are used most.
 # Numba infers the types of its functions; their numpy scalars are not mypy's ints.
 
 import numpy as np
-from numba import njit
 
 from htrain.data.numbering import Numbering
 from htrain.errors import DataError
+from htrain.jit import njit
 from htrain.tagging.bigraph.fetches import fetches, use_probability
 from htrain.tagging.bigraph.graph import Bigraph, Longs
 from htrain.tagging.bigraph.homes import homes_of

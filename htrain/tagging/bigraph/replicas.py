@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from htrain.jit import njit
 from htrain.tagging.bigraph.fetches import use_probability
 from htrain.tagging.bigraph.graph import Bigraph, Floats, Ints, Longs
 from htrain.tagging.bigraph.links import Links, costs_of_pairs

@@ -5,9 +5,9 @@ Gradients of a batch are summed before they travel, so that a worker brings a ro
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from htrain.jit import njit
 from htrain.tagging.bigraph.chunks import in_chunks
 from htrain.tagging.bigraph.fetches import Tables, use_probability
 from htrain.tagging.bigraph.graph import Bigraph, Longs

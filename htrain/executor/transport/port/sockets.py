@@ -15,6 +15,7 @@ BUFFER_BYTES = (
 )  # of a folder's socket, or what the system allows: unlike those of TCP they do not grow by themselves
 _FILES_OF_A_SOCKET = 8  # its mailbox, the listener or connection, the resolver's, and some for the other threads
 _KEEPER_LOCK = threading.Lock()
+_keeps_in: int | None = None  # the process whose memory the thread of pyzmq keeps; its forks have none
 
 
 def open_socket(context: zmq.Context, kind: int, name: str) -> zmq.Socket:
@@ -44,6 +45,11 @@ def _keep_sent_memory() -> None:
     pyzmq begins it by itself, at the first such message, and unguarded: of two threads that send their first at once, one may be left with a socket that leads
     nowhere. ZeroMQ's own thread then waits on it for ever, and the process falls silent.
     """
+    global _keeps_in
+    if (
+        _keeps_in == os.getpid() and sent_memory.is_alive()
+    ):  # hundreds of threads that open sockets would wait for each other
+        return
     with _KEEPER_LOCK:
         if not sent_memory.is_alive():
             _reserve_files()
@@ -51,6 +57,7 @@ def _keep_sent_memory() -> None:
             zmq.Frame(
                 bytes(1), copy=False, copy_threshold=0
             )  # makes what all later messages share: a socket to that thread, and its lock
+        _keeps_in = os.getpid()
 
 
 def _reserve_files() -> None:

@@ -1,0 +1,93 @@
+"""Numba's `njit` with a cache on disk that processes share: what one compiles, the others read.
+
+The roles of a run begin in the same moment and need the same loops. Numba's own cache lets each of them compile each loop, and its index is read, changed and
+written by two at a time: an entry is lost, or names the machine code of another signature. Here whoever finds that a loop is missing has its cache to itself
+until the loop is there.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core.caching import FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
+
+_PATIENCE = 60.0  # seconds for another process that compiles; longer than any loop takes. One that has been stopped must not hold up the others
+_LOOK_AGAIN = 0.01  # seconds
+
+
+def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """As `numba.njit` of these options; with `cache`, the machine code of a loop is kept where Numba keeps it, and made by one process at a time."""
+
+    def compiled(loop: Callable[..., Any]) -> Any:
+        made: Any = numba.njit(**options)(loop)  # the loop itself where NUMBA_DISABLE_JIT is set
+        if cache and made is not loop:
+            shared = made._cache = SharedCache(loop)
+            made.compile = shared.letting_go_after(made.compile)
+        return made
+
+    return compiled
+
+
+class SharedCache(FunctionCache):
+    """The machine code of one loop on disk: read under a shared lock, and made under an exclusive one by whoever has found it missing.
+
+    Locks are the process's (`lockf`), not the open file's: the writers of checkpoints are forks, and must not keep the locks of the role that they come from.
+    Of the threads of a process one compiles at a time, by a lock of Numba's. Where a folder takes no locks, each process compiles for itself.
+    """
+
+    def __init__(self, loop: Callable[..., Any]) -> None:
+        super().__init__(loop)
+        self._lock: int | None = None  # the file by which this process keeps the others out
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The machine code of a signature, or None where it is now this process's to compile: others wait until `letting_go_after` lets them."""
+        if self._lock is not None:  # of a loop that calls itself for another signature
+            return super().load_overload(sig, target_context)
+        path = Path(self.cache_path) / f"{self._impl.filename_base}.lock"
+        self._lock = _locked(path, fcntl.LOCK_SH)
+        found = super().load_overload(sig, target_context)
+        if found is None and self._lock is not None:
+            os.close(self._lock)  # two that read, and would have it to themselves, would wait for each other
+            self._lock = _locked(path, fcntl.LOCK_EX)
+            found = super().load_overload(sig, target_context)
+        return found
+
+    def letting_go_after(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        """The work, and then the lock is the others'."""
+
+        def compile(*words: Any) -> Any:
+            with global_compiler_lock:  # another thread that compiles has a lock of its own behind this one's
+                try:
+                    return work(*words)
+                finally:
+                    if self._lock is not None:
+                        os.close(self._lock)
+                        self._lock = None
+
+        return compile
+
+
+def _locked(path: Path, kind: int) -> int | None:
+    """A file that is locked. None where others keep it too long, or none can be had: what is compiled twice costs time alone."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError:
+        return None
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            fcntl.lockf(file, kind | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            time.sleep(_LOOK_AGAIN)
+        except OSError:
+            break
+        else:
+            return file
+    os.close(file)
+    return None
