@@ -23,6 +23,8 @@ _VALIDATED = ("log_loss", "ne", "auc")
 _COUNTS = ("examples", "log_loss", "positives", "cpu_seconds", "bytes_sent", "seconds_waited")
 _ROLE_LINES_PER_SECOND = 40.0  # of all roles together: a thousand that each had two would fill 21 GB an hour
 _MANY_ROLES = 250  # beyond which there are the fewer: each line is as long as there are peers
+_POINTS = 2000  # of a chart, while it grows to twice its length: lines come the more seldom, the longer a run lasts, or weeks would fill the disk
+_SELDOM_SECONDS = 30.0  # but as often as that
 _FLUSH_SECONDS = 10.0  # between two flushes of the charts, each of which waits for the disk
 
 
@@ -30,7 +32,8 @@ _Report = tuple[RunTotals, Mapping[str, Mapping[str, Any]]]
 
 
 class RunLog:
-    """Appends to `folder`/metrics.jsonl, one JSON object per report, and to `folder`/tensorboard. Where roles are many, each has a report the more seldom.
+    """Appends to `folder`/metrics.jsonl, one JSON object per report, and to `folder`/tensorboard. Where roles are many, each has a line the more
+    seldom; so have all, the longer a run lasts: two a second at first, one every 30 s after 17 hours.
 
     Training does not depend on it: what the disk refuses is told, once until it takes something again, and left out.
     Raises UsageError where neither can be begun.
@@ -42,8 +45,9 @@ class RunLog:
         self._is_refused = False
         self._flushed = time.monotonic()
         self._last: dict[str, tuple[float, Mapping[str, Any]]] = {}
-        self._roles_due = 0.0  # seconds of the run at which roles have their next lines
-        self._unwritten: _Report | None = None  # a report whose roles had none
+        self._due = self._roles_due = 0.0  # seconds of the run at which it, and its roles, have their next lines
+        self._told = -1.0  # of the last line of the run
+        self._unwritten: _Report | None = None  # the last report, where it, or its roles, had no line
         try:
             self._file = self._path.open("ab", buffering=0)
             (folder / "tensorboard").mkdir(exist_ok=True)
@@ -53,14 +57,22 @@ class RunLog:
 
     def write(self, totals: RunTotals, reports: Mapping[str, Mapping[str, Any]]) -> None:
         """Log the run's totals, and each role's own report, where that is due."""
-        is_due = totals.seconds >= self._roles_due
-        self._unwritten = None if is_due else (totals, reports)
-        if is_due:
+        self._unwritten = totals, reports
+        if totals.seconds >= self._due:
+            self._log(totals, reports, of_roles=totals.seconds >= self._roles_due)
+
+    def _log(self, totals: RunTotals, reports: Mapping[str, Mapping[str, Any]], *, of_roles: bool) -> None:
+        seldom = min(totals.seconds / _POINTS, _SELDOM_SECONDS)
+        self._due = totals.seconds + seldom
+        if of_roles:
+            self._unwritten = None
             rarer = max(1.0, len(reports) / _MANY_ROLES)
-            self._roles_due = totals.seconds + rarer * len(reports) / _ROLE_LINES_PER_SECOND
+            self._roles_due = totals.seconds + max(seldom, rarer * len(reports) / _ROLE_LINES_PER_SECOND)
         now = time.time()
-        rates = self._rates_of(totals, reports) if is_due else {}
-        records = [{"time": now, "role": "run", **totals.to_dict()}, *_records(now, reports, rates)]
+        rates = self._rates_of(totals, reports) if of_roles else {}
+        of_run = [{"time": now, "role": "run", **totals.to_dict()}] if totals.seconds != self._told else []
+        self._told = totals.seconds
+        records = [*of_run, *_records(now, reports, rates)]
         with self._telling():
             self._append("".join(map(_line, records)).encode())
             self._chart(dict(_points(totals, rates)), totals.examples, now)
@@ -134,10 +146,7 @@ class RunLog:
         if self._file.closed:
             return
         if self._unwritten:
-            totals, reports = self._unwritten
-            records = _records(time.time(), reports, self._rates_of(totals, reports))
-            with self._telling():
-                self._append("".join(map(_line, records)).encode())
+            self._log(*self._unwritten, of_roles=True)
         self._file.close()
         with suppress(OSError):
             self._charts.close()

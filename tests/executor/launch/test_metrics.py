@@ -1,5 +1,6 @@
 """What a run measures and leaves to read: totals against single examples, the JSON lines, the TensorBoard files."""
 
+import itertools
 import json
 import math
 import random
@@ -255,6 +256,35 @@ def test_every_role_has_charts_and_rates_of_its_own(tmp_path: Path) -> None:
     assert math.isclose(charts["trainer_0_0/window_ne"][0][1], brute_ne(window), rel_tol=1e-6)
     last = [r for r in records(tmp_path) if r["role"] == "trainer:0:0"][-1]
     assert (last["eps"], last["examples"]) == (100.0, 300)
+
+
+def test_lines_are_the_more_seldom_the_longer_a_run_lasts_and_sums_of_all_that_was_done(tmp_path: Path) -> None:
+    log, week, moment, every = RunLog(tmp_path, pytest.fail), 7 * 86_400.0, 0.0, 0.5
+    while moment < week:
+        moment += every if moment < 3000 else 20.3
+        done = int(100 * moment)
+        reports = {
+            "trainer:0:0": report(examples=done, log_loss=0.5 * done, positives=done / 3, cpu_seconds=0.5 * moment)
+        }
+        log.write(summarise(reports, {}, seconds=moment, window_seconds=moment), reports)
+    log.close()
+    lines = records(tmp_path)
+    own, run = ([line for line in lines if (line["role"] == "run") is is_run] for is_run in (False, True))
+    assert [line["examples"] for line in own] == [
+        line["examples"] for line in run
+    ]  # a run's line and its role's, always both
+    assert run[-1]["examples"] == int(100 * moment)
+    seconds = [line["seconds"] for line in run]
+    gaps = [after - before for before, after in itertools.pairwise(seconds)]
+    assert max(gaps) <= 30 + 20.3
+    assert all(
+        gap <= every + before / 2000 + 20.3 * (before + gap > 3000) for before, gap in zip(seconds, gaps, strict=False)
+    )
+    assert len([s for s in seconds if s <= 1000]) == 2000  # as ever
+    assert (
+        len([s for s in seconds if s <= 3000]) < 2000 * (1 + math.log(3)) + 10
+    )  # one more than twice as many for each doubling
+    assert {round(line["eps"]) for line in own[1:]} == {100}
 
 
 def test_roles_that_are_many_have_lines_the_more_seldom_and_the_last_of_each_is_there(tmp_path: Path) -> None:
