@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from htrain.errors import ModelError
-from htrain.frontend.translation import Translation
+from htrain.frontend.translation import Translation, dtype_name
 from htrain.net.net import BatchDim
 
 # Where a tensor lies and how, who may have made it, and the dtype of the result, which the translation compares with torch's.
@@ -108,6 +108,13 @@ class Call:
 
 
 Handler = Callable[[Translation, Call], object]
+
+
+def in_its_dtype(t: Translation, call: Call, source: fx.Node) -> str:
+    """The blob of an operand in the dtype of the result: a softmax may be told to cast, and integers are clamped by fractions as floats."""
+    dtype = call.meta["val"].dtype
+    name = t.blob(source)
+    return name if source.meta["val"].dtype == dtype else t.step(call.node, "Cast", (name,), {"to": dtype_name(dtype)})
 
 
 def refuse(t: Translation, call: Call, why: str) -> ModelError:

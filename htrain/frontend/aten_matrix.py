@@ -3,7 +3,7 @@
 import torch
 from torch import fx
 
-from htrain.frontend.aten_forms import Call, Handler, argument, axes_of, mixes_batch, refuse
+from htrain.frontend.aten_forms import Call, Handler, argument, axes_of, in_its_dtype, mixes_batch, refuse
 from htrain.frontend.aten_torch import TORCH
 from htrain.frontend.aten_training import dropped
 from htrain.frontend.translation import Translation, dtype_name
@@ -113,22 +113,15 @@ def _softmax(type: str) -> Handler:
     def handle(t: Translation, call: Call) -> None:
         rank = len(call.meta["val"].shape)
         if not rank:  # of one number
-            one = t.step(call.node, "Reshape", (_in_dtype(t, call, call.args[0]),), {"shape": (1,)})
+            one = t.step(call.node, "Reshape", (in_its_dtype(t, call, call.args[0]),), {"shape": (1,)})
             call.told_by_shape()
             t.add(call.node, "Reshape", (t.step(call.node, type, (one,), {"axis": 0}),), {"shape": ()})
             return
         axis = int(call.args[1]) % rank
         mixes_batch(t, call, (axis,))
-        t.add(call.node, type, (_in_dtype(t, call, call.args[0]),), {"axis": axis})
+        t.add(call.node, type, (in_its_dtype(t, call, call.args[0]),), {"axis": axis})
 
     return handle
-
-
-def _in_dtype(t: Translation, call: Call, source: fx.Node) -> str:
-    """What a softmax is of: it may be told to cast before."""
-    dtype = call.meta["val"].dtype
-    name = t.blob(source)
-    return name if source.meta["val"].dtype == dtype else t.step(call.node, "Cast", (name,), {"to": dtype_name(dtype)})
 
 
 def _axis_op(type: str) -> Handler:

@@ -6,7 +6,7 @@ code by the full name of the exported op: another order, other attributes, sever
 
 from torch import fx
 
-from htrain.frontend.aten_forms import Call, Handler, argument, refuse
+from htrain.frontend.aten_forms import Call, Handler, argument, in_its_dtype, refuse
 from htrain.frontend.aten_fourier import FOURIER, OF_COMPLEX
 from htrain.frontend.aten_index import INDEX
 from htrain.frontend.aten_matrix import MATRIX
@@ -157,16 +157,19 @@ def _clamp(t: Translation, call: Call) -> None:
     low, high = argument(call, 1, "min", None), argument(call, 2, "max", None)
     if isinstance(low, fx.Node) or isinstance(high, fx.Node):
         raise refuse(t, call, "bounds that are tensors")
+    if not call.meta["val"].is_floating_point():  # floats do not hold all integers
+        _clamp_by_tensors(t, call)
+        return
     attrs = {"min": float("-inf") if low is None else float(low), "max": float("inf") if high is None else float(high)}
-    t.add(call.node, "Clip", (t.blob(call.args[0]),), attrs)
+    t.add(call.node, "Clip", (in_its_dtype(t, call, call.args[0]),), attrs)
 
 
 def _clamp_by_tensors(t: Translation, call: Call) -> None:
     low, high = argument(call, 1, "min", None), argument(call, 2, "max", None)
-    name = t.blob(call.args[0])
+    name, like = t.blob(call.args[0]), call.meta["val"]
     if low is not None:
-        name = t.step(call.node, "Max", (name, t.blob(low)))
-    t.names[call.node] = name if high is None else t.step(call.node, "Min", (name, t.blob(high)))
+        name = t.step(call.node, "Max", (name, t.blob(low, like=like)))
+    t.names[call.node] = name if high is None else t.step(call.node, "Min", (name, t.blob(high, like=like)))
 
 
 def _leaky_relu(t: Translation, call: Call) -> None:

@@ -83,6 +83,14 @@ FUNCTIONS = {
     "stack": lambda x: torch.stack([x, 2 * x], dim=1).sum(1),
     "norms": lambda x: F.normalize(x, dim=1),
     "clamps": lambda x: x.clamp(min=0.5).clamp(max=2.0) / (x.abs() + 1),
+    "clamps of integers": lambda x: (
+        x.sum(1, keepdim=True)
+        / (x > 1).sum(1, keepdim=True).clamp(min=1)
+        * ((9 * x).long().clamp(2, 7) + (9 * x).int().clamp(max=5) + (9 * x).long().clamp(min=2.5))
+        + ((9 * x).long() + 2**62).clamp(min=2**62 + 3)
+        - 2.0**62
+        + x.clamp(1, 2)
+    ),
     "softplus": lambda x: F.softplus(x) + F.silu(x) + F.leaky_relu(x - 1),
     "einsum": lambda x: torch.einsum("bi,bj->bij", x, x).flatten(1),
     "attention": lambda x: F.scaled_dot_product_attention(x.view(-1, 2, 2), x.view(-1, 2, 2), x.view(-1, 2, 2)).flatten(
