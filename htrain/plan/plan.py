@@ -39,7 +39,7 @@ from htrain.spec.yaml_file import parse_yaml
 VALUES = "params/values.safetensors"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan(NetsOfPlan):
     """A placement, ready to run. `nets` by name: `train`, one per device, and their init, sync and centre nets.
 
@@ -69,6 +69,11 @@ class Plan(NetsOfPlan):
     strategies: Mapping[str, Source] = field(default_factory=dict)
     cost_model: int = COST_MODEL
     rates: Rates = NO_RATES
+
+    def __repr__(self) -> str:
+        """One line: what is in it would fill pages of a notebook, which shows the value of its last line."""
+        size = f"{len(self.nets)} nets, {len(self.tables)} tables, {len(self.cluster.roles)} roles"
+        return f"<Plan of {self.model}: {size}, predicted {self.predicted_eps:,.0f} EPS>"
 
     def known_rates(self, rates: Rates) -> Rates:
         """`rates` where they tell of any cache, and otherwise those that the plan was compiled with."""

@@ -39,6 +39,10 @@ def test_a_plan_comes_back_as_it_was_saved(plan: Plan, tmp_path: Path) -> None:
     assert check_plan(loaded) is loaded
 
 
+def test_a_plan_is_shown_in_a_line(plan: Plan) -> None:
+    assert re.fullmatch(r"<Plan of \w+: \d+ nets, \d+ tables, \d+ roles, predicted [\d,]+ EPS>", repr(plan))
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
