@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_dlrm import small_plan
 from torch import nn
 
 import htrain
@@ -83,6 +84,9 @@ BAD_CALLS = {
     "compile: solver: Invalid enum value 'magic'": lambda: htrain.compile("m.py", solver="magic"),
     "compile: data: '\\ud800' holds what no name can": lambda: htrain.compile("m.py", data="\ud800"),
     "run: plan: is a NoneType, want a str or Path": lambda: htrain.run(None, data="x", out="y"),
+    "run: plan: is a Plan, want a str or Path, where plan.save(FOLDER) has put it": lambda: htrain.run(
+        small_plan(), data="x", out="y"
+    ),
     "run: epochs: Expected `int` >= 1, got 0": lambda: htrain.run("p", data="x", out="y", epochs=0),
     "run: checkpoint_seconds: nan is not a finite number": lambda: htrain.run(
         "p", data="x", out="y", checkpoint_seconds=float("nan")

@@ -56,7 +56,8 @@ def require_arguments(function: str, **values: object) -> None:
     """Raises UsageError, in the name of `function`, for the first of its arguments that is of another kind, out of bounds or no number."""
     for name, value in values.items():
         if name in _CLASSES and not isinstance(value, _CLASSES[name]):
-            raise UsageError(f"{function}: {name}: is a {type(value).__name__}, want a {_names(_CLASSES[name])}")
+            hint = f", where {name}.save(FOLDER) has put it" if callable(getattr(value, "save", None)) else ""
+            raise UsageError(f"{function}: {name}: is a {type(value).__name__}, want a {_names(_CLASSES[name])}{hint}")
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{function}: {name}: {value} is not a finite number")
         if isinstance(value, str | Path) and ("\x00" in str(value) or not _is_text(str(value))):
