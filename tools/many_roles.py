@@ -35,6 +35,7 @@ from htrain.executor.launch.interrupt import Interrupt
 from htrain.executor.launch.pulse import beat_seconds
 from htrain.executor.record.identity import Identity, PlanIdentity
 from htrain.executor.record.run_log import RunLog
+from htrain.executor.record.sent import SENT_TO, packed
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import LAUNCHER
 from htrain.executor.transport.port import Inbox, Network, Outbox
@@ -90,7 +91,7 @@ class Played:
         """What a role of its kind would have measured by now."""
         self._sent = {peer: self._sent.get(peer, 0) + 65_000 for peer in self.peers}
         measured = {
-            "cpu_seconds": 0.4 * self.beats, "memory_bytes": 1 << 30, "bytes_sent": sum(self._sent.values()), "sent_to": self._sent,
+            "cpu_seconds": 0.4 * self.beats, "memory_bytes": 1 << 30, "bytes_sent": sum(self._sent.values()), SENT_TO: packed(self._sent),
             "staleness": {"0": 10 * self.beats, "1": 3 * self.beats, "2": self.beats}, "sync_rounds": 0,
         }  # fmt: skip
         if role_of(self.name) == TRAINER:

@@ -18,6 +18,7 @@ from htrain.executor.record.identity import Identity, PlanIdentity
 from htrain.executor.record.measured import predicted_edges
 from htrain.executor.record.run_folder import RunRecord, start_record
 from htrain.executor.record.run_log import RunLog
+from htrain.executor.record.sent import packed
 from htrain.executor.record.totals import summarise
 from htrain.net.names import device_of, role_of
 from htrain.plan.plan import Plan
@@ -57,7 +58,7 @@ def reports_at(
             "cpu_seconds": load.cpu_seconds_per_example * examples / count * times,
             "memory_bytes": memory or load.holds.total,
             "bytes_sent": sum(sent_to.values()),
-            "sent_to": sent_to,
+            "sent_to": packed(sent_to),
             "staleness": {"0": int(seconds * 10), "1": int(seconds * 30)},
             "sync_rounds": int(seconds),
             **({"caches": {name: int(n * seconds) for name, n in caches.items()}} if caches else {}),

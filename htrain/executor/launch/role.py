@@ -28,6 +28,7 @@ from htrain.executor.loops.sync import SyncLoop
 from htrain.executor.loops.trainer import Trainer
 from htrain.executor.record.checkpoint import read_manifest
 from htrain.executor.record.role_file import load_role_into
+from htrain.executor.record.sent import SENT_TO, packed
 from htrain.executor.roles.endpoints import centre_endpoint
 from htrain.executor.settings import RunSettings
 from htrain.executor.strategies.strategy import TrainerParts
@@ -382,7 +383,7 @@ class RunningRole:
             + sum(report.cpu_seconds for report in further),
             "memory_bytes": self._usage.memory_bytes() + sum(report.memory_bytes for report in further),
             "bytes_sent": sum(sent_to.values()),
-            "sent_to": sent_to,
+            SENT_TO: packed(sent_to),
             "staleness": {str(k): v for k, v in dict(worker.staleness).items()} if worker else {},
             "sync_rounds": self.sync.rounds_done if self.sync else 0,
             **({"caches": caches} if caches else {}),

@@ -13,6 +13,7 @@ import numpy as np
 
 from htrain.costs.expected import expected, expected_blobs
 from htrain.errors import CheckpointError
+from htrain.executor.record.sent import sent_in
 from htrain.files import put_file
 from htrain.net.names import TRAINER, WORKERS, device_of, role_of
 from htrain.net.net import Net
@@ -158,8 +159,8 @@ def _sent(net: Net, batch_size: int) -> Iterator[tuple[str, int]]:
 def _measured_edges(before: Reports, after: Reports) -> dict[tuple[str, str], int]:
     edges: dict[tuple[str, str], int] = {}
     for role, report in after.items():
-        earlier = before.get(role, {}).get("sent_to", {})
-        for peer, num_bytes in report.get("sent_to", {}).items():
+        earlier = sent_in(before.get(role, {}))
+        for peer, num_bytes in sent_in(report).items():
             pair = device_of(role), device_of(peer)
             edges[pair] = edges.get(pair, 0) + num_bytes - earlier.get(peer, 0)
     return edges

@@ -15,6 +15,7 @@ from tensorboardX.summary import scalar
 
 from htrain.data.evaluation import normalized_entropy
 from htrain.errors import UsageError
+from htrain.executor.record.sent import SENT_TO, sent_in
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.record.validations import Validation
 
@@ -156,7 +157,11 @@ def _records(
     now: float, reports: Mapping[str, Mapping[str, Any]], rates: Mapping[str, Mapping[str, float]]
 ) -> list[dict[str, Any]]:
     """The lines of those roles that have rates."""
-    return [{"time": now, "role": role, **reports[role], **found} for role, found in rates.items()]
+    return [{"time": now, "role": role, **_readable(reports[role]), **found} for role, found in rates.items()]
+
+
+def _readable(report: Mapping[str, Any]) -> dict[str, Any]:
+    return {**report, SENT_TO: sent_in(report)} if SENT_TO in report else dict(report)
 
 
 def _points(totals: RunTotals, rates: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, float]]:

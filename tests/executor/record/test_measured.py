@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 import htrain
 from htrain.errors import CheckpointError
 from htrain.executor.record.measured import Edge, load_measured, measure, measured_text, save_measured
+from htrain.executor.record.sent import packed, sent_in
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
@@ -21,7 +24,7 @@ def reports(plan: Plan, *, examples: int, cpu: float, sent: int) -> dict[str, di
         role: {
             "cpu_seconds": cpu,
             "memory_bytes": 2**20,
-            "sent_to": {"group_ps:0:1": sent} if role in trainers else {},
+            "sent_to": packed({"group_ps:0:1": sent} if role in trainers else {}),
             **({"examples": examples} if role in trainers else {}),
         }
         for role in plan.cluster.roles
@@ -45,7 +48,7 @@ def test_figures_are_those_between_two_reports(plan: Plan) -> None:
 
 
 def test_an_edge_that_nobody_predicted_is_in_the_table(plan: Plan) -> None:
-    after = {"sparse_ps:0": {"sent_to": {"sparse_ps:1": 7}}, "trainer:0:0": {"examples": 1}}
+    after = {"sparse_ps:0": {"sent_to": packed({"sparse_ps:1": 7})}, "trainer:0:0": {"examples": 1}}
     assert Edge("sparse_ps:0", "sparse_ps:1", 0.0, 7.0) in measure(plan, {}, after, 1.0).edges
 
 
@@ -104,3 +107,14 @@ def test_measured_is_read_back_and_damage_is_named(plan: Plan, tmp_path: Path) -
         load_measured(tmp_path)
     with pytest.raises(CheckpointError, match=r"has no measured\.json"):
         load_measured(tmp_path / "elsewhere")
+
+
+@given(st.dictionaries(st.text(), st.integers(0, 2**63)))
+def test_what_was_sent_is_read_as_it_was_packed(sent: dict[str, int]) -> None:
+    assert sent_in({"sent_to": packed(sent)}) == sent
+    assert sent_in({}) == {}
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\xff", packed({"a": 1})[:-1], packed({"a": 1}) + b"x", 3, None])
+def test_damaged_lists_of_what_was_sent_say_nothing(damaged: object) -> None:
+    assert sent_in({"sent_to": damaged}) == {}
