@@ -4,6 +4,7 @@ It is a fork: the system shares pages until one of the two writes to them, and c
 none may be needed there, since whoever holds one is not there to release it. So `work` does system calls on memory that was made ready before.
 """
 
+import errno
 import gc
 import os
 import signal
@@ -19,12 +20,13 @@ from htrain.executor.host.threads import NICE
 
 _READ_BYTES = 1 << 16
 _MOST_FILES = os.sysconf("SC_OPEN_MAX")
+_FORKING = threading.Lock()  # what is done around a fork is the whole process's, and libraries refuse one beside another (filelock, which torch needs)
 
 
 class Apart:
     """Such a process, of this `pid`, which runs from now on. `work` returns what is to be known of it; what it raises is known as an error's text.
 
-    Raises OSError where the system begins no process.
+    Raises OSError where the system, or a library, lets no process begin.
     """
 
     def __init__(self, work: Callable[[], bytes]) -> None:
@@ -38,9 +40,9 @@ class Apart:
                 self.pid = os.fork()
                 if self.pid == 0:
                     _be_apart(work, writing, parent)
-        except OSError:
+        except (OSError, RuntimeError) as error:
             os.close(self._reading)
-            raise
+            raise OSError(getattr(error, "errno", None) or errno.EAGAIN, str(error)) from error
         finally:
             os.close(writing)
 
@@ -73,6 +75,7 @@ class Apart:
 def _alone() -> Iterator[None]:
     """Nothing that this thread would do by itself: no signal is handled, and no garbage collected, whose owners may want a lock."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    _FORKING.acquire()
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -82,6 +85,7 @@ def _alone() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
+        _FORKING.release()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 

@@ -46,6 +46,37 @@ def test_it_has_the_memory_of_its_begin_beside_threads_that_go_on(busy: None) ->
         assert apart.cpu_seconds > 0
 
 
+FORKS_OF_THREADS = """
+import os, sys, threading, time, warnings
+from concurrent.futures import ThreadPoolExecutor
+from htrain.executor.host.apart import Apart
+
+forking = set()
+
+def hook(event, _):
+    if event == "os.fork" and forking:
+        raise RuntimeError("one beside another")
+
+sys.addaudithook(hook)  # as libraries have it
+os.register_at_fork(before=lambda: (forking.add(threading.get_ident()), time.sleep(0.005)), after_in_parent=lambda: forking.discard(threading.get_ident()))
+filters = list(warnings.filters)
+with ThreadPoolExecutor(6) as threads:
+    said = list(threads.map(lambda n: Apart(lambda: bytes([n])).result(), range(60)))
+assert said == [bytes([n]) for n in range(60)]
+assert warnings.filters == filters
+forking.add(0)
+try:
+    Apart(lambda: b"")
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_threads_begin_theirs_one_after_another_and_what_a_library_refuses_is_told() -> None:
+    run = subprocess.run([sys.executable, "-c", FORKS_OF_THREADS], capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.returncode) == ("one beside another\n", 0), run.stderr
+
+
 def test_what_it_says_may_be_long_and_what_it_raises_is_told() -> None:
     assert Apart(lambda: bytes(10_000_000)).result() == bytes(10_000_000)
 
