@@ -9,6 +9,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,11 @@ class SharedCache(FunctionCache):
             self._lock = _locked(path, fcntl.LOCK_EX)
             found = super().load_overload(sig, target_context)
         return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep the machine code of a signature. Where the disk refuses, each process compiles for itself."""
+        with suppress(OSError):
+            super().save_overload(sig, data)
 
     def letting_go_after(self, work: Callable[..., Any]) -> Callable[..., Any]:
         """The work, and then the lock is the others'."""

@@ -176,3 +176,12 @@ def test_a_loop_that_cannot_be_compiled_is_not_kept_from_others(loop: Any) -> No
     began = time.monotonic()
     assert together([lambda: misses(loop, np.int64)]) == [2]  # the one that failed is counted, too
     assert time.monotonic() - began < jit._PATIENCE / 2
+
+
+def test_a_disk_that_refuses_costs_time_alone(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(loop._cache._cache_file, "save", full)
+    call(loop, np.int64)
+    call(loop, np.int64)

@@ -58,7 +58,13 @@ class Apart:
 
     def _reaped(self) -> bool:
         with self._ending:
-            pid, _, used = os.wait4(self.pid, os.WNOHANG)
+            try:
+                pid, _, used = os.wait4(self.pid, os.WNOHANG)
+            except (
+                ChildProcessError
+            ):  # this process has been begun by one that ignores SIGCHLD: the system has taken it
+                self._is_over = True
+                return True
             if pid:
                 self._is_over = True
                 self.cpu_seconds = used.ru_utime + used.ru_stime

@@ -315,6 +315,8 @@ class Coordinator:
                 self._saves.discard()
         except CheckpointError as error:
             return Refused(str(error))
+        except OSError as error:  # a file system that is away for a moment
+            return Refused(f"{error.filename or self._settings.run_folder}: {error.strerror}")
         return None
 
     def _keep(self, said: KeepMeasured) -> None:

@@ -199,8 +199,6 @@ class RunningRole:
         seen = {name: torch.empty_like(rows) for name, rows in numbers.items()}
         manifest = read_manifest(folder)
         load_role_into(folder, self.name, manifest, {**self.store, **seen})
-        if self.name in manifest.files and folder.parent == self.settings.run_folder / "checkpoints":
-            self._saver.restored(folder.name, manifest.files[self.name], manifest.base_of(self.name))
         for name, rows in numbers.items():
             if not torch.equal(rows, seen[name]):
                 raise CheckpointError(

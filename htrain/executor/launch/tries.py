@@ -120,9 +120,9 @@ class Tries:
             settings, versions = published(job.plan, settings, job.beside.published)
             self._reopens = False
             stack.enter_context(closing(versions))
-            is_new = not (resumes or self._retries.count or job.left)
-            start_record(settings.run_folder, record_of(job.settings), resume=not is_new)
-            keep_layout(settings.run_folder, Layout.of(job.plan, str(settings.plan_folder.resolve())))
+            if not self._retries.count:  # what stands there is this job's, and the disk may be full by now
+                start_record(settings.run_folder, record_of(job.settings), resume=resumes or job.left)
+                keep_layout(settings.run_folder, Layout.of(job.plan, str(settings.plan_folder.resolve())))
             settings, validator = prepared(
                 job.plan, settings, job.beside.validating, job.validation_data, job.progress.note
             )

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import torch
 
-from htrain.errors import CheckpointError, RunError
+from htrain.errors import CheckpointError
 from htrain.executor.host.apart import Apart
 from htrain.executor.host.memory import give_back, rejoin_pages
 from htrain.executor.host.threads import begin_thread, stand_back
 from htrain.executor.record.changes import warm_up
-from htrain.executor.record.checkpoint import Base, SavedFile
+from htrain.executor.record.checkpoint import SavedFile
 from htrain.executor.record.deltas import Deltas
 from htrain.executor.record.share import Share
 from htrain.executor.record.tensor_file import values_of
@@ -51,11 +51,6 @@ class Saver:
     def threads(self) -> Sequence[threading.Thread]:
         """That which waits for the process apart, where there was one."""
         return [self._thread] if self._thread else []
-
-    def restored(self, checkpoint: str, saved: SavedFile, base: Base | None) -> None:
-        """What the role holds has come from its share of a checkpoint of this run, on which others may build."""
-        self._deltas.written(checkpoint, saved, base)
-        self._warm_up()
 
     def begin(self, folder: Path, last: str = "") -> None:
         """Write all as it is now, whole or on top of the checkpoint `last`, which is valid. Requires: nothing writes to it meanwhile, and the share before has
@@ -105,7 +100,7 @@ class Saver:
     def _write_here(self, share: Share) -> None:
         try:
             saved = share.told(self._deltas, *share.write())
-        except CheckpointError as error:
+        except (CheckpointError, OSError) as error:
             saved = self._refused(error)
         self._ended(saved)
         self._warm_up()
@@ -115,7 +110,7 @@ class Saver:
         stand_back()
         try:
             saved = share.told(self._deltas, *msgspec.json.decode(apart.result(), type=tuple[SavedFile, bool]))
-        except RunError as error:
+        except Exception as error:  # whatever it is: without a word nobody would know that there is no share
             saved = self._refused(error)
         self.cpu_seconds += apart.cpu_seconds
         self._ended(saved)

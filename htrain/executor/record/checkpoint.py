@@ -180,6 +180,24 @@ def read_manifest(folder: Path) -> Manifest:
 
     Raises DamagedCheckpoint where one byte of it is another than was written, CheckpointError where it is missing or of another version.
     """
+    path, manifest = folder / MANIFEST, _read(folder)
+    for role, saved in manifest.files.items():
+        _check_listed(path, role, saved)
+        if base := manifest.base_of(role):
+            _check_base(path, role, base)
+    return manifest
+
+
+def own_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a folder, whatever has become of the files that it names; None where it is not as it was written, or another's."""
+    try:
+        manifest = _read(folder)
+    except CheckpointError:
+        return None
+    return manifest if manifest.name == folder.name else None
+
+
+def _read(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
         data = read_file(path, most_bytes=_MOST_MANIFEST_BYTES)
@@ -194,10 +212,6 @@ def read_manifest(folder: Path) -> Manifest:
         raise DamagedCheckpoint(f"{path}: damaged: {one_line_of(error)}") from error
     if manifest.checksum != _checksum(manifest) or data != _text(manifest):  # the checksum says nothing of spaces
         raise DamagedCheckpoint(f"{path}: damaged: it is not as it was written")
-    for role, saved in manifest.files.items():
-        _check_listed(path, role, saved)
-        if base := manifest.base_of(role):
-            _check_base(path, role, base)
     return manifest
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from htrain.errors import CheckpointError, DamagedCheckpoint
-from htrain.executor.record.checkpoint import CHECKPOINT_NAME, MANIFEST, Manifest, read_manifest
+from htrain.executor.record.checkpoint import CHECKPOINT_NAME, MANIFEST, Manifest, own_manifest, read_manifest
 
 _OURS = re.compile(r"(trainer|group_ps|sparse_ps|dense_ps)(_[0-9]+)+\.(safetensors|partial)|manifest\.partial")
 
@@ -23,6 +23,13 @@ class Found:
 
 def find_checkpoints(run_folder: Path) -> Found:
     """What a run folder holds. One that was given another name is its owner's, not the run's: it is left out. Raises CheckpointError for what is no folder."""
+    try:
+        return _found(run_folder)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or run_folder}: cannot be read: {error.strerror}") from error
+
+
+def _found(run_folder: Path) -> Found:
     if not run_folder.is_dir():
         raise CheckpointError(f"{run_folder}: no such run folder")
     complete: list[tuple[Path, Manifest]] = []
@@ -38,8 +45,15 @@ def find_checkpoints(run_folder: Path) -> Found:
         if manifest.name == folder.name:
             complete.append((folder, manifest))
     complete.sort(key=lambda each: (each[1].sequence, each[0].name), reverse=True)
-    newest = _written(complete[0][0]) if complete else 0
-    return Found(tuple(complete), tuple(error for folder, error in damaged if _written(folder) >= newest))
+    return Found(
+        tuple(complete), tuple(error for folder, error in damaged if not complete or _is_later(folder, *complete[0]))
+    )
+
+
+def _is_later(folder: Path, newest: Path, manifest: Manifest) -> bool:
+    """Whether a checkpoint that cannot be read was made after the newest that can: by its number, where its manifest is as it was written, else by its time."""
+    own = own_manifest(folder)
+    return own.sequence > manifest.sequence if own else _written(folder) >= _written(newest)
 
 
 def _folders(run_folder: Path) -> Iterator[Path]:
@@ -89,11 +103,10 @@ def new_checkpoint(run_folder: Path, examples: int) -> tuple[Path, int]:
 
     A run resumed at its end is saved again after no more examples: that must not touch the checkpoint it came from.
     """
-    found = find_checkpoints(run_folder)
-    sequence = 1 + max((manifest.sequence for _, manifest in found.complete), default=0)
     parent = run_folder / "checkpoints"
     try:
         parent.mkdir(exist_ok=True)
+        sequence = 1 + max((made.sequence for made in map(own_manifest, _folders(run_folder)) if made), default=0)
         names = (f"examples_{examples:012d}" + (f"-{again:03d}" if again > 1 else "") for again in range(1, 1 << 30))
         folder = next(path for path in map(parent.joinpath, names) if not os.path.lexists(path))
         folder.mkdir()
@@ -115,14 +128,13 @@ def prune(run_folder: Path, keep: int = 2, *, spared: Collection[str] = ()) -> N
     for folder, manifest in complete:  # those that others build on are whole, and build on none
         if folder.name in stay:
             stay |= manifest.needs
-    old = {folder for folder, _ in complete if folder.name not in stay}
+    old = [folder for folder, _ in complete if folder.name not in stay]
+    for folder in old:  # the latest first: what builds on others goes before these, wherever this is interrupted
+        remove_checkpoint(folder)
     least = min((manifest.examples for _, manifest in complete[:keep]), default=0)
     for folder in _folders(run_folder):
-        is_cut_short = not os.path.lexists(folder / MANIFEST)
-        if folder in old or (is_cut_short and _examples_of(folder) < least):
-            remove_checkpoint(folder)
-        elif is_cut_short:
-            _empty(folder)
+        if not os.path.lexists(folder / MANIFEST):
+            (remove_checkpoint if _examples_of(folder) < least else _empty)(folder)
 
 
 def _independent(complete: Sequence[tuple[Path, Manifest]]) -> set[str]:

@@ -1,7 +1,7 @@
 """A run's checkpoints on its disk, as its launcher makes them: one is open until all have saved into it, and valid once it is closed."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import msgspec
 
 from htrain.data.growth import Cut, still
 from htrain.data.left import Left
+from htrain.errors import CheckpointError
 from htrain.executor.record.checkpoint import (
     VERSION,
     Base,
@@ -73,7 +74,10 @@ class Saves:
         )
         write_manifest(folder, msgspec.structs.replace(made, version=version_of(made)))
         self._open = None
-        prune(self._run_folder, spared=self._spared())
+        with suppress(
+            OSError, CheckpointError
+        ):  # this one is valid, whatever becomes of older ones; they are looked at again
+            prune(self._run_folder, spared=self._spared())
 
     def discard(self) -> None:
         """Remove the beginnings of a checkpoint that is not to be."""

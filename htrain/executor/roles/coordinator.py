@@ -208,7 +208,7 @@ class CoordinatorMachine(Listening):
                 self._validations.refused()
             yield from self._refused(closed)
             return
-        yield from self._do(Tell(self._saves.made(self._now)))
+        yield from self._do(Tell(self._saves.made(saved, self._now)))
         if writing.validates:
             yield from self._do(Validate(writing.folder))
 

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from htrain.executor.record.checkpoint import SavedFile
+from htrain.executor.record.deltas import Wholes
 from htrain.executor.roles.coordination import States
 from htrain.executor.settings import RunSettings
 
@@ -46,6 +48,7 @@ class SaveSchedule:
         self.error = ""
         self.due = self.slow = math.inf
         self.writing: Writing | None = None
+        self._wholes = Wholes()
         self._run_folder = settings.run_folder
         self._every_seconds = math.inf if settings.checkpoint_seconds == "end" else settings.checkpoint_seconds
 
@@ -55,8 +58,8 @@ class SaveSchedule:
 
     @property
     def base(self) -> str:
-        """The name of the checkpoint on which the next may build: who has no share in it, or none to build on, writes all."""
-        return self.last.name if self.last else ""
+        """The name of the checkpoint before the next, which may build on what that one has or builds on; "" for one that is to be whole."""
+        return self.last.name if self.last and not self._wholes.is_due else ""
 
     @property
     def advice(self) -> str:
@@ -76,9 +79,13 @@ class SaveSchedule:
         self.slow = math.inf
         return f"a checkpoint is still being written after {_SLOW_SECONDS:.0f} s; training goes on"
 
-    def made(self, now: float) -> str:
-        """The one that was written is valid; the news of it."""
+    def made(self, saved: States, now: float) -> str:
+        """The one that was written is valid, of what roles have `saved`; the news of it."""
         assert self.writing
+        self._wholes.made(
+            sum(SavedFile(*state["file"]).num_bytes for state in saved.values() if state.get("file")),
+            is_on_top=any(state.get("base") for state in saved.values()),
+        )
         made, self.writing = self.writing, None
         self.last, self.error, self.slow = made.folder, "", math.inf
         self.due = max(now, made.began + self._every_seconds)
@@ -87,6 +94,7 @@ class SaveSchedule:
     def refused(self, error: str, now: float) -> str:
         """The disk has refused a checkpoint, which is tried again unless only the last is wanted; the news of it."""
         self.error, self.writing, self.slow = error, None, math.inf
+        self._wholes.refused()
         is_once = self._every_seconds == math.inf
         seconds = math.inf if is_once else min(self._every_seconds, _AGAIN_SECONDS)
         self.due = now + seconds

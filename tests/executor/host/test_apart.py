@@ -136,3 +136,11 @@ def test_it_ends_with_its_parent() -> None:
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait(10)
     assert not psutil.wait_procs([child], timeout=10)[1]
+
+
+def test_where_the_system_takes_ended_children_it_is_over_all_the_same() -> None:
+    """Some that start commands ignore SIGCHLD, and so do these then."""
+    ignores = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
+    script = f"{ignores}; from htrain.executor.host.apart import Apart; print(Apart(lambda: b'said').result())"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.stderr) == ("b'said'\n", "")

@@ -15,7 +15,7 @@ from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.record import changes
 from htrain.executor.record.changes import changed_since, warm_up
 from htrain.executor.record.checkpoint import Base, SavedFile, base_path, read_manifest
-from htrain.executor.record.deltas import Deltas
+from htrain.executor.record.deltas import Deltas, Wholes
 from htrain.executor.record.kept import find_checkpoints
 from htrain.executor.record.resume import last_whole
 from htrain.executor.record.role_file import load_role_into, save_role, verify
@@ -66,6 +66,7 @@ class Run(RuleBasedStateMachine):
         self.folder.mkdir()
         self.held = {role: held(number) for number, role in enumerate(ROLES)}
         self.deltas = {role: Deltas(least_bytes=0) for role in ROLES}
+        self.wholes = Wholes()
         self.examples = 0
         self.last = ""
         self.copies: dict[str, dict[str, Tensors]] = {}
@@ -90,8 +91,9 @@ class Run(RuleBasedStateMachine):
         trainers["trainer:0:0"]["totals"]["examples"] = self.examples
         folder = self.saves.open(trainers)
         saved = {}
+        last = "" if finished or self.wholes.is_due else self.last
         for role, tensors in self.held.items():
-            base = self.deltas[role].base("" if finished else self.last)
+            base = self.deltas[role].base(last)
             share = Share(folder, role, values_of(copied(tensors)), base)
             if refused == role:
                 self.deltas[role].refused()
@@ -101,8 +103,12 @@ class Run(RuleBasedStateMachine):
             assert not (finished and "base" in saved[role])
         if refused:
             self.saves.discard()
+            self.wholes.refused()
             return
         self.saves.close(trainers, saved, finished=finished)
+        self.wholes.made(
+            sum(each["file"][1] for each in saved.values()), is_on_top=any("base" in each for each in saved.values())
+        )
         self.last = folder.name
         self.copies[self.last] = {role: copied(tensors) for role, tensors in self.held.items()}
 
@@ -115,6 +121,7 @@ class Run(RuleBasedStateMachine):
     def die(self) -> None:
         """All begin again, with the last checkpoint that is whole."""
         self.deltas = {role: Deltas(least_bytes=0) for role in ROLES}
+        self.wholes = Wholes()
         self.saves = Saves(self.folder, IDENTITY, lambda told: None)
         if not self.last:
             self.held = {role: held(number) for number, role in enumerate(ROLES)}
@@ -123,7 +130,6 @@ class Run(RuleBasedStateMachine):
         assert folder.name == self.last
         for role in ROLES:
             load_role_into(folder, role, manifest, self.held[role])
-            self.deltas[role].written(folder.name, manifest.files[role], manifest.base_of(role))
             assert same(self.held[role], self.copies[self.last][role])
 
     @precondition(lambda self: self.has_independent())
@@ -172,8 +178,8 @@ class Run(RuleBasedStateMachine):
 
 
 MOST = (
-    2 + 2 * 2 + 1 + 2
-)  # the newest two, what the two roles of each build on, and one that shares no file, with what it builds on
+    2 + 2 + 1 + 1
+)  # the newest two, the one that each builds on, and one that shares no file with the newest, with what that builds on
 
 
 def test_checkpoints_hold_what_was_whatever_becomes_of_a_run(tmp_path: Path) -> None:
@@ -183,33 +189,56 @@ def test_checkpoints_hold_what_was_whatever_becomes_of_a_run(tmp_path: Path) -> 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=30, max_size=30))
-def test_a_share_is_whole_again_as_soon_as_that_is_fewer_bytes(sizes: list[int]) -> None:
+def test_all_are_whole_again_as_soon_as_that_is_fewer_bytes(sizes: list[int]) -> None:
     """Beside the rule that is written down in words: the next one on top, as large as the last, would not be below the mean of all since the last whole one."""
-    deltas, whole, last = Deltas(least_bytes=0), 100, ""
+    wholes, whole = Wholes(), 100
     since: list[int] = []
-    for number, size in enumerate(sizes):
-        base = deltas.base(last)
-        wants_whole = not since or (len(since) > 1 and since[-1] >= sum(since) / len(since))
-        assert (base is None) == wants_whole, (number, since)
-        last = f"examples_{number:012d}"
-        if base is None:
-            since = [whole]
-            deltas.written(last, SavedFile("f", whole, 0), None)
-        else:
-            since.append(size)
-            deltas.written(last, SavedFile("f", size, 0), base)
+    for size in sizes:
+        assert wholes.is_due == (not since or (len(since) > 1 and since[-1] >= sum(since) / len(since))), since
+        since = [whole] if wholes.is_due else [*since, size]
+        wholes.made(since[-1], is_on_top=len(since) > 1)
+
+
+def test_where_as_many_rows_change_each_time_there_are_whole_ones_nevertheless() -> None:
+    wholes = Wholes()
+    kinds = []
+    for _ in range(100):
+        kinds.append(wholes.is_due)
+        wholes.made(100 if wholes.is_due else 30, is_on_top=not wholes.is_due)
+    assert [number for number, is_whole in enumerate(kinds) if is_whole] == [0, 31, 62, 93]
 
 
 def test_rows_that_keep_changing_are_written_whole_for_a_while() -> None:
-    deltas = Deltas(least_bytes=0)
-    shapes = []
-    last = ""
-    for number in range(30):
-        base = deltas.base(last)
-        last = f"examples_{number:012d}"
-        deltas.written(last, SavedFile("f", 100 if base is None else 104, 0), base)
-        shapes.append("." if base is None else "d")
-    assert "".join(shapes).count("d") <= 4
+    wholes = Wholes()
+    kinds = ""
+    for _ in range(30):
+        kinds += "." if wholes.is_due else "d"
+        wholes.made(100 if wholes.is_due else 104, is_on_top=not wholes.is_due)
+    assert kinds == ".d........d........d........d.."[: len(kinds)]
+
+
+@pytest.mark.parametrize("num_roles", [2, 5])
+def test_what_is_kept_does_not_grow_with_the_run_whatever_roles_change(tmp_path: Path, num_roles: int) -> None:
+    """Each role had its own time to be whole again, once: the base of one built on another's, and that on a third, back to the beginning."""
+    deltas = [Deltas(least_bytes=0) for _ in range(num_roles)]
+    wholes, saves, last = Wholes(), Saves(tmp_path, IDENTITY, lambda told: None), ""
+    values = [torch.zeros(4000, 4) for _ in deltas]
+    for number in range(70):
+        trainers = {"trainer:0:0": msgspec.to_builtins(TRAINER)}
+        trainers["trainer:0:0"]["totals"]["examples"] = number
+        folder, saved = saves.open(trainers), {}
+        for role, (own, tensor) in enumerate(zip(deltas, values, strict=True)):
+            tensor[(number * 37 * (role + 1)) % 4000 :][: 200 * (role + 1)] += 1
+            share = Share(
+                folder, f"sparse_ps:{role}", values_of({"a": tensor}), own.base("" if wholes.is_due else last)
+            )
+            saved[f"sparse_ps:{role}"] = share.told(own, *share.write())
+        saves.close(trainers, saved, finished=False)
+        wholes.made(
+            sum(each["file"][1] for each in saved.values()), is_on_top=any("base" in each for each in saved.values())
+        )
+        last = folder.name
+        assert len(find_checkpoints(tmp_path).complete) <= 5
 
 
 def test_a_small_share_is_whole() -> None:

@@ -1,5 +1,6 @@
 """A run's checkpoints: writes that are cut short, which one is the latest, and what is removed."""
 
+import errno
 import os
 import resource
 import shutil
@@ -16,9 +17,10 @@ from fault_histories.disk import Disk, in_place
 from fault_histories.world import World
 
 from htrain.errors import CheckpointError, DamagedCheckpoint
-from htrain.executor.record.checkpoint import read_manifest, write_manifest
-from htrain.executor.record.kept import find_checkpoints, latest_checkpoint, new_checkpoint, prune
-from htrain.executor.record.role_file import save_role
+from htrain.executor.record import kept
+from htrain.executor.record.checkpoint import Base, read_manifest, write_manifest
+from htrain.executor.record.kept import find_checkpoints, latest_checkpoint, new_checkpoint, prune, remove_checkpoint
+from htrain.executor.record.role_file import save_role, verify
 from tests.support.checkpoints import ROLE, cleared, equal, latest, load, manifest_of, save, tensors
 
 # Killed in the middle of a write
@@ -242,3 +244,61 @@ def test_a_checkpoint_that_is_valid_is_there_when_a_host_comes_back_though_those
     target = cleared()
     load(newest, target)
     assert equal(target, tensors())
+
+
+def test_which_is_the_latest_is_asked_of_their_numbers_not_of_their_files_times(tmp_path: Path) -> None:
+    """A copy of a run has other times, and so has a run whose host's clock was set."""
+    first, second = save(tmp_path, 100), save(tmp_path, 200)
+    (second / "group_ps_0_1.safetensors").write_bytes(b"")
+    os.utime(second / "manifest.json", (0, 0))
+    with pytest.raises(DamagedCheckpoint, match=r"examples_000000000200.*damaged: 0 bytes"):
+        latest_checkpoint(tmp_path)
+    save(tmp_path, 300)
+    os.utime(second / "manifest.json")
+    assert latest_checkpoint(tmp_path)[1].examples == 300, "the damaged one is older"
+    assert first.exists()
+
+
+def test_a_number_is_not_given_twice_though_the_one_that_had_it_cannot_be_read(tmp_path: Path) -> None:
+    saved = [save(tmp_path, 100 * n) for n in (1, 2)]
+    for folder in saved:
+        (folder / "group_ps_0_1.safetensors").rename(folder / "away")
+    assert new_checkpoint(tmp_path, 300)[1] == 3
+
+
+def test_a_folder_that_cannot_be_looked_at_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 100)
+
+    def away(*_: object, **__: object) -> bool:
+        raise OSError(errno.ESTALE, "Stale file handle", str(tmp_path))
+
+    monkeypatch.setattr(Path, "is_dir", away)
+    for look in (find_checkpoints, lambda run: new_checkpoint(run, 200)):
+        with pytest.raises(CheckpointError, match="Stale file handle"):
+            look(tmp_path)
+
+
+def test_wherever_removing_is_interrupted_what_is_left_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What builds on another goes before it."""
+    whole = save(tmp_path, 100)
+    files = read_manifest(whole).files
+    base = Base(whole.name, files[ROLE].num_bytes, files[ROLE].digest)
+    for examples in (200, 300):
+        folder = save(tmp_path, examples)
+        manifest = read_manifest(folder)
+        write_manifest(folder, msgspec.structs.replace(manifest, bases={ROLE: base}, version=3))
+    save(tmp_path, 400), save(tmp_path, 500)
+    gone: list[str] = []
+
+    def interrupted(folder: Path) -> None:
+        gone.append(folder.name)
+        remove_checkpoint(folder)
+        for path, _ in find_checkpoints(tmp_path).complete:
+            verify(path, read_manifest(path))
+        assert not find_checkpoints(tmp_path).damaged
+
+    monkeypatch.setattr(kept, "remove_checkpoint", interrupted)
+    prune(tmp_path, keep=1)
+    assert gone == [f"examples_{n:012d}" for n in (400, 300, 200, 100)]

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+from htrain.executor.roles.coordination import States
 from htrain.executor.roles.saving import SaveSchedule, Writing
 from htrain.executor.settings import RunSettings
 from htrain.spec.settings import CheckpointSeconds
@@ -18,7 +19,7 @@ def schedule(*, every_seconds: CheckpointSeconds = 300.0, restore: str = "") -> 
 
 def written(saves: SaveSchedule, folder: Path, *, began: float, made: float) -> str:
     saves.begun(Writing(folder, {}, began, stood_still=0.25), began + 0.25)
-    return saves.made(made)
+    return saves.made({}, made)
 
 
 def test_a_checkpoint_is_due_when_its_time_has_come_after_the_begin_and_after_the_begin_of_the_one_before() -> None:
@@ -37,7 +38,7 @@ def test_while_one_is_written_none_is_due_and_one_that_takes_long_is_told_of_onc
     assert (saves.due, saves.slow, saves.last) == (math.inf, 1360.5, None)
     assert saves.told_slow() == "a checkpoint is still being written after 60 s; training goes on"
     assert saves.slow == math.inf
-    saves.made(1700.0)
+    saves.made({}, 1700.0)
     assert (saves.due, saves.last, saves.writing) == (1700.0, FIRST, None), "the next is overdue"
 
 
@@ -67,3 +68,25 @@ def test_one_that_is_due_sooner_is_not_put_off() -> None:
 
 def test_a_resumed_run_can_go_on_from_where_it_came() -> None:
     assert schedule(restore=str(FIRST)).advice == "go on with --resume runs/a"
+
+
+def test_the_first_is_whole_and_others_may_build_on_it_until_the_disk_refuses_one() -> None:
+    saves = schedule(restore=str(FIRST))
+    assert saves.base == ""
+    whole, changed = (
+        {"sparse_ps:0": {"file": ["f", size, 0], **more}, "trainer:0:0": {}}
+        for size, more in ((100, {}), (30, {"base": ["1", 100, 0]}))
+    )
+
+    def made(folder: Path, saved: States) -> None:
+        saves.begun(Writing(folder, {}, 1300.0, stood_still=0.0), 1300.0)
+        saves.made(saved, 1301.0)
+
+    made(FIRST, whole)
+    assert saves.base == "1"
+    made(SECOND, changed)
+    assert saves.base == "2"
+    saves.refused("the disk is full", 1302.0)
+    assert saves.base == ""
+    made(FIRST, whole)
+    assert saves.base == "1"

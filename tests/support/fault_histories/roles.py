@@ -122,8 +122,6 @@ class Role:
                 folder = Path(self.settings.restore)
                 manifest = read_manifest(folder)
                 load_role_into(folder, self.name, manifest, self.parts.assembly.store)
-                if self.name in manifest.files:
-                    self._deltas.written(folder.name, manifest.files[self.name], manifest.base_of(self.name))
             self.restore(self.settings.positions.get(self.name, {}))
             self._is_ready = True
             self.tell(Ready(self.name, self.metrics()))
