@@ -100,11 +100,15 @@ def _arg_max(t: Translation, call: Call) -> None:
 
 
 def _extreme(type: str, name: str) -> Handler:
-    """The largest or smallest along an axis; with their places only where somebody reads these."""
+    """The largest or smallest along an axis, with their places, which take the gradient: where several are equal, amax shares it among them, and this does not.
+    Integers have none."""
 
     def handle(t: Translation, call: Call) -> None:
+        source = call.args[0]
+        assert isinstance(source, fx.Node)
         indices = [user for user in call.node.users if user.args[1:2] == (1,) and user.users]
-        (TORCH[name] if indices else _reduce(type, 1, 2))(t, call)
+        has_gradient = source.meta["val"].is_floating_point()
+        (TORCH[name] if indices or has_gradient else _reduce(type, 1, 2))(t, call)
 
     return handle
 
@@ -132,7 +136,10 @@ def _axis_op(type: str) -> Handler:
 
 def _layer_norm(t: Translation, call: Call) -> None:
     dims = len(call.args[1])
-    scale = [t.blob(p) for p in (argument(call, 2, "weight", None), argument(call, 3, "bias", None)) if p is not None]
+    weight, bias = argument(call, 2, "weight", None), argument(call, 3, "bias", None)
+    scale = [t.blob(p) for p in (weight, bias) if p is not None]
+    if weight is None and bias is not None:  # whose place is the second
+        scale.insert(0, t.constant(torch.ones(call.args[1]), module=""))
     epsilon = float(argument(call, 4, "eps", 1e-5))
     t.add(call.node, "LayerNormalization", (t.blob(call.args[0]), *scale), {"axis": -dims, "epsilon": epsilon})
 

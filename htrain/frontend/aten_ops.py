@@ -165,11 +165,19 @@ def _clamp(t: Translation, call: Call) -> None:
 
 
 def _clamp_by_tensors(t: Translation, call: Call) -> None:
-    low, high = argument(call, 1, "min", None), argument(call, 2, "max", None)
+    """At a bound the gradient is the value's, as torch has it; Max and Min would share it."""
     name, like = t.blob(call.args[0]), call.meta["val"]
-    if low is not None:
-        name = t.step(call.node, "Max", (name, t.blob(low, like=like)))
-    t.names[call.node] = name if high is None else t.step(call.node, "Min", (name, t.blob(high, like=like)))
+    has_gradient = like.is_floating_point()
+    for position, keyword, beyond, type in ((1, "min", "Less", "Max"), (2, "max", "Greater", "Min")):
+        bound = argument(call, position, keyword, None)
+        if bound is None:
+            continue
+        limit = t.blob(bound, like=like)
+        if has_gradient:
+            name = t.step(call.node, "Where", (t.step(call.node, beyond, (name, limit)), limit, name))
+        else:
+            name = t.step(call.node, type, (name, limit))
+    t.names[call.node] = name
 
 
 def _leaky_relu(t: Translation, call: Call) -> None:

@@ -85,6 +85,8 @@ class Translation:
             if value not in self._constants:
                 self._constants[value] = self.constant(self.static[value], module=self.module_of(value))
             return self._constants[value]
+        if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.SymInt):
+            return self._count(value, like)
         if isinstance(value, bool | int | float):
             return self.constant(torch.tensor(value, dtype=_scalar_dtype(value, like)), module="")
         raise ModelError(f"'{value}' is not a tensor that the net computes")
@@ -92,6 +94,12 @@ class Translation:
     def constant(self, value: torch.Tensor, *, module: str) -> str:
         """A new Constant blob with the tensor's shape and dtype."""
         return self.builder.add("Constant", (), attrs={"value": constant_of(value)}, module=module)[0]
+
+    def _count(self, size: fx.Node, like: torch.Tensor | None) -> str:
+        """A size that torch left symbolic, as a number: so many ones, summed. Raises ModelError where it is no multiple of the batch size."""
+        shape, dtype = self.batch_shape((self.dim(size.meta["val"], size),)), dtype_name(_scalar_dtype(1, like))
+        ones = self.step(size, "Fill", (), {"shape": shape, "value": 1.0, "dtype": dtype})
+        return self.step(size, "ReduceSum", (ones,), {"axes": (0,), "keepdims": False})
 
     def add(self, node: fx.Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
         """Append an op that computes `node`; it is named after it."""

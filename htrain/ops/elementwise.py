@@ -66,7 +66,10 @@ def _div_gradient(
 ) -> tuple[torch.Tensor, ...]:
     """What autograd gives, by its own formulas; what it negates first is negated when it has been summed, which is the same."""
     return tuple(
-        _sum_like(dy / by, x) if place == 0 else _sum_like((x / by).div_(by).mul_(dy), by).neg() for place in wrt
+        _sum_like(dy / by, x).to(x.dtype)
+        if place == 0
+        else _sum_like((x / by).div_(by).mul_(dy), by).neg().to(by.dtype)
+        for place in wrt
     )
 
 

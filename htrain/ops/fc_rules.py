@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from htrain.net.net import Blob, Op, numel
-from htrain.ops.base import Builder, Cost
+from htrain.ops.base import Builder, Cost, gradient_names
 
 
 def cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -22,7 +22,7 @@ def number_bytes(inputs: Sequence[Blob]) -> float:
 def gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
     """FCGradient, which makes dw, db where there is a bias, and dx where somebody wants it."""
     bias = len(op.inputs) == 3
-    names = [builder.gradient_name(n) for n in op.inputs[1:]] + [builder.gradient_name(op.inputs[0])] * wanted[0]
+    names = gradient_names(builder, op, (*range(1, len(op.inputs)), *(0,) * wanted[0]))
     attrs = {"bias": bias, "wants_x": wanted[0]}
     outputs = builder.add("FCGradient", (*op.inputs[:2], dys[0]), attrs=attrs, module=op.module, outputs=names)
     return [outputs[-1] if wanted[0] else "", *outputs[: 1 + bias]]

@@ -16,7 +16,7 @@ from htrain.errors import DataError
 from htrain.jit import njit
 from htrain.net.net import Attr, Blob, Op
 from htrain.ops import accelerated
-from htrain.ops.base import Builder, Cost, OpDef, Signature, no_outputs
+from htrain.ops.base import Builder, Cost, OpDef, Signature, gradient_names, no_outputs
 from htrain.ops.expectation import Counts, Expectation, rows_like
 from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.sparse_checks import inverse_out_of_range
@@ -226,7 +226,7 @@ def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) 
     assert isinstance(dense, int)
     made = dense + (len(op.inputs) - dense) // 2
     attrs: dict[str, Attr] = {"dense": dense}
-    names = [builder.gradient_name(name) for name in op.inputs[:made]]
+    names = gradient_names(builder, op, range(made))  # rows of one table may be stacked twice
     gradients = builder.add("StackRowsGradient", (*op.inputs, dys[0]), attrs=attrs, module=op.module, outputs=names)
     return [*gradients, *[""] * (len(op.inputs) - made)]
 

@@ -109,6 +109,10 @@ def _steps(train: Net) -> Iterator[str]:
     for name, parameter in train.parameters.items():
         if parameter.kind == "cache":
             continue
+        if (
+            parameter.kind == "statistic" and steps[name]
+        ):  # a norm that a step runs twice moves its statistics twice, as in torch
+            continue
         wanted = int(parameter.kind == "statistic" or (parameter.trained and parameter.kind != "state"))
         if steps[name] != wanted:
             yield f"{parameter.kind} '{name}' has {steps[name]} optimizer steps, want {wanted}: it would {'silently never train' if wanted else 'change'}"

@@ -17,7 +17,7 @@ def clip_together(net: Net, gradients: Mapping[str, str], clip: Clip) -> tuple[N
     if not isinstance(clip, ClipGlobalNorm) or not weights:
         return net, gradients
     builder = NetBuilder.of(net)
-    names = [builder.fresh(f"{gradients[weight]}_clipped") for weight in weights]
+    names = [builder.fresh(f"{weight}_clipped") for weight in weights]  # two weights may have one gradient
     before = [gradients[weight] for weight in weights]
     clipped = builder.add("ClipTogether", before, attrs={"max_norm": clip.max_norm}, module="dense_clip", outputs=names)
     return builder.build(net.outputs), {**gradients, **dict(zip(weights, clipped, strict=True))}

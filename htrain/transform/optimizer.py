@@ -100,7 +100,8 @@ def _state(parameter: Parameter, what: str, optimizer: Optimizer) -> Parameter:
         shape = shape[:1]
     if what == "ftrl":
         shape = (shape[0], 2 * shape[1])
-    dtype = "int64" if what == "updates" else "float32"
+    own = parameter.dtype if parameter.kind == "weight" else "float32"  # as torch has it
+    dtype = "int64" if what == "updates" else own
     return Parameter(f"{parameter.name}:{what}", shape, dtype, "state", Init("constant", (first,)), of=parameter.name)
 
 

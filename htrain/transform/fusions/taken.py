@@ -69,6 +69,8 @@ def _table(pattern: Pattern, lookup: Op) -> _Table | None:
     dys: dict[str, list[str]] = {}
     for gradient in gradients:
         dys.setdefault(gradient.inputs[1], []).append(gradient.inputs[2])
+    if any(pattern.net.blob(name).dtype != "int64" for name in ids.values()):
+        return None
     reads = [_Read(ids[take.inputs[1]], take.outputs[0], dys[take.inputs[1]].pop(0)) for take in takes]
     return _Table(lookup, step, (dedupe, *takes, *gradients, *sums), reads)
 
