@@ -37,6 +37,25 @@ def _batch_norm(t: Translation, call: Call) -> None:
     mixes_batch(t, call, (0,), "a batch norm")
 
 
+def _frozen_batch_norm(t: Translation, call: Call) -> None:
+    """By the running statistics, which stay: of a norm that its owner has put in evaluation mode, to tune the rest."""
+    source, scale, bias, mean, variance, _, epsilon = call.args
+    assert isinstance(source, fx.Node)
+    x = source.meta["val"]
+
+    def along(name: str) -> str:
+        shape = (x.shape[1], *[1] * (x.dim() - 2))
+        return name if x.dim() == 2 else t.step(call.node, "Reshape", (name,), {"shape": shape})
+
+    summed = t.step(call.node, "Add", (t.blob(variance), t.blob(float(epsilon), like=x)))
+    deviation = t.step(call.node, "Sqrt", (summed,))
+    y = t.step(call.node, "Sub", (t.blob(source), along(t.blob(mean))))
+    y = t.step(call.node, "Div", (y, along(deviation)))
+    for type, given in (("Mul", scale), ("Add", bias)):
+        y = y if given is None else t.step(call.node, type, (y, along(t.blob(given))))
+    t.parts[call.node] = (y, t.blob(mean), deviation)
+
+
 def _only_kept(node: fx.Node, norm: fx.Node) -> bool:
     """Whether a buffer has no reader but a norm and the graph's end, which says what becomes of it."""
     return all(user is norm or user.op == "output" for user in node.users)
@@ -81,5 +100,6 @@ TRAINING: dict[str, Handler] = {
     **{name.removeprefix("aten."): _normal for name in NORMAL},
     **{name.removeprefix("aten."): _uniform for name in UNIFORM},
     **dict.fromkeys(("dropout.default", "native_dropout.default"), _dropout),
+    "_native_batch_norm_legit_no_training.default": _frozen_batch_norm,
     **dict.fromkeys(("_native_batch_norm_legit_functional.default", "_native_batch_norm_legit.no_stats"), _batch_norm),
 }

@@ -40,6 +40,10 @@ class Odd(nn.Module):
         self.a, self.b = nn.Parameter(torch.full((4,), 0.3)), nn.Parameter(torch.zeros(4))
         self.wide = nn.Parameter(torch.full((4,), 0.2, dtype=torch.float64))
         nn.init.zeros_(self.zeros.weight)
+        self.frozen = nn.BatchNorm1d(4).eval()
+        for buffer in (self.frozen.running_mean, self.frozen.running_var):
+            assert buffer is not None
+            buffer.uniform_(0.5, 2.0)
 
     def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
         """dense[B,13], sparse[B,26]."""
@@ -72,6 +76,9 @@ MODELS: dict[str, Score] = {
     "two weights of one gradient": lambda m, x, c: (m.e(c[:, :3]).sum(1) * (m.a + m.b)).sum(1),
     "a weight by itself": lambda m, x, c: m.e(c[:, 0]) @ F.linear(m.l.weight, m.l.weight).sum(1).expand(4),
     "one tower for two": lambda m, x, c: (m.tower(m.e(c[:, 0])) * m.tower(m.e(c[:, 1]))).sum(1),
+    "a frozen norm": lambda m, x, c: (
+        m.frozen(m.e(c[:, 0])).sum(1) + m.frozen(m.e(c[:, :3]).transpose(1, 2)).sum((1, 2))
+    ),
     "a norm with a bias alone": lambda m, x, c: F.layer_norm(m.e(c[:, 0]), (4,), None, m.b).pow(3).sum(1),
     "an empty sequence": lambda m, x, c: (
         (m.e(c[:, :4]) * (c[:, :4] > 30).unsqueeze(2)).sum(1) / (c[:, :4] > 30).sum(1, keepdim=True).clamp(min=1)
