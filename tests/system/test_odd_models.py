@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from harness import batches_of, relative_differences, run_roles, sparse_and_dense_steps
+from joint import joint_losses, joint_losses_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -38,6 +39,7 @@ class Odd(nn.Module):
         self.l, self.pair = nn.Linear(4, 1), nn.Linear(8, 1)
         self.tower = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 4))
         self.a, self.b = nn.Parameter(torch.full((4,), 0.3)), nn.Parameter(torch.zeros(4))
+        self.like = nn.Parameter(torch.full((ROWS, 4), 0.1))
         self.wide = nn.Parameter(torch.full((4,), 0.2, dtype=torch.float64))
         nn.init.zeros_(self.zeros.weight)
         self.frozen = nn.BatchNorm1d(4).eval()
@@ -131,3 +133,17 @@ def test_it_trains_as_pytorch_does(name: str, optimizer: str, tmp_path: Path) ->
         for statistic, value in held.items():
             torch.testing.assert_close(value, reference.get_buffer(statistic), rtol=1e-4, atol=1e-6)
         assert bool(held) == (name == "one tower for two")
+
+
+def test_a_weight_and_a_table_of_one_gradient_step_together(tmp_path: Path) -> None:
+    """Of two trainers, whose sums are exchanged."""
+    options = with_flags(
+        batch_size=BATCH, net_replicas=1, dense_sync="allreduce", sparse_sync="allgather", dense_optimizer="sgd", sparse_optimizer="sgd", dense_lr=0.5,
+        sparse_lr=0.5,
+    )  # fmt: skip
+    model = Odd(lambda m, x, c: (m.e(c[:, 0]) @ (m.like + m.e.weight).t()).sum(1))
+    cluster = this_machine(groups=2, trainers=1, group_ps=0, sparse_ps=0, dense_ps=0)
+    plan = compile_net(capture(model, INPUTS), cluster, options, name="odd", solver="rules")
+    settings = RunSettings(tmp_path, CLICKS, tmp_path / "run", deterministic=True, deadline_seconds=20)
+    wanted, _ = joint_losses(model, CLICKS, options, 2)
+    assert max(relative_differences(joint_losses_of(run_roles(plan, tmp_path, settings), 2), wanted)) <= 1e-5

@@ -99,12 +99,19 @@ class _Bucket:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     mean: bool
+    frees: frozenset[str]  # what no later one of a step reads
 
 
 def buckets_of(net: Net) -> tuple[_Bucket, ...]:
     """The collectives of the net of `all_reduce`, in order."""
     collectives = [op for op in net.ops if OPS[op.type].place == "workers"]
-    return tuple(_Bucket(op.type, op.inputs, op.outputs, bool(op.attrs.get("mean"))) for op in collectives)
+    last = {name: number for number, op in enumerate(collectives) for name in op.inputs}
+    return tuple(
+        _Bucket(
+            op.type, op.inputs, op.outputs, bool(op.attrs.get("mean")), frozenset(name for name in op.inputs if last[name] == number)
+        )
+        for number, op in enumerate(collectives)
+    )  # fmt: skip
 
 
 class CollectiveLoop:
@@ -182,10 +189,12 @@ class CollectiveLoop:
             arrived.setdefault(message.context.step, {}).update(got[1])
             for turn in turns.came(message.context.step, list(got[1])):
                 bucket = self._buckets[turn.bucket]
-                values = [arrived[turn.step].pop(name) for name in bucket.inputs]
+                values = [arrived[turn.step][name] for name in bucket.inputs]  # two tables may have one gradient
                 results = self._run(collective, bucket, values, turn.step, first=turn.bucket == 0)
                 answer = Values(self.endpoint, structs.replace(message.context, step=turn.step), message.batch_size)
                 outbox.send_values(message.source, answer, bucket.outputs, results)
+                for name in bucket.frees:
+                    del arrived[turn.step][name]
             for step in [step for step in arrived if step <= turns.ended]:
                 del arrived[step]
 

@@ -10,8 +10,9 @@ import torch
 
 from htrain.errors import PeerLost
 from htrain.executor.host.sockets import sockets_folder
-from htrain.executor.transport.collective import Collective, Connector, gathered
+from htrain.executor.transport.collective import Collective, Connector, buckets_of, gathered
 from htrain.executor.transport.port import Network
+from htrain.net.net import Net, Op
 from tests.support.ports import SCHEMES
 
 TRAINERS = ["trainer:0:0", "trainer:1:0", "trainer:2:0"]
@@ -134,3 +135,13 @@ def test_the_store_of_trainers_on_several_hosts_listens_at_their_address_alone()
 def listening() -> set[str]:
     found = psutil.Process().net_connections("tcp")
     return {f"{each.laddr.ip}:{each.laddr.port}" for each in found if each.status == psutil.CONN_LISTEN}
+
+
+def test_what_two_collectives_of_a_step_read_is_there_for_both() -> None:
+    """A weight and a table that are added to each other have one gradient: it was gone when it was to be gathered."""
+    ops = (
+        Op("AllReduce", ("a_grad", "b_grad"), ("a_sum", "b_sum")),
+        Op("AllGather", ("ids", "a_grad", "more", "a_grad"), ("1", "2", "3", "4")),
+    )
+    first, second = buckets_of(Net("trainer", ops, (), (), {}, {}))
+    assert (first.frees, second.frees) == ({"b_grad"}, {"ids", "a_grad", "more"})
