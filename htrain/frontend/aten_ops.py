@@ -4,6 +4,7 @@ An op of htrain with the same operands and attributes says so itself (`OpDef.ate
 code by the full name of the exported op: another order, other attributes, several ops.
 """
 
+import torch
 from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, argument, in_its_dtype, refuse
@@ -52,6 +53,24 @@ def _same(definition: OpDef) -> Handler:
         inputs = [t.blob(operand, like=call.tensor) for operand in call.operands()]
         attributes = {name: kind(call.argument(name)) for name, kind in kinds.items()}
         t.add(call.node, definition.type, inputs, attributes)
+
+    return handle
+
+
+def _bitwise(name: str) -> Handler:
+    """Of integers bit by bit, as hashes of ids have it; of bools it is the logical op."""
+    logical, bitwise = _same(OPS[name]), _same(OPS[f"Bitwise{name}"])
+    return lambda t, call: (logical if call.meta["val"].dtype == torch.bool else bitwise)(t, call)
+
+
+def _shifted(type: str) -> Handler:
+    """Integers by a number of bits: times a power of 2, or divided by it and rounded down."""
+
+    def handle(t: Translation, call: Call) -> None:
+        source, bits = call.args
+        if not isinstance(bits, int) or not 0 <= bits < 63:
+            raise refuse(t, call, "a shift by other than 0 to 62 bits, the same for all")
+        t.add(call.node, type, (t.blob(source), t.blob(1 << bits, like=call.meta["val"])))
 
     return handle
 
@@ -244,6 +263,10 @@ _FORMS: dict[str, Handler] = {
     **dict.fromkeys(("full.default", "full_like.default", "zeros.default", "zeros_like.default", "ones.default", "ones_like.default",
                      "new_zeros.default", "new_ones.default", "zero.default", "fill.Scalar"), _fill),
     **dict.fromkeys(("clamp.Tensor", "clamp_min.Tensor"), _clamp_by_tensors),
+    **{f"bitwise_{name.lower()}.{form}": _bitwise(name) for name in ("And", "Or", "Xor") for form in ("Tensor", "Scalar", "Scalar_Tensor")},
+    "bitwise_not.default": _bitwise("Not"),
+    **dict.fromkeys(("__rshift__.Scalar", "bitwise_right_shift.Tensor_Scalar"), _shifted("FloorDiv")),
+    **dict.fromkeys(("__lshift__.Scalar", "bitwise_left_shift.Tensor_Scalar"), _shifted("Mul")),
     "pow.Tensor_Scalar": _power,
     "square.default": _square,
     "embedding.default": _embedding,

@@ -85,6 +85,7 @@ MIXED: list[tuple[str, list[torch.Tensor], dict[str, Attr]]] = [
     ("Div", [INT, WHOLE], {}),
     ("FloorDiv", [INT, WHOLE], {}),
     ("Mod", [INT, WHOLE], {}),
+    ("BitwiseXor", [INT, WHOLE], {}),
     ("Greater", [INT, FLOAT], {}),
     ("NotEqual", [BOOL, INT], {}),
     ("Not", [INT], {}),

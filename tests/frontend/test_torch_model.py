@@ -83,6 +83,18 @@ FUNCTIONS = {
     "stack": lambda x: torch.stack([x, 2 * x], dim=1).sum(1),
     "norms": lambda x: F.normalize(x, dim=1),
     "clamps": lambda x: x.clamp(min=0.5).clamp(max=2.0) / (x.abs() + 1),
+    "bits of integers": lambda x: (
+        ((9 * x).long() & 5)
+        + ((9 * x).long() | 16)
+        + ((9 * x).int() ^ (7 * x).int())
+        + ~(9 * x).long()
+        + ((9 * x).long() << 3)
+        + (-(999 * x).long() >> 2)
+        + ((x > 1) & (x < 2) | (x > 9))
+        + ~(x > 1)
+        + ((x > 1) ^ (x < 0.9))
+        + x
+    ),
     "clamps of integers": lambda x: (
         x.sum(1, keepdim=True)
         / (x > 1).sum(1, keepdim=True).clamp(min=1)

@@ -78,6 +78,8 @@ SAMPLES: tuple[Sample, ...] = (
     *each("ReluGradient SigmoidGradient TanhGradient SumLike ReshapeLike", X, Y),
     *each("Div Mod Equal Add Max", IDS, IDS),
     *each("And Or Xor Equal", MASK, MASK),
+    *each("BitwiseAnd BitwiseOr BitwiseXor", IDS, IDS),
+    *each("BitwiseNot", IDS),
     *each(
         "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL2 ReduceVariance ReduceLogSumExp", X, attrs=REDUCE
     ),

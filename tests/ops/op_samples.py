@@ -182,6 +182,12 @@ BINARY = (
     *each(
         (((B, 3), flags), ((B, 3), flags)), And=lambda x, y: x & y, Or=lambda x, y: x | y, Xor=lambda x, y: x ^ y
     ),
+    *each(
+        (((B, 3), below(30)), ((B, 3), below(30))),
+        BitwiseAnd=lambda x, y: sum((x >> k) % 2 * ((y >> k) % 2) << k for k in range(5)),
+        BitwiseOr=lambda x, y: x + y - (x & y), BitwiseXor=lambda x, y: x + y - 2 * (x & y),
+    ),
+    Sample("BitwiseNot", (((B, 3), below(30)),), lambda x: -x - 1),
     Sample("Sum", (((B, 3), normal), ((3,), normal), ((B, 1), normal)), lambda x, y, z: x + y + z),
     Sample("Where", (((B, 3), flags), ((B, 3), normal), ((3,), normal)), lambda c, x, y: c * x + ~c * y),
 )  # fmt: skip
