@@ -6,7 +6,9 @@ none may be needed there, since whoever holds one is not there to release it. So
 
 import errno
 import gc
+import math
 import os
+import select
 import signal
 import threading
 import time
@@ -46,15 +48,30 @@ class Apart:
         finally:
             os.close(writing)
 
-    def result(self) -> bytes:
-        """What `work` has returned, once it has ended. Raises RunError where it has raised something, or was ended before."""
-        said = b"".join(iter(lambda: os.read(self._reading, _READ_BYTES), b""))
+    def result(self, *, within: float = math.inf) -> bytes:
+        """What `work` has returned, once it has ended. Raises RunError where it has raised something, was ended before, or goes on for longer than
+        `within` seconds: it is ended then."""
+        end, pieces = time.monotonic() + within, bytearray()
+        while (is_ready := self._is_ready(end)) and (piece := os.read(self._reading, _READ_BYTES)):
+            pieces += piece
+        if not is_ready:
+            self.kill()
+        said = bytes(pieces) if is_ready else f"-its process did not end within {within:.0f} s".encode()
         while not self._reaped():
             time.sleep(0.001)  # between the end of what it says and its own
         os.close(self._reading)
         if said[:1] == b"+":
             return said[1:]
         raise RunError(said[1:].decode(errors="replace") or "its process was ended")
+
+    def _is_ready(self, end: float) -> bool:
+        """Whether something can be read by then."""
+        waiting = select.poll()
+        waiting.register(self._reading)
+        while (left := end - time.monotonic()) > 0:
+            if waiting.poll(1000 * min(left, 60.0)):
+                return True
+        return False
 
     def _reaped(self) -> bool:
         with self._ending:

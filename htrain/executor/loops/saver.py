@@ -19,6 +19,9 @@ from htrain.executor.record.share import Share
 from htrain.executor.record.tensor_file import values_of
 from htrain.printable import one_line
 
+_LEAST_SECONDS = 300.0  # that a process apart has, and those that its bytes take on a slow disk: one that hangs is ended then, and the share refused
+_BYTES_PER_SECOND = 10e6
+
 
 class Saver:
     """One share at a time: `begin`, and once `on_change` has been called, `news`. For the role's main thread.
@@ -108,8 +111,10 @@ class Saver:
     def _wait(self, apart: Apart, share: Share, tensors: Mapping[str, torch.Tensor]) -> None:
         begin_thread()
         stand_back()
+        seconds = _LEAST_SECONDS + sum(tensor.nbytes for tensor in tensors.values()) / _BYTES_PER_SECOND
         try:
-            saved = share.told(self._deltas, *msgspec.json.decode(apart.result(), type=tuple[SavedFile, bool]))
+            said = apart.result(within=seconds)
+            saved = share.told(self._deltas, *msgspec.json.decode(said, type=tuple[SavedFile, bool]))
         except Exception as error:  # whatever it is: without a word nobody would know that there is no share
             saved = self._refused(error)
         self.cpu_seconds += apart.cpu_seconds

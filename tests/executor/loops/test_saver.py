@@ -103,6 +103,22 @@ def test_where_no_process_can_be_begun_it_is_written_here(tmp_path: Path, monkey
     assert told.news()["file"][0] == "sparse_ps_0.safetensors"
 
 
+def test_a_process_that_hangs_is_ended_and_the_next_share_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = share.write_role
+    monkeypatch.setattr(saver, "_LEAST_SECONDS", 0.6)
+    monkeypatch.setattr(share, "write_role", lambda *_: time.sleep(60))
+    told = Told({"t": torch.ones(3)})
+    told.saver.begin(tmp_path)
+    assert told.news() == {"error": "its process did not end within 1 s"}
+    monkeypatch.setattr(share, "write_role", write)
+    monkeypatch.setattr(saver, "_LEAST_SECONDS", 60.0)
+    told.saver.begin(tmp_path)
+    assert "file" in told.news()
+    told.saver.stop()
+
+
 def test_a_role_that_stops_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share, "write_role", lambda *_: time.sleep(1000))
     told = Told({"t": torch.ones(4)})
