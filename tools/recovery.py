@@ -64,6 +64,7 @@ class Run:
         )
         self.folder = folder
         self.told: list[tuple[float, str]] = []
+        self._read_bytes, self._reports = 0, list[tuple[float, int]]()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -73,11 +74,16 @@ class Run:
             self.told.append((time.time(), line.rstrip()))
 
     def reports(self) -> list[tuple[float, int]]:
-        """Times of the run's reports, and examples."""
+        """Times of the run's reports, and examples. What was read is kept: to read all of it fifty times a second would take a core of the run's."""
         log = self.folder / "metrics.jsonl"
-        lines = log.read_text().rpartition("\n")[0].splitlines() if log.exists() else []
-        found = (json.loads(line) for line in lines if '"role": "run"' in line)
-        return [(r["time"], r["examples"]) for r in found]
+        if log.exists():
+            with log.open() as file:
+                file.seek(self._read_bytes)
+                new = file.read().rpartition("\n")[0]
+            self._read_bytes += len(new.encode()) + bool(new)
+            found = (json.loads(line) for line in new.splitlines() if '"role": "run"' in line)
+            self._reports += [(r["time"], r["examples"]) for r in found]
+        return self._reports
 
     def wait(self, what: str, happened: "object", seconds: float = 120.0) -> None:
         """Until something has happened. Exits where it does not, or the run ends."""
