@@ -68,8 +68,9 @@ def _shifted(type: str) -> Handler:
 
     def handle(t: Translation, call: Call) -> None:
         source, bits = call.args
-        if not isinstance(bits, int) or not 0 <= bits < 63:
-            raise refuse(t, call, "a shift by other than 0 to 62 bits, the same for all")
+        most = 8 * call.meta["val"].element_size() - 2  # the largest power of 2 that the dtype holds
+        if not isinstance(bits, int) or not 0 <= bits <= most:
+            raise refuse(t, call, f"a shift by other than 0 to {most} bits, the same for all")
         t.add(call.node, type, (t.blob(source), t.blob(1 << bits, like=call.meta["val"])))
 
     return handle

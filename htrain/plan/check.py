@@ -109,9 +109,8 @@ def _steps(train: Net) -> Iterator[str]:
     for name, parameter in train.parameters.items():
         if parameter.kind == "cache":
             continue
-        if (
-            parameter.kind == "statistic" and steps[name]
-        ):  # a norm that a step runs twice moves its statistics twice, as in torch
+        # A norm that a step runs twice moves its statistics twice, as in torch.
+        if parameter.kind == "statistic" and steps[name]:
             continue
         wanted = int(parameter.kind == "statistic" or (parameter.trained and parameter.kind != "state"))
         if steps[name] != wanted:

@@ -89,6 +89,7 @@ FUNCTIONS = {
         + ((9 * x).int() ^ (7 * x).int())
         + ~(9 * x).long()
         + ((9 * x).long() << 3)
+        + ((9 * x).int() << 30 >> 29)
         + (-(999 * x).long() >> 2)
         + ((x > 1) & (x < 2) | (x > 9))
         + ~(x > 1)
@@ -220,6 +221,15 @@ class Call(nn.Module):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_function_of_a_matrix_is_captured(name: str) -> None:
     check(Call(name), {"x": torch.rand(3, 4) + 0.5})
+
+
+def test_a_shift_beyond_a_dtype_is_refused() -> None:
+    class Shifted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + ((9 * x).int() >> 31)
+
+    with pytest.raises(ModelError, match="a shift by other than 0 to 30 bits"):
+        capture(Shifted(), {"x": torch.rand(3, 4)})
 
 
 class Shared(nn.Module):

@@ -77,10 +77,8 @@ class Apart:
         with self._ending:
             try:
                 pid, _, used = os.wait4(self.pid, os.WNOHANG)
-            except (
-                ChildProcessError
-            ):  # this process has been begun by one that ignores SIGCHLD: the system has taken it
-                self._is_over = True
+            except ChildProcessError:
+                self._is_over = True  # the system has taken it, as where who began this process ignores SIGCHLD
                 return True
             if pid:
                 self._is_over = True

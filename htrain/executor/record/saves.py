@@ -74,9 +74,8 @@ class Saves:
         )
         write_manifest(folder, msgspec.structs.replace(made, version=version_of(made)))
         self._open = None
-        with suppress(
-            OSError, CheckpointError
-        ):  # this one is valid, whatever becomes of older ones; they are looked at again
+        # This one is valid, whatever becomes of older ones; they are looked at again.
+        with suppress(OSError, CheckpointError):
             prune(self._run_folder, spared=self._spared())
 
     def discard(self) -> None:

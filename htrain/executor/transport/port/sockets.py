@@ -46,9 +46,8 @@ def _keep_sent_memory() -> None:
     nowhere. ZeroMQ's own thread then waits on it for ever, and the process falls silent.
     """
     global _keeps_in
-    if (
-        _keeps_in == os.getpid() and sent_memory.is_alive()
-    ):  # hundreds of threads that open sockets would wait for each other
+    # Hundreds of threads that open sockets would wait for each other at the lock.
+    if _keeps_in == os.getpid() and sent_memory.is_alive():
         return
     with _KEEPER_LOCK:
         if not sent_memory.is_alive():
