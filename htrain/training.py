@@ -23,6 +23,7 @@ from htrain.spec.settings import (
     Elsewhere,
     MostRetries,
     PublishSeconds,
+    RetryWhat,
     ValidEvery,
     Workers,
 )
@@ -43,6 +44,7 @@ def run(
     deadline_seconds: float = 60.0,
     liveness_seconds: float = 60.0,
     retries: MostRetries = "auto",
+    retry: RetryWhat = "alone",
     malformed_share: float = 0.01,
     workers: Workers = "auto",
     num_threads: int = 1,
@@ -76,7 +78,9 @@ def run(
     mse), or where `on_validation`, which is called with each in this process, returns True. `keep_best` keeps the checkpoint with the best value.
 
     Where a role dies, hangs or falls silent, the run goes on by itself from its last checkpoint, so that every example is trained once, until `retries` tries
-    in a row have failed without a checkpoint between them; `auto` is 3, and 0 where roles cannot be started again: under MPI, and as threads.
+    in a row have failed without a checkpoint between them; `auto` is 3, and 0 where roles cannot be started again: under MPI, and as threads. A trainer that
+    dies, and keeps no weights, rows or place in a round, is begun again `alone` while all others go on: of the batches that it had begun, at most two for each
+    net replica, it trains all again. With `retry="whole"`, and for `deterministic` runs, it is begun again with all others, which trains nothing twice.
 
     Versions of the model go to the address `publish`, a folder or a place that fsspec knows, such as s3://bucket/models/ads: every `publish_every` seconds
     while training goes on, and at the end; `end` is for the last alone. Each `publish_full_every`-th has all rows, others those that have changed (HT 4.3).
@@ -86,20 +90,19 @@ def run(
     require_arguments(
         "run", plan=plan, data=data, out=out, resume=resume, or_resume=or_resume, begin_with=begin_with, epochs=epochs, hosting=_checked(hosting),
         deterministic=deterministic, checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
-        retries=retries, malformed_share=malformed_share, workers=workers, num_threads=num_threads, network=network, trainer_network=trainer_network,
-        encrypt=encrypt, valid=valid, valid_every=valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation,
-        publish=publish, publish_every=publish_every, publish_full_every=publish_full_every,
+        retries=retries, retry=retry, malformed_share=malformed_share, workers=workers, num_threads=num_threads, network=network,
+        trainer_network=trainer_network, encrypt=encrypt, valid=valid, valid_every=valid_every, early_stop=early_stop, keep_best=keep_best,
+        on_validation=on_validation, publish=publish, publish_every=publish_every, publish_full_every=publish_full_every,
     )  # fmt: skip
     validating = Validating(valid, valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation)
-    _require_use(validating)
     wanted = Wanted(publish, publish_every, publish_full_every)
-    _require_address(wanted)
+    _require_use(validating, wanted)
     _require_networks(hosting, network, trainer_network, encrypt=encrypt)
     _require_folders(out, resume, begin_with, or_resume=or_resume)
     settings = RunSettings(
         Path(plan), data, Path(out or resume), epochs=epochs, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
         checkpoint_seconds=checkpoint_seconds, deterministic=deterministic, malformed_share=malformed_share, workers=workers, network=network,
-        trainer_network=trainer_network, encrypts=encrypt, begin_with=_begun_with(begin_with),
+        trainer_network=trainer_network, encrypts=encrypt, begin_with=_begun_with(begin_with), retry=retry,
     )  # fmt: skip
     return run_plan(
         settings, beside=Beside(validating, wanted), hosting=hosting, begin="either" if or_resume else "resume" if resume else "new",
@@ -123,8 +126,8 @@ def _begun_with(run_folder: str | Path) -> tuple[str, str]:
     return (beginning.plan, beginning.checkpoint) if beginning else ("", "")
 
 
-def _require_use(validating: Validating) -> None:
-    """Raises UsageError for what is said of validations where there are none."""
+def _require_use(validating: Validating, wanted: Wanted) -> None:
+    """Raises UsageError for what is said of validations where there are none, or of versions where none are published."""
     said = {
         "--valid-every": validating.every != "end",
         "--early-stop": validating.early_stop != "never",
@@ -140,6 +143,7 @@ def _require_use(validating: Validating) -> None:
         raise UsageError(
             "--early-stop has no effect without --valid-every: with --valid alone, there is one validation, at the end of the run"
         )
+    _require_address(wanted)
 
 
 def _require_address(wanted: Wanted) -> None:

@@ -217,6 +217,13 @@ def compile_command(
     help="Where a role dies or hangs, go on from the last checkpoint, until N tries in a row have failed without one between them. "
     "[default: auto, 3; under mpiexec and with --threads 0]",
 )
+@click.option(
+    "--retry",
+    default="alone",
+    type=click.Choice(["alone", "whole"]),
+    help="A trainer that dies and keeps no weights or rows is begun again alone, and trains again what it had begun, at most two batches a net replica; "
+    "or with all others from the last checkpoint, which trains nothing twice. [default: alone]",
+)
 @malformed_flag("the run")
 @workers_flag
 @click.option("--intra-op-threads", default=1, type=click.IntRange(1), help="torch threads per op. [default: 1]")
@@ -355,6 +362,8 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
     )
     if result.retries:
         text += f"; begun again {result.retries} {'times' if result.retries > 1 else 'time'}, for roles that were lost"
+    if result.begun_again:
+        text += f"; {result.begun_again} {'trainers were' if result.begun_again > 1 else 'trainer was'} begun again while the others went on"
     text += f"; ended early: {result.stopped}; go on with --resume {run_folder}" if result.stopped else ""
     table = import_module("htrain.executor.record.measured").measured_text(result.measured)
     to_dict = import_module("htrain.executor.record.validations").to_dict
@@ -364,6 +373,7 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
             "train_seconds": result.train_seconds,
             "train_examples": result.train_examples,
             "retries": result.retries,
+            "begun_again": result.begun_again,
             **totals.to_dict(),
             "measured": to_builtins(result.measured),
             "stopped": result.stopped,

@@ -8,7 +8,7 @@ from htrain.data.growth import Extent
 from htrain.data.left import Left
 from htrain.membership.served import Serving
 from htrain.publishing.shares import Publishing
-from htrain.spec.settings import CheckpointSeconds, PublishSeconds, Workers
+from htrain.spec.settings import CheckpointSeconds, PublishSeconds, RetryWhat, Workers
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class RunSettings:
     such as 10.1.0.0/16; empty where hosts are reached under their names, and where trainers have none of their own;
     what goes between hosts is encrypted where a run `encrypts`. A checkpoint is taken to be validated every `valid_every` examples of
     the whole job, 0 for none but the last; `validated` of them had been trained at the one before. A version of the model is published as `publishing` says,
-    every `publish_seconds`, `end` for the last alone.
+    every `publish_seconds`, `end` for the last alone. A trainer that dies, and has nothing that others need, is begun again alone where a `retry` may be.
     """
 
     plan_folder: Path
@@ -56,3 +56,4 @@ class RunSettings:
     validated: int = 0
     publishing: Publishing | None = None
     publish_seconds: PublishSeconds = "end"
+    retry: RetryWhat = "alone"

@@ -17,6 +17,7 @@ from htrain.spec.settings import (
     MostAccesses,
     MostRetries,
     PublishSeconds,
+    RetryWhat,
     ValidEvery,
     Workers,
 )
@@ -30,7 +31,7 @@ _KINDS: Mapping[str, Any] = {
     "seed": Annotated[int, Meta(ge=0, le=2**63 - 1)], "eps": Annotated[float, Meta(ge=1)], "time_limit_seconds": Annotated[float, Meta(ge=0.1)],
     "deadline_seconds": Annotated[float, Meta(ge=1)], "liveness_seconds": Annotated[float, Meta(ge=2)],
     "lease_seconds": Annotated[float, Meta(ge=1)],
-    "checkpoint_seconds": CheckpointSeconds, "retries": MostRetries,
+    "checkpoint_seconds": CheckpointSeconds, "retries": MostRetries, "retry": RetryWhat,
     "num_workers": Annotated[int, Meta(ge=2, le=1024)], "batch_size": Count, "hosts": tuple[Count, ...], "replicas": Annotated[float, Meta(ge=0, le=1)],
     "sample_slack": Annotated[float, Meta(ge=1, le=10)], "row_slack": Annotated[float, Meta(ge=1, le=10)], "link_cost": Annotated[float, Meta(ge=1, le=1e6)],
     "malformed_share": Annotated[float, Meta(ge=0, le=1)],

@@ -15,10 +15,10 @@ from htrain.sync.liveness import MOST_SECONDS
 
 
 class Numbers:
-    """What one end has heard of what the other numbers 1, 2, 3 and so on. `last` is the number of the last word that has come."""
+    """What one end has heard of what the other numbers 1, 2, 3 and so on, from the one behind `last` on: that is the number of the last word that has come."""
 
-    def __init__(self) -> None:
-        self.last = 0
+    def __init__(self, last: int = 0) -> None:
+        self.last = last
 
     def admit(self, number: int) -> bool | None:
         """True for the next word, False for one that comes again, None where one before it is lost."""
@@ -66,6 +66,11 @@ class Exchanges:
         self._missing.pop(role, None)
         if has_come < said or heard < self.ordered:
             self._missing[role] = _Missing(said, self.ordered, at=self._seconds)
+
+    def begins_again(self, role: str) -> None:
+        """The role is begun again, and counts its words from 1 on."""
+        self._heard.pop(role, None)
+        self._missing.pop(role, None)
 
     def listened(self, seconds: float) -> None:
         """Time has passed, in which all that had come was heard."""

@@ -117,6 +117,18 @@ class StalenessGate(Generic[C]):
         self._steps = {context: step for context, step in self._steps.items() if context.trainer != trainer}
         return self._grant_waiting()
 
+    def forget(self, context: C) -> list[Grant[C]]:
+        """The step will not come back: forget it if it has not asked to write. One that has goes on to its end."""
+        step = self._steps.get(context)
+        if step is None or step.phase is not Phase.READING:
+            return []
+        del self._steps[context]
+        return self._grant_waiting()
+
+    def knows(self, context: C) -> bool:
+        """Whether the step is in flight."""
+        return context in self._steps
+
     def missed(self, context: C) -> int:
         """The most writes of others that a write of `context` can have missed so far; at most `bound`."""
         return self._steps[context].missed

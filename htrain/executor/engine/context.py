@@ -12,6 +12,14 @@ PREFETCHER, WRITER, VICTIMS = APART = (
 )  # whose passes are apart from steps, between look-ahead caches and the tables
 
 
+STEPS_OF_AN_INCARNATION = 1 << 40
+
+
+def first_step(incarnation: int) -> int:
+    """The number of the first step of each replica of a trainer, which was begun again alone so many times: behind all that it can have begun before."""
+    return incarnation * STEPS_OF_AN_INCARNATION
+
+
 class Context(msgspec.Struct, frozen=True, array_like=True, order=True):
     """One pass of one net replica over one batch. A background sync round has replica -1 and its number as step; lower ones are `APART`."""
 

@@ -60,14 +60,30 @@ class WriteGates(Generic[Job]):
     def end(self, clock: int, context: Context) -> list[Job]:
         """The step has written. Return the jobs that may write now."""
         with self._lock:
-            staleness = self._written[clock] - self._seen[clock].pop(context)
-            self.histogram[staleness] = self.histogram.get(staleness, 0) + 1
+            if (seen := self._seen[clock].pop(context, None)) is not None:  # else its trainer is gone
+                staleness = self._written[clock] - seen
+                self.histogram[staleness] = self.histogram.get(staleness, 0) + 1
             self._written[clock] += 1
             self._writing -= 1
             self._rest.notify_all()
             if not self._gates:
                 return []
             return self._granted([self._jobs.pop((clock, grant.context)) for grant in self._gates[clock].end(context)])
+
+    def forget(self, context: Context) -> list[Job]:
+        """The step comes from a trainer that is gone: where it has not asked to write, it never will. Return the jobs that may write now. A write that it has
+        asked for goes on to its end.
+        """
+        with self._lock:
+            granted: list[Job] = []
+            for clock, seen in enumerate(self._seen):
+                if self._gates:
+                    grants = self._gates[clock].forget(context)
+                    granted += [self._jobs.pop((clock, grant.context)) for grant in grants]
+                    if self._gates[clock].knows(context):
+                        continue
+                seen.pop(context, None)
+            return self._granted(granted)
 
     def hold(self) -> None:
         """Let nobody write from now on; who writes already goes on."""

@@ -30,6 +30,7 @@ from htrain.executor.transport.port import Keys, Network
 from htrain.executor.transport.rendezvous import (
     MOST_BYTES,
     Begin,
+    BeginAgain,
     Declined,
     Fetch,
     Finish,
@@ -164,6 +165,8 @@ class _Agent:
                 self._prepare(said)
             elif isinstance(said, Begin):
                 self._begin(said)
+            elif isinstance(said, BeginAgain):
+                self._begin_again(said)
             elif isinstance(said, Finish):
                 self._finish(said)
             said = self._next()
@@ -274,7 +277,13 @@ class _Agent:
         settings = replace(assignment.settings, plan_folder=self._folder)
         mine = [roles for roles in assignment.processes if roles[0] in self._roles]
         self._number, self._has_lost = said.number, False
-        self._pool = RoleProcesses(mine, settings, assignment.launcher, self._supervisors, place)
+        alone = [role for roles in mine for role in roles if role in assignment.alone]
+        self._pool = RoleProcesses(mine, settings, assignment.launcher, self._supervisors, place, alone)
+
+    def _begin_again(self, said: BeginAgain) -> None:
+        if self._pool and said.number == self._number and self._pool.can_begin_again(said.role):
+            self._pool.begin_again(said.role)
+            self._has_lost = False
 
     def _finish(self, said: Finish) -> None:
         if self._pool:

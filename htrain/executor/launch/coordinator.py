@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,10 +16,12 @@ from htrain.executor.record.measured import save_measured
 from htrain.executor.record.saves import Saves
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.record.validations import Validation
+from htrain.executor.roles.alone import Alone
 from htrain.executor.roles.coordination import (
     Asked,
     AskWhetherLives,
     Await,
+    BeginAgain,
     Came,
     CloseCheckpoint,
     CloseVersion,
@@ -33,6 +35,7 @@ from htrain.executor.roles.coordination import (
     Machine,
     OpenCheckpoint,
     OpenVersion,
+    Reach,
     Refused,
     RunResult,
     ShowTotals,
@@ -54,6 +57,12 @@ from htrain.plan.plan import Plan
 
 class WorkerPool(Protocol):
     """The processes or threads that play the roles."""
+
+    def can_begin_again(self, role: str) -> bool:
+        """Whether a role, of which `lost` has told, can be begun anew while others go on."""
+
+    def begin_again(self, role: str) -> None:
+        """Do so: `lost` tells of it no more."""
 
     @property
     def descriptors(self) -> Sequence[int]:
@@ -174,12 +183,20 @@ class Outside:
 
 
 class Coordinator:
-    """Runs one plan to its end. It waits in one place, `_events`, for all that may come, and no longer than its machine says."""
+    """Runs one plan to its end. A role that can be begun again alone is so, `retries` times without a checkpoint between them. It waits in one place,
+    `_events`, for all that may come, and no longer than its machine says."""
 
     def __init__(
-        self, plan: Plan, network: Network, settings: RunSettings, identity: Identity, outside: Outside
+        self,
+        plan: Plan,
+        network: Network,
+        settings: RunSettings,
+        identity: Identity,
+        outside: Outside,
+        retries: int = 0,
     ) -> None:
         self._plan = plan
+        self._retries = retries
         self._roles = frozenset(plan.cluster.roles)
         network.most_bytes = most_message_bytes(plan)
         self._inbox: Inbox = network.inbox(LAUNCHER)
@@ -199,9 +216,10 @@ class Coordinator:
     def run(self, pool: WorkerPool) -> RunResult:
         """Bring `pool` together, train to the end of the data, checkpoint, end. Raises what CoordinatorMachine.run does."""
         kind = ServingMachine if self._settings.serving else CoordinatorMachine
-        machine = kind(self._plan, self._settings, tells_of_ends=bool(pool.descriptors))
+        alone = Alone(self._retries)
+        machine = kind(self._plan, self._settings, tells_of_ends=bool(pool.descriptors), alone=alone)
         try:
-            return self._drive(machine.run(time.monotonic()), pool)
+            return replace(self._drive(machine.run(time.monotonic()), pool), begun_again=alone.count)
         except KeyboardInterrupt:
             pool.kill()
             raise
@@ -253,7 +271,7 @@ class Coordinator:
                 else:
                     self._inbox.refuse()
             if lost := pool.lost():
-                yield Ended(lost)
+                yield Ended(lost, is_replaceable=pool.can_begin_again(lost.partition(" ")[0]))
             if interrupt.is_asked and not is_told:
                 is_told = True
                 yield Asked()
@@ -279,6 +297,11 @@ class Coordinator:
             self._connect(said)
         elif isinstance(said, TellAll):
             self._tell_all(said.order)
+        elif isinstance(said, BeginAgain):
+            self._network.lost(said.role)
+            pool.begin_again(said.role)
+        elif isinstance(said, Reach):
+            self._reach(said)
         elif isinstance(said, Validate):
             self._outside.validations.begin(said.checkpoint)
         elif isinstance(said, Tell):
@@ -290,11 +313,20 @@ class Coordinator:
             self._keep(said)
         return None
 
+    def _reach(self, said: Reach) -> None:
+        assert self._outbox
+        self._network.found(said.role, said.endpoints)
+        self._keep_places(said.places)
+        self._outbox.send(f"{said.role}/control", Addresses(said.book, said.ordered))
+
+    def _keep_places(self, places: Mapping[str, Mapping[str, Any]]) -> None:
+        with self._saves.unless_refused("where roles run"):
+            put_file(self._settings.run_folder / "roles.json", (json.dumps(places, indent=1) + "\n").encode())
+
     def _connect(self, said: Connect) -> None:
         self._outbox = self._network.outbox(said.book)
         self._pulse = LauncherPulse(self._network, said.book, self._outside.give_sign)
-        with self._saves.unless_refused("where roles run"):
-            put_file(self._settings.run_folder / "roles.json", (json.dumps(said.places, indent=1) + "\n").encode())
+        self._keep_places(said.places)
         self._outside.on_book(said.book)
         for role in self._plan.cluster.roles:
             self._outbox.send(f"{role}/control", Addresses(said.book))

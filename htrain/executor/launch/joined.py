@@ -1,7 +1,7 @@
 """Worker pools whose roles come from elsewhere: agents that somebody starts on each host, with `htrain role`, join the launcher (docs/decisions/agents.md)."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -17,6 +17,7 @@ from htrain.executor.launch.reach import Probes, Task, shared_places
 from htrain.executor.launch.reception import Reception
 from htrain.executor.launch.supervisor import Assignment, Place, encode_assignment
 from htrain.executor.record.identity import Identity
+from htrain.executor.roles.alone import can_be_alone
 from htrain.executor.roles.rendezvous import Rendezvous
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
@@ -125,8 +126,9 @@ class JoinedPools:
     def pool(self, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> WorkerPool:
         """All agents that have been gathered."""
         keys = (network.keys.public.decode(), network.keys.secret.decode()) if network.keys else None
-        assignment = Assignment(list(map(list, plan.processes)), settings, launcher, Place(keys=keys))
-        return JoinedPool(self._open, encode_assignment(assignment))
+        alone = list(can_be_alone(plan, settings))
+        assignment = Assignment(list(map(list, plan.processes)), settings, launcher, Place(keys=keys), alone)
+        return JoinedPool(self._open, encode_assignment(assignment), alone)
 
     @property
     def _open(self) -> Reception:
@@ -148,10 +150,11 @@ class JoinedPools:
 
 
 class JoinedPool:
-    """What agents play in one try, from `assignment`."""
+    """What agents play in one try, from `assignment`. Roles that are `alone` can be begun again by the agent that has played them."""
 
-    def __init__(self, reception: Reception, assignment: bytes) -> None:
+    def __init__(self, reception: Reception, assignment: bytes, alone: Collection[str]) -> None:
         self._reception = reception
+        self._alone = alone
         self._is_over = False
         reception.have(lambda rendezvous: rendezvous.begin(assignment))
 
@@ -164,6 +167,14 @@ class JoinedPool:
         """A role whose process has ended by itself, or whose agent is gone."""
         self._reception.bell.mute()
         return self._reception.ask(lambda rendezvous: rendezvous.lost)
+
+    def can_begin_again(self, role: str) -> bool:
+        """Whether it is one that may be alone, whose process has ended, and not its agent."""
+        return role in self._alone and self._reception.ask(lambda rendezvous: rendezvous.can_begin_again(role))
+
+    def begin_again(self, role: str) -> None:
+        """Have its agent begin it anew."""
+        self._reception.have(lambda rendezvous: rendezvous.begin_again(role))
 
     def lives(self, role: str) -> bool:
         """Always False: that an agent lives says nothing of what it plays."""

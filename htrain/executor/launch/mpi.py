@@ -105,6 +105,14 @@ class RoleRanks:
         """Always empty."""
         return ""  # mpiexec ends all ranks when one dies; silence is noticed by the launcher
 
+    def can_begin_again(self, role: str) -> bool:
+        """None can: see `lost`."""
+        return False
+
+    def begin_again(self, role: str) -> None:
+        """Not to be called. Raises AssertionError."""
+        raise AssertionError(f"{role} is a rank of MPI's")
+
     def lives(self, role: str) -> bool:
         """Always False."""
         return False  # as far as is known: it may be on another host

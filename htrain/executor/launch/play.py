@@ -8,6 +8,7 @@ from htrain.errors import Error, RunError
 from htrain.executor.assembly import Assembly
 from htrain.executor.engine.context import Spread
 from htrain.executor.host.bell import Bell
+from htrain.executor.host.journal import Journal
 from htrain.executor.host.memory import keep_pages
 from htrain.executor.host.threads import begin_thread, share_gil
 from htrain.executor.launch.pulse import Pulse, beat_seconds
@@ -18,14 +19,22 @@ from htrain.executor.roles.obeying import Obeying
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher, Link
 from htrain.executor.transport.port import Network
+from htrain.executor.transport.wire import Addresses
 from htrain.net.names import TRAINER, device_of, role_of
 from htrain.plan.plan import Plan, load_part
 
 _LAST_SECONDS = 15.0  # for all of a process to end that have been told to
 
 
-def play(name: str, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> None:
-    """Be role `name` until the launcher says stop, or is gone.
+def play(
+    name: str,
+    plan: Plan,
+    settings: RunSettings,
+    network: Network,
+    launcher: Launcher,
+    journal: Journal | None = None,
+) -> None:
+    """Be role `name` until the launcher says stop, or is gone. A trainer keeps the `journal`, from which another may go on.
 
     Raises nothing that goes wrong with the role: the launcher is told of it instead.
     """
@@ -45,13 +54,15 @@ def play(name: str, plan: Plan, settings: RunSettings, network: Network, launche
     try:
         if failure:
             raise failure
-        role = RunningRole(name, plan, settings, network, on_change=bell.ring, parts=parts, processes=processes)
+        role = RunningRole(
+            name, plan, settings, network, on_change=bell.ring, parts=parts, processes=processes, journal=journal
+        )
         pulse.hangs = role.watch.tick
-        book = link.hello({**role.endpoints, **pulse.endpoints}, settings.warm_up_seconds, pulse.check)
+        known = link.hello({**role.endpoints, **pulse.endpoints}, settings.warm_up_seconds, pulse.check)
         role.fill()
         pulse.metrics = role.metrics
         link.ready(role.metrics())
-        _obey(role, link, pulse, book)
+        _obey(role, link, pulse, known)
     except Error as error:
         link.failed(error)
     except Exception as error:
@@ -82,12 +93,12 @@ def _divided(
         return None, (), error
 
 
-def _obey(role: RunningRole, link: Link, pulse: Pulse, book: dict[str, str]) -> None:
+def _obey(role: RunningRole, link: Link, pulse: Pulse, known: Addresses) -> None:
     """Carry out orders, and tell what has changed, until told to stop. Raises the error of any of the role's threads.
 
     It waits for an order, or for the bell, which the role's threads ring when there is something to look at.
     """
-    obeying = Obeying(role, link, book)
+    obeying = Obeying(role, link, known.book, known.ordered)
     pulse.exchanged = obeying.exchanged
     while True:
         order = link.order()
@@ -103,13 +114,18 @@ def part_of(plan_folder: Path, role: str) -> Plan:
 
 
 def play_all(
-    roles: Sequence[str], plan_of: Callable[[str], Plan], settings: RunSettings, network: Network, launcher: Launcher
+    roles: Sequence[str],
+    plan_of: Callable[[str], Plan],
+    settings: RunSettings,
+    network: Network,
+    launcher: Launcher,
+    journal: Journal | None = None,
 ) -> None:
-    """Be all of some roles in this process, the first of them in this thread; `plan_of` gives what each has to know of the plan."""
+    """Be all of some roles in this process, the first of them, which keeps the `journal`, in this thread; `plan_of` gives what each has to know of the plan."""
     network.is_shared = network.is_shared or len(roles) > 1
     first, *others = roles
     threads = [thread_role(role, plan_of(role), settings, network, launcher) for role in others]
-    play(first, plan_of(first), settings, network, launcher)
+    play(first, plan_of(first), settings, network, launcher, journal=journal)
     for thread in threads:
         thread.join(_LAST_SECONDS)
 

@@ -12,6 +12,7 @@ import psutil
 
 from htrain.executor.launch.play import thread_role
 from htrain.executor.launch.supervisor import (
+    AGAIN,
     END,
     KILL,
     Assignment,
@@ -53,6 +54,14 @@ class RoleThreads:
         """Whether the role's thread has not ended."""
         return any(thread.name == role and thread.is_alive() for thread in self._threads)
 
+    def can_begin_again(self, role: str) -> bool:
+        """None can."""
+        return False
+
+    def begin_again(self, role: str) -> None:
+        """Not to be called. Raises AssertionError."""
+        raise AssertionError(f"{role} is a thread")
+
     def end(self) -> None:
         """Wait for all threads, 15 s in all. One that hangs is left, and goes with the process."""
         deadline = time.monotonic() + _LAST_SECONDS
@@ -91,7 +100,7 @@ class Supervisors:
 
 class RoleProcesses:
     """A process for the roles of each of `processes`, forked from a supervisor. That leads their process group, and goes back to `supervisors` with the end.
-    Without a `place` they reach the launcher, and each other, as processes of its host do."""
+    Without a `place` they reach the launcher, and each other, as processes of its host do. Those that are `alone` can be begun again while others go on."""
 
     def __init__(
         self,
@@ -100,7 +109,9 @@ class RoleProcesses:
         launcher: Launcher,
         supervisors: Supervisors,
         place: Place | None = None,
+        alone: Sequence[str] = (),
     ) -> None:
+        self._alone = frozenset(alone)
         self._supervisors = supervisors
         self._supervisor = supervisors.take()
         self._connection = self._supervisor.connection
@@ -109,7 +120,7 @@ class RoleProcesses:
         self._statuses: dict[str, int] = {}
         self.pids: dict[str, int] = {}
         with suppress(OSError):  # a supervisor that is gone: `lost` says so
-            assignment = Assignment(list(map(list, processes)), settings, launcher, place)
+            assignment = Assignment(list(map(list, processes)), settings, launcher, place, list(alone))
             self._connection.send_bytes(encode_assignment(assignment))
 
     @property
@@ -129,6 +140,16 @@ class RoleProcesses:
             if ended is not None
             else ""
         )
+
+    def can_begin_again(self, role: str) -> bool:
+        """Whether it is one that may be alone, and its process has ended."""
+        return role in self._alone and role in self._statuses
+
+    def begin_again(self, role: str) -> None:
+        """Have the process of a role, which has ended, forked anew: it goes on from where that was."""
+        del self._statuses[role]
+        with suppress(OSError):  # a supervisor that is gone: `lost` says so
+            self._connection.send_bytes(AGAIN + role.encode())
 
     def lives(self, role: str) -> bool:
         """Whether a role's process has started, and not ended as far as is known."""

@@ -1,7 +1,7 @@
 """A role: its parameters, caches and threads, as its plan has them (docs/concepts.md)."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ from htrain.costs.roles import server_threads
 from htrain.data import Malformed, Position, open_data
 from htrain.errors import CheckpointError, RunError
 from htrain.executor.assembly import NOTHING, Assembly
+from htrain.executor.engine.context import first_step
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.engine.store import Store
+from htrain.executor.host.journal import Journal
 from htrain.executor.host.patience import Patience
 from htrain.executor.host.usage import ProcessUsage, ThreadUsage
 from htrain.executor.host.watch import Watch
@@ -63,6 +65,7 @@ class RunningRole:
         on_change: Callable[[], None] = lambda: None,
         parts: Assembly | None = None,
         processes: Sequence[ServerProcess] = (),
+        journal: Journal | None = None,
     ) -> None:
         self.name = name
         self.plan = plan
@@ -86,6 +89,7 @@ class RunningRole:
         self._connector: Connector | None = None
         self._parts = parts or assembled(name, plan, settings)
         self._processes = processes
+        self._journal = journal
         self.store, self.caches, self._cache = self._parts.store, self._parts.caches, self._parts.cache_half
         self._neighbours: dict[str, dict[str, Any]] = network.shared("caches", dict)
         self._neighbours[name] = self.caches
@@ -114,6 +118,7 @@ class RunningRole:
                 self.name, self._network, engine=parts.engine, replicas=parts.replicas, bound=parts.bound,
                 prefetch=options.looks_ahead and not settings.deterministic, patience=self.patience, watch=self.watch,
                 flush=parts.engine_of(self.plan.flush_net() or NOTHING), collective=self.collective, ahead=self._cache.announced,
+                journal=self._journal, first_step=first_step(self._own.get("incarnation", 0)),
             )  # fmt: skip
             self._inboxes = {number: self._network.inbox(f"{self.name}/{number}") for number in self._cache.endpoints}
         else:
@@ -226,13 +231,19 @@ class RunningRole:
         if self.members and self.settings.serving:
             self.members.start(addresses_in(book, self.settings.serving.served.num_servers))
 
+    @property
+    def _own(self) -> Mapping[str, Any]:
+        """From where this trainer is to go on; nothing at the beginning of its data."""
+        return self.settings.positions.get(self.name, {})
+
     def _open_feed(self) -> Feed:
         """This trainer's share of the data, from where it is to go on."""
         cluster = self.plan.cluster
         group, number = Role.parse(self.name).place
         shard, shards = group * cluster.trainers + number, cluster.groups * cluster.trainers
-        state = self.settings.positions.get(self.name, {})
-        start = Position.from_dict(state["position"]) if state else Position(0, 0, 0)
+        own = self._own
+        start = Position.from_dict(own["position"]) if "position" in own else Position(0, 0, 0)
+        trained = [Position.from_dict(position) for position in own.get("trained", ())]
         batches = (
             open_data(self.settings.data, self.settings.extent)
             .for_loss(self.plan.options.loss)
@@ -246,7 +257,7 @@ class RunningRole:
                 left=self.settings.left,
             )
         )
-        return Feed(batches, start, 2 * self._parts.replicas, self.watch.activity("reader"))
+        return Feed(batches, start, 2 * self._parts.replicas, self.watch.activity("reader"), trained)
 
     def _parts_for_cache(self, book: dict[str, str]) -> TrainerParts:
         """What this trainer's cache may use of it: its net and caches, and ways to the tables and to other trainers."""
@@ -272,6 +283,16 @@ class RunningRole:
             patience=self.patience,
             activity=self.watch.activity,
         )
+
+    def lost(self, trainer: str, incarnation: int) -> None:
+        """A trainer is gone, and will be begun again as this incarnation: nobody waits for it."""
+        self._network.lost(trainer)
+        if self.server:
+            self.server.forget(*Role.parse(trainer).place, incarnation)
+
+    def found(self, trainer: str, book: dict[str, str]) -> None:
+        """It has been begun again, with its endpoints at these addresses."""
+        self._network.found(trainer, book)
 
     def pause(self) -> None:
         """Begin no more steps or rounds; `quiet` says when those under way have ended."""
@@ -351,7 +372,7 @@ class RunningRole:
     def _restore_totals(self) -> None:
         """A resumed trainer counts on from where its checkpoint was."""
         if self.trainer:
-            for name, value in self.settings.positions.get(self.name, {}).get("totals", {}).items():
+            for name, value in self._own.get("totals", {}).items():
                 setattr(self.trainer.totals, name, value)
 
     def _stepped(self, steps: int) -> None:
@@ -394,6 +415,7 @@ class RunningRole:
         if self.trainer:
             totals = self.trainer.totals
             measured |= {
+                **({"repeated": self._own.get("open", 0)} if "incarnation" in self._own else {}),
                 "examples": totals.examples,
                 "steps": totals.steps,
                 "log_loss": totals.log_loss,

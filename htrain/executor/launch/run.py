@@ -25,6 +25,7 @@ from htrain.executor.launch.tries import Beside, Job, Tries
 from htrain.executor.record.identity import Identity
 from htrain.executor.record.progress import Progress
 from htrain.executor.record.run_folder import began, claimed, refuse_served, require_empty
+from htrain.executor.roles.alone import can_be_alone
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
@@ -209,7 +210,8 @@ class LocalPools:
         if self._hosting == "threads":
             torch.set_num_threads(self._num_threads)
             return RoleThreads(plan.cluster.roles, plan, settings, network, launcher)
-        return RoleProcesses(plan.processes, settings, launcher, self._supervisors)
+        alone = can_be_alone(plan, settings)
+        return RoleProcesses(plan.processes, settings, launcher, self._supervisors, alone=alone)
 
     def close(self) -> None:
         """End the supervisor, and remove what sockets have left."""

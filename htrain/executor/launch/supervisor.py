@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -24,6 +25,7 @@ import msgspec
 import psutil
 
 from htrain.errors import Error
+from htrain.executor.host.journal import Journal
 from htrain.executor.host.process import end_with_parent, settle
 from htrain.executor.host.sockets import folder_of
 from htrain.executor.launch.environment import role_environment
@@ -61,12 +63,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What is to be played: the roles of each process. Without a `place`, beside the launcher."""
+    """What is to be played: the roles of each process. Without a `place`, beside the launcher. Those that may be begun again `alone` keep a journal."""
 
     processes: list[list[str]]
     settings: RunSettings
     launcher: Launcher
     place: Place | None = None
+    alone: list[str] = field(default_factory=list)
 
     def network(self) -> Network:
         """That of one of its processes."""
@@ -92,6 +95,7 @@ class Rests(msgspec.Struct, frozen=True, tag=True):
     """No process of any role is left: another Assignment may come."""
 
 
+AGAIN = b"again "  # and a role's name: its process has ended, and another is to go on where that was
 END, KILL = b"end", b"kill"  # ask for it: with a moment for roles that are on their way out, or without
 
 
@@ -191,6 +195,8 @@ def supervise(connection: Connection) -> int:
     try:
         while True:
             said = connection.recv_bytes()
+            if said.startswith(AGAIN):  # none is left that it could be beside
+                continue
             if said in (END, KILL):  # all have ended by themselves
                 _say(connection, Rests())
                 continue
@@ -214,26 +220,62 @@ def supervise(connection: Connection) -> int:
 def _play(assignment: Assignment, connection: Connection) -> bytes:
     """Have roles played until all have ended, or the launcher asks for that; what it has said, b"" for nothing. Raises EOFError where it has closed its end."""
     settle()
-    fork = multiprocessing.get_context("fork")
-    processes = {
-        fork.Process(target=_be_roles, args=(roles, assignment, connection), name=roles[0]): roles
-        for roles in assignment.processes
-    }
+    playing = _Playing(assignment, connection)
     said = b""
     try:
-        for process, roles in processes.items():
-            process.start()
-            for role in roles:
-                _say(connection, Started(role, process.pid or 0))
-        said = _watch(processes, connection)
+        for roles in assignment.processes:
+            playing.begin(roles)
+        while (said := _watch(playing.processes, connection)).startswith(AGAIN):
+            playing.begin_again(said.removeprefix(AGAIN).decode())
         return said
     finally:
-        _end([process for process in processes if process.pid], 0.0 if said == KILL else _LAST_SECONDS)
+        playing.end(0.0 if said == KILL else _LAST_SECONDS)
+
+
+class _Playing:
+    """The processes of an assignment."""
+
+    def __init__(self, assignment: Assignment, connection: Connection) -> None:
+        self.processes: dict[BaseProcess, list[str]] = {}
+        self._assignment = assignment
+        self._connection = connection
+        self._journals = {role: Journal() for role in assignment.alone}
+        self._incarnations: Counter[str] = Counter()
+
+    def begin(self, roles: list[str]) -> None:
+        """Fork the process of some roles."""
+        self._fork(roles, self._assignment)
+
+    def begin_again(self, role: str) -> None:
+        """Fork the process of a role anew, which goes on where its last has written that it was."""
+        journal, settings = self._journals[role], self._assignment.settings
+        self._incarnations[role] += 1
+        word = journal.read()
+        state = msgspec.msgpack.decode(word) if word else settings.positions.get(role, {})
+        state = {**state, "incarnation": self._incarnations[role]}
+        settings = replace(
+            settings, positions={**settings.positions, role: state}, restore="", begin_with=("", "")
+        )  # it holds no parameters
+        self._fork([role], replace(self._assignment, settings=settings))
+
+    def _fork(self, roles: list[str], assignment: Assignment) -> None:
+        arguments = roles, assignment, self._connection, self._journals.get(roles[0])
+        process = multiprocessing.get_context("fork").Process(target=_be_roles, args=arguments, name=roles[0])
+        process.start()
+        self.processes[process] = roles
+        for role in roles:
+            _say(self._connection, Started(role, process.pid or 0))
+
+    def end(self, seconds: float) -> None:
+        """Wait so long for those that are on their way out; end the others."""
+        _end([process for process in self.processes if process.pid], seconds)
+        for journal in self._journals.values():
+            journal.close()
 
 
 def _watch(processes: Mapping[P, Sequence[str]], connection: Connection) -> bytes:
     """Until all have ended, or the launcher has something to say, which is returned. Raises EOFError where it has closed its end."""
-    living = list(processes)
+    living = [process for process in processes if process.exitcode is None]
     while living and connection not in wait([connection, *(process.sentinel for process in living)], _TICK_SECONDS):
         for process in [process for process in living if process.exitcode is not None]:
             living.remove(process)
@@ -257,7 +299,7 @@ def _end(roles: Sequence[BaseProcess], seconds: float) -> None:
         role.join()
 
 
-def _be_roles(roles: Sequence[str], assignment: Assignment, connection: Connection) -> None:
+def _be_roles(roles: Sequence[str], assignment: Assignment, connection: Connection, journal: Journal | None) -> None:
     """A process of roles: play them, then leave without the supervisor's own way out."""
     end_with_parent()
     connection.close()
@@ -265,8 +307,8 @@ def _be_roles(roles: Sequence[str], assignment: Assignment, connection: Connecti
     try:
         network = assignment.network()
         play_all(
-            roles, partial(part_of, assignment.settings.plan_folder), assignment.settings, network, assignment.launcher
-        )
+            roles, partial(part_of, assignment.settings.plan_folder), assignment.settings, network, assignment.launcher, journal=journal
+        )  # fmt: skip
         network.close()
     except BaseException as error:
         print(one_line(f"{roles[0]}: {type(error).__name__}: {error}"), file=sys.stderr)

@@ -153,7 +153,9 @@ class Tries:
                 )  # fmt: skip
                 try:
                     job.pools.gather(settings, identity, outside)
-                    coordinator = Coordinator(job.plan, network, settings, identity, outside)
+                    coordinator = Coordinator(
+                        job.plan, network, settings, identity, outside, retries=self._retries.most
+                    )
                     pool = job.pools.pool(job.plan, settings, network, coordinator.place)
                     result = coordinator.run(pool)
                     found = validator.finish(result.checkpoint, interrupt, job.claim.give_sign)

@@ -38,7 +38,7 @@ class Replica:
     """Drives the machine of one net replica. For one thread.
 
     `seconds_waited` is the time in which there was nothing to do before a message came, or a slower replica had written. What a replica asks of its trainer,
-    batches and rests among them, is carried out by `ask_trainer`; one that only runs passes of its own has none.
+    batches and rests among them, is carried out by `ask_trainer`; one that only runs passes of its own has none. Steps are numbered from `first_step`.
     """
 
     def __init__(
@@ -50,10 +50,11 @@ class Replica:
         outbox: Outbox,
         patience: Patience,
         activity: Activity,
+        first_step: int = 0,
     ) -> None:
         place = Role.parse(role_at(inbox.name)).place
         self.endpoint = inbox.name
-        self.machine = ReplicaMachine((*place, number), inbox.name, engine, gates)
+        self.machine = ReplicaMachine((*place, number), inbox.name, engine, gates, first_step=first_step)
         self.stopping: Callable[[], bool] = lambda: False
         self.ask_trainer: Callable[[Instruction], Any] | None = None
         self.seconds_waited = 0.0

@@ -58,6 +58,7 @@ class Server:
         self._deciding = threading.Lock()  # of who asks the machine
         self._outboxes: list[Outbox] = []
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._gone: queue.SimpleQueue[tuple[int, int, int]] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -105,6 +106,10 @@ class Server:
             if isinstance(each, Run):
                 self._jobs.put(each.job)
 
+    def forget(self, group: int, trainer: int, incarnation: int) -> None:
+        """A trainer is gone, and will be begun again as this incarnation (`ServerMachine.forget`): within 0.2 s nobody waits for it. From any thread."""
+        self._gone.put((group, trainer, incarnation))
+
     def stop(self) -> None:
         """End all threads; what has arrived is dropped."""
         self._stopping.set()
@@ -140,6 +145,13 @@ class Server:
     def _receive_loop(self, worker: _Worker) -> None:
         while not self._stopping.is_set():
             self._receive(worker)
+            if not self._gone.empty():
+                self._forget(worker)
+
+    def _forget(self, worker: _Worker) -> None:
+        with self._deciding:
+            instructions = self.machine.forget(*self._gone.get())
+        self._carry_out(instructions, worker)
 
     def _receive(self, worker: _Worker) -> None:
         """Take one message. What it brought is kept by its pass alone: a loop's own variable would keep it until the next one comes."""

@@ -4,14 +4,17 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from htrain.data import Batch
+import msgspec
+
+from htrain.data import Batch, Position
 from htrain.errors import Error, RunError
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.gate import WriteGates
+from htrain.executor.host.journal import Journal
 from htrain.executor.host.patience import Patience
 from htrain.executor.host.threads import begin_thread
 from htrain.executor.host.watch import Watch
@@ -53,6 +56,17 @@ class Totals:
     positives: float = 0.0
 
 
+@dataclass(frozen=True)
+class GoesOn:
+    """From where a trainer goes on that is begun again alone: as Feed has it. Of the batches that replicas had, `open` were not trained to their ends, and are
+    trained again."""
+
+    position: Position
+    totals: Totals
+    trained: list[Position]
+    open: int
+
+
 class Trainer:
     """The replica threads of one trainer. They stop between steps when paused, and end with the data."""
 
@@ -69,6 +83,8 @@ class Trainer:
         flush: Engine,
         collective: CollectiveLoop | None,
         ahead: int,
+        journal: Journal | None = None,
+        first_step: int = 0,
     ) -> None:
         self.role = role
         self.engine = engine
@@ -84,7 +100,10 @@ class Trainer:
         self._prefetch = prefetch
         self._patience = patience
         self._watch = watch
-        self._lock = threading.Lock()
+        self._journal = journal
+        self._first_step = first_step
+        self._pauses_later = False
+        self._lock = threading.RLock()
         self._orders = Orders()
         self._resting = Resting(self._orders)
         self._ordered = threading.Condition()  # and the lock of who asks `_resting`
@@ -113,8 +132,9 @@ class Trainer:
             self._outboxes.append(outbox)
             self._losses.append(Losses(activity))
             replica = Replica(
-                number, self.engine, self.gates, inbox=inbox, outbox=outbox, patience=self._patience, activity=activity
-            )
+                number, self.engine, self.gates, inbox=inbox, outbox=outbox, patience=self._patience, activity=activity,
+                first_step=self._first_step,
+            )  # fmt: skip
             replica.stopping = lambda: self._orders.stopping
             replica.ask_trainer = partial(self._carry_out, number)
             self._replicas.append(replica)
@@ -151,11 +171,15 @@ class Trainer:
             self._replicas[number].wake()
 
     def pause(self) -> None:
-        """Ask the replicas to stop after the steps they have taken."""
-        self._order(paused=True)
+        """Ask the replicas to stop after the steps they have taken; not before those batches that an earlier incarnation has trained."""
+        with self._ordered:
+            self._pauses_later = self._feed.is_behind if self._threads else False
+        if not self._pauses_later:
+            self._order(paused=True)
 
     def resume(self) -> None:
         """Let the replicas take batches again."""
+        self._pauses_later = False
         self._order(paused=False)
 
     def _order(self, *, paused: bool) -> None:
@@ -192,13 +216,13 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of a trainer besides parameters."""
-        totals = {
-            "examples": self.totals.examples,
-            "steps": self.totals.steps,
-            "log_loss": self.totals.log_loss,
-            "positives": self.totals.positives,
-        }
-        return {"position": self._feed.position.to_dict(), "totals": totals}
+        return {"position": self._feed.position.to_dict(), "totals": asdict(self.totals)}
+
+    def _note(self) -> None:
+        """Keep from where another process would go on, should this one end here. Requires: the lock."""
+        if self._journal:
+            feed = self._feed
+            self._journal.write(msgspec.msgpack.encode(GoesOn(feed.start, self.totals, feed.trained, feed.num_open)))
 
     def stop(self) -> None:
         """End all threads."""
@@ -252,9 +276,11 @@ class Trainer:
             for number in instruction.replicas:
                 self._replicas[number].wake()
         elif isinstance(instruction, StepBegins):
-            self._feed.taken(instruction.position)
+            with self._lock:
+                self._feed.taken(instruction.position)
+                self._note()
         elif isinstance(instruction, StepEnds):
-            self._count(instruction.step)
+            self._ended(instruction.step)
         elif isinstance(instruction, Rest):
             self._count_rest(replica)
             self._rest(instruction)
@@ -277,6 +303,16 @@ class Trainer:
         verdict = self._collective.verdict(step, self._patience.seconds)
         self._seconds_in_lockstep += time.monotonic() - began
         return verdict
+
+    def _ended(self, step: Step) -> None:
+        with self._lock:
+            self._count(step)
+            if step.position:
+                self._feed.ended(step.position)
+            self._note()
+        if self._pauses_later and not self._feed.is_behind:
+            self._pauses_later = False
+            self._order(paused=True)
 
     def _count(self, step: Step) -> None:
         if not step.state.batch_size:

@@ -66,6 +66,10 @@ class Figures:
         report = self._reports.get(role, {})
         return str(report.get("steps", report.get("passes", "not known")))
 
+    def repeated(self, role: str) -> int:
+        """The batches that a trainer which was begun again trains again, as it has told."""
+        return int(self._reports.get(role, {}).get("repeated", 0))
+
     def totals(self, now: float, *, ends: bool) -> RunTotals:
         """The totals now; windows are of the last seconds. `ends` says that a trainer has come to the end: what is reported from then on is not steady."""
         reports = self.reports

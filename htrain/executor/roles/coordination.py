@@ -3,7 +3,7 @@
 An Await is answered by an event:
 
     Came(message)     a role has said something
-    Ended(what)       the process of a role has ended by itself
+    Ended(what)       the process of a role has ended by itself, whose name the text begins with
     Asked()           the user asks the run to stop
     Validated(...)    what was to be validated is known, or could not be
     VersionEnded(...) a version has been published, or could not be
@@ -37,9 +37,11 @@ class Came:
 
 @dataclass(frozen=True)
 class Ended:
-    """What happened to the process of a role, or of several; the text begins with whose it was."""
+    """What happened to the process of a role, or of several; the text begins with whose it was. Where that `is_replaceable`, another can go on with what it
+    did, while others do."""
 
     what: str
+    is_replaceable: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,25 @@ class TellAll:
     """Instruction: give every role an order. One that cannot take it is gone, of which an event will come."""
 
     order: Order
+
+
+@dataclass(frozen=True)
+class BeginAgain:
+    """Instruction: begin the process of a role anew, which has ended."""
+
+    role: str
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Instruction: a role that was begun again is up, at its `endpoints`; all roles are in these `places` now. Tell it where the others are, and how many
+    orders they were given."""
+
+    role: str
+    endpoints: dict[str, str]
+    book: dict[str, str]
+    places: dict[str, dict[str, Any]]
+    ordered: int
 
 
 @dataclass(frozen=True)
@@ -176,7 +197,8 @@ class KeepMeasured:
 
 
 Instruction = (
-    Await | Connect | TellAll | AskWhetherLives | OpenCheckpoint | CloseCheckpoint | DropCheckpoint | Validate | OpenVersion | CloseVersion | Tell
+    Await | Connect | TellAll | BeginAgain | Reach
+    | AskWhetherLives | OpenCheckpoint | CloseCheckpoint | DropCheckpoint | Validate | OpenVersion | CloseVersion | Tell
     | ShowTotals | KeepMeasured
 )  # fmt: skip
 Result = TypeVar("Result")
@@ -186,7 +208,8 @@ Machine = Generator[Instruction, tuple[float, Any], Result]
 @dataclass(frozen=True)
 class RunResult:
     """How a run went. `checkpoint` is the folder of the last one, `stopped` says why the run ended before its data did, `retries` how often it was begun again
-    by itself. `train_examples` are those of `train_seconds`; `totals` are of all that its parts have trained, before it was resumed or begun again, too.
+    by itself, `begun_again` how often a trainer was while the others went on. `train_examples` are those of `train_seconds`; `totals` are of all that its parts
+    have trained, before it was resumed or begun again, too.
 
     `validations` are those of the whole run on its validation data, those before it was resumed included.
     """
@@ -199,3 +222,4 @@ class RunResult:
     stopped: str = ""
     validations: tuple[Validation, ...] = ()
     retries: int = 0
+    begun_again: int = 0

@@ -10,14 +10,18 @@ from typing import Any
 from htrain.errors import CheckpointError, Error, Interrupted, PublishError
 from htrain.executor.record.measured import NOTHING_MEASURED
 from htrain.executor.record.totals import RunTotals
+from htrain.executor.roles.alone import Alone
 from htrain.executor.roles.coordination import (
+    BeginAgain,
     CloseCheckpoint,
     CloseVersion,
     DropCheckpoint,
+    Ended,
     KeepMeasured,
     Machine,
     OpenCheckpoint,
     OpenVersion,
+    Reach,
     Refused,
     RunResult,
     ShowTotals,
@@ -34,7 +38,7 @@ from htrain.executor.roles.saving import Writing
 from htrain.executor.roles.validating import ValidationSchedule
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Order
-from htrain.net.names import TRAINER, role_of
+from htrain.net.names import TRAINER, role_at, role_of
 from htrain.plan.plan import Plan
 
 _SHOW_SECONDS = (
@@ -48,11 +52,12 @@ _LAST_SAVE_SECONDS = 60.0
 class CoordinatorMachine(Listening):
     """Runs one plan to its end. Roles that are at rest begin to write a checkpoint, or a version, and train on while they do."""
 
-    def __init__(self, plan: Plan, settings: RunSettings, *, tells_of_ends: bool) -> None:
-        super().__init__(plan, settings, tells_of_ends=tells_of_ends)
+    def __init__(self, plan: Plan, settings: RunSettings, *, tells_of_ends: bool, alone: Alone | None = None) -> None:
+        super().__init__(plan, settings, tells_of_ends=tells_of_ends, alone=alone)
         self._trainers = [role for role in self._roles if role_of(role) == TRAINER]
         self._validations = ValidationSchedule(every=settings.valid_every, validated=settings.validated)
         self._publications = PublishSchedule(settings)
+        self._goes_on = False  # whatever becomes of one trainer: nobody waits for all
         self._examples_at_rest = 0  # trained by the whole job when all were at rest last
 
     def run(self, now: float) -> Machine[RunResult]:
@@ -104,6 +109,7 @@ class CoordinatorMachine(Listening):
         self._saves.begin(self._now)
         self._publications.begin(self._now)
         while not (self._is_trained or self._asked or self._seen.unreadable or self._validations.ends_run):
+            self._goes_on = True
             if self._now >= show:
                 yield from self._show()
                 show = self._now + self._show_seconds
@@ -120,8 +126,57 @@ class CoordinatorMachine(Listening):
             else:
                 times = (show, self._saves.due, self._saves.slow, self._publications.due, self._publications.slow)
                 yield from self._event(until=min(times))
+        self._goes_on = False
+
+    # -- trainers that are begun again alone -------------------------------------------------------------------------
+
+    def _ended(self, event: Ended) -> Machine[None]:
+        """The process of a role has ended by itself: a trainer that nobody has to wait for is begun again. Raises PeerLost otherwise."""
+        role = event.what.partition(" ")[0]
+        owes = (self._saves.writing and role not in self._seen.saved) or (
+            self._publications.is_running and role not in self._seen.published
+        )
+        if not event.is_replaceable or not self._goes_on or owes or not self._alone.allows(role):
+            raise self._lost(event.what)
+        yield from self._begin_again(role, event.what)
+
+    def _begin_again(self, role: str, what: str) -> Machine[None]:
+        seen = self._seen
+        incarnation = self._alone.lost(role, self._now, self._patience + self._settings.warm_up_seconds)
+        for kept in (seen.places, seen.ready, seen.finished):
+            kept.pop(role, None) if isinstance(kept, dict) else kept.discard(role)
+        self._exchanges.begins_again(role)
+        self._liveness.heard(role)
+        yield from self._give(Order("lost", trainer=role, incarnation=incarnation))
+        yield from self._do(BeginAgain(role))
+        told = f"{what}; it is begun again, and the others go on ({self._alone.told(role)} without a checkpoint between them)"
+        yield from self._do(Tell(told))
+
+    def _bring_back(self) -> Machine[None]:
+        """Roles that were begun again are told where others are, once they are up; and others, where they are, once they can go on."""
+        seen = self._seen
+        for role in self._alone.away:
+            own = {endpoint: address for endpoint, address in seen.book.items() if role_at(endpoint) == role}
+            if role in seen.known and self._alone.is_to_be_reached(role):
+                yield from self._do(Reach(role, own, dict(seen.book), dict(seen.places), seen.number))
+            elif role in seen.ready:
+                seconds = self._alone.back(role, self._now)
+                yield from self._give(Order("found", trainer=role, book=own))
+                batches = self._figures.repeated(role)
+                told = (
+                    f"{role} goes on after {seconds:.1f} s: of {batches} batches that it had begun, it trains all again"
+                )
+                yield from self._do(Tell(told))
+
+    def _all_back(self) -> Machine[None]:
+        """Until none is away; from now on all are needed. Raises PeerLost."""
+        self._goes_on = False
+        while self._alone.away:
+            yield from self._event()
 
     def _heard_of(self) -> Machine[None]:
+        if self._alone.away:
+            yield from self._bring_back()
         yield from self._close_checkpoint()
         yield from self._close_version()
 
@@ -178,6 +233,7 @@ class CoordinatorMachine(Listening):
 
         Raises what a reader could not read where nothing has been trained: there is nothing to save.
         """
+        yield from self._all_back()
         began = self._now
         paused = yield from self._ask("pause", "paused", self._longest_seconds)
         trainers = {trainer: paused[trainer] for trainer in self._trainers}
@@ -208,6 +264,7 @@ class CoordinatorMachine(Listening):
                 self._validations.refused()
             yield from self._refused(closed)
             return
+        self._alone.saved()
         yield from self._do(Tell(self._saves.made(saved, self._now)))
         if writing.validates:
             yield from self._do(Validate(writing.folder))
@@ -261,6 +318,7 @@ class CoordinatorMachine(Listening):
     def _publish(self) -> Machine[None]:
         """Begin a version. Roles come to rest between two steps, where caches hold no update back, and take their dense weights; they train on while they
         write."""
+        yield from self._all_back()
         paused = yield from self._ask("pause", "paused", self._longest_seconds)
         self._examples_at_rest = _examples_of({trainer: paused[trainer] for trainer in self._trainers})
         yield from self._open_version(is_final=False)

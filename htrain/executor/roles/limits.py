@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path, PurePath
 
 from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Ready, State
-from htrain.net.names import role_at
+from htrain.net.names import TRAINER, role_at
 from htrain.plan.plan import Plan
 
 _LEAST_BYTES = 16 << 20  # of what no plan foresees: addresses of thousands of roles, long lists in few examples
@@ -33,3 +33,9 @@ def is_checkpoint_of(folder: str, run_folder: Path) -> bool:
 def is_name(name: str) -> bool:
     """Whether a role may be told to publish under a name, or to build on a checkpoint of it: it is no way to anywhere else."""
     return PurePath(name).name == name != ".."
+
+
+def is_trainer(name: str) -> bool:
+    """Whether a role of this name trains, in a group."""
+    kind, *place = name.split(":")
+    return kind == TRAINER and len(place) == 2 and all(number.isdecimal() for number in place)

@@ -10,6 +10,7 @@ from typing import Any
 
 from htrain.errors import Error, Interrupted, PeerLost, error_named
 from htrain.executor.record.figures import Figures
+from htrain.executor.roles.alone import Alone
 from htrain.executor.roles.coordination import (
     Asked,
     AskWhetherLives,
@@ -61,11 +62,13 @@ class Seen:
 
 
 class Listening:
-    """The part of the launcher's machine that listens. `tells_of_ends` says whether events tell of processes that end by themselves. Times are seconds of any
-    one clock; how long others are waited for counts only while this machine has listened (htrain.sync.liveness).
+    """The part of the launcher's machine that listens. `tells_of_ends` says whether events tell of processes that end by themselves, `alone` which of these are
+    begun again while others go on. Times are seconds of any one clock; how long others are waited for counts only while this machine has listened
+    (htrain.sync.liveness).
     """
 
-    def __init__(self, plan: Plan, settings: RunSettings, *, tells_of_ends: bool) -> None:
+    def __init__(self, plan: Plan, settings: RunSettings, *, tells_of_ends: bool, alone: Alone | None = None) -> None:
+        self._alone = alone or Alone()
         self._roles = plan.cluster.roles
         self._settings = settings
         self._tells_of_ends = tells_of_ends
@@ -127,8 +130,12 @@ class Listening:
 
     def _order(self, verb: str, *, folder: str = "", base: str = "") -> Machine[None]:
         """Give an order to all."""
-        self._seen.number = self._exchanges.ordered = self._seen.number + 1
-        yield from self._do(TellAll(Order(verb, folder, base, self._seen.number)))
+        yield from self._give(Order(verb, folder, base))
+
+    def _give(self, order: Order) -> Machine[None]:
+        """Give it to all, under the next number."""
+        self._seen.number = self._exchanges.ordered = order.number = self._seen.number + 1
+        yield from self._do(TellAll(order))
 
     def _event(self, *, until: float = math.inf, patience: float = math.inf) -> Machine[None]:
         """Take what comes, until a time, or until others have been listened to for so many seconds; raise what it says went wrong.
@@ -145,13 +152,18 @@ class Listening:
                 yield from self._missed(error)
             yield from self._heard_of()
         elif isinstance(event, Ended):
-            raise self._lost(event.what)
+            yield from self._ended(event)
         elif isinstance(event, Asked):
             self._asked = True
         elif isinstance(event, Listened):
             yield from self._silence()
         else:
             yield from self._beside(event)
+
+    def _ended(self, event: Ended) -> Machine[None]:
+        """The process of a role has ended by itself. Raises PeerLost."""
+        raise self._lost(event.what)
+        yield from ()
 
     def _heard_of(self) -> Machine[None]:
         """A message was taken: what is to be done now that was waited for."""
@@ -186,6 +198,8 @@ class Listening:
             lives = yield from self._do(AskWhetherLives(news.role))
             yield from self._do(Tell(self._silent(news, lives=lives)))
         self._require_heard(min(passed, MOST_SECONDS))
+        if late := self._alone.late(self._patience):
+            raise self._lost(f"{late} did not come up again within {self._settings.warm_up_seconds:.0f} s")
 
     def _require_heard(self, seconds: float) -> None:
         """Raises PeerLost where what a role has said, or was told, has been on its way for too long: it is lost."""

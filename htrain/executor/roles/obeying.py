@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from htrain.errors import Error, PeerLost
-from htrain.executor.roles.limits import is_checkpoint_of, is_name
+from htrain.executor.roles.limits import is_checkpoint_of, is_name, is_trainer
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Order
 from htrain.sync.exchanges import Numbers
@@ -17,6 +17,10 @@ from htrain.sync.exchanges import Numbers
 
 class Obedient(Protocol):
     """The role, as its main thread sees it (htrain.executor.launch.role)."""
+
+    @property
+    def name(self) -> str:
+        """Which one it is."""
 
     @property
     def settings(self) -> RunSettings:
@@ -40,6 +44,12 @@ class Obedient(Protocol):
 
     def start(self, book: dict[str, str]) -> None:
         """Begin to work with those who are at these addresses."""
+
+    def lost(self, trainer: str, incarnation: int) -> None:
+        """A trainer is gone, and will be begun again as this incarnation: wait for nothing of it."""
+
+    def found(self, trainer: str, book: dict[str, str]) -> None:
+        """It has been begun again, at these addresses."""
 
     def pause(self) -> None:
         """Begin no more steps or rounds."""
@@ -80,9 +90,10 @@ class Line(Protocol):
 
 
 class Obeying:
-    """The orders of one role, and what it has told of itself. `book` has the addresses of all endpoints of the run. For one thread."""
+    """The orders of one role, and what it has told of itself. `book` has the addresses of all endpoints of the run; `ordered` is how many orders others were
+    given before. For one thread."""
 
-    def __init__(self, role: Obedient, line: Line, book: Mapping[str, str]) -> None:
+    def __init__(self, role: Obedient, line: Line, book: Mapping[str, str], ordered: int = 0) -> None:
         self._role = role
         self._line = line
         self._book = dict(book)
@@ -91,7 +102,7 @@ class Obeying:
         self._saving = 0  # the number of the order whose share is written
         self._is_finished = self._is_unreadable = False
         self._said = 0
-        self._heard = Numbers()
+        self._heard = Numbers(ordered)
 
     def exchanged(self) -> tuple[int, int]:
         """How much the role has said to the launcher, and how much it has heard. From any thread."""
@@ -112,6 +123,8 @@ class Obeying:
             return True
         if order.verb == "start":
             role.start(self._book)
+        elif order.verb in ("lost", "found"):
+            self._told_of(order)
         elif order.verb == "pause":
             role.pause()
             self._pause = order
@@ -129,6 +142,17 @@ class Obeying:
             else:
                 self._line.refuse()
         return True
+
+    def _told_of(self, order: Order) -> None:
+        """A trainer is gone, or has been begun again, which may be this role itself."""
+        if not is_trainer(order.trainer):
+            self._line.refuse()
+        elif order.verb == "lost":
+            self._role.lost(order.trainer, order.incarnation)
+        elif order.trainer == self._role.name:
+            self._role.start(self._book)
+        else:
+            self._role.found(order.trainer, order.book)
 
     def look(self) -> None:
         """Tell what has changed. Raises the error of any of the role's threads."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from htrain.errors import Error, error_named
 from htrain.executor.transport.rendezvous import (
     Begin,
+    BeginAgain,
     Declined,
     Fetch,
     Finish,
@@ -83,13 +84,14 @@ class Rendezvous:
     """The agents of one run. `processes` are the roles of each process, `version` is that of this htrain; an agent that is silent for `silent_seconds` is
     given up.
 
-    `error` is what makes the run impossible; `lost` which role of the try under way is gone, "" while none is; `news` what the user may want to know.
+    `error` is what makes the run impossible; `news` is what the user may want to know.
     """
 
     def __init__(self, processes: Sequence[Sequence[str]], version: str, silent_seconds: float) -> None:
         self.agents: dict[str, Agent] = {}
         self.error: Error | None = None
-        self.lost = ""
+        self._gone_what = ""
+        self._ended: dict[str, str] = {}
         self.news: deque[str] = deque(maxlen=_MOST_NEWS)
         self._processes = [tuple(roles) for roles in processes]
         self._roles = [role for roles in processes for role in roles]
@@ -107,6 +109,11 @@ class Rendezvous:
             role for agent in self.agents.values() if agent.is_prepared and not agent.number for role in agent.roles
         }
         return [role for role in self._roles if role not in able]
+
+    @property
+    def lost(self) -> str:
+        """Which agent or role of the try under way is gone, and how; "" while none is."""
+        return next(iter(self._ended.values()), "") or self._gone_what
 
     @property
     def has_rested(self) -> bool:
@@ -131,7 +138,9 @@ class Rendezvous:
         elif isinstance(message, Unable):
             self.error = self.error or error_named(message.kind, f"{agent}: {message.error}")
         elif isinstance(message, RoleEnded):
-            self._lose(agent, message.number, f"{message.what}{agent.place[agent.place.index(' on ') :]}")
+            if self._is_running and message.number == self._number:
+                what = f"{message.what}{agent.place[agent.place.index(' on ') :]}"
+                self._ended.setdefault(what.partition(" ")[0], what)
         elif isinstance(message, Rested):
             agent.number = 0 if message.number == agent.number else agent.number
         elif isinstance(message, Leave):
@@ -207,7 +216,7 @@ class Rendezvous:
 
     def _lose(self, agent: Agent, number: int, what: str) -> None:
         if self._is_running and number == self._number:
-            self.lost = self.lost or what
+            self._gone_what = self._gone_what or what
 
     # -- what the launcher wants -------------------------------------------------------------------------------------
 
@@ -220,11 +229,20 @@ class Rendezvous:
         """Begin a try. What has been lost since `missing` was empty is `lost` of it."""
         self._number += 1
         self._is_running = True
-        self.lost = f"{self.missing[0]} is gone" if self.missing else ""
+        self._gone_what, self._ended = f"{self.missing[0]} is gone" if self.missing else "", {}
         able = {name: agent for name, agent in self.agents.items() if agent.is_prepared}
         for agent in able.values():
             agent.number = self._number
         return [Say(name, Begin(self._number, assignment)) for name in able]
+
+    def can_begin_again(self, role: str) -> bool:
+        """Whether it is a role's process that has ended, and nothing else is lost."""
+        return role in self._ended and not self._gone_what
+
+    def begin_again(self, role: str) -> list[Instruction]:
+        """Have that role's agent begin it anew. Requires: it can be."""
+        del self._ended[role]
+        return [Say(name, BeginAgain(self._number, role)) for name, agent in self.agents.items() if role in agent.roles]
 
     def finish(self, *, at_once: bool) -> list[Instruction]:
         """The try is over."""

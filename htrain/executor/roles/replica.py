@@ -34,11 +34,12 @@ from htrain.net.blobs import BATCH_KEY
 
 @dataclass
 class Step:
-    """A pass of an engine on its way, and its stages that are ready."""
+    """A pass of an engine on its way, and its stages that are ready; of a batch that ends at a `position` of the data, if of any."""
 
     state: Pass
     engine: Engine
     pending: list[Stage] = field(default_factory=list)
+    position: Position | None = None
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,16 @@ class ReplicaMachine:
     """Runs one step at a time; the next step's lookups may already be under way.
 
     `place` are the numbers of its group, its trainer and itself. `gates` are those of the trainer, whose jobs are replicas' numbers.
+    Its steps are numbered from `first_step`.
     `open` are the steps under way by context: of training at most two, the one that runs and the one whose rows are asked for.
     """
 
-    def __init__(self, place: tuple[int, int, int], endpoint: str, engine: Engine, gates: WriteGates[int]) -> None:
+    def __init__(
+        self, place: tuple[int, int, int], endpoint: str, engine: Engine, gates: WriteGates[int], first_step: int = 0
+    ) -> None:
         self.place, self.endpoint, self.engine, self.gates = place, endpoint, engine, gates
         self.open: dict[Context, Step] = {}
-        self._next_step = 0
+        self._next_step = first_step
 
     # -- steps, piece by piece ---------------------------------------------------------------------------------------
 
@@ -249,8 +253,8 @@ class Ahead(Source):
             self._open.append((step, batch.position))
         if not self._open:
             return None
-        step, position = self._open.popleft()
-        yield StepBegins(position)
+        step, step.position = self._open.popleft()
+        yield StepBegins(step.position)
         return step
 
     def flush(self) -> Machine[None]:

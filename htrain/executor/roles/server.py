@@ -7,6 +7,7 @@ A group PS serves its group's trainers, a sparse PS all trainers, a dense PS the
     wrote     its last op has run, and nobody has heard of it yet          -> Run for steps that may write now
     ran       its messages have left                -> Run for what can run now, Ended for a pass that is over
     hold, release    no step writes weights in between                      -> Run for those that have waited
+    forget    a trainer is gone, and will be begun again                    -> Run for steps that had to wait for its own
 
 Who runs what, and when, is the caller's: threads in a run, simulated ones in a simulation. Not thread-safe.
 """
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from htrain.executor.engine.context import APART, SYNC_REPLICA, Context
+from htrain.executor.engine.context import APART, SYNC_REPLICA, Context, first_step
 from htrain.executor.engine.engine import Engine, Pass
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.engine.program import Stage
@@ -89,6 +90,7 @@ class ServerMachine:
     - `passes` are those under way: a context is there from its first message until its last stage has run.
     - A step is served once: whoever numbers steps has the updates of one acknowledged before it sends those of the next, so the last to end says it all.
     - A request of a cache is served once, in the order of its trainer's steps (`InOrder`); a round of a holder once (`AppliedRounds`).
+    - Of a trainer that was begun again alone no step of an earlier incarnation is begun; an update that had come in full is made.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class ServerMachine:
         self._cpu_seconds: dict[Stage, float] = {}  # that a run of a stage takes, lately
         self._has_rounds = any(ROUND in stage.waits for stage in engine.program.stages)
         self._ended: dict[tuple[int, int, int], int] = {}  # the last step that has ended, by who numbers them
+        self._first: dict[tuple[int, int], int] = {}  # step of a trainer that was begun again alone
         self._in_order: InOrder[Job] = InOrder()
         self._pushed: Rounds[tuple[Engine, Pass]] = Rounds(trainers)
         self._rounds: AppliedRounds[str] = AppliedRounds({})
@@ -163,7 +166,23 @@ class ServerMachine:
             self._has_ended(context)
             self.passes_done += 1
             instructions.append(Ended(self.passes_done))
+        elif self._is_gone(context):  # the stage may have begun to read behind `forget`
+            instructions += self._to_run(self.gates.forget(context))
         return instructions
+
+    def forget(self, group: int, trainer: int, incarnation: int) -> list[Instruction]:
+        """A trainer is gone, and will be begun again as this incarnation: nobody waits for its steps. Those whose gradients have come go on to their end."""
+        self._first[group, trainer] = first_step(incarnation)
+        granted: list[Job] = []
+        for context in [context for context in self.passes if self._is_gone(context)]:
+            del self.passes[context]
+            granted += self.gates.forget(context)
+        return self._to_run(granted)
+
+    def _is_gone(self, context: Context) -> bool:
+        """Whether it is a step of a trainer that has been begun again since."""
+        first = self._first.get((context.group, context.trainer)) if self._first else None
+        return first is not None and context.step < first and context.replica != SYNC_REPLICA
 
     def hold(self) -> None:
         """Let no pass step weights from now on."""
@@ -186,6 +205,8 @@ class ServerMachine:
         """Whether this step has been served, or a holder's round absorbed: it must not be carried out again."""
         if context.replica == SYNC_REPLICA:
             return not self._rounds.admit(source, context.step)
+        if self._is_gone(context):
+            return True
         numbered_by = _numbered_by(context)
         return context.step <= self._ended.get(numbered_by, -1) or self._in_order.is_past(numbered_by, context.step)
 

@@ -35,8 +35,8 @@ class Link:
         self._inbox = network.inbox(f"{role}/control")
         self._outbox: Outbox = network.outbox({LAUNCHER: launcher.address})
 
-    def hello(self, endpoints: Mapping[str, str], deadline_seconds: float, check: Callable[[], None]) -> dict[str, str]:
-        """Announce the role's endpoints; return everybody's. `check` raises what makes waiting futile.
+    def hello(self, endpoints: Mapping[str, str], deadline_seconds: float, check: Callable[[], None]) -> Addresses:
+        """Announce the role's endpoints; return everybody's, and how many orders were given before. `check` raises what makes waiting futile.
 
         Raises PeerLost when the launcher does not answer.
         """
@@ -51,7 +51,7 @@ class Link:
             if time.monotonic() > deadline:
                 raise PeerLost(f"{self.role}: the launcher sent no addresses within {deadline_seconds:.0f} s")
             answer = self._receive(deadline - time.monotonic())
-        return answer.book
+        return answer
 
     def order(self) -> Order | None:
         """The launcher's next order, or None as soon as the bell has rung. The role's pulse rings it, too, when the launcher is gone."""

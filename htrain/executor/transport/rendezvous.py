@@ -118,6 +118,13 @@ class Begin(msgspec.Struct, tag="begin", array_like=True, frozen=True):
     assignment: bytes
 
 
+class BeginAgain(msgspec.Struct, tag="begin again", array_like=True, frozen=True):
+    """In the try of this number the process of a role has ended by itself: have another go on with what that did."""
+
+    number: Count
+    role: Name
+
+
 class Finish(msgspec.Struct, tag="finish", array_like=True, frozen=True):
     """The try is over: end what is left of its processes, `at_once` or with a moment for those on their way out."""
 
@@ -132,7 +139,7 @@ class Over(msgspec.Struct, tag="over", array_like=True, frozen=True):
     error: str = ""
 
 
-FromLauncher = Declined | Present | Prepare | Piece | Begin | Finish | Over
+FromLauncher = Declined | Present | Prepare | Piece | Begin | BeginAgain | Finish | Over
 
 
 def own_version() -> str:

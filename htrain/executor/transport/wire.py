@@ -36,9 +36,10 @@ class Hello(msgspec.Struct, tag="hello", array_like=True):
 
 
 class Addresses(msgspec.Struct, tag="addresses", array_like=True):
-    """Everybody's endpoints."""
+    """Everybody's endpoints, and how many orders were given before: to a role that comes when others work already."""
 
     book: dict[str, str]
+    ordered: int = 0
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True):
@@ -49,13 +50,17 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
 
 
 class Order(msgspec.Struct, tag="order", array_like=True):
-    """The launcher's word to a role: start, pause, resume, save (into `folder`) or publish (the version `folder`), on top of `base`, stop, abort; or ping,
-    which says that it is there. Those of a try that all roles are given are numbered 1, 2, 3 and so on; an answer has the `number` of its order."""
+    """The launcher's word to a role: start, pause, resume, save (into `folder`) or publish (the version `folder`), on top of `base`, stop, abort; lost, of a
+    trainer that will be begun again as this `incarnation`, and found, of one that has been, at the addresses of its `book`; or ping, which says that it is
+    there. Those of a try that all roles are given are numbered 1, 2, 3 and so on; an answer has the `number` of its order."""
 
     verb: str
     folder: str = ""
     base: str = ""
     number: int = 0
+    trainer: str = ""
+    incarnation: int = 0
+    book: dict[str, str] = {}
 
 
 class Beat(msgspec.Struct, tag="beat", array_like=True):

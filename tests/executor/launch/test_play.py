@@ -12,7 +12,7 @@ from htrain.executor.host.process import this_process
 from htrain.executor.launch.play import _obey
 from htrain.executor.transport.link import LAUNCHER, Launcher, Link
 from htrain.executor.transport.port import Network
-from htrain.executor.transport.wire import Beat, Order, State
+from htrain.executor.transport.wire import Addresses, Beat, Order, State
 
 
 class EndsWhileLookedAt:
@@ -71,7 +71,7 @@ class Pulse:
 def test_what_ended_the_data_is_told_before_its_end() -> None:
     """Else the launcher, which has all trainers finished then, calls data that could not be read to its end a run to the end of the data."""
     told = Told()
-    _obey(EndsWhileLookedAt(), told, Pulse(), {})  # type: ignore[arg-type]
+    _obey(EndsWhileLookedAt(), told, Pulse(), Addresses({}))  # type: ignore[arg-type]
     assert told.states == ["unreadable", "finished"]
 
 
@@ -106,7 +106,7 @@ def test_a_role_that_nobody_gives_orders_looks_as_soon_as_its_threads_ring(netwo
     role, bell = Waits(), Bell()
     launcher = network.inbox(LAUNCHER)
     link = Link("trainer:0:0", network, Launcher(launcher.address, this_process()), bell)
-    thread = threading.Thread(target=lambda: _obey(role, link, Pulse(), {}), daemon=True)  # type: ignore[arg-type]
+    thread = threading.Thread(target=lambda: _obey(role, link, Pulse(), Addresses({})), daemon=True)  # type: ignore[arg-type]
     thread.start()
     assert launcher.receive(0.2) is None
     role.finished = True

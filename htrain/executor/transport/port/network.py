@@ -53,6 +53,7 @@ class Network:
         self._number = 0
         self._shared: dict[str, Any] = {}
         self._near: dict[str, str] = {}
+        self._found: dict[str, str] = {}
         self._ends: list[Inbox | Outbox] = []
         self._keeper: Keeper | None = None
         self._lock = threading.Lock()
@@ -126,7 +127,7 @@ class Network:
     def outbox(self, book: Mapping[str, str], *, deadline_seconds: float = SEND_SECONDS) -> Outbox:
         """A sender to the endpoints of `book`, name -> address, for one thread; to those of this process it goes without the network."""
         with self._lock:
-            near = {name: address for name, address in self._near.items() if name in book}
+            near = {name: address for name, address in {**self._found, **self._near}.items() if name in book}
             keeper = self._sessions("outbox")
         outbox = Outbox(
             self.context, {**book, **near}, deadline_seconds=deadline_seconds, spread=self.spread, keys=self.keys,
@@ -135,6 +136,22 @@ class Network:
         with self._lock:  # agents come and go as long as a run lasts
             self._ends = [end for end in self._ends if isinstance(end, Inbox) or not end.closed] + [outbox]
         return outbox
+
+    def lost(self, role: str) -> None:
+        """A role of another process is gone, and will be begun again: what is said to it meanwhile is dropped."""
+        for outbox in self._outboxes():
+            outbox.lost(role)
+
+    def found(self, role: str, book: Mapping[str, str]) -> None:
+        """A role of another process has been begun again, and its endpoints are at these addresses."""
+        with self._lock:
+            self._found |= book
+        for outbox in self._outboxes():
+            outbox.found(role, book)
+
+    def _outboxes(self) -> list[Outbox]:
+        with self._lock:
+            return [end for end in self._ends if isinstance(end, Outbox)]
 
     def shared(self, name: str, make: Callable[[], Any]) -> Any:
         """What roles of this process share under a name; the first to ask makes it."""

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +28,7 @@ _COPY_BELOW_BYTES = (
 )  # below this, a copy costs less CPU than telling Python when ZeroMQ is done with the memory
 _MOST_UNHEARD_BYTES = 256 << 20  # that a peer may leave unheard for as long as the deadline
 _POSTED_BYTES = 1024  # that keeping a message takes beside its own
+_LOOK_MILLISECONDS = 50  # whether a peer that takes nothing is known to be gone
 _RECONNECT_MILLISECONDS, _MOST_RECONNECT_MILLISECONDS = 20, 500
 _MORE = int(zmq.SNDMORE)
 
@@ -43,7 +45,7 @@ class Outbox:
 
     A peer has `deadline_seconds` to be reachable, at the first message and at each later one, and to hear something of much that waits for it. With a
     `keeper`, messages of a connection that breaks are sent again; without one, a message that was queued is lost then, as it is in either case with a peer
-    that dies. `bytes_sent` counts the bytes of tensors by peer, an endpoint.
+    that dies. What goes to a role that is known to be gone is dropped, until it is found again. `bytes_sent` counts the bytes of tensors by peer, an endpoint.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class Outbox:
         self._token = token
         self._keeper = keeper
         self._most_bytes = most_bytes or math.inf
-        self._book = book
+        self._book = dict(book)
+        self._news: deque[tuple[str, Mapping[str, str]]] = deque()
+        self._gone: set[str] = set()
         self._spread = spread
         self._processes: dict[str, int] = {}
         self._deadline_seconds = deadline_seconds
@@ -72,6 +76,14 @@ class Outbox:
         self._sessions: dict[str, Session | None] = {}
         self.closed = False
         self.bytes_sent: dict[str, int] = {}
+
+    def lost(self, role: str) -> None:
+        """A role is gone, and will be begun again: nothing more goes to it. From any thread."""
+        self._news.append((role, {}))
+
+    def found(self, role: str, book: Mapping[str, str]) -> None:
+        """A role has been begun again, and its endpoints are at these addresses. From any thread."""
+        self._news.append((role, book))
 
     def send(self, peer: str, message: Message) -> None:
         """Send a message without tensors. Raises PeerLost when `peer` cannot be reached. The message may come all the same where the connection to it has
@@ -85,6 +97,8 @@ class Outbox:
 
         False where it is dropped: the peer is gone, or leaves more unheard than is kept of it.
         """
+        if self._is_gone(peer):
+            return False
         send = self._sends.get(peer) or self._connect(peer)
         session = self._sessions.get(peer)
         if not session:
@@ -120,6 +134,8 @@ class Outbox:
 
     def offer_frames(self, peer: str, frames: Sequence[Frame]) -> bool:
         """The same of a message as it travels."""
+        if self._is_gone(peer):
+            return False
         send = self._sends.get(peer) or self._connect(peer)
         more = len(frames)
         with contextlib.suppress(zmq.Again):
@@ -158,7 +174,24 @@ class Outbox:
             self._processes[peer] = count
         return peer if count == 1 else process_endpoint(peer, self._spread.process_of(context, count))
 
+    def _is_gone(self, peer: str) -> bool:
+        """Whether nothing can be said to an endpoint, because its role is gone, as far as this thread was told."""
+        while self._news:
+            role, book = self._news.popleft()
+            for endpoint in [endpoint for endpoint in self._sockets if role_at(endpoint) == role]:
+                self._sockets.pop(endpoint).close(0)
+                del self._sends[endpoint]
+                self._sessions.pop(endpoint, None)
+            self._book |= book
+            if book:
+                self._gone.discard(role)
+            else:
+                self._gone.add(role)
+        return bool(self._gone) and role_at(peer) in self._gone
+
     def _send(self, peer: str, frames: list[Frame], num_bytes: int = 0) -> None:
+        if self._is_gone(peer):
+            return
         send = self._sends.get(peer) or self._connect(peer)
         session = self._sessions.get(peer)
         if session:
@@ -169,16 +202,31 @@ class Outbox:
         try:
             for frame in frames:
                 more -= 1
-                send(frame, _MORE if more else 0, False)
+                self._given(peer, send, frame, _MORE if more else 0)
         except zmq.Again as error:
             if session:
                 session.take_back()
+            if peer not in self._sends:  # its role is gone
+                return
             seconds = f"{self._deadline_seconds:g} s"
             raise PeerLost(
                 f"{peer} did not take a message within {seconds}: nobody answers at {self._book[peer]}"
             ) from error
         except zmq.ZMQError as error:
             raise RunError(f"cannot send to {peer} at {self._book[peer]}: {reason(error)}") from error
+
+    def _given(self, peer: str, send: Callable[..., Any], frame: Frame, flags: int) -> None:
+        """Give a frame to a connection, as soon as it takes it. Raises zmq.Again where it does not in time, or where the peer is found to be gone."""
+        deadline = 0.0
+        while True:
+            try:
+                send(frame, zmq.DONTWAIT | flags, False)
+                return
+            except zmq.Again:
+                deadline = deadline or time.monotonic() + self._deadline_seconds
+                self._sockets[peer].poll(_LOOK_MILLISECONDS, zmq.POLLOUT)
+                if self._is_gone(peer) or peer not in self._sockets or time.monotonic() > deadline:
+                    raise
 
     def _numbered(self, peer: str, session: "Session", frames: list[Frame], num_bytes: int) -> list[Frame]:
         """A message under the next number of its session. Raises PeerLost where a peer leaves too much unheard for too long."""

@@ -1,0 +1,84 @@
+"""Trainers that are begun again by themselves while all others go on; decided without a clock (docs/decisions/recovery.md).
+
+A trainer of a plan that keeps nothing there, no weights, no rows and no round of others that waits for it, can be lost and replaced: what is lost of it are
+the batches that it had begun. Which of a plan's roles are such says `can_be_alone`.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+
+from htrain.executor.settings import RunSettings
+from htrain.net.names import TRAINER, WORKERS, role_of
+from htrain.plan.plan import Plan
+
+
+def can_be_alone(plan: Plan, settings: RunSettings) -> tuple[str, ...]:
+    """The roles that may be begun again alone, from the batches that they had not trained."""
+    options, cluster = plan.options, plan.cluster
+    is_kept_apart = all(len(roles) == 1 for roles in plan.processes)
+    steps_together = options.dense_sync.lockstep or options.sparse_sync.lockstep or plan.step_net(WORKERS) is not None
+    holds = plan.loads[TRAINER].holds.parameters > 0 or options.holder.holds_rows or plan.flush_net() is not None
+    is_exact = (
+        settings.deterministic or settings.stop_after_steps is not None
+    )  # a batch that is trained twice is another history
+    if settings.retry == "whole" or settings.serving:
+        return ()
+    is_spread = cluster.sparse_ps_processes > 1  # whose further processes hear no orders
+    if not is_kept_apart or steps_together or holds or is_exact or is_spread:
+        return ()
+    return tuple(role for role in cluster.roles if role_of(role) == TRAINER)
+
+
+class Alone:
+    """Those that are away. Each may be lost `most` times without a checkpoint between them."""
+
+    def __init__(self, most: int = 0) -> None:
+        self.count = 0  # of all that were begun again
+        self._in_a_row: Counter[str] = Counter()
+        self._most = most
+        self._away: dict[str, float] = {}
+        self._since: dict[str, float] = {}
+        self._reached: set[str] = set()
+        self._incarnations: Counter[str] = Counter()
+
+    @property
+    def away(self) -> Collection[str]:
+        """Those that are lost, and not back yet."""
+        return tuple(self._away)
+
+    def allows(self, role: str) -> bool:
+        """Whether a role that is lost may be begun again alone: it comes back, and is not lost over and over."""
+        return role not in self._away and self._in_a_row[role] < self._most
+
+    def lost(self, role: str, now: float, until: float) -> int:
+        """A role is begun again, and has until then to be back: as which incarnation. Requires: it is allowed."""
+        self._away[role], self._since[role] = until, now
+        self._incarnations[role] += 1
+        self._in_a_row[role] += 1
+        self.count += 1
+        return self._incarnations[role]
+
+    def is_to_be_reached(self, role: str) -> bool:
+        """Whether a role, which is up, is to be told where all others are; once."""
+        if role not in self._away or role in self._reached:
+            return False
+        self._reached.add(role)
+        return True
+
+    def back(self, role: str, now: float) -> float:
+        """A role can go on: after how many seconds."""
+        del self._away[role]
+        self._reached.discard(role)
+        return now - self._since.pop(role)
+
+    def late(self, now: float) -> str:
+        """A role that is not back in its time; "" where there is none."""
+        return min((role for role, until in self._away.items() if now >= until), default="")
+
+    def saved(self) -> None:
+        """There is a checkpoint behind all that was lost."""
+        self._in_a_row.clear()
+
+    def told(self, role: str) -> str:
+        """Of how many times a role may be lost, this is the so manieth."""
+        return f"{self._in_a_row[role]} of {self._most}"
