@@ -103,6 +103,7 @@ class Trainer:
         self._journal = journal
         self._first_step = first_step
         self._pauses_later = False
+        self._owes: Callable[[], bool] = lambda: False  # batches behind its position that an earlier incarnation has trained
         self._lock = threading.RLock()
         self._orders = Orders()
         self._resting = Resting(self._orders)
@@ -124,6 +125,7 @@ class Trainer:
     def start(self, book: dict[str, str], feed: Feed, stop_after_steps: int | None, upcoming: Upcoming | None) -> None:
         """Train from now on, the batches of `upcoming` or straight from the data."""
         self._feed = feed
+        self._owes = lambda: feed.is_behind
         feed.on_error = self.on_change  # what has failed before is seen by whoever has told the trainer to start
         self._orders.stop_after_steps = stop_after_steps
         self.upcoming = upcoming
@@ -173,7 +175,7 @@ class Trainer:
     def pause(self) -> None:
         """Ask the replicas to stop after the steps they have taken; not before those batches that an earlier incarnation has trained."""
         with self._ordered:
-            self._pauses_later = self._feed.is_behind if self._threads else False
+            self._pauses_later = self._owes()
         if not self._pauses_later:
             self._order(paused=True)
 
@@ -310,7 +312,7 @@ class Trainer:
             if step.position:
                 self._feed.ended(step.position)
             self._note()
-        if self._pauses_later and not self._feed.is_behind:
+        if self._pauses_later and not self._owes():
             self._pauses_later = False
             self._order(paused=True)
 

@@ -13,7 +13,7 @@ def resting() -> tuple[Trainer, threading.Thread]:
     trainer = Trainer.__new__(Trainer)
     trainer._ordered, trainer._orders = threading.Condition(), Orders()
     trainer._resting, trainer._finished = Resting(trainer._orders), 0
-    trainer.on_change, trainer._threads = lambda: None, []
+    trainer.on_change, trainer._owes = lambda: None, lambda: False
     trainer.pause()
     thread = threading.Thread(target=trainer._rest, args=(Rest(is_to_come=True),), daemon=True)
     thread.start()
