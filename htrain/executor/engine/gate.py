@@ -85,6 +85,12 @@ class WriteGates(Generic[Job]):
                 seen.pop(context, None)
             return self._granted(granted)
 
+    def knows(self, context: Context, clock: int | None = None) -> bool:
+        """Whether the step is under way, at one clock or at any, where the gates are bounded."""
+        with self._lock:
+            gates = self._gates if clock is None else self._gates[clock : clock + 1]
+            return any(gate.knows(context) for gate in gates)
+
     def hold(self) -> None:
         """Let nobody write from now on; who writes already goes on."""
         with self._lock:

@@ -46,9 +46,12 @@ def play(
     network.most_bytes = most_message_bytes(plan)
     parts, processes, failure = _divided(name, plan, settings, network)
     bell = Bell()
-    link = Link(name, network, launcher, bell)
+    incarnation = settings.positions.get(name, {}).get("incarnation", 0)
+    link = Link(name, network, launcher, bell, incarnation)
     every = beat_seconds(len(plan.cluster.roles), settings.liveness_seconds)
-    pulse = Pulse(name, network, launcher, ends_process=network.scheme != "inproc", every_seconds=every)
+    pulse = Pulse(
+        name, network, launcher, ends_process=network.scheme != "inproc", every_seconds=every, incarnation=incarnation
+    )
     pulse.on_error = bell.ring
     role: RunningRole | None = None
     try:

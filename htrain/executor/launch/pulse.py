@@ -47,6 +47,7 @@ class Pulse:
         *,
         ends_process: bool,
         every_seconds: float = 0.0,
+        incarnation: int = 0,
     ) -> None:
         self.error: Error | None = None
         self.metrics: Callable[[], dict[str, Any]] = dict
@@ -54,6 +55,7 @@ class Pulse:
         self.hangs: Callable[[], str] = str
         self.on_error: Callable[[], None] = lambda: None
         self._role = role
+        self._incarnation = incarnation
         self._network = network
         self._launcher = launcher
         self._ends_process = ends_process
@@ -98,10 +100,12 @@ class Pulse:
             ticked = now
             if now - beaten >= max(BEAT_SECONDS, self._every_seconds):
                 beaten = now
-                outbox.offer(LAUNCHER, Beat(self._role, self.metrics(), *self.exchanged()))
+                beat = Beat(self._role, self.metrics(), *self.exchanged(), incarnation=self._incarnation)
+                outbox.offer(LAUNCHER, beat)
             if not has_told and (hangs := self.hangs()):
                 has_told = True
-                outbox.offer(LAUNCHER, Failed(self._role, PeerLost.__name__, f"{self._role}: {hangs}"))
+                hung = Failed(self._role, PeerLost.__name__, f"{self._role}: {hangs}", self._incarnation)
+                outbox.offer(LAUNCHER, hung)
             if silence > _ENDED_SECONDS and self._launcher_is_gone(silence if has_spoken else 0.0):
                 self._leave()
                 return

@@ -30,6 +30,7 @@ from htrain.executor.host.process import end_with_parent, settle
 from htrain.executor.host.sockets import folder_of
 from htrain.executor.launch.environment import role_environment
 from htrain.executor.launch.play import part_of, play_all
+from htrain.executor.roles.alone import gone_on_alone
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Keys, Network
@@ -248,14 +249,9 @@ class _Playing:
 
     def begin_again(self, role: str) -> None:
         """Fork the process of a role anew, which goes on where its last has written that it was."""
-        journal, settings = self._journals[role], self._assignment.settings
         self._incarnations[role] += 1
-        word = journal.read()
-        state = msgspec.msgpack.decode(word) if word else settings.positions.get(role, {})
-        state = {**state, "incarnation": self._incarnations[role]}
-        settings = replace(
-            settings, positions={**settings.positions, role: state}, restore="", begin_with=("", "")
-        )  # it holds no parameters
+        word = self._journals[role].read()
+        settings = gone_on_alone(self._assignment.settings, role, self._incarnations[role], word)
         self._fork([role], replace(self._assignment, settings=settings))
 
     def _fork(self, roles: list[str], assignment: Assignment) -> None:

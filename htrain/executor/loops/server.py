@@ -145,17 +145,17 @@ class Server:
     def _receive_loop(self, worker: _Worker) -> None:
         while not self._stopping.is_set():
             self._receive(worker)
-            if not self._gone.empty():
-                self._forget(worker)
 
     def _forget(self, worker: _Worker) -> None:
-        with self._deciding:
-            instructions = self.machine.forget(*self._gone.get())
-        self._carry_out(instructions, worker)
+        while not self._gone.empty():
+            with self._deciding:
+                instructions = self.machine.forget(*self._gone.get())
+            self._carry_out(instructions, worker)
 
     def _receive(self, worker: _Worker) -> None:
         """Take one message. What it brought is kept by its pass alone: a loop's own variable would keep it until the next one comes."""
         got = self.inbox.receive(0.2)
+        self._forget(worker)  # before what another process of that trainer asks for
         if got is None:
             return
         message, values = got

@@ -8,9 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-import msgspec
-
-from htrain.data import Batch, Position
+from htrain.data import Batch
 from htrain.errors import Error, RunError
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.gate import WriteGates
@@ -56,17 +54,6 @@ class Totals:
     positives: float = 0.0
 
 
-@dataclass(frozen=True)
-class GoesOn:
-    """From where a trainer goes on that is begun again alone: as Feed has it. Of the batches that replicas had, `open` were not trained to their ends, and are
-    trained again."""
-
-    position: Position
-    totals: Totals
-    trained: list[Position]
-    open: int
-
-
 class Trainer:
     """The replica threads of one trainer. They stop between steps when paused, and end with the data."""
 
@@ -102,8 +89,9 @@ class Trainer:
         self._watch = watch
         self._journal = journal
         self._first_step = first_step
-        self._pauses_later = False
-        self._owes: Callable[[], bool] = lambda: False  # batches behind its position that an earlier incarnation has trained
+        self._owes: Callable[[], bool] = lambda: (
+            False
+        )  # batches behind its position that an earlier incarnation has trained
         self._lock = threading.RLock()
         self._orders = Orders()
         self._resting = Resting(self._orders)
@@ -174,19 +162,15 @@ class Trainer:
 
     def pause(self) -> None:
         """Ask the replicas to stop after the steps they have taken; not before those batches that an earlier incarnation has trained."""
-        with self._ordered:
-            self._pauses_later = self._owes()
-        if not self._pauses_later:
-            self._order(paused=True)
+        self._order(paused=True)
 
     def resume(self) -> None:
         """Let the replicas take batches again."""
-        self._pauses_later = False
         self._order(paused=False)
 
     def _order(self, *, paused: bool) -> None:
         with self._ordered:
-            self._resting.told(paused=paused)
+            self._resting.told(paused=paused, owes=self._owes())
             self._ordered.notify_all()
 
     @property
@@ -223,8 +207,7 @@ class Trainer:
     def _note(self) -> None:
         """Keep from where another process would go on, should this one end here. Requires: the lock."""
         if self._journal:
-            feed = self._feed
-            self._journal.write(msgspec.msgpack.encode(GoesOn(feed.start, self.totals, feed.trained, feed.num_open)))
+            self._journal.write(self._feed.word(self.totals))
 
     def stop(self) -> None:
         """End all threads."""
@@ -312,9 +295,8 @@ class Trainer:
             if step.position:
                 self._feed.ended(step.position)
             self._note()
-        if self._pauses_later and not self._owes():
-            self._pauses_later = False
-            self._order(paused=True)
+        with self._ordered:
+            self._resting.ended(owes=self._owes())  # nobody waits there who is to be told
 
     def _count(self, step: Step) -> None:
         if not step.state.batch_size:

@@ -6,6 +6,9 @@ the batches that it had begun. Which of a plan's roles are such says `can_be_alo
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
+
+import msgspec
 
 from htrain.executor.settings import RunSettings
 from htrain.net.names import TRAINER, WORKERS, role_of
@@ -29,6 +32,14 @@ def can_be_alone(plan: Plan, settings: RunSettings) -> tuple[str, ...]:
     return tuple(role for role in cluster.roles if role_of(role) == TRAINER)
 
 
+def gone_on_alone(settings: RunSettings, role: str, incarnation: int, word: bytes) -> RunSettings:
+    """Those of a process of this role that goes on where its last one was, by the last `word` of a journal (`Handed.word`), b"" for none. It holds no
+    parameters."""
+    state = msgspec.msgpack.decode(word) if word else settings.positions.get(role, {})
+    own = {role: {**state, "incarnation": incarnation}}
+    return replace(settings, positions={**settings.positions, **own}, restore="", begin_with=("", ""))
+
+
 class Alone:
     """Those that are away. Each may be lost `most` times without a checkpoint between them."""
 
@@ -39,6 +50,8 @@ class Alone:
         self._away: dict[str, float] = {}
         self._since: dict[str, float] = {}
         self._reached: set[str] = set()
+        self._found: dict[str, int] = {}  # the number of the order by which all are told where it is
+        self._know: dict[str, set[str]] = {}  # who has carried that out
         self._incarnations: Counter[str] = Counter()
 
     @property
@@ -58,16 +71,40 @@ class Alone:
         self.count += 1
         return self._incarnations[role]
 
+    def incarnation(self, role: str) -> int:
+        """How often a role was begun again: what an earlier process of it has said may come late."""
+        return self._incarnations[role]
+
     def is_to_be_reached(self, role: str) -> bool:
         """Whether a role, which is up, is to be told where all others are; once."""
         if role not in self._away or role in self._reached:
             return False
         self._reached.add(role)
+        for know in self._know.values():  # it hears of those that were found before, too
+            know.add(role)
         return True
 
+    def is_to_be_found(self, role: str) -> bool:
+        """Whether others are to be told where a role is, which holds what it needs; until `found`."""
+        return role in self._away and role not in self._found
+
+    def found(self, role: str, number: int) -> None:
+        """All were given the order of this number, which tells where a role is."""
+        self._found[role], self._know[role] = number, set()
+
+    def heard(self, source: str, number: int) -> None:
+        """One of them has carried that order out."""
+        for role, given in self._found.items():
+            if given == number:
+                self._know[role].add(source)
+
+    def can_begin(self, role: str, roles: Collection[str]) -> bool:
+        """Whether all of `roles` but those that are away, which will be told when they are up, know where a role is: what it asks for is answered there."""
+        return role in self._found and self._know[role].issuperset(set(roles).difference(self._away))
+
     def back(self, role: str, now: float) -> float:
-        """A role can go on: after how many seconds."""
-        del self._away[role]
+        """A role goes on: after how many seconds."""
+        del self._away[role], self._found[role], self._know[role]
         self._reached.discard(role)
         return now - self._since.pop(role)
 

@@ -153,16 +153,19 @@ class CoordinatorMachine(Listening):
         yield from self._do(Tell(told))
 
     def _bring_back(self) -> Machine[None]:
-        """Roles that were begun again are told where others are, once they are up; and others, where they are, once they can go on."""
+        """Roles that were begun again are told where others are, once they are up; others, where they are, once they can go on. They begin once all know it:
+        what they ask for is answered then."""
         seen = self._seen
         for role in self._alone.away:
             own = {endpoint: address for endpoint, address in seen.book.items() if role_at(endpoint) == role}
             if role in seen.known and self._alone.is_to_be_reached(role):
                 yield from self._do(Reach(role, own, dict(seen.book), dict(seen.places), seen.number))
-            elif role in seen.ready:
-                seconds = self._alone.back(role, self._now)
+            elif role in seen.ready and self._alone.is_to_be_found(role):
                 yield from self._give(Order("found", trainer=role, book=own))
-                batches = self._figures.repeated(role)
+                self._alone.found(role, seen.number)
+            elif self._alone.can_begin(role, self._roles):
+                yield from self._give(Order("start", trainer=role))
+                seconds, batches = self._alone.back(role, self._now), self._figures.repeated(role)
                 told = (
                     f"{role} goes on after {seconds:.1f} s: of {batches} batches that it had begun, it trains all again"
                 )

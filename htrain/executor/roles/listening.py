@@ -146,11 +146,7 @@ class Listening:
         end = min(until, self._now + patience - self._patience, self._heard + silence)
         event = yield from self._do(Await(max(self._now, end)))
         if isinstance(event, Came):
-            try:
-                self._take(event.message)
-            except PeerLost as error:
-                yield from self._missed(error)
-            yield from self._heard_of()
+            yield from self._came(event.message)
         elif isinstance(event, Ended):
             yield from self._ended(event)
         elif isinstance(event, Asked):
@@ -159,6 +155,16 @@ class Listening:
             yield from self._silence()
         else:
             yield from self._beside(event)
+
+    def _came(self, message: Message) -> Machine[None]:
+        """Take what a role has said, and do what was to wait for it; not what comes late of a process in whose place there is another."""
+        if getattr(message, "incarnation", 0) != self._alone.incarnation(getattr(message, "source", "")):
+            return
+        try:
+            self._take(message)
+        except PeerLost as error:
+            yield from self._missed(error)
+        yield from self._heard_of()
 
     def _ended(self, event: Ended) -> Machine[None]:
         """The process of a role has ended by itself. Raises PeerLost."""
@@ -267,6 +273,8 @@ class Listening:
                 seen.saved[message.source] = message.details
         elif message.state == "published":
             seen.published[message.source] = message.details
+        elif message.state == "found":
+            self._alone.heard(message.source, message.number)
         elif (message.state, message.number) == (seen.wanted, seen.number):
             seen.states[message.source] = message.details
 

@@ -122,7 +122,8 @@ class Obeying:
         if not is_next:  # it comes again
             return True
         if order.verb == "start":
-            role.start(self._book)
+            if not order.trainer or order.trainer == role.name:
+                role.start(self._book)
         elif order.verb in ("lost", "found"):
             self._told_of(order)
         elif order.verb == "pause":
@@ -144,15 +145,15 @@ class Obeying:
         return True
 
     def _told_of(self, order: Order) -> None:
-        """A trainer is gone, or has been begun again, which may be this role itself."""
+        """A trainer is gone, or has been begun again, which may be this role itself. It begins to work once all others have answered that they know of it."""
         if not is_trainer(order.trainer):
             self._line.refuse()
         elif order.verb == "lost":
             self._role.lost(order.trainer, order.incarnation)
-        elif order.trainer == self._role.name:
-            self._role.start(self._book)
         else:
-            self._role.found(order.trainer, order.book)
+            if order.trainer != self._role.name:
+                self._role.found(order.trainer, order.book)
+            self._say("found", {}, order.number)
 
     def look(self) -> None:
         """Tell what has changed. Raises the error of any of the role's threads."""

@@ -90,7 +90,8 @@ class ServerMachine:
     - `passes` are those under way: a context is there from its first message until its last stage has run.
     - A step is served once: whoever numbers steps has the updates of one acknowledged before it sends those of the next, so the last to end says it all.
     - A request of a cache is served once, in the order of its trainer's steps (`InOrder`); a round of a holder once (`AppliedRounds`).
-    - Of a trainer that was begun again alone no step of an earlier incarnation is begun; an update that had come in full is made.
+    - Of a trainer that was begun again alone no step of an earlier incarnation is begun; an update that has asked to write is made, and steps of the next
+      incarnation read behind it: the gates know no more steps than trainers have under way.
     """
 
     def __init__(
@@ -104,6 +105,8 @@ class ServerMachine:
         self._has_rounds = any(ROUND in stage.waits for stage in engine.program.stages)
         self._ended: dict[tuple[int, int, int], int] = {}  # the last step that has ended, by who numbers them
         self._first: dict[tuple[int, int], int] = {}  # step of a trainer that was begun again alone
+        self._leaving: dict[tuple[int, int], set[Context]] = {}  # steps of its last incarnation that still write
+        self._kept: dict[tuple[int, int], list[Job]] = {}  # what waits for these
         self._in_order: InOrder[Job] = InOrder()
         self._pushed: Rounds[tuple[Engine, Pass]] = Rounds(trainers)
         self._rounds: AppliedRounds[str] = AppliedRounds({})
@@ -139,7 +142,7 @@ class ServerMachine:
 
     def began(self, job: Job) -> None:
         """The job's stage is about to read."""
-        if job.stage.reads:
+        if job.stage.reads and not self._is_gone(job.state.context):
             self.gates.begin(job.stage.reads, job.state.context)
 
     def holds_back(self, stage: Stage) -> bool:
@@ -148,7 +151,9 @@ class ServerMachine:
 
     def wrote(self, job: Job) -> list[Instruction]:
         """The last op of a stage that steps weights has run."""
-        return self._to_run(self.gates.end(job.stage.writes[0], job.state.context))
+        context = job.state.context
+        granted = self._to_run(self.gates.end(job.stage.writes[0], context))
+        return granted + self._left(context) if self._leaving else granted
 
     def ran(self, job: Job, ready: Sequence[Stage], cpu_seconds: float) -> list[Instruction]:
         """A stage has run, in so much CPU time, and its messages have left; `ready` are the stages that can start now."""
@@ -171,18 +176,41 @@ class ServerMachine:
         return instructions
 
     def forget(self, group: int, trainer: int, incarnation: int) -> list[Instruction]:
-        """A trainer is gone, and will be begun again as this incarnation: nobody waits for its steps. Those whose gradients have come go on to their end."""
-        self._first[group, trainer] = first_step(incarnation)
+        """A trainer is gone, and will be begun again as this incarnation: nobody waits for its steps. Those that have asked to write go on to their end."""
+        who = group, trainer
+        self._first[who] = first_step(incarnation)
+        self._kept.pop(who, None)
         granted: list[Job] = []
+        leaving = self._leaving.pop(who, set())
         for context in [context for context in self.passes if self._is_gone(context)]:
             del self.passes[context]
             granted += self.gates.forget(context)
+            leaving.add(context)
+        if leaving := {context for context in leaving if self.gates.knows(context)}:
+            self._leaving[who] = leaving
         return self._to_run(granted)
+
+    def _left(self, context: Context) -> list[Instruction]:
+        """A step has written: where it was the last of those that a trainer which is gone had left, the steps of the next incarnation may read."""
+        who = context.group, context.trainer
+        leaving = self._leaving.get(who)
+        if not leaving or context not in leaving or self.gates.knows(context):
+            return []
+        leaving.remove(context)
+        if leaving:
+            return []
+        del self._leaving[who]
+        return self._to_run(self._kept.pop(who, []))
 
     def _is_gone(self, context: Context) -> bool:
         """Whether it is a step of a trainer that has been begun again since."""
         first = self._first.get((context.group, context.trainer)) if self._first else None
         return first is not None and context.step < first and context.replica != SYNC_REPLICA
+
+    def _is_forgotten(self, job: Job) -> bool:
+        """Whether a stage would write for a trainer that was gone before it could ask for that."""
+        context = job.state.context
+        return self._is_gone(context) and self.gates.is_bounded and not self.gates.knows(context, job.stage.writes[0])
 
     def hold(self) -> None:
         """Let no pass step weights from now on."""
@@ -224,7 +252,10 @@ class ServerMachine:
             if stage.ends_push and ROUND not in stage.waits:
                 jobs += self._in_order.admit(_numbered_by(state.context), state.context.step, job)
             elif stage.writes:
-                jobs += self.gates.commit(stage.writes[0], state.context, job)
+                if not self._is_forgotten(job):
+                    jobs += self.gates.commit(stage.writes[0], state.context, job)
+            elif stage.reads and (who := (state.context.group, state.context.trainer)) in self._leaving:
+                self._kept.setdefault(who, []).append(job)
             else:
                 jobs.append(job)
         return self._to_run(jobs)

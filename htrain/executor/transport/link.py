@@ -27,10 +27,12 @@ class Launcher(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Link:
-    """The control endpoint of one role. For the role's main thread, which `bell` wakes when there is something else to look at."""
+    """The control endpoint of one role, which was begun again alone `incarnation` times. For the role's main thread, which `bell` wakes when there is something
+    else to look at."""
 
-    def __init__(self, role: str, network: Network, launcher: Launcher, bell: Bell) -> None:
+    def __init__(self, role: str, network: Network, launcher: Launcher, bell: Bell, incarnation: int = 0) -> None:
         self.role = role
+        self._incarnation = incarnation
         self._bell = bell
         self._inbox = network.inbox(f"{role}/control")
         self._outbox: Outbox = network.outbox({LAUNCHER: launcher.address})
@@ -41,7 +43,7 @@ class Link:
         Raises PeerLost when the launcher does not answer.
         """
         own = {**endpoints, f"{self.role}/control": self._inbox.address}
-        self._outbox.send(LAUNCHER, Hello(self.role, own, socket.gethostname(), os.getpid()))
+        self._outbox.send(LAUNCHER, Hello(self.role, own, socket.gethostname(), os.getpid(), self._incarnation))
         deadline = time.monotonic() + deadline_seconds
         answer: Message | None = None
         while not isinstance(answer, Addresses):
@@ -71,19 +73,19 @@ class Link:
 
     def ready(self, metrics: dict[str, Any]) -> None:
         """The role can start; its figures so far are where those of the run begin."""
-        self._outbox.send(LAUNCHER, Ready(self.role, metrics))
+        self._outbox.send(LAUNCHER, Ready(self.role, metrics, self._incarnation))
 
     def beat(self, metrics: dict[str, Any]) -> None:
         """What the role has measured; a report that a launcher on its way out does not take is no loss."""
-        self._outbox.offer(LAUNCHER, Beat(self.role, metrics))
+        self._outbox.offer(LAUNCHER, Beat(self.role, metrics, incarnation=self._incarnation))
 
     def state(self, state: str, details: dict[str, Any], number: int, place: int) -> None:
         """Report one of the states that a State names, with its details, the number of the order that it answers, and its place among all that are reported."""
-        self._outbox.send(LAUNCHER, State(self.role, state, details, number, place))
+        self._outbox.send(LAUNCHER, State(self.role, state, details, number, place, self._incarnation))
 
     def failed(self, error: Exception) -> None:
         """Report the error by which the role ends: the name of its class, and its text."""
-        self._outbox.send(LAUNCHER, Failed(self.role, type(error).__name__, str(error)))
+        self._outbox.send(LAUNCHER, Failed(self.role, type(error).__name__, str(error), self._incarnation))
 
     def close(self) -> None:
         """Close both ways; what is not sent within a second is dropped. For the role's main thread."""

@@ -27,12 +27,14 @@ class Values(msgspec.Struct, tag="values", array_like=True):
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True):
-    """A role is up; `endpoints` are its addresses by name."""
+    """A role is up; `endpoints` are its addresses by name. As all that a role says to its launcher it is of an `incarnation`: how often the role was begun
+    again alone before."""
 
     source: str
     endpoints: dict[str, str]
     host: str
     pid: int
+    incarnation: int = 0
 
 
 class Addresses(msgspec.Struct, tag="addresses", array_like=True):
@@ -47,12 +49,13 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
 
     source: str
     metrics: dict[str, Any] = {}
+    incarnation: int = 0
 
 
 class Order(msgspec.Struct, tag="order", array_like=True):
     """The launcher's word to a role: start, pause, resume, save (into `folder`) or publish (the version `folder`), on top of `base`, stop, abort; lost, of a
-    trainer that will be begun again as this `incarnation`, and found, of one that has been, at the addresses of its `book`; or ping, which says that it is
-    there. Those of a try that all roles are given are numbered 1, 2, 3 and so on; an answer has the `number` of its order."""
+    trainer that will be begun again as this `incarnation`, found, of one that has been, at the addresses of its `book`, and start, of that `trainer` alone; or
+    ping, which says that it is there. Those of a try that all roles are given are numbered 1, 2, 3 and so on; an answer has the `number` of its order."""
 
     verb: str
     folder: str = ""
@@ -71,18 +74,20 @@ class Beat(msgspec.Struct, tag="beat", array_like=True):
     metrics: dict[str, Any]
     said: int = -1
     heard: int = -1
+    incarnation: int = 0
 
 
 class State(msgspec.Struct, tag="state", array_like=True):
     """A role is `paused`, has read all its data (`finished`), cannot read on (`unreadable`), begins to write a checkpoint (`saving`) or a version
-    (`publishing`), or has `saved` or `published` it: with its reader's position, its files or its objects, and with what went wrong. `place` counts what a role
-    says so, from 1 on."""
+    (`publishing`), has `saved` or `published` it, or knows where a trainer is that was begun again (`found`): with its reader's position, its files or its
+    objects, and with what went wrong. `place` counts what a role says so, from 1 on."""
 
     source: str
     state: str
     details: dict[str, Any]
     number: int = 0  # of the order that this answers
     place: int = 0
+    incarnation: int = 0
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True):
@@ -91,6 +96,7 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
     source: str
     kind: str
     error: str
+    incarnation: int = 0
 
 
 class Heard(msgspec.Struct, tag="heard", array_like=True):

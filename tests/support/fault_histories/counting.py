@@ -129,6 +129,11 @@ class Case:
             total += np.bincount(self._ids[trainer][: at["row"] // BATCH].reshape(-1), minlength=ROWS)
         return total
 
+    def rows_of(self, batches: Sequence[tuple[str, int]]) -> np.ndarray:
+        """How often these batches, by trainer and number, train each row, [ROWS]."""
+        each = [np.bincount(self._ids[trainer][number].reshape(-1), minlength=ROWS) for trainer, number in batches]
+        return np.sum([np.zeros(ROWS, np.int64), *each], axis=0)
+
     def first_row(self, role: str) -> int:
         """Of the rows that a sparse PS holds."""
         parameters = self.plan.net_of(role).parameters

@@ -111,7 +111,7 @@ class Disk:
         if self._world.is_calm or not name.startswith(self._folder):
             return
         if self.full and self._world.draw.random() < self.full:
-            self._world.count("writes refused")
+            self._world.trouble("writes refused")
             self._world.note("disk", "%s is refused", os.path.basename(name))
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._may_be_killed(name)
@@ -123,7 +123,7 @@ class Disk:
             and name.startswith(self._folder)
             and self._world.draw.random() < self.kills
         ):
-            self._world.count("processes killed at the disk")
+            self._world.trouble("processes killed at the disk")
             raise Killed(f"at {os.path.basename(name)}")
 
     def lose_power(self) -> None:

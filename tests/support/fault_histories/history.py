@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from fault_histories.counting import Case, cases
+from fault_histories.counting import MOST_BATCHES, Case, cases
 from fault_histories.disk import Disk, damage, in_place
 from fault_histories.planted import NOTHING, Planted
+from fault_histories.roles import is_trainer
 from fault_histories.rules import Rules, newest_files
 from fault_histories.tries import Job, User
 from fault_histories.wires import TAKEN, Weather
@@ -70,7 +71,8 @@ class _History:
     def __init__(self, world: World, case: Case, folder: Path, disk: Disk, planted: Planted) -> None:
         draw = world.draw
         self._world, self._case, self._disk, self._folder = world, case, disk, folder
-        batches = draw.randint(2, 4)
+        batches = draw.randint(2, 4) if draw.random() < 0.7 else MOST_BATCHES
+        kills = draw.choice((0.0, 0.0, 0.01, 0.03, 0.1))
         weather = Weather(lost=draw.choice((0.0, 0.0, 0.001, 0.01)), again=draw.choice((0.0, 0.0, 0.01, 0.05)))
         every = draw.choice((0.03, 0.1, 0.1, 0.3, "end"))
         settings = RunSettings(
@@ -81,10 +83,11 @@ class _History:
             warm_up_seconds=2.0,
             liveness_seconds=1.5,
             checkpoint_seconds=every,
+            retry="alone" if draw.random() < 0.7 else "whole",
         )
         self._wires = planted.wires(world, weather)
         self._rules = Rules(world, case, batches, folder)
-        job = Job(case, settings, batches, planted.machines, tells=draw.random() < 0.6)
+        job = Job(case, settings, batches, planted.machines, tells=draw.random() < 0.6, kills=kills)
         self._user = User(world, self._wires, self._rules, job)
         disk.full = draw.choice((0.0, 0.0, 0.0, 0.05))
         disk.kills = draw.choice((0.0, 0.0, 0.01, 0.03))
@@ -129,16 +132,17 @@ class _History:
 
     def _kill_role(self) -> None:
         if living := self._living():
-            self._world.count("roles killed")
-            self._world.kill(self._world.draw.choice(living), "it is killed")
+            process = self._world.draw.choice(living)
+            (self._world.count if is_trainer(process.name) else self._world.trouble)("roles killed")
+            self._world.kill(process, "it is killed")
 
     def _kill_launcher(self) -> None:
         if not self._user.launcher.dead:
-            self._world.count("launchers killed")
+            self._world.trouble("launchers killed")
             self._world.kill(self._user.launcher, "it is killed")
 
     def _lose_power(self) -> None:
-        self._world.count("hosts lost")
+        self._world.trouble("hosts lost")
         self._world.note("history", "the host is off")
         for process in self._world.processes.copy():
             self._world.kill(process, "the host is off")
@@ -150,18 +154,19 @@ class _History:
         if processes:
             process, seconds = self._world.draw.choice(processes), self._world.draw.choice((0.05, 0.5, 3.0, 3.0))
             process.stopped_until = self._world.now + seconds
-            self._world.count("processes stopped")
+            self._world.trouble("processes stopped", seconds)
             self._world.note(process, "stands still for %g s", seconds)
 
     def _cut(self) -> None:
         draw = self._world.draw
         one, other = draw.sample([*self._case.plan.cluster.roles, LAUNCHER], 2)
-        self._world.count("links cut")
-        self._wires.cut(one, other, draw.choice((0.02, 0.3, 2.5)), loses=draw.random() < 0.5)
+        seconds = draw.choice((0.02, 0.3, 2.5))
+        self._world.trouble("links cut", seconds)
+        self._wires.cut(one, other, seconds, loses=draw.random() < 0.5)
 
     def _ask(self) -> None:
         if self._user.launching and not self._user.launching.is_over and not self._user.launcher.dead:
-            self._world.count("stops asked for")
+            self._world.trouble("stops asked for")
             self._user.launching.ask()
 
     def _damage(self) -> None:
@@ -177,7 +182,7 @@ class _History:
         if (self._folder / "checkpoints" / before / "manifest.json").exists():
             name = world.draw.choice(sorted({newest} | rules.needs[newest]))
             path = world.draw.choice(newest_files(self._folder / "checkpoints" / name))
-            world.count("files damaged")
+            world.trouble("files damaged")
             world.note("history", "%s of %s is damaged", path.name, name)
             damage(path, world.draw)
             rules.damage(name)

@@ -1,20 +1,23 @@
 """The launcher of one try: carries out what its machine says (htrain.executor.launch.coordinator), and has the roles (htrain.executor.launch.pool)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fault_histories.roles import Role, Try
 from fault_histories.rules import Rules
+from fault_histories.trainer import TrainerRole
 from fault_histories.world import Process
 from htrain.errors import CheckpointError, Error, PeerLost
 from htrain.executor.record.saves import Saves
 from htrain.executor.roles import coordination as said
+from htrain.executor.roles.alone import Alone, can_be_alone, gone_on_alone
 from htrain.executor.roles.coordinator import CoordinatorMachine
 from htrain.executor.roles.limits import is_for_launcher
 from htrain.executor.transport.link import LAUNCHER
 from htrain.executor.transport.wire import Addresses, Message
 from htrain.ops.bundle import Bundle
 
+MOST_RETRIES = 3
 _DISK_SECONDS = 0.003  # for a call of checkpoints, in the mean
 _LOOK_SECONDS = 0.0005  # that a launcher is late: it waits for whole milliseconds
 _LAST_SECONDS = 1.0  # for roles that were told to end
@@ -39,16 +42,21 @@ class Launching:
         self._saves = Saves(attempt.settings.run_folder, attempt.case.identity, lambda text: self._note(text))
         self._names = frozenset(attempt.case.plan.cluster.roles)
         self._came: list[Message] = []
-        self._lost = ""
+        self._lost: dict[str, str] = {}
+        self._alone = can_be_alone(attempt.case.plan, attempt.settings) if tells else ()
         self._asked = False
         self._batch: list[said.Event] = []
         self._is_awaiting = False
         self._waits = 0
+        attempt.wires.forget_lost(process)
         attempt.wires.listen(LAUNCHER, process, attempt.token, self._hear)
-        for role in roles:
-            role.process.on_end.append(lambda role=role: self._role_ended(role))  # type: ignore[misc]
         self._tells = tells
-        self._run = CoordinatorMachine(attempt.case.plan, attempt.settings, tells_of_ends=tells).run(self._world.now)
+        for role in roles:
+            self._watch(role)
+        machine = CoordinatorMachine(
+            attempt.case.plan, attempt.settings, tells_of_ends=tells, alone=Alone(MOST_RETRIES)
+        )
+        self._run = machine.run(self._world.now)
 
     def begin(self) -> None:
         self._advance(lambda: next(self._run))
@@ -65,13 +73,16 @@ class Launching:
             self._came.append(message)
             self._call()
 
+    def _watch(self, role: Role) -> None:
+        role.process.on_end.append(lambda: self._role_ended(role))
+
     def _role_ended(self, role: Role) -> None:
         """Its process has ended: the launcher hears of it where it has started it."""
         if self._tells and not self._process.dead:
-            self._world.soon(self._process, lambda: self._note_end(role), mean=0.1)
+            self._world.soon(self._process, lambda: self._note_end(role), mean=self._world.draw.choice((0.1, 0.005)))
 
     def _note_end(self, role: Role) -> None:
-        self._lost = self._lost or f"{role.name} (process 7) was killed by signal 9"
+        self._lost.setdefault(role.name, f"{role.name} (process 7) was killed by signal 9")
         self._call()
 
     def _call(self) -> None:
@@ -97,7 +108,8 @@ class Launching:
 
     def _wake(self) -> None:
         """All that has come by now, and that this is all."""
-        ended = [said.Ended(self._lost)] if self._lost else []
+        lost = next(iter(self._lost), "")
+        ended = [said.Ended(self._lost[lost], is_replaceable=lost in self._alone)] if lost else []
         asked = [said.Asked()] if self._asked else []
         self._batch = [*(said.Came(message) for message in self._came), *ended, *asked, said.Listened()]
         self._came, self._asked = [], False
@@ -146,14 +158,35 @@ class Launching:
                     self._process, "main", f"{role.name}/control", self.attempt.token, instruction.order
                 )
             self._go_on(None)
+        elif isinstance(instruction, said.BeginAgain):
+            self._begin_again(instruction.role)
+            self._go_on(None)
+        elif isinstance(instruction, said.Reach):
+            self.attempt.wires.found(self._process, instruction.role)
+            self._send_addresses([instruction.role], Addresses(instruction.book, instruction.ordered))
         else:
             self._go_on(self._save(instruction))
 
     def _connect(self, instruction: said.Connect) -> None:
+        self._send_addresses([role.name for role in self.roles], Addresses(instruction.book))
+
+    def _begin_again(self, name: str) -> None:
+        """As a pool and its supervisor do: another process of this role, which goes on where the journal says that the last one was."""
+        self.attempt.wires.lost(self._process, name)
+        del self._lost[name]
+        place, before = next((place, role) for place, role in enumerate(self.roles) if role.name == name)
+        assert isinstance(before, TrainerRole)
+        assert before.process.dead
+        settings = gone_on_alone(self.attempt.settings, name, before.incarnation + 1, before.journal.read())
+        self._rules.begins_again(name, before.open, settings.positions[name].get("open", 0))
+        self.roles[place] = TrainerRole(name, self.attempt, settings)
+        self._watch(self.roles[place])
+
+    def _send_addresses(self, roles: Sequence[str], message: Addresses) -> None:
         until = self._world.now
         try:
-            for role in self.roles:
-                target, message = f"{role.name}/control", Addresses(instruction.book)
+            for role in roles:
+                target = f"{role}/control"
                 until = max(until, self.attempt.wires.send(self._process, "main", target, self.attempt.token, message))
         except PeerLost as error:
             self._throw(error)
@@ -163,7 +196,9 @@ class Launching:
     def _save(self, instruction: said.Instruction) -> Any:
         try:
             if isinstance(instruction, said.OpenCheckpoint):
-                return self._saves.open(instruction.trainers)
+                opened = self._saves.open(instruction.trainers)
+                self._rules.opens(opened)
+                return opened
             if isinstance(instruction, said.CloseCheckpoint):
                 folder = self._open_folder
                 self._saves.close(instruction.trainers, instruction.saved, finished=instruction.finished)
@@ -188,6 +223,8 @@ class Launching:
     def _end(self, result: Any, error: Error | None) -> None:
         """Roles that are of no use any more are ended, but for one or the other that is not reached: it goes on for a while beside those of the next try."""
         self.is_over = True
+        if isinstance(error, PeerLost):
+            self._rules.fails(error, only_replaced=self._has_only_replaced)
         draw, at_once = self._world.draw, isinstance(error, PeerLost)
         for role in self.roles:
             stands_still = role.process.stopped_until > self._world.now
@@ -195,6 +232,12 @@ class Launching:
             seconds = draw.uniform(0, 4) if outlives else 0.0 if at_once else draw.uniform(0, _LAST_SECONDS)
             self._world.later(seconds, None, lambda role=role: self._world.kill(role.process, "its try is over"))  # type: ignore[misc]
         self._ended(result, error)
+
+    @property
+    def _has_only_replaced(self) -> bool:
+        """Whether nothing has gone wrong in this try but with trainers that were begun again; roles that have failed say that something has not."""
+        are_there = all(role.has_failed or not role.process.dead for role in self.roles)
+        return are_there and not self.attempt.has_others and self._world.trouble_until < self.attempt.began
 
     def _role(self, name: str) -> Role:
         return next(role for role in self.roles if role.name == name)

@@ -55,18 +55,23 @@ class Try:
     world: World
     wires: Wires
     machines: Machines
+    began: float = 0.0
+    has_others: bool = False  # of earlier tries, which still live
+    kills: float = 0.0  # the share of a trainer's instructions in which its process is killed
 
 
 class Role:
     """One role, in a process of its own, from its start until it leaves or dies. A subclass says what those of a kind do."""
 
-    def __init__(self, name: str, attempt: Try) -> None:
-        self.name, self.attempt, self.settings = name, attempt, attempt.settings
+    def __init__(self, name: str, attempt: Try, settings: RunSettings | None = None) -> None:
+        self.name, self.attempt, self.settings = name, attempt, settings or attempt.settings
         self.world, self.wires = attempt.world, attempt.wires
-        self.process = self.world.begin(name, attempt.number)
+        self.incarnation = self.settings.positions.get(name, {}).get("incarnation", 0)
+        self.process = self.world.begin(name, attempt.number, self.incarnation)
         self.error: Exception | None = None
         self.reader_error: Exception | None = None
         self.is_warm = False
+        self.has_failed = False
         self.parts: Parts | None = None
         self._obeying: Obeying | None = None
         self._orders: deque[Order] = deque()
@@ -86,7 +91,7 @@ class Role:
         self.listen("control", self._hear)
         self.world.later(BEAT_SECONDS * self.world.draw.random(), self.process, self._beat)
         endpoints = {f"{self.name}/{what}": self.name for what in ("control", "pulse")}
-        self.tell(Hello(self.name, endpoints, "here", 7))
+        self.tell(Hello(self.name, endpoints, "here", 7, self.incarnation))
         self._give_up_later(lambda: self._obeying is not None, "the launcher sent no addresses")
 
     def _give_back(self) -> None:
@@ -105,7 +110,7 @@ class Role:
 
     def _hear(self, message: Message, bundle: Bundle) -> None:
         if isinstance(message, Addresses) and self._obeying is None:
-            self._obeying = self.attempt.machines.obeying(self, _Line(self), message.book)
+            self._obeying = self.attempt.machines.obeying(self, _Line(self), message.book, message.ordered)
             self.world.soon(self.process, self._fill, mean=0.01)
         elif isinstance(message, Order):
             self._orders.append(message)
@@ -124,7 +129,7 @@ class Role:
                 load_role_into(folder, self.name, manifest, self.parts.assembly.store)
             self.restore(self.settings.positions.get(self.name, {}))
             self._is_ready = True
-            self.tell(Ready(self.name, self.metrics()))
+            self.tell(Ready(self.name, self.metrics(), self.incarnation))
         except Error as error:
             self._fail(error)
             return
@@ -166,13 +171,14 @@ class Role:
 
     def _fail(self, error: Error) -> None:
         self.world.note(self.process, "cannot go on: %s", error)
+        self.has_failed = True
         with suppress(PeerLost):
-            self.tell(Failed(self.name, type(error).__name__, str(error)))
+            self.tell(Failed(self.name, type(error).__name__, str(error), self.incarnation))
         self.world.later(0.01, self.process, lambda: self.world.kill(self.process, "it has failed"))
 
     def _beat(self) -> None:
         exchanged = self._obeying.exchanged() if self._obeying else (-1, -1)
-        self.offer("pulse", Beat(self.name, self.metrics() if self._is_ready else {}, *exchanged))
+        self.offer("pulse", Beat(self.name, self.metrics() if self._is_ready else {}, *exchanged, self.incarnation))
         self.world.later(BEAT_SECONDS, self.process, self._beat)
 
     # -- the line to the launcher ------------------------------------------------------------------------------------
@@ -262,6 +268,14 @@ class Role:
     def start(self, book: dict[str, str]) -> None:
         """Begin to work."""
 
+    def lost(self, trainer: str, incarnation: int) -> None:
+        """A trainer is gone, and will be begun again: nothing is sent to it."""
+        self.wires.lost(self.process, trainer)
+
+    def found(self, trainer: str, book: dict[str, str]) -> None:
+        """It has been begun again."""
+        self.wires.found(self.process, trainer)
+
     def pause(self) -> None:
         """Begin no more steps and rounds."""
 
@@ -284,11 +298,11 @@ class _Line:
         self._role = role
 
     def beat(self, metrics: dict[str, Any]) -> None:
-        self._role.offer("main", Beat(self._role.name, metrics))
+        self._role.offer("main", Beat(self._role.name, metrics, incarnation=self._role.incarnation))
 
     def state(self, state: str, details: dict[str, Any], number: int, place: int) -> None:
         self._role.world.note(self._role.process, "says that it is %s (%d) %s", state, number, details)
-        self._role.tell(State(self._role.name, state, details, number, place))
+        self._role.tell(State(self._role.name, state, details, number, place, self._role.incarnation))
 
     def refuse(self) -> None:
         raise AssertionError("the launcher gives no such order")

@@ -3,7 +3,7 @@
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,10 @@ class Rules:
         self._world, self._case, self._batches = world, case, batches
         self._folder = run_folder / "checkpoints"
         self._sequences: dict[str, int] = {}
+        self._repeats: list[
+            tuple[str, int]
+        ] = []  # batches, by trainer and number, that may have been trained once more
+        self._repeats_of: dict[str, list[tuple[str, int]]] = {}  # by checkpoint
 
     @property
     def whole(self) -> list[str]:
@@ -51,6 +55,23 @@ class Rules:
                 return
         raise Violation(f"the checkpoint {self.whole[-1]} was closed, and is gone before a newer one is")
 
+    def begins_again(self, trainer: str, begun: Collection[int], announced: int) -> None:
+        """A trainer is begun again alone. Of the batches that it had `begun` and not ended each may be trained once more; so many were announced."""
+        self._world.count("trainers begun again")
+        most = 2 * self._case.plan.options.net_replicas
+        if not len(begun) <= announced <= most:
+            raise Violation(f"{trainer} trains {sorted(begun)} again, {announced} are announced, of {most} at most")
+        self._repeats = [*self._repeats, *((trainer, number) for number in begun)]
+
+    def opens(self, folder: Path) -> None:
+        """A checkpoint is begun; all are at rest."""
+        self._repeats_of[folder.name] = self._repeats
+
+    def fails(self, error: Exception, *, only_replaced: bool) -> None:
+        """A try ends by an error. Where nothing has gone wrong but trainers which were begun again, it is to go on."""
+        if only_replaced:
+            raise Violation(f"a try fails, though nothing goes wrong but trainers that are begun again: {error}")
+
     def has_closed(self, folder: Path, *, finished: bool) -> None:
         """The launcher has made a checkpoint valid. It is whole, a cut, and where the run has `finished`, of all data."""
         manifest = self._manifest(folder)
@@ -69,6 +90,7 @@ class Rules:
 
     def goes_on(self, settings: RunSettings) -> None:
         """A try begins: from the newest checkpoint that was closed and can be read, or one that was nearly closed behind it."""
+        self._repeats = self._repeats_of[Path(settings.restore).name] if settings.restore else []
         if not settings.restore:
             if self.whole:
                 raise Violation(f"a try begins anew, though {self.whole[-1]} was closed")
@@ -83,7 +105,8 @@ class Rules:
             raise Violation(f"trainers begin at {settings.positions}, the checkpoint has {_positions(manifest)}")
 
     def check_cut(self, folder: Path) -> dict[str, Any]:
-        """A checkpoint is whole, and of one moment: tables and weights have what was read up to the positions, each example once. Its manifest."""
+        """A checkpoint is whole, and of one moment: tables and weights have what was read up to the positions, each example once, or once more where a trainer
+        was begun again that had begun with it. Its manifest."""
         manifest = self._manifest(folder)
         positions = _positions(manifest)
         examples = sum(at["row"] for at in positions.values())
@@ -103,14 +126,17 @@ class Rules:
                 rows[first : first + len(values)] = np.rint(-values)
             elif role_of(role) in (GROUP_PS, DENSE_PS):
                 bias += float(-tensors["count.bias"][0])
-        if (rows != owed).any():
+        repeats = self._repeats_of[folder.name]
+        if (rows < owed).any() or (rows > owed + self._case.rows_of(repeats)).any():
             raise Violation(
-                f"{folder.name} is no cut: rows were trained {rows.tolist()} times, by its positions {owed.tolist()}"
+                f"{folder.name} is no cut: rows were trained {rows.tolist()} times, by its positions {owed.tolist()}{_but(repeats)}"
             )
-        if abs(bias - examples) > 1e-3:
+        if not -1e-3 < bias - examples < BATCH * len(repeats) + 1e-3:
             raise Violation(
-                f"{folder.name} is no cut: weights were stepped by {bias:g} examples, by its positions {examples}"
+                f"{folder.name} is no cut: weights were stepped by {bias:g} examples, by its positions {examples}{_but(repeats)}"
             )
+        if (rows > owed).any():
+            self._world.count("checkpoints with batches that were trained twice")
         return manifest
 
     def _manifest(self, folder: Path) -> dict[str, Any]:
@@ -119,6 +145,10 @@ class Rules:
         except (OSError, ValueError) as error:
             raise Violation(f"{folder.name} has no manifest that can be read: {error}") from error
         return found
+
+
+def _but(repeats: Sequence[tuple[str, int]]) -> str:
+    return f", but for {repeats}" if repeats else ""
 
 
 def _positions(manifest: Mapping[str, Any]) -> dict[str, dict[str, int]]:

@@ -10,6 +10,7 @@ from htrain.executor.roles import sync as said
 from htrain.executor.roles.server import Ended, Instruction, Job, Run, Summon
 from htrain.executor.roles.sync import SyncMachine
 from htrain.executor.transport.wire import Message, Values
+from htrain.net.names import Role as Named
 from htrain.ops.bundle import Bundle
 
 _THREADS = 2
@@ -24,6 +25,7 @@ class ServerRole(Role):
         self._jobs: list[Job] = []
         self._idle = list(range(self._threads))
         self._has_started = False
+        self._gone: list[tuple[int, int, int]] = []
         self._early: list[tuple[Message, Bundle]] = []
         self.listen("", self._came)
         sync = parts.sync()
@@ -36,6 +38,16 @@ class ServerRole(Role):
         early, self._early = self._early, []
         for each in early:
             self._came(*each)
+
+    def lost(self, trainer: str, incarnation: int) -> None:
+        super().lost(trainer, incarnation)
+        group, number = Named.parse(trainer).place
+        self._gone.append((group, number, incarnation))
+        self.world.soon(self.process, self._forget, mean=0.02)  # or as soon as its thread has heard of anything
+
+    def _forget(self) -> None:
+        while self._gone:
+            self._carry_out(self.machine.forget(*self._gone.pop(0)))
 
     def pause(self) -> None:
         if self.rounds:
@@ -50,6 +62,7 @@ class ServerRole(Role):
         return self.rounds is None or self.rounds.machine.quiet
 
     def _came(self, message: Message, bundle: Bundle) -> None:
+        self._forget()
         if not self._has_started:
             self._early.append((message, bundle))
         elif isinstance(message, Values):

@@ -5,12 +5,16 @@ from typing import Any
 
 from fault_histories.counting import BATCH, Parts
 from fault_histories.roles import COMPUTE_SECONDS, Mailbox, Role
+from fault_histories.world import Killed
 from htrain.data import Batch, Position
 from htrain.errors import Error, PeerLost
+from htrain.executor.engine.context import first_step
 from htrain.executor.engine.gate import WriteGates
+from htrain.executor.host.journal import Journal
 from htrain.executor.roles import replica as said
 from htrain.executor.roles.endpoints import endpoint_of
-from htrain.executor.roles.replica import Ahead, Orders, ReplicaMachine, train
+from htrain.executor.roles.handed import Handed
+from htrain.executor.roles.replica import Ahead, Orders, ReplicaMachine, Step, train
 from htrain.executor.transport.wire import Values
 
 
@@ -20,7 +24,10 @@ class Replica:
     def __init__(self, number: int, trainer: "TrainerRole", parts: Parts, gates: WriteGates[int]) -> None:
         self.number, self._trainer, self._world = number, trainer, trainer.world
         group, shard = trainer.place
-        self.machine = ReplicaMachine((group, shard, number), f"{trainer.name}/{number}", parts.assembly.engine, gates)
+        first = first_step(trainer.incarnation)
+        self.machine = ReplicaMachine(
+            (group, shard, number), f"{trainer.name}/{number}", parts.assembly.engine, gates, first
+        )
         source = Ahead(self.machine, parts.assembly.cache_half.announced, parts.flush)
         self._steps = train(
             self.machine, source, trainer.orders, prefetch=trainer.attempt.case.plan.options.looks_ahead
@@ -54,12 +61,13 @@ class Replica:
             self._trainer.fail(error)
 
     def _at_once(self, instruction: Any) -> tuple[bool, Any]:
+        self._trainer.may_be_killed()
         if isinstance(instruction, said.StepBegins):
             self._trainer.taken(instruction.position)
         elif isinstance(instruction, said.Wake):
             self._trainer.grant(instruction.replicas)
         elif isinstance(instruction, said.StepEnds):
-            self._trainer.counted()
+            self._trainer.counted(instruction.step)
         elif isinstance(instruction, said.PollMessage):
             return True, self._message() if self.mailbox.messages else None
         else:
@@ -90,6 +98,7 @@ class Replica:
 
         def send(peer: str, names: tuple[str, ...], tensors: Any) -> None:
             nonlocal until
+            self._trainer.may_be_killed()
             values = Values(self.machine.endpoint, state.context, state.batch_size)
             until = max(
                 until, self._trainer.send(str(self.number), endpoint_of(peer, state.context), values, (names, tensors))
@@ -168,8 +177,9 @@ class TrainerRole(Role):
         self.resting = self.attempt.machines.resting(self.orders)
         _, group, shard = self.name.split(":")
         self.place = int(group), int(shard)
-        self._position, self._next = Position(0, 0, 0), 0
-        self._steps = self._examples = self._own_steps = 0
+        self._steps = self._examples = 0
+        self.journal = Journal()
+        self.open: set[int] = set()  # the numbers of batches whose steps have begun, and not ended
         engine, bound = parts.assembly.engine, parts.assembly.bound
         self._gates: WriteGates[int] = WriteGates(engine.program.num_clocks, bound)
         self.replicas = [Replica(n, self, parts, self._gates) for n in range(parts.assembly.replicas)]
@@ -178,10 +188,12 @@ class TrainerRole(Role):
         self._has_started = False
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        if state:
-            self._position = Position.from_dict(state["position"])
-            self._steps, self._examples = state["totals"]["steps"], state["totals"]["examples"]
-        self._next = self._position.row // BATCH
+        position = Position.from_dict(state["position"]) if "position" in state else Position(0, 0, 0)
+        self._handed = Handed(position, [Position.from_dict(each) for each in state.get("trained", ())])
+        totals = state.get("totals", {})
+        self._steps, self._examples = totals.get("steps", 0), totals.get("examples", 0)
+        self._repeated = state.get("open", 0)
+        self._next = position.row // BATCH
 
     def start(self, book: dict[str, str]) -> None:
         self._has_started = True
@@ -195,7 +207,7 @@ class TrainerRole(Role):
         self._ordered(paused=False)
 
     def _ordered(self, *, paused: bool) -> None:
-        self.resting.told(paused=paused)
+        self.resting.told(paused=paused, owes=self._handed.is_behind)
         for replica in self.replicas:
             replica.ordered()
 
@@ -208,19 +220,44 @@ class TrainerRole(Role):
         return self._has_started and all(replica.ended for replica in self.replicas)
 
     def next_batch(self) -> Batch | None:
-        """The next batch of the data, None at its end."""
-        number, self._next = self._next, self._next + 1
-        return self.attempt.case.batch(self.name, number) if number < self.attempt.batches else None
+        """The next batch of the data that was not trained, None at its end."""
+        while self._next < self.attempt.batches:
+            batch = self.attempt.case.batch(self.name, self._next)
+            self._next += 1
+            if not self._handed.hand(batch.position):
+                return batch
+        return None
 
     def taken(self, position: Position) -> None:
         """A batch is on its way, and so are all before it."""
-        self._position = max(self._position, position, key=lambda p: p.row)
+        self.open.add(position.row // BATCH - 1)
+        self._handed.taken(position)
+        self._note()
 
-    def counted(self) -> None:
+    def counted(self, step: Step) -> None:
         """A step has ended."""
         self.is_warm = True
         self._steps += 1
         self._examples += BATCH
+        assert step.position
+        self.open.remove(step.position.row // BATCH - 1)
+        self._handed.ended(step.position)
+        self._note()
+        self.resting.ended(owes=self._handed.is_behind)
+
+    def _note(self) -> None:
+        """Keep from where another process would go on, as Trainer does."""
+        self.journal.write(self._handed.word(self._totals))
+
+    @property
+    def _totals(self) -> dict[str, Any]:
+        return {"examples": self._examples, "steps": self._steps, "log_loss": 0.0, "positives": 0.0}
+
+    def may_be_killed(self) -> None:
+        """Between two instructions of a replica its process may be killed. Raises Killed."""
+        if self.attempt.kills and not self.world.is_calm and self.world.draw.random() < self.attempt.kills:
+            self.world.count("trainers killed")
+            raise Killed("between two instructions")
 
     def grant(self, replicas: Any) -> None:
         """These replicas may write."""
@@ -228,15 +265,8 @@ class TrainerRole(Role):
             self.replicas[number].grant()
 
     def state(self) -> dict[str, Any]:
-        totals = {"examples": self._examples, "steps": self._steps, "log_loss": 0.0, "positives": 0.0}
-        return {"position": self._position.to_dict(), "totals": totals}
+        return {"position": self._handed.position.to_dict(), "totals": self._totals}
 
     def metrics(self) -> dict[str, Any]:
-        return {
-            "steps": self._steps,
-            "examples": self._examples,
-            "log_loss": 0.0,
-            "positives": 0.0,
-            "malformed": 0,
-            "cpu_seconds": 0.0,
-        }
+        repeated = {"repeated": self._repeated} if self.incarnation else {}
+        return {**self._totals, **repeated, "malformed": 0, "cpu_seconds": 0.0}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fault_histories.counting import Case
-from fault_histories.launcher import Launching
+from fault_histories.launcher import MOST_RETRIES, Launching
 from fault_histories.roles import Machines, Role, Try, is_trainer
 from fault_histories.rules import Rules
 from fault_histories.server import ServerRole
@@ -20,20 +20,21 @@ from htrain.executor.roles.retries import Retries
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import LAUNCHER
 
-_MOST_RETRIES = 3
 _LIVES_ON_SECONDS = 4.0  # a role without its launcher, at most
 _MOST_LAUNCHERS = 4  # once all is calm
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be trained, with the machines that decide. `tells` says whether launchers hear of processes that end."""
+    """What is to be trained, with the machines that decide. `tells` says whether launchers hear of processes that end; `kills` is the share of a trainer's
+    instructions in which its process is killed."""
 
     case: Case
     settings: RunSettings
     batches: int
     machines: Machines
     tells: bool
+    kills: float = 0.0
 
 
 class User:
@@ -45,7 +46,7 @@ class User:
         self.launcher = Process(LAUNCHER, 0, dead=True)
         self._world, self._wires, self._rules, self._job = world, wires, rules, job
         self._tries = self._launchers = self._calm_launchers = 0
-        self._retries = Retries(_MOST_RETRIES)
+        self._retries = Retries(MOST_RETRIES)
 
     @property
     def is_done(self) -> bool:
@@ -60,7 +61,7 @@ class User:
             raise Violation("all is calm, and the run does not come to its end")
         self.launcher = self._world.begin(LAUNCHER, self._launchers)
         self.launcher.on_end.append(self._launcher_ended)
-        self._retries = Retries(_MOST_RETRIES)
+        self._retries = Retries(MOST_RETRIES)
         self._world.later(0.0, self.launcher, lambda: self._try(is_first=True))
 
     def _launcher_ended(self) -> None:
@@ -88,7 +89,20 @@ class User:
         self._rules.goes_on(settings)
         world.note(self.launcher, "begins try %d from %s", self._tries, Path(settings.restore).name or "its beginning")
         token = world.draw.randbytes(16)
-        attempt = Try(self._tries, token, job.case, settings, job.batches, world, self._wires, job.machines)
+        others = any(not process.dead and process.name != LAUNCHER for process in world.processes)
+        attempt = Try(
+            self._tries,
+            token,
+            job.case,
+            settings,
+            job.batches,
+            world,
+            self._wires,
+            job.machines,
+            began=world.now,
+            has_others=others,
+            kills=job.kills,
+        )
         roles: list[Role] = [
             (TrainerRole if is_trainer(name) else ServerRole)(name, attempt) for name in job.case.plan.cluster.roles
         ]

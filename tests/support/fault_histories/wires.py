@@ -56,6 +56,7 @@ class Wires:
         self._endpoints: dict[str, Endpoint] = {}
         self._connections: dict[tuple[str, str, str], _Connection] = {}
         self._cuts: dict[frozenset[str], tuple[float, bool]] = {}
+        self._gone: dict[str, set[str]] = {}  # whom a process was told to be gone
 
     def listen(self, name: str, process: Process, token: bytes, take: Receiver) -> None:
         """Take messages at a name from now on: whoever had it before is gone, or not reached any more."""
@@ -82,10 +83,31 @@ class Wires:
                 if {source.partition("#")[0], _role_of(target)} == {one, other}:
                     connection.life += 1
 
+    def lost(self, process: Process, role: str) -> None:
+        """A process is told that a role is gone, and will be begun again: its connections there are closed, what it sends there is dropped, as Outbox does."""
+        self._gone.setdefault(str(process), set()).add(role)
+        for (source, _, target), connection in self._connections.items():
+            if source == str(process) and _role_of(target) == role:
+                connection.life += 1
+                connection.recent = []
+
+    def forget_lost(self, process: Process) -> None:
+        """A process begins another try: nobody is gone."""
+        self._gone.pop(str(process), None)
+
+    def found(self, process: Process, role: str) -> None:
+        """It has been begun again."""
+        self._gone.get(str(process), set()).discard(role)
+
+    def _is_gone(self, process: Process, target: str) -> bool:
+        return _role_of(target) in self._gone.get(str(process), ())
+
     def send(
         self, process: Process, sender: str, target: str, token: bytes, message: Message, values: Any = ()
     ) -> float:
         """Send a message; until when its sender has to wait. Raises PeerLost where that is too long."""
+        if self._is_gone(process, target):
+            return self._world.now
         connection = self._connection(process, sender, target)
         frames = _frames(token, message, values)
         down = self._down_until(process, target, connection)
@@ -97,6 +119,8 @@ class Wires:
 
     def offer(self, process: Process, sender: str, target: str, token: bytes, message: Message) -> None:
         """Send a message where it can go at once; it is dropped otherwise."""
+        if self._is_gone(process, target):
+            return
         connection = self._connection(process, sender, target)
         if self._down_until(process, target, connection) <= self._world.now:
             frames = _frames(token, message, ())
@@ -153,9 +177,9 @@ class Wires:
         if world.is_calm:
             return
         if weather.lost and world.draw.random() < weather.lost:
-            world.count("messages lost")
             connection.life += 1
             connection.down_until = world.now + world.draw.random() * 0.2
+            world.trouble("messages lost", connection.down_until - world.now)
             world.note("network", "the connection of %s to %s is lost with what is on its way", process, target)
         if weather.again:
             connection.recent = [*connection.recent[1 - _KEPT :], frames]

@@ -25,12 +25,14 @@ class Process:
 
     name: str
     attempt: int
+    incarnation: int = 0
     dead: bool = False
     stopped_until: float = 0.0
     on_end: list[Callable[[], None]] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return f"{self.name}#{self.attempt}"
+        again = f".{self.incarnation}" if self.incarnation else ""
+        return f"{self.name}#{self.attempt}{again}"
 
 
 class World:
@@ -40,6 +42,7 @@ class World:
         self.now = 0.0
         self.draw = random.Random(seed)
         self.calm = 0.0
+        self.trouble_until = 0.0  # of whatever goes wrong but for trainers that are killed
         self.seen: dict[str, int] = {}  # faults, tries and so on, by kind
         self.processes: list[Process] = []
         self.lines: list[tuple[float, str, str, tuple[object, ...]]] = []
@@ -55,6 +58,11 @@ class World:
     def count(self, kind: str) -> None:
         """Something has happened that histories are told apart by."""
         self.seen[kind] = self.seen.get(kind, 0) + 1
+
+    def trouble(self, kind: str, seconds: float = 0.0) -> None:
+        """A fault, which is one for so long."""
+        self.count(kind)
+        self.trouble_until = max(self.trouble_until, self.now + seconds)
 
     def note(self, who: object, text: str, *values: object) -> None:
         """Something for whoever reads this history: a format string and its values."""
@@ -72,9 +80,9 @@ class World:
             seconds *= 10
         self.later(max(0.0, after - self.now) + seconds, process, what)
 
-    def begin(self, name: str, attempt: int) -> Process:
+    def begin(self, name: str, attempt: int, incarnation: int = 0) -> Process:
         """A new process."""
-        self.processes.append(process := Process(name, attempt))
+        self.processes.append(process := Process(name, attempt, incarnation))
         return process
 
     def kill(self, process: Process, how: str) -> None:
