@@ -89,6 +89,18 @@ class Group:
                 self.finish(replica)
         self.take(self.gate.leave(trainer))
 
+    def forget(self, trainer: int) -> None:
+        """Its steps that have not asked to write are over; those that have go on. All of it begins anew behind them."""
+        for replica in self.replicas:
+            if replica.step.trainer == trainer and replica.phase is not None:
+                step, is_over = replica.step, replica.phase is Phase.READING
+                assert self.gate.knows(step)
+                if is_over:
+                    self.finish(replica)
+                self.take(self.gate.forget(step))
+                assert self.gate.knows(step) != is_over
+        assert not self.gate.forget(Step(trainer, 9, 0)), "a step that is not in flight"
+
     def take(self, grants: list[Grant[Step]]) -> None:
         by_step = {replica.step: replica for replica in self.replicas}
         for grant in grants:
@@ -135,6 +147,10 @@ class GateMachine(RuleBasedStateMachine):
     @rule(trainer=st.integers(0, 2))
     def trainer_leaves_and_another_comes(self, trainer: int) -> None:
         self.group.leave(trainer)
+
+    @rule(trainer=st.integers(0, 2))
+    def trainer_is_begun_again(self, trainer: int) -> None:
+        self.group.forget(trainer)
 
     @invariant()
     def no_write_is_staler_than_the_bound(self) -> None:
@@ -242,6 +258,24 @@ def test_gates_passed_in_one_order_never_wait_in_a_circle(num_replicas: int, num
         granted[now] = event != "commit"
         for grant in getattr(gates[gate], event)(steps[now]):
             granted[grant.context.trainer] = True
+
+
+def test_nobody_waits_for_a_step_that_was_forgotten() -> None:
+    gate: StalenessGate[Step] = StalenessGate(2)
+    gone = Step(0, 0, 0)
+    gate.begin(gone)
+    for number in range(3):
+        step = Step(1, 0, number)
+        gate.begin(step)
+        granted = gate.commit(step)
+        if number < 2:
+            assert granted == [Grant(step, Phase.WRITING)]
+            gate.end(step)
+    assert gate.waiting() == [step]
+    assert gate.forget(gone) == [Grant(step, Phase.WRITING)]
+    assert gate.forget(step) == []
+    assert gate.knows(step)
+    assert gate.end(step) == []
 
 
 def test_waiting_steps_are_granted_oldest_first() -> None:

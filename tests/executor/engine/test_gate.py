@@ -55,10 +55,26 @@ class History:
     def write(self, job: Job) -> None:
         clock, step = job
         self.granted.remove(job)
-        self.staleness[len(self.writes[clock]) - self.seen[job]] += 1
+        if job in self.seen:
+            self.staleness[len(self.writes[clock]) - self.seen[job]] += 1
         self.writes[clock].append(step)
         self.ahead[step].pop(0)
         self.grant(self.gates.end(clock, step))
+
+    def forget(self, replica: int) -> None:
+        """A step comes from a trainer that is gone: it writes where it has asked for that, and nowhere else. The next begins behind it."""
+        step = self.steps[replica]
+        ahead = self.ahead.get(step, [])
+        asked = [clock for clock in ahead if (clock, step) in self.granted | self.waiting]
+        jobs = self.gates.forget(step)
+        if step in self.ahead:
+            self.ahead[step] = asked
+        self.grant(jobs)
+        bounded = self.gates.is_bounded
+        assert self.gates.knows(step) == (bounded and bool(asked))
+        assert all(self.gates.knows(step, clock) == (bounded and clock in asked) for clock in self.clocks)
+        if not bounded:  # what it had read is forgotten, too
+            self.seen = {job: seen for job, seen in self.seen.items() if job[1] != step}
 
     def grant(self, jobs: list[Job]) -> None:
         assert len(jobs) == len(set(jobs))
@@ -66,9 +82,11 @@ class History:
         self.waiting.difference_update(jobs)
         self.granted.update(jobs)
 
-    def run(self, actions: int) -> None:
-        """Replicas act in a random order; a replica that waits lets another one act. Fails when all wait."""
+    def run(self, actions: int, forgets: float = 0.0) -> None:
+        """Replicas act in a random order; a replica that waits lets another one act. Now and then one's step is forgotten. Fails when all wait."""
         for _ in range(actions):
+            if self.draw.random() < forgets:
+                self.forget(self.draw.randrange(len(self.steps)))
             replicas = self.draw.sample(range(len(self.steps)), len(self.steps))
             assert any(self.advance(replica) for replica in replicas), "all wait"
 
@@ -81,6 +99,22 @@ def test_staleness_stays_within_the_bound_and_is_counted_as_it_was(
     history = History(replicas, clocks, replicas, draw)
     history.run(80)
     assert max(history.staleness, default=0) <= replicas
+    assert history.gates.histogram == history.staleness
+
+
+@quick
+@given(
+    replicas=st.integers(1, 5),
+    clocks=st.integers(1, 2),
+    bounded=st.booleans(),
+    draw=st.randoms(use_true_random=False),
+)
+def test_steps_that_are_forgotten_hold_up_nobody_and_the_bound_stays(
+    replicas: int, clocks: int, bounded: bool, draw: random.Random
+) -> None:
+    history = History(replicas, clocks, replicas if bounded else 0, draw)
+    history.run(120, forgets=0.2)
+    assert not bounded or max(history.staleness, default=0) <= replicas
     assert history.gates.histogram == history.staleness
 
 

@@ -1,14 +1,17 @@
 """Bugs that are planted, each by a method of the product that is replaced: who searches histories must find them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from fault_histories.roles import Machines
 from fault_histories.wires import Endpoint, Wires
 from htrain.executor.engine.context import Context
+from htrain.executor.roles.alone import Alone
+from htrain.executor.roles.handed import Handed
 from htrain.executor.roles.obeying import Line, Obedient, Obeying
 from htrain.executor.roles.resting import Resting
-from htrain.executor.roles.server import ServerMachine
+from htrain.executor.roles.server import Instruction, ServerMachine
 from htrain.executor.transport.wire import Frame
 
 
@@ -49,16 +52,16 @@ class _AlwaysQuiet:
 class _Hasty(Obeying):
     """It answers, and saves, before its steps under way have ended."""
 
-    def __init__(self, role: Obedient, line: Line, book: Any) -> None:
-        super().__init__(_AlwaysQuiet(role), line, book)
+    def __init__(self, role: Obedient, line: Line, book: Any, ordered: int = 0) -> None:
+        super().__init__(_AlwaysQuiet(role), line, book, ordered)
 
 
 class _Drowsy(Resting):
     """A replica that was told to go on, and has not seen it, counts as idle: a trainer's first code did so."""
 
-    def told(self, *, paused: bool) -> None:
+    def told(self, *, paused: bool, owes: bool = False) -> None:
         idle = self.num_idle
-        super().told(paused=paused)
+        super().told(paused=paused, owes=owes)
         self.num_idle = idle
 
     def is_over(self, pause: int) -> bool:
@@ -67,10 +70,44 @@ class _Drowsy(Resting):
         return is_over
 
 
+class _Faithful(ServerMachine):
+    """It waits for the steps of a trainer that is gone."""
+
+    def forget(self, group: int, trainer: int, incarnation: int) -> list[Instruction]:
+        return []
+
+
+class _Crowded(ServerMachine):
+    """Steps of a trainer that was begun again read beside the last writes of what it was before: the first code did so."""
+
+    def forget(self, group: int, trainer: int, incarnation: int) -> list[Instruction]:
+        instructions = super().forget(group, trainer, incarnation)
+        self._leaving.clear()
+        return instructions
+
+
+class _Further(Handed):
+    """A trainer that is begun again goes on where a resumed run would: behind what was on its way."""
+
+    def word(self, totals: Any) -> bytes:
+        return Handed(self.position).word(totals)
+
+
+class _Impatient(Alone):
+    """A trainer that was begun again begins as soon as it can, though others may not know yet where it is: the first code did so."""
+
+    def can_begin(self, role: str, roles: Collection[str]) -> bool:
+        return role in self._found
+
+
 NOTHING = Planted()
 BUGS = {
     "a lost dedupe": Planted(Machines(server=_Forgetful)),
     "a stale incarnation is taken": Planted(wires=_Credulous),
     "a cut that is no cut": Planted(Machines(obeying=_Hasty)),
     "a rest that is over counts": Planted(Machines(resting=_Drowsy)),
+    "a server that does not forget": Planted(Machines(server=_Faithful)),
+    "reads beside the last writes": Planted(Machines(server=_Crowded)),
+    "a journal of positions": Planted(Machines(handed=_Further)),
+    "a trainer that does not wait to be known": Planted(Machines(alone=_Impatient)),
 }

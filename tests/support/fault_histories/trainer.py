@@ -13,7 +13,6 @@ from htrain.executor.engine.gate import WriteGates
 from htrain.executor.host.journal import Journal
 from htrain.executor.roles import replica as said
 from htrain.executor.roles.endpoints import endpoint_of
-from htrain.executor.roles.handed import Handed
 from htrain.executor.roles.replica import Ahead, Orders, ReplicaMachine, Step, train
 from htrain.executor.transport.wire import Values
 
@@ -189,7 +188,9 @@ class TrainerRole(Role):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         position = Position.from_dict(state["position"]) if "position" in state else Position(0, 0, 0)
-        self._handed = Handed(position, [Position.from_dict(each) for each in state.get("trained", ())])
+        self._handed = self.attempt.machines.handed(
+            position, [Position.from_dict(each) for each in state.get("trained", ())]
+        )
         totals = state.get("totals", {})
         self._steps, self._examples = totals.get("steps", 0), totals.get("examples", 0)
         self._repeated = state.get("open", 0)
