@@ -103,7 +103,9 @@ class Trainer:
         self._journal = journal
         self._first_step = first_step
         self._pauses_later = False
-        self._owes: Callable[[], bool] = lambda: False  # batches behind its position that an earlier incarnation has trained
+        self._owes: Callable[[], bool] = lambda: (
+            False
+        )  # batches behind its position that an earlier incarnation has trained
         self._lock = threading.RLock()
         self._orders = Orders()
         self._resting = Resting(self._orders)

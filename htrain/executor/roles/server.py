@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from htrain.executor.engine.context import APART, SYNC_REPLICA, Context, first_step
+from htrain.executor.engine.context import APART, STEPS_OF_AN_INCARNATION, SYNC_REPLICA, Context, first_step
 from htrain.executor.engine.engine import Engine, Pass
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.engine.program import Stage
@@ -128,6 +128,8 @@ class ServerMachine:
         if known is None:
             if self._is_repeated(context, source):
                 return []
+            if context.step >= STEPS_OF_AN_INCARNATION:
+                instructions = self._came_again(context)
             engine = self._engine_of(context)
             known = self.passes[context] = (engine, engine.begin(context, source, batch_size, {}))
             if context.replica == SYNC_REPLICA and context.trainer in self._joint:
@@ -172,12 +174,19 @@ class ServerMachine:
 
     def forget(self, group: int, trainer: int, incarnation: int) -> list[Instruction]:
         """A trainer is gone, and will be begun again as this incarnation: nobody waits for its steps. Those whose gradients have come go on to their end."""
-        self._first[group, trainer] = first_step(incarnation)
+        self._first[group, trainer] = max(first_step(incarnation), self._first.get((group, trainer), 0))
         granted: list[Job] = []
         for context in [context for context in self.passes if self._is_gone(context)]:
             del self.passes[context]
             granted += self.gates.forget(context)
         return self._to_run(granted)
+
+    def _came_again(self, context: Context) -> list[Instruction]:
+        """A step of a trainer that was begun again: it may come before the word that the one before is gone."""
+        incarnation = context.step // STEPS_OF_AN_INCARNATION
+        if first_step(incarnation) <= self._first.get((context.group, context.trainer), 0):
+            return []
+        return self.forget(context.group, context.trainer, incarnation)
 
     def _is_gone(self, context: Context) -> bool:
         """Whether it is a step of a trainer that has been begun again since."""
