@@ -81,7 +81,7 @@ def test_whoever_is_killed_the_run_goes_on_and_trains_every_example_once(
     run: Callable[..., Started], plan: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    process = run(*ENDLESS, *OFTEN, "--retries", "auto")
+    process = run(*ENDLESS, *OFTEN, "--retries", "auto", "--retry", "whole")
     wait_for_a_checkpoint(folder, process)
     victims = ("sparse_ps:1", "trainer:1:0", "supervisor", "group_ps:0:0", "dense_ps:0")
     for victim in victims:

@@ -12,14 +12,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import psutil
@@ -40,7 +39,6 @@ from htrain.printable import one_line
 _COMMAND = (
     "import gc; gc.disable(); from htrain.executor.launch.supervisor import main; main({})"  # until all is imported
 )
-P = TypeVar("P", bound=BaseProcess)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # for the launcher to decide
 _TICK_SECONDS = 0.5  # a process that a role has forked may hold open what would tell of the role's end
 _LAST_SECONDS = 3.0  # for roles that are on their way out
@@ -226,7 +224,7 @@ def _play(assignment: Assignment, connection: Connection) -> bytes:
     try:
         for roles in assignment.processes:
             playing.begin(roles)
-        while (said := _watch(playing.processes, connection)).startswith(AGAIN):
+        while (said := playing.watch()).startswith(AGAIN):
             playing.begin_again(said.removeprefix(AGAIN).decode())
         return said
     finally:
@@ -237,7 +235,8 @@ class _Playing:
     """The processes of an assignment."""
 
     def __init__(self, assignment: Assignment, connection: Connection) -> None:
-        self.processes: dict[BaseProcess, list[str]] = {}
+        self._processes: dict[BaseProcess, list[str]] = {}
+        self._living: list[BaseProcess] = []  # as the launcher has been told
         self._assignment = assignment
         self._connection = connection
         self._journals = {role: Journal() for role in assignment.alone}
@@ -258,30 +257,33 @@ class _Playing:
         arguments = roles, assignment, self._connection, self._journals.get(roles[0])
         process = multiprocessing.get_context("fork").Process(target=_be_roles, args=arguments, name=roles[0])
         process.start()
-        self.processes[process] = roles
+        self._processes[process] = roles
+        self._living.append(process)
         for role in roles:
             _say(self._connection, Started(role, process.pid or 0))
 
+    def watch(self) -> bytes:
+        """Until all have ended, or the launcher has something to say, which is returned. Raises EOFError where it has closed its end."""
+        while self._living and self._connection not in wait([self._connection, *self._sentinels], _TICK_SECONDS):
+            for process in [process for process in self._living if process.exitcode is not None]:
+                self._living.remove(process)
+                for role in self._processes[process]:
+                    _say(self._connection, Ended(role, process.exitcode or 0))
+        return self._connection.recv_bytes() if self._living else b""
+
+    @property
+    def _sentinels(self) -> list[int]:
+        return [process.sentinel for process in self._living]
+
     def end(self, seconds: float) -> None:
         """Wait so long for those that are on their way out; end the others."""
-        _end([process for process in self.processes if process.pid], seconds)
+        _end([process for process in self._processes if process.pid], seconds)
         for journal in self._journals.values():
             journal.close()
 
 
-def _watch(processes: Mapping[P, Sequence[str]], connection: Connection) -> bytes:
-    """Until all have ended, or the launcher has something to say, which is returned. Raises EOFError where it has closed its end."""
-    living = [process for process in processes if process.exitcode is None]
-    while living and connection not in wait([connection, *(process.sentinel for process in living)], _TICK_SECONDS):
-        for process in [process for process in living if process.exitcode is not None]:
-            living.remove(process)
-            for role in processes[process]:
-                _say(connection, Ended(role, process.exitcode or 0))
-    return connection.recv_bytes() if living else b""
-
-
 def _say(connection: Connection, event: Started | Ended | Rests) -> None:
-    with suppress(OSError):  # the launcher is gone, which `_watch` sees
+    with suppress(OSError):  # the launcher is gone, which `watch` sees
         connection.send_bytes(msgspec.json.encode(event))
 
 

@@ -26,7 +26,7 @@ class Figures:
             0  # that all trainers have trained, as far as they have told, since the run began, resumed or not
         )
         self._examples_before = 0
-        self._began = 0.0
+        self._began = self._measured_from = 0.0
         self._first: dict[str, dict[str, Any]] = {}
         self._steady: list[tuple[float, dict[str, dict[str, Any]]]] = []
         self._windows: list[tuple[float, dict[str, dict[str, Any]]]] = []
@@ -46,10 +46,16 @@ class Figures:
 
     def begin(self, now: float) -> None:
         """Training begins."""
-        self._began = now
+        self._began = self._measured_from = now
         self._first = self.reports
         self._examples_before = self.examples
         self._windows = [(now, self._first)]
+
+    def begins_again(self, now: float) -> None:
+        """A role has been begun again, and counts anew what it does: what is measured, is so from now on."""
+        self._measured_from = now
+        self._first = self.reports
+        self._windows, self._steady = [(now, self._first)], []
 
     @property
     def trained(self) -> int:
@@ -86,5 +92,5 @@ class Figures:
         if len(self._steady) > 1 and self._steady[1][0] - self._steady[0][0] >= SHORTEST_STEADY_SECONDS:
             (then, before), (now, after) = self._steady
         else:
-            then, before, after = self._began, self._first, self._reports
+            then, before, after = self._measured_from, self._first, self._reports
         return measure(self._plan, before, after, now - then)

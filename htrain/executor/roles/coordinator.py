@@ -133,9 +133,7 @@ class CoordinatorMachine(Listening):
     def _ended(self, event: Ended) -> Machine[None]:
         """The process of a role has ended by itself: a trainer that nobody has to wait for is begun again. Raises PeerLost otherwise."""
         role = event.what.partition(" ")[0]
-        owes = (self._saves.writing and role not in self._seen.saved) or (
-            self._publications.is_running and role not in self._seen.published
-        )
+        owes = self._publications.is_running and role not in self._seen.published
         if not event.is_replaceable or not self._goes_on or owes or not self._alone.allows(role):
             raise self._lost(event.what)
         yield from self._begin_again(role, event.what)
@@ -143,8 +141,9 @@ class CoordinatorMachine(Listening):
     def _begin_again(self, role: str, what: str) -> Machine[None]:
         seen = self._seen
         incarnation = self._alone.lost(role, self._now, self._patience + self._settings.warm_up_seconds)
-        for kept in (seen.places, seen.ready, seen.finished):
-            kept.pop(role, None) if isinstance(kept, dict) else kept.discard(role)
+        seen.begins_again(role)
+        if self._saves.writing:
+            seen.saved.setdefault(role, {})  # it keeps nothing; where it stood is known already
         self._exchanges.begins_again(role)
         self._liveness.heard(role)
         yield from self._give(Order("lost", trainer=role, incarnation=incarnation))
@@ -165,17 +164,20 @@ class CoordinatorMachine(Listening):
                 self._alone.found(role, seen.number)
             elif self._alone.can_begin(role, self._roles):
                 yield from self._give(Order("start", trainer=role))
-                seconds, batches = self._alone.back(role, self._now), self._figures.repeated(role)
-                told = (
-                    f"{role} goes on after {seconds:.1f} s: of {batches} batches that it had begun, it trains all again"
-                )
+                seconds, again = self._alone.back(role, self._now), self._figures.repeated(role)
+                self._figures.begins_again(self._now)
+                told = f"{role} goes on after {seconds:.1f} s; batches that it had begun, and trains again: {again}"
                 yield from self._do(Tell(told))
 
-    def _all_back(self) -> Machine[None]:
-        """Until none is away; from now on all are needed. Raises PeerLost."""
+    def _all_rest(self) -> Machine[States]:
+        """Bring all to rest between steps, those that are away included; in which states they are. From now on all are needed. Raises PeerLost."""
+        paused: States = {}
+        while not paused:
+            while self._alone.away:
+                yield from self._event()
+            paused = yield from self._ask("pause", "paused", self._longest_seconds)
         self._goes_on = False
-        while self._alone.away:
-            yield from self._event()
+        return paused
 
     def _heard_of(self) -> Machine[None]:
         if self._alone.away:
@@ -236,9 +238,8 @@ class CoordinatorMachine(Listening):
 
         Raises what a reader could not read where nothing has been trained: there is nothing to save.
         """
-        yield from self._all_back()
         began = self._now
-        paused = yield from self._ask("pause", "paused", self._longest_seconds)
+        paused = yield from self._all_rest()
         trainers = {trainer: paused[trainer] for trainer in self._trainers}
         self._examples_at_rest = _examples_of(trainers)
         if self._seen.unreadable and not self._have_trained(trainers):
@@ -321,8 +322,7 @@ class CoordinatorMachine(Listening):
     def _publish(self) -> Machine[None]:
         """Begin a version. Roles come to rest between two steps, where caches hold no update back, and take their dense weights; they train on while they
         write."""
-        yield from self._all_back()
-        paused = yield from self._ask("pause", "paused", self._longest_seconds)
+        paused = yield from self._all_rest()
         self._examples_at_rest = _examples_of({trainer: paused[trainer] for trainer in self._trainers})
         yield from self._open_version(is_final=False)
         yield from self._order("resume")

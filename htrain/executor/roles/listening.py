@@ -55,6 +55,12 @@ class Seen:
     published: States = field(default_factory=dict)  # of the open version
     unreadable: Error | None = None
 
+    def begins_again(self, role: str) -> None:
+        """Nothing is known of a role any more."""
+        self.places.pop(role, None)
+        self.ready.discard(role)
+        self.finished.discard(role)
+
     @property
     def known(self) -> Collection[str]:
         """The roles that are up."""
@@ -115,7 +121,7 @@ class Listening:
                 raise Interrupted("stopped before training began")
 
     def _ask(self, verb: str, answer: str, seconds: float, *, folder: str = "", base: str = "") -> Machine[States]:
-        """Give an order to all and wait for everybody's answer. Silence and threads that hang are noticed sooner."""
+        """Give an order to all and wait for everybody's answer. Silence and threads that hang are noticed sooner. There is none where a role is begun again."""
         self._seen.wanted, self._seen.states = answer, {}
         yield from self._order(verb, folder=folder, base=base)
         end = self._patience + seconds
@@ -126,6 +132,8 @@ class Listening:
                     f"{missing} did not answer the order to {verb} within {seconds:.0f} s; {self._saves.advice}"
                 )
             yield from self._event(patience=end)
+            if self._alone.away:
+                return {}
         return self._seen.states
 
     def _order(self, verb: str, *, folder: str = "", base: str = "") -> Machine[None]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from htrain.executor.engine.context import APART, SYNC_REPLICA, Context, first_step
+from htrain.executor.engine.context import APART, STEPS_OF_AN_INCARNATION, SYNC_REPLICA, Context, first_step
 from htrain.executor.engine.engine import Engine, Pass
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.engine.program import Stage
@@ -131,6 +131,8 @@ class ServerMachine:
         if known is None:
             if self._is_repeated(context, source):
                 return []
+            if context.step >= STEPS_OF_AN_INCARNATION:
+                instructions = self._came_again(context)
             engine = self._engine_of(context)
             known = self.passes[context] = (engine, engine.begin(context, source, batch_size, {}))
             if context.replica == SYNC_REPLICA and context.trainer in self._joint:
@@ -178,8 +180,8 @@ class ServerMachine:
     def forget(self, group: int, trainer: int, incarnation: int) -> list[Instruction]:
         """A trainer is gone, and will be begun again as this incarnation: nobody waits for its steps. Those that have asked to write go on to their end."""
         who = group, trainer
-        self._first[who] = first_step(incarnation)
-        self._kept.pop(who, None)
+        self._first[who] = max(first_step(incarnation), self._first.get(who, 0))
+        kept = [job for job in self._kept.pop(who, []) if not self._is_gone(job.state.context)]
         granted: list[Job] = []
         leaving = self._leaving.pop(who, set())
         for context in [context for context in self.passes if self._is_gone(context)]:
@@ -187,7 +189,9 @@ class ServerMachine:
             granted += self.gates.forget(context)
             leaving.add(context)
         if leaving := {context for context in leaving if self.gates.knows(context)}:
-            self._leaving[who] = leaving
+            self._leaving[who], self._kept[who] = leaving, kept
+        else:
+            granted += kept
         return self._to_run(granted)
 
     def _left(self, context: Context) -> list[Instruction]:
@@ -201,6 +205,13 @@ class ServerMachine:
             return []
         del self._leaving[who]
         return self._to_run(self._kept.pop(who, []))
+
+    def _came_again(self, context: Context) -> list[Instruction]:
+        """A step of a trainer that was begun again: it may come before the word that the one before is gone."""
+        incarnation = context.step // STEPS_OF_AN_INCARNATION
+        if first_step(incarnation) <= self._first.get((context.group, context.trainer), 0):
+            return []
+        return self.forget(context.group, context.trainer, incarnation)
 
     def _is_gone(self, context: Context) -> bool:
         """Whether it is a step of a trainer that has been begun again since."""
