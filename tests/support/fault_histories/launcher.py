@@ -179,7 +179,7 @@ class Launching:
         assert before.process.dead
         settings = gone_on_alone(self.attempt.settings, name, before.incarnation + 1, before.journal.read())
         self._rules.begins_again(name, before.open, settings.positions[name].get("open", 0))
-        self.roles[place] = TrainerRole(name, self.attempt, settings)
+        self.roles[place] = TrainerRole(name, self.attempt, settings, before.journal)
         self._watch(self.roles[place])
 
     def _send_addresses(self, roles: Sequence[str], message: Addresses) -> None:

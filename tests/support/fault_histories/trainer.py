@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fault_histories.counting import BATCH, Parts
-from fault_histories.roles import COMPUTE_SECONDS, Mailbox, Role
+from fault_histories.roles import COMPUTE_SECONDS, Mailbox, Role, Try
 from fault_histories.world import Killed
 from htrain.data import Batch, Position
 from htrain.errors import Error, PeerLost
@@ -14,6 +14,7 @@ from htrain.executor.host.journal import Journal
 from htrain.executor.roles import replica as said
 from htrain.executor.roles.endpoints import endpoint_of
 from htrain.executor.roles.replica import Ahead, Orders, ReplicaMachine, Step, train
+from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Values
 
 
@@ -169,7 +170,14 @@ class Replica:
 
 
 class TrainerRole(Role):
-    """Its replicas, its share of the data, and what it has trained."""
+    """Its replicas, its share of the data, and what it has trained. One that goes on in the place of another goes on with its `journal`."""
+
+    def __init__(
+        self, name: str, attempt: Try, settings: RunSettings | None = None, journal: Journal | None = None
+    ) -> None:
+        super().__init__(name, attempt, settings)
+        self.journal = journal or Journal()
+        self.open: set[int] = set()  # the numbers of batches whose steps have begun, and not ended
 
     def build(self, parts: Parts) -> None:
         self.orders = Orders()
@@ -177,8 +185,6 @@ class TrainerRole(Role):
         _, group, shard = self.name.split(":")
         self.place = int(group), int(shard)
         self._steps = self._examples = 0
-        self.journal = Journal()
-        self.open: set[int] = set()  # the numbers of batches whose steps have begun, and not ended
         engine, bound = parts.assembly.engine, parts.assembly.bound
         self._gates: WriteGates[int] = WriteGates(engine.program.num_clocks, bound)
         self.replicas = [Replica(n, self, parts, self._gates) for n in range(parts.assembly.replicas)]
