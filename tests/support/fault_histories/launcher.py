@@ -10,7 +10,7 @@ from fault_histories.world import Process
 from htrain.errors import CheckpointError, Error, PeerLost
 from htrain.executor.record.saves import Saves
 from htrain.executor.roles import coordination as said
-from htrain.executor.roles.alone import can_be_alone, gone_on_alone
+from htrain.executor.roles.alone import Alone, can_be_alone, gone_on_alone
 from htrain.executor.roles.coordinator import CoordinatorMachine
 from htrain.executor.roles.limits import is_for_launcher
 from htrain.executor.transport.link import LAUNCHER
@@ -54,7 +54,7 @@ class Launching:
         for role in roles:
             self._watch(role)
         machine = CoordinatorMachine(
-            attempt.case.plan, attempt.settings, tells_of_ends=tells, alone=attempt.machines.alone(MOST_RETRIES)
+            attempt.case.plan, attempt.settings, tells_of_ends=tells, alone=Alone(MOST_RETRIES)
         )
         self._run = machine.run(self._world.now)
 

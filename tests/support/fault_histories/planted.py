@@ -1,18 +1,18 @@
 """Bugs that are planted, each by a method of the product that is replaced: who searches histories must find them."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from fault_histories.roles import Machines
 from fault_histories.wires import Endpoint, Wires
 from htrain.executor.engine.context import Context
-from htrain.executor.roles.alone import Alone
-from htrain.executor.roles.handed import Handed
+from htrain.executor.roles.handed import GoesOn, Handed
 from htrain.executor.roles.obeying import Line, Obedient, Obeying
 from htrain.executor.roles.resting import Resting
 from htrain.executor.roles.server import Instruction, ServerMachine
-from htrain.executor.transport.wire import Frame
+from htrain.executor.transport.wire import Frame, Order
 
 
 @dataclass(frozen=True)
@@ -77,27 +77,23 @@ class _Faithful(ServerMachine):
         return []
 
 
-class _Crowded(ServerMachine):
-    """Steps of a trainer that was begun again read beside the last writes of what it was before: the first code did so."""
-
-    def forget(self, group: int, trainer: int, incarnation: int) -> list[Instruction]:
-        instructions = super().forget(group, trainer, incarnation)
-        self._leaving.clear()
-        return instructions
-
-
 class _Further(Handed):
     """A trainer that is begun again goes on where a resumed run would: behind what was on its way."""
 
     def word(self, totals: Any) -> bytes:
-        return Handed(self.position).word(totals)
+        return msgspec.msgpack.encode(GoesOn(self.position, totals, [], self.num_open))
 
 
-class _Impatient(Alone):
-    """A trainer that was begun again begins as soon as it can, though others may not know yet where it is: the first code did so."""
+class _Eager(Obeying):
+    """A trainer that was begun again begins when it is found, though others may not know yet where it is: the first code did so."""
 
-    def can_begin(self, role: str, roles: Collection[str]) -> bool:
-        return role in self._found
+    def told(self, order: Order) -> bool:
+        is_own = order.trainer == self._role.name
+        if is_own and order.verb == "found":
+            self._role.start(self._book)
+        if is_own and order.verb == "start":
+            order = Order("found", number=order.number, trainer=order.trainer)
+        return super().told(order)
 
 
 NOTHING = Planted()
@@ -107,7 +103,6 @@ BUGS = {
     "a cut that is no cut": Planted(Machines(obeying=_Hasty)),
     "a rest that is over counts": Planted(Machines(resting=_Drowsy)),
     "a server that does not forget": Planted(Machines(server=_Faithful)),
-    "reads beside the last writes": Planted(Machines(server=_Crowded)),
     "a journal of positions": Planted(Machines(handed=_Further)),
-    "a trainer that does not wait to be known": Planted(Machines(alone=_Impatient)),
+    "a trainer that does not wait to be known": Planted(Machines(obeying=_Eager)),
 }

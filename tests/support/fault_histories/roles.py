@@ -21,7 +21,6 @@ from htrain.executor.record.deltas import Deltas
 from htrain.executor.record.role_file import load_role_into
 from htrain.executor.record.share import Share
 from htrain.executor.record.tensor_file import values_of
-from htrain.executor.roles.alone import Alone
 from htrain.executor.roles.handed import Handed
 from htrain.executor.roles.obeying import Obeying
 from htrain.executor.roles.resting import Resting
@@ -38,13 +37,12 @@ COMPUTE_SECONDS = 0.002  # of a stage, in the mean
 
 @dataclass(frozen=True)
 class Machines:
-    """The classes that decide for roles, and for which of them are begun again alone: the product's own, or ones with a bug that was planted."""
+    """The classes that decide for roles: the product's own, or ones with a bug that was planted."""
 
     obeying: type[Obeying] = Obeying
     server: type[ServerMachine] = ServerMachine
     resting: type[Resting] = Resting
     handed: type[Handed] = Handed
-    alone: type[Alone] = Alone
 
 
 @dataclass(frozen=True)
